@@ -29,11 +29,11 @@ fn main() {
     let seconds = |cells: &[Cell]| {
         // Use a separate store, so that nothing is reused from an earlier round.
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), stage::WORDS).unwrap();
+        let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
         let grid = Grid { cells: cells.to_vec(), ..grid.clone() };
         let started = Instant::now();
         let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
-        assert_eq!(outcome.failed(), 0);
+        assert_eq!(outcome.failed_count(), 0);
         started.elapsed().as_secs_f64()
     };
     println!("{} {}: {} cells", file.display(), overrides.join(" "), grid.cells.len());

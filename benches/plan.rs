@@ -50,7 +50,7 @@ fn planning() {
         recoveries.concat()
     );
     fs::write(path_in("grid.yaml", folder.path()), grid).unwrap();
-    let store = Store::open(&path_in("store", folder.path()), stage::WORDS).unwrap();
+    let store = Store::open(&path_in("store", folder.path()), stage::STORE_WORDS).unwrap();
     for round in 1..=3 {
         let started = Instant::now();
         let grid = Grid::load(&path_in("grid.yaml", folder.path()), None, &[]).unwrap();
@@ -80,7 +80,7 @@ fn path_in(name: &str, folder: &Path) -> std::path::PathBuf {
 fn small_artifacts() {
     const COUNT: usize = 500;
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(&folder.path().join("store"), stage::WORDS).unwrap();
+    let store = Store::open(&folder.path().join("store"), stage::STORE_WORDS).unwrap();
     let bytes = vec![7u8; 4096];
     for round in 0..2 {
         let started = Instant::now();

@@ -230,12 +230,12 @@ fn cells(grid: &Path) -> Result<()> {
     let grid = Grid::load(grid, None, &[])?;
     rounds(|line| {
         let (how, store) = line.split_once(' ').unwrap_or((line, ""));
-        let store = Store::open(Path::new(store), stage::WORDS)?;
+        let store = Store::open(Path::new(store), stage::STORE_WORDS)?;
         let started = Instant::now();
         let run = |cells: &[Cell]| {
             let some = Grid { cells: cells.to_vec(), ..grid.clone() };
             let outcome = exec::run(&some, RunSettings::default(), &store, &(), &AtomicBool::new(false))?;
-            if outcome.failed() > 0 { Err(Error::job("a cell failed")) } else { Ok(()) }
+            if outcome.failed_count() > 0 { Err(Error::job("a cell failed")) } else { Ok(()) }
         };
         match how {
             "shared" => run(&grid.cells)?,

@@ -11,7 +11,7 @@ use flate2::read::DeflateDecoder;
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::{Error, Result, shortened};
-use crate::files::{self, caught};
+use crate::files::{self, panics};
 
 const PIP_COMMANDS: [&[&str]; 4] = [&["pip"], &["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"]];
 const GGUF_MAGIC: &[u8] = b"GGUF";
@@ -81,7 +81,7 @@ pub fn read_model<T>(path: &Path, name: &str, read: impl FnOnce(&mut dyn Read) -
     match magic.as_slice() {
         GGUF_MAGIC => read(&mut file).map_err(|error| error.at(path.display())),
         // The zip reader may panic on damaged bytes.
-        ZIP_MAGIC => caught::catch(|| read_wheel(file, path, name, read)).map_err(|panic| damaged(path, &panic))?,
+        ZIP_MAGIC => panics::catch(|| read_wheel(file, path, name, read)).map_err(|panic| damaged(path, &panic))?,
         _ => Err(Error::bad_input("the file is neither a wheel nor a GGUF file")
             .at(path.display())
             .expected("a zip archive, or a file that starts with `GGUF`")

@@ -25,13 +25,13 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
     let mut tokens = 0;
     let mut seconds = vec![0.0; trie.len()];
     let exam = MultipleChoiceEval::new(borrowed, engine.config(), budget).unwrap();
-    let of_programs = score(&exam, engine, &trie, &mut seconds, |of_batch| -> Result<()> {
-        tokens += of_batch;
+    let program_values = score(&exam, engine, &trie, &mut seconds, |batch_tokens| -> Result<()> {
+        tokens += batch_tokens;
         Ok(())
     })
     .unwrap();
     assert_eq!(tokens, (0..exam.chunks()).map(|chunk| exam.tokens(chunk)).sum::<usize>());
-    of_programs
+    program_values
         .into_iter()
         .map(|values| {
             let mut scores = ghostlab::evaluate::choices::scores_of_choices(&values).into_iter();
@@ -45,8 +45,8 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
 fn golden(path: &Path) -> (Vec<Document>, Vec<Vec<(f64, bool)>>) {
     let text = std::fs::read_to_string(path).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let of_documents = rows.chunk_by(|a, b| a["doc_id"] == b["doc_id"]);
-    of_documents
+    let document_rows = rows.chunk_by(|a, b| a["doc_id"] == b["doc_id"]);
+    document_rows
         .map(|rows| {
             let choices =
                 rows.iter().map(|row| (token_ids(&row["input_ids"]), token_ids(&row["continuation_ids"]))).collect();
@@ -116,10 +116,10 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
     );
     std::fs::write(world.path().join("grid.yaml"), grid).unwrap();
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
-    let store = Store::open(&world.path().join("store"), stage::WORDS).unwrap();
+    let store = Store::open(&world.path().join("store"), stage::STORE_WORDS).unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &stop).unwrap();
-    assert_eq!(outcome.failed(), 0);
+    assert_eq!(outcome.failed_count(), 0);
     let files = harness_files(&grid, &outcome.cells[0], "cell").unwrap();
     for (ours, golden) in files.iter().zip(["results.json", "nobos/results.json"]) {
         let golden = common::json(&folder.join(golden));

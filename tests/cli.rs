@@ -61,14 +61,14 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
     let dense = format!("{head}{}", &rest[rest.find("evaluate:").unwrap()..]);
     world.write("dense.yaml", &dense);
     // The run of the pruned grid has already scored the dense backbone.
-    let plan = printed(&world, &["plan", "dense.yaml"]);
+    let plan = run_ok(&world, &["plan", "dense.yaml"]);
     assert!(plan.contains("1 complete, 0 to run") && !plan.contains("operator"), "{plan}");
     let store = ["--store", "other"];
-    let plan = printed(&world, &[&["plan", "dense.yaml"], &store[..]].concat());
+    let plan = run_ok(&world, &[&["plan", "dense.yaml"], &store[..]].concat());
     assert!(plan.contains("0 complete, 1 to run") && plan.contains("score tiny on test@64: 1 cell"), "{plan}");
     let run = [&["run", "dense.yaml"], &store[..]].concat();
     let again = "1 of 1 cells cached";
-    let first = printed(&world, &run);
+    let first = run_ok(&world, &run);
     assert!(!first.contains(again) && first.contains("ppl test@64"), "{first}");
     let rows = table(&world.path("results/dense/results.csv"));
     let seconds = rows[0].iter().position(|name| name == "seconds");
@@ -78,20 +78,20 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
     });
     assert_eq!(rows.len(), 2, "a header and the dense backbone: {rows:?}");
     assert_eq!(values, expected, "values differ from those of a grid that prunes");
-    assert!(printed(&world, &run).contains(again));
-    assert!(printed(&world, &[&["plan", "dense.yaml"], &store[..]].concat()).contains("1 complete, 0 to run"));
-    assert!(printed(&world, &[&run[..], &["--layout", "wide"]].concat()).contains("Dense"));
-    let explained = printed(&world, &[&["explain", "dense.yaml", "dense"], &store[..]].concat());
+    assert!(run_ok(&world, &run).contains(again));
+    assert!(run_ok(&world, &[&["plan", "dense.yaml"], &store[..]].concat()).contains("1 complete, 0 to run"));
+    assert!(run_ok(&world, &[&run[..], &["--layout", "wide"]].concat()).contains("Dense"));
+    let explained = run_ok(&world, &[&["explain", "dense.yaml", "dense"], &store[..]].concat());
     assert!(explained.starts_with("tiny.dense\n") && !explained.contains("selection"), "{explained}");
-    assert!(printed(&world, &[&["status"], &store[..]].concat()).contains("1 of 1 cells complete"));
-    let compared = printed(&world, &["compare", "results/dense", "results/grid"]);
+    assert!(run_ok(&world, &[&["status"], &store[..]].concat()).contains("1 of 1 cells complete"));
+    let compared = run_ok(&world, &["compare", "results/dense", "results/grid"]);
     assert!(compared.contains("depth") && compared.contains("all 1 common values are the same"), "{compared}");
     world.write("grid.yaml", stored.replace("depth: [1, 2]\n", ""));
     std::fs::remove_dir_all(world.path("results/grid")).unwrap();
     world.refuses(&[], 2, &["grid.yaml:1:1", "has no key `depth`", "all four", "score only the dense backbones"]);
 }
 
-fn printed(world: &World, arguments: &[&str]) -> String {
+fn run_ok(world: &World, arguments: &[&str]) -> String {
     let output = world.ghostlab(arguments);
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {text}");

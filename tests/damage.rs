@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use crate::common::world::World;
 use crate::common::{assert_close, checkout, json, shared};
 use ghostlab::grid::Grid;
-use ghostlab::metric::{Metric, Of, Unit};
+use ghostlab::metric::{Metric, MetricSource, Unit};
 use ghostlab::model::{EngineName, EngineRequest};
 use ghostlab::pipeline::exec::{self, RunSettings};
 use ghostlab::pipeline::stage;
@@ -56,7 +56,7 @@ fn grid(folder: &std::path::Path, tasks: &[(&str, usize)]) -> Grid {
         uses.collect::<Vec<_>>().join(", "),
         metrics.join(", ")
     );
-    Grid::of_text(&text, &folder.join("grid.yaml")).unwrap()
+    Grid::from_text(&text, &folder.join("grid.yaml")).unwrap()
 }
 
 /// Runs the grid on an engine and compares all damage metrics with the reference.
@@ -72,7 +72,7 @@ fn compare(engine: EngineName, tasks: &[(&str, usize)]) {
         kernels: None,
     };
     let settings = RunSettings { engine: request, ..RunSettings::default() };
-    let store = Store::open(&folder.path().join("store"), stage::WORDS).unwrap();
+    let store = Store::open(&folder.path().join("store"), stage::STORE_WORDS).unwrap();
     let outcome = exec::run(&grid, settings, &store, &(), &AtomicBool::new(false)).unwrap();
     let results = collect(&grid, &outcome, &[]);
     let mut names: Vec<&str> = results.cells.iter().map(|cell| cell.cell.name.as_str()).collect();
@@ -94,9 +94,11 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
     let metric = &number.metric;
     let what = format!("{variant}, {}", metric.id);
     let found = number.record.value.unwrap_or(f64::NAN);
-    match metric.of {
-        Of::Text(_) => assert_close(&what, found, reference["variants"][variant]["ppl"].as_f64().unwrap(), PERPLEXITY),
-        Of::Damage(..) => {
+    match metric.source {
+        MetricSource::Text(_) => {
+            assert_close(&what, found, reference["variants"][variant]["ppl"].as_f64().unwrap(), PERPLEXITY);
+        }
+        MetricSource::Damage(..) => {
             let expected = &reference["variants"][variant];
             let expected = match metric.name.strip_prefix("second_half_") {
                 Some(name) => &expected["second_half"][name],
@@ -108,15 +110,15 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
             }
             assert!(number.record.error.is_some_and(|error| error > 0.0), "{what}: {:?}", number.record.error);
         }
-        Of::Task(_) | Of::Flips(_) => {
+        MetricSource::Task(_) | MetricSource::Flips(_) => {
             assert_eq!(metric.unit, Unit::Percent);
             let task = metric.task_name().unwrap();
             let column = Task::find(task).unwrap().column.name();
             let expected = &reference["flips"][task][variant][column];
-            let key = match metric.of {
-                Of::Flips(Flip::Changed) => "flip_rate",
-                Of::Flips(Flip::RightToWrong) => "right_to_wrong",
-                Of::Flips(Flip::WrongToRight) => "wrong_to_right",
+            let key = match metric.source {
+                MetricSource::Flips(Flip::Changed) => "flip_rate",
+                MetricSource::Flips(Flip::RightToWrong) => "right_to_wrong",
+                MetricSource::Flips(Flip::WrongToRight) => "wrong_to_right",
                 _ => "accuracy",
             };
             let expected = 100.0 * expected[key].as_f64().unwrap();

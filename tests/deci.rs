@@ -59,7 +59,7 @@ fn greedy(decoder: &Decoder, program: &Program, prompt: &[u32]) -> Vec<u32> {
 /// cells.
 fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
     let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
-    let store = Store::open(&world.path("data/store"), stage::WORDS).unwrap();
+    let store = Store::open(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let settings = RunSettings::default();
     let ids: Vec<Vec<u32>> = (0..2).map(|row| (0..48).map(|at| (at * 37 + row * 11 + 5) % 300).collect()).collect();
     let pruned: Vec<String> = grid.cells.iter().filter(|cell| !cell.is_dense()).map(ToString::to_string).collect();

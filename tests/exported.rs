@@ -43,7 +43,7 @@ fn script(python: &Path, arguments: &[&str]) {
     let home = TempDir::new().unwrap();
     let mut command = common::python::script(python, "exported.py", arguments);
     command.env("HF_HOME", home.path()).env("HF_MODULES_CACHE", home.path().join("modules"));
-    common::python::printed(&mut command);
+    common::python::run(&mut command);
 }
 
 /// Creates a folder with a store and a grid that uses the tiny backbones.
@@ -101,7 +101,7 @@ fn transformers_matches_every_recovery_and_architecture() {
     );
     ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
-    let store = Store::open(&world.path().join("data/store"), stage::WORDS).unwrap();
+    let store = Store::open(&world.path().join("data/store"), stage::STORE_WORDS).unwrap();
     let settings = RunSettings::default();
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
     let cells: Vec<String> = grid.cells.iter().filter(|cell| !cell.is_dense()).map(ToString::to_string).collect();
@@ -185,7 +185,7 @@ fn words(count: usize, step: usize) -> Vec<String> {
 fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
     ghostlab(world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
-    let store = Store::open(&world.path().join("data/store"), stage::WORDS).unwrap();
+    let store = Store::open(&world.path().join("data/store"), stage::STORE_WORDS).unwrap();
     let settings = RunSettings::default();
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
     let folders: Vec<String> = std::fs::read_dir(world.path().join("out"))
@@ -237,7 +237,7 @@ fn every_architecture_and_recovery_exports_as_computed() {
         "qwen3_moe-mixed",
     ];
     let made = models.path().to_str().unwrap();
-    common::python::printed(&mut common::python::script(&python, "arch_models.py", [made].into_iter().chain(names)));
+    common::python::run(&mut common::python::script(&python, "arch_models.py", [made].into_iter().chain(names)));
     let backbones = names.map(|name| (name.replace('_', "-"), models.path().join(name)));
     let configs: Vec<Config> = backbones.iter().map(|(_, folder)| Config::read(folder).unwrap()).collect();
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();

@@ -18,7 +18,7 @@ use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::common;
-use crate::common::output::{ended, stdout};
+use crate::common::output::{stdout, wait_for_exit};
 use crate::common::world::World;
 use serde_json::json;
 
@@ -28,13 +28,13 @@ const LONG: Duration = Duration::from_secs(240);
 /// Overrides that select the smallest grid with every kind of stored object.
 const SMALL: [&str; 6] = ["--set", "corpora.long.limit=5", "--set", "criterion=llm-streamline", "--set", "depth=2"];
 
-fn started(world: &World, arguments: &[&str], fault: &str) -> Child {
+fn spawn_with_fault(world: &World, arguments: &[&str], fault: &str) -> Child {
     let mut command = world.command(arguments);
     command.env("GHOSTLAB_FAULT", fault).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 fn with_fault(world: &World, more: &[&str], fault: &str) -> (Option<i32>, String) {
-    let output = ended(started(world, &[&["run", "grid.yaml"], more].concat(), fault));
+    let output = wait_for_exit(spawn_with_fault(world, &[&["run", "grid.yaml"], more].concat(), fault));
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 

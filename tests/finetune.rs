@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::common::world::{World, table};
 use ghostlab::pipeline::stage;
-use ghostlab_store::{Found, ObjectKind, Store};
+use ghostlab_store::{ObjectCondition, ObjectKind, Store};
 
 const STEPS: usize = 40;
 
@@ -28,8 +28,8 @@ fn tuned(name: &str) -> String {
 /// Reads the stored payloads of one kind. JSON files are left out, because they contain timings.
 fn stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
-    for entry in Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries() {
-        let Found::Whole(artifact) = entry.found else { panic!("damaged") };
+    for entry in Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries() {
+        let ObjectCondition::Whole(artifact) = entry.found else { panic!("damaged") };
         if artifact.meta().key["kind"] != kind.name() {
             continue;
         }

@@ -8,11 +8,11 @@ use std::path::Path;
 use crate::common;
 use crate::common::world::World;
 use ghostlab::pipeline::stage::{self, generations};
-use ghostlab_store::{Found, Store};
+use ghostlab_store::{ObjectCondition, Store};
 use serde_json::{Value, json};
 
 /// Creates a world with 200 prompts, which are split into four chunks.
-fn generating(evaluate: &str) -> World {
+fn generation_world(evaluate: &str) -> World {
     let world = World::new();
     world.write("rows.jsonl", (0..200).map(|i| format!("{}\n", question_row(i))).collect::<String>());
     world.write(
@@ -40,14 +40,14 @@ fn question_row(i: usize) -> Value {
 
 /// Reads all stored answers, sorted by the hashes of their keys.
 fn stored(world: &World) -> Vec<(String, Vec<generations::GeneratedText>)> {
-    let items = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
+    let items = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
     let mut all: Vec<_> = items
         .into_iter()
         .filter(|item| item.stage.starts_with("generations"))
         .map(|item| {
             let object = match item.found {
-                Found::Whole(object) => Ok(object),
-                Found::Damaged(error) => Err(error),
+                ObjectCondition::Whole(object) => Ok(object),
+                ObjectCondition::Damaged(error) => Err(error),
             };
             (item.hash, generations::read(&object.unwrap()).unwrap())
         })
@@ -58,8 +58,8 @@ fn stored(world: &World) -> Vec<(String, Vec<generations::GeneratedText>)> {
 
 #[test]
 fn killed_generation_resumes_to_identical_answers() {
-    let undisturbed = generating("");
-    let world = generating("");
+    let undisturbed = generation_world("");
+    let world = generation_world("");
     undisturbed.runs(&[]);
     for point in ["score:1", "journal:1", "score:2", "journal:2", "commit:2"] {
         let output =
@@ -81,8 +81,8 @@ fn killed_generation_resumes_to_identical_answers() {
 
 #[test]
 fn fewer_documents_have_the_answers_that_they_have_among_all() {
-    let all = generating("");
-    let few = generating(", limit: 70");
+    let all = generation_world("");
+    let few = generation_world(", limit: 70");
     all.runs(&[]);
     few.runs(&[]);
     assert!(first_answers(&all) == first_answers(&few));
@@ -103,7 +103,7 @@ fn first_answers(world: &World) -> Vec<Vec<generations::GeneratedText>> {
 
 #[test]
 fn a_plan_counts_the_keys_and_values_of_what_is_generated() {
-    let world = generating("");
+    let world = generation_world("");
     let config = common::json(&world.path("backbone/config.json"));
     let layers = config_value(&config, "num_hidden_layers");
     let heads = config["head_dim"]
@@ -172,12 +172,12 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
         ("max_gen_toks: 12", "repetition_penalty: 1.5", ["repetition_penalty", "answers.yaml"]),
         ("max_gen_toks: 12", "max_gen_toks: 100000", ["too short for a prompt", "max_gen_toks"]),
     ] {
-        let world = generating("");
+        let world = generation_world("");
         let text = std::fs::read_to_string(world.path("answers.yaml")).unwrap();
         world.write("answers.yaml", text.replace(from, to));
         world.refuses(&[], 2, &words);
     }
-    let world = generating("");
+    let world = generation_world("");
     std::fs::remove_file(world.path("rows.jsonl")).unwrap();
     world.refuses(&[], 3, &["the rows of a task are missing", "answers.yaml", "pass `--rows`"]);
 }
@@ -192,7 +192,7 @@ fn answers_and_their_scores_are_those_of_the_harness() {
         let backbone = checkout.join("data/tiny").join(name);
         // Write synthetic rows in the schema of GSM8K. Each question is preceded by two few-shot examples.
         let made = [world.folder.path(), &backbone];
-        common::python::printed(&mut common::python::script(&python, "golden_answers.py", made));
+        common::python::run(&mut common::python::script(&python, "golden_answers.py", made));
         world.write(
             "grid.yaml",
             format!(

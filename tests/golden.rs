@@ -8,7 +8,7 @@ use crate::common;
 use crate::common::world::World;
 use crate::common::{fixture, json};
 use ghostlab::pipeline::stage;
-use ghostlab_store::{Found, Store};
+use ghostlab_store::{ObjectCondition, Store};
 use serde_json::{Value, json};
 
 /// Relative tolerance. It exceeds the rounding differences between instruction sets: changing half of the weights by
@@ -111,18 +111,18 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
     );
     let generated = ["criterion=llm-streamline", "recovery=[none]", "evaluate={tasks: [{definition: answers.yaml}]}"];
     world.runs(&generated.map(|set| ["--set", set]).concat());
-    let store = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
+    let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let mut outputs: BTreeMap<&str, Outputs> = BTreeMap::new();
     for entry in store.entries() {
-        let Found::Whole(artifact) = entry.found else { panic!("damaged") };
+        let ObjectCondition::Whole(artifact) = entry.found else { panic!("damaged") };
         let key = &artifact.meta().key;
         let kind = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
-        let of_kind = outputs.entry(kind.name()).or_default();
-        stages(key, &mut of_kind.stages);
+        let kind_outputs = outputs.entry(kind.name()).or_default();
+        stages(key, &mut kind_outputs.stages);
         // Skip the most likely tokens, because two tokens with nearly equal probabilities may swap.
         for file in artifact.payloads().filter(|file| *file != "likeliest.u32") {
             let values = payload(file, &artifact.read(file).unwrap());
-            let before = of_kind.values.insert(format!("{} {file}", name(&key["of"])), values);
+            let before = kind_outputs.values.insert(format!("{} {file}", name(&key["of"])), values);
             assert!(before.is_none(), "duplicate artifact name: {}", name(key));
         }
     }

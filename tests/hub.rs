@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use crate::common::output::both;
+use crate::common::output::combined_output;
 use crate::common::world::World;
 use crate::common::{fixture, json};
 use crate::server::{Answer, COMMIT, FakeHub, Fault, Served, TOKEN, large, no_fault, small};
@@ -55,7 +55,7 @@ fn ghostlab(world: &World, hub: &str, arguments: &[&str], more: &[(&str, &str)])
 /// Asserts that the exit code is `code`, and that neither the output nor any file contains the token. Returns the
 /// output.
 fn assert_exit(world: &World, output: &Output, code: i32) -> String {
-    let log = both(output);
+    let log = combined_output(output);
     assert_eq!(output.status.code(), Some(code), "{log}");
     assert!(!log.contains(TOKEN), "{log}");
     let mut folders = vec![world.folder.path().to_owned()];

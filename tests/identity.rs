@@ -17,7 +17,7 @@ use ghostlab_store::Store;
 use serde_json::Value;
 
 /// Identity of a number, and the key, journal name and lease name derived from it.
-struct Named {
+struct NamedMeasurement {
     identity: Identity,
     key: String,
     /// Name of the scoring journal; `None` for a latency.
@@ -26,7 +26,7 @@ struct Named {
 }
 
 /// Returns the identity and the derived names for each measurement of a setting's last cell.
-fn named(setting: &Setting) -> Vec<Named> {
+fn named_measurements(setting: &Setting) -> Vec<NamedMeasurement> {
     let mut request = EngineRequest::default();
     let mut overrides = Vec::new();
     for words in setting.arguments.chunks(2) {
@@ -41,7 +41,7 @@ fn named(setting: &Setting) -> Vec<Named> {
         }
     }
     let grid = Grid::load(&setting.world.path("grid.yaml"), None, &overrides).unwrap();
-    let store = Store::look_at(&setting.world.path("data/store"), stage::WORDS).unwrap();
+    let store = Store::open_read_only(&setting.world.path("data/store"), stage::STORE_WORDS).unwrap();
     let plan = Plan::new(&grid, &store, request, RunSettings::default().batch_tokens).unwrap();
     let (backbone, variant) = plan.variants().last().unwrap();
     let calibrating = backbone.calibrations[variant.calibration.unwrap()].lease_name(backbone);
@@ -49,7 +49,7 @@ fn named(setting: &Setting) -> Vec<Named> {
         backbone.evaluations.iter().map(|evaluation| (&evaluation.measure, Some(evaluation.journal.clone())));
     let measures = measures.chain(variant.prompts.iter().map(|prompt| (prompt, None)));
     let keys = variant.scores.iter().chain(&variant.latencies);
-    let named = measures.zip(keys).map(|((measure, journal), key)| Named {
+    let named = measures.zip(keys).map(|((measure, journal), key)| NamedMeasurement {
         identity: variant.identity.with_measure(measure),
         key: key.hash().to_owned(),
         journal,
@@ -60,7 +60,7 @@ fn named(setting: &Setting) -> Vec<Named> {
 
 #[test]
 fn every_aspect_of_a_number_has_a_pair_that_differs_in_it() {
-    let pairs = pairs::unlike();
+    let pairs = pairs::differing();
     let missing: Vec<SettingPath> = setting_paths()
         .into_iter()
         .filter(|setting_path| !is_covered(&pairs, setting_path) && setting_path.as_str() != "measure")
@@ -75,14 +75,14 @@ fn is_covered(pairs: &[Pair], setting_path: &SettingPath) -> bool {
 
 #[test]
 fn settings_differ_exactly_in_what_was_changed() {
-    for pair in pairs::unlike().iter().chain(&pairs::alike()) {
-        let one = named(&pair.one());
-        let other = named(&pair.other());
+    for pair in pairs::differing().iter().chain(&pairs::equal()) {
+        let one = named_measurements(&pair.one());
+        let other = named_measurements(&pair.other());
         assert_eq!(one.len(), other.len(), "{}", pair.what);
         let found: BTreeSet<SettingPath> = one
             .iter()
             .zip(&other)
-            .flat_map(|(one, other)| one.identity.differs(&other.identity))
+            .flat_map(|(one, other)| one.identity.differences(&other.identity))
             .map(|difference| difference.path)
             .collect();
         let stray =
@@ -101,14 +101,14 @@ fn settings_differ_exactly_in_what_was_changed() {
 
 #[test]
 fn a_published_order_is_known_by_its_layers_and_not_by_its_name() {
-    let pairs = pairs::unlike();
+    let pairs = pairs::differing();
     let pair = pairs.iter().find(|pair| pair.setting_paths.contains(&"cut.known")).unwrap();
     let mut rows = csv::Reader::from_path(common::checkout().join("data/released_orders.csv")).unwrap();
     let rows: Vec<csv::StringRecord> = rows.records().map(Result::unwrap).collect();
     for (setting, backbone) in [(pair.one(), "llama-2-7b"), (pair.other(), "llama-3-8b")] {
         let row = rows.iter().find(|row| &row[0] == backbone && &row[1] == "ppl").unwrap();
         let order: Vec<usize> = row[2].split(' ').map(|layer| layer.parse().unwrap()).collect();
-        for entry in named(&setting) {
+        for entry in named_measurements(&setting) {
             let cut = entry.identity.cut.as_ref().unwrap();
             assert_eq!(cut.known.as_ref().unwrap().value(), serde_json::json!(order));
         }
@@ -116,14 +116,14 @@ fn a_published_order_is_known_by_its_layers_and_not_by_its_name() {
 }
 
 /// Returns whether two identities differ in a setting at or below one of the given paths.
-fn unlike(one: &Identity, other: &Identity, parts: &[&str]) -> bool {
-    one.differs(other).iter().any(|differ| parts.iter().any(|part| differ.path.is_of(part)))
+fn differs_in(one: &Identity, other: &Identity, parts: &[&str]) -> bool {
+    one.differences(other).iter().any(|differ| parts.iter().any(|part| differ.path.is_of(part)))
 }
 
 #[test]
 fn keys_journals_and_leases_differ_exactly_when_settings_do() {
-    for pair in pairs::unlike().iter().chain(&pairs::alike()) {
-        for (one, other) in named(&pair.one()).into_iter().zip(named(&pair.other())) {
+    for pair in pairs::differing().iter().chain(&pairs::equal()) {
+        for (one, other) in named_measurements(&pair.one()).into_iter().zip(named_measurements(&pair.other())) {
             let a = &one.identity;
             let b = &other.identity;
             let what = pair.what;
@@ -132,13 +132,13 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
             // The scoring journal for a text is shared by all variants of a backbone.
             assert_eq!(
                 one.journal != other.journal,
-                one.journal.is_some() && unlike(a, b, &["model", "engine", "measure"]),
+                one.journal.is_some() && differs_in(a, b, &["model", "engine", "measure"]),
                 "journal, {what}"
             );
             assert_eq!(
                 one.calibrating != other.calibrating,
                 // Quantizing the weights after a repair is computed does not change the calibration.
-                unlike(a, b, &["model.content", "model.tokenizer", "engine", "calibration"]),
+                differs_in(a, b, &["model.content", "model.tokenizer", "engine", "calibration"]),
                 "claim, {what}"
             );
         }
@@ -193,7 +193,7 @@ fn names(answer: &Value, found: &mut BTreeSet<String>) {
 
 #[test]
 fn plan_and_explain_tell_apart_what_is_unlike_and_nothing_else() {
-    for pair in pairs::unlike().iter().chain(&pairs::alike()).filter(|pair: &&Pair| pair.runs) {
+    for pair in pairs::differing().iter().chain(&pairs::equal()).filter(|pair: &&Pair| pair.runs) {
         let one = printed_keys(&pair.one());
         let other = printed_keys(&pair.other());
         for (view, (one, other)) in ["plan --json", "explain --json", "explain"].iter().zip(one.iter().zip(&other)) {
@@ -215,7 +215,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
         // Estimating costs requires tokenized corpora, so run the grid once.
         world.runs(&[]);
         let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
-        let store = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
+        let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
         let plan = Plan::new(&grid, &store, EngineRequest::default(), RunSettings::default().batch_tokens).unwrap();
         look(&plan, &StoreState::read(&plan, &store))
     };
@@ -244,7 +244,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
 
 #[test]
 fn an_identity_is_read_back_as_it_was_written() {
-    for entry in named(&pairs::unlike()[0].one()) {
+    for entry in named_measurements(&pairs::differing()[0].one()) {
         let text = serde_json::to_string(&entry.identity).unwrap();
         let read: Identity = serde_json::from_str(&text).unwrap();
         assert_eq!(read, entry.identity);
@@ -256,10 +256,10 @@ fn an_identity_is_read_back_as_it_was_written() {
 fn what_is_stored_says_what_it_is() {
     let world = World::new();
     world.runs(&["--set", "depth=1"]);
-    let store = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
+    let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let mut kinds = BTreeSet::new();
     for entry in store.entries() {
-        let ghostlab_store::Found::Whole(artifact) = &entry.found else { panic!("{entry:?}") };
+        let ghostlab_store::ObjectCondition::Whole(artifact) = &entry.found else { panic!("{entry:?}") };
         let about = artifact.meta().description();
         if about.is_null() {
             continue;

@@ -41,7 +41,7 @@ fn ghostlab(world: &World, arguments: &[&str]) -> Output {
     world.command(arguments).env("GHOSTLAB_EXPERIMENTS", experiments).env_remove("GHOSTLAB_STORE").output().unwrap()
 }
 
-fn said(world: &World, arguments: &[&str], code: i32) -> (String, String) {
+fn run_expecting(world: &World, arguments: &[&str], code: i32) -> (String, String) {
     let output = ghostlab(world, arguments);
     let out = String::from_utf8(output.stdout).unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
@@ -52,7 +52,7 @@ fn said(world: &World, arguments: &[&str], code: i32) -> (String, String) {
 #[test]
 fn written_grid_plans_at_once_and_names_omissions() {
     let world = world();
-    let (out, log) = said(&world, &["init", "models"], 0);
+    let (out, log) = run_expecting(&world, &["init", "models"], 0);
     assert!(out.contains("grid.yaml: a grid of 7b, other, plain"), "{out}");
     let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     for (model, reason) in [
@@ -82,7 +82,7 @@ fn written_grid_plans_at_once_and_names_omissions() {
         }
     }
     assert!(text.lines().all(|line| line.len() < 400), "{text}");
-    let (plan, _) = said(&world, &["plan", "grid.yaml", "--json"], 0);
+    let (plan, _) = run_expecting(&world, &["plan", "grid.yaml", "--json"], 0);
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     let grid = &plan["answer"]["grids"][0];
     // The grid has three backbones. Each has a dense cell and, at each depth listed in the comments, cells with four
@@ -98,14 +98,14 @@ fn written_grid_plans_at_once_and_names_omissions() {
 fn a_file_that_is_there_stays_unless_it_is_forced() {
     let world = world();
     world.write("grid.yaml", "mine");
-    let (_, log) = said(&world, &["init", "models"], 2);
+    let (_, log) = run_expecting(&world, &["init", "models"], 2);
     assert!(log.contains("grid.yaml") && log.contains("--force"), "{log}");
     assert_eq!(std::fs::read_to_string(world.path("grid.yaml")).unwrap(), "mine");
-    said(&world, &["init", "models", "--to", "models/new.yaml", "-q"], 0);
+    run_expecting(&world, &["init", "models", "--to", "models/new.yaml", "-q"], 0);
     let text = std::fs::read_to_string(world.path("models/new.yaml")).unwrap();
     assert!(text.contains("plain: {path: plain}"), "paths are not relative to the grid's folder: {text}");
-    said(&world, &["plan", "models/new.yaml"], 0);
-    said(&world, &["init", "models", "--force"], 0);
+    run_expecting(&world, &["plan", "models/new.yaml"], 0);
+    run_expecting(&world, &["init", "models", "--force"], 0);
     assert!(std::fs::read_to_string(world.path("grid.yaml")).unwrap().contains("backbones:"));
 }
 
@@ -113,13 +113,13 @@ fn a_file_that_is_there_stays_unless_it_is_forced() {
 fn texts_of_ones_own_are_taken_and_their_windows_fit() {
     let world = world();
     let arguments = ["init", "backbone", "--corpus", "train.txt", "--corpus", "test.jsonl", "--to", "own.yaml"];
-    said(&world, &arguments, 0);
+    run_expecting(&world, &arguments, 0);
     let text = std::fs::read_to_string(world.path("own.yaml")).unwrap();
     assert!(text.contains("train: {path: train.txt, rule: wikitext2}") && !text.contains("generated"), "{text}");
     assert!(text.contains("calibration: {corpus: train, ") && text.contains("- {corpus: test, length: "), "{text}");
-    let (run, _) = said(&world, &["run", "own.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
+    let (run, _) = run_expecting(&world, &["run", "own.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
     assert!(run.contains("ppl test@"), "{run}");
-    let (_, log) = said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "one.yaml"], 0);
+    let (_, log) = run_expecting(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "one.yaml"], 0);
     let text = std::fs::read_to_string(world.path("one.yaml")).unwrap();
     assert!(log.contains("split train.txt into train-calibration.jsonl (calibration)"), "{log}");
     assert!(text.contains("calibration: {corpus: train-calibration, "), "{text}");
@@ -127,16 +127,16 @@ fn texts_of_ones_own_are_taken_and_their_windows_fit() {
     let joined = text_of(&world, "train-calibration.jsonl") + " " + &text_of(&world, "train-scored.jsonl");
     let train = text_of(&world, "train.txt");
     assert!(joined.split_whitespace().eq(train.split_whitespace()), "the parts do not add up to the text");
-    let (run, _) = said(&world, &["run", "one.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
+    let (run, _) = run_expecting(&world, &["run", "one.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
     assert!(run.contains("ppl train-scored@"), "{run}");
     // Files from an earlier split are reused. Other files with the same names are not overwritten.
-    said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "again.yaml"], 0);
+    run_expecting(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "again.yaml"], 0);
     world.write("train-scored.jsonl", "mine");
-    let (_, log) = said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "more.yaml"], 2);
+    let (_, log) = run_expecting(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "more.yaml"], 2);
     assert!(log.contains("train-scored.jsonl") && log.contains("--force"), "{log}");
     assert!(!world.path("more.yaml").exists());
     world.write("short.txt", "w1 w2 w3");
-    let (_, log) = said(&world, &["init", "backbone", "--corpus", "short.txt", "--to", "x.yaml"], 2);
+    let (_, log) = run_expecting(&world, &["init", "backbone", "--corpus", "short.txt", "--to", "x.yaml"], 2);
     assert!(log.contains("short.txt") && log.contains("too short"), "{log}");
     assert!(!world.path("x.yaml").exists() && !world.path("short-calibration.jsonl").exists());
 }
@@ -158,24 +158,25 @@ fn gguf_file_is_taken_as_a_model() {
             model.display()
         ),
     );
-    said(&world, &["export", "grid.yaml", "dense", "--gguf", "f32", "--to", "tiny.gguf"], 0);
-    let (out, _) = said(&world, &["init", "tiny.gguf", "--corpus", "train.txt", "--to", "own.yaml"], 0);
+    run_expecting(&world, &["export", "grid.yaml", "dense", "--gguf", "f32", "--to", "tiny.gguf"], 0);
+    let (out, _) = run_expecting(&world, &["init", "tiny.gguf", "--corpus", "train.txt", "--to", "own.yaml"], 0);
     assert!(out.contains("own.yaml: a grid of tiny"), "{out}");
-    said(&world, &["plan", "own.yaml"], 0);
-    let (_, log) = said(&world, &["init", "tiny.gguf", "--corpus", "train.txt", "--to", "tiny.gguf", "--force"], 2);
+    run_expecting(&world, &["plan", "own.yaml"], 0);
+    let (_, log) =
+        run_expecting(&world, &["init", "tiny.gguf", "--corpus", "train.txt", "--to", "tiny.gguf", "--force"], 2);
     assert!(log.contains("which is read"), "{log}");
-    let (_, log) = said(&world, &["init", "train.txt", "--to", "x.yaml"], 3);
+    let (_, log) = run_expecting(&world, &["init", "train.txt", "--to", "x.yaml"], 3);
     assert!(log.contains("no model found") && log.contains(".gguf"), "{log}");
 }
 
 #[test]
 fn folder_without_model_is_refused_with_reasons() {
     let world = world();
-    let (_, log) = said(&world, &["init", "models/empty"], 3);
+    let (_, log) = run_expecting(&world, &["init", "models/empty"], 3);
     assert!(log.contains("no model found"), "{log}");
-    let (_, log) = said(&world, &["init", "models/cut"], 2);
+    let (_, log) = run_expecting(&world, &["init", "models/cut"], 2);
     assert!(log.contains("truncated or damaged"), "{log}");
-    let (_, log) = said(&world, &["init", "nosuch"], 3);
+    let (_, log) = run_expecting(&world, &["init", "nosuch"], 3);
     assert!(log.contains("nosuch"), "{log}");
     // Use the fixtures to cover all known architectures.
     let known = std::fs::read_dir(fixture("arch")).unwrap().map(|item| item.unwrap().path());
@@ -187,6 +188,6 @@ fn folder_without_model_is_refused_with_reasons() {
         }
         std::fs::copy(world.path("backbone/tokenizer.json"), world.path(&name).join("tokenizer.json")).unwrap();
     }
-    said(&world, &["init", "known"], 0);
-    said(&world, &["plan", "grid.yaml"], 0);
+    run_expecting(&world, &["init", "known"], 0);
+    run_expecting(&world, &["plan", "grid.yaml"], 0);
 }

@@ -32,27 +32,27 @@ static PINNED: OnceLock<Value> = OnceLock::new();
 const MOVED_ON: &str = "moved-on";
 
 /// Returns whether the stage of a key, or of one of its inputs, has a version that differs from the fixture's.
-fn moved_on(key: &Value) -> bool {
+fn has_new_version(key: &Value) -> bool {
     let Value::Object(map) = key else { return false };
     let is_moved = map.get("kind").is_some_and(|kind| PINNED.get().unwrap()[kind.as_str().unwrap()] != map["version"]);
-    is_moved || map.values().any(moved_on)
+    is_moved || map.values().any(has_new_version)
 }
 
 fn short(key: &Key) -> String {
-    if moved_on(&key.readable()) { MOVED_ON.to_owned() } else { key.hash()[..DIGITS].to_owned() }
+    if has_new_version(&key.readable()) { MOVED_ON.to_owned() } else { key.hash()[..DIGITS].to_owned() }
 }
 
 /// Returns `name`, or a placeholder if the tokens key contains a stage version that has changed.
-fn named(tokens: &Key, name: String) -> String {
-    if moved_on(&tokens.readable()) { MOVED_ON.to_owned() } else { name }
+fn name_or_marker(tokens: &Key, name: String) -> String {
+    if has_new_version(&tokens.readable()) { MOVED_ON.to_owned() } else { name }
 }
 
 /// Returns a short hash of a latency's key. The machine is left out, because it depends on where the test runs.
-fn of_latency(key: &Key) -> String {
+fn latency_name(key: &Key) -> String {
     let mut readable = key.readable();
     readable["of"].as_object_mut().unwrap().remove("machine").unwrap();
     let hash = ghostlab::files::sha256::of_bytes(readable.to_string());
-    if moved_on(&readable) { MOVED_ON.to_owned() } else { hash[..DIGITS].to_owned() }
+    if has_new_version(&readable) { MOVED_ON.to_owned() } else { hash[..DIGITS].to_owned() }
 }
 
 /// Formats a method with its options. The format does not depend on cell names.
@@ -101,7 +101,7 @@ fn variant(variant: &Variant) -> Value {
     let mut kinds: Vec<(&str, String)> = Vec::new();
     for key in variant.keys() {
         let hash = match key.kind() {
-            stage::latency::KIND => of_latency(key),
+            stage::latency::KIND => latency_name(key),
             _ => short(key),
         };
         let name = key.kind().name();
@@ -128,12 +128,12 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
         let name = text(&plan.calibration);
         let members = json!({
             "tokens": short(tokens),
-            "claim": named(tokens, plan.lease_name(backbone_plan)),
+            "claim": name_or_marker(tokens, plan.lease_name(backbone_plan)),
             "stream": short(&activations::rows_key(key_parts, tokens, HookPoint::Stream(2), &(0..4))),
             "middle": short(&activations::rows_key(key_parts, tokens, HookPoint::Middle(2), &(4..8))),
             "similarities": short(&activations::sums_key(key_parts, tokens, &pairs, &(0..4))),
             "trial": short(&scores::trial(key_parts, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]).into())),
-            "trials": named(tokens, scores::journal(key_parts, tokens, ScoredExtent::default())),
+            "trials": name_or_marker(tokens, scores::journal(key_parts, tokens, ScoredExtent::default())),
             "teacher": short(&teacher::shard(key_parts, tokens, &(0..4))),
         });
         (name, members)
@@ -148,7 +148,7 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
 /// Returns the keys, journal names and lease names for all work in a grid, keyed by backbone and cell.
 fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::look_at(folder.path(), stage::WORDS).unwrap();
+    let store = Store::open_read_only(folder.path(), stage::STORE_WORDS).unwrap();
     let grid = Grid::load(grid, profile, &[]).unwrap();
     let [engine, device, dtype] = engine;
     // Request the engine explicitly. Keys contain the engine, and the default engine depends on the machine.
@@ -165,7 +165,7 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
         let evaluations = backbone.evaluations.iter().map(|evaluation| {
             let names = json!({
                 "tokens": short(&evaluation.tokens),
-                "journal": named(&evaluation.tokens, evaluation.journal.clone()),
+                "journal": name_or_marker(&evaluation.tokens, evaluation.journal.clone()),
             });
             (names_of(&evaluation.target), names)
         });
@@ -275,10 +275,12 @@ fn same_but_moved_on(before: &str, now: &str) -> bool {
 }
 
 /// Collects the differences between `before` and `now`.
-fn moved(path: &str, before: &Value, now: Option<&Value>, found: &mut Vec<String>) {
+fn collect_differences(path: &str, before: &Value, now: Option<&Value>, found: &mut Vec<String>) {
     match (before, now) {
         (Value::Object(all), Some(Value::Object(now))) => {
-            all.iter().for_each(|(name, value)| moved(&format!("{path} › {name}"), value, now.get(name), found));
+            all.iter().for_each(|(name, value)| {
+                collect_differences(&format!("{path} › {name}"), value, now.get(name), found);
+            });
         }
         (before, Some(now)) if before == now => {}
         (Value::String(before), Some(Value::String(now))) if same_but_moved_on(before, now) => {}
@@ -322,7 +324,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     }
     let mut found = Vec::new();
     // Entries that are missing in the fixture belong to new methods and are not compared.
-    moved("keys.json", &json(&path)["keys"], Some(&now), &mut found);
+    collect_differences("keys.json", &json(&path)["keys"], Some(&now), &mut found);
     assert!(
         found.is_empty(),
         "{} names moved, so that all work under them would be done again; where that is meant, run this test with \

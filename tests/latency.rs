@@ -199,7 +199,7 @@ fn times_in_an_older_form_are_reported_never_read() {
 #[test]
 fn timings_run_alone_on_their_machine() {
     let world = World::new();
-    let store = Store::open(&world.path("data/store"), stage::WORDS).unwrap();
+    let store = Store::open(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let LeaseResult::Mine(timing) = store.lease(timing_lease()).unwrap() else {
         panic!("another worker holds the lease")
     };

@@ -21,11 +21,11 @@ use ghostlab::model::{Batch, Decoder, Model, Program, Step};
 use serde_json::{Value, json};
 
 pub(crate) fn python() -> Option<PathBuf> {
-    common::python::named("GHOSTLAB_LLAMA_CPP", "xllamacpp")
+    common::python::path_from_env("GHOSTLAB_LLAMA_CPP", "xllamacpp")
 }
 
 fn llama_cpp(python: &Path, arguments: &[&Path]) {
-    common::python::printed(&mut common::python::script(python, "llama_cpp.py", arguments));
+    common::python::run(&mut common::python::script(python, "llama_cpp.py", arguments));
 }
 
 /// Returns the logits that llama.cpp computes at all positions in the sequences.
@@ -299,8 +299,8 @@ fn llama_cpp_tokenizes_10000_lines_as_the_original() {
     let mut lines: Vec<String> = vec!["a  b\n\n c".into(), "don't 12345 I'LL é\u{1F600}".into(), "\t\r\n tab ".into()];
     for file in ["c4-sample.jsonl.gz", "wikitext2-test.parquet"] {
         let texts = read_rows(real.join("corpora").join(file), None).unwrap();
-        let of_file = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty());
-        lines.extend(of_file.take(5500).map(str::to_owned));
+        let file_lines = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty());
+        lines.extend(file_lines.take(5500).map(str::to_owned));
     }
     let embedded = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny");
     let texts = read_rows(embedded.join("corpora/web-train.jsonl.gz"), None).unwrap();

@@ -112,10 +112,10 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
     let world = World::new();
     let model = model(&world);
     let out = world.path("harness");
-    common::python::printed(&mut common::python::script(&python, "harness_scores.py", [&out, &model]));
+    common::python::run(&mut common::python::script(&python, "harness_scores.py", [&out, &model]));
     let harness = common::json(&out.join("scores.json"));
     let draws = usize::try_from(harness["draws"].as_u64().unwrap()).unwrap();
-    let library = Library::of_folders(&[&out.join("defs")]).unwrap();
+    let library = Library::from_folders(&[&out.join("defs")]).unwrap();
     let definitions: BTreeMap<String, Definition> =
         library.all().unwrap().tasks.into_iter().map(|task| (task.name.clone(), task)).collect();
     assert!(definitions.len() >= 12, "{}", definitions.len());
@@ -245,7 +245,7 @@ fn compare_groups(setting: &str, ours: &Value, theirs: &Value) -> usize {
 }
 
 /// Creates a world whose grid scores a definition in the folder `defs`.
-fn defined(definition: &str, options: &str) -> World {
+fn world_with_definition(definition: &str, options: &str) -> World {
     let world = World::new();
     fs::create_dir(world.path("defs")).unwrap();
     fs::create_dir(world.path("rows")).unwrap();
@@ -275,7 +275,7 @@ const MADE: &str = "task: made\ndataset_path: a/b\ntraining_split: train\ntest_s
 
 #[test]
 fn definition_grid_runs_once_and_new_metric_is_free() {
-    let world = defined(MADE, ", shots: 2, generated: true");
+    let world = world_with_definition(MADE, ", shots: 2, generated: true");
     world.write("defs/all.yaml", "group: all\ntask: [made]\naggregate_metric_list: [{metric: acc}]\n");
     let log = world.runs(&[]);
     assert!(log.contains("tiny on made(shots=2)"), "{log}");
@@ -371,9 +371,9 @@ fn unscorable_definition_is_refused_with_its_place() {
         (MADE.to_owned(), ", multiturn: true", 2, &["`multiturn` requires `chat: true`", "grid.yaml:6"]),
         (MADE.to_owned(), ", name: copa", 2, &["either `name` or `definition`", "grid.yaml:6"]),
     ] {
-        defined(&definition, options).refuses(&[], code, words);
+        world_with_definition(&definition, options).refuses(&[], code, words);
     }
-    let world = defined(MADE, "");
+    let world = world_with_definition(MADE, "");
     world.write(
         "grid.yaml",
         "backbones:\n  tiny: {path: backbone}\nbackbone: tiny\nevaluate:\n  tasks: {name: copa, shots: 2}\n",
@@ -390,7 +390,7 @@ fn definition_with(more: &str) -> String {
 
 #[test]
 fn overlong_context_is_cut_from_the_left_with_a_note() {
-    let world = defined(MADE, ", shots: 3, max_length: 6");
+    let world = world_with_definition(MADE, ", shots: 3, max_length: 6");
     world.runs(&[]);
     let run = common::json(&world.path("results/grid/run.json"));
     let cell = &run["cells"][0]["definitions"][0];

@@ -18,7 +18,7 @@ const LAYER: u64 = 4 * (4 * C * C + 3 * C * F) as u64;
 
 /// Replaces the world's backbone with one that has wide layers, and its grid with one that just removes a single layer.
 /// The weights are zeros in a sparse file, because the scores do not matter.
-fn wide(world: &World, layers: usize) {
+fn write_wide_backbone(world: &World, layers: usize) {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": false,
         "hidden_size": C, "intermediate_size": F, "num_hidden_layers": layers, "num_attention_heads": 16,
@@ -81,9 +81,9 @@ fn measured_peak(world: &World, limits: &[&str]) -> f64 {
 fn plan_tells_the_peak_of_the_memory_within_a_quarter() {
     let small = World::large();
     let kept = World::new();
-    wide(&kept, 4);
+    write_wide_backbone(&kept, 4);
     let by_need = World::new();
-    wide(&by_need, 6);
+    write_wide_backbone(&by_need, 6);
     let limit = format!("{:.3}", (4 * LAYER) as f64 / 1e9);
     let cases: [(&str, &World, &[&str]); 3] = [
         ("a small backbone", &small, &[]),
@@ -99,7 +99,7 @@ fn plan_tells_the_peak_of_the_memory_within_a_quarter() {
     assert!(measured < 4.0 * LAYER as f64 * 1.05, "used {measured:.3e} with a limit of {limit} GB");
 }
 
-fn within_addresses(world: &World, bytes: u64) -> Output {
+fn run_with_address_limit(world: &World, bytes: u64) -> Output {
     let program = env!("CARGO_BIN_EXE_ghostlab");
     let script = format!("ulimit -v {}; exec {program} run grid.yaml --threads 2", bytes / 1024);
     Command::new("sh").current_dir(world.folder.path()).args(["-c", &script]).output().unwrap()
@@ -108,16 +108,16 @@ fn within_addresses(world: &World, bytes: u64) -> Output {
 #[test]
 fn job_beyond_process_limits_is_refused_not_killed() {
     let world = World::new();
-    wide(&world, 2);
+    write_wide_backbone(&world, 2);
     // The allocator reserves 1 GiB of address space if the limit allows it, and the program needs another 0.3 GB to
     // start. A layer takes 117 MB.
-    let output = within_addresses(&world, 1_400_000_000);
+    let output = run_with_address_limit(&world, 1_400_000_000);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(3), "{text}");
     for words in ["a job exceeds the memory limit", "for the weights", "free"] {
         assert!(text.contains(words), "`{words}` is not in {text}");
     }
     assert!(!world.path("results/grid/results.csv").exists());
-    let output = within_addresses(&world, 4_000_000_000);
+    let output = run_with_address_limit(&world, 4_000_000_000);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -11,7 +11,7 @@ use crate::common::world::{World, records, table};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::pipeline::exec::{self, RunSettings};
 use ghostlab::pipeline::stage;
-use ghostlab_store::{Found, InventoryItem, Store};
+use ghostlab_store::{InventoryItem, ObjectCondition, Store};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -48,11 +48,11 @@ fn methods_beyond_the_paper_run_or_are_refused() {
         "depth=2",
     ];
     let log = world.runs(&grid);
-    let rows = records(&written(&world, &log));
+    let rows = records(&results_path(&world, &log));
     assert_eq!(rows.len(), 1 + 1 + 4 * 9);
     let log = world.runs(&grid);
     assert!(log.contains("37 of 37 cells cached"), "{log}");
-    assert_eq!(records(&written(&world, &log)), rows, "operators from the store differ");
+    assert_eq!(records(&results_path(&world, &log)), rows, "operators from the store differ");
     // A single-block cut has no earlier operator to take into account, so `sequential` gives the same result as
     // `ghosted`.
     let score = rows[0].iter().position(|name| name.starts_with("ppl")).unwrap();
@@ -85,15 +85,19 @@ fn methods_beyond_the_paper_run_or_are_refused() {
 #[test]
 fn a_stored_calibration_is_used_again_until_something_changes() {
     let world = World::new();
-    assert_eq!(passes(&world, &[]).0, 1);
+    assert_eq!(count_passes(&world, &[]).0, 1);
     let first = table(&world.path("results/grid/results.csv"));
-    assert_eq!(passes(&world, &[]).0, 0, "cached objects were recomputed");
+    assert_eq!(count_passes(&world, &[]).0, 0, "cached objects were recomputed");
     let again = table(&world.path("results/grid/results.csv"));
     assert_eq!(first, again);
-    assert_eq!(passes(&world, &["--set", "calibration.seed=1"]).0, 1, "another seed needs another pass");
-    assert_eq!(passes(&world, &["--set", "recovery=[ghosted, replaceme-ls]"]).0, 1, "another site needs another pass");
+    assert_eq!(count_passes(&world, &["--set", "calibration.seed=1"]).0, 1, "another seed needs another pass");
     assert_eq!(
-        passes(&world, &["--set", "recovery=[ghosted, {name: ghosted, solver: svd}]"]).0,
+        count_passes(&world, &["--set", "recovery=[ghosted, replaceme-ls]"]).0,
+        1,
+        "another site needs another pass"
+    );
+    assert_eq!(
+        count_passes(&world, &["--set", "recovery=[ghosted, {name: ghosted, solver: svd}]"]).0,
         0,
         "equal sites must share a pass"
     );
@@ -106,9 +110,10 @@ fn a_stored_calibration_is_used_again_until_something_changes() {
         std::fs::write(shard, bytes).unwrap();
     }
     // Operators and scores are stored, so the damaged activations are read only for a new method.
-    let (count, log) = passes(&world, &["--set", "recovery=[{name: ghosted, boundary: layer}]", "--set", "depth=1"]);
+    let (count, log) =
+        count_passes(&world, &["--set", "recovery=[{name: ghosted, boundary: layer}]", "--set", "depth=1"]);
     assert!(count == 1 && log.contains("a stored object is damaged"), "{log}");
-    assert_eq!(passes(&world, &[]).0, 0);
+    assert_eq!(count_passes(&world, &[]).0, 0);
 }
 
 #[test]
@@ -153,7 +158,7 @@ fn operator_sequences_matter_only_to_methods_that_use_them() {
 fn a_key_names_the_versions_of_all_that_it_is_made_from() {
     let world = World::new();
     world.runs(&["--set", "criterion=[llm-streamline, sleb, {name: explicit, order: [1, 2]}]"]);
-    let stored = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
+    let stored = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
     assert_eq!(parents(&stored, "selection-v5", "llm-streamline"), ["activations: activations"]);
     assert_eq!(parents(&stored, "selection-v5", "sleb"), ["scores: scores"]);
     assert_eq!(parents(&stored, "selection-v5", "explicit"), [""]);
@@ -176,9 +181,9 @@ fn linearpatch_sequences_follow_the_criterion_not_layers() {
         last_perplexity(&world, "llm-streamline", "1", "2"),
         last_perplexity(&world, "llm-streamline", "1", "8")
     );
-    let store = ghostlab_store::Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
+    let store = ghostlab_store::Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let solved = store.entries().into_iter().filter_map(|entry| match entry.found {
-        ghostlab_store::Found::Whole(artifact) => {
+        ghostlab_store::ObjectCondition::Whole(artifact) => {
             let key = artifact.meta().key.clone();
             (key["kind"] == "operator")
                 .then(|| (key["of"]["selection"]["of"]["criterion"].to_string(), key["of"]["sequences"].to_string()))
@@ -222,13 +227,13 @@ fn layer_before_a_region_absorbs_all_its_maps() {
 }
 
 /// Returns the path of the results table named in a log. Runs with different settings write to different folders.
-fn written(world: &World, log: &str) -> PathBuf {
+fn results_path(world: &World, log: &str) -> PathBuf {
     let (_, after) = log.split_once("; wrote ").unwrap();
     world.path(&format!("{}.csv", after.split_once(".csv").unwrap().0))
 }
 
 fn results(world: &World, log: &str) -> Vec<Vec<String>> {
-    table(&written(world, log))
+    table(&results_path(world, log))
 }
 
 fn find(folder: &Path, name: &str, found: &mut Vec<PathBuf>) {
@@ -254,7 +259,7 @@ fn every_criterion_and_every_recovery_gives_a_row() {
                   ghosted, {name: ghosted, solver: svd, boundary: layer}]",
     ]);
     let log = String::from_utf8(output.stderr).unwrap();
-    let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
+    let rows = std::fs::read_to_string(results_path(&world, &log)).unwrap();
     // If a criterion removes layer 0, there is no layer that ReplaceMe could change. No other cell may fail.
     for line in rows.lines().filter(|line| line.contains("failed: ")) {
         assert!(line.contains("replaceme") && line.contains("no layer before layer 0"), "{line}");
@@ -291,7 +296,7 @@ fn note(rows: &[Vec<String>], recovery: &str) -> String {
 }
 
 /// Runs the grid. Returns the number of calibration passes and the log.
-fn passes(world: &World, more: &[&str]) -> (usize, String) {
+fn count_passes(world: &World, more: &[&str]) -> (usize, String) {
     let output = world.run(more);
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{log}");
@@ -304,8 +309,8 @@ fn parents(stored: &[InventoryItem], kind: &str, stage: &str) -> Vec<String> {
         .iter()
         .filter(|entry| entry.stage == kind)
         .map(|entry| match &entry.found {
-            Found::Whole(artifact) => artifact.meta().key.clone(),
-            Found::Damaged(error) => panic!("{error}"),
+            ObjectCondition::Whole(artifact) => artifact.meta().key.clone(),
+            ObjectCondition::Damaged(error) => panic!("{error}"),
         })
         .filter(|key| {
             let selection = if kind.starts_with("selection") { key } else { &key["of"]["selection"] };
@@ -333,7 +338,7 @@ fn last_perplexity(world: &World, criterion: &str, depth: &str, operator_sequenc
     ];
     let log = world.runs(&set.iter().flat_map(|assignment| ["--set", assignment]).collect::<Vec<_>>());
     // Parse the file as CSV, because lists of layers contain commas.
-    let rows = records(&written(world, &log));
+    let rows = records(&results_path(world, &log));
     let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
     rows.last().unwrap()[column].clone()
 }
@@ -346,7 +351,7 @@ fn dense_row(world: &World, file: &str, store: &str) -> Vec<String> {
 
 fn perplexities(grid: &Grid, cells: &[Cell], settings: RunSettings) -> Vec<f64> {
     let folder = TempDir::new().unwrap();
-    let store = ghostlab_store::Store::open(folder.path(), stage::WORDS).unwrap();
+    let store = ghostlab_store::Store::open(folder.path(), stage::STORE_WORDS).unwrap();
     let grid = Grid { cells: cells.to_vec(), ..grid.clone() };
     let outcome = exec::run(&grid, settings, &store, &(), &std::sync::atomic::AtomicBool::new(false)).unwrap();
     outcome.cells.iter().map(|result| result.texts[0].sample.as_ref().unwrap().perplexity()).collect()

@@ -28,7 +28,7 @@ fn with_model(model: &Path, files: &[(&str, Value)]) -> World {
     world
 }
 
-fn generating(new: usize) -> String {
+fn generation_definition(new: usize) -> String {
     format!(
         "output_type: generate_until\ndoc_to_text: '{{{{q}}}}'\nmetric_list: [{{metric: exact_match}}]\n\
          generation_kwargs: {{until: [\"\\n\\n\\n\"], max_gen_toks: {new}}}\n"
@@ -338,7 +338,7 @@ fn generation_config_changes_greedy_answers_as_transformers() {
     let world = with_model(&model, &[]);
     for (settings, expected) in GENERATION_SETTINGS {
         world.write("model/generation_config.json", settings);
-        let (answers, _) = asked(&world, &generating(32), &questions, &[]);
+        let (answers, _) = asked(&world, &generation_definition(32), &questions, &[]);
         assert_eq!(texts(&answers), expected, "{settings}");
     }
 }
@@ -351,7 +351,7 @@ fn generation_setting_that_is_not_run_is_refused_by_name() {
     assert_eq!(answers.len(), 1, "likelihoods do not generate");
     world.write(
         "asked.yaml",
-        fs::read_to_string(world.path("asked.yaml")).unwrap().replace(LIKELIHOODS, &generating(8)),
+        fs::read_to_string(world.path("asked.yaml")).unwrap().replace(LIKELIHOODS, &generation_definition(8)),
     );
     let output = world.ghostlab(&["score", "model", "--tasks", "asked.yaml"]);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -360,8 +360,8 @@ fn generation_setting_that_is_not_run_is_refused_by_name() {
 }
 
 fn answer_of_both_engines(world: &World) -> String {
-    let answers =
-        ["cpu", "candle"].map(|engine| asked(world, &generating(12), &["Once upon a time"], &["--engine", engine]).0);
+    let answers = ["cpu", "candle"]
+        .map(|engine| asked(world, &generation_definition(12), &["Once upon a time"], &["--engine", engine]).0);
     let [one, two] = answers.map(|answers| texts(&answers)[0].to_owned());
     assert_eq!(one, two, "engines");
     one

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common;
-use crate::common::output::both;
+use crate::common::output::combined_output;
 use crate::common::world::{World, table};
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 fn refuses(world: &World, arguments: &[&str], words: &[&str]) {
     let before = files(world.folder.path());
     let output = world.ghostlab(arguments);
-    let log = both(&output);
+    let log = combined_output(&output);
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {log}");
     words.iter().for_each(|word| assert!(log.contains(word), "{arguments:?}: `{word}` is not in {log}"));
     assert!(!log.contains("panicked"), "{log}");
@@ -49,10 +49,10 @@ fn file_names(files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     files.keys().cloned().collect::<Vec<_>>()
 }
 
-fn done(world: &World, arguments: &[&str]) -> String {
+fn run_ok(world: &World, arguments: &[&str]) -> String {
     let output = world.ghostlab(arguments);
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", both(&output));
-    both(&output)
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", combined_output(&output));
+    combined_output(&output)
 }
 
 /// Adds a task to the grid. The answers to it are written next to the tables.
@@ -69,10 +69,10 @@ fn copa_row(i: usize) -> serde_json::Value {
 #[test]
 fn named_metric_is_in_every_view_and_others_in_none() {
     let world = World::new();
-    let plain = done(&world, &["run", "grid.yaml"]);
+    let plain = run_ok(&world, &["run", "grid.yaml"]);
     let before = files(world.folder.path());
     assert!(!names_byte_perplexity(plain.as_bytes()) && !before.values().any(|bytes| names_byte_perplexity(bytes)));
-    let named = done(&world, &["run", "grid.yaml", "--set", "evaluate.metrics=[byte_perplexity]"]);
+    let named = run_ok(&world, &["run", "grid.yaml", "--set", "evaluate.metrics=[byte_perplexity]"]);
     assert!(names_byte_perplexity(named.as_bytes()), "{named}");
     let after = files(world.folder.path());
     let new: Vec<&str> = after
@@ -153,7 +153,7 @@ fn the_list_of_what_was_written_is_one_that_sha256sum_reads() {
         }
         return;
     };
-    assert!(output.status.success(), "{}", both(&output));
+    assert!(output.status.success(), "{}", combined_output(&output));
 }
 
 #[test]
@@ -220,14 +220,14 @@ fn doctor(world: &World, home: &Path, current_dir: &Path, more: &[&str]) -> (Opt
     let mut command = world.command(&[&["doctor"], more].concat());
     command.env("XDG_DATA_HOME", home).env("HF_HUB_CACHE", current_dir);
     let output = command.current_dir(current_dir).output().unwrap();
-    (output.status.code(), both(&output))
+    (output.status.code(), combined_output(&output))
 }
 
 #[test]
 fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     let world = World::new();
     let output = world.run(&["--stored"]);
-    let log = both(&output);
+    let log = combined_output(&output);
     assert_eq!(output.status.code(), Some(3), "{log}");
     assert!(log.contains("9 of 9 cells incomplete") && !log.contains("failed"), "{log}");
     world.runs(&[]);
@@ -238,7 +238,7 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     world.write("grid.yaml", grid.replace("perplexity:\n", "perplexity:\n    - {corpus: more, length: 64}\n"));
     let before = table(&world.path("results/grid/results.csv"));
     let output = world.run(&["--stored"]);
-    let log = both(&output);
+    let log = combined_output(&output);
     assert_eq!(output.status.code(), Some(3), "{log}");
     assert!(log.contains("not computed: not scored on more"), "{log}");
     let after = table(&world.path("results/grid/results.csv"));

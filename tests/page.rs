@@ -25,20 +25,20 @@ use sample::sample;
 fn program(names: &[&str]) -> Option<PathBuf> {
     let asked = std::env::var("GHOSTLAB_BROWSER").unwrap_or_default();
     if asked == "skip" {
-        return skipped("GHOSTLAB_BROWSER=skip");
+        return skip_test("GHOSTLAB_BROWSER=skip");
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut files = std::env::split_paths(&path).flat_map(|folder| names.iter().map(move |name| folder.join(name)));
     match files.find(|file| file.is_file()) {
         None => {
             assert_ne!(asked, "require", "none of {names:?} is on the PATH");
-            skipped(&format!("none of {names:?} is on the PATH"))
+            skip_test(&format!("none of {names:?} is on the PATH"))
         }
         found => found,
     }
 }
 
-fn skipped(why: &str) -> Option<PathBuf> {
+fn skip_test(why: &str) -> Option<PathBuf> {
     #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
     {
         eprintln!("skipped: {why}");
@@ -50,7 +50,7 @@ fn chromium() -> Option<PathBuf> {
     program(&["chromium", "chromium-browser", "google-chrome"])
 }
 
-fn written(folder: &Path) -> PathBuf {
+fn write_page(folder: &Path) -> PathBuf {
     let file = folder.join("index.html");
     fs::write(&file, render(&sample()).unwrap()).unwrap();
     file
@@ -60,7 +60,7 @@ fn written(folder: &Path) -> PathBuf {
 fn a_browser_opens_the_note_that_the_address_names() {
     let Some(chromium) = chromium() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let file = written(folder.path());
+    let file = write_page(folder.path());
     let page = fs::read_to_string(&file).unwrap();
     let (before, _) =
         page.split_once("\"><h3>llama-3-8b without 7 layers: LLM-Streamline, Ghost Layer (Ours)</h3>").unwrap();
@@ -137,7 +137,7 @@ fn recorded_page_is_short_and_its_tables_scroll() {
 fn the_page_sorts_filters_and_fits_in_a_browser() {
     let (Some(_), Some(node)) = (chromium(), program(&["node"])) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let page = written(pictures().as_deref().unwrap_or(folder.path()));
+    let page = write_page(pictures().as_deref().unwrap_or(folder.path()));
     let output = read_in_browser(&node, "page.mjs", &page);
     assert!(output.lines().filter(|line| line.starts_with("ok ")).count() == 26, "{output}");
 }

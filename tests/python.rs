@@ -50,7 +50,7 @@ fn run(python: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String 
         .env_remove("HF_HUB_CACHE")
         .env_remove("HF_TOKEN")
         .envs(variables.iter().copied());
-    common::python::printed(&mut command)
+    common::python::run(&mut command)
 }
 
 /// Returns a folder with the output of `tools/real_formats.py`.
@@ -68,7 +68,7 @@ fn real_formats() -> Option<TempDir> {
 fn prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row)>) {
     let definition = builtin::definition(known).unwrap();
     let rows = builtin::rows(definition, files).unwrap();
-    let task = Documents::of_rows(definition.clone(), rows, None).unwrap();
+    let task = Documents::from_rows(definition.clone(), rows, None).unwrap();
     let requests = task.requests(&FileRows::default(), &Setting::default()).unwrap();
     let solutions = (0..task.documents.len()).map(|at| task.solution(at).unwrap()).collect();
     (requests, solutions)
@@ -147,8 +147,8 @@ fn sample_lines() -> Vec<String> {
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/corpora");
     for file in ["news-train", "web-train", "wiki-train"] {
         let texts = corpus::read_rows(corpora.join(format!("{file}.jsonl.gz")), None).unwrap();
-        let of_file = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty());
-        lines.extend(of_file.enumerate().take(3600).map(|(at, line): (usize, &str)| match at % 5 {
+        let file_lines = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty());
+        lines.extend(file_lines.enumerate().take(3600).map(|(at, line): (usize, &str)| match at % 5 {
             0 => line.chars().map(|c| if c == 'e' { '\u{435}' } else { c }).collect(),
             1 => line.replace(' ', "  "),
             _ => line.to_owned(),

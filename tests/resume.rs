@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::world::World;
 use ghostlab::pipeline::stage;
-use ghostlab_store::{Found, Store};
+use ghostlab_store::{ObjectCondition, Store};
 use serde_json::Value;
 
 fn events(output: &Output) -> Vec<Value> {
@@ -16,24 +16,24 @@ fn events(output: &Output) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+fn events_of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["event"] == kind).collect()
 }
 
 /// Counts the tokens that a run computed. Excludes those read to solve operators, because they are read again if an
 /// operator is missing.
-fn computed(events: &[Value]) -> u64 {
-    let solving: Vec<&Value> = of_kind(events, "started")
+fn computed_tokens(events: &[Value]) -> u64 {
+    let solving: Vec<&Value> = events_of_kind(events, "started")
         .into_iter()
         .filter(|job| job["label"].as_str().is_some_and(|label| label.contains(": solve ")))
         .map(|job| &job["job"])
         .collect();
-    let advanced = of_kind(events, "advanced").into_iter().filter(|event| event["elsewhere"] == false);
+    let advanced = events_of_kind(events, "advanced").into_iter().filter(|event| event["elsewhere"] == false);
     let unsolved = advanced.filter(|event| !solving.contains(&&event["job"]));
     unsolved.map(|event| event["tokens"].as_u64().unwrap()).sum()
 }
 
-fn started(world: &World, more: &[&str]) -> Child {
+fn spawn_run(world: &World, more: &[&str]) -> Child {
     let mut command = world.command(&[&["run", "grid.yaml"], more].concat());
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
@@ -88,7 +88,7 @@ fn repeatedly_killed_run_gives_identical_tables() {
 #[test]
 fn a_killed_run_is_shown_as_dead_and_goes_on_where_it_was() {
     let world = World::large();
-    let mut child = started(&world, &[]);
+    let mut child = spawn_run(&world, &[]);
     wait_for_a_journal(&world, &mut child);
     let running = String::from_utf8(world.ghostlab(&["status"]).stdout).unwrap();
     assert!(running.contains("): running") && running.contains("% of the work done"), "{running}");
@@ -98,8 +98,8 @@ fn a_killed_run_is_shown_as_dead_and_goes_on_where_it_was() {
     assert!(dead.contains("): died: run the same command to resume"), "{dead}");
     let again = world.run(&["--events"]);
     let undisturbed = World::large().run(&["--events"]);
-    let again = computed(&events(&again));
-    let total = computed(&events(&undisturbed));
+    let again = computed_tokens(&events(&again));
+    let total = computed_tokens(&events(&undisturbed));
     assert!(again < total, "{again} of {total} tokens were recomputed");
     let complete = String::from_utf8(world.ghostlab(&["status", "--all"]).stdout).unwrap();
     assert!(complete.contains("): complete") && complete.contains("31 of 31 cells complete"), "{complete}");
@@ -113,10 +113,10 @@ fn killed_calibration_resumes_at_the_next_shard() {
     let full_run = events(&undisturbed.run(&["--events"]));
     // The first shard stores its sums last, as its sixth object. This kill comes just after them.
     killed_at(&world, "commit:7");
-    let stored = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
+    let stored = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
     assert!(
         stored.iter().any(
-            |entry| matches!(&entry.found, Found::Whole(object) if object.payloads().any(|name| name == "sums.f64"))
+            |entry| matches!(&entry.found, ObjectCondition::Whole(object) if object.payloads().any(|name| name == "sums.f64"))
         ),
         "no shard was stored"
     );
@@ -141,7 +141,7 @@ fn long_world() -> World {
 }
 
 fn calibrated_tokens(events: &[Value]) -> u64 {
-    let jobs = of_kind(events, "started").into_iter();
+    let jobs = events_of_kind(events, "started").into_iter();
     let passes = jobs.filter(|job| {
         let label = job["label"].as_str().unwrap();
         label.starts_with("calibrate") && !label.contains(": solve")
@@ -153,7 +153,7 @@ fn calibrated_tokens(events: &[Value]) -> u64 {
 #[test]
 fn ctrl_c_finishes_the_chunk_and_nothing_of_it_is_lost() {
     let world = World::large();
-    let mut child = started(&world, &["--events"]);
+    let mut child = spawn_run(&world, &["--events"]);
     wait_for_a_journal(&world, &mut child);
     let interrupt = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
@@ -162,13 +162,13 @@ fn ctrl_c_finishes_the_chunk_and_nothing_of_it_is_lost() {
     assert_eq!(output.status.code(), Some(130), "{log}");
     assert!(log.contains("run the same command to resume"), "{log}");
     let first = events(&output);
-    assert_eq!(of_kind(&first, "ended")[0]["interrupted"], true);
+    assert_eq!(events_of_kind(&first, "ended")[0]["interrupted"], true);
     let shown = String::from_utf8(world.ghostlab(&["status"]).stdout).unwrap();
     assert!(shown.contains("): interrupted"), "{shown}");
     let second = events(&world.run(&["--events"]));
-    let total = computed(&events(&World::large().run(&["--events"])));
+    let total = computed_tokens(&events(&World::large().run(&["--events"])));
     // An interrupted shard of a calibration pass (8 × 64 tokens) starts over. All scores are kept.
-    assert!(computed(&first) + computed(&second) <= total + 8 * 64, "chunks were computed twice");
+    assert!(computed_tokens(&first) + computed_tokens(&second) <= total + 8 * 64, "chunks were computed twice");
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn a_second_run_computes_nothing_whatever_was_touched_or_moved() {
     let tables = world.tables();
     let again = |world: &World| {
         let events = events(&world.run(&["--events"]));
-        assert!(of_kind(&events, "started").is_empty(), "{events:?}");
-        assert_eq!(of_kind(&events, "planned")[0]["complete"], 31);
+        assert!(events_of_kind(&events, "started").is_empty(), "{events:?}");
+        assert_eq!(events_of_kind(&events, "planned")[0]["complete"], 31);
         assert!(world.tables() == tables);
     };
     again(&world);
@@ -225,8 +225,8 @@ fn a_changed_option_reruns_its_cells_alone_and_the_plan_says_so() {
     assert!(plan.contains("6 changed: options.alpha: 0.0 → 0.5"), "{plan}");
     assert!(!plan.contains("/ghosted/"), "{plan}");
     let events = events(&world.run(&["--events", "--set", change]));
-    assert_eq!(of_kind(&events, "planned")[0]["complete"], 25);
-    let cells: Vec<u64> = of_kind(&events, "started").iter().map(|job| job["cells"].as_u64().unwrap()).collect();
+    assert_eq!(events_of_kind(&events, "planned")[0]["complete"], 25);
+    let cells: Vec<u64> = events_of_kind(&events, "started").iter().map(|job| job["cells"].as_u64().unwrap()).collect();
     assert_eq!(cells, [0, 6, 6, 6], "operators, two texts and a task; the activations are stored");
 }
 
@@ -243,20 +243,20 @@ fn one_byte_of_a_weight_reruns_everything_of_that_backbone() {
     assert!(plan.contains("0 complete, 31 to run"), "{plan}");
     assert!(plan.contains("changed: ") && plan.contains("backbone: "), "{plan}");
     let events = events(&world.run(&["--events"]));
-    assert_eq!(of_kind(&events, "planned")[0]["complete"], 0);
+    assert_eq!(events_of_kind(&events, "planned")[0]["complete"], 0);
 }
 
 #[test]
 fn two_processes_share_the_work_and_agree() {
     let world = World::large();
-    let full = computed(&events(&World::large().run(&["--events"])));
+    let full = computed_tokens(&events(&World::large().run(&["--events"])));
     let children =
-        [0, 1].map(|i| started(&world, &["--events", "--results", if i == 0 { "results" } else { "other" }]));
+        [0, 1].map(|i| spawn_run(&world, &["--events", "--results", if i == 0 { "results" } else { "other" }]));
     let outputs = children.map(|child| child.wait_with_output().unwrap());
     for output in &outputs {
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    let work = outputs.each_ref().map(|output| computed(&events(output)));
+    let work = outputs.each_ref().map(|output| computed_tokens(&events(output)));
     let total = work.iter().sum::<u64>() as f64;
     assert!(total <= 1.1 * full as f64, "{work:?} of {full}");
     for name in ["results.csv", "results.parquet", "results.md", "documents.parquet"] {

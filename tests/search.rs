@@ -34,7 +34,7 @@ fn world() -> World {
     world
 }
 
-fn searched(world: &World, more: &[&str]) -> Value {
+fn run_search(world: &World, more: &[&str]) -> Value {
     let output = world.ghostlab(&[&["search", "search.yaml", "--json"], more].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"].clone()
@@ -64,7 +64,7 @@ fn files(world: &World) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn race_and_held_out_items_are_disjoint() {
     let world = world();
-    let answer = searched(&world, &[]);
+    let answer = run_search(&world, &[]);
     let found = &answer["searches"][0];
     // Score the same cells on all windows, using `run` on the same file with a separate store.
     let output = world.ghostlab(&["run", "search.yaml", "--store", "other"]);
@@ -167,7 +167,7 @@ fn mean(values: &[f64]) -> f64 {
 fn what_is_scored_is_scored_once_whoever_asks_again() {
     let world = world();
     assert!(scores_anything(&world, &["search", "search.yaml"]), "the search was killed before it scored anything");
-    searched(&world, &[]);
+    run_search(&world, &[]);
     assert!(!scores_anything(&world, &["search", "search.yaml"]), "the second search scored again");
     // A different significance level needs the same items in the first round, and the candidates are a subset of those
     // already scored, so nothing needs to be scored.
@@ -185,13 +185,13 @@ fn what_is_scored_is_scored_once_whoever_asks_again() {
 fn a_killed_search_ends_in_the_same_bytes() {
     let undisturbed = world();
     let world = world();
-    searched(&undisturbed, &[]);
+    run_search(&undisturbed, &[]);
     for point in ["commit:4", "score:1", "journal:1", "score:3", "commit:2", "score:2"] {
         let mut command = world.command(&["search", "search.yaml"]);
         let output = command.env("GHOSTLAB_FAULT", format!("kill@{point}")).output().unwrap();
         assert_eq!(output.status.code(), None, "{point} was not reached: {}", stderr(&output));
     }
-    searched(&world, &[]);
+    run_search(&world, &[]);
     let ours = files(&world);
     let theirs = files(&undisturbed);
     assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
@@ -214,14 +214,14 @@ fn workers_race_together_and_leave_nothing_to_score() {
     assert!(!world.path("results").exists(), "the worker wrote results");
     assert!(!scores_anything(&world, &["search", "search.yaml"]));
     let alone = self::world();
-    searched(&alone, &[]);
+    run_search(&alone, &[]);
     assert_eq!(files(&world), files(&alone));
 }
 
 #[test]
 fn candidate_is_dropped_only_if_worse_on_tasks_and_texts() {
     let world = world();
-    let answer = searched(&world, &["--set", "search.tasks=[copa]"]);
+    let answer = run_search(&world, &["--set", "search.tasks=[copa]"]);
     let found = &answer["searches"][0];
     let names: Vec<&str> =
         found["objectives"].as_array().unwrap().iter().map(|objective| objective["name"].as_str().unwrap()).collect();
@@ -321,7 +321,7 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
 fn impossible_candidates_are_left_out_by_name() {
     // LLM-Streamline keeps the first and the last of the four layers, so it cannot remove three.
     let world = world();
-    let answer = searched(&world, &["--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
+    let answer = run_search(&world, &["--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     let found = &answer["searches"][0];
     assert_eq!(cells_of(found, "candidates"), ["tiny.shortgpt-3.none"]);
     assert_eq!(cells_of(found, "left_out"), ["llm-streamline at 3 layers"]);
@@ -350,7 +350,7 @@ fn cells_of<'a>(found: &'a Value, list: &str) -> Vec<&'a str> {
 }
 
 /// Returns the distinct candidates in a recorded artifact for one backbone and depth, with their scores and programs.
-fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
+fn known_scores(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
     let stored = StoredResults::read(folder).unwrap();
     let run = json(&folder.join("run.json"));
     let cells = run["cells"].as_array().unwrap().iter();
@@ -374,7 +374,7 @@ fn on_recorded_scores_the_best_survives_and_ties_are_not_parted() {
     // This test uses 40 orders of the items. `cargo bench --bench search` uses 200 and covers all grids. Its results
     // are in benches/results/simulated.
     for (backbone, depth) in [("tiny-llama", 6), ("tiny-qwen3", 6), ("tiny-olmo2", 4), ("tiny-olmo2", 6)] {
-        let known = known(&checkout().join("results/table2/tiny"), backbone, depth);
+        let known = known_scores(&checkout().join("results/table2/tiny"), backbone, depth);
         assert_eq!((known.paths.len(), known.objectives.len()), (8, 1));
         let simulated = simulate(&known, 40, 0.05).unwrap();
         assert!(simulated.cover >= 0.95, "{backbone} {depth}: {simulated:?}");

@@ -24,7 +24,7 @@ fn shell(name: &str) -> Option<PathBuf> {
 }
 
 /// Runs a script in a shell that has `ghostlab` on its PATH, and returns the output.
-fn said(world: &World, shell: &Path, arguments: &[&str], script: &str) -> String {
+fn run_script(world: &World, shell: &Path, arguments: &[&str], script: &str) -> String {
     let bin = Path::new(PROGRAM).parent().unwrap();
     let path = std::env::join_paths(
         [bin.to_owned()].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
@@ -71,7 +71,7 @@ fn shells_complete_commands_and_options() {
     let world = World::new();
     for (name, arguments, script) in COMPLETE {
         let Some(shell) = shell(name) else { continue };
-        let output = said(&world, &shell, arguments, script);
+        let output = run_script(&world, &shell, arguments, script);
         let mut offered: Vec<&str> = output.lines().collect();
         offered.sort_unstable();
         assert_eq!(offered, ["--dtype", "record", "report", "reproduce"], "{name}");
@@ -99,17 +99,17 @@ fn cell_names_are_single_shell_words_and_resolve() {
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("ghosted]", "{name: ghosted, solver: [normal, svd]}]");
     world.write("grid.yaml", axes.iter().fold(grid, |grid, (from, to)| grid.replace(from, to)));
-    let plan = said(&world, &bash, &["--norc", "-c"], "ghostlab plan grid.yaml --json");
+    let plan = run_script(&world, &bash, &["--norc", "-c"], "ghostlab plan grid.yaml --json");
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     let cells = plan["answer"]["grids"][0]["cells_to_run"].as_array().unwrap();
     let names: Vec<&str> = cells.iter().map(|cell| cell["cell"].as_str().unwrap()).collect();
     assert_eq!(names.len(), 2 * (1 + 4 * 3 * 8), "{names:?}");
     // bash must pass the names on unchanged even though they are not quoted.
     let typed = names.iter().map(|name| format!("printf '%s\\n' {name}")).collect::<Vec<_>>().join("\n");
-    let arrived = said(&world, &bash, &["--norc", "-c"], &typed);
+    let arrived = run_script(&world, &bash, &["--norc", "-c"], &typed);
     assert_eq!(arrived.lines().collect::<Vec<_>>(), names);
     for name in names.iter().step_by(17) {
-        let explained = said(&world, &bash, &["--norc", "-c"], &format!("ghostlab explain grid.yaml {name}"));
+        let explained = run_script(&world, &bash, &["--norc", "-c"], &format!("ghostlab explain grid.yaml {name}"));
         assert_eq!(explained.lines().next(), Some(*name));
     }
 }

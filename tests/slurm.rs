@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use crate::common::output::both;
+use crate::common::output::combined_output;
 use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
@@ -52,13 +52,13 @@ fn slurm() -> Option<()> {
     None
 }
 
-fn told(program: &str, arguments: &[&str]) -> String {
+fn run_tool(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{program} {arguments:?}: {}", both(&output));
+    assert!(output.status.success(), "{program} {arguments:?}: {}", combined_output(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < LONG, "{what}");
@@ -101,8 +101,8 @@ fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str
     let mut command = world.command(&arguments.concat());
     let output =
         command.env("GHOSTLAB_FAULT", format!("slow@score:{slow}")).env("HF_TOKEN", "hf_secret").output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
-    let output = both(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", combined_output(&output));
+    let output = combined_output(&output);
     Submitted { array: number_after(&output, " as job "), report: number_after(&output, "the report as job ") }
 }
 
@@ -113,7 +113,7 @@ fn number_after(output: &str, after: &str) -> String {
 
 /// Returns the state and the exit code of each task in a job.
 fn states(job: &str) -> Vec<(String, String)> {
-    let shown = told("scontrol", &["--oneliner", "show", "job", job]);
+    let shown = run_tool("scontrol", &["--oneliner", "show", "job", job]);
     shown.lines().map(|line| (field(line, "JobState"), field(line, "ExitCode"))).collect()
 }
 
@@ -122,8 +122,8 @@ fn field(line: &str, name: &str) -> String {
     word.unwrap_or_default().to_owned()
 }
 
-fn ended(job: &str) {
-    until(&format!("job {job} does not end"), || {
+fn wait_for_job(job: &str) {
+    wait_until(&format!("job {job} does not end"), || {
         states(job)
             .iter()
             .all(|(state, _)| !["PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED"].contains(&&**state))
@@ -142,8 +142,8 @@ fn logs(world: &World) -> String {
 
 /// Waits for the report, and compares its tables with those computed by a single process.
 fn assert_same_tables(world: &World, submitted: &Submitted) {
-    ended(&submitted.array);
-    ended(&submitted.report);
+    wait_for_job(&submitted.array);
+    wait_for_job(&submitted.report);
     let report = states(&submitted.report);
     assert_eq!(report, [("COMPLETED".to_owned(), "0:0".to_owned())], "{}", logs(world));
     let alone = self::world();
@@ -159,13 +159,13 @@ fn records(world: &World) -> Vec<Value> {
 }
 
 /// Returns the total work done by all processes that used the store, in FLOPs according to the cost model.
-fn computed(world: &World) -> f64 {
+fn flops_done(world: &World) -> f64 {
     records(world).iter().map(|record| record["flops_done"].as_f64().unwrap()).sum()
 }
 
 /// Waits until at least `count` workers have scored a chunk.
-fn at_work(world: &World, count: usize) {
-    until(&format!("not {count} workers work: {}", both(&world.ghostlab(&["status"]))), || {
+fn wait_for_workers(world: &World, count: usize) {
+    wait_until(&format!("not {count} workers work: {}", combined_output(&world.ghostlab(&["status"]))), || {
         fs::read_dir(world.path("data/store/journals"))
             .into_iter()
             .flatten()
@@ -181,22 +181,22 @@ fn three_workers_score_each_chunk_once_as_one_process() {
     shared_cluster!();
     let world = world();
     let submitted = submit(&world, "3", 200, &[], &[]);
-    at_work(&world, 2);
-    let status = both(&world.ghostlab(&["status"]));
+    wait_for_workers(&world, 2);
+    let status = combined_output(&world.ghostlab(&["status"]));
     assert!(status.contains(" running") && status.contains(&format!("job {}_", submitted.array)), "{status}");
     let again = world.ghostlab(&["submit", "slurm", "grid.yaml", "--profile-file", "slurm.yaml"]);
-    assert!(both(&again).contains("no jobs submitted"), "{}", both(&again));
+    assert!(combined_output(&again).contains("no jobs submitted"), "{}", combined_output(&again));
     assert_same_tables(&world, &submitted);
     let alone = self::world();
     alone.runs(&[]);
-    let work = computed(&world);
-    let total = computed(&alone);
+    let work = flops_done(&world);
+    let total = flops_done(&alone);
     assert!(work <= 1.1 * total, "{work} of {total}");
     let workers = records(&world).iter().filter(|record| record["flops_done"].as_f64() > Some(0.0)).count();
     assert!(workers >= 2, "only one worker computed");
     let script = fs::read_to_string(folder(&world).join("job.sh")).unwrap();
     assert!(!script.contains("hf_secret") && !script.contains("HF_TOKEN"), "{script}");
-    let status = both(&world.ghostlab(&["status"]));
+    let status = combined_output(&world.ghostlab(&["status"]));
     assert!(status.contains("9 of 9 cells complete") && status.contains("no jobs left in the queue"), "{status}");
 }
 
@@ -205,8 +205,8 @@ fn a_worker_that_is_requeued_in_the_middle_loses_nothing() {
     shared_cluster!();
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
-    at_work(&world, 2);
-    told("scontrol", &["requeue", &format!("{}_1", submitted.array)]);
+    wait_for_workers(&world, 2);
+    run_tool("scontrol", &["requeue", &format!("{}_1", submitted.array)]);
     assert_same_tables(&world, &submitted);
     assert!(logs(&world).contains("leases are released"), "{}", logs(&world));
 }
@@ -228,19 +228,19 @@ fn only_the_named_array_task_is_requeued() {
     shared_cluster!();
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
-    at_work(&world, 2);
+    wait_for_workers(&world, 2);
     // Slurm also uses the array's id as the job id of one of its tasks.
     let (named, [_, other, ..]) = match &array_tasks(&submitted.array)[..] {
         [a, b] if a[0] == submitted.array => (a[1].clone(), b.clone()),
         [a, b] => (b[1].clone(), a.clone()),
         other => panic!("{other:?}"),
     };
-    told("scancel", &["--batch", "--signal=TERM", &format!("{}_{other}", submitted.array)]);
-    until("the job does not end", || {
+    run_tool("scancel", &["--batch", "--signal=TERM", &format!("{}_{other}", submitted.array)]);
+    wait_until("the job does not end", || {
         task_state(&submitted.array, &other) == Some(("FAILED".to_owned(), "0".to_owned()))
     });
-    told("scancel", &["--batch", "--signal=USR1", &format!("{}_{named}", submitted.array)]);
-    until("the job is not requeued", || {
+    run_tool("scancel", &["--batch", "--signal=USR1", &format!("{}_{named}", submitted.array)]);
+    wait_until("the job is not requeued", || {
         task_state(&submitted.array, &named).is_some_and(|(_, restarts)| restarts == "1")
     });
     assert_same_tables(&world, &submitted);
@@ -253,7 +253,7 @@ fn only_the_named_array_task_is_requeued() {
 }
 
 fn array_tasks(array: &str) -> Vec<[String; 4]> {
-    let shown = told("scontrol", &["--oneliner", "show", "job", array]);
+    let shown = run_tool("scontrol", &["--oneliner", "show", "job", array]);
     shown
         .lines()
         .map(|line| ["JobId", "ArrayTaskId", "JobState", "Restarts"].map(|name| field(line, name)))
@@ -270,9 +270,9 @@ fn a_submit_that_is_killed_after_sbatch_adds_no_second_array() {
     let world = world();
     let arguments = ["submit", "slurm", "grid.yaml", "--workers", "2", "--profile-file", "slurm.yaml"];
     let killed = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("kill@handed-over:1")).output().unwrap();
-    assert_eq!(killed.status.code(), None, "{}", both(&killed));
+    assert_eq!(killed.status.code(), None, "{}", combined_output(&killed));
     let again = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("")).output().unwrap();
-    assert!(both(&again).contains("no jobs submitted"), "{}", both(&again));
+    assert!(combined_output(&again).contains("no jobs submitted"), "{}", combined_output(&again));
     let jobs: Value = serde_json::from_slice(&fs::read(folder(&world).join("jobs.json")).unwrap()).unwrap();
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
     assert_same_tables(&world, &Submitted { array: job_id(&jobs, 0, "array"), report: job_id(&jobs, 1, "report") });
@@ -292,16 +292,16 @@ fn cancelled_and_killed_workers_are_covered_by_others() {
     shared_cluster!();
     let world = world();
     let submitted = submit(&world, "3", 300, &[], &[]);
-    at_work(&world, 3);
-    told("scancel", &[&format!("{}_1", submitted.array)]);
+    wait_for_workers(&world, 3);
+    run_tool("scancel", &[&format!("{}_1", submitted.array)]);
     let job = format!("{}_2", submitted.array);
     let record = records(&world).into_iter().find(|record| record["scheduler_job"] == *job).unwrap();
     let pid = record["process"].as_str().unwrap().split('-').next().unwrap().to_owned();
-    told("kill", &["-9", &pid]);
+    run_tool("kill", &["-9", &pid]);
     assert_same_tables(&world, &submitted);
     let states: Vec<String> = states(&submitted.array).into_iter().map(|(state, _)| state).collect();
     assert!(states.contains(&"CANCELLED".to_owned()) && states.contains(&"COMPLETED".to_owned()), "{states:?}");
-    let status = both(&world.ghostlab(&["status"]));
+    let status = combined_output(&world.ghostlab(&["status"]));
     assert!(status.contains("1 interrupted, 1 died"), "{status}");
 }
 
@@ -310,15 +310,17 @@ fn rebooted_node_gets_its_workers_requeued() {
     exclusive_cluster!();
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
-    at_work(&world, 2);
-    let node = told("sinfo", &["--noheader", "-o", "%n"]);
+    wait_for_workers(&world, 2);
+    let node = run_tool("sinfo", &["--noheader", "-o", "%n"]);
     let node = format!("nodename={}", node.trim());
-    told("scontrol", &["update", &node, "state=down", "reason=test"]);
-    until("the jobs of the node still run", || states(&submitted.array).iter().all(|(state, _)| state != "RUNNING"));
+    run_tool("scontrol", &["update", &node, "state=down", "reason=test"]);
+    wait_until("the jobs of the node still run", || {
+        states(&submitted.array).iter().all(|(state, _)| state != "RUNNING")
+    });
     // The node may already have resumed by itself, so ignore errors.
     Command::new("scontrol").args(["update", &node, "state=resume"]).output().unwrap();
-    until("the node does not return", || {
-        let state = told("sinfo", &["--noheader", "-o", "%T"]);
+    wait_until("the node does not return", || {
+        let state = run_tool("sinfo", &["--noheader", "-o", "%T"]);
         ["idle", "mixed", "allocated"].contains(&state.trim())
     });
     assert_same_tables(&world, &submitted);
@@ -329,17 +331,19 @@ fn workers_go_on_while_the_controller_is_away() {
     exclusive_cluster!();
     let world = world();
     let submitted = submit(&world, "2", 200, &[], &[]);
-    at_work(&world, 2);
+    wait_for_workers(&world, 2);
     let conf = PathBuf::from(std::env::var("SLURM_CONF").unwrap());
     let pid = fs::read_to_string(conf.with_file_name("slurmctld.pid")).unwrap();
     // Terminate the controller gracefully. If it were killed, it would lose jobs that it has not saved yet.
-    told("kill", &["-TERM", pid.trim()]);
-    until("the controller does not end", || !Command::new("squeue").output().unwrap().status.success());
-    let status = both(&world.ghostlab(&["status"]));
+    run_tool("kill", &["-TERM", pid.trim()]);
+    wait_until("the controller does not end", || !Command::new("squeue").output().unwrap().status.success());
+    let status = combined_output(&world.ghostlab(&["status"]));
     assert!(status.contains("the scheduler is not available") && status.contains(" running"), "{status}");
-    until("the grid does not complete", || both(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
+    wait_until("the grid does not complete", || {
+        combined_output(&world.ghostlab(&["status"])).contains("9 of 9 cells complete")
+    });
     assert!(Command::new("slurmctld").env("PATH", "/usr/sbin:/usr/bin:/bin").status().unwrap().success());
-    until("the controller does not return", || Command::new("squeue").output().unwrap().status.success());
+    wait_until("the controller does not return", || Command::new("squeue").output().unwrap().status.success());
     assert_same_tables(&world, &submitted);
 }
 
@@ -351,9 +355,9 @@ fn two_grids_on_one_store_at_once_are_both_whole() {
     world.write("other.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
     let submitted = submit(&world, "2", 100, &[], &[]);
     let output = world.ghostlab(&["submit", "slurm", "other.yaml", "--workers", "2"]);
-    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", combined_output(&output));
     assert_same_tables(&world, &submitted);
-    until("the other grid has no table", || world.path("results/other/results.csv").exists());
+    wait_until("the other grid has no table", || world.path("results/other/results.csv").exists());
     let alone = self::world();
     alone.runs(&["--set", "depth=2", "--set", "name=other"]);
     let folder = fs::read_dir(alone.path("results")).unwrap().next().unwrap().unwrap().path();
@@ -371,8 +375,8 @@ fn full_store_or_other_program_stops_a_worker_with_reason() {
     // Activations and journals are larger than the file size limit.
     world.write("slurm.yaml", "setup: ['trap \"\" XFSZ', 'ulimit -f 8']\n");
     let submitted = submit(&world, "1", 0, &[], &[]);
-    ended(&submitted.array);
-    ended(&submitted.report);
+    wait_for_job(&submitted.array);
+    wait_for_job(&submitted.report);
     assert_eq!(states(&submitted.array), [("FAILED".to_owned(), "3:0".to_owned())], "{}", logs(&world));
     assert!(logs(&world).contains("error: cannot write"), "{}", logs(&world));
 
@@ -382,11 +386,11 @@ fn full_store_or_other_program_stops_a_worker_with_reason() {
     let mut record: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     record["binary"]["sha256"] = "0".repeat(64).into();
     fs::write(&file, record.to_string()).unwrap();
-    told("scontrol", &["release", &submitted.array]);
-    ended(&submitted.array);
+    run_tool("scontrol", &["release", &submitted.array]);
+    wait_for_job(&submitted.array);
     assert_eq!(states(&submitted.array), [("FAILED".to_owned(), "2:0".to_owned())], "{}", logs(&other));
     assert!(logs(&other).contains("differs from the one that submitted the grid"), "{}", logs(&other));
-    let status = both(&other.ghostlab(&["status"]));
+    let status = combined_output(&other.ghostlab(&["status"]));
     for word in
         [&format!("job {}_0 ended with exit code 2", submitted.array), "differs from the one that submitted the grid"]
     {
@@ -394,7 +398,7 @@ fn full_store_or_other_program_stops_a_worker_with_reason() {
     }
     let named = status.lines().find_map(|line| line.trim().strip_prefix("log: ")).unwrap();
     assert!(fs::read_to_string(named).unwrap().contains("differs from the one"), "{named}");
-    assert!(both(&other.ghostlab(&["cancel"])).contains(&format!("job {} ended", submitted.report)));
+    assert!(combined_output(&other.ghostlab(&["cancel"])).contains(&format!("job {} ended", submitted.report)));
 }
 
 #[test]
@@ -403,11 +407,11 @@ fn cancel_ends_only_jobs_of_its_store() {
     let (world, other) = (world(), world());
     let submission = submit(&world, "2", 500, &[], &[]);
     let theirs = submit(&other, "1", 500, &[], &[]);
-    at_work(&world, 1);
+    wait_for_workers(&world, 1);
     let output = world.ghostlab(&["cancel"]);
-    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
-    ended(&submission.array);
-    ended(&submission.report);
+    assert_eq!(output.status.code(), Some(0), "{}", combined_output(&output));
+    wait_for_job(&submission.array);
+    wait_for_job(&submission.report);
     assert!(is_cancelled(&submission.array) && is_cancelled(&submission.report), "{:?}", states(&submission.array));
     assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "leases were not released");
     assert_same_tables(&other, &theirs);

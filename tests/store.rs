@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::common::output::ended;
+use crate::common::output::wait_for_exit;
 use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
@@ -30,18 +30,19 @@ const LONG: Duration = Duration::from_secs(120);
 /// Id, in the format of the store, of a process on another machine.
 const FAR: &str = "5-0123456789ab";
 
-fn done(mut command: Command) -> (Option<i32>, String) {
-    let output = ended(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+fn run_to_exit(mut command: Command) -> (Option<i32>, String) {
+    let output =
+        wait_for_exit(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(!text.contains("panicked"), "{text}");
     (output.status.code(), text)
 }
 
 fn ghostlab(world: &World, arguments: &[&str]) -> (Option<i32>, String) {
-    done(world.command(arguments))
+    run_to_exit(world.command(arguments))
 }
 
-fn until(what: &str, mut is: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is() {
         assert!(began.elapsed() < LONG, "{what}");
@@ -257,7 +258,7 @@ fn read_only_commands_work_on_a_read_only_store() {
             if words[0] == "run" {
                 fs::remove_dir_all(results.join("grid")).unwrap();
             }
-            let (code, theirs) = done(after(other, &world, &words));
+            let (code, theirs) = run_to_exit(after(other, &world, &words));
             assert_eq!(code, Some(0), "{words:?}: {theirs}");
         }
         outputs.push(output);

@@ -43,8 +43,8 @@ fn tiny_grid(axes: &str) -> String {
 
 fn run(axes: &str, folder: &Path) -> GridOutcome {
     let text = tiny_grid(&format!("{axes}evaluate: {{perplexity: [{{corpus: test, length: 256}}]}}\n"));
-    let grid = Grid::of_text(&text, &folder.join("grid.yaml")).unwrap();
-    let store = Store::open(&folder.join("store"), stage::WORDS).unwrap();
+    let grid = Grid::from_text(&text, &folder.join("grid.yaml")).unwrap();
+    let store = Store::open(&folder.join("store"), stage::STORE_WORDS).unwrap();
     exec::run(&grid, RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap()
 }
 

@@ -37,7 +37,7 @@ impl FakeSlurm {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    fn told(&self, name: &str) -> String {
+    fn logged_calls(&self, name: &str) -> String {
         fs::read_to_string(self.0.join(format!("{name}.log"))).unwrap_or_default()
     }
 
@@ -86,7 +86,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
         |more: &[&str]| slurm.run(&world, &[&["submit", "slurm", "grid.yaml", "--workers", "2"], more].concat());
     let output = submit(&[]);
     assert!(stdout(&output).contains("as job 41, the report as job 42"), "{}{}", stdout(&output), stderr(&output));
-    let submitted = slurm.told("sbatch");
+    let submitted = slurm.logged_calls("sbatch");
     let lines: Vec<&str> = submitted.lines().collect();
     assert!(lines.len() == 2 && lines[0].contains("--array=0-1%2") && lines[1].contains("afterany:41"), "{submitted}");
     let folder = submission(&world);
@@ -104,7 +104,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     let output = submit(&[]);
     let text = stdout(&output);
     assert!(text.contains("already queued: job 41_[0-1]") && text.contains("no jobs submitted"), "{text}");
-    assert_eq!(slurm.told("sbatch").lines().count(), 2);
+    assert_eq!(slurm.logged_calls("sbatch").lines().count(), 2);
     let shown = stdout(&slurm.run(&world, &["status"]));
     assert!(shown.contains("job 41_[0-1]: pending (Resources)") && !shown.contains("job 43"), "{shown}");
     // If the queue does not answer, nothing is submitted. `status` works without it.
@@ -120,7 +120,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     assert_eq!(shown.status.code(), Some(0));
     assert!(stdout(&shown).contains("the scheduler is not available"), "{}", stdout(&shown));
     let output = slurm.run(&world, &["cancel"]);
-    assert!(output.status.code() == Some(3) && slurm.told("scancel").is_empty(), "{}", stderr(&output));
+    assert!(output.status.code() == Some(3) && slurm.logged_calls("scancel").is_empty(), "{}", stderr(&output));
     slurm.put("squeue", "sleep 30");
     let began = Instant::now();
     assert!(stdout(&slurm.run(&world, &["status"])).contains("did not answer within 2 s"));
@@ -129,7 +129,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     assert!(stdout(&submit(&["--again"])).contains("as job 43"), "--again adds workers");
     let output = slurm.run(&world, &["cancel", &id]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert_eq!(slurm.told("scancel"), "41 42\n");
+    assert_eq!(slurm.logged_calls("scancel"), "41 42\n");
     assert_eq!(slurm.run(&world, &["cancel", "other"]).status.code(), Some(3));
 }
 
@@ -165,7 +165,7 @@ fn resubmission_after_a_crash_queues_nothing_twice() {
         slurm.put("squeue", "cat \"$0.out\"");
         let output = slurm.run(&world, &submit);
         assert!(stdout(&output).contains("already queued: job 41_[0-1]"), "{}{}", stdout(&output), stderr(&output));
-        let submitted = slurm.told("sbatch");
+        let submitted = slurm.logged_calls("sbatch");
         let lines: Vec<&str> = submitted.lines().collect();
         assert!(
             lines.len() == 2 && lines[0].contains("--array=0-1%2") && lines[1].contains("afterany:41"),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::common::{fixture, json, shared};
 use ghostlab::error::{Error, Result};
-use ghostlab::grid::Asking;
+use ghostlab::grid::TaskSettings;
 use ghostlab::pipeline::outcome::TaskScores;
 use ghostlab::results::{add_task, empty_file};
 use ghostlab::tasks::{
@@ -197,7 +197,7 @@ fn results_file(answers: Vec<Answered>) -> Value {
     let mut file = empty_file("tiny");
     for answered in answers {
         let definition = builtin::definition(answered.result.task).unwrap();
-        add_task(&mut file, definition, &Asking::default(), &TaskScores::builtin(String::new(), answered));
+        add_task(&mut file, definition, &TaskSettings::default(), &TaskScores::builtin(String::new(), answered));
     }
     file
 }

@@ -50,7 +50,7 @@ fn outcome() -> &'static GridOutcome {
     static MADE: OnceLock<GridOutcome> = OnceLock::new();
     MADE.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), stage::WORDS).unwrap();
+        let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
         exec::run(&grid(), RunSettings::default(), &store, &Silent, &AtomicBool::new(false)).unwrap()
     })
 }

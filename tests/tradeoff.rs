@@ -104,7 +104,7 @@ fn sublayers_of_a_bundled_backbone_equal_the_reference() {
         ["", "llm-drop", "nbl"].contains(&criterion) || (criterion == "llm-streamline" && cell.depth == 3)
     });
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(&folder.path().join("store"), stage::WORDS).unwrap();
+    let store = Store::open(&folder.path().join("store"), stage::STORE_WORDS).unwrap();
     let outcome = exec::run(&grid, RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
     let named = artifact.description.table.as_ref().unwrap().named_options.clone();
     let results = collect(&grid, &outcome, &named);

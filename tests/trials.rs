@@ -11,7 +11,7 @@ use ghostlab::error::ErrorKind;
 use ghostlab::grid::Grid;
 use ghostlab::pipeline::exec::{Event, Reporter, RunSettings, run};
 use ghostlab::pipeline::stage;
-use ghostlab_store::{Found, Store};
+use ghostlab_store::{ObjectCondition, Store};
 use serde_json::Value;
 
 /// Writes a grid for a backbone with four layers.
@@ -55,9 +55,9 @@ fn results(world: &World) -> Vec<BTreeMap<String, String>> {
 
 /// Counts the trials in the store. Only the keys of trials have a field `removed`.
 fn stored_trials(world: &World) -> u64 {
-    let entries = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries().into_iter();
+    let entries = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries().into_iter();
     let trials = entries.filter(|entry| match &entry.found {
-        Found::Whole(object) => object.meta().key["of"].get("removed").is_some(),
+        ObjectCondition::Whole(object) => object.meta().key["of"].get("removed").is_some(),
         _ => false,
     });
     trials.count() as u64
@@ -106,7 +106,7 @@ fn trials_report_progress_and_stop_between_windows() {
         let world = World::new();
         write_grid(&world, axes);
         let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
-        let store = Store::open(&world.path("store"), stage::WORDS).unwrap();
+        let store = Store::open(&world.path("store"), stage::STORE_WORDS).unwrap();
         let reporter = StopsAfterWindows { windows: 2, advanced: Mutex::default(), stop: AtomicBool::new(false) };
         let error = run(&grid, RunSettings::default(), &store, &reporter, &reporter.stop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");

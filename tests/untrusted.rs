@@ -146,7 +146,7 @@ fn cases(file: &str) -> Vec<Case> {
     serde_json::from_value(read_json(&fixture("untrusted").join(file))).unwrap()
 }
 
-fn refused(is_wanted: impl Fn(&Case) -> bool) {
+fn check_refused(is_wanted: impl Fn(&Case) -> bool) {
     let cases: Vec<Case> = cases("refused.json").into_iter().filter(is_wanted).collect();
     assert!(!cases.is_empty());
     let faults: Vec<String> = cases.iter().filter_map(Case::fault).collect();
@@ -155,24 +155,24 @@ fn refused(is_wanted: impl Fn(&Case) -> bool) {
 
 #[test]
 fn hostile_templates_are_refused_within_limits() {
-    refused(|case| {
+    check_refused(|case| {
         case.target != "chat_template" && case.target != "definition" && case.target != "group" && !case.is_rows()
     });
 }
 
 #[test]
 fn hostile_chat_templates_are_refused_within_limits() {
-    refused(|case| case.target == "chat_template");
+    check_refused(|case| case.target == "chat_template");
 }
 
 #[test]
 fn hostile_definitions_are_refused_within_limits() {
-    refused(|case| case.target == "definition" || case.target == "group");
+    check_refused(|case| case.target == "definition" || case.target == "group");
 }
 
 #[test]
 fn hostile_rows_are_refused_within_limits() {
-    refused(Case::is_rows);
+    check_refused(Case::is_rows);
 }
 
 #[test]

@@ -280,7 +280,7 @@ fn verify_file(world: &World, file: &str) -> (i32, Value) {
 
 /// Creates a run with a dense backbone and a cut. It is scored on generated answers, on the likelihood of a text, and
 /// on the likelihood of a last word.
-fn defined() -> World {
+fn world_with_definitions() -> World {
     let world = World::new();
     std::fs::create_dir(world.path("defs")).unwrap();
     world.write(
@@ -327,7 +327,7 @@ fn write_definition(world: &World, name: &str, rest: &str) {
 
 #[test]
 fn generated_answers_and_perplexities_are_recomputed() {
-    let world = defined();
+    let world = world_with_definitions();
     let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
     let lists = std::fs::read_to_string(path(&world, ".ghostlab.sha256")).unwrap();
     let run = || {

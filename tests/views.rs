@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use crate::common::pairs::{self, Pair, Setting};
 use crate::common::seen::{self, VIEWS};
 use crate::common::world::World;
-use ghostlab::grid::{Cell, Grid, give_names};
-use ghostlab::pipeline::identity::{SettingPath, differs};
+use ghostlab::grid::{Cell, Grid, assign_names};
+use ghostlab::pipeline::identity::{SettingPath, setting_differences};
 use ghostlab::results::{Differences, ResultRow, StoredResults};
 
 /// Returns the settings in which the last cells in two runs differ.
@@ -16,13 +16,13 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<SettingPath> {
     let a = last_cell(one);
     let b = last_cell(other);
     let mut found = BTreeSet::new();
-    let of_a = one.numbers.iter().filter(|number| number.cell == a).filter(is_not_of_decoding);
-    let of_b = other.numbers.iter().filter(|number| number.cell == b).filter(is_not_of_decoding);
-    for (one_number, other_number) in of_a.zip(of_b) {
+    let a_numbers = one.numbers.iter().filter(|number| number.cell == a).filter(is_not_of_decoding);
+    let b_numbers = other.numbers.iter().filter(|number| number.cell == b).filter(is_not_of_decoding);
+    for (one_number, other_number) in a_numbers.zip(b_numbers) {
         let (Some(one), Some(other)) = (one.flat_settings(one_number), other.flat_settings(other_number)) else {
             panic!("number without an identity: {one_number:?}");
         };
-        found.extend(differs(&one, &other).into_iter().map(|differ| differ.path));
+        found.extend(setting_differences(&one, &other).into_iter().map(|differ| differ.path));
     }
     // Drop the index of a measure within a mean so that `measure.0.task.bos` becomes `measure.task.bos`.
     found
@@ -84,19 +84,19 @@ const OF_CELLS: [&str; 10] = [
 #[test]
 fn different_cells_of_a_grid_have_different_names() {
     let mut count = 0;
-    for pair in pairs::unlike() {
+    for pair in pairs::differing() {
         let mut cells = [last_unnamed_cell(&pair.one()), last_unnamed_cell(&pair.other())];
         let expected = pair
             .setting_paths
             .iter()
             .any(|setting_path| OF_CELLS.iter().any(|known| SettingPath::new(*setting_path).is_of(known)));
         assert_eq!(cells[0] != cells[1], expected, "{}: {cells:?}", pair.what);
-        give_names(&mut cells);
+        assign_names(&mut cells);
         assert_eq!(cells[0].name != cells[1].name, expected, "{}: {} {}", pair.what, cells[0], cells[1]);
         count += usize::from(expected);
     }
     assert!(count >= 10, "{count}");
-    for pair in pairs::alike() {
+    for pair in pairs::equal() {
         assert_eq!(
             (last_cell_name(&pair.one()), last_cell_name(&pair.other())),
             (NAME.to_owned(), NAME.to_owned()),
@@ -142,20 +142,20 @@ fn every_command_says_what_it_tells_of_numbers() {
 
 #[test]
 fn seed_and_dtype_are_distinguished_but_not_defaults() {
-    for pair in pairs::unlike().iter().filter(|pair| ["another draw", "bf16"].contains(&pair.what)) {
+    for pair in pairs::differing().iter().filter(|pair| ["another draw", "bf16"].contains(&pair.what)) {
         is_told_apart(pair);
     }
-    pairs::alike().iter().filter(|pair| pair.what == "an explicit default").for_each(is_taken_for_one);
+    pairs::equal().iter().filter(|pair| pair.what == "an explicit default").for_each(is_taken_for_one);
 }
 
 #[test]
 #[ignore = "slow: two runs for every pair of settings"]
 fn unlike_settings_are_distinguished_in_store_and_compare() {
-    pairs::unlike().iter().filter(|pair| pair.runs).for_each(is_told_apart);
+    pairs::differing().iter().filter(|pair| pair.runs).for_each(is_told_apart);
 }
 
 #[test]
 #[ignore = "slow: two runs for every pair of settings"]
 fn what_is_alike_is_taken_for_one() {
-    pairs::alike().iter().filter(|pair| pair.runs).for_each(is_taken_for_one);
+    pairs::equal().iter().filter(|pair| pair.runs).for_each(is_taken_for_one);
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const LONG: Duration = Duration::from_secs(120);
 
-fn started(world: &World, arguments: &[&str]) -> Child {
+fn spawn_worker(world: &World, arguments: &[&str]) -> Child {
     world.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -23,13 +23,14 @@ fn events(output: &Output) -> Vec<Value> {
 
 /// Counts the tokens that a process computed. Excludes those read to solve operators, because they are read again if an
 /// operator is missing.
-fn computed(events: &[Value]) -> u64 {
-    let of_kind = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
-    let solving: Vec<&Value> = of_kind("started")
+fn computed_tokens(events: &[Value]) -> u64 {
+    let events_of_kind = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
+    let solving: Vec<&Value> = events_of_kind("started")
         .filter(|job| job["label"].as_str().is_some_and(|label| label.contains(": solve ")))
         .map(|job| &job["job"])
         .collect();
-    let advanced = of_kind("advanced").filter(|event| event["elsewhere"] == false && !solving.contains(&&event["job"]));
+    let advanced =
+        events_of_kind("advanced").filter(|event| event["elsewhere"] == false && !solving.contains(&&event["job"]));
     advanced.map(|event| event["tokens"].as_u64().unwrap()).sum()
 }
 
@@ -39,7 +40,7 @@ fn status(world: &World) -> String {
     stdout(&output)
 }
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < LONG, "{what}");
@@ -68,15 +69,15 @@ fn signal(child: &Child, name: &str) {
 fn three_workers_make_the_tables_of_one_process() {
     let alone = World::large();
     let world = World::large();
-    let total = computed(&events(&alone.run(&["--events"])));
-    let workers = [(); 3].map(|()| started(&world, &["worker", "grid.yaml", "--events"]));
+    let total = computed_tokens(&events(&alone.run(&["--events"])));
+    let workers = [(); 3].map(|()| spawn_worker(&world, &["worker", "grid.yaml", "--events"]));
     let outputs = workers.map(|worker| worker.wait_with_output().unwrap());
     for output in &outputs {
         assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
         assert!(stderr(output).contains("all 31 cells complete"), "{}", stderr(output));
     }
     assert!(!world.path("results").exists(), "the worker wrote results");
-    let work: Vec<u64> = outputs.iter().map(|output| computed(&events(output))).collect();
+    let work: Vec<u64> = outputs.iter().map(|output| computed_tokens(&events(output))).collect();
     assert!(work.iter().sum::<u64>() as f64 <= 1.1 * total as f64, "{work:?} of {total}");
     let shown = status(&world);
     assert!(shown.contains("shared by workers") && shown.contains("31 of 31 cells complete"), "{shown}");
@@ -92,11 +93,11 @@ fn three_workers_make_the_tables_of_one_process() {
 
 #[test]
 fn stopped_worker_returns_its_jobs_and_another_continues() {
-    let total = computed(&events(&World::large().run(&["--events"])));
+    let total = computed_tokens(&events(&World::large().run(&["--events"])));
     for name in ["-USR1", "-TERM", "-INT"] {
         let world = World::large();
-        let mut worker = started(&world, &["worker", "grid.yaml", "--events"]);
-        until("no chunk was written", || {
+        let mut worker = spawn_worker(&world, &["worker", "grid.yaml", "--events"]);
+        wait_until("no chunk was written", || {
             assert!(worker.try_wait().unwrap().is_none(), "the worker ended before it had written a chunk");
             journals(&world) > 0
         });
@@ -110,24 +111,27 @@ fn stopped_worker_returns_its_jobs_and_another_continues() {
         let second = world.ghostlab(&["worker", "grid.yaml", "--events"]);
         assert_eq!(second.status.code(), Some(0), "{}", stderr(&second));
         // An interrupted shard of a calibration pass (8 × 64 tokens) starts over. All scores are kept.
-        assert!(computed(&events(&first)) + computed(&events(&second)) <= total + 8 * 64, "{name}: work was lost");
+        assert!(
+            computed_tokens(&events(&first)) + computed_tokens(&events(&second)) <= total + 8 * 64,
+            "{name}: work was lost"
+        );
     }
 }
 
 #[test]
 fn worker_near_its_time_limit_stores_one_batch_first() {
-    let total = computed(&events(&World::large().run(&["--events"])));
+    let total = computed_tokens(&events(&World::large().run(&["--events"])));
     let world = World::large();
     let mut ends = 0;
     let mut done = 0;
     // Each worker gets the signal as early as possible, as if its time limit were shorter than the scheduler's advance
     // warning.
     loop {
-        let worker = started(&world, &["worker", "grid.yaml", "--events"]);
-        until("no process record", || left_in(&world, "processes") > 0);
+        let worker = spawn_worker(&world, &["worker", "grid.yaml", "--events"]);
+        wait_until("no process record", || left_in(&world, "processes") > 0);
         signal(&worker, "-USR1");
         let output = worker.wait_with_output().unwrap();
-        done += computed(&events(&output));
+        done += computed_tokens(&events(&output));
         if output.status.code() == Some(0) {
             break;
         }
@@ -142,7 +146,7 @@ fn worker_near_its_time_limit_stores_one_batch_first() {
         if ends == 3 {
             let last = world.ghostlab(&["worker", "grid.yaml", "--events"]);
             assert_eq!(last.status.code(), Some(0), "{}", stderr(&last));
-            done += computed(&events(&last));
+            done += computed_tokens(&events(&last));
             break;
         }
     }
@@ -161,7 +165,7 @@ fn killed_workers_job_is_taken_over_and_its_death_noted() {
     assert_eq!(killed.status.code(), None, "{}", stderr(&killed));
     let shown = status(&world);
     assert!(shown.contains("0 workers running (1 died)"), "{shown}");
-    let workers = [(); 2].map(|()| started(&world, &["worker", "grid.yaml"]));
+    let workers = [(); 2].map(|()| spawn_worker(&world, &["worker", "grid.yaml"]));
     for worker in workers {
         let output = worker.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -281,7 +285,7 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
     let mut one = world.command(&["worker", "grid.yaml"]);
     // The worker is stopped during the calibration while it is holding the lease.
     let mut one = one.env("GHOSTLAB_FAULT", "stop@commit:1").stderr(Stdio::null()).spawn().unwrap();
-    until("no lease", || {
+    wait_until("no lease", || {
         let mut names = fs::read_dir(store.join("claims")).into_iter().flatten().flatten();
         names.any(|entry| entry.file_name().to_string_lossy().starts_with("calibrate-"))
     });
@@ -316,7 +320,7 @@ fn workers_begin_at_backbones_of_their_own() {
         command.env("GHOSTLAB_FAULT", "stop@activations:1");
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let process = format!("/proc/{}/stat", child.id());
-        until("the worker does not stop", || fs::read_to_string(&process).is_ok_and(|stat| stat.contains(") T ")));
+        wait_until("the worker does not stop", || fs::read_to_string(&process).is_ok_and(|stat| stat.contains(") T ")));
         child
     });
     let claims = fs::read_dir(world.path("data/store/claims")).unwrap().map(|e| e.unwrap().file_name());

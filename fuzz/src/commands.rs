@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use ghostlab::cli::{Called, call};
+use ghostlab::cli::{CallOutput, call};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -80,7 +80,7 @@ fn answer(line: &[&str], prepare: impl FnOnce()) {
     prepare();
     let line: Vec<OsString> = ["ghostlab", "-q"].iter().chain(line).map(OsString::from).collect();
     CALLS.fetch_add(1, Relaxed);
-    let Called { code, output, errors } = watch::watched(
+    let CallOutput { code, output, errors } = watch::watched(
         || match fs::read_to_string("fuzzed.yaml") {
             Ok(grid) => format!("{line:?} with the grid\n{grid}\n"),
             Err(_) => format!("{line:?}"),

@@ -90,7 +90,7 @@ pub(super) fn race(data: &[u8]) {
     let fields = json!({"article": "A.", "problems": text});
     let row = Row { place: "t.jsonl:1".to_owned(), value: serde_json::from_value(fields).unwrap() };
     let definition = builtin::definition(Task::find("race").unwrap()).unwrap();
-    match ghostlab_definitions::Task::of_rows(definition.clone(), vec![row], None) {
+    match ghostlab_definitions::Task::from_rows(definition.clone(), vec![row], None) {
         Ok(read) => {
             let (choices, gold) = read.solution(0).unwrap();
             assert!(choices.len() == 4 && (0..4).contains(&gold.as_int().unwrap()));

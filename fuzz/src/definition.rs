@@ -47,7 +47,7 @@ pub(super) fn definition(data: &[u8]) {
         fs::write(folder.path().join(format!("{split}.jsonl")), &rows).unwrap();
     }
     let file = folder.path().join("it.yaml").display().to_string();
-    let selected = Library::of_folders(&[folder.path()]).and_then(|library| library.select(&[&file]));
+    let selected = Library::from_folders(&[folder.path()]).and_then(|library| library.select(&[&file]));
     let tasks = match selected {
         Err(error) => return assert_user_error(&error),
         Ok(selected) => selected.tasks,

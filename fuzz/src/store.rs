@@ -15,7 +15,7 @@ use super::{assert_user_error, file};
 const PAYLOADS: [(&str, &[u8]); 2] = [("a.json", b"[1, 2]"), ("values.f64", b"12345678")];
 
 fn stored(folder: &Path) -> (Store, Key, PathBuf) {
-    let store = Store::open(folder, stage::WORDS).unwrap();
+    let store = Store::open(folder, stage::STORE_WORDS).unwrap();
     let key = Key::new(stage::operator::KIND, json!({"of": 1}), []);
     let mut draft = store.draft().unwrap();
     PAYLOADS.iter().for_each(|(name, bytes)| draft.write(name, bytes).unwrap());
@@ -43,9 +43,9 @@ pub(super) fn meta(data: &[u8]) {
 
 /// Writes the scores of two variants into one pack.
 fn packed(folder: &Path) -> ([Key; 2], PathBuf) {
-    let store = Store::open(folder, stage::WORDS).unwrap();
+    let store = Store::open(folder, stage::STORE_WORDS).unwrap();
     let keys = [1, 2].map(|id| Key::new(stage::scores::KIND, json!({"of": id}), []));
-    store.put_all(keys.iter().map(|key| store.packing(key, 0.5, &PAYLOADS)).collect()).unwrap();
+    store.put_all(keys.iter().map(|key| store.pack_entry(key, 0.5, &PAYLOADS)).collect()).unwrap();
     let file = store.object_path(&keys[0]);
     (keys, file)
 }
@@ -60,7 +60,7 @@ pub(super) fn pack(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     let (keys, path) = packed(folder.path());
     fs::write(path, data).unwrap();
-    let store = Store::look_at(folder.path(), stage::WORDS).unwrap();
+    let store = Store::open_read_only(folder.path(), stage::STORE_WORDS).unwrap();
     for key in &keys {
         if let Lookup::Whole(artifact) = store.get(key) {
             PAYLOADS.into_iter().for_each(|(name, bytes)| assert_eq!(artifact.read(name).unwrap(), bytes, "{name}"));
@@ -81,7 +81,7 @@ fn records() -> Vec<JournalRecord> {
 }
 
 fn journal_in(folder: &Path) -> (Journal, PathBuf) {
-    let store = Store::open(folder, stage::WORDS).unwrap();
+    let store = Store::open(folder, stage::STORE_WORDS).unwrap();
     (store.journal("j").unwrap(), folder.join("journals/j"))
 }
 

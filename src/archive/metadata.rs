@@ -29,7 +29,7 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
     for folder in folders {
         let folder_id = format!("{}/", address(&folder.name));
         let files: Vec<Value> =
-            folder.files.iter().map(|file| refer(&format!("{folder_id}{}", address(&file.name)))).collect();
+            folder.files.iter().map(|file| reference(&format!("{folder_id}{}", address(&file.name)))).collect();
         graph.push(json!({
             "@id": folder_id, "@type": "Dataset", "name": folder.title,
             "description": format!("Results folder of {}: tables or figures, per-item data of each number, and provenance.", folder.title),
@@ -42,10 +42,10 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
                 "contentSize": file.bytes.len().to_string(), "encodingFormat": media_type(&file.name), "sha256": file.hash,
             })
         }));
-        parts.push(refer(&folder_id));
+        parts.push(reference(&folder_id));
         runs.push(run(folder, &folder_id, &mut others));
     }
-    parts.push(refer(MANIFEST));
+    parts.push(reference(MANIFEST));
     graph.push(json!({
         "@id": MANIFEST, "@type": "File", "name": MANIFEST, "encodingFormat": "text/plain",
         "contentSize": manifest_bytes.to_string(),
@@ -56,11 +56,11 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
     let root = json!({
         "@id": "./", "@type": "Dataset", "name": format!("Results of ghostlab: {}", titles.join(", ")),
         "description": "Results of layer-pruned language models with per-item data. `ghostlab verify` recomputes a random sample.",
-        "datePublished": published, "license": licensed(license, &mut others),
+        "datePublished": published, "license": license_value(license, &mut others),
         "hasPart": one_or_all(parts), "mentions": one_or_all(runs),
     });
     let descriptor = json!({
-        "@id": METADATA, "@type": "CreativeWork", "about": refer("./"), "conformsTo": refer(PROFILE),
+        "@id": METADATA, "@type": "CreativeWork", "about": reference("./"), "conformsTo": reference(PROFILE),
     });
     let all: Vec<Value> = [descriptor, root].into_iter().chain(graph).chain(others.into_values()).collect();
     json!({"@context": CONTEXT, "@graph": all})
@@ -79,10 +79,10 @@ fn run(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
         "@id": id, "@type": "CreateAction", "name": command,
         "description": format!("{command}, on {} ({} {})", text_or_unknown(&machine["cpu"]), text_or_unknown(&machine["os"]), text_or_unknown(&machine["arch"])),
         "startTime": record["started"], "endTime": record["finished"],
-        "instrument": software(record, others), "object": one_or_all(inputs), "result": refer(folder_id),
+        "instrument": software(record, others), "object": one_or_all(inputs), "result": reference(folder_id),
     });
     others.insert(id.clone(), entity);
-    refer(&id)
+    reference(&id)
 }
 
 fn text_or_unknown(value: &Value) -> String {
@@ -101,7 +101,7 @@ fn software(record: &Value, others: &mut Entities) -> Value {
             "@id": url, "@type": "SoftwareApplication", "name": name, "version": version, "url": url,
         });
         others.insert(url.clone(), entity);
-        Some(refer(&url))
+        Some(reference(&url))
     });
     let crates = one_or_all(crates.collect());
     let id = format!("#ghostlab-{version}-{}", commit.unwrap_or("of-no-commit"));
@@ -116,7 +116,7 @@ fn software(record: &Value, others: &mut Entities) -> Value {
         None => entity["@type"] = json!("CreativeWork"),
     }
     others.insert(id.clone(), entity);
-    refer(&id)
+    reference(&id)
 }
 
 /// Describes an input file by hash, and by repository and commit if it is from the Hub.
@@ -136,20 +136,20 @@ fn input(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Optio
         let url = format!("https://huggingface.co/{name}/tree/{revision}");
         let source = json!({"@id": url, "@type": "CreativeWork", "name": format!("{name} at {revision}"), "url": url});
         others.insert(url.clone(), source);
-        entity["isPartOf"] = refer(&url);
+        entity["isPartOf"] = reference(&url);
     }
     others.insert(id.clone(), entity);
-    Some(refer(&id))
+    Some(reference(&id))
 }
 
 /// Describes a license. A URL becomes an entity, and any other string is used unchanged.
-fn licensed(license: Option<&str>, others: &mut Entities) -> Value {
+fn license_value(license: Option<&str>, others: &mut Entities) -> Value {
     match license {
         Some(url) if url.starts_with("https://") || url.starts_with("http://") => {
             let entity =
                 json!({"@id": url, "@type": "CreativeWork", "name": url, "description": "License of these results."});
             others.insert(url.to_owned(), entity);
-            refer(url)
+            reference(url)
         }
         Some(words) => json!(words),
         None => json!(UNSTATED),
@@ -164,7 +164,7 @@ fn plain(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~/+=,@:!$&'()*;".contains(byte)
 }
 
-fn refer(id: &str) -> Value {
+fn reference(id: &str) -> Value {
     json!({"@id": id})
 }
 
@@ -222,15 +222,15 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
             continue;
         }
         if !is_inside(&name) {
-            return Err(altered(&hash, &path, "a path outside the folder".to_owned()));
+            return Err(altered_file_error(&hash, &path, "a path outside the folder".to_owned()));
         }
         if !path.is_file() {
-            return Err(altered(&hash, &path, "no such file".to_owned()));
+            return Err(altered_file_error(&hash, &path, "no such file".to_owned()));
         }
         let bytes = regular::read(&path)?;
         let found = sha256::of_bytes(&bytes);
         if found != hash {
-            return Err(altered(&hash, &path, format!("SHA-256 {found}")));
+            return Err(altered_file_error(&hash, &path, format!("SHA-256 {found}")));
         }
         files.push(PackedFile { name, bytes, hash });
     }
@@ -245,7 +245,7 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
     Ok(PackedFolder { name, title, files, run })
 }
 
-fn altered(hash: &str, path: &Path, found: String) -> Error {
+fn altered_file_error(hash: &str, path: &Path, found: String) -> Error {
     Error::bad_input("the file has changed since the run")
         .at(path.display().to_string())
         .expected(format!("SHA-256 {hash}"))

@@ -106,12 +106,12 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
         entries.push((format!("{name}/"), Vec::new()));
         entries.extend(files.into_iter().map(|file| (format!("{name}/{}", file.name), file.bytes)));
     }
-    let bytes = zipped(&entries).map_err(|error| Error::job("cannot write the archive").found(error.to_string()))?;
+    let bytes = write_zip(&entries).map_err(|error| Error::job("cannot write the archive").found(error.to_string()))?;
     Ok(Packed { bytes, folders: titles, entries: entries.len(), left_out })
 }
 
 /// Writes the entries in order, without times or host-specific metadata.
-fn zipped(entries: &[(String, Vec<u8>)]) -> zip::result::ZipResult<Vec<u8>> {
+fn write_zip(entries: &[(String, Vec<u8>)]) -> zip::result::ZipResult<Vec<u8>> {
     let mut to = ZipWriter::new(Cursor::new(Vec::new()));
     for (name, bytes) in entries {
         let options = SimpleFileOptions::default()

@@ -10,8 +10,8 @@ use zip::result::ZipError;
 
 use super::{MANIFEST, is_inside, read_checksums};
 use crate::error::{Error, Result};
-use crate::files::{caught, sha256};
-use crate::quantity::counted;
+use crate::files::{panics, sha256};
+use crate::quantity::pluralize;
 
 #[derive(Debug)]
 pub struct Unpacked {
@@ -34,11 +34,11 @@ pub struct Altered {
 /// Fails if the archive is invalid. The error names the invalid entry.
 pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked> {
     // The zip reader may panic on damaged bytes.
-    let names = caught::catch(|| write_entries(from, bytes, to)).map_err(|panic| broken(&panic))??;
+    let names = panics::catch(|| write_entries(from, bytes, to)).map_err(|panic| damaged_archive(&panic))??;
     let listed = read_checksums(&to.join(MANIFEST))?.ok_or_else(|| {
         Error::bad_input("the file is not a packed record")
             .expected(format!("an archive with {MANIFEST}, as `ghostlab record pack` writes it"))
-            .found(format!("{}, none with that name", counted(names.len(), "file")))
+            .found(format!("{}, none with that name", pluralize(names.len(), "file")))
     })?;
     let mut unlisted: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| *name != MANIFEST).collect();
     let mut sound = 0;
@@ -65,30 +65,30 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
 
 /// Writes all entries and returns their names.
 fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<String>> {
-    let mut archive = ZipArchive::new(from).map_err(|error| of_zip(&error))?;
+    let mut archive = ZipArchive::new(from).map_err(|error| zip_error(&error))?;
     let mut names = BTreeSet::new();
     let mut room = bytes;
     for index in 0..archive.len() {
-        let mut entry = archive.by_index(index).map_err(|error| of_zip(&error))?;
-        let name = entry.name().map_err(|error| of_zip(&error))?.into_owned();
+        let mut entry = archive.by_index(index).map_err(|error| zip_error(&error))?;
+        let name = entry.name().map_err(|error| zip_error(&error))?.into_owned();
         if entry.is_dir() && is_inside(name.trim_end_matches('/')) {
             let folder = to.join(&name);
             std::fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
             continue;
         }
         if !is_inside(&name) || !entry.is_file() {
-            return refused(
+            return unsafe_archive(
                 &name,
                 "a regular file inside the archive",
                 "a path outside the archive, or another kind of entry",
             );
         }
         if names.contains(&name) {
-            return refused(&name, "each name once", "a duplicate entry");
+            return unsafe_archive(&name, "each name once", "a duplicate entry");
         }
         // Entries are uncompressed, so their total size is less than the size of the archive.
         let Some(left) = room.checked_sub(entry.size()) else {
-            return refused(
+            return unsafe_archive(
                 &name,
                 "uncompressed entries, smaller in total than the archive",
                 "more bytes than the archive",
@@ -100,9 +100,12 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
         std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
         let mut content = Vec::new();
         let size = entry.size();
-        (&mut entry).take(size + 1).read_to_end(&mut content).map_err(|error| broken(&error.to_string()).at(&name))?;
+        (&mut entry)
+            .take(size + 1)
+            .read_to_end(&mut content)
+            .map_err(|error| damaged_archive(&error.to_string()).at(&name))?;
         if content.len() as u64 != size {
-            return refused(&name, "as many bytes as the entry declares", "a different size");
+            return unsafe_archive(&name, "as many bytes as the entry declares", "a different size");
         }
         std::fs::write(&path, content).map_err(|error| Error::io("write", &path, &error))?;
         names.insert(name);
@@ -110,15 +113,15 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
     Ok(names)
 }
 
-fn refused<T>(name: &str, expected: &str, found: &str) -> Result<T> {
+fn unsafe_archive<T>(name: &str, expected: &str, found: &str) -> Result<T> {
     Err(Error::bad_input("unsafe archive").at(name).expected(expected).found(found))
 }
 
-fn of_zip(error: &ZipError) -> Error {
-    broken(&error.to_string())
+fn zip_error(error: &ZipError) -> Error {
+    damaged_archive(&error.to_string())
 }
 
-fn broken(found: &str) -> Error {
+fn damaged_archive(found: &str) -> Error {
     Error::bad_input("the archive is damaged")
         .expected("a complete zip file of uncompressed entries, as `ghostlab record pack` writes it")
         .found(found)

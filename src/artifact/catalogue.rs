@@ -6,7 +6,7 @@ use crate::artifact::paper;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::grid::{AxisChoice, Cell, Description, EntryKind, Grid, InputList};
-use crate::metric::{Metric, Of};
+use crate::metric::{Metric, MetricSource};
 use crate::results::stem;
 
 /// A table or figure with its description.
@@ -43,7 +43,7 @@ impl Artifact {
     /// # Errors
     /// Fails if the grid is invalid or an input does not exist.
     pub fn grid(&self, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
-        let mut grid = self.with_axis_choice(|shown| Grid::load_shown(&self.file, profile, overrides, shown))?;
+        let mut grid = self.with_axis_choice(|shown| Grid::load_selected(&self.file, profile, overrides, shown))?;
         if !scores(&grid) && grid.evaluate.latency.is_empty() {
             grid.cells.retain(|cell| !cell.is_dense());
         }
@@ -56,13 +56,15 @@ impl Artifact {
             metrics.iter().map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
         load(&AxisChoice {
             text: &|corpus| {
-                known.iter().any(|metric| metric.text() == Some(stem(corpus)) || matches!(metric.of, Of::Texts(_)))
+                known.iter().any(|metric| {
+                    metric.text() == Some(stem(corpus)) || matches!(metric.source, MetricSource::Texts(_))
+                })
             },
             task: &|task| {
                 known.iter().any(|metric| {
                     metric.task_name() == Some(task)
                         || is_of_definition(metric, task)
-                        || matches!(metric.of, Of::Tasks(_))
+                        || matches!(metric.source, MetricSource::Tasks(_))
                 })
             },
             latency: known.iter().any(|metric| metric.is_latency()),
@@ -107,7 +109,7 @@ impl Artifact {
             true => grid.clone(),
             false => {
                 let shown = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
-                let texts = Grid::load_shown(&self.file, profile, overrides, &shown);
+                let texts = Grid::load_selected(&self.file, profile, overrides, &shown);
                 texts.map_err(|error| error.hint(NEEDED))?
             }
         };
@@ -189,7 +191,7 @@ pub fn select<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
 ///
 /// Artifacts are only filtered if `names` contains `all`. Lists have no profile and are always kept. If no artifact has
 /// the profile, all artifacts are kept so that the first one reports the error.
-pub fn of_profile<'a>(
+pub fn partition_by_profile<'a>(
     chosen: Vec<&'a Artifact>,
     names: &[String],
     profile: Option<&str>,

@@ -13,7 +13,7 @@ use crate::criterion::Criterion;
 use crate::distill::Finetune;
 use crate::error::Error;
 use crate::grid::{Calibration, Grid, Method, Tolerance};
-use crate::metric::{Nearness, Of};
+use crate::metric::{MetricSource, Nearness};
 use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::recovery::Recovery;
 use crate::results::record::{Condition, DENSE, Record};
@@ -198,7 +198,7 @@ impl std::fmt::Display for GateFailure {
     }
 }
 
-pub(super) fn stopped_by(misses: &[GateFailure]) -> Option<Error> {
+pub(super) fn gate_error(misses: &[GateFailure]) -> Option<Error> {
     let first = misses.first()?;
     let error = Error::job("a dense backbone does not reproduce the paper's values; pruning stopped");
     Some(error.found(first.to_string()).hint("pass --no-gate to prune it anyway"))
@@ -245,9 +245,11 @@ const RULES: [(&str, Rule); 3] = [("wikitext2", Rule::Wikitext2), ("c4", Rule::C
 /// Lists how a measurement's protocol differs from the paper's.
 pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
     let mut found: Vec<String> = measurement.setup.unidentified.iter().cloned().collect();
-    let mean = match measurement.metric.of {
-        Of::Tasks(_) => Some((metric::tasks().into_iter().map(str::to_owned).collect::<BTreeSet<String>>(), "tasks")),
-        Of::Texts(_) => Some((metric::texts().into_iter().collect(), "texts")),
+    let mean = match measurement.metric.source {
+        MetricSource::Tasks(_) => {
+            Some((metric::tasks().into_iter().map(str::to_owned).collect::<BTreeSet<String>>(), "tasks"))
+        }
+        MetricSource::Texts(_) => Some((metric::texts().into_iter().collect(), "texts")),
         _ => None,
     };
     found.extend(mean.and_then(|(parts, words)| {

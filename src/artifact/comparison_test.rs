@@ -70,7 +70,7 @@ fn number(record: Record) -> Measurement {
     let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
     let setup = Setup { scored, calibration, ..Setup::default() };
     let cell = String::new();
-    let key = MetricKey::untabulated(&metric);
+    let key = MetricKey::without_table(&metric);
     let column = key.to_string();
     let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
     Measurement { row, key, metric, setup }

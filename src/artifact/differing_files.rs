@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::files::regular;
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 use crate::results::{FrameDifference, may_be_left_out, read_frame};
 
 /// Extensions of files that contain printed tables.
@@ -33,7 +33,7 @@ pub(super) fn explain<'n>(
                 if digits == 0 {
                     "text differs".to_owned()
                 } else {
-                    format!("{} changed", counted(digits, "printed number"))
+                    format!("{} changed", pluralize(digits, "printed number"))
                 }
             }
             (true, true) => "contents differ".to_owned(),
@@ -58,8 +58,8 @@ fn frames(made: &Path, recorded: &Path) -> Result<String> {
     let FrameDifference { largest, rows, cells, other_columns } = difference;
     let mut parts = Vec::new();
     if let Some((column, apart)) = largest {
-        let of_cells = if cells.is_empty() { String::new() } else { format!(" of {}", counted(cells.len(), "cell")) };
-        parts.push(format!("{column} differs by at most {apart:.1e} ({}{of_cells})", counted(rows, "row")));
+        let total = if cells.is_empty() { String::new() } else { format!(" of {}", pluralize(cells.len(), "cell")) };
+        parts.push(format!("{column} differs by at most {apart:.1e} ({}{total})", pluralize(rows, "row")));
     }
     if !other_columns.is_empty() {
         parts.push(format!("{} differs", other_columns.join(", ")));

@@ -72,7 +72,7 @@ impl Drawer<'_> {
     /// # Errors
     /// Fails if there is nothing to show, or if two cells share a label and position.
     pub(super) fn draw(&self) -> Result<Vec<(String, Drawing)>> {
-        self.one_in_each_place()?;
+        self.check_unique_positions()?;
         let backbones = self.backbones();
         match self.entry.kind {
             FigureKind::Bars => Ok(vec![(String::new(), self.bars().draw()?)]),
@@ -138,7 +138,7 @@ impl Drawer<'_> {
     }
 
     /// Formats one sentence for each backbone on which another recovery is better than ours.
-    fn ahead(&self, metric: &str) -> String {
+    fn better_recoveries_note(&self, metric: &str) -> String {
         let Ok(known) = Metric::find(metric) else { return String::new() };
         let (ours, others): (Vec<String>, Vec<String>) =
             self.recoveries().into_iter().partition(|recovery| recovery::is_ours(recovery));
@@ -164,7 +164,7 @@ impl Drawer<'_> {
     }
 
     /// Checks that no two numbers share a label and position.
-    fn one_in_each_place(&self) -> Result<()> {
+    fn check_unique_positions(&self) -> Result<()> {
         let shown: Vec<&str> = match self.entry.kind {
             FigureKind::Layers | FigureKind::Pareto => Vec::new(),
             FigureKind::Channels => vec![metric::BOUNDARY_ERROR.id],
@@ -210,7 +210,7 @@ impl Drawer<'_> {
             values: backbones.iter().map(|backbone| self.value(backbone, &recovery, &metric)).collect(),
             method: recovery,
         });
-        self.bars_of(&backbones, series.collect(), self.ahead(&metric), backbones.len() > 1)
+        self.bars_of(&backbones, series.collect(), self.better_recoveries_note(&metric), backbones.len() > 1)
     }
 
     /// Draws one bar per metric. Each metric has its own color because the metrics are the parts of a single norm.
@@ -230,7 +230,7 @@ impl Drawer<'_> {
             axis: self.axis(),
             series,
             groups: backbones.iter().map(|name| backbone_label(name).to_owned()).collect(),
-            missing: if self.outcome.failed() > 0 { "failed" } else { "–" }.into(),
+            missing: if self.outcome.failed_count() > 0 { "failed" } else { "–" }.into(),
         });
         self.figure(None, self.cut(), wide, plot).with_note(note)
     }

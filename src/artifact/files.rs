@@ -38,8 +38,8 @@ pub enum TableShape {
     Wide { metric: Option<String> },
 }
 
-pub(super) fn unmade(outcome: &GridOutcome) -> Vec<String> {
-    let unmade = outcome.unmade();
+pub(super) fn incomplete_note(outcome: &GridOutcome) -> Vec<String> {
+    let unmade = outcome.incomplete_count();
     let all = outcome.cells.len();
     Vec::from_iter((unmade > 0).then(|| format!("Incomplete: {unmade} of {all} cells not computed.")))
 }
@@ -71,7 +71,7 @@ pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     if !grid.evaluate.tasks.is_empty() {
         names.extend(grid.cells.iter().map(|cell| format!("{LM_EVAL}/{cell}.json")));
     }
-    if grid.evaluate.scores() {
+    if grid.evaluate.has_scores() {
         names.extend(grid.cells.iter().map(|cell| format!("{EVERY_EVAL_EVER}/{cell}.json")));
     }
     let repaired = grid.cells.iter().any(|cell| cell.recovery.is_some());
@@ -98,7 +98,7 @@ pub fn write_run(
     // Store the numbers for each seed even if the tables aggregate them.
     let tabled = results.aggregate_over(over);
     let profile = grid.profile.as_deref().unwrap_or_default();
-    let besides = [run_notes(grid, outcome), tabled.notes(), unmade(outcome)].concat();
+    let besides = [run_notes(grid, outcome), tabled.notes(), incomplete_note(outcome)].concat();
     let table = long(&tabled, profile, besides.clone());
     let staging = target.stage()?;
     let mut files = write_frame(staging.path(), RESULTS, run_frame(&table)?)?;

@@ -53,7 +53,7 @@ impl<'a> UpToDateCheck<'a> {
     }
 
     /// Creates a check that also covers the stored objects of a plan. Returns `None` if one of them is missing.
-    pub fn of_plan(store: &'a Store, name: &str, plan: &Plan<'_>, extra: &Value) -> Option<Self> {
+    pub fn from_plan(store: &'a Store, name: &str, plan: &Plan<'_>, extra: &Value) -> Option<Self> {
         let places = plan.keys().map(|key| store.has(key).then(|| store.object_path(key)));
         let places: BTreeSet<PathBuf> = places.collect::<Option<_>>()?;
         let keys: BTreeSet<&str> = plan.keys().map(|key| key.hash()).collect();
@@ -72,7 +72,7 @@ impl<'a> UpToDateCheck<'a> {
 
     /// Caches the answer and the hashes of the files at `places`. Ignores write errors, because they only lead to a
     /// recomputation.
-    pub fn keep<T: Serialize>(&self, places: &[&Path], output: &T) {
+    pub fn store_answer<T: Serialize>(&self, places: &[&Path], output: &T) {
         let (Some(files), Ok(answer)) = (contents(self.store, places), serde_json::to_value(output)) else { return };
         let entry = FinishedRecord { made_of: self.made_of.clone(), files, answer, check: String::new() };
         let entry = FinishedRecord { check: entry.check(), ..entry };

@@ -10,7 +10,7 @@ use crate::files::output::{Draft, Manifest, OutputFolder};
 use crate::files::regular;
 use crate::files::sha256;
 use crate::grid::Grid;
-use crate::results::{Provenance, RunDescription, StoredResults, may_be_left_out, other_than_kept};
+use crate::results::{Provenance, RunDescription, StoredResults, changed_settings, may_be_left_out};
 
 #[derive(Debug, Clone)]
 pub struct ResultsFolder {
@@ -56,7 +56,7 @@ impl ResultsFolder {
         let as_it_is = description.differs.is_empty();
         // A renamed grid already has a folder of its own, so no suffix is needed.
         let plainly = as_it_is || description.is_renamed();
-        let path = match plainly && Provenance::described(&plain).is_none_or(|held| held.is_same(&description)) {
+        let path = match plainly && Provenance::read_description(&plain).is_none_or(|held| held.is_same(&description)) {
             true => plain.clone(),
             false => with_suffixes(&plain, &description.name_parts()),
         };
@@ -72,7 +72,7 @@ impl ResultsFolder {
     ///
     /// # Errors
     /// Fails if the run deviates from the artifact's description.
-    pub fn recording(self, may_be_noisy: bool) -> Result<Self> {
+    pub fn with_recording(self, may_be_noisy: bool) -> Result<Self> {
         if !self.as_described {
             return Err(Error::bad_input("only an artifact with its default settings can be recorded")
                 .at(self.path().display().to_string())
@@ -93,7 +93,7 @@ impl ResultsFolder {
         matches!(self.record, Record::This { may_be_noisy: false })
     }
 
-    pub fn of_list(results: &Path, name: &str) -> OutputFolder {
+    pub fn list_folder(results: &Path, name: &str) -> OutputFolder {
         OutputFolder::new(results.join(name), KIND)
     }
 
@@ -130,7 +130,7 @@ impl ResultsFolder {
     /// Fails with exit code 2 if one of the names belongs to a file that ghostlab did not write. Fails with exit code 3
     /// if the folder is not writable.
     pub fn check(&self, names: &[String]) -> Result<()> {
-        self.filled().check(names)
+        self.active_output().check(names)
     }
 
     /// Checks the folder without writing to it.
@@ -138,10 +138,10 @@ impl ResultsFolder {
     /// # Errors
     /// Fails in the same cases as [`Self::check`].
     pub fn precheck(&self, names: &[String]) -> Result<()> {
-        self.filled().precheck(names)
+        self.active_output().precheck(names)
     }
 
-    fn filled(&self) -> &OutputFolder {
+    fn active_output(&self) -> &OutputFolder {
         match &self.record {
             Record::Kept { reference } => reference,
             Record::None | Record::This { .. } => &self.output,
@@ -152,10 +152,10 @@ impl ResultsFolder {
     ///
     /// # Errors
     /// Fails if a path is not UTF-8.
-    pub fn holds_another(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Vec<String>> {
+    pub fn differences_from(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Vec<String>> {
         // An unreadable folder can be replaced without losing anything.
         let Ok(before) = StoredResults::read(self.path()) else { return Ok(Vec::new()) };
-        Ok(other_than_kept(&before, &grid.resolved()?, inputs))
+        Ok(changed_settings(&before, &grid.resolved()?, inputs))
     }
 
     /// Returns a warning if the run would replace a run with other settings.
@@ -166,7 +166,7 @@ impl ResultsFolder {
         if matches!(self.record, Record::Kept { .. }) {
             return Ok(None);
         }
-        let paths = self.holds_another(grid, inputs)?;
+        let paths = self.differences_from(grid, inputs)?;
         Ok((!paths.is_empty()).then(|| {
             let folder = self.path().display();
             let paths = paths.join(", ");
@@ -179,7 +179,7 @@ impl ResultsFolder {
     /// # Errors
     /// Fails with exit code 3 if the draft cannot be created.
     pub fn stage(&self) -> Result<Draft> {
-        self.filled().stage()
+        self.active_output().stage()
     }
 
     /// Moves a finished draft to its final location.
@@ -291,13 +291,13 @@ const HERE: &str = "+here";
 /// Returns the large files of a draft that are missing from a folder although its manifest lists them with the same
 /// hash.
 fn missing_large_files(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
-    fn below(folder: &Path, name: &str, found: &mut Vec<String>) -> std::io::Result<()> {
+    fn list_files(folder: &Path, name: &str, found: &mut Vec<String>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder.join(name))? {
             let entry = entry?;
             let file_name = entry.file_name().to_string_lossy().into_owned();
             let path = if name.is_empty() { file_name.clone() } else { format!("{name}/{file_name}") };
             match entry.file_type()?.is_dir() {
-                true => below(folder, &path, found)?,
+                true => list_files(folder, &path, found)?,
                 false if file_name.starts_with('.') => {}
                 false => found.push(path),
             }
@@ -305,7 +305,7 @@ fn missing_large_files(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u
         Ok(())
     }
     let mut names = Vec::new();
-    below(draft, "", &mut names).map_err(|error| Error::io("list", draft, &error))?;
+    list_files(draft, "", &mut names).map_err(|error| Error::io("list", draft, &error))?;
     names.retain(|name| may_be_left_out(name) && folder.join(name).symlink_metadata().is_err());
     names.sort();
     let listed = Manifest::read(folder);

@@ -49,7 +49,7 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
     let cell = "the cell".to_owned();
     let metric = Metric::find(metric).unwrap();
     let row = ResultRow { record, cell, column: metric.id.clone(), failure: None, sample };
-    Measurement { row, key: MetricKey::untabulated(&metric), metric, setup: Setup::default() }
+    Measurement { row, key: MetricKey::without_table(&metric), metric, setup: Setup::default() }
 }
 
 /// Returns the results for `count` documents, of which the first `right` are answered correctly.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::files;
-use crate::grid::{EntryKind, Found, Grid, HubSource, InputRef, InputResolver, TaskSource};
+use crate::grid::{EntryKind, Grid, HubSource, InputRef, InputResolver, ResolvedInput, TaskSource};
 use crate::hub::{Lock, LockedFile, LockedRepo};
 use crate::model::weights::Weights;
 use crate::model::{Config, check_weights};
@@ -18,13 +18,13 @@ const WEIGHTS: &str = ".safetensors";
 /// Profile in which the paper's backbone names refer to the paper's models.
 const PROFILE: &str = "paper";
 
-type HashOf<'a> = &'a dyn Fn(&Path) -> Result<String>;
+type HashFile<'a> = &'a dyn Fn(&Path) -> Result<String>;
 
 /// Compares the hub inputs of a grid with `hub.lock` and marks the matching ones as pinned.
 ///
 /// # Errors
 /// Fails if a file in the hub cache differs from its pin.
-pub fn check_pins(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
+pub fn check_pins(grid: &mut Grid, hash: HashFile<'_>) -> Result<()> {
     let lock = Lock::read(&grid.lock_file)?;
     let profile = grid.profile.as_ref().map_or(String::new(), |name| format!(" --profile {name}"));
     let fetch = format!("ghostlab fetch {}{profile}", grid.file.display());
@@ -60,14 +60,14 @@ fn mark(
     hub: &mut Option<HubSource>,
     path: &Path,
     files: impl FnOnce() -> Result<Vec<PathBuf>>,
-    (lock, fetch, hash): (&Lock, &str, HashOf<'_>),
+    (lock, fetch, hash): (&Lock, &str, HashFile<'_>),
 ) -> Result<()> {
     let Some(hub) = hub else { return Ok(()) };
     let Some(pinned) = lock.get(&hub.want.source) else {
         hub.pinned = false;
         return Ok(());
     };
-    let held = as_pinned(hub, path, &files()?, pinned, hash);
+    let held = matches_pin(hub, path, &files()?, pinned, hash);
     hub.pinned = held.map_err(|error| error.hint(format!("run `{fetch}` to download it again")))?;
     Ok(())
 }
@@ -90,7 +90,7 @@ fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// Fails if a folder contains a different model under the name of a backbone in the paper.
-pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
+pub fn identify(grid: &mut Grid, hash: HashFile<'_>) -> Result<()> {
     if grid.profile.as_deref() != Some(PROFILE) {
         return check_pins(grid, hash);
     }
@@ -98,13 +98,14 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     let lock = Lock::read(&grid.lock_file)?;
     let unpinned = format!("is not pinned in {}, so the origin of its weights is unknown", grid.lock_file.display());
     for (name, backbone) in &mut grid.backbones {
-        let of_paper = paper.iter().map(|entry| &entry.record.condition).find(|condition| condition.backbone == *name);
-        let Some(&Condition { layers, .. }) = of_paper else { continue };
+        let paper_condition =
+            paper.iter().map(|entry| &entry.record.condition).find(|condition| condition.backbone == *name);
+        let Some(&Condition { layers, .. }) = paper_condition else { continue };
         if backbone.layers != layers {
             return Err(wrong_layer_count(name, &backbone.path, [layers, backbone.layers]));
         }
         match backbone.hub.as_ref().and_then(|hub| lock.get(&hub.want.source)) {
-            Some(pinned) => held_against(name, &backbone.path, pinned, hash)?,
+            Some(pinned) => check_against_pin(name, &backbone.path, pinned, hash)?,
             None => backbone.unidentified = Some(format!("{name} {unpinned}")),
         }
     }
@@ -112,17 +113,19 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
 }
 
 /// Compares a folder with its pin. Starts with the small files to detect a different model early.
-fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>) -> Result<()> {
+fn check_against_pin(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashFile<'_>) -> Result<()> {
     let mut files: Vec<(&str, &LockedFile)> =
         pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| is_relevant(file)).collect();
     files.sort_by_key(|(_, pin)| pin.bytes);
     if let Some((file, _)) = files.iter().find(|(file, _)| !checked_path(folder, file).is_file()) {
-        return Err(another(name, folder).expected(format!("{file}, as pinned in hub.lock")).found("no such file"));
+        return Err(other_model_error(name, folder)
+            .expected(format!("{file}, as pinned in hub.lock"))
+            .found("no such file"));
     }
     for weights in Weights::files(folder)? {
         if files.iter().all(|(file, _)| checked_path(folder, file) != weights) {
             let found = weights.display().to_string();
-            return Err(another(name, folder).expected("only the weights that hub.lock lists").found(found));
+            return Err(other_model_error(name, folder).expected("only the weights that hub.lock lists").found(found));
         }
     }
     for (file, pin) in files {
@@ -130,7 +133,7 @@ fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>
         if !found.eq_ignore_ascii_case(pin.sha256.as_str()) {
             let expected = format!("{file} with SHA-256 {}", pin.sha256);
             let found = format!("SHA-256 {found}");
-            return Err(another(name, folder).expected(expected).found(found));
+            return Err(other_model_error(name, folder).expected(expected).found(found));
         }
     }
     Ok(())
@@ -156,8 +159,8 @@ pub struct ExaminedInput {
 ///
 /// # Errors
 /// Fails with a hint if something is missing or wrong.
-pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashOf<'_>) -> Result<ExaminedInput> {
-    let Found { path, hub, stream } = need.find(around)?;
+pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashFile<'_>) -> Result<ExaminedInput> {
+    let ResolvedInput { path, hub, stream } = need.find(around)?;
     let mut found = path.display().to_string();
     let lock = around.lock()?;
     let pinned = hub.as_ref().and_then(|hub| lock.get(&hub.want.source));
@@ -166,22 +169,22 @@ pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashOf<'_>) ->
         check_weights(&config, &path)?;
         found = format!("{} layers, hidden size {}, {found}", config.layers, config.hidden);
         let paper = paper::all()?;
-        let of_paper = paper
+        let paper_condition = paper
             .iter()
             .map(|entry| &entry.record.condition)
             .find(|condition| around.profile() == Some(PROFILE) && condition.backbone == need.name);
-        if let Some(paper_model) = of_paper.filter(|condition| condition.layers != config.layers) {
+        if let Some(paper_model) = paper_condition.filter(|condition| condition.layers != config.layers) {
             return Err(wrong_layer_count(&need.name, &path, [paper_model.layers, config.layers]));
         }
-        if let (Some(pinned), Some(_)) = (pinned, of_paper) {
-            held_against(&need.name, &path, pinned, hash)?;
+        if let (Some(pinned), Some(_)) = (pinned, paper_condition) {
+            check_against_pin(&need.name, &path, pinned, hash)?;
         }
     }
     let files = match &stream {
         Some(stream) => stream.files.values().map(|name| path.join(name)).collect(),
         None => files_of(need.kind, &path)?,
     };
-    let held = pinned.zip(hub.as_ref()).map(|(pinned, hub)| as_pinned(hub, &path, &files, pinned, hash));
+    let held = pinned.zip(hub.as_ref()).map(|(pinned, hub)| matches_pin(hub, &path, &files, pinned, hash));
     let held =
         held.transpose().map_err(|error| error.hint(format!("run `{}` to download it again", around.command())))?;
     if let (Some(pinned), Some(true)) = (pinned, held) {
@@ -198,7 +201,13 @@ pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashOf<'_>) ->
 ///
 /// # Errors
 /// Fails if a cached file differs from its pin.
-fn as_pinned(hub: &HubSource, path: &Path, files: &[PathBuf], pinned: &LockedRepo, hash: HashOf<'_>) -> Result<bool> {
+fn matches_pin(
+    hub: &HubSource,
+    path: &Path,
+    files: &[PathBuf],
+    pinned: &LockedRepo,
+    hash: HashFile<'_>,
+) -> Result<bool> {
     for file in files {
         // Cached files are below a snapshot directory named after the commit.
         let below = hub.commit.as_ref().and_then(|commit| {
@@ -236,10 +245,10 @@ pub fn weight_bytes(folder: &Path) -> Option<u64> {
 
 fn wrong_layer_count(name: &str, path: &Path, layers: [usize; 2]) -> Error {
     let [expected, found] = layers.map(|count| format!("{count} layers"));
-    another(name, path).expected(expected).found(found)
+    other_model_error(name, path).expected(expected).found(found)
 }
 
-fn another(name: &str, path: &Path) -> Error {
+fn other_model_error(name: &str, path: &Path) -> Error {
     Error::bad_input(format!("the folder of `{name}` does not contain {}", backbone_label(name)))
         .at(path.display().to_string())
         .hint(format!("use another name in a separate grid: `{name}` is reserved for the paper's model"))

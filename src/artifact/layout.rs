@@ -8,7 +8,7 @@ use crate::artifact::paper::backbone_label;
 use crate::criterion::Depth;
 use crate::error::{Error, Result};
 use crate::grid::{Description, Highlight, RowEntry, RowHeader, TableEntry};
-use crate::metric::{Metric, Of};
+use crate::metric::{Metric, MetricSource};
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
     Measurement, MetricKey, NumberColumn, PrintedNumber, RowHeader as TableLead, RowHeaderKind, Settings, Table,
@@ -37,9 +37,9 @@ pub(super) fn layout(
     let mut builder =
         RowsBuilder { table, columns: &columns, depth_groups: depth_groups.as_deref(), rows: Vec::new(), block: 0 };
     for (index, backbone) in backbones.iter().enumerate() {
-        let of_backbone: Vec<&Arc<Measurement>> =
+        let backbone_numbers: Vec<&Arc<Measurement>> =
             numbers.iter().filter(|number| number.record.condition.backbone == *backbone).collect();
-        builder.add_backbone(index, &of_backbone, &depths[index])?;
+        builder.add_backbone(index, &backbone_numbers, &depths[index])?;
     }
     let mut rows = builder.rows;
     distinguish_rows(table, &mut rows);
@@ -63,10 +63,10 @@ pub(super) fn layout(
 /// Builder for the rows of a table.
 struct RowsBuilder<'a> {
     table: &'a TableEntry,
-    columns: &'a [LaidColumn],
+    columns: &'a [LayoutColumn],
     /// Depths indexed by `[group][backbone]`, or `None` if columns do not repeat for each depth.
     depth_groups: Option<&'a [Vec<Option<Depth>>]>,
-    rows: Vec<Laid>,
+    rows: Vec<LayoutRow>,
     /// Index of the current block of rows.
     block: usize,
 }
@@ -86,10 +86,10 @@ impl RowsBuilder<'_> {
             false => depths.iter().map(|depth| vec![*depth]).collect(),
         };
         for step in steps {
-            let of_step: Vec<&Arc<Measurement>> =
+            let step_numbers: Vec<&Arc<Measurement>> =
                 pruned.iter().copied().filter(|number| step.contains(&number.record.condition.cut_depth())).collect();
             for entry in &table.rows {
-                self.add_methods(backbone, entry, &of_step)?;
+                self.add_methods(backbone, entry, &step_numbers)?;
                 // If there is one column per depth, each row entry forms a block.
                 self.block += usize::from(table.across_depths);
             }
@@ -101,7 +101,7 @@ impl RowsBuilder<'_> {
     /// Adds a row for each method of an entry, and for each variant of the method.
     fn add_methods(&mut self, backbone: usize, entry: &RowEntry, numbers: &[&Arc<Measurement>]) -> Result<()> {
         for (criterion, recovery) in entry.criterion.iter().flat_map(|c| entry.recovery.iter().map(move |r| (c, r))) {
-            let of_method: Vec<&Arc<Measurement>> = numbers
+            let method_numbers: Vec<&Arc<Measurement>> = numbers
                 .iter()
                 .filter(|number| {
                     let condition = &number.record.condition;
@@ -111,10 +111,10 @@ impl RowsBuilder<'_> {
                 })
                 .copied()
                 .collect();
-            for variant in distinct(of_method.iter().map(|number| variant(number)).collect::<Vec<_>>().iter()) {
-                let of_variant: Vec<_> =
-                    of_method.iter().copied().filter(|number| self::variant(number) == variant).collect();
-                self.add_row(backbone, false, &of_variant)?;
+            for variant in distinct(method_numbers.iter().map(|number| variant(number)).collect::<Vec<_>>().iter()) {
+                let variant_numbers: Vec<_> =
+                    method_numbers.iter().copied().filter(|number| self::variant(number) == variant).collect();
+                self.add_row(backbone, false, &variant_numbers)?;
             }
         }
         Ok(())
@@ -140,19 +140,19 @@ impl RowsBuilder<'_> {
             (None, Highlight::None) => false,
         };
         let row = TableRow { lead, backbone, block: self.block, dense, ours, shaded, cells, ..TableRow::default() };
-        self.rows.push(Laid { row, first: Arc::clone(first) });
+        self.rows.push(LayoutRow { row, first: Arc::clone(first) });
         Ok(())
     }
 }
 
 /// Table row together with its first measurement, which provides the labels of the row.
-struct Laid {
+struct LayoutRow {
     row: TableRow,
     first: Arc<Measurement>,
 }
 
 #[derive(Clone)]
-struct LaidColumn {
+struct LayoutColumn {
     column: NumberColumn,
     /// Key of the metric, or `None` if the run measured the metric in only one way.
     key: Option<MetricKey>,
@@ -208,7 +208,7 @@ fn positions(depths: &[Vec<Depth>], depth: Depth) -> BTreeSet<usize> {
 type GroupHeads = Vec<(String, usize)>;
 
 /// Returns the columns for a table's metrics, and the headings above them.
-fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LaidColumn>, GroupHeads)> {
+fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LayoutColumn>, GroupHeads)> {
     // A latency metric expands to one column per timed prompt.
     let prompts =
         |metric: &Metric| {
@@ -221,14 +221,15 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
     let mut over = Vec::new();
     for id in &table.metrics {
         let metric = found_column(numbers, id).map_or_else(|| Metric::find(id), Ok)?;
-        let of_prompts = prompts(&metric);
-        let (head, metrics) = match of_prompts.is_empty() {
-            true => {
-                (String::new(), std::iter::once(metric.clone()).chain(neighbours(table, numbers, &metric)).collect())
-            }
-            false => (metric.label, of_prompts),
+        let prompt_metrics = prompts(&metric);
+        let (head, metrics) = match prompt_metrics.is_empty() {
+            true => (
+                String::new(),
+                std::iter::once(metric.clone()).chain(related_metrics(table, numbers, &metric)).collect(),
+            ),
+            false => (metric.label, prompt_metrics),
         };
-        let columns: Vec<LaidColumn> =
+        let columns: Vec<LayoutColumn> =
             metrics.into_iter().flat_map(|metric| columns_of_metric(numbers, &metric)).collect();
         over.push((head, columns.len()));
         wanted.extend(columns);
@@ -237,13 +238,13 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
 }
 
 /// Returns the other metrics for the same text or task, whose columns are placed next to the metric's own.
-fn neighbours(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<Metric> {
-    let others = metric.others().into_iter().filter(|other| !table.metrics.contains(&other.id));
+fn related_metrics(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<Metric> {
+    let others = metric.siblings().into_iter().filter(|other| !table.metrics.contains(&other.id));
     others.filter_map(|other| found_column(numbers, &other.id)).collect::<Vec<_>>()
 }
 
 /// Returns the columns for a metric. If a metric was measured in several ways, each way has its own column.
-fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<LaidColumn> {
+fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<LayoutColumn> {
     let selected = numbers.iter().filter(|number| number.metric.id == metric.id);
     let ways = distinct(selected.map(|number| &number.key));
     let heads: Vec<(String, Option<_>)> = match ways.len() {
@@ -251,7 +252,7 @@ fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<LaidC
         _ => ways.into_iter().map(|way| (way.to_string(), Some(way))).collect(),
     };
     let columns = heads.into_iter().map(|(head, key)| (NumberColumn::new(metric.clone(), head), key));
-    columns.map(|(column, key)| LaidColumn { column, key, group: None }).collect()
+    columns.map(|(column, key)| LayoutColumn { column, key, group: None }).collect()
 }
 
 fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
@@ -259,7 +260,7 @@ fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
 }
 
 /// Distinguishes rows with equal labels by adding the smallest sufficient set of settings to their labels.
-fn distinguish_rows(table: &TableEntry, rows: &mut [Laid]) {
+fn distinguish_rows(table: &TableEntry, rows: &mut [LayoutRow]) {
     let headed: Vec<_> =
         rows.iter().filter(|row| row.first.record.condition.recovery == recovery::NONE).map(head_of).collect();
     let called: Vec<_> = rows
@@ -280,7 +281,7 @@ fn distinguish_rows(table: &TableEntry, rows: &mut [Laid]) {
 }
 
 /// Returns the backbone, block and criterion of a row. They identify the unrepaired row above a repaired one.
-fn head_of(laid: &Laid) -> (usize, usize, String) {
+fn head_of(laid: &LayoutRow) -> (usize, usize, String) {
     (laid.row.backbone, laid.row.block, laid.first.record.condition.criterion.clone())
 }
 
@@ -291,7 +292,7 @@ pub(super) fn with_notes(mut table: Table, profile: &str, besides: Vec<String>) 
 }
 
 /// Repeats the columns for each depth group and returns them with the headings above them.
-fn heads(columns: Vec<LaidColumn>, depth_groups: Option<&[Vec<Option<Depth>>]>) -> (GroupHeads, Vec<LaidColumn>) {
+fn heads(columns: Vec<LayoutColumn>, depth_groups: Option<&[Vec<Option<Depth>>]>) -> (GroupHeads, Vec<LayoutColumn>) {
     let Some(depth_groups) = depth_groups else { return (Vec::new(), columns) };
     (
         depth_groups
@@ -303,7 +304,7 @@ fn heads(columns: Vec<LaidColumn>, depth_groups: Option<&[Vec<Option<Depth>>]>) 
             })
             .collect(),
         (0..depth_groups.len())
-            .flat_map(|group| columns.iter().map(move |column| LaidColumn { group: Some(group), ..column.clone() }))
+            .flat_map(|group| columns.iter().map(move |column| LayoutColumn { group: Some(group), ..column.clone() }))
             .collect(),
     )
 }
@@ -316,7 +317,7 @@ fn depth_head(depth: Depth) -> String {
 /// must also be for `depth`.
 fn find<'n>(
     row: &[&'n Arc<Measurement>],
-    column: &LaidColumn,
+    column: &LayoutColumn,
     depth: Option<Depth>,
     dense: bool,
 ) -> Result<Option<&'n Arc<Measurement>>> {
@@ -339,7 +340,7 @@ fn find<'n>(
 
 fn printed_number(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
     // Latencies are too inaccurate for two decimals, and divergences need more than two.
-    let has_own_decimals = number.metric.is_latency() || matches!(number.metric.of, Of::Damage(..));
+    let has_own_decimals = number.metric.is_latency() || matches!(number.metric.source, MetricSource::Damage(..));
     let decimals = if has_own_decimals { number.metric.decimals } else { table.decimals };
     PrintedNumber::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
 }

@@ -113,7 +113,7 @@ impl NameList {
                     self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
                         let known = self.rows.iter().map(|row| row[name].as_str());
                         let error = Error::bad_input("unknown list entry").expected("a name in the list");
-                        error.found(wanted).near(wanted, known)
+                        error.found(wanted).suggest(wanted, known)
                     })
                 })
                 .collect::<Result<_>>()?,

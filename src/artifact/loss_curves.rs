@@ -70,7 +70,7 @@ fn recovery_of(cell: &Cell) -> &str {
 /// Returns the labels of the curves. Each consists of the recovery and the settings that distinguish the curve from
 /// others for the same recovery.
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
-    let settings: Vec<_> = cells.iter().map(|cell| settings::of_cell(cell)).collect();
+    let settings: Vec<_> = cells.iter().map(|cell| settings::from_cell(cell)).collect();
     let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
     called
         .iter()

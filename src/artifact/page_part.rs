@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::lists::NameList;
-use super::print::is_unasked;
+use super::print::is_added_automatically;
 use super::{Artifact, printed};
 use crate::artifact::page::{CellNote, ComputedBy, FigureView, ObjectNote, PageArtifact};
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ impl PagePart {
 
     /// Drops the data that is also in `numbers.json`.
     #[must_use]
-    pub fn light(mut self) -> Self {
+    pub fn without_numbers(mut self) -> Self {
         for note in self.cells.values_mut() {
             note.parts.clear();
             note.makers.truncate(1);
@@ -79,7 +79,7 @@ impl PagePart {
     }
 }
 
-pub(super) fn sheet(
+pub(super) fn table_page_part(
     artifact: &Artifact,
     profile: &str,
     outcome: &GridOutcome,
@@ -87,7 +87,7 @@ pub(super) fn sheet(
     figures: Vec<FigureView>,
 ) -> PagePart {
     let all = outcome.cells.len();
-    let status = match (outcome.failed(), outcome.unmade()) {
+    let status = match (outcome.failed_count(), outcome.incomplete_count()) {
         (0, 0) => PageArtifact::COMPLETE.to_owned(),
         (0, unmade) => format!("{unmade} of {all} cells not computed"),
         (failed, 0) => format!("{failed} of {all} cells failed"),
@@ -101,23 +101,23 @@ pub(super) fn sheet(
     let artifact = PageArtifact {
         profile: profile.to_owned(),
         status,
-        tables: laid.map(|table| saved(artifact, table)).into_iter().collect(),
+        tables: laid.map(|table| saved_table(artifact, table)).into_iter().collect(),
         figures,
         computed: computed(outcome),
         inputs: outcome.inputs.clone(),
-        ..described(artifact)
+        ..base_page_artifact(artifact)
     };
     PagePart { artifact, cells }
 }
 
 /// Converts the table of an artifact into its saved form. Marks the columns that the description does not request.
-fn saved(artifact: &Artifact, table: &Table) -> SavedTable {
+fn saved_table(artifact: &Artifact, table: &Table) -> SavedTable {
     let mut saved = SavedTable::from(table);
     if let Some(entry) = &artifact.description.table {
         // The text columns come before the number columns.
         let words = saved.columns.len() - table.columns.len();
         for (column, number) in saved.columns[words..].iter_mut().zip(&table.columns) {
-            column.unasked = is_unasked(entry, &number.metric);
+            column.unasked = is_added_automatically(entry, &number.metric);
         }
     }
     saved
@@ -129,7 +129,7 @@ fn computed(outcome: &GridOutcome) -> Vec<ComputedBy> {
     let distinct: BTreeMap<&String, &MadeFrom> = origins.map(|origin| (&origin.key, origin)).collect();
     let mut all: BTreeMap<(String, String), ComputedBy> = BTreeMap::new();
     for origin in distinct.into_values() {
-        let lines: BTreeMap<String, String> = maker(&origin.made).into_iter().collect();
+        let lines: BTreeMap<String, String> = format_origin(&origin.made).into_iter().collect();
         let commit = text_of(&lines, "commit");
         let machine = text_of(&lines, "machine");
         let entry = all.entry((commit.clone(), machine.clone())).or_insert_with(|| ComputedBy {
@@ -153,18 +153,18 @@ fn text_of(lines: &BTreeMap<String, String>, name: &str) -> String {
     lines.get(name).cloned().unwrap_or_default()
 }
 
-pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
+pub(super) fn list_page_part(artifact: &Artifact, list: &NameList) -> PagePart {
     let columns = list.heads.iter().enumerate().map(|(at, head)| {
         // A column can be used as a filter if it has few distinct texts.
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
         let choice = 2 * texts.len() <= list.rows.len();
         SavedColumn { label: at == list.label, choice, ..SavedColumn::with_name(head) }
     });
-    let view = SavedTable::of_words(columns.collect(), &list.rows);
-    PagePart { artifact: PageArtifact { tables: vec![view], ..described(artifact) }, cells: BTreeMap::new() }
+    let view = SavedTable::from_texts(columns.collect(), &list.rows);
+    PagePart { artifact: PageArtifact { tables: vec![view], ..base_page_artifact(artifact) }, cells: BTreeMap::new() }
 }
 
-pub(super) fn search_sheet(
+pub(super) fn search_page_part(
     artifact: &Artifact,
     profile: &str,
     table: &[Vec<String>],
@@ -174,7 +174,7 @@ pub(super) fn search_sheet(
 ) -> PagePart {
     let (heads, rows) = table.split_first().map_or((&[][..], &[][..]), |(heads, rows)| (heads.as_slice(), rows));
     let columns = heads.iter().map(SavedColumn::with_name).collect();
-    let view = SavedTable { notes, ..SavedTable::of_words(columns, rows) };
+    let view = SavedTable { notes, ..SavedTable::from_texts(columns, rows) };
     let artifact = PageArtifact {
         profile: profile.to_owned(),
         status: PageArtifact::COMPLETE.to_owned(),
@@ -182,12 +182,12 @@ pub(super) fn search_sheet(
         provenance,
         computed: computed(dense),
         inputs: dense.inputs.clone(),
-        ..described(artifact)
+        ..base_page_artifact(artifact)
     };
     PagePart { artifact, cells: BTreeMap::new() }
 }
 
-fn described(artifact: &Artifact) -> PageArtifact {
+fn base_page_artifact(artifact: &Artifact) -> PageArtifact {
     PageArtifact {
         name: artifact.name.clone(),
         title: format!("{}: {}", printed(&artifact.name), artifact.description.title),
@@ -211,7 +211,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
     let profile = if profile.is_empty() { String::new() } else { format!(" --profile {profile}") };
     let mut makers: Vec<Vec<(String, String)>> = Vec::new();
     let parts = result.made_from.iter().map(|origin| {
-        let maker = maker(&origin.made);
+        let maker = format_origin(&origin.made);
         let index = makers.iter().position(|known| *known == maker).unwrap_or_else(|| {
             makers.push(maker);
             makers.len() - 1
@@ -238,7 +238,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
 }
 
 /// Returns the origin of a stored object as given in its record (see [`crate::machine::signature`]).
-fn maker(made: &Value) -> Vec<(String, String)> {
+fn format_origin(made: &Value) -> Vec<(String, String)> {
     let dirty = if made["dirty"] == true { ", with uncommitted changes" } else { "" };
     let words = made["command"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>());
     let machine = &made["machine"];

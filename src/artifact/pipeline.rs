@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-use super::comparison::{Gate, GateFailure, comparison_text, insert_gated_cells, stopped_by};
+use super::comparison::{Gate, GateFailure, comparison_text, gate_error, insert_gated_cells};
 use super::draw::Drawer;
 use super::figure::Drawing;
-use super::files::{FinishedRun, files_beside, run_notes, unmade};
+use super::files::{FinishedRun, files_beside, incomplete_note, run_notes};
 use super::folder::{Published, ResultsFolder};
 use super::layout::{layout, with_notes};
 use super::lists::{self, NameList};
@@ -21,9 +21,9 @@ use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::files::output::Draft;
 use crate::grid::{Description, Grid, ListEntry, TableEntry};
-use crate::metric::Of;
+use crate::metric::MetricSource;
 use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 use crate::results::record::Record;
 use crate::results::{
     Measurement, NoisyTimes, Provenance, Results, Table, collect, drawn_frame, latex, latex_notes, markdown,
@@ -142,7 +142,7 @@ pub fn make(
         let paper = paper::records(&artifact.name).unwrap_or_default();
         let order = entry.order_of.as_deref().map(paper::records).transpose()?.unwrap_or_default();
         let order = order_notes(entry, &tabled.measurements(), &order);
-        let notes = [run_notes(grid, &outcome), unmade(&outcome), tabled.notes(), order].concat();
+        let notes = [run_notes(grid, &outcome), incomplete_note(&outcome), tabled.notes(), order].concat();
         let laid = with_notes(layout(description, entry, &tabled.measurements(), &paper)?, profile, notes);
         files.extend(tables(artifact, profile, &laid, &staging)?);
         comparison = comparison_text(&laid);
@@ -150,30 +150,34 @@ pub fn make(
     }
     // If the gate stopped every model, report this instead of an empty figure.
     let drawn = figures(artifact, &outcome, &tabled, profile, &staging);
-    let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
+    let (drawn, figures) = drawn.map_err(|error| gate_error(&misses).unwrap_or(error))?;
     files.extend(drawn);
     let run = FinishedRun { target, grid, outcome: &outcome, started };
     let (files, record) = run.finish(matches!(gated, Gated::Yes(_)), &results, files, &staging)?;
     // The page shows only runs that use an unmodified description.
     if target.as_described() {
-        let mut sheet = page_part::sheet(artifact, profile, &outcome, table.as_ref(), figures);
-        sheet.artifact.provenance = provenance_lines(&record, grid.cells.len());
-        if target.records() { sheet.light() } else { sheet }.write(staging.path())?;
+        let mut part = page_part::table_page_part(artifact, profile, &outcome, table.as_ref(), figures);
+        part.artifact.provenance = provenance_lines(&record, grid.cells.len());
+        if target.records() { part.without_numbers() } else { part }.write(staging.path())?;
     }
     check_recordable(artifact, &outcome, target)?;
     let Published { files, recorded } = target.publish(staging, &files)?;
 
     let failed = outcome.cells.iter().filter(|result| open.cells.contains(&result.cell));
     let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
-    let failed = outcome.failed();
-    let unmade = outcome.unmade();
+    let failed = outcome.failed_count();
+    let unmade = outcome.incomplete_count();
     Ok(ArtifactOutcome { table, comparison, files, recorded, misses, unknown, failures, failed, unmade })
 }
 
 /// Rejects a run that is to be recorded if it is incomplete or has noisy timings.
 fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &ResultsFolder) -> Result<()> {
-    if target.records() && outcome.failed() + outcome.unmade() > 0 {
-        let found = format!("{} failed, {} not computed", counted(outcome.failed(), "cell"), outcome.unmade());
+    if target.records() && outcome.failed_count() + outcome.incomplete_count() > 0 {
+        let found = format!(
+            "{} failed, {} not computed",
+            pluralize(outcome.failed_count(), "cell"),
+            outcome.incomplete_count()
+        );
         return Err(Error::job("an incomplete run cannot be recorded")
             .at(artifact.name.clone())
             .expected("all cells")
@@ -261,7 +265,7 @@ pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Tab
     let mut forms: Vec<(String, Table)> =
         artifact.names().into_iter().map(|name| (name.to_owned(), tables.clone().without_comparisons())).collect();
     forms.extend(tables.has_paper().then(|| (format!("{}-{COMPARED}", artifact.name), tables)));
-    let beyond = print::beyond(entry, table);
+    let beyond = print::columns_beyond_paper(entry, table);
     forms.extend(beyond.map(|table| (format!("{}-{BEYOND}", artifact.name), table.without_comparisons())));
     forms
 }
@@ -292,7 +296,7 @@ fn figures(
             .iter()
             .map(AsRef::as_ref)
             .filter(|number| {
-                let is_size = matches!(number.metric.of, Of::Size(_));
+                let is_size = matches!(number.metric.source, MetricSource::Size(_));
                 figure.metrics.is_empty() || figure.metrics.contains(&number.record.metric) || is_size
             })
             .collect();
@@ -352,7 +356,7 @@ pub fn list(
         ListEntry::Methods => lists::methods(),
         ListEntry::Checkpoints => lists::checkpoints(experiments)?,
     };
-    let target = ResultsFolder::of_list(results, &artifact.name);
+    let target = ResultsFolder::list_folder(results, &artifact.name);
     let table = format!("{}.md", artifact.name);
     let csv = format!("{}.csv", artifact.name);
     let full_list = list.full_table();
@@ -367,7 +371,7 @@ pub fn list(
     for (file, text) in &printed {
         put(&draft.path().join(file), text.as_bytes())?;
     }
-    page_part::list_sheet(artifact, &list).write(draft.path())?;
+    page_part::list_page_part(artifact, &list).write(draft.path())?;
     draft.publish()?;
     Ok(screen(&full_list, width))
 }

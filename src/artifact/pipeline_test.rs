@@ -167,16 +167,16 @@ fn unstable_times_are_marked_and_not_recorded() {
     let bench = Bench::timed();
     let quiet = Timed(&[10.0, 10.1]);
     let noisy = Timed(&[10.0, 20.0]);
-    let of_noise = markdown(&bench, &noisy);
-    assert!(of_noise.contains("~15.0 ± ") && of_noise.contains("~1.00 ± "), "times and speedups: {of_noise}");
+    let noisy_page = markdown(&bench, &noisy);
+    assert!(noisy_page.contains("~15.0 ± ") && noisy_page.contains("~1.00 ± "), "times and speedups: {noisy_page}");
     let refused = record(&bench, &noisy, false).unwrap_err();
     assert_eq!(refused.exit_code(), 4);
     let text = refused.to_string();
     assert!(text.contains("unstable times cannot be recorded") && text.contains("--record-noisy"), "{text}");
     assert!(record(&bench, &noisy, true).is_ok(), "noise is recorded on request");
     assert!(record(&bench, &quiet, false).is_ok(), "stable times are recorded");
-    let of_quiet = markdown(&bench, &quiet);
-    assert!(of_quiet.contains("10.1 ± ") && !of_quiet.contains('~'), "{of_quiet}");
+    let quiet_page = markdown(&bench, &quiet);
+    assert!(quiet_page.contains("10.1 ± ") && !quiet_page.contains('~'), "{quiet_page}");
     let page = PagePart::read(bench.target(&[]).path()).unwrap().unwrap();
     let cells = page.artifact.tables[0].rows.iter().flat_map(|row| &row.cells).filter(|cell| !cell.error.is_empty());
     let kinds: std::collections::BTreeSet<&str> = cells.map(|cell| cell.error_kind.as_str()).collect();
@@ -192,6 +192,6 @@ fn markdown(bench: &Bench, executor: &dyn Executor) -> String {
 
 fn record(bench: &Bench, executor: &dyn Executor, may_be_noisy: bool) -> Result<ArtifactOutcome> {
     let grid = bench.grid(&[]);
-    let target = bench.target(&[]).recording(may_be_noisy).unwrap();
+    let target = bench.target(&[]).with_recording(may_be_noisy).unwrap();
     make(&bench.artifact, &grid, &Gated::No, &target, executor)
 }

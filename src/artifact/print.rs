@@ -8,11 +8,11 @@ use crate::results::record::{Condition, DENSE};
 use crate::results::{NumberColumn, RowHeader, RowHeaderKind, Table, TableRow, distinct};
 
 pub(super) fn printed(entry: &TableEntry, table: &Table) -> Table {
-    of_columns(entry, table, |column| !is_beyond(entry, &column.metric))
+    filter_columns(entry, table, |column| !is_beyond(entry, &column.metric))
 }
 
-pub(super) fn beyond(entry: &TableEntry, table: &Table) -> Option<Table> {
-    let found = of_columns(entry, table, |column| is_beyond(entry, &column.metric));
+pub(super) fn columns_beyond_paper(entry: &TableEntry, table: &Table) -> Option<Table> {
+    let found = filter_columns(entry, table, |column| is_beyond(entry, &column.metric));
     let title = format!("{}, beyond the paper's columns", table.title);
     (!found.columns.is_empty()).then_some(Table { title, ..found })
 }
@@ -23,7 +23,7 @@ fn is_beyond(entry: &TableEntry, metric: &Metric) -> bool {
 }
 
 /// Returns whether a metric, such as bits per byte, was added automatically.
-pub(super) fn is_unasked(entry: &TableEntry, metric: &Metric) -> bool {
+pub(super) fn is_added_automatically(entry: &TableEntry, metric: &Metric) -> bool {
     !names(&entry.metrics, metric) && !names(&entry.print.beyond, metric)
 }
 
@@ -31,7 +31,7 @@ fn names(all: &[String], metric: &Metric) -> bool {
     all.iter().any(|id| *id == metric.id || *id == metric.family())
 }
 
-fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) -> bool) -> Table {
+fn filter_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) -> bool) -> Table {
     let kept: Vec<usize> = (0..table.columns.len()).filter(|&at| keep(&table.columns[at])).collect();
     let order = entry.print.lead.as_ref().unwrap_or(&entry.lead);
     let lead: Vec<usize> = order.iter().filter_map(|name| entry.lead.iter().position(|known| known == name)).collect();
@@ -69,7 +69,7 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) ->
             .collect(),
         ..table.clone()
     };
-    let found = if entry.print.prompts_as_rows { turned(found) } else { found };
+    let found = if entry.print.prompts_as_rows { transpose(found) } else { found };
     Table { scope: scope_text(entry, &found), ..found }
 }
 
@@ -84,25 +84,25 @@ fn scope_text(entry: &TableEntry, table: &Table) -> String {
         .map(|condition| (condition.depth, condition.layers))
         .collect();
     let mut parts = Vec::new();
-    if let ([backbone], false) = (backbones.as_slice(), is_said_by(table, RowHeaderKind::Spanning)) {
+    if let ([backbone], false) = (backbones.as_slice(), has_header(table, RowHeaderKind::Spanning)) {
         parts.push(backbone_label(backbone).to_owned());
     }
     if let ([(depth, layers)], false) =
-        (distinct(&depths).as_slice(), is_said_by(table, RowHeaderKind::Fraction) || entry.across_depths)
+        (distinct(&depths).as_slice(), has_header(table, RowHeaderKind::Fraction) || entry.across_depths)
     {
         parts.push(format!("{depth} of {layers} layers removed"));
     }
     parts.join(", ")
 }
 
-fn is_said_by(table: &Table, kind: RowHeaderKind) -> bool {
+fn has_header(table: &Table, kind: RowHeaderKind) -> bool {
     table.lead.iter().any(|lead| lead.kind == kind)
 }
 
 /// Transposes a latency table so that it has one row per prompt. Returns any other table unchanged.
-fn turned(table: Table) -> Table {
+fn transpose(table: Table) -> Table {
     let metrics =
-        distinct(table.columns.iter().map(|column| column.metric.whatever_prompt()).collect::<Vec<_>>().iter());
+        distinct(table.columns.iter().map(|column| column.metric.without_prompt()).collect::<Vec<_>>().iter());
     let prompts: Option<Vec<PromptName>> = table.columns.iter().map(|column| column.metric.prompt()).collect();
     let ([metric], Some(prompts)) = (metrics.as_slice(), prompts) else { return table };
     // Keep only the label columns that distinguish rows.

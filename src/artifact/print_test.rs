@@ -35,7 +35,7 @@ fn measured(record: Record) -> Arc<Measurement> {
         setup.variant = Arc::new([(settings::OPERATOR_SEQUENCES.to_owned(), sequences.into())].into());
     }
     let cell = String::new();
-    let key = MetricKey::untabulated(&metric);
+    let key = MetricKey::without_table(&metric);
     let column = key.to_string();
     let row = ResultRow { record, cell, column, failure: None, sample: Sample::None };
     Arc::new(Measurement { row, key, metric, setup })

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::differing_files;
 use crate::error::{Error, Result};
 use crate::files::{self, owner, regular};
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, ResultRow, StoredResults, settings_that_differ};
 
 /// Files that the repository does not track. Their hashes are in `run.json`, and `.gitignore` lists their names.
@@ -75,7 +75,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     different.extend(numbers(our_numbers.unwrap_or_default(), their_numbers.unwrap_or_default()));
     let settings = settings_that_differ(&theirs["grid"], &ours["grid"]);
     different.extend(list_names("settings", settings.into_iter().map(|setting| setting.path)));
-    different.extend(list_names("inputs", unequal(&ours["inputs"], &theirs["inputs"]).into_iter()));
+    different.extend(list_names("inputs", differing_keys(&ours["inputs"], &theirs["inputs"]).into_iter()));
     let findings = FindingDifference::between(&findings(ours), &findings(theirs));
     let is_rounding =
         findings.structure.is_none() && findings.largest.as_ref().is_none_or(|(_, size)| *size <= ROUNDING);
@@ -84,7 +84,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     list.extend(findings.sentence());
     // Ignore the hash of `numbers.json`, because the file contains the program version. Its numbers were compared
     // above.
-    let mut files = unequal(&ours["files"], &theirs["files"]);
+    let mut files = differing_keys(&ours["files"], &theirs["files"]);
     files.remove(StoredResults::FILE);
     if our_numbers.is_none() && !files.is_empty() {
         different.extend(list_names("files", files.into_iter()));
@@ -178,7 +178,7 @@ fn field_of(name: &String, map: &Map<String, Value>) -> Value {
 fn numbers(ours: &[ResultRow], theirs: &[ResultRow]) -> Option<String> {
     let recorded: BTreeMap<_, _> = theirs.iter().map(|their| (number_key(their), their)).collect();
     let made: BTreeMap<_, _> = ours.iter().map(|our| (number_key(our), our)).collect();
-    let of_one = made.keys().filter(|key| !recorded.contains_key(key)).count()
+    let unmatched = made.keys().filter(|key| !recorded.contains_key(key)).count()
         + recorded.keys().filter(|key| !made.contains_key(key)).count();
     let both: Vec<_> = made.iter().filter_map(|(key, number)| Some((key, *number, *recorded.get(key)?))).collect();
     let differ: Vec<_> = both.iter().filter(|(_, one, two)| one.record.value != two.record.value).collect();
@@ -198,8 +198,8 @@ fn numbers(ours: &[ResultRow], theirs: &[ResultRow]) -> Option<String> {
         says.push(format!("{} of {all} numbers{}", differ.len(), most.unwrap_or_default()));
     }
     let items = items.count();
-    says.extend((items > 0).then(|| format!("per-item data of {}", counted(items, "number"))));
-    says.extend((of_one > 0).then(|| format!("{} in only one of the runs", counted(of_one, "number"))));
+    says.extend((items > 0).then(|| format!("per-item data of {}", pluralize(items, "number"))));
+    says.extend((unmatched > 0).then(|| format!("{} in only one of the runs", pluralize(unmatched, "number"))));
     (!says.is_empty()).then(|| says.join(", "))
 }
 
@@ -221,7 +221,7 @@ fn list_names(head: &str, names: impl Iterator<Item = String>) -> Option<String>
     (!names.is_empty()).then(|| format!("{head}: {}{more}", shown.join(", ")))
 }
 
-fn unequal(one: &Value, other: &Value) -> BTreeSet<String> {
+fn differing_keys(one: &Value, other: &Value) -> BTreeSet<String> {
     let names = [one, other].into_iter().filter_map(Value::as_object).flat_map(Map::keys);
     names.filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
 }

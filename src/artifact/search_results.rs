@@ -9,7 +9,7 @@ use super::Artifact;
 use super::catalogue::printed;
 use super::files::FinishedRun;
 use super::folder::{Published, ResultsFolder};
-use super::page_part::{PagePart, search_sheet};
+use super::page_part::{PagePart, search_page_part};
 use super::paper::backbone_label;
 use super::pipeline::provenance_lines;
 use crate::error::{Error, Result};
@@ -45,8 +45,9 @@ impl<'a> SearchResults<'a> {
                 .iter()
                 .map(|found| {
                     let measured = numbers.iter().filter(|number| number.record.metric == metric);
-                    let raced = measured
-                        .filter_map(|number| Some((number.record.value?, number, racing(found, &number.cell)?)));
+                    let raced = measured.filter_map(|number| {
+                        Some((number.record.value?, number, find_candidate(found, &number.cell)?))
+                    });
                     let best = raced.reduce(|best, other| {
                         let is_better =
                             better.as_ref().map_or(other.0 > best.0, |better| better.better(other.0, best.0));
@@ -90,7 +91,7 @@ impl<'a> SearchResults<'a> {
                 let half = half.map_or_else(String::new, |half| format!(" ± {half:.2}"));
                 format!("{}: {value:.2}{half}{unit}", self.label(candidate))
             }),
-            best.map_or_else(dash, |(_, candidate)| became(found, candidate)),
+            best.map_or_else(dash, |(_, candidate)| outcome_text(found, candidate)),
             won.map_or_else(dash, |won| self.label(won)),
             judged_score(found, "winner"),
             judged_score(found, "dense"),
@@ -103,7 +104,7 @@ impl<'a> SearchResults<'a> {
     pub fn notes(&self) -> Vec<String> {
         let table_title = printed(&self.races.table);
         let known: Vec<String> =
-            self.compared.iter().filter_map(|(found, best)| Some(became(found, (*best)?.1))).collect();
+            self.compared.iter().filter_map(|(found, best)| Some(outcome_text(found, (*best)?.1))).collect();
         let all_items = self.total(|found| found.spent.all_items).max(1.0);
         let all_layers = self.total(|found| found.spent.all_layers).max(1.0);
         let items = 100.0 * self.total(|found| found.spent.items) / all_items;
@@ -186,13 +187,13 @@ impl<'a> SearchResults<'a> {
         if target.as_described() {
             let profile = self.grid.profile.as_deref().unwrap_or_default();
             let provenance = provenance_lines(&record, self.grid.cells.len());
-            search_sheet(artifact, profile, &table, self.notes(), dense, provenance).write(staging.path())?;
+            search_page_part(artifact, profile, &table, self.notes(), dense, provenance).write(staging.path())?;
         }
         target.publish(staging, &files)
     }
 }
 
-fn racing<'a>(found: &'a Found, cell: &str) -> Option<&'a Candidate> {
+fn find_candidate<'a>(found: &'a Found, cell: &str) -> Option<&'a Candidate> {
     found.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell))
 }
 
@@ -217,7 +218,7 @@ const ALONE: &str = "won alone";
 const LEADS: &str = "leads";
 const STANDS: &str = "not separated";
 
-fn became(found: &Found, candidate: &Candidate) -> String {
+fn outcome_text(found: &Found, candidate: &Candidate) -> String {
     match &candidate.fate {
         _ if found.winner.as_ref() == Some(&candidate.cell) => match found.survivors().count() - 1 {
             0 => ALONE.to_owned(),

@@ -43,8 +43,8 @@ impl SeedDraws {
 
 /// Returns the values of each method for a cut.
 fn methods_of(cut: &BackboneCut, measured: &[&Measurement]) -> Methods {
-    let of_cut = measured.iter().filter(|number| cut_of(number) == *cut);
-    let values = of_cut.filter_map(|number| match &number.sample {
+    let cut_numbers = measured.iter().filter(|number| cut_of(number) == *cut);
+    let values = cut_numbers.filter_map(|number| match &number.sample {
         Sample::Seeds(seeds) => {
             let values = seeds.iter().filter_map(|seed| Some((seed.seed, seed.value?)));
             Some((number.record.condition.recovery.clone(), values.collect()))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::page::{self, Page};
-use super::page_part::{PagePart, sheet};
+use super::page_part::{PagePart, table_page_part};
 use super::{Artifact, ResultsFolder, TableShape, write_run};
 use crate::evaluate::perplexity::Losses;
 use crate::grid::{Cell, Description, Grid};
@@ -156,7 +156,7 @@ fn the_record_and_the_page_of_a_large_run_stay_small() {
 
     let description: Description = serde_json::from_value(serde_json::json!({"title": "Large"})).unwrap();
     let artifact = Artifact { name: "large".into(), file: grid.file.clone(), description };
-    let PagePart { artifact, cells } = sheet(&artifact, "", &outcome, None, Vec::new());
+    let PagePart { artifact, cells } = table_page_part(&artifact, "", &outcome, None, Vec::new());
     let page = page::render(&Page { artifacts: vec![artifact], cells, ..Page::default() }).unwrap().len();
     assert!(bytes(&target, "run.json") < 25_000 * CELLS, "{}", bytes(&target, "run.json"));
     assert!(page < 10_000 * CELLS, "{page}");

@@ -16,7 +16,7 @@ use crate::results::{Measurement, distinct};
 /// # Errors
 /// Fails if the grid does not measure the percentage of parameters removed.
 pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Pareto> {
-    let sizes = of_metric(numbers, PARAMETERS_REMOVED.id);
+    let sizes = filter_by_metric(numbers, PARAMETERS_REMOVED.id);
     if sizes.is_empty() {
         return Err(Error::bad_input("no sizes for the Pareto figure")
             .expected(format!("the metric `{}`", PARAMETERS_REMOVED.id))
@@ -37,7 +37,7 @@ pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Resu
 }
 
 /// Returns the numbers for a metric, one per cell.
-fn of_metric<'n>(numbers: &[&'n Arc<Measurement>], metric: &str) -> Vec<&'n Measurement> {
+fn filter_by_metric<'n>(numbers: &[&'n Arc<Measurement>], metric: &str) -> Vec<&'n Measurement> {
     numbers.iter().filter(|number| number.record.metric == metric).map(|number| &***number).collect()
 }
 
@@ -63,7 +63,7 @@ impl SeriesKey {
 /// Returns the point for a cell, or `None` if its size is unknown.
 fn point(size: &Measurement, entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Option<ParetoPoint> {
     let value_of = |metric: &String| {
-        let found = of_metric(numbers, metric).into_iter().find(|number| number.cell == size.cell)?;
+        let found = filter_by_metric(numbers, metric).into_iter().find(|number| number.cell == size.cell)?;
         found.record.value.filter(|_| found.failure.is_none())
     };
     Some(ParetoPoint {
@@ -74,7 +74,7 @@ fn point(size: &Measurement, entry: &FigureEntry, numbers: &[&Arc<Measurement>])
 }
 
 fn panel(metric: &str, log: bool, numbers: &[&Arc<Measurement>]) -> ParetoPanel {
-    let all = of_metric(numbers, metric);
+    let all = filter_by_metric(numbers, metric);
     let known = all.first().map(|number| &number.metric);
     let label = known.map_or_else(
         || metric.to_owned(),

@@ -57,7 +57,7 @@ fn numbers() -> Vec<Arc<Measurement>> {
             };
             let metric = Metric::find(metric).unwrap();
             let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
-            let key = MetricKey::untabulated(&metric);
+            let key = MetricKey::without_table(&metric);
             let column = key.to_string();
             let cell = format!("cell {at}");
             let setup = Setup::default();

@@ -151,7 +151,7 @@ fn every_paper_option_is_covered_by_the_view_settings() {
         }),
         name: "a cell".into(),
     };
-    for factor in settings::of_cell(&cell).keys() {
+    for factor in settings::from_cell(&cell).keys() {
         // Backbone, depth, criterion and recovery have columns of their own.
         let is_axis = ["backbone", settings::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
         assert!(is_axis || known.iter().any(|axis| factor.starts_with(axis)), "{factor} has no pair");

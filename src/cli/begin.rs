@@ -56,7 +56,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let starter = Starter::new(&arguments.folder, &texts, embedded.as_deref(), target, probe());
     let starter = starter.map_err(|error| match &split {
-        Some((text, _)) if error.parts().place.as_deref().is_some_and(|position| names_part(position, &texts)) => {
+        Some((text, _)) if error.parts().place.as_deref().is_some_and(|position| refers_to_part(position, &texts)) => {
             error.at(text.display())
         }
         _ => error,
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Returns whether the location in an error message refers to one of the given files.
-fn names_part(position: &str, parts: &[PathBuf]) -> bool {
+fn refers_to_part(position: &str, parts: &[PathBuf]) -> bool {
     parts.iter().any(|part| position.contains(&part.display().to_string()))
 }
 
@@ -111,7 +111,7 @@ pub(super) enum StoreCommand {
 
 pub(super) fn run_store(command: &StoreCommand) -> Result<ExitCode> {
     let StoreCommand::Init { folder, shared } = command;
-    let shared = Store::init(folder, stage::WORDS, *shared)?;
+    let shared = Store::init(folder, stage::STORE_WORDS, *shared)?;
     let begun = BegunStore { store: display_path(folder), shared: shared.to_string() };
     answer::show(begun, Answer::StoreInit, |answer| match shared {
         Shared::Umask => println!("created a store in {}", answer.store),

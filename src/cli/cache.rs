@@ -23,8 +23,8 @@ use crate::pipeline::exec::{self, RunSettings};
 use crate::pipeline::identity::ComputeId;
 use crate::pipeline::plan::{KeepSet, Plan, engines_of};
 use crate::pipeline::stage;
-use crate::quantity::{Days, counted};
-use ghostlab_store::{Found, InventoryItem, LeftDraft, ObjectKind, Store};
+use crate::quantity::{Days, pluralize};
+use ghostlab_store::{InventoryItem, LeftDraft, ObjectCondition, ObjectKind, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -98,17 +98,19 @@ pub(super) struct Gc {
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Ls { store, all } => {
-            answer::show(Listing::new(&store.look()?), Answer::CacheLs, |listing| list(listing, *all))
+            answer::show(Listing::new(&store.open_read_only()?), Answer::CacheLs, |listing| list(listing, *all))
         }
-        Command::Verify { store, repair: false } => verify(&store.look()?, false, None),
+        Command::Verify { store, repair: false } => verify(&store.open_read_only()?, false, None),
         Command::Verify { store, repair: true } => {
             let mended = store.mend()?;
             verify(&store.store(None)?, true, mended)
         }
         Command::Gc(gc) => collect(gc),
-        Command::Path { store, key } => answer::show(path(&store.look()?, key)?, Answer::CachePath, |answer| {
-            println!("{}", answer.folder.display());
-        }),
+        Command::Path { store, key } => {
+            answer::show(path(&store.open_read_only()?, key)?, Answer::CachePath, |answer| {
+                println!("{}", answer.folder.display());
+            })
+        }
     }
 }
 
@@ -136,7 +138,7 @@ fn list(listing: &Listing, all: bool) {
     print!("{}", columns(&rows, &[1, 2, 3]));
     if listing.journals.count > 0 {
         let Files { count, bytes: size } = listing.journals;
-        println!("unfinished work: {}, {} (the next run resumes from it)", counted(count, "journal"), bytes(size));
+        println!("unfinished work: {}, {} (the next run resumes from it)", pluralize(count, "journal"), bytes(size));
     }
     let dead = "left by dead processes (the next run removes them)";
     for (drafts, what) in [(&listing.drafts, "being written"), (&listing.dead_drafts, dead)] {
@@ -164,7 +166,7 @@ fn state(state: State) -> &'static str {
 
 fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCode> {
     let verified = Verified::new(store, repair, mended)?;
-    let code = if verified.is_well() { ExitCode::SUCCESS } else { ExitCode::from(5) };
+    let code = if verified.is_intact() { ExitCode::SUCCESS } else { ExitCode::from(5) };
     answer::show(verified, Answer::CacheVerify, |answer| {
         if let Some(path) = &answer.mended {
             println!("rewrote {}, which was missing or damaged", path.display());
@@ -173,13 +175,13 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
         answer.strays.iter().chain(&answer.records).for_each(|file| println!("{}", file.text));
         let verb = if answer.artifacts == 1 { "is" } else { "are" };
         let whole = answer.artifacts - answer.damaged.len();
-        println!("{whole} of {} {verb} intact", counted(answer.artifacts, "object"));
+        println!("{whole} of {} {verb} intact", pluralize(answer.artifacts, "object"));
         if repair {
             let count = answer.damaged.len();
-            println!("removed {} (recomputed by the next run that needs them)", counted(count, "damaged object"));
+            println!("removed {} (recomputed by the next run that needs them)", pluralize(count, "damaged object"));
             let strays = answer.strays.iter().filter(|stray| stray.removed).count();
             if strays > 0 {
-                println!("removed {} of unknown origin from the store", counted(strays, "file"));
+                println!("removed {} of unknown origin from the store", pluralize(strays, "file"));
             }
             let records = answer.records.iter().filter(|record| record.removed).count();
             if records > 0 {
@@ -193,12 +195,12 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
 fn collect(gc: &Gc) -> Result<ExitCode> {
     // Open the store only for reading. Opening it for writing would remove what dead processes left behind before it
     // can be listed.
-    let store = gc.store.look()?;
+    let store = gc.store.open_read_only()?;
     let left: Vec<LeftDraft> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let programs = programs(gc, &store);
     let in_use = store.reserved();
     let entries = store.entries();
-    let kept = Kept::new(gc, &store, &entries)?;
+    let kept = KeptObjects::new(gc, &store, &entries)?;
     for absent in &kept.absent {
         note!("{absent}: none of its backbones is on this machine; keeping all objects that it might use");
     }
@@ -216,9 +218,9 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     };
     let nothing = going.is_empty() && left.is_empty() && programs.is_empty();
     if !answer::json() {
-        to_delete(&clearing);
+        print_deletions(&clearing);
     }
-    if nothing || (!gc.yes && (answer::json() || !agreed()?)) {
+    if nothing || (!gc.yes && (answer::json() || !confirm()?)) {
         return answer::show(clearing, Answer::CacheGc, |_| {
             if !nothing {
                 println!("nothing was deleted; use --yes to delete without asking");
@@ -233,7 +235,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     for some in going.chunks(64) {
         // Runs may have started or reserved more objects since the objects to delete were listed.
         let in_use = store.reserved();
-        if !clearing_up.holds() {
+        if !clearing_up.is_held() {
             return Err(Error::job("the cleanup lost its lease while it was suspended")
                 .at(store.root().display().to_string())
                 .hint("run the same command again to delete the remaining objects"));
@@ -247,7 +249,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     answer::show(clearing, Answer::CacheGc, |_| println!("deleted"))
 }
 
-fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
+fn is_evicted(gc: &Gc, kept: &KeptObjects, entry: &InventoryItem) -> bool {
     // Keep objects that were written by a newer program version or computed by an engine that this version does not
     // support.
     if entry.is_newer_version()
@@ -264,20 +266,20 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     if entry.is_older_version() {
         return false;
     }
-    let damaged = matches!(entry.found, Found::Damaged(_));
-    let is_known = kept.absent.is_empty() || kept.used.knows_inputs(entry);
+    let damaged = matches!(entry.found, ObjectCondition::Damaged(_));
+    let is_known = kept.absent.is_empty() || kept.used.has_all_inputs(entry);
     let unused = !gc.keep.is_empty() && !kept.used.has(entry) && is_known;
-    let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
+    let has_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
     // With `--kind` or `--older` but without `--keep`, these filters alone select the objects.
     let chosen = gc.keep.is_empty() && (gc.kind.is_some() || gc.older.is_some());
-    (damaged || unused || chosen) && of_kind && old
+    (damaged || unused || chosen) && has_kind && old
 }
 
 /// Returns the copies of the program for scheduler jobs that can be deleted. With `--kind`, there are none, because
 /// copies of the program have no kind.
 fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     match gc.kind {
-        None => cluster::unneeded(store)
+        None => cluster::unused_programs(store)
             .into_iter()
             .filter(|program| gc.older.is_none_or(|days| program.age() >= days.duration()))
             .collect(),
@@ -285,9 +287,9 @@ fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     }
 }
 
-fn to_delete(clearing: &Clearing) {
+fn print_deletions(clearing: &Clearing) {
     if clearing.in_use > 0 {
-        println!("keeping {} used by running jobs", counted(clearing.in_use, "object"));
+        println!("keeping {} used by running jobs", pluralize(clearing.in_use, "object"));
     }
     let others =
         [(&clearing.dead_drafts, "drafts of dead processes"), (&clearing.programs, "programs of finished jobs")];
@@ -312,7 +314,7 @@ fn to_delete(clearing: &Clearing) {
 
 /// Objects used by the grids passed to `--keep`.
 #[derive(Default)]
-struct Kept {
+struct KeptObjects {
     used: KeepSet,
     /// Engines, with their float types, that occur in the store but are not supported by this program.
     unknown_engines: BTreeSet<ComputeId>,
@@ -320,7 +322,7 @@ struct Kept {
     absent: Vec<String>,
 }
 
-impl Kept {
+impl KeptObjects {
     /// Collects the objects that the grids use. If no engine is given, this covers every engine in the store.
     ///
     /// # Errors
@@ -365,7 +367,7 @@ impl Kept {
                 self.absent.push(format!("profile `{name}` of {}", file.display()));
                 Ok(())
             }
-            Some(name) => Err(profile_away(gc, file, name, &error)),
+            Some(name) => Err(missing_profile_error(gc, file, name, &error)),
             None => Err(error),
         }
     }
@@ -395,7 +397,7 @@ fn has_no_backbone(file: &Path, profile: &str, overrides: &[String]) -> Result<b
 }
 
 /// Creates the error for a profile whose inputs are missing.
-fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
+fn missing_profile_error(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
     let here = Grid::profiles(file).unwrap_or_default();
     let here: Vec<String> = here
         .into_iter()
@@ -413,7 +415,7 @@ fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
 }
 
 /// Asks the user for confirmation. Returns false if stdin is not a terminal.
-fn agreed() -> Result<bool> {
+fn confirm() -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);
     }

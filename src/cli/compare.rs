@@ -10,14 +10,14 @@ use serde_json::Value;
 use super::answer::seen::{Comparison, Side};
 use super::answer::{self, Answer};
 use super::comparison_summary::summary;
-use super::home::{folders_in, or_near};
+use super::home::{folders_in, with_similar_path_hint};
 use super::out::{self, columns, plain, shortened_columns};
 use crate::error::{Error, Result};
 use crate::pipeline::identity::Canonical;
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 use crate::results::record::Record;
 use crate::results::{
-    Differences, SettingDifference, StoredResults, Unpaired, ValueDifference, distinct, settings_that_differ, wrapped,
+    Differences, SettingDifference, StoredResults, Unpaired, ValueDifference, distinct, settings_that_differ, wrap,
 };
 
 #[derive(Args)]
@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn text(Comparison { first, second, differences }: &Comparison) {
-    println!("{}", wrapped(&summary(differences), out::width()));
+    println!("{}", wrap(&summary(differences), out::width()));
     println!("");
     for (letter, Side { name, profile, folder, program }) in [("A", first), ("B", second)] {
         println!("{letter}: {name} {profile} ({folder}), {program}");
@@ -62,7 +62,7 @@ fn text(Comparison { first, second, differences }: &Comparison) {
     print!("\n{}{}{}", values_text(differences), omitted_note(differences), coinciding_text(differences));
     for (letter, only) in [("A", &differences.only_first), ("B", &differences.only_second)] {
         if !only.is_empty() {
-            println!("\nonly in {letter}: {} ({})", counted(only.len(), "value"), conditions(only).join("; "));
+            println!("\nonly in {letter}: {} ({})", pluralize(only.len(), "value"), conditions(only).join("; "));
         }
     }
     if differences.compared == 0 {
@@ -80,7 +80,7 @@ fn folder(path: &Path) -> Result<PathBuf> {
             .at(path.display().to_string())
             .expected(format!("a folder with `{}`", StoredResults::FILE))
             .found("nothing");
-        return Err(or_near(
+        return Err(with_similar_path_hint(
             error,
             path,
             "look in `results`, where `ghostlab run` and `ghostlab reproduce` write by default",
@@ -251,8 +251,8 @@ fn values_text(differences: &Differences) -> String {
             None if value.same_items => "—".to_owned(),
             None => "different items".to_owned(),
         };
-        let of_metric = differences.values.iter().filter(|pair| pair.first.metric == value.first.metric);
-        let columns: BTreeSet<&String> = of_metric.map(|pair| &pair.column).collect();
+        let same_metric = differences.values.iter().filter(|pair| pair.first.metric == value.first.metric);
+        let columns: BTreeSet<&String> = same_metric.map(|pair| &pair.column).collect();
         let metric = if columns.len() > 1 { &value.column } else { &value.first.metric };
         let row = [
             called(&value.first, &value.cell),

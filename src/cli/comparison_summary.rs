@@ -1,7 +1,7 @@
 //! One-sentence summary of a comparison.
 
-use crate::metric::{Metric, Of};
-use crate::quantity::counted;
+use crate::metric::{Metric, MetricSource};
+use crate::quantity::pluralize;
 use crate::results::{Differences, ValueDifference, grouped};
 use crate::significance::stratified::holm;
 
@@ -20,12 +20,14 @@ enum MetricKind {
 
 impl MetricKind {
     fn from_metric(metric: &Metric) -> Self {
-        match metric.of {
-            Of::Text(_) | Of::Damage(..) | Of::Texts(_) => Self::Text,
-            Of::Task(_) | Of::Flips(_) | Of::Tasks(_) | Of::Defined => Self::Task,
-            Of::Prompt(_) | Of::Decode(_) => Self::Prompt,
-            Of::Repair(_) => Self::Repair,
-            Of::Size(_) => Self::Size,
+        match metric.source {
+            MetricSource::Text(_) | MetricSource::Damage(..) | MetricSource::Texts(_) => Self::Text,
+            MetricSource::Task(_) | MetricSource::Flips(_) | MetricSource::Tasks(_) | MetricSource::Defined => {
+                Self::Task
+            }
+            MetricSource::Prompt(_) | MetricSource::Decode(_) => Self::Prompt,
+            MetricSource::Repair(_) => Self::Repair,
+            MetricSource::Size(_) => Self::Size,
         }
     }
 
@@ -62,7 +64,7 @@ pub(super) fn summary(differences: &Differences) -> String {
             let verb = if all == 1 { "differs" } else { "differ" };
             format!(
                 "{differ} of {} {verb}{alone}. B relative to A: {}.{tests}",
-                counted(all, "value"),
+                pluralize(all, "value"),
                 kinds.join("; ")
             )
         }

@@ -52,7 +52,7 @@ impl CheckItem {
         Self { mark, what: what.into(), found: found.into(), todo: todo.into() }
     }
 
-    pub(super) fn good(what: impl Into<String>, found: impl Into<String>) -> Self {
+    pub(super) fn ok(what: impl Into<String>, found: impl Into<String>) -> Self {
         Self::new(Mark::Good, what, found, "")
     }
 
@@ -65,23 +65,23 @@ impl CheckItem {
     }
 
     /// Converts a result into a line of the report. An error becomes a note.
-    pub(super) fn or_note(what: impl Into<String>, found: Result<String>) -> Self {
+    pub(super) fn from_result(what: impl Into<String>, found: Result<String>) -> Self {
         match found {
-            Ok(found) => Self::good(what, found),
+            Ok(found) => Self::ok(what, found),
             Err(error) => Self::note(what, error.one_line(), error.advice().unwrap_or_default()),
         }
     }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let looked = arguments.store.look_anyway(None);
+    let looked = arguments.store.open_read_only_or_empty(None);
     // Outside a checkout and without `--store`, there is no store to inspect.
     let no_store = arguments.store.root().is_none();
     let store = looked.as_ref().ok();
     let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
     let needs = match &arguments.target {
         Some(target) if model.is_none() => {
-            work::of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
+            work::inputs_of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
                 home::own_experiments(arguments.experiments.as_ref())
             })?
         }
@@ -131,7 +131,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 fn token_line(settings: &HubSettings) -> CheckItem {
     match settings.token {
-        Some(_) => CheckItem::good("token", "set; access to gated models is not checked"),
+        Some(_) => CheckItem::ok("token", "set; access to gated models is not checked"),
         None => CheckItem::note("token", "none", "set HF_TOKEN, or run `hf auth login`, to download gated models"),
     }
 }
@@ -154,7 +154,7 @@ fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem 
     let resolver = list.resolver();
     match artifact::examine(need, &resolver, &work::hash(store)) {
         Err(error) => CheckItem::missing(what, &error),
-        Ok(ExaminedInput { found, unpinned: None }) => CheckItem::good(what, found),
+        Ok(ExaminedInput { found, unpinned: None }) => CheckItem::ok(what, found),
         Ok(ExaminedInput { found, unpinned: Some(source) }) => {
             CheckItem::note(what, found, format!("run `{} --lock` to pin {source}", resolver.command()))
         }
@@ -174,7 +174,7 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     let root = hub.cache().root();
     let free = root.ancestors().find(|folder| folder.is_dir()).and_then(disk::free);
     let (left, shown) =
-        (plan.left(), free.map_or("unknown free space".to_owned(), |free| format!("{} free", bytes(free))));
+        (plan.remaining_bytes(), free.map_or("unknown free space".to_owned(), |free| format!("{} free", bytes(free))));
     let offline = if settings.offline { ", and HF_HUB_OFFLINE is set" } else { "" };
     let found = format!("{}: {shown}, {} of pinned files to fetch{offline}", root.display(), bytes(left));
     let lacks = free.is_some_and(|free| free < left);
@@ -192,11 +192,11 @@ fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
             .filter_map(|found| artifact::weight_bytes(&found.path))
     });
     let memory = match largest.max() {
-        None => CheckItem::good("memory", format!("{} free", bytes(free))),
+        None => CheckItem::ok("memory", format!("{} free", bytes(free))),
         Some(weights) => {
             let found = format!("{} free; the weights of the largest backbone take {}", bytes(free), bytes(weights));
             let todo = "expect slower runs: layers are loaded on demand (`ghostlab plan` shows the memory needed)";
-            if weights <= free { CheckItem::good("memory", found) } else { CheckItem::note("memory", found, todo) }
+            if weights <= free { CheckItem::ok("memory", found) } else { CheckItem::note("memory", found, todo) }
         }
     };
     let Machine { cpu, gpu, threads, cpu_features, .. } = Machine::this();
@@ -209,8 +209,8 @@ fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
 fn kernels_line(status: AmxStatus) -> CheckItem {
     let portable = format!("portable in bf16 and f32; {status}");
     match status {
-        AmxStatus::Ready => CheckItem::good("kernels", "amx in bf16, bf16x3 and bf16x6, portable in f32"),
-        AmxStatus::Absent => CheckItem::good("kernels", portable),
+        AmxStatus::Ready => CheckItem::ok("kernels", "amx in bf16, bf16x3 and bf16x6, portable in f32"),
+        AmxStatus::Absent => CheckItem::ok("kernels", portable),
         AmxStatus::Disabled => CheckItem::note("kernels", portable, "use Linux 5.16 or later to enable AMX"),
         AmxStatus::Refused(_) => {
             CheckItem::note("kernels", portable, "allow `arch_prctl` in the container's seccomp profile")
@@ -222,7 +222,7 @@ fn kernels_line(status: AmxStatus) -> CheckItem {
 /// Reports the selected device and any GPUs that cannot be used.
 fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: &str) -> CheckItem {
     match (best, gpus) {
-        (DeviceName::Cpu, None) => CheckItem::good("device", format!("{cpu}; no GPU")),
+        (DeviceName::Cpu, None) => CheckItem::ok("device", format!("{cpu}; no GPU")),
         (DeviceName::Cpu, Some(gpus)) => {
             let todo = match DeviceName::Cuda(0).is_built() {
                 true => "run `nvidia-smi`: the GPU driver does not respond",
@@ -232,7 +232,7 @@ fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: 
         }
         (device, gpus) => {
             let model = found.and_then(|gpu| gpu.model).or(gpus).unwrap_or_else(|| "a GPU".to_owned());
-            CheckItem::good("device", format!("{model} ({device}); {cpu}"))
+            CheckItem::ok("device", format!("{model} ({device}); {cpu}"))
         }
     }
 }
@@ -262,7 +262,7 @@ fn store_line(store: Option<&Store>) -> CheckItem {
         (Ok(_), Some(system)) if system.memory => {
             CheckItem::note("store", found, "in-memory file system: the store is lost at the next reboot")
         }
-        _ => CheckItem::good("store", found),
+        _ => CheckItem::ok("store", found),
     }
 }
 

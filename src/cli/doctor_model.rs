@@ -35,18 +35,17 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     check_weights(&config, model)?;
     let dense = deployed(&Program::without(config.layers, &config.dropped), &config);
     let layout = Layout::plan(&config, model, &dense, None)?;
-    let mut lines =
-        vec![CheckItem::good("architecture", shape(&config)), CheckItem::good("attention", attention(&config))];
+    let mut lines = vec![CheckItem::ok("architecture", shape(&config)), CheckItem::ok("attention", attention(&config))];
     let millions = layout.parameters() as f64 / 1e6;
     let stored = FloatType::stored_in(model)?.name();
-    lines.push(CheckItem::good("parameters", format!("{millions:.1} M, stored as {stored}")));
+    lines.push(CheckItem::ok("parameters", format!("{millions:.1} M, stored as {stored}")));
     lines.extend(config.notes.iter().map(|note| CheckItem::note("config", note.clone(), "")));
-    lines.push(CheckItem::good("memory needed", memory(&config)));
+    lines.push(CheckItem::ok("memory needed", memory(&config)));
     if check {
         lines.extend(checks(&config, model).unwrap_or_else(|error| vec![CheckItem::missing("check", &error)]));
     }
     lines.push(match Tokenizer::load(parts::tokenizer(model)) {
-        Ok(tokenizer) => CheckItem::good("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
+        Ok(tokenizer) => CheckItem::ok("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
         Err(error) => CheckItem::missing("tokenizer", &error),
     });
     if !config.is_plain() {
@@ -62,11 +61,11 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
             rule.check_backbone(&config)?;
             rule.check(&PruneSpec { backbone: "model", layers: config.layers, depth: 1, unit })
         });
-        lines.push(CheckItem::or_note(format!("criterion {}", method.name), fits.map(|()| "applies".to_owned())));
+        lines.push(CheckItem::from_result(format!("criterion {}", method.name), fits.map(|()| "applies".to_owned())));
     }
     for method in recovery::described() {
         let fits = recovery::build(&method.name, &none).and_then(|rule| rule.check(&config));
-        lines.push(CheckItem::or_note(format!("recovery {}", method.name), fits.map(|()| "applies".to_owned())));
+        lines.push(CheckItem::from_result(format!("recovery {}", method.name), fits.map(|()| "applies".to_owned())));
     }
     if config.ends_in_norm(Sublayer::Mlp) {
         let found = "the MLP ends in a norm: ReplaceMe's map comes after the norm and cannot be folded into a weight";
@@ -82,17 +81,15 @@ fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<CheckItem> {
         "whole layers removed and no operators outside the weights: `none`, Prune&Comp, ReplaceMe if it can be folded";
     let code = "all other cells: operators stored next to the weights, or single attention or MLP sublayers removed";
     let sublayers = "single attention or MLP sublayers removed, `mean`, `ghosted` with `input: normed`";
-    let mut things = vec![
-        CheckItem::good("export to a folder", plain),
-        CheckItem::good("export to a folder with a code file", code),
-    ];
+    let mut things =
+        vec![CheckItem::ok("export to a folder", plain), CheckItem::ok("export to a folder with a code file", code)];
     let texts = gguf_texts(model, config);
     for (what, cells, fits) in [
         ("export --gguf", plain, fits_gguf(config, layout).map(drop)),
         ("export --gguf, as `deci`", sublayers, fits_gguf(config, layout).and_then(|_| fits_deci(config))),
     ] {
         things.push(match (fits, &texts) {
-            (Err(error), _) => CheckItem::or_note(what, Err(error)),
+            (Err(error), _) => CheckItem::from_result(what, Err(error)),
             (Ok(()), Err(error)) => CheckItem::note(what, error.one_line(), error.advice().unwrap_or_default()),
             (Ok(()), Ok((_, notes))) => {
                 let types = GgufType::ALL.map(GgufType::name).join(", ");
@@ -115,7 +112,7 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
         [EngineChoice::Cpu(Products::F32), candle].map(|engine| logits(engine, config, model, &program, &ids));
     let ours = ours?;
     let mut lines =
-        vec![agree("check, engines", &format!("logits of {length} tokens in both engines"), &ours, &theirs?)];
+        vec![compare_logits("check, engines", &format!("logits of {length} tokens in both engines"), &ours, &theirs?)];
     let free = machine::free_memory();
     lines.push(if EngineChoice::Cpu(Products::F32).weight_bytes(config) > free {
         CheckItem::note(CANDLE_CHECK_LABEL, "not enough memory for the check", "")
@@ -123,21 +120,21 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
         match CandleReference::load(config, model).and_then(|model| model.logits(&ids)) {
             Ok(theirs) => {
                 let last = &ours[ours.len() - config.vocab..];
-                agree(CANDLE_CHECK_LABEL, "logits of the last token in candle-transformers", last, &theirs)
+                compare_logits(CANDLE_CHECK_LABEL, "logits of the last token in candle-transformers", last, &theirs)
             }
-            Err(error) => CheckItem::or_note(CANDLE_CHECK_LABEL, Err(error)),
+            Err(error) => CheckItem::from_result(CANDLE_CHECK_LABEL, Err(error)),
         }
     });
     Ok(lines)
 }
 
 /// Compares two sets of logits by their relative difference.
-fn agree(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> CheckItem {
+fn compare_logits(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> CheckItem {
     let difference = vector_norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
     let apart = difference / vector_norm(&mut theirs.iter().map(|&logit| logit.into()));
     let found = format!("{which} in f32: relative difference {apart:.1e} (‖a − b‖ / ‖b‖)");
     match ours.len() == theirs.len() && apart <= MAX_LOGIT_ERROR {
-        true => CheckItem::good(what, found),
+        true => CheckItem::ok(what, found),
         false => CheckItem::new(
             Mark::Lacks,
             what,

@@ -31,7 +31,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.grid_args.work()?;
     arguments.grid_args.threads.start()?;
-    let store = arguments.grid_args.look()?;
+    let store = arguments.grid_args.open_read_only()?;
     // Search the artifact's main grid first. It comes last, after the grid that scores the dense backbones for the
     // gate.
     let mut found = None;
@@ -60,7 +60,7 @@ fn text(explanation: &Explanation) {
     println!("backbone {name} ({}), content hash {}", folder.display(), &content[..12]);
     explanation.deviations.iter().for_each(|deviation| println!("the official code {deviation}"));
     for artifact in &explanation.artifacts {
-        print!("\n{}\n{}", artifact.what, explained(artifact));
+        print!("\n{}\n{}", artifact.what, explanation_text(artifact));
         if let Some(removed) = explanation.removed_layers.as_ref().filter(|_| artifact.what == selection::KIND.name()) {
             println!("  removes {}", removed_sentence(removed));
             explanation.size.iter().for_each(|size| println!("  keeps {}", remaining_sentence(size)));
@@ -89,7 +89,7 @@ fn by_key(plan: &Plan<'_>, text: &str) -> Option<usize> {
     found.map(|(_, variant)| variant.cell)
 }
 
-fn explained(artifact: &ExplainedObject) -> String {
+fn explanation_text(artifact: &ExplainedObject) -> String {
     let mut lines = vec![format!("  key {}", artifact.key)];
     match (&artifact.stored, &artifact.reason) {
         (Some(made), _) => {
@@ -203,11 +203,11 @@ fn find_cells(cells: &[CellNames], text: &str) -> Vec<usize> {
     let readings: [&dyn Fn(&CellNames) -> bool; 9] = [
         &|names| names.name == text,
         &|names| names.name.ends_with(&end),
-        &|names| in_order(names.name.split('.'), &words, |part, word| part == word),
-        &|names| in_order(names.name.split('.'), &words, begins),
+        &|names| contains_in_order(names.name.split('.'), &words, |part, word| part == word),
+        &|names| contains_in_order(names.name.split('.'), &words, matches_prefix),
         &|names| names.former == text,
-        &|names| in_order(names.former.split('/'), &former, |part, word| part == word),
-        &|names| in_order(names.former.split('/'), &former, begins),
+        &|names| contains_in_order(names.former.split('/'), &former, |part, word| part == word),
+        &|names| contains_in_order(names.former.split('/'), &former, matches_prefix),
         &|names| names.name.contains(text),
         &|names| names.former.contains(text),
     ];
@@ -235,7 +235,7 @@ fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
 }
 
 /// Returns whether all words occur among the parts of a name in the same order.
-fn in_order<'a>(
+fn contains_in_order<'a>(
     parts: impl Iterator<Item = &'a str>,
     words: &[(Option<usize>, &str)],
     fits: impl Fn(&str, &str) -> bool,
@@ -248,7 +248,7 @@ fn in_order<'a>(
 }
 
 /// Returns whether a part starts with a word. A number must match completely, so 1 does not match 13.
-fn begins(part: &str, word: &str) -> bool {
+fn matches_prefix(part: &str, word: &str) -> bool {
     let rest = part.strip_prefix(word);
     !word.is_empty()
         && rest.is_some_and(|rest| !(starts_with_digit(word.chars().last()) && starts_with_digit(rest.chars().next())))

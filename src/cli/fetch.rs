@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::grid::{InputList, InputRef};
 use crate::hub::{FetchPlan, Fetched as HubFetched, Hub, HubSettings, Lock, RepoFiles, Reporter};
 use crate::package;
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 use ghostlab_store::Store;
 
 const AGAIN: &str = "the same command with --lock";
@@ -42,7 +42,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return answer::show(Fetched::default(), Answer::Fetch, |_| {});
     }
     let hub = Hub::new(HubSettings::from_env()?);
-    let store = arguments.store.look_anyway(None).ok().filter(|store| store.root().join("store.json").is_file());
+    let store =
+        arguments.store.open_read_only_or_empty(None).ok().filter(|store| store.root().join("store.json").is_file());
     let fetched = Fetched { cache: display_path(hub.cache().root()), ..Fetched::default() };
     let mut run =
         FetchRun { arguments, hub: &hub, store: store.as_ref(), stop: &stop, fetched, code: ExitCode::SUCCESS };
@@ -143,7 +144,7 @@ fn note_fetched(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     let took = took.map_or(String::new(), |took| format!(" in {}", seconds(took)));
     note!(
         "fetched {} ({}{took}), {} already cached; cache: {}",
-        counted(fetched.downloaded, "file"),
+        pluralize(fetched.downloaded, "file"),
         bytes(fetched.bytes),
         fetched.cached,
         hub.cache().root().display()
@@ -263,9 +264,9 @@ fn format_list(plan: &FetchPlan, hub: &Hub) -> String {
     format!(
         "{}{}, {}; {} to fetch into {}\n",
         columns(&rows, &[1]),
-        counted(rows.len() - 1, "file"),
+        pluralize(rows.len() - 1, "file"),
         bytes(all),
-        bytes(plan.left()),
+        bytes(plan.remaining_bytes()),
         hub.cache().root().display()
     )
 }
@@ -275,7 +276,7 @@ fn pin(hub: &Hub, plan: &FetchPlan, lock_file: &Path, reporter: &dyn Reporter, s
     let pinned = hub.pin(plan, reporter, stop)?;
     let mut lock = Lock::read(lock_file)?;
     for (source, repo) in pinned {
-        let files = counted(repo.files.len(), "file");
+        let files = pluralize(repo.files.len(), "file");
         match lock.get(&source).map(|known| known.commit.clone()) {
             Some(known) if known == repo.commit => note!("{source}: {files} unchanged at {known}"),
             Some(known) => note!("{source}: {files}, {known} → {}", repo.commit),

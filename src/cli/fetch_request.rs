@@ -110,7 +110,7 @@ fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -
 
 /// Returns the inputs of a grid file or of the artifacts with the given name.
 fn inputs_of(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
-    work::of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
+    work::inputs_of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
         home::experiments(arguments.experiments.as_ref())
     })
 }

@@ -133,7 +133,7 @@ pub(super) struct LimitArgs {
 }
 
 /// In verbose mode, prints the file, profile and entries of a grid.
-fn detailed(grid: &Grid) {
+fn print_details(grid: &Grid) {
     if !out::details() {
         return;
     }
@@ -184,11 +184,11 @@ impl Threads {
 impl GridArgs {
     /// Loads the grid with its profile and overrides.
     pub(super) fn grid(&self) -> Result<Grid> {
-        self.is_there()?;
+        self.check_exists()?;
         if let Some(submission) = self.submission()? {
             return submission.grids().map(|(grid, _)| grid);
         }
-        Grid::load(&self.grid, self.profile.as_deref(), &self.overrides).inspect(detailed)
+        Grid::load(&self.grid, self.profile.as_deref(), &self.overrides).inspect(print_details)
     }
 
     /// Loads the grid without overrides.
@@ -198,7 +198,7 @@ impl GridArgs {
 
     /// Returns the grids to run: the one in the file or, for an artifact, those that `reproduce` runs.
     pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
-        self.is_there()?;
+        self.check_exists()?;
         if let Some(submission) = self.submission()? {
             let (grid, gate) = submission.grids()?;
             return Ok((gate.into_iter().chain([grid]).collect(), None));
@@ -206,14 +206,14 @@ impl GridArgs {
         match Artifact::read(&self.grid)? {
             Some(artifact) if artifact.description.list.is_none() => {
                 let grids = artifact.grids_to_run(self.profile.as_deref(), &self.overrides)?;
-                grids.iter().for_each(detailed);
+                grids.iter().for_each(print_details);
                 Ok((grids, Some(artifact)))
             }
             _ => Ok((vec![self.grid()?], None)),
         }
     }
 
-    fn is_there(&self) -> Result<()> {
+    fn check_exists(&self) -> Result<()> {
         if self.grid.exists() {
             return Ok(());
         }
@@ -226,11 +226,11 @@ impl GridArgs {
             true => format!("did you mean `{}`?", more.display()),
             false => "check the path for typos".to_owned(),
         };
-        Err(home::or_near(error, &self.grid, &otherwise))
+        Err(home::with_similar_path_hint(error, &self.grid, &otherwise))
     }
 
     pub(super) fn submission(&self) -> Result<Option<Submission>> {
-        Some(&self.grid).filter(|file| Submission::is_one(file)).map(|file| Submission::read(file)).transpose()
+        Some(&self.grid).filter(|file| Submission::is_submission(file)).map(|file| Submission::read(file)).transpose()
     }
 
     pub(super) fn file(&self) -> &Path {
@@ -238,8 +238,8 @@ impl GridArgs {
     }
 
     /// Opens the store for reading. The store does not have to exist.
-    pub(super) fn look(&self) -> Result<Store> {
-        self.store.look_anyway(Some(&self.grid))
+    pub(super) fn open_read_only(&self) -> Result<Store> {
+        self.store.open_read_only_or_empty(Some(&self.grid))
     }
 
     pub(super) fn store(&self) -> Result<Store> {

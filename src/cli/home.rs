@@ -122,7 +122,7 @@ fn current_directory() -> String {
 impl StoreArgs {
     /// Returns the path of the store, whether or not it exists.
     pub(super) fn root(&self) -> Option<PathBuf> {
-        self.sought(None).ok()
+        self.resolve_path(None).ok()
     }
 
     fn explicit_path(&self) -> Option<PathBuf> {
@@ -130,7 +130,7 @@ impl StoreArgs {
     }
 
     fn path(&self, near: Option<&Path>) -> Result<PathBuf> {
-        let path = self.sought(near)?;
+        let path = self.resolve_path(near)?;
         let how = match (&self.store, self.explicit_path()) {
             (Some(_), _) => "--store".to_owned(),
             (None, Some(_)) => STORE.to_owned(),
@@ -141,7 +141,7 @@ impl StoreArgs {
         Ok(path)
     }
 
-    fn sought(&self, near: Option<&Path>) -> Result<PathBuf> {
+    fn resolve_path(&self, near: Option<&Path>) -> Result<PathBuf> {
         let found = self
             .explicit_path()
             .or_else(|| checkout(near).map(|checkout| checkout.join("data/store")))
@@ -164,28 +164,28 @@ impl StoreArgs {
         if self.explicit_path().is_none() && checkout(near).is_none() && !path.exists() {
             note!("creating a store in {} (set --store or {STORE} to use another one)", path.display());
         }
-        Ok(Store::open(&path, stage::WORDS)?.rehashing(self.rehash).signed(machine::signature))
+        Ok(Store::open(&path, stage::STORE_WORDS)?.rehashing(self.rehash).with_signature(machine::signature))
     }
 
     /// Opens the store for reading. A store named on the command line must exist.
-    pub(super) fn look(&self) -> Result<Store> {
+    pub(super) fn open_read_only(&self) -> Result<Store> {
         match self.explicit_path() {
             // Check only that the marker exists. If it is not a regular file, reading it later reports the error.
             Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store(&named)),
-            _ => self.look_anyway(None),
+            _ => self.open_read_only_or_empty(None),
         }
     }
 
     /// Opens the named store, or the store of the checkout that contains `near`, for reading. The store does not have
     /// to exist.
-    pub(super) fn look_anyway(&self, near: Option<&Path>) -> Result<Store> {
-        Ok(Store::look_at(&self.path(near)?, stage::WORDS)?.rehashing(self.rehash))
+    pub(super) fn open_read_only_or_empty(&self, near: Option<&Path>) -> Result<Store> {
+        Ok(Store::open_read_only(&self.path(near)?, stage::STORE_WORDS)?.rehashing(self.rehash))
     }
 
     /// Rewrites `store.json` if it is missing or damaged. Returns its path if it was rewritten.
     pub(super) fn mend(&self) -> Result<Option<PathBuf>> {
         let root = self.path(None)?;
-        Ok(Store::mend(&root, stage::WORDS)?.then(|| root.join("store.json")))
+        Ok(Store::repair_marker(&root, stage::STORE_WORDS)?.then(|| root.join("store.json")))
     }
 }
 
@@ -199,12 +199,12 @@ fn no_store(named: &Path) -> Error {
     let error = error.expected("a store folder, which contains `store.json`").found(found);
     let otherwise =
         "run `ghostlab run` to create a store (default: `data/store` of the checkout, or the user data directory)";
-    or_near(error, named, otherwise)
+    with_similar_path_hint(error, named, otherwise)
 }
 
 /// Adds a hint to an error about a missing path. The hint names a similarly named sibling of the path. If there is
 /// none, it is `otherwise`.
-pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
+pub(super) fn with_similar_path_hint(error: Error, path: &Path, otherwise: &str) -> Error {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names: Vec<String> = items.filter_map(|item| item.file_name().into_string().ok()).collect();

@@ -12,7 +12,7 @@ use super::answer::layers::{CriterionScores, LayerScore, RankedLayers};
 use super::answer::{self, Answer};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
-use super::named_entries::{SharedEntries, backbone, fetchable, with_entries};
+use super::named_entries::{SharedEntries, backbone, with_entries, with_fetch_hint};
 use super::out::columns;
 use super::{fetch, progress, stop, work};
 use crate::artifact;
@@ -86,10 +86,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let rankings = arguments.rankings()?;
     let text = arguments.grid(&rankings)?;
     if arguments.fetch {
-        let needs = Grid::needs_of_text(&text, Path::new(FILE))?;
+        let needs = Grid::needs_from_text(&text, Path::new(FILE))?;
         fetch::fetch_missing(&[needs], &store, false, &stop)?;
     }
-    let mut grid = Grid::of_text(&text, Path::new(FILE)).map_err(fetchable)?;
+    let mut grid = Grid::from_text(&text, Path::new(FILE)).map_err(with_fetch_hint)?;
     // Only criterion scores are shown, and dense cells have none.
     grid.evaluate.perplexity.clear();
     grid.cells.retain(|cell| !cell.is_dense());
@@ -139,7 +139,7 @@ impl Arguments {
         let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
         let length = self.length as usize;
         let (corpora, read) =
-            shared.texts_of("--corpus", std::slice::from_ref(&self.corpus), length, &self.rule, Some(1))?;
+            shared.text_entries("--corpus", std::slice::from_ref(&self.corpus), length, &self.rule, Some(1))?;
         let corpus = read.first().map(|entry| entry["corpus"].clone()).unwrap_or_default();
         let mut rows = rankings.iter().map(|ranking| {
             let depth = if ranking.unit.is_layers() { json!(1) } else { json!({ ranking.unit.name(): 1 }) };

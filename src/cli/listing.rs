@@ -24,7 +24,7 @@ pub(super) struct ArtifactList<'a> {
 }
 
 /// Progress of an artifact.
-struct ArtifactStanding {
+struct ArtifactProgress {
     profile: String,
     cells: usize,
     complete: usize,
@@ -47,8 +47,8 @@ impl ArtifactList<'_> {
             let title = artifact.description.title.clone();
             let mut entry = ListedArtifact { name, title, ..ListedArtifact::default() };
             if artifact.description.list.is_none() {
-                match self.standing(artifact)? {
-                    Ok(ArtifactStanding { profile, cells, complete, left, results }) => {
+                match self.progress(artifact)? {
+                    Ok(ArtifactProgress { profile, cells, complete, left, results }) => {
                         (entry.profile, entry.cells, entry.complete) = (Some(profile), Some(cells), Some(complete));
                         // The time is unknown if the engine's speed was never measured on this machine.
                         entry.seconds_left = left.and_then(|left| {
@@ -70,28 +70,28 @@ impl ArtifactList<'_> {
     }
 
     /// Returns the progress of an artifact, or the error if its grid cannot be read.
-    fn standing(&self, artifact: &Artifact) -> Result<Result<ArtifactStanding, String>> {
+    fn progress(&self, artifact: &Artifact) -> Result<Result<ArtifactProgress, String>> {
         let grids = match artifact.grids_to_run(self.profile, self.overrides) {
             Ok(grids) => grids,
             Err(error) => return Ok(Err(error.one_line())),
         };
-        let mut standing =
-            ArtifactStanding { profile: String::new(), cells: 0, complete: 0, left: Some(Vec::new()), results: None };
+        let mut progress =
+            ArtifactProgress { profile: String::new(), cells: 0, complete: 0, left: Some(Vec::new()), results: None };
         for grid in &grids {
-            self.add(grid, &mut standing)?;
+            self.add(grid, &mut progress)?;
         }
         if let Some(grid) = grids.last() {
             let folder = artifact_folder(artifact, grid, self.overrides, self.engine, self.results).ok();
-            standing.results = folder.map(|folder| folder.path().to_owned());
-            standing.profile = grid.profile.clone().unwrap_or_default();
+            progress.results = folder.map(|folder| folder.path().to_owned());
+            progress.profile = grid.profile.clone().unwrap_or_default();
         }
-        Ok(Ok(standing))
+        Ok(Ok(progress))
     }
 
-    fn add(&self, grid: &Grid, to: &mut ArtifactStanding) -> Result<()> {
+    fn add(&self, grid: &Grid, to: &mut ArtifactProgress) -> Result<()> {
         let plan = Plan::new(grid, self.store, self.engine, RunSettings::default().batch_tokens)?;
         let state = StoreState::read(&plan, self.store);
-        let complete = plan.variants().filter(|(_, variant)| state.complete(variant)).count();
+        let complete = plan.variants().filter(|(_, variant)| state.is_complete(variant)).count();
         to.cells += grid.cells.len();
         to.complete += complete;
         if complete == grid.cells.len() {

@@ -77,7 +77,7 @@ struct Arguments {
         long,
         value_name = "GB",
         global = true,
-        default_value_t = Gigabytes::of_bytes(TextLimit::DEFAULT),
+        default_value_t = Gigabytes::from_bytes(TextLimit::DEFAULT),
         help_heading = "Limits",
         display_order = 1000
     )]
@@ -191,7 +191,7 @@ pub fn main() -> ExitCode {
 
 /// Result of a command that ran within this process.
 #[derive(Debug)]
-pub struct Called {
+pub struct CallOutput {
     pub code: ExitCode,
     /// Captured stdout.
     pub output: String,
@@ -201,9 +201,9 @@ pub struct Called {
 }
 
 /// Runs a command line within this process. The first word is the program name.
-pub fn call(words: &[OsString]) -> Called {
+pub fn call(words: &[OsString]) -> CallOutput {
     let (code, [output, errors]) = out::capture(|| execute(words));
-    Called { code, output, errors }
+    CallOutput { code, output, errors }
 }
 
 /// Returns the full name of a command, such as `cache ls`.
@@ -214,7 +214,7 @@ fn command_name(matches: &ArgMatches) -> String {
 }
 
 fn execute(words: &[OsString]) -> ExitCode {
-    let command = help::command().color(out::of_help(words.iter().cloned()));
+    let command = help::command().color(out::color_choice(words.iter().cloned()));
     let (name, arguments) = match command
         .try_get_matches_from(words)
         .and_then(|matches| Arguments::from_arg_matches(&matches).map(|arguments| (command_name(&matches), arguments)))
@@ -222,7 +222,7 @@ fn execute(words: &[OsString]) -> ExitCode {
         Ok(read) => read,
         Err(error) => {
             if error.use_stderr() {
-                answer::misused(words.iter().cloned(), &error);
+                answer::print_usage_error(words.iter().cloned(), &error);
             }
             out::show_usage(&error);
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));

@@ -19,7 +19,7 @@ use crate::tasks::{Bos, DocumentLimit, TASKS, Task};
 const FILE: &str = "command line";
 
 /// Replaces a hint to run `ghostlab fetch` with a hint to pass `--fetch`, which `score`, `layers` and `search` support.
-pub(super) fn fetchable(error: Error) -> Error {
+pub(super) fn with_fetch_hint(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Missing if error.advice().is_some_and(|advice| advice.contains("ghostlab fetch")) => {
             error.hint("run the same command with --fetch to download it")
@@ -57,7 +57,7 @@ pub(super) struct SharedEntries {
 impl SharedEntries {
     /// Returns the texts and tasks in a profile. If none is given, uses the profile that the model's entry names.
     pub(super) fn new(model: &str, profile: Option<&String>) -> Result<Self> {
-        let profile = profile.cloned().or_else(|| own_profile(model));
+        let profile = profile.cloned().or_else(|| profile_of_model(model));
         Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())
     }
 
@@ -82,7 +82,7 @@ impl SharedEntries {
     }
 
     /// Returns the grid entries for the tasks given on the command line, and the list of tasks to evaluate.
-    pub(super) fn tasks_of(
+    pub(super) fn task_entries(
         &self,
         requested: &[String],
         bos: Bos,
@@ -115,7 +115,7 @@ impl SharedEntries {
 
     /// Returns the grid entries for the texts given with an option, and the list of texts with their window lengths.
     /// The default window length is `length` tokens.
-    pub(super) fn texts_of(
+    pub(super) fn text_entries(
         &self,
         flag: &str,
         requested: &[String],
@@ -140,7 +140,7 @@ impl SharedEntries {
                 Some(Value::Object(shared)) => entry.extend(shared.clone()),
                 _ if is_known(EntryKind::Corpus, &corpus) => {}
                 _ => match known_data(EntryKind::Corpus, &corpus) {
-                    Some(Value::Object(of_hub)) => entry.extend(of_hub),
+                    Some(Value::Object(hub_entry)) => entry.extend(hub_entry),
                     _ => return Err(unknown_text(&corpus, flag, self)),
                 },
             }
@@ -166,7 +166,7 @@ fn entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, Value>> 
 
 /// Returns the profile that the model's entry in `backbones/` names. The entry is found by its name or by the model's
 /// directory.
-fn own_profile(model: &str) -> Option<String> {
+fn profile_of_model(model: &str) -> Option<String> {
     let folder = home::experiments(None).ok()?;
     // Ignore errors, because they may concern other entries.
     let entries = grid::backbone_files(&folder).unwrap_or_default();
@@ -188,12 +188,12 @@ fn canonical(path: &Path) -> Option<PathBuf> {
 }
 
 fn is_known(kind: EntryKind, name: &str) -> bool {
-    grid::names_around(Path::new(FILE), kind).iter().any(|known| known == name)
+    grid::available_names(Path::new(FILE), kind).iter().any(|known| known == name)
 }
 
 /// Returns the names of all entries that are defined near the current directory or in `more`.
 fn with_shared(kind: EntryKind, more: &Map<String, Value>) -> Vec<String> {
-    grid::names_around(Path::new(FILE), kind).into_iter().chain(more.keys().cloned()).collect()
+    grid::available_names(Path::new(FILE), kind).into_iter().chain(more.keys().cloned()).collect()
 }
 
 fn unknown_task(name: &str, shared: &SharedEntries) -> Error {
@@ -216,7 +216,7 @@ fn unknown_task(name: &str, shared: &SharedEntries) -> Error {
          --definitions path/to/lm_eval/tasks",
         kinds.join(", ")
     );
-    error.hint(otherwise).near(name, kinds.iter().map(String::as_str))
+    error.hint(otherwise).suggest(name, kinds.iter().map(String::as_str))
 }
 
 fn unknown_text(name: &str, flag: &str, shared: &SharedEntries) -> Error {
@@ -225,7 +225,9 @@ fn unknown_text(name: &str, flag: &str, shared: &SharedEntries) -> Error {
     let error = Error::bad_input(format!("unknown text `{name}`")).at(format!("{flag} {name}"));
     let forms = "a file (.txt .jsonl .jsonl.gz .parquet), with the window length as FILE@TOKENS";
     let error = error.found(format!("`{name}`")).expected(format!("{one_of}{forms}"));
-    error.hint(format!("pass a file, for example {flag} notes.txt@1024")).near(name, names.iter().map(String::as_str))
+    error
+        .hint(format!("pass a file, for example {flag} notes.txt@1024"))
+        .suggest(name, names.iter().map(String::as_str))
 }
 
 fn sorted(mut names: Vec<String>) -> Vec<String> {

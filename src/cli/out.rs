@@ -17,36 +17,36 @@ use console::Style;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::error::{Error, Result, hidden, printable};
-use crate::quantity::counted;
+use crate::error::{Error, Result, is_hidden, printable};
+use crate::quantity::pluralize;
 
 thread_local! {
     /// Captured stdout and stderr of this thread, or `None` if it is not capturing.
-    static KEPT: RefCell<Option<[String; 2]>> = const { RefCell::new(None) };
+    static CAPTURED: RefCell<Option<[String; 2]>> = const { RefCell::new(None) };
 }
 
 /// Runs a closure on this thread and captures its stdout and stderr.
 pub(super) fn capture<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
-    KEPT.set(Some(Default::default()));
+    CAPTURED.set(Some(Default::default()));
     let made = run();
-    (made, KEPT.take().unwrap_or_default())
+    (made, CAPTURED.take().unwrap_or_default())
 }
 
 /// Appends `text` to the captured stdout (`position` 0) or stderr (1). Returns false if this thread is not capturing.
-fn keep(position: usize, text: &str) -> bool {
-    KEPT.with_borrow_mut(|kept| kept.as_mut().map(|kept| kept[position].push_str(text)).is_some())
+fn append_captured(position: usize, text: &str) -> bool {
+    CAPTURED.with_borrow_mut(|kept| kept.as_mut().map(|kept| kept[position].push_str(text)).is_some())
 }
 
 /// Prints help, the version, or a command-line error.
 pub(super) fn show_usage(error: &clap::Error) {
-    if !keep(usize::from(error.use_stderr()), &error.render().to_string()) {
+    if !append_captured(usize::from(error.use_stderr()), &error.render().to_string()) {
         // Ignore errors, because the reader may have closed the stream.
         error.print().ok();
     }
 }
 
 /// Error from the first failed write to stdout.
-static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
+static WRITE_ERROR: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Writes text to stdout, with control characters escaped.
 pub(super) fn print(text: Arguments<'_>) {
@@ -54,10 +54,10 @@ pub(super) fn print(text: Arguments<'_>) {
 }
 
 fn print_raw(text: &str) {
-    if keep(0, text) {
+    if append_captured(0, text) {
         return;
     }
-    let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut lost = WRITE_ERROR.lock().unwrap_or_else(PoisonError::into_inner);
     if lost.is_none()
         && let Err(error) = io::stdout().lock().write_all(text.as_bytes())
     {
@@ -71,7 +71,7 @@ pub(super) fn eprint(text: Arguments<'_>) {
 }
 
 fn eprint_raw(text: &str) {
-    if !keep(1, text) {
+    if !append_captured(1, text) {
         io::stderr().lock().write_all(text.as_bytes()).ok();
     }
 }
@@ -79,15 +79,15 @@ fn eprint_raw(text: &str) {
 /// Writes a line of styled pieces to stdout.
 pub(super) fn print_line(pieces: &[(Look, &str)]) {
     // The pieces are already escaped, so the only escape sequences are those of the styles.
-    print_raw(&painted(pieces, |style| style));
+    print_raw(&style_text(pieces, |style| style));
 }
 
 /// Writes a line of styled pieces to stderr.
 pub(super) fn eprint_line(pieces: &[(Look, &str)]) {
-    eprint_raw(&painted(pieces, console::Style::for_stderr));
+    eprint_raw(&style_text(pieces, console::Style::for_stderr));
 }
 
-fn painted(pieces: &[(Look, &str)], styled: impl Fn(console::Style) -> console::Style) -> String {
+fn style_text(pieces: &[(Look, &str)], styled: impl Fn(console::Style) -> console::Style) -> String {
     pieces.iter().map(|(look, text)| styled(look.style()).apply_to(printable(text)).to_string()).collect::<String>()
         + "\n"
 }
@@ -114,7 +114,7 @@ pub(super) fn eprint_error(error: &Error) {
 /// # Errors
 /// Fails with exit code 3 if writing to stdout failed for any reason other than a closed stream.
 pub(super) fn end() -> Result<()> {
-    let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut lost = WRITE_ERROR.lock().unwrap_or_else(PoisonError::into_inner);
     let flushed = io::stdout().lock().flush().err();
     match lost.take().or(flushed) {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -135,7 +135,7 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<()> {
     // The only control characters outside strings are line breaks.
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
-        match hidden(c) {
+        match is_hidden(c) {
             true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| safe.push_str(&format!("\\u{unit:04x}"))),
             false => safe.push(c),
         }
@@ -160,7 +160,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 }
 
 pub(super) fn cells(count: usize) -> String {
-    counted(count, "cell")
+    pluralize(count, "cell")
 }
 
 pub(super) fn flops(flops: f64) -> String {
@@ -296,8 +296,8 @@ impl Verbosity {
             _ => PLAIN,
         };
         LEVEL.store(level, Relaxed);
-        console::set_colors_enabled(coloured(self.color, variable, std::io::stdout().is_terminal()));
-        console::set_colors_enabled_stderr(coloured(self.color, variable, std::io::stderr().is_terminal()));
+        console::set_colors_enabled(use_colors(self.color, variable, std::io::stdout().is_terminal()));
+        console::set_colors_enabled_stderr(use_colors(self.color, variable, std::io::stderr().is_terminal()));
     }
 }
 
@@ -307,7 +307,7 @@ fn variable(name: &str) -> Option<OsString> {
 
 /// Returns whether to use colors, following <https://no-color.org> and <https://bixense.com/clicolors>. In order of
 /// precedence, this is decided by the command line, NO_COLOR, CLICOLOR_FORCE and CLICOLOR.
-fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
+fn use_colors(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     match when {
         ColorChoice::Always => true,
@@ -323,7 +323,7 @@ fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, term
 
 /// Finds the value of `--color`. It applies to help and usage errors, which are printed before the arguments are
 /// parsed.
-pub(super) fn of_help(words: impl Iterator<Item = OsString>) -> ColorChoice {
+pub(super) fn color_choice(words: impl Iterator<Item = OsString>) -> ColorChoice {
     let mut words = words.take_while(|word| word != "--").peekable();
     while let Some(word) = words.next() {
         let value = match word.to_str() {
@@ -433,11 +433,11 @@ mod tests {
     }
 
     fn is_help(words: &[&str]) -> ColorChoice {
-        of_help(words.iter().map(OsString::from))
+        color_choice(words.iter().map(OsString::from))
     }
 
     fn is_coloured(when: ColorChoice, set: &[(&str, &str)], terminal: bool) -> bool {
-        coloured(
+        use_colors(
             when,
             |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value)),
             terminal,

@@ -43,7 +43,7 @@ const LISTED: usize = 20;
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (mut grids, artifact) = arguments.grid_args.work()?;
     arguments.grid_args.threads.start()?;
-    let store = arguments.grid_args.look()?;
+    let store = arguments.grid_args.open_read_only()?;
     work::check(&arguments.grid_args, &mut grids, artifact.is_some(), &store)?;
     if let Some(grid) = grids.last() {
         results_can_be_written(arguments, grid, artifact.as_ref(), &store)?;

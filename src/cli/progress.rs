@@ -16,10 +16,10 @@ use crate::clock::utc;
 use crate::error::printable;
 use crate::hub;
 use crate::pipeline::exec::{Event, JobStarted, Reporter, TimeLeft};
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 
 const BAR: &str = "{wide_bar:.cyan/blue} {percent:>3} %  {msg}";
-const WHOLE: &str = "{wide_bar:.green/blue} {percent:>3} %  {msg}";
+const OVERALL_BAR: &str = "{wide_bar:.green/blue} {percent:>3} %  {msg}";
 
 /// Returns the reporter for a run. It writes JSON lines to stdout if `events` is set, bars on a terminal, and plain
 /// lines otherwise. In quiet mode, it reports only failures.
@@ -28,7 +28,7 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
         return Box::new(JsonLines);
     }
     let mut bars = Bars::new();
-    bars.overall = bars.bar(None, 0, WHOLE, "");
+    bars.overall = bars.bar(None, 0, OVERALL_BAR, "");
     Box::new(RunProgress(Mutex::new(RunMeter { bars, jobs: BTreeMap::new(), left: TimeLeft::default(), began: None })))
 }
 
@@ -78,7 +78,7 @@ struct RunMeter {
     began: Option<Instant>,
 }
 
-fn fraction(piece: &Piece) -> f64 {
+fn fraction(piece: &Progress) -> f64 {
     match piece.total {
         Some(tokens) if tokens > 0 => piece.came as f64 / tokens as f64,
         _ => 1.0,
@@ -86,8 +86,8 @@ fn fraction(piece: &Piece) -> f64 {
 }
 
 /// Formats the speed of a job, such as `3,400 tokens/s, 0.50 cells/s, 12 s left`.
-fn speed(of_job: &ShownJob, piece: &Piece) -> String {
-    let ShownJob { job, ran } = of_job;
+fn speed(running: &ShownJob, piece: &Progress) -> String {
+    let ShownJob { job, ran } = running;
     let seconds = piece.seconds();
     let fraction = fraction(piece);
     let left = seconds * (1.0 - fraction) / fraction.max(1e-9);
@@ -215,16 +215,16 @@ impl FetchMeter {
     fn advance(&mut self, file: &String, more: u64) {
         self.came += more;
         self.bars.overall.iter().for_each(|overall| overall.inc(more));
-        let Some((Piece { total, here, came, began, .. }, true)) = self.bars.advance(file, more) else { return };
+        let Some((Progress { total, here, came, began, .. }, true)) = self.bars.advance(file, more) else { return };
         let done = here + came;
-        let of_total = total.map_or(String::new(), |total| format!(" of {}", bytes(total)));
+        let total_text = total.map_or(String::new(), |total| format!(" of {}", bytes(total)));
         let file_speed = fetch_speed(came, total.map(|total| total.saturating_sub(done)), began);
         let planned = self.planned;
         let all = self.here + self.came;
         let overall = self.began.map(|began| fetch_speed(self.came, Some(planned.saturating_sub(all)), began));
         let overall =
             overall.map_or(String::new(), |speed| format!("; total: {} of {}, {speed}", bytes(all), bytes(planned)));
-        self.bars.line(&format!("{file}: {}{of_total}, {file_speed}{overall}", bytes(done)));
+        self.bars.line(&format!("{file}: {}{total_text}, {file_speed}{overall}", bytes(done)));
     }
 }
 
@@ -236,7 +236,7 @@ impl hub::Reporter for FetchProgress {
                 (meter.planned, meter.here, meter.began) = (planned, here, Some(Instant::now()));
                 meter.bars.overall = meter.bars.bar(Some(planned), here, FETCH_BAR, "all files");
                 let known = if here == 0 { String::new() } else { format!(", {} already downloaded", bytes(here)) };
-                meter.bars.line(&format!("to fetch: {}, {}{known}", counted(files, "file"), bytes(planned)));
+                meter.bars.line(&format!("to fetch: {}, {}{known}", pluralize(files, "file"), bytes(planned)));
             }
             hub::Event::FetchStarted { file, bytes: total, here } => {
                 let bar = meter.bars.bar(total, here, FETCH_BAR, &file);
@@ -283,11 +283,11 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 pub(super) struct Bars<K> {
     bars: Option<MultiProgress>,
     pub(super) overall: Option<ProgressBar>,
-    pieces: BTreeMap<K, Piece>,
+    pieces: BTreeMap<K, Progress>,
 }
 
 #[derive(Clone)]
-pub(super) struct Piece {
+pub(super) struct Progress {
     pub(super) bar: Option<ProgressBar>,
     /// Total number of tokens or bytes, if known. `here` is the number present at the start, and `came` the number
     /// added since then.
@@ -298,7 +298,7 @@ pub(super) struct Piece {
     last_line: Instant,
 }
 
-impl Piece {
+impl Progress {
     /// Returns the elapsed time in seconds, which is never 0.
     pub(super) fn seconds(&self) -> f64 {
         self.began.elapsed().as_secs_f64().max(1e-9)
@@ -357,11 +357,11 @@ impl<K: Ord> Bars<K> {
 
     pub(super) fn start(&mut self, key: K, bar: Option<ProgressBar>, total: Option<u64>, here: u64) {
         let now = Instant::now();
-        self.pieces.insert(key, Piece { bar, total, here, came: 0, began: now, last_line: now });
+        self.pieces.insert(key, Progress { bar, total, here, came: 0, began: now, last_line: now });
     }
 
     /// Advances a job or file. Returns its state, and whether a plain line is due.
-    pub(super) fn advance(&mut self, key: &K, more: u64) -> Option<(Piece, bool)> {
+    pub(super) fn advance(&mut self, key: &K, more: u64) -> Option<(Progress, bool)> {
         let piece = self.pieces.get_mut(key)?;
         piece.came += more;
         piece.bar.iter().for_each(|bar| bar.inc(more));
@@ -379,7 +379,7 @@ impl<K: Ord> Bars<K> {
         }
     }
 
-    pub(super) fn end(&mut self, key: &K) -> Option<Piece> {
+    pub(super) fn end(&mut self, key: &K) -> Option<Progress> {
         let piece = self.pieces.remove(key)?;
         piece.bar.iter().for_each(ProgressBar::finish_and_clear);
         Some(piece)

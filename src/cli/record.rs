@@ -17,7 +17,7 @@ use crate::files::output::{Input, OutputFile};
 use crate::files::regular;
 use crate::pipeline::exec::RunSettings;
 use crate::pipeline::stage;
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 use crate::verify::{self, Check, FolderCheck, Verification, VerifyRequest, Work};
 use crate::{hub, installed};
 use ghostlab_store::Store;
@@ -58,7 +58,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let done = PackedRecord { file: display_path(to), bytes: packed.len() as u64, folders, entries, left_out };
     answer::show(done, Answer::RecordPack, |done| {
         let left = if done.left_out > 0 {
-            format!(", without {}", counted(done.left_out, "large file"))
+            format!(", without {}", pluralize(done.left_out, "large file"))
         } else {
             String::new()
         };
@@ -66,7 +66,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
             "{}: {} of {}, {} entries{left}",
             done.file,
             bytes(done.bytes),
-            counted(done.folders.len(), "folder"),
+            pluralize(done.folders.len(), "folder"),
             done.entries
         );
     })
@@ -115,9 +115,9 @@ fn describe_plan(work: &Work) -> String {
     format!(
         "to compute: {} of {}, {}, {}, {}; about {} on this processor",
         out::cells(*cells),
-        counted(backbones.len(), "backbone"),
-        counted(*calibrations, "calibration"),
-        counted(*chunks, "chunk"),
+        pluralize(backbones.len(), "backbone"),
+        pluralize(*calibrations, "calibration"),
+        pluralize(*chunks, "chunk"),
         out::flops(*flop),
         out::seconds(flop / probe()),
     )
@@ -137,7 +137,7 @@ fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     let bytes = file.metadata().map_err(|error| Error::io("read", path, &error))?.len();
     let folder = scratch("record")?;
     let unpacked = archive::unpack(file, bytes, folder.path()).map_err(|error| error.at(path.display().to_string()))?;
-    Ok(Some((folder, FolderCheck::of_archive(path, &unpacked))))
+    Ok(Some((folder, FolderCheck::from_archive(path, &unpacked))))
 }
 
 /// Maximum number of differences printed for each check. `--json` prints all of them.
@@ -148,7 +148,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let root = unpacked.as_ref().map_or(arguments.folder.as_path(), |(folder, _)| folder.path());
     let folders = verify::folders(root)?;
     let scratch = scratch("verify")?;
-    let store = Store::open(scratch.path(), stage::WORDS)?;
+    let store = Store::open(scratch.path(), stage::STORE_WORDS)?;
     let reporter = progress::reporter(false);
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let current = std::env::current_dir().map_err(|error| Error::io("find", std::path::Path::new("."), &error))?;
@@ -166,18 +166,18 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     };
     let prepared = verify::prepare(&folders, &request)?;
     let works = prepared.iter().map(|part| part.work(&request)).collect::<Result<Vec<_>>>()?;
-    let work = works.into_iter().fold(Work::default(), Work::and);
+    let work = works.into_iter().fold(Work::default(), Work::merge);
     note!("{}", describe_plan(&work));
     let mut checked = verify::finish(prepared, &request)?;
-    if let Some((_, of_archive)) = unpacked.as_ref() {
+    if let Some((_, archive_check)) = unpacked.as_ref() {
         for (check, folder) in checked.iter_mut().zip(&folders) {
             let inner = folder.strip_prefix(root).unwrap_or(folder);
             check.folder = arguments.folder.join(inner).display().to_string();
         }
-        checked.insert(0, of_archive.clone());
+        checked.insert(0, archive_check.clone());
     }
     let found = Verification { share: arguments.share, seed: arguments.seed, work, folders: checked };
-    let code = match (found.differs(), found.cannot()) {
+    let code = match (found.differs(), found.has_unchecked()) {
         (true, _) => 4,
         (_, true) => 3,
         _ => 0,

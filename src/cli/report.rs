@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::files::output::OutputFolder;
 use crate::machine;
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 use crate::results::{By, Provenance, RunDescription, StoredResults, may_be_left_out};
 use ghostlab_store::Store;
 
@@ -44,7 +44,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             .at(results.display().to_string())
             .expected("the folder that `run` and `reproduce` write to")
             .found("nothing");
-        return Err(home::or_near(error, &results, "run the command in a checkout, or set the folder with --results"));
+        return Err(home::with_similar_path_hint(
+            error,
+            &results,
+            "run the command in a checkout, or set the folder with --results",
+        ));
     }
     let reports = home::default_directory(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;
@@ -74,7 +78,7 @@ pub(super) fn check(reports: &Path) -> Result<()> {
 }
 
 /// Hashes the result files that the page is generated from.
-pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
+pub(super) fn hash_page_inputs(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for folder in folders(results) {
         // Include the names of all files because the page links to them.
@@ -102,7 +106,7 @@ pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
 pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
     let folders: Vec<PathBuf> = match record {
         true => folders(results).into_iter().filter(|folder| is_kept(folder)).collect(),
-        false => current(results),
+        false => results_folders(results),
     };
     if record {
         write_claims(&folders)?;
@@ -126,7 +130,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     if record {
         let sizes: Vec<u64> = shown.iter().map(|folder| kept_bytes(folder)).collect();
         let pages = (text.len() + audit.len()) as u64;
-        let artifacts = counted(sizes.len(), "artifact");
+        let artifacts = pluralize(sizes.len(), "artifact");
         note!("recorded: {artifacts}, {}, and their pages, {}", bytes(sizes.iter().sum()), bytes(pages));
     }
     let files = [(PAGE, text), (AUDIT, audit)].map(|(name, text)| (name.to_owned(), text.into_bytes()));
@@ -177,13 +181,13 @@ impl PageParts {
         self.sections
             .sort_by_key(|section| (section.artifact.profile.clone(), PaperPlace::from_name(&section.artifact.name)));
         let profiles: BTreeSet<String> = self.sections.iter().map(|section| section.artifact.profile.clone()).collect();
-        let (mut artifacts, notes): (Vec<_>, Vec<_>) = self.sections.into_iter().map(own_keys).unzip();
+        let (mut artifacts, notes): (Vec<_>, Vec<_>) = self.sections.into_iter().map(prefix_cell_keys).unzip();
         add_headlines(&mut artifacts, folders)?;
         // Artifacts that are lists have neither a profile nor claims.
         let judged = profiles.iter().filter(|profile| !profile.is_empty());
-        let judged = judged.map(|profile| claims::judged_in(folders, profile)).collect::<Result<Vec<_>>>()?;
+        let judged = judged.map(|profile| claims::judge_folders(folders, profile)).collect::<Result<Vec<_>>>()?;
         let (made, program) = match record {
-            true => last_made(&self.folders)?,
+            true => latest_run(&self.folders)?,
             false => (utc(SystemTime::now()), machine::program()),
         };
         let left = "The inputs of each number, by key, are left out here; `run.json` next to each table has them.";
@@ -219,7 +223,7 @@ fn is_kept(folder: &Path) -> bool {
 /// Adds the headline result, including significance and seeds, as the first note on its table.
 fn add_headlines(artifacts: &mut [page::PageArtifact], folders: &[PathBuf]) -> Result<()> {
     for artifact in artifacts.iter_mut().filter(|artifact| artifact.name == HEADLINE) {
-        let headline = claims::headline_in(folders, &artifact.profile)?;
+        let headline = claims::find_headline(folders, &artifact.profile)?;
         if let (Some(table), Some(headline)) = (artifact.tables.first_mut(), headline) {
             table.notes.insert(0, headline);
         }
@@ -240,7 +244,7 @@ fn write_claims(folders: &[PathBuf]) -> Result<()> {
     for folder in folders.iter().filter(|folder| Provenance::is_recorded(folder) && has_numbers(folder)) {
         let StoredResults { name, profile, .. } = StoredResults::read(folder)?;
         if let Entry::Vacant(new) = profiles.entry(profile.clone()) {
-            new.insert(claims::judged_in(folders, &profile)?);
+            new.insert(claims::judge_folders(folders, &profile)?);
         }
         let text = claims::format_claims(&claims::claims_about(&name, &profiles[&profile]));
         ResultsFolder::add(folder, &[(CLAIMS.to_owned(), text.into_bytes())])?;
@@ -253,7 +257,7 @@ fn has_numbers(folder: &Path) -> bool {
 }
 
 /// Returns the time at which the latest run finished, and the program versions of all runs.
-fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
+fn latest_run(folders: &[PathBuf]) -> Result<(String, String)> {
     let mut made = String::new();
     let mut programs = BTreeSet::new();
     for folder in folders.iter().filter(|folder| folder.join(Provenance::FILE).is_file()) {
@@ -267,7 +271,7 @@ fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
 
 /// Explains why the page leaves out a directory.
 fn reason(folder: &Path) -> String {
-    match Provenance::described(folder) {
+    match Provenance::read_description(folder) {
         None => "the record is from an earlier version and does not name the artifact".into(),
         Some(reproduction) if !reproduction.differs.is_empty() => {
             format!("overridden: {}", reproduction.differs.join(", "))
@@ -281,7 +285,7 @@ fn reason(folder: &Path) -> String {
 
 /// Prefixes an artifact's cell keys with its profile and name, because other artifacts may have different cells with
 /// the same names.
-fn own_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>) {
+fn prefix_cell_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>) {
     let PagePart { mut artifact, cells } = sheet;
     let parts = [artifact.profile.as_str(), &artifact.name].into_iter().filter(|part| !part.is_empty());
     let prefix = parts.collect::<Vec<_>>().join("/");
@@ -312,7 +316,7 @@ fn is_visible(path: &Path) -> bool {
 }
 
 /// Lists the results directories. Leaves out recorded runs that have a local run next to them.
-fn current(results: &Path) -> Vec<PathBuf> {
+fn results_folders(results: &Path) -> Vec<PathBuf> {
     let mut all = folders(results);
     all.retain(|folder| !run_folder(folder).join(PagePart::FILE).is_file());
     all
@@ -335,7 +339,7 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
 /// Judges every claim on the paper's numbers and on the artifacts that exist for a profile. Returns an empty list if
 /// there are no artifacts.
 pub(super) fn judge_claims(results: &Path, profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
-    claims::judged_in(&current(results), profile)
+    claims::judge_folders(&results_folders(results), profile)
 }
 
 fn findings() -> Result<Vec<FindingRow>> {

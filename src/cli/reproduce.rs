@@ -14,7 +14,7 @@ use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
 use super::listing::{self, ArtifactList};
 use super::out::{self, seconds};
-use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, with_job_end};
+use super::work::{RequestedWork, artifact_folder, check_not_newer, differs, with_job_end};
 use super::{fetch, progress, report, search, stop};
 use crate::artifact::{self, Artifact, Gated, ResultsFolder, Runner, UpToDateCheck, claims, contents};
 use crate::cluster::Submission;
@@ -24,7 +24,7 @@ use crate::grid::Grid;
 use crate::latency::{self, NOISE, TimeSpread};
 use crate::pipeline::exec::RunSettings;
 use crate::pipeline::plan::{Plan, warnings};
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 use crate::results::screen;
 use ghostlab_store::Store;
 
@@ -92,7 +92,7 @@ pub(super) struct Arguments {
 }
 
 /// Arguments of the command, with its directories resolved.
-struct Call<'a> {
+struct ReproduceRun<'a> {
     arguments: &'a Arguments,
     experiments: PathBuf,
     results: PathBuf,
@@ -105,7 +105,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Reproduces the requested artifacts and returns the exit code.
 fn reproduce(arguments: &Arguments) -> Result<u8> {
-    let call = Call {
+    let call = ReproduceRun {
         arguments,
         experiments: home::own_experiments(arguments.experiments.as_ref())?,
         results: home::default_directory(arguments.results.as_ref(), "results", None),
@@ -120,9 +120,10 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     if let Some(file) = arguments.frozen.as_ref().filter(|_| chosen.len() != 1) {
         return Err(Error::bad_input("a frozen grid belongs to a single artifact")
             .at(file.display().to_string())
-            .found(counted(chosen.len(), "artifact")));
+            .found(pluralize(chosen.len(), "artifact")));
     }
-    let store = if arguments.stored { arguments.store.look_anyway(None)? } else { arguments.store.store(None)? };
+    let store =
+        if arguments.stored { arguments.store.open_read_only_or_empty(None)? } else { arguments.store.store(None)? };
     if arguments.overrides.is_empty() {
         report::check(&call.reports)?;
     }
@@ -136,7 +137,7 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     let (made, errors) = call.make_all(&chosen, &runner)?;
     let page = call.write_page(&chosen, &made, &store)?;
     if chosen.len() > 1 {
-        note!("{} in {}", counted(chosen.len() - errors.len(), "artifact"), seconds(clock.elapsed().as_secs_f64()));
+        note!("{} in {}", pluralize(chosen.len() - errors.len(), "artifact"), seconds(clock.elapsed().as_secs_f64()));
     }
     let failed: usize = made.iter().map(|outcome| outcome.failed).sum();
     let unmade: usize = made.iter().map(|outcome| outcome.unmade).sum();
@@ -160,7 +161,7 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
 fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Artifact>> {
     let names = &arguments.artifacts;
     let profile = arguments.profile.as_deref();
-    let (chosen, skipped) = artifact::of_profile(artifact::select(all, names)?, names, profile);
+    let (chosen, skipped) = artifact::partition_by_profile(artifact::select(all, names)?, names, profile);
     if let Some(profile) = profile.filter(|_| !skipped.is_empty()) {
         let names: Vec<&str> = skipped.iter().map(|artifact| artifact.name.as_str()).collect();
         note!("skipped artifacts without profile `{profile}`: {}", names.join(", "));
@@ -171,11 +172,11 @@ fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Ve
 /// Artifacts that could not be reproduced, each with the error.
 type ArtifactErrors = Vec<(String, Error)>;
 
-impl Call<'_> {
+impl ReproduceRun<'_> {
     fn list(&self, all: &[Artifact]) -> Result<u8> {
         let Arguments { profile, overrides, store, engine, .. } = self.arguments;
         let list = ArtifactList {
-            store: &store.look_anyway(None)?,
+            store: &store.open_read_only_or_empty(None)?,
             results: &self.results,
             profile: profile.as_deref(),
             overrides,
@@ -218,7 +219,7 @@ impl Call<'_> {
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
         // Artifacts that are lists have neither a profile nor claims.
         let judged = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !self.is_quiet());
-        let (claims, written) = self.paged(&names, judged, store)?;
+        let (claims, written) = self.write_page_if_stale(&names, judged, store)?;
         print!("{claims}");
         note!("report of all artifacts: {}", written.display());
         Ok(Some(display_path(&written)))
@@ -231,12 +232,12 @@ impl Call<'_> {
 
     /// Writes the page unless it is up to date. Returns the text about the claims that concern the named artifacts, and
     /// the path of the page.
-    fn paged(&self, names: &[&str], judged: Option<&str>, store: &Store) -> Result<(String, PathBuf)> {
+    fn write_page_if_stale(&self, names: &[&str], judged: Option<&str>, store: &Store) -> Result<(String, PathBuf)> {
         let Self { arguments, results, reports, .. } = self;
         let finished = || {
             let call =
                 format!("the page of {} in {}, after {}", results.display(), reports.display(), names.join(", "));
-            let made_of = json!([judged, report::made_of(results, store)?]);
+            let made_of = json!([judged, report::hash_page_inputs(results, store)?]);
             UpToDateCheck::new(store, &call, &made_of).filter(|_| !arguments.record && !arguments.stored)
         };
         let pages = report::pages(reports);
@@ -250,7 +251,7 @@ impl Call<'_> {
         // Do not cache an incomplete page. What it leaves out must be reported each time.
         if let Some(finished) = finished().filter(|_| !left_out) {
             let pages = report::pages(reports);
-            finished.keep(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
+            finished.store_answer(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
         }
         Ok(done)
     }
@@ -269,7 +270,7 @@ impl Call<'_> {
         let arguments = self.arguments;
         let engine = arguments.engine.request();
         let target = artifact_folder(artifact, grid, &arguments.overrides, engine, &self.results)?;
-        if arguments.record { target.recording(arguments.record_noisy) } else { Ok(target) }
+        if arguments.record { target.with_recording(arguments.record_noisy) } else { Ok(target) }
     }
 
     /// Reproduces one artifact and reports the result.
@@ -300,20 +301,20 @@ impl Call<'_> {
         let arguments = self.arguments;
         let clock = Instant::now();
         let submission = arguments.frozen.as_deref().map(Submission::read).transpose()?;
-        let GivenWork { grid, gated, .. } = match &submission {
-            Some(submission) => GivenWork::frozen(submission, runner.store)?,
+        let RequestedWork { grid, gated, .. } = match &submission {
+            Some(submission) => RequestedWork::from_submission(submission, runner.store)?,
             None => {
                 let profile = arguments.profile.as_deref();
                 let overrides = &arguments.overrides;
-                GivenWork::of_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
+                RequestedWork::from_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
             }
         };
         let target = self.target(artifact, &grid)?;
         check_separate(target.path(), &home::inputs(&grid, runner.store))?;
         if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
-            not_over_a_later_one(file, submission, &target, &grid)?;
+            check_not_newer(file, submission, &target, &grid)?;
         }
-        let finished = || self.finished(artifact, &grid, &gated, &target, runner);
+        let finished = || self.up_to_date_check(artifact, &grid, &gated, &target, runner);
         if let Some(done) = finished().and_then(|(check, _)| check.cached_answer::<Done>(&target.folders())) {
             return Ok(done.again(artifact, &grid, &target));
         }
@@ -322,7 +323,7 @@ impl Call<'_> {
         }
         let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
         if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
-            finished.keep(&target.folders(), &Done::new(&made, warnings));
+            finished.store_answer(&target.folders(), &Done::new(&made, warnings));
         }
         if let Some(view) = made.table.as_ref().filter(|_| !self.is_quiet()) {
             println!("{}", screen(view, out::width()));
@@ -347,7 +348,7 @@ impl Call<'_> {
     /// Returns the up-to-date check for an artifact, and warnings about its inputs. Returns `None` if a gate must be
     /// checked, or if an option forces the artifact to be processed again. These options are `--record`, `--stored`,
     /// `--events`, `--frozen`, `--retime` and `--store-limit`.
-    fn finished<'a>(
+    fn up_to_date_check<'a>(
         &self,
         artifact: &Artifact,
         grid: &Grid,
@@ -364,7 +365,7 @@ impl Call<'_> {
         let described = contents(store, [&artifact.file])?;
         let gated = matches!(gated, Gated::Yes(_));
         let inputs = json!([described, grid.resolved().ok()?, target.description(), gated, out::width()]);
-        let finished = UpToDateCheck::of_plan(
+        let finished = UpToDateCheck::from_plan(
             store,
             &format!("{} in {}", artifact.name, target.path().display()),
             &plan,

@@ -80,7 +80,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     let clock = Instant::now();
     let mut grid = arguments.grid_args.grid()?;
     arguments.grid_args.threads.start()?;
-    let store = if arguments.stored { arguments.grid_args.look()? } else { arguments.grid_args.store()? };
+    let store = if arguments.stored { arguments.grid_args.open_read_only()? } else { arguments.grid_args.store()? };
     let submission = arguments.grid_args.submission()?;
     match &submission {
         Some(submission) => submission.check(&store)?,
@@ -143,15 +143,15 @@ fn checked_target(
     check_separate(target.path(), &home::inputs(grid, store))?;
     target.check(&artifact::run_files(grid, shape))?;
     if let Some(submission) = submission {
-        work::not_over_a_later_one(arguments.grid_args.file(), submission, &target, grid)?;
+        work::check_not_newer(arguments.grid_args.file(), submission, &target, grid)?;
     }
     Ok(target)
 }
 
 /// Warns about cells without results and returns the exit code.
 fn exit_code(outcome: &GridOutcome, count: usize) -> u8 {
-    let failed = outcome.failed();
-    let unmade = outcome.unmade();
+    let failed = outcome.failed_count();
+    let unmade = outcome.incomplete_count();
     let all = cells(count);
     if unmade > 0 {
         eprintln!("{unmade} of {all} incomplete; run without --stored to compute them");

@@ -12,7 +12,7 @@ use super::answer::done::{HubInput, Score, Scored};
 use super::answer::{self, Answer};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
-use super::named_entries::{SharedEntries, absolute, backbone, fetchable, is_file, with_entries};
+use super::named_entries::{SharedEntries, absolute, backbone, is_file, with_entries, with_fetch_hint};
 use super::out::columns;
 use super::{fetch, progress, stop, work};
 use crate::artifact;
@@ -124,7 +124,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.store(Some(model).filter(|model| model.is_dir()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     if arguments.fetch {
-        let needs = Grid::needs_of_text(&text(arguments, LENGTH)?, Path::new(FILE))?;
+        let needs = Grid::needs_from_text(&text(arguments, LENGTH)?, Path::new(FILE))?;
         fetch::fetch_missing(&[needs], &store, false, &stop)?;
     }
     let mut grid = grid(arguments)?;
@@ -158,7 +158,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         model: arguments.model.clone(),
         engine: engines.join(", "),
         scores: scores.scores.iter().map(answered_score).collect(),
-        hub: of_the_hub(&grid),
+        hub: hub_inputs(&grid),
         lm_eval: file,
     };
     answer::show(scored, Answer::Score, |answer| {
@@ -188,7 +188,7 @@ fn write_sealed(output: &OutputFile<'_>, mut results: Value) -> Result<()> {
 }
 
 /// Returns the inputs of the grid that have a source on the hub, even if a local copy is used.
-fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
+fn hub_inputs(grid: &Grid) -> Vec<HubInput> {
     let backbones = grid.backbones.iter().map(|(name, backbone)| (name, &backbone.hub));
     let corpora = grid.corpora.iter().map(|(name, corpus)| (name, &corpus.hub));
     let tasks = grid.task_data().map(|(name, task)| (name, &task.hub));
@@ -223,11 +223,11 @@ fn grid(arguments: &Arguments) -> Result<Grid> {
 }
 
 fn load_grid(arguments: &Arguments, length: usize) -> Result<Grid> {
-    Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(fetchable).map_err(in_options)
+    Grid::from_text(&text(arguments, length)?, Path::new(FILE)).map_err(with_fetch_hint).map_err(without_location)
 }
 
 /// Removes the location in the generated grid from an error, because the user did not write that grid.
-fn in_options(error: Error) -> Error {
+fn without_location(error: Error) -> Error {
     let line = format!("{FILE}:");
     let Some(position) = error.parts().place.clone().filter(|position| position.contains(&line)) else { return error };
     let others: Vec<&str> = position.split(", ").filter(|part| !part.starts_with(&line)).collect();
@@ -253,7 +253,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
             defined = true;
             continue;
         }
-        let (entries, uses) = shared.tasks_of(std::slice::from_ref(given), arguments.bos, arguments.limit)?;
+        let (entries, uses) = shared.task_entries(std::slice::from_ref(given), arguments.bos, arguments.limit)?;
         tasks.extend(entries);
         used.extend(uses);
     }
@@ -275,7 +275,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
         }
     }
     let (corpora, read) =
-        shared.texts_of("--perplexity", &arguments.perplexity, length, &arguments.rule, arguments.windows)?;
+        shared.text_entries("--perplexity", &arguments.perplexity, length, &arguments.rule, arguments.windows)?;
     let mut grid = json!({"name": "score", "backbone": [name], "evaluate": {}});
     with_entries(&mut grid, backbone, tasks, corpora);
     for (key, list) in [("tasks", used), ("perplexity", read)].into_iter().filter(|(_, list)| !list.is_empty()) {

@@ -24,7 +24,7 @@ use crate::export::{self, Exporter, Form};
 use crate::files::output::{OutputFolder, check_separate};
 use crate::grid::{self, Grid, RacesEntry, Search};
 use crate::pipeline::exec::{self, DistinctNotes, GridOutcome};
-use crate::quantity::{Gigabytes, counted};
+use crate::quantity::{Gigabytes, pluralize};
 use crate::results::{StoredResults, put};
 use crate::search::{Found, SearchEnv, mean_latency, search, split_searches};
 
@@ -119,7 +119,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Loads the grid of a search from a file, or builds it from the options.
 fn search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
     if grid::is_yaml(Path::new(&arguments.search_args.model)) {
-        return of_file(arguments);
+        return load_grid(arguments);
     }
     if arguments.fetch {
         fetch::fetch_missing(&[arguments.search_args.needs()?], runner.store, false, runner.stop)?;
@@ -143,7 +143,7 @@ fn write_files(target: &OutputFolder, found: &[Found]) -> Result<Vec<PathBuf>> {
 }
 
 /// Loads a search from a grid file. Rejects options for values that the file defines.
-fn of_file(arguments: &Arguments) -> Result<Grid> {
+fn load_grid(arguments: &Arguments) -> Result<Grid> {
     let SearchArgs { budget, tasks, texts, calibration, criteria, recoveries, .. } = &arguments.search_args;
     let lists = [budget, tasks, texts, calibration, criteria, recoveries];
     let names = ["--budget", "--tasks", "--texts", "--calibration", "--criteria", "--recoveries"];
@@ -171,7 +171,7 @@ fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>
 
 /// Exports the winner of a search. The model card includes the search results.
 fn export_winner(grid: &Grid, found: &Found, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
-    let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
+    let form = Form { dtype: None, shard: Gigabytes::from_bytes(5_000_000_000).bytes() };
     let evidence = Some(found.markdown().replacen("## ", "### ", 1));
     let Runner { store, settings, reporter, stop, .. } = *runner;
     let exporter = Exporter { store, settings, form, reporter, stop, evidence };
@@ -270,7 +270,7 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
         search_results.notes().iter().for_each(|note| println!("{note}"));
     }
     let folder = display_path(target.path());
-    let outcome = recorded.clone().unwrap_or_else(|| format!("wrote {} to {folder}", counted(files.len(), "file")));
+    let outcome = recorded.clone().unwrap_or_else(|| format!("wrote {} to {folder}", pluralize(files.len(), "file")));
     note!("{}: {outcome}", artifact.name);
     Ok(MadeArtifact {
         name: artifact.name.clone(),

@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
-use super::named_entries::{SharedEntries, backbone, fetchable, with_entries};
+use super::named_entries::{SharedEntries, backbone, with_entries, with_fetch_hint};
 use super::out::plain;
 use crate::corpus::Rule;
 use crate::criterion::{self, Criterion, Depth, DepthUnit, PruneSpec};
@@ -126,7 +126,7 @@ impl SearchArgs {
     pub(super) fn needs(&self) -> Result<InputList> {
         let bounds = self.bounds()?;
         let depths: Vec<Depth> = self.units(&bounds)?.into_iter().map(|unit| Depth { count: 1, unit }).collect();
-        Grid::needs_of_text(&self.text(&bounds, &depths, LENGTH)?, Path::new(FILE))
+        Grid::needs_from_text(&self.text(&bounds, &depths, LENGTH)?, Path::new(FILE))
     }
 
     /// Builds the grid. Resolves names and derives the depths from the budget.
@@ -140,7 +140,7 @@ impl SearchArgs {
         let (name, entry) = backbone(&self.model)?;
         let probe =
             json!({"name": "search", "backbones": entry, "backbone": [name], "evaluate": {"latency": self.prompt}});
-        let dense = Grid::of_text(&probe.to_string(), Path::new(FILE)).map_err(fetchable)?;
+        let dense = Grid::from_text(&probe.to_string(), Path::new(FILE)).map_err(with_fetch_hint)?;
         let folder = dense.backbones.values().next().map(|backbone| backbone.path.clone()).unwrap_or_default();
         let config = Config::read_with_attachments(&folder)?;
         let budget = self
@@ -149,7 +149,7 @@ impl SearchArgs {
         // Report missing inputs before anything is measured.
         let units = self.units(&bounds)?;
         let any: Vec<Depth> = units.iter().map(|&unit| Depth { count: 1, unit }).collect();
-        Grid::of_text(&self.text(&bounds, &any, 2)?, Path::new(FILE)).map_err(fetchable)?;
+        Grid::from_text(&self.text(&bounds, &any, 2)?, Path::new(FILE)).map_err(with_fetch_hint)?;
         let depths = match budget.layers.as_slice() {
             [] => {
                 let time = if budget.latency.is_some() { time(&dense)? } else { None };
@@ -170,7 +170,7 @@ impl SearchArgs {
             Some(most) if self.length.is_none() => length.min(most),
             _ => length,
         };
-        Grid::of_text(&self.text(&bounds, &depths, length)?, Path::new(FILE)).map_err(fetchable)
+        Grid::from_text(&self.text(&bounds, &depths, length)?, Path::new(FILE)).map_err(with_fetch_hint)
     }
 
     /// Converts the bounds given by `--budget` into the `budget` entry of a grid.
@@ -226,17 +226,17 @@ impl SearchArgs {
     fn text(&self, bounds: &Map<String, Value>, depths: &[Depth], length: usize) -> Result<String> {
         let (name, entry) = backbone(&self.model)?;
         let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
-        let (tasks, used) = shared.tasks_of(&self.tasks, Bos::default(), None)?;
-        let (mut corpora, read) = shared.texts_of("--texts", &self.texts, length, &self.rule, None)?;
+        let (tasks, used) = shared.task_entries(&self.tasks, Bos::default(), None)?;
+        let (mut corpora, read) = shared.text_entries("--texts", &self.texts, length, &self.rule, None)?;
         let requested = match self.calibration.as_slice() {
             [] => vec![CALIBRATION.to_owned()],
             requested => requested.to_vec(),
         };
         let mut calibrations = Vec::new();
         for given in &requested {
-            let (text, size) = sized(given, length)?;
+            let (text, size) = parse_sized_text(given, length)?;
             let (entries, used) = shared
-                .texts_of("--calibration", std::slice::from_ref(&text), length, &self.rule, None)
+                .text_entries("--calibration", std::slice::from_ref(&text), length, &self.rule, None)
                 .map_err(|error| {
                     if self.calibration.is_empty() {
                         error.hint("add a calibration text: --calibration train.txt")
@@ -369,7 +369,7 @@ struct Axes {
 }
 
 /// Parses `TEXT:SEQUENCESxTOKENS@SEED`. Everything after the text is optional.
-fn sized(given: &str, length: usize) -> Result<(String, [usize; 3])> {
+fn parse_sized_text(given: &str, length: usize) -> Result<(String, [usize; 3])> {
     let usual = [SEQUENCES, length, 0];
     let Some((text, size)) = given.rsplit_once(':').filter(|_| !Path::new(given).exists()) else {
         return Ok((given.to_owned(), usual));

@@ -16,7 +16,7 @@ use crate::cluster::{self, JobEnd, Queue, Submission};
 use crate::error::{Error, Result};
 use crate::pipeline::exec::{FailureView, Overview, PlanView, RunState, RunView, WorkerView};
 use crate::pipeline::plan::OutlineProgress;
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -30,7 +30,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let store = arguments.store.look()?;
+    let store = arguments.store.open_read_only()?;
     answer::show(StatusAnswer::new(&store), Answer::Status, |answer| text(answer, arguments.all))
 }
 
@@ -70,11 +70,11 @@ fn shared_plan_text(plan: &PlanView, all: bool) -> String {
     let done = jobs.iter().filter(|job| job.stored == job.artifacts).count();
     let mut lines = vec![
         format!("{} ({}{profile}){engine}, shared by workers, plan {}", plan.grid, plan.file.display(), plan.id),
-        format!("  {complete} of {cells} cells complete, {done} of {} done", counted(jobs.len(), "job")),
+        format!("  {complete} of {cells} cells complete, {done} of {} done", pluralize(jobs.len(), "job")),
     ];
     let running = jobs.iter().filter(|job| all || (job.stored < job.artifacts && job.stored > 0));
     lines.extend(running.map(|job| {
-        let artifacts = counted(job.artifacts, "artifact");
+        let artifacts = pluralize(job.artifacts, "artifact");
         format!("  {}: {} of {artifacts} stored", job.label, job.stored)
     }));
     let past = [(plan.ended, "ended"), (plan.interrupted, "interrupted"), (plan.died, "died")];
@@ -87,7 +87,7 @@ fn shared_plan_text(plan: &PlanView, all: bool) -> String {
         }
         _ => String::new(),
     };
-    lines.push(format!("  {} running{past}{speed}", counted(plan.workers.len(), "worker")));
+    lines.push(format!("  {} running{past}{speed}", pluralize(plan.workers.len(), "worker")));
     const SHOWN: usize = 20;
     let most = if all { plan.workers.len() } else { SHOWN };
     lines.extend(plan.workers.iter().take(most).map(|worker| format!("    {}", worker_text(worker))));
@@ -195,7 +195,7 @@ pub(super) struct CancelArguments {
 }
 
 pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
-    let store = arguments.store.look()?;
+    let store = arguments.store.open_read_only()?;
     let mut chosen = Submission::all(&store);
     for name in &arguments.which {
         if !chosen
@@ -214,7 +214,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
     chosen.retain(|submission| {
         all || [&submission.id, &submission.plan, &submission.name].iter().any(|name| arguments.which.contains(name))
     });
-    let queue = Queue::ask().map_err(|reason| {
+    let queue = Queue::query().map_err(|reason| {
         Error::missing("the scheduler does not report its queue, so no job was cancelled")
             .found(reason)
             .hint("try again later")

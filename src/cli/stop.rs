@@ -68,10 +68,10 @@ impl Signals {
             // Register the conditional shutdown before the handler that sets the flag. The first signal then finds the
             // flag unset and does not shut the worker down.
             flag::register_conditional_shutdown(signal, again, Arc::clone(&flag))
-                .map_err(|error| unwatchable(&error))?;
-            flag::register(signal, flag).map_err(|error| unwatchable(&error))?;
+                .map_err(|error| signal_error(&error))?;
+            flag::register(signal, flag).map_err(|error| signal_error(&error))?;
             if signal != SIGUSR1 {
-                flag::register(signal, Arc::clone(&signals.any)).map_err(|error| unwatchable(&error))?;
+                flag::register(signal, Arc::clone(&signals.any)).map_err(|error| signal_error(&error))?;
             }
         }
         let Self { any, usr1, kept } = &signals;
@@ -95,7 +95,7 @@ impl Signals {
     }
 
     /// Returns whether the scheduler has announced the time limit with USR1.
-    pub(super) fn usr1(&self) -> bool {
+    pub(super) fn is_near_time_limit(&self) -> bool {
         self.usr1.load(Relaxed)
     }
 
@@ -104,7 +104,7 @@ impl Signals {
     }
 }
 
-fn unwatchable(error: &std::io::Error) -> Error {
+fn signal_error(error: &std::io::Error) -> Error {
     Error::job("cannot watch for signals").found(error.to_string())
 }
 

@@ -10,10 +10,11 @@ use super::answer::done::Submitted;
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::out::{bytes, cells, flops, seconds};
-use super::work::GivenWork;
+use super::work::RequestedWork;
 use super::{home, progress};
 use crate::cluster::{
-    self, ArtifactCall, Binary, JobEnd, JobScript, Queue, SHORTEST, SlurmProfile, Submission, SubmittedJobs, time_limit,
+    self, ArtifactCall, Binary, JobEnd, JobScript, MIN_TIME_LIMIT, Queue, SlurmProfile, Submission, SubmittedJobs,
+    time_limit,
 };
 use crate::error::{Error, Result};
 use crate::files;
@@ -23,7 +24,7 @@ use crate::pipeline::exec::{self, RunSettings, TargetMachine};
 use crate::pipeline::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
 use crate::pipeline::stage::{self, Cost};
 use crate::quantity::Gigabytes;
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 use ghostlab_store::{LeaseResult, ScratchStore, Store};
 
 #[derive(Subcommand)]
@@ -73,10 +74,10 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     cluster::check_options(&arguments.sbatch)?;
     arguments.grid_args.threads.start()?;
     // A dry run must not change the store, so it writes tokens to a temporary directory.
-    let store = if arguments.dry_run { arguments.grid_args.look()? } else { arguments.grid_args.store()? };
+    let store = if arguments.dry_run { arguments.grid_args.open_read_only()? } else { arguments.grid_args.store()? };
     let shadow = if arguments.dry_run { Some(ScratchStore::new(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, ScratchStore::store);
-    let work = GivenWork::new(&arguments.grid_args, arguments.no_gate, tried)?;
+    let work = RequestedWork::new(&arguments.grid_args, arguments.no_gate, tried)?;
     let engine = resolve_auto(arguments.grid_args.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
     let (submission, answer, device_memory) = prepare(&work, settings, tried)?;
@@ -114,7 +115,7 @@ struct SubmitCall<'a> {
     arguments: &'a Arguments,
     profile: SlurmProfile,
     store: &'a Store,
-    work: &'a GivenWork,
+    work: &'a RequestedWork,
     settings: RunSettings,
     submission: Submission,
     /// Folder in the store that holds the submission.
@@ -161,21 +162,21 @@ impl SubmitCall<'_> {
         {
             let mut jobs = Vec::new();
             if let Some(array) = without_report {
-                let report = self.hand_over(SubmittedJobs::REPORT, &script.report_options(&array)?, &path)?;
+                let report = self.submit_job(SubmittedJobs::REPORT, &script.report_options(&array)?, &path)?;
                 lines.push(format!("submitted the missing report as job {report}"));
                 jobs.push(report);
             }
             return show(Submitted { jobs, ..answer }, &lines.join("\n"));
         }
-        submission.keep(store)?;
+        submission.write(store)?;
         submission.put_script(store, &text)?;
-        let array = self.hand_over(SubmittedJobs::ARRAY, &script.array_options()?, &path)?;
-        let report = self.hand_over(SubmittedJobs::REPORT, &script.report_options(&array)?, &path)?;
+        let array = self.submit_job(SubmittedJobs::ARRAY, &script.array_options()?, &path)?;
+        let report = self.submit_job(SubmittedJobs::REPORT, &script.report_options(&array)?, &path)?;
         let workers = script.workers;
         let message = format!(
             "submitted {}: {} as job {array}, the report as job {report}\nscript and logs: {}",
             submission.id,
-            counted(workers, "worker"),
+            pluralize(workers, "worker"),
             folder.display()
         );
         let code = show(Submitted { workers, jobs: vec![array, report], script: Some(text), ..answer }, &message)?;
@@ -184,8 +185,8 @@ impl SubmitCall<'_> {
     }
 
     /// Submits the script at `path` with `sbatch` and returns the job number.
-    fn hand_over(&self, what: &str, options: &[String], path: &str) -> Result<String> {
-        self.submission.hand_over(self.store, what, || cluster::sbatch(options, path))
+    fn submit_job(&self, what: &str, options: &[String], path: &str) -> Result<String> {
+        self.submission.submit(self.store, what, || cluster::sbatch(options, path))
     }
 
     fn worker_command(&self, program: &str, cpus: usize, memory: u64) -> Result<Vec<String>> {
@@ -228,12 +229,12 @@ impl SubmitCall<'_> {
 
 /// Warns if the time limit of the jobs is too short for a worker.
 fn warn_about_time_limit(script: &JobScript<'_>) {
-    if let Some(limit) = time_limit(&script.options).filter(|&limit| limit < SHORTEST) {
+    if let Some(limit) = time_limit(&script.options).filter(|&limit| limit < MIN_TIME_LIMIT) {
         eprintln!(
             "warning: the time limit of {} is too short: a worker stops two minutes before its limit and is requeued; \
              use {} or more",
             seconds(limit.as_secs_f64()),
-            seconds(SHORTEST.as_secs_f64()),
+            seconds(MIN_TIME_LIMIT.as_secs_f64()),
         );
     }
 }
@@ -247,7 +248,7 @@ fn show(answer: Submitted, message: &str) -> Result<ExitCode> {
 ///
 /// Returns the submission, the output to print (still without jobs), and the required GPU memory in bytes. The memory
 /// estimates assume that a worker holds all weights of the largest backbone.
-fn prepare(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
+fn prepare(work: &RequestedWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
     let mut gate_plan: Option<Plan<'_>> = None;
@@ -260,12 +261,12 @@ fn prepare(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Su
     let exec::Preflight { state, estimate } =
         exec::preflight(&plan, &settings, TargetMachine::Remote, store, &*reporter, &stop)?;
     let most = settings.memory.unwrap_or(u64::MAX);
-    let of_device = plan
+    let device_bytes = plan
         .backbones
         .iter()
         .map(|backbone| backbone.engine.weight_bytes(&backbone.config) + batch_bytes(&plan, backbone, &state, most));
-    let device_memory = of_device.max().unwrap_or(0);
-    let complete = plan.variants().filter(|(_, variant)| state.complete_elsewhere(variant)).count();
+    let device_memory = device_bytes.max().unwrap_or(0);
+    let complete = plan.variants().filter(|(_, variant)| state.is_complete_elsewhere(variant)).count();
     let outline = Outline::new(&plan, &state)?;
     let artifact = work.artifact.as_ref().map(|artifact| ArtifactCall {
         file: files::absolute(&artifact.file),
@@ -273,10 +274,10 @@ fn prepare(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Su
         gated: matches!(work.gated, crate::artifact::Gated::Yes(_)),
     });
     let name = work.artifact.as_ref().map_or(&work.grid.name, |artifact| &artifact.name).clone();
-    let id = (outline.keep(store), plan.engines());
+    let id = (outline.save(store), plan.engines());
     let inputs: Vec<&Inputs> = gate_plan.iter().map(|plan| &plan.inputs).chain([&plan.inputs]).collect();
     let grids = (&work.grid, work.gate());
-    let binary = Binary::this(store)?;
+    let binary = Binary::current(store)?;
     let submission = Submission::freeze(&name, artifact, &work.overrides, grids, &inputs, id, binary)?;
     let Estimate { cost: Cost { left, disk, .. }, memory, .. } = estimate;
     let answer = Submitted {
@@ -299,10 +300,10 @@ fn prepare(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Su
 fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
     let before: Vec<Submission> =
         Submission::all(store).into_iter().filter(|earlier| earlier.plan == submission.plan).collect();
-    if !before.iter().any(|submission| submission.jobs(store).any()) {
+    if !before.iter().any(|submission| submission.jobs(store).may_have_jobs()) {
         return Ok(None);
     }
-    let queue = Queue::ask().map_err(|reason| {
+    let queue = Queue::query().map_err(|reason| {
         Error::missing("cannot determine whether jobs of an earlier submission of this plan are queued")
             .found(reason)
             .hint("try again later, or use --again to submit anyway")
@@ -394,9 +395,9 @@ fn sbatch_options(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String])
 /// execution, and otherwise the original program.
 fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     if dry_run {
-        return Ok(binary.frozen_at(store));
+        return Ok(binary.frozen_path(store));
     }
-    let copy = binary.frozen(store)?;
+    let copy = binary.freeze(store)?;
     let runs = std::process::Command::new(&copy).arg("--version").stdout(Stdio::null()).status();
     if runs.as_ref().is_ok_and(ExitStatus::success) {
         return Ok(copy);

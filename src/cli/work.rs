@@ -16,21 +16,21 @@ use crate::results::{By, Provenance, RunDescription};
 use ghostlab_store::Store;
 
 /// Grid to run. If it belongs to an artifact, also holds the artifact and the dense grid for its gate.
-pub(super) struct GivenWork {
+pub(super) struct RequestedWork {
     pub(super) artifact: Option<Artifact>,
     pub(super) grid: Grid,
     pub(super) gated: Gated,
     pub(super) overrides: Vec<String>,
 }
 
-impl GivenWork {
+impl RequestedWork {
     /// Loads a grid file, an artifact by its file or name, or a submission file.
     ///
     /// # Errors
     /// Fails if the grid is invalid, or if a submission was created by another program or with other inputs.
     pub(super) fn new(grid_args: &GridArgs, no_gate: bool, store: &Store) -> Result<Self> {
         if let Some(submission) = grid_args.submission()? {
-            return Self::frozen(&submission, store);
+            return Self::from_submission(&submission, store);
         }
         let Some(artifact) = Artifact::read(grid_args.file())?.filter(|artifact| artifact.description.list.is_none())
         else {
@@ -39,14 +39,14 @@ impl GivenWork {
             artifact::check_pins(&mut grid, &hash(store))?;
             return Ok(Self { artifact: None, grid, gated: Gated::No, overrides });
         };
-        Self::of_artifact(artifact, grid_args.profile.as_deref(), &grid_args.overrides, no_gate, store)
+        Self::from_artifact(artifact, grid_args.profile.as_deref(), &grid_args.overrides, no_gate, store)
     }
 
     /// Loads the grid of an artifact and the grid with the dense backbones for its gate.
     ///
     /// # Errors
     /// Fails if the grid is invalid, or if a model differs from the paper's model with the same name.
-    pub(super) fn of_artifact(
+    pub(super) fn from_artifact(
         artifact: Artifact,
         profile: Option<&str>,
         overrides: &[String],
@@ -71,7 +71,7 @@ impl GivenWork {
     ///
     /// # Errors
     /// Fails if the submission was created by another program or with other inputs.
-    pub(super) fn frozen(submission: &Submission, store: &Store) -> Result<Self> {
+    pub(super) fn from_submission(submission: &Submission, store: &Store) -> Result<Self> {
         submission.check(store)?;
         let (grid, gate) = submission.grids()?;
         let overrides = submission.overrides.clone();
@@ -95,12 +95,12 @@ impl GivenWork {
 /// # Errors
 /// Fails if a submission was created by another program or with other inputs, or if hashing fails. Also fails if a
 /// model differs from the paper's model with the same name.
-pub(super) fn check(grid_args: &GridArgs, grids: &mut [Grid], of_artifact: bool, store: &Store) -> Result<()> {
+pub(super) fn check(grid_args: &GridArgs, grids: &mut [Grid], is_artifact: bool, store: &Store) -> Result<()> {
     if let Some(submission) = grid_args.submission()? {
         return submission.check(store);
     }
     let hash = hash(store);
-    grids.iter_mut().filter(|_| of_artifact).try_for_each(|grid| artifact::identify(grid, &hash))
+    grids.iter_mut().filter(|_| is_artifact).try_for_each(|grid| artifact::identify(grid, &hash))
 }
 
 /// Returns the results directory that `run` uses for a grid file or frozen grid.
@@ -116,7 +116,7 @@ pub(super) fn run_folder(
     let results = home::default_directory(results, "results", Some(grid_args.file()));
     let overrides = submission.map_or(&grid_args.overrides, |submission| &submission.overrides);
     let is_artifact = submission.is_none() && Artifact::read(grid_args.file())?.is_some();
-    let overrides = effective(overrides, grid, || grid_args.plain())?;
+    let overrides = effective_overrides(overrides, grid, || grid_args.plain())?;
     let description =
         RunDescription::new(grid, &grid.name, By::Run, is_artifact, overrides, grid_args.engine.request())?;
     Ok(ResultsFolder::new(&results, description))
@@ -133,7 +133,7 @@ pub(super) fn artifact_folder(
     engine: EngineRequest,
     results: &Path,
 ) -> Result<ResultsFolder> {
-    let overrides = effective(overrides, grid, || artifact.grid(grid.profile.as_deref(), &[]))?;
+    let overrides = effective_overrides(overrides, grid, || artifact.grid(grid.profile.as_deref(), &[]))?;
     let description = RunDescription::new(grid, &artifact.name, By::Reproduce, true, overrides, engine)?;
     Ok(ResultsFolder::new(results, description))
 }
@@ -144,16 +144,11 @@ pub(super) fn differs(target: &ResultsFolder) -> Vec<String> {
 }
 
 /// Returns an error if a submission would replace the results of a later run that used other settings or inputs.
-pub(super) fn not_over_a_later_one(
-    file: &Path,
-    submission: &Submission,
-    target: &ResultsFolder,
-    grid: &Grid,
-) -> Result<()> {
+pub(super) fn check_not_newer(file: &Path, submission: &Submission, target: &ResultsFolder, grid: &Grid) -> Result<()> {
     if modified_time(&target.path().join(Provenance::FILE)) <= modified_time(file) {
         return Ok(());
     }
-    let differs = target.holds_another(grid, submission.inputs())?;
+    let differs = target.differences_from(grid, submission.inputs())?;
     if differs.is_empty() {
         return Ok(());
     }
@@ -175,7 +170,11 @@ fn modified_time(path: &Path) -> Option<std::time::SystemTime> {
 ///
 /// # Errors
 /// Fails if a path in the grid is not UTF-8.
-fn effective<'a>(overrides: &'a [String], grid: &Grid, plain: impl FnOnce() -> Result<Grid>) -> Result<&'a [String]> {
+fn effective_overrides<'a>(
+    overrides: &'a [String],
+    grid: &Grid,
+    plain: impl FnOnce() -> Result<Grid>,
+) -> Result<&'a [String]> {
     // If there are no overrides, do not load the file, because it may not be a grid.
     let same = match (!overrides.is_empty()).then(plain) {
         Some(Ok(plain)) => plain.resolved()? == grid.resolved()?,
@@ -187,13 +186,13 @@ fn effective<'a>(overrides: &'a [String], grid: &Grid, plain: impl FnOnce() -> R
 /// Runs a command. If `file` is a submission, records how its job ended.
 pub(super) fn with_job_end(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> Result<ExitCode> {
     let result = done();
-    if let Some(file) = file.filter(|file| Submission::is_one(file)) {
+    if let Some(file) = file.filter(|file| Submission::is_submission(file)) {
         let bad = match &result {
             Ok(0 | AGAIN) => None,
             Ok(code) => Some((*code, "some cells have no result (see the table)".to_owned())),
             Err(error) => Some((error.exit_code(), error.one_line())),
         };
-        JobEnd::note(file, bad);
+        JobEnd::record(file, bad);
     }
     result.map(ExitCode::from)
 }
@@ -202,7 +201,7 @@ pub(super) fn with_job_end(file: Option<&Path>, done: impl FnOnce() -> Result<u8
 ///
 /// # Errors
 /// Fails if a grid is invalid, a name is unknown, or a path is not a grid.
-pub(super) fn of_target(
+pub(super) fn inputs_of_target(
     target: &str,
     profile: Option<&str>,
     overrides: &[String],
@@ -225,7 +224,7 @@ pub(super) fn of_target(
     }
     let all = artifact::all(&experiments()?)?;
     let names = [target.to_owned()];
-    let (chosen, _) = artifact::of_profile(artifact::select(&all, &names)?, &names, profile);
+    let (chosen, _) = artifact::partition_by_profile(artifact::select(&all, &names)?, &names, profile);
     let needs = chosen.into_iter().map(|artifact| artifact.needs(profile, overrides));
     Ok(needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }

@@ -10,7 +10,7 @@ use super::answer::done::{WorkEnd, WorkerEnd};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::out::{cells, seconds};
-use super::work::{GivenWork, with_job_end};
+use super::work::{RequestedWork, with_job_end};
 use super::{progress, stop};
 use crate::artifact::{self};
 use crate::cluster;
@@ -44,7 +44,7 @@ pub(super) struct Arguments {
 }
 
 /// Runner for the jobs that this worker takes from a grid.
-struct WorkedGrid<'a> {
+struct WorkerGrid<'a> {
     store: &'a Store,
     settings: RunSettings,
     worker_limits: WorkerLimits,
@@ -54,7 +54,7 @@ struct WorkedGrid<'a> {
     left: Cell<bool>,
 }
 
-impl WorkedGrid<'_> {
+impl WorkerGrid<'_> {
     fn work(&self, settings: RunSettings, grid: &Grid) -> Result<WorkerOutcome> {
         let recorder = Recorder::for_worker(grid, self.store, self.reporter)?;
         let worked = exec::work(grid, settings, self.worker_limits, self.store, &recorder, &self.stop.any);
@@ -96,10 +96,10 @@ fn run_worker(arguments: &Arguments) -> Result<u8> {
         Err(error) if error.kind() == ErrorKind::Interrupted => {
             note!("stopped after {spent}; finished work is stored and leases are released");
             describe_end(arguments, &clock, WorkEnd::Stopped, [None; 3])?;
-            if signals.usr1() && !signals.was_kept() {
+            if signals.is_near_time_limit() && !signals.was_kept() {
                 note!("nothing was stored: the time limit is too short for the first batch; use a longer time limit");
             }
-            if arguments.slurm && signals.usr1() {
+            if arguments.slurm && signals.is_near_time_limit() {
                 match cluster::scontrol_requeue() {
                     Ok(()) => note!("requeued by Slurm"),
                     Err(reason) => eprintln!("cannot requeue the job: {reason}"),
@@ -124,12 +124,12 @@ fn describe_end(
 /// Runs the worker and reports the result. The store is closed at the end, which releases the worker's leases.
 fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome> {
     let store = arguments.grid_args.store()?;
-    let work = GivenWork::new(&arguments.grid_args, arguments.no_gate, &store)?;
+    let work = RequestedWork::new(&arguments.grid_args, arguments.no_gate, &store)?;
     let reporter = progress::reporter(arguments.events);
     let reporter = stop::WatchedReporter { inner: &*reporter, signals };
     let worker_limits =
         WorkerLimits { retries: arguments.limits.retries, idle_exit: arguments.idle_exit.map(Duration::from_secs) };
-    let part = WorkedGrid {
+    let part = WorkerGrid {
         store: &store,
         settings: arguments.limits.settings(arguments.grid_args.engine.request()),
         worker_limits,
@@ -156,8 +156,8 @@ fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome>
 
 /// Runs this worker's share of each round of the searches. All workers read the same scores, so they agree on the next
 /// round.
-fn work_on_search(part: &WorkedGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
-    let WorkedGrid { store, settings, reporter, stop, .. } = *part;
+fn work_on_search(part: &WorkerGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
+    let WorkerGrid { store, settings, reporter, stop, .. } = *part;
     let env = SearchEnv { store, settings, reporter, stop: &stop.any, run: &|grid| part.run_gate(grid), times: false };
     let mut cells = 0;
     for one in split_searches(grid) {

@@ -9,9 +9,9 @@ mod queue;
 mod script;
 mod submission;
 
-pub use options::{SHORTEST, check_options, time_limit};
+pub use options::{MIN_TIME_LIMIT, check_options, time_limit};
 pub use profile::{GpuType, SlurmProfile};
-pub use queue::{JobEnd, NotTaken, Queue, QueuedJob, cancel, sbatch, scontrol_requeue};
+pub use queue::{JobEnd, Queue, QueuedJob, SubmitError, cancel, sbatch, scontrol_requeue};
 pub use script::{JobScript, line, plain};
 pub use submission::{ArtifactCall, Submission, SubmittedJobs};
 
@@ -30,30 +30,30 @@ use ghostlab_store::{Shared, Store};
 
 /// Minimum age at which a frozen copy may be removed. The period covers requeued jobs and the time between freezing the
 /// program and submitting the jobs.
-const QUIET: Duration = Duration::from_secs(24 * 3600);
+const MIN_IDLE_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Returns the frozen copies that no job can run anymore. Any submission that uses such a copy belongs to this user,
 /// has no queued or running jobs, and has been idle for a day. All copies are kept if a submission is unreadable. If
 /// the scheduler does not respond, copies with submitted jobs are kept.
-pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
+pub fn unused_programs(store: &Store) -> Vec<FrozenProgram> {
     let mut quiet: Vec<FrozenProgram> =
-        FrozenProgram::all(store).into_iter().filter(|program| program.age() >= QUIET).collect();
+        FrozenProgram::all(store).into_iter().filter(|program| program.age() >= MIN_IDLE_TIME).collect();
     if quiet.is_empty() {
         return quiet;
     }
-    let Some(submissions) = Submission::every(store) else { return Vec::new() };
+    let Some(submissions) = Submission::all_if_readable(store) else { return Vec::new() };
     let named: BTreeSet<&str> = submissions.iter().map(|submission| submission.binary.sha256.as_str()).collect();
     let asks = quiet.iter().any(|program| named.contains(program.sha256.as_str()));
-    let queue = if asks { Queue::ask().ok() } else { None };
+    let queue = if asks { Queue::query().ok() } else { None };
     quiet.retain(|program| {
         submissions.iter().filter(|submission| submission.binary.sha256 == program.sha256).all(|submission| {
             let folder = submission.folder(store);
-            let gone = match (submission.jobs(store).any(), &queue) {
+            let gone = match (submission.jobs(store).may_have_jobs(), &queue) {
                 (false, _) => true,
                 (true, Some(queue)) => queue.jobs_with_comment(&submission.comment()).next().is_none(),
                 (true, None) => false,
             };
-            gone && is_mine(&folder) && idle_time(&folder) >= QUIET
+            gone && is_mine(&folder) && idle_time(&folder) >= MIN_IDLE_TIME
         })
     });
     quiet
@@ -62,7 +62,7 @@ pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
 /// Returns the time since the last write in the directory of a submission.
 fn idle_time(folder: &Path) -> Duration {
     let all = entries_of(folder).flat_map(|path| entries_of(&path).collect::<Vec<_>>().into_iter().chain([path]));
-    all.map(|path| since(&path)).min().unwrap_or_default()
+    all.map(|path| time_since_modified(&path)).min().unwrap_or_default()
 }
 
 fn entries_of(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -114,7 +114,7 @@ impl FrozenProgram {
 
     /// Returns the time since the copy was created or last used for a submission.
     pub fn age(&self) -> Duration {
-        since(&self.path).min(self.path.parent().map_or(Duration::ZERO, since))
+        time_since_modified(&self.path).min(self.path.parent().map_or(Duration::ZERO, time_since_modified))
     }
 
     pub fn remove(&self) -> Result<()> {
@@ -131,7 +131,7 @@ impl FrozenProgram {
 }
 
 /// Returns the time since a path was last modified, or zero if unknown.
-fn since(path: &Path) -> Duration {
+fn time_since_modified(path: &Path) -> Duration {
     let written = path.symlink_metadata().and_then(|data| data.modified());
     written.ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
 }
@@ -145,7 +145,7 @@ pub struct Binary {
 }
 
 impl Binary {
-    pub fn this(store: &Store) -> Result<Self> {
+    pub fn current(store: &Store) -> Result<Self> {
         let found = std::env::current_exe();
         let path = found.map_err(|error| Error::io("find", Path::new("/proc/self/exe"), &error))?;
         let sha256 = store.input(&path)?.sha256().to_owned();
@@ -153,7 +153,7 @@ impl Binary {
     }
 
     /// Returns the path of the frozen copy in a store.
-    pub fn frozen_at(&self, store: &Store) -> PathBuf {
+    pub fn frozen_path(&self, store: &Store) -> PathBuf {
         store.programs().join(&self.sha256).join(NAME)
     }
 
@@ -161,8 +161,8 @@ impl Binary {
     ///
     /// # Errors
     /// Fails if the store is not writable or the program has just changed.
-    pub fn frozen(&self, store: &Store) -> Result<PathBuf> {
-        let path = self.frozen_at(store);
+    pub fn freeze(&self, store: &Store) -> Result<PathBuf> {
+        let path = self.frozen_path(store);
         let folder = path.parent().unwrap_or(&path);
         // Refresh the modification time so that no other process removes the copy before its submission is written.
         // This fails if another user owns the directory. Ignore the error, because the submission is written moments
@@ -174,7 +174,7 @@ impl Binary {
         store.make_folder(folder)?;
         write_atomically(&path, |file| {
             io::copy(&mut regular::open(&self.path)?, file).map_err(|error| Error::io("write", &path, &error))?;
-            executable(file).map_err(|error| Error::io("write", &path, &error))
+            make_executable(file).map_err(|error| Error::io("write", &path, &error))
         })?;
         Shared::as_its_folder(&path);
         let (found, _) = sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
@@ -192,13 +192,13 @@ impl Binary {
 
 /// Makes a file executable for every user who may read it.
 #[cfg(unix)]
-fn executable(file: &File) -> io::Result<()> {
+fn make_executable(file: &File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let mode = file.metadata()?.permissions().mode();
     file.set_permissions(fs::Permissions::from_mode(mode | (mode & 0o444) >> 2))
 }
 
 #[cfg(not(unix))]
-fn executable(_: &File) -> io::Result<()> {
+fn make_executable(_: &File) -> io::Result<()> {
     Ok(())
 }

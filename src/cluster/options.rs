@@ -10,7 +10,7 @@ const AGAIN: &str = "ghostlab requeues workers two minutes before their time lim
 const ONE: &str = "a worker runs as one process on one machine";
 
 /// Options that only ghostlab may set. Each has a long name, an optional short name, and a hint for the error message.
-const OWN: [(&str, Option<char>, &str); 20] = [
+const RESERVED_OPTIONS: [(&str, Option<char>, &str); 20] = [
     ("array", Some('a'), "use --workers and --at-a-time instead"),
     ("comment", None, "ghostlab uses it to identify jobs"),
     ("cpus-per-task", Some('c'), "set `cpus` in the profile file, or use --threads"),
@@ -50,13 +50,13 @@ pub fn check_options(words: &[String]) -> Result<()> {
             Some("") => return refused(word, "remove `--`: sbatch would read the next argument as a script"),
             Some(long) => {
                 let name = long.split('=').next().unwrap_or_default();
-                OWN.iter().find(|(long, ..)| long.starts_with(name))
+                RESERVED_OPTIONS.iter().find(|(long, ..)| long.starts_with(name))
             }
             None => {
                 let letters = word.strip_prefix('-').unwrap_or_default();
                 let flags = letters.chars().take_while(|&letter| FLAGS.contains(letter)).count();
                 let mut given = letters.chars().take(flags + 1);
-                given.find_map(|letter| OWN.iter().find(|(_, long, _)| *long == Some(letter)))
+                given.find_map(|letter| RESERVED_OPTIONS.iter().find(|(_, long, _)| *long == Some(letter)))
             }
         };
         if let Some((name, _, hint)) = reserved {
@@ -90,7 +90,7 @@ pub(super) fn words(entry: &str) -> Result<Vec<String>> {
 
 /// Minimum time limit for a job. It covers the time between the warning and the limit (`--signal=B:USR1@120`), loading
 /// a backbone, and computing a few batches.
-pub const SHORTEST: Duration = Duration::from_secs(300);
+pub const MIN_TIME_LIMIT: Duration = Duration::from_secs(300);
 
 /// Returns the time limit set by sbatch options, or `None` if there is none. If there are several, the last one
 /// applies.

@@ -73,7 +73,7 @@ impl SlurmProfile {
             }
         }
         for name in &profile.export {
-            not_secret(name).map_err(|error| error.at(path.display().to_string()))?;
+            check_not_secret(name).map_err(|error| error.at(path.display().to_string()))?;
         }
         for entry in &profile.options {
             let at = format!("{}, line {}", path.display(), entry.referenced.line());
@@ -111,7 +111,7 @@ impl SlurmProfile {
 ///
 /// # Errors
 /// Fails if the name suggests a secret, or if the entry contains a value.
-fn not_secret(name: &str) -> Result<()> {
+fn check_not_secret(name: &str) -> Result<()> {
     let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let upper = name.to_uppercase();
     let secret = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY"].iter().any(|word| upper.contains(word));

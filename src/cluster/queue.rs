@@ -22,7 +22,7 @@ use ghostlab_store::Shared;
 /// Timeout for commands that query Slurm.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout for commands that submit, cancel or requeue jobs.
-const WORKING: Duration = Duration::from_secs(60);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Job as listed by the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -54,14 +54,14 @@ impl Queue {
     ///
     /// # Errors
     /// Fails with the error from squeue if neither command succeeds.
-    pub fn ask() -> Result<Self, String> {
-        let answered = answer("squeue", &["--me", "--noheader", "-o", FORMAT], QUERY_TIMEOUT);
+    pub fn query() -> Result<Self, String> {
+        let answered = run_with_timeout("squeue", &["--me", "--noheader", "-o", FORMAT], QUERY_TIMEOUT);
         match answered {
             Ok(text) => Ok(Self { told_by: "squeue", jobs: text.lines().filter_map(parsed).collect() }),
             Err(reason) => {
                 let format = "JobID,JobName,State,Reason,Comment";
                 let arguments = ["-X", "-n", "-P", "-S", "now-30days", "-o", format];
-                let text = answer("sacct", &arguments, QUERY_TIMEOUT).map_err(|_| reason)?;
+                let text = run_with_timeout("sacct", &arguments, QUERY_TIMEOUT).map_err(|_| reason)?;
                 let jobs = text.lines().filter_map(parsed).filter(|job| !is_final_state(&job.state)).collect();
                 Ok(Self { told_by: "sacct", jobs })
             }
@@ -88,7 +88,7 @@ fn parsed(line: &str) -> Option<QueuedJob> {
 }
 
 /// Error returned if sbatch does not accept a submission.
-pub struct NotTaken {
+pub struct SubmitError {
     pub error: Error,
     /// Whether sbatch could not be started. If so, nothing was queued.
     pub absent: bool,
@@ -98,22 +98,22 @@ pub struct NotTaken {
 ///
 /// # Errors
 /// Fails with the message from sbatch if it rejects the job.
-pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
+pub fn sbatch(options: &[String], script: &str) -> Result<String, SubmitError> {
     let mut arguments = vec!["--parsable"];
     arguments.extend(options.iter().map(String::as_str));
     arguments.push(script);
-    let text = stdout_of("sbatch", &arguments, WORKING).map_err(|SilentCommand { reason, absent }| NotTaken {
-        absent,
-        error: Error::missing("sbatch rejected the job")
-            .at(script)
-            .found(reason)
-            .hint("print the script with `ghostlab submit slurm … --dry-run`, or start workers by hand without Slurm"),
-    })?;
+    let text =
+        stdout_of("sbatch", &arguments, COMMAND_TIMEOUT).map_err(|SilentCommand { reason, absent }| SubmitError {
+            absent,
+            error: Error::missing("sbatch rejected the job").at(script).found(reason).hint(
+                "print the script with `ghostlab submit slurm … --dry-run`, or start workers by hand without Slurm",
+            ),
+        })?;
     // sbatch prints `NUMBER` or `NUMBER;CLUSTER`.
     let number = text.trim().split(';').next().unwrap_or_default().to_owned();
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
         let error = Error::missing("sbatch did not print a job number").found(text.trim().to_owned());
-        return Err(NotTaken { error, absent: false });
+        return Err(SubmitError { error, absent: false });
     }
     Ok(number)
 }
@@ -124,7 +124,7 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
 /// Fails with the message from scancel if it fails.
 pub fn cancel(numbers: &[String]) -> Result<()> {
     let arguments: Vec<&str> = numbers.iter().map(String::as_str).collect();
-    answer("scancel", &arguments, WORKING).map(drop).map_err(|reason| {
+    run_with_timeout("scancel", &arguments, COMMAND_TIMEOUT).map(drop).map_err(|reason| {
         Error::missing("scancel failed").found(reason).hint("run `squeue --me` to see the remaining jobs")
     })
 }
@@ -136,7 +136,7 @@ pub fn cancel(numbers: &[String]) -> Result<()> {
 /// Fails if scontrol fails or this process does not run in a Slurm job.
 pub fn scontrol_requeue() -> Result<(), String> {
     let job = machine::scheduler_job().ok_or("SLURM_JOB_ID is not set")?;
-    answer("scontrol", &["requeue", &job], WORKING).map(drop)
+    run_with_timeout("scontrol", &["requeue", &job], COMMAND_TIMEOUT).map(drop)
 }
 
 struct SilentCommand {
@@ -146,7 +146,7 @@ struct SilentCommand {
 }
 
 /// Runs a command with a timeout and returns its stdout.
-fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
+fn run_with_timeout(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
     stdout_of(program, arguments, within).map_err(|silent| silent.reason)
 }
 
@@ -196,7 +196,7 @@ pub struct JobEnd {
     /// Reason why the job ended.
     pub reason: String,
     /// Path of the log file.
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     #[schemars(with = "String")]
     pub log: PathBuf,
     /// Host name.
@@ -212,7 +212,7 @@ impl JobEnd {
 
     /// Records how the job that runs this process ended. The record is stored next to the submission file. If the job
     /// succeeded, any earlier record is removed. Does nothing outside a scheduler job.
-    pub fn note(submission: &Path, bad: Option<(u8, String)>) {
+    pub fn record(submission: &Path, bad: Option<(u8, String)>) {
         let (Some(job), Some(folder)) = (machine::scheduler_job(), submission.parent()) else { return };
         let path = folder.join(Self::FOLDER).join(format!("{job}.json"));
         let noted = match bad {
@@ -266,10 +266,12 @@ mod tests {
     #[test]
     fn a_command_that_hangs_is_not_waited_for() {
         let began = std::time::Instant::now();
-        let reason = answer("sleep", &["60"], Duration::from_millis(200)).unwrap_err();
+        let reason = run_with_timeout("sleep", &["60"], Duration::from_millis(200)).unwrap_err();
         assert!(reason.contains("did not answer") && began.elapsed() < Duration::from_secs(20), "{reason}");
-        assert!(answer("ghostlab-no-such-program", &[], QUERY_TIMEOUT).unwrap_err().contains("no-such-program"));
-        assert_eq!(answer("echo", &["a"], WORKING).unwrap(), "a\n");
-        assert!(answer("false", &[], WORKING).unwrap_err().contains("exit status"));
+        assert!(
+            run_with_timeout("ghostlab-no-such-program", &[], QUERY_TIMEOUT).unwrap_err().contains("no-such-program")
+        );
+        assert_eq!(run_with_timeout("echo", &["a"], COMMAND_TIMEOUT).unwrap(), "a\n");
+        assert!(run_with_timeout("false", &[], COMMAND_TIMEOUT).unwrap_err().contains("exit status"));
     }
 }

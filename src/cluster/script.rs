@@ -115,7 +115,7 @@ impl JobScript<'_> {
     fn output(&self, name: &str) -> Result<String> {
         let folder = plain(&self.logs)?;
         if folder.contains('\\') {
-            return Err(unnamed(&self.logs).expected("a path without `\\`, which Slurm interprets"));
+            return Err(path_error(&self.logs).expected("a path without `\\`, which Slurm interprets"));
         }
         Ok(format!("--output={}/{name}", folder.replace('%', "%%")))
     }
@@ -127,10 +127,10 @@ impl JobScript<'_> {
 /// Fails if the path is not UTF-8 or contains control characters.
 pub fn plain(path: &Path) -> Result<String> {
     let text = path.to_str().filter(|text| !text.chars().any(char::is_control));
-    text.map(str::to_owned).ok_or_else(|| unnamed(path).expected("a UTF-8 path on one line"))
+    text.map(str::to_owned).ok_or_else(|| path_error(path).expected("a UTF-8 path on one line"))
 }
 
-fn unnamed(path: &Path) -> Error {
+fn path_error(path: &Path) -> Error {
     Error::bad_input("the path cannot be passed to the scheduler")
         .at(path.display().to_string())
         .hint("choose other folders with --store and --results")

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Binary;
-use super::queue::{JobEnd, NotTaken, Queue};
+use super::queue::{JobEnd, Queue, SubmitError};
 use crate::error::{Error, Result};
 use crate::files::{regular, sha256};
 use crate::grid::Grid;
@@ -67,7 +67,7 @@ impl SubmittedJobs {
     pub const REPORT: &str = "report";
 
     /// Returns whether the scheduler may have any jobs of the submission.
-    pub fn any(&self) -> bool {
+    pub fn may_have_jobs(&self) -> bool {
         self.handing.is_some() || !self.jobs.is_empty()
     }
 
@@ -76,12 +76,12 @@ impl SubmittedJobs {
     }
 }
 
-fn no_json(error: &serde_json::Error) -> Error {
+fn json_error(error: &serde_json::Error) -> Error {
     Error::job("cannot write the submission as JSON").found(error)
 }
 
 fn pretty(what: &impl Serialize) -> Result<String> {
-    serde_json::to_string_pretty(what).map_err(|error| no_json(&error))
+    serde_json::to_string_pretty(what).map_err(|error| json_error(&error))
 }
 
 const FORMAT: u64 = 1;
@@ -123,7 +123,7 @@ impl Submission {
             binary,
             engine,
         };
-        let text = serde_json::to_string(&submission).map_err(|error| no_json(&error))?;
+        let text = serde_json::to_string(&submission).map_err(|error| json_error(&error))?;
         submission.id = sha256::of_bytes(text)[..12].to_owned();
         Ok(submission)
     }
@@ -149,7 +149,7 @@ impl Submission {
         format!("ghostlab:{}:{}", self.plan, self.id)
     }
 
-    pub fn keep(&self, store: &Store) -> Result<PathBuf> {
+    pub fn write(&self, store: &Store) -> Result<PathBuf> {
         let folder = self.folder(store);
         for folder in [folder.join(JobEnd::LOGS), folder.join(JobEnd::FOLDER)] {
             store.make_folder(&folder)?;
@@ -173,7 +173,7 @@ impl Submission {
     }
 
     /// Reads all submissions in a store. Returns `None` if one of them is unreadable.
-    pub(super) fn every(store: &Store) -> Option<Vec<Self>> {
+    pub(super) fn all_if_readable(store: &Store) -> Option<Vec<Self>> {
         Self::read_each(store).map(Result::ok).collect()
     }
 
@@ -201,7 +201,7 @@ impl Submission {
         serde_json::from_value(value).map_err(|error| damaged_record(file, error.to_string()))
     }
 
-    pub fn is_one(path: &Path) -> bool {
+    pub fn is_submission(path: &Path) -> bool {
         path.file_name().is_some_and(|name| name == Self::FILE)
     }
 
@@ -210,7 +210,7 @@ impl Submission {
     /// # Errors
     /// Fails if this program does not support the frozen format.
     pub fn grids(&self) -> Result<(Grid, Option<Grid>)> {
-        Ok((thawed_path(&self.grid)?, self.gate.as_ref().map(thawed_path).transpose()?))
+        Ok((thaw_grid(&self.grid)?, self.gate.as_ref().map(thaw_grid).transpose()?))
     }
 
     /// Checks that the program and the inputs are still the ones that were submitted.
@@ -218,7 +218,7 @@ impl Submission {
     /// # Errors
     /// Fails if one of them changed, because a table would then mix results from two versions.
     pub fn check(&self, store: &Store) -> Result<()> {
-        let this = Binary::this(store)?;
+        let this = Binary::current(store)?;
         if this.sha256 != self.binary.sha256 {
             return Err(Error::bad_input("this program differs from the one that submitted the grid")
                 .at(this.path.display().to_string())
@@ -249,26 +249,26 @@ impl Submission {
     ///
     /// # Errors
     /// Fails if the store is not writable or the scheduler rejects the job.
-    pub fn hand_over(
+    pub fn submit(
         &self,
         store: &Store,
         what: &str,
-        hand: impl FnOnce() -> Result<String, NotTaken>,
+        hand: impl FnOnce() -> Result<String, SubmitError>,
     ) -> Result<String> {
         let mut jobs = self.jobs(store);
         jobs.handing = Some(what.to_owned());
-        self.note(store, &jobs)?;
-        let number = hand().map_err(|NotTaken { error, absent }| {
+        self.write_jobs(store, &jobs)?;
+        let number = hand().map_err(|SubmitError { error, absent }| {
             if absent {
                 jobs.handing = None;
-                self.note(store, &jobs).ok();
+                self.write_jobs(store, &jobs).ok();
             }
             error
         })?;
         fault::fault_point("handed-over");
         jobs.handing = None;
         jobs.jobs.push((what.to_owned(), number.clone()));
-        self.note(store, &jobs).map(|()| number)
+        self.write_jobs(store, &jobs).map(|()| number)
     }
 
     /// Records the jobs of this submission that the scheduler lists but that are not recorded yet. Returns all recorded
@@ -282,13 +282,13 @@ impl Submission {
             };
             if !jobs.has(number) {
                 jobs.jobs.push((what.to_owned(), number.to_owned()));
-                self.note(store, &jobs)?;
+                self.write_jobs(store, &jobs)?;
             }
         }
         Ok(jobs)
     }
 
-    fn note(&self, store: &Store, jobs: &SubmittedJobs) -> Result<()> {
+    fn write_jobs(&self, store: &Store, jobs: &SubmittedJobs) -> Result<()> {
         store.put_file(&self.folder(store).join(Self::JOBS), pretty(jobs)?.as_bytes())
     }
 }
@@ -301,6 +301,6 @@ fn damaged_record(file: &Path, found: String) -> Error {
     Error::bad_input("cannot read the submission").at(file.display().to_string()).found(found)
 }
 
-fn thawed_path(frozen: &Value) -> Result<Grid> {
-    Grid::thawed(frozen)
+fn thaw_grid(frozen: &Value) -> Result<Grid> {
+    Grid::from_frozen(frozen)
 }

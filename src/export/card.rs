@@ -6,7 +6,7 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
 use super::{Exporter, MadeCell};
-use crate::checkpoint::{Attached, Layout, fits_gguf};
+use crate::checkpoint::{AttachedOperator, Layout, fits_gguf};
 use crate::criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
@@ -156,7 +156,7 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
         notes: describe_quantization(&backbone.config).into_iter().chain(result.notes()).chain(shortage).collect(),
         numbers,
         evidence: evidence.clone(),
-        evaluated: grid.evaluate.scores(),
+        evaluated: grid.evaluate.has_scores(),
         program: machine::program(),
     }
 }
@@ -222,8 +222,8 @@ fn without(layout: &Layout) -> Vec<String> {
     listed.collect()
 }
 
-fn describe_operator(attached: &Attached) -> String {
-    let Attached { layer, place, operator } = attached;
+fn describe_operator(attached: &AttachedOperator) -> String {
+    let AttachedOperator { layer, place, operator } = attached;
     let position = match place {
         BranchPlace::Before => format!("on the input of layer {layer}"),
         BranchPlace::After => format!("on the output of layer {layer}, the last layer"),

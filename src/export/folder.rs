@@ -55,7 +55,7 @@ pub struct Form {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Exported {
     /// Output folder or GGUF file.
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     #[schemars(with = "String")]
     pub folder: PathBuf,
     /// Size of the weights in bytes.
@@ -112,16 +112,16 @@ pub(super) fn write(
 ) -> Result<Exported> {
     let bytes = made.layout.bytes();
     let draft = output.stage()?;
-    enough_room(draft.path(), bytes + RESERVED_BYTES)?;
+    check_disk_space(draft.path(), bytes + RESERVED_BYTES)?;
     fill(draft.path(), made, card, form, stop)?;
     fault::fault_point("place");
     draft.publish()?;
     let parameters = made.layout.parameters();
-    let needs_code = made.layout.needs_code();
+    let needs_code = made.layout.needs_modeling_file();
     Ok(Exported { folder: output.path().to_owned(), bytes, parameters, needs_code })
 }
 
-pub(super) fn enough_room(folder: &Path, wanted: u64) -> Result<()> {
+pub(super) fn check_disk_space(folder: &Path, wanted: u64) -> Result<()> {
     let Some(free) = disk::free(folder).filter(|free| *free < wanted) else { return Ok(()) };
     let [wanted, free] = distinct_sizes(wanted, free);
     Err(Error::missing("not enough disk space for the model")
@@ -155,8 +155,8 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
     if is_gguf(source) {
         put(draft, "tokenizer.json", &corpus::description(&parts::tokenizer(source), config.vocab)?)?;
     }
-    tokenizer_config(draft, source, layout.needs_code())?;
-    if layout.needs_code() {
+    tokenizer_config(draft, source, layout.needs_modeling_file())?;
+    if layout.needs_modeling_file() {
         put(draft, MODELING, checkpoint::modeling(config.architecture).as_bytes())?;
     }
     put(draft, "README.md", card.as_bytes())?;

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use candle_core::quantized::gguf_file::Value as Entry;
-use folder::{enough_room, object, read_config};
+use folder::{check_disk_space, object, read_config};
 use serde_json::Value;
 
 use crate::checkpoint::{GgufMetadata, GgufType, Layout, fits_deci, fits_deci_step, fits_gguf};
@@ -65,15 +65,16 @@ impl Exporter<'_> {
         let numbers = self.numbers(grid, &grid.cells[cell])?;
         self.with_cell(grid, cell, &mut |made| {
             let card = card::card(self, grid, &made, numbers.clone())?;
-            made.inputs
-                .guarded(&[&made.backbone.folder], || folder::write(&output, &made, &card, &self.form, self.stop))
+            made.inputs.read_unchanged(&[&made.backbone.folder], || {
+                folder::write(&output, &made, &card, &self.form, self.stop)
+            })
         })
     }
 
     /// Computes the missing parts of a cell and passes the complete cell to `then`.
     fn with_cell<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(MadeCell<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
-        let export_grid = made_of(grid, cell);
+        let export_grid = single_cell_grid(grid, cell);
         let Self { store, settings, reporter, stop, .. } = self;
         let outcome = exec::run(&export_grid, *settings, store, *reporter, stop)?;
         let result = outcome.cells.first().ok_or_else(|| Error::job("no result for the cell").at(cell.to_string()))?;
@@ -96,13 +97,13 @@ impl Exporter<'_> {
             scored_cell == cell || (scored_cell.is_dense() && scored_cell.backbone == cell.backbone)
         });
         scored.evaluate.latency.clear();
-        if !scored.evaluate.scores() {
+        if !scored.evaluate.has_scores() {
             return Ok(None);
         }
-        narrow(&mut scored, cell);
+        keep_backbone(&mut scored, cell);
         let plan = Plan::new(&scored, self.store, self.settings.engine, self.settings.batch_tokens)?;
         let outcome = GridOutcome::read(&plan, self.store, &BTreeMap::new())?;
-        let complete = outcome.failed() + outcome.unmade() == 0;
+        let complete = outcome.failed_count() + outcome.incomplete_count() == 0;
         let profile = grid.profile.as_deref().unwrap_or_default();
         Ok(complete.then(|| markdown(&long(&collect(&scored, &outcome, &[]), profile, Vec::new()))))
     }
@@ -119,12 +120,12 @@ struct MadeCell<'a> {
 
 /// Builds a grid that contains only this cell and no evaluations. Running it computes only what the checkpoint
 /// contains.
-fn made_of(grid: &Grid, cell: &Cell) -> Grid {
+fn single_cell_grid(grid: &Grid, cell: &Cell) -> Grid {
     let mut export_grid = grid.clone();
     export_grid.cells = vec![cell.clone()];
     export_grid.evaluate = Evaluate::default();
     export_grid.tasks.clear();
-    narrow(&mut export_grid, cell);
+    keep_backbone(&mut export_grid, cell);
     export_grid
         .corpora
         .retain(|name, _| cell.calibration.as_ref().is_some_and(|calibration| calibration.corpus == *name));
@@ -132,7 +133,7 @@ fn made_of(grid: &Grid, cell: &Cell) -> Grid {
 }
 
 /// Removes the other backbones from a grid so that their files do not have to be read.
-fn narrow(grid: &mut Grid, cell: &Cell) {
+fn keep_backbone(grid: &mut Grid, cell: &Cell) {
     grid.backbones.retain(|name, _| *name == cell.backbone);
 }
 
@@ -180,8 +181,8 @@ impl Exporter<'_> {
             let text = GgufMetadata { name: result.cell.to_string(), entries };
             let bytes = layout.gguf_bytes(config, numbers)?;
             let parameters = layout.parameters();
-            enough_room(path.parent().unwrap_or(Path::new(".")), bytes)?;
-            inputs.guarded(&[&backbone.folder], || {
+            check_disk_space(path.parent().unwrap_or(Path::new(".")), bytes)?;
+            inputs.read_unchanged(&[&backbone.folder], || {
                 write_atomically(path, |file| {
                     let mut out = BufWriter::new(file);
                     layout

@@ -77,7 +77,7 @@ pub struct TableEntry {
     /// Table in the paper whose order of methods is compared with the order for each seed.
     pub order_of: Option<String>,
     /// Number of decimals shown for every number.
-    #[serde(default = "two")]
+    #[serde(default = "default_decimals")]
     pub decimals: usize,
     /// Layout of the LaTeX output, where it differs from the other outputs.
     #[serde(default)]
@@ -113,7 +113,7 @@ pub enum Highlight {
     None,
 }
 
-fn two() -> usize {
+fn default_decimals() -> usize {
     2
 }
 
@@ -266,30 +266,30 @@ impl Description {
         let parts = [self.table.is_some(), has_figure, self.list.is_some(), self.races.is_some()];
         let parts = parts.into_iter().filter(|part| *part).count();
         if parts != 1 {
-            return wrong(
+            return reject(
                 "the artifact needs exactly one kind",
                 "one of the keys `table`, `figure`, `list` and `races`",
             );
         }
         if self.list.is_none() && !has_grid {
-            return wrong("the artifact has no cells", "the keys of a grid next to `artifact`");
+            return reject("the artifact has no cells", "the keys of a grid next to `artifact`");
         }
         if pareto.is_some_and(|figure| figure.metrics.is_empty()) {
-            return wrong("a Pareto figure has no panel", "`metrics` with an entry");
+            return reject("a Pareto figure has no panel", "`metrics` with an entry");
         }
         if let (Some(figure), Some(table)) = (pareto, &self.table)
             && let Some(other) = figure.metrics.iter().find(|metric| !table.metrics.contains(metric))
         {
-            return wrong(&format!("the figure next to a table draws `{other}`"), "metrics of the table");
+            return reject(&format!("the figure next to a table draws `{other}`"), "metrics of the table");
         }
         if self.table.as_ref().is_some_and(|table| table.metrics.is_empty() || table.rows.is_empty()) {
-            return wrong("the table is empty", "at least one entry in `rows` and in `metrics`");
+            return reject("the table is empty", "at least one entry in `rows` and in `metrics`");
         }
         Ok(())
     }
 }
 
-fn wrong(what: &str, expected: &str) -> Result<()> {
+fn reject(what: &str, expected: &str) -> Result<()> {
     Err(Error::bad_input(what).expected(expected))
 }
 

@@ -305,7 +305,7 @@ pub(super) fn built<M: MethodAxis + ?Sized>(
     entries: &[MethodEntry],
 ) -> Result<Vec<Positioned<Method<M>>>> {
     let written = methods::<M>(at, entries)?;
-    validate::each_once(&at.key(M::KEY), &written)?;
+    validate::check_values(&at.key(M::KEY), &written)?;
     let mut methods: Vec<Positioned<Method<M>>> = Vec::new();
     for Positioned { value: method, position } in &written {
         let value = Method::new(&method.name, &method.options).map_err(|error| {
@@ -352,7 +352,7 @@ fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Re
         options.push((key, values));
     }
     let lengths: Vec<usize> = options.iter().map(|(_, values)| values.len()).collect();
-    validate::few_enough(&lengths, &at.position())?;
+    validate::check_cell_count(&lengths, &at.position())?;
     let lists = options.iter().filter(|(_, values)| values.iter().any(|(_, position)| position.is_some())).count();
     Ok(combinations(&lengths)
         .into_iter()

@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, HashSet};
 use std::iter;
 
 use super::cell::{CUT_AXES, Calibration, Cell, Method, MethodEntry, built};
-use super::definitions::{Backbone, Rounded};
+use super::definitions::{Backbone, RoundedWeights};
 use super::depth::{Depth, DepthEntry, depths};
-use super::impossible::{impossible, without_impossible};
 use super::name;
 use super::node::{At, Positioned, YamlPosition};
 use super::one_or_many::Many;
 use super::pattern::CellPattern;
 use super::schema::CalibrationEntry;
 use super::search::Search;
+use super::unprunable::{find_unprunable, remove_unprunable};
 use super::validate::{self, combinations};
 use super::weights::Weights;
 use crate::criterion::{self, Criterion};
@@ -63,7 +63,7 @@ impl Axes {
     }
 
     /// Fills in missing axes from `grid`.
-    pub(super) fn or_axes_of(self, grid: &Self) -> Self {
+    pub(super) fn inherit_from(self, grid: &Self) -> Self {
         Self {
             backbone: self.backbone.or_else(|| grid.backbone.clone()),
             criterion: self.criterion.or_else(|| grid.criterion.clone()),
@@ -75,17 +75,21 @@ impl Axes {
     }
 
     /// Replaces each backbone with one backbone per weight type. Does nothing if `weights` is empty.
-    fn round(&mut self, weights: &[Positioned<Weights>], backbones: &mut BTreeMap<String, Backbone>) -> Result<()> {
+    fn expand_weights(
+        &mut self,
+        weights: &[Positioned<Weights>],
+        backbones: &mut BTreeMap<String, Backbone>,
+    ) -> Result<()> {
         let Some(names) = self.backbone.take_if(|_| !weights.is_empty()) else { return Ok(()) };
         let all = names.iter().flat_map(|name| weights.iter().map(move |weight| (name, weight)));
         let all =
-            all.map(|(name, weights)| add_rounded_backbone(name, weights.value, backbones)).collect::<Result<_>>()?;
+            all.map(|(name, weights)| add_quantized_backbone(name, weights.value, backbones)).collect::<Result<_>>()?;
         self.backbone = Some(all);
         Ok(())
     }
 
     /// Returns the keys of the pruning axes that are present, and the keys of those that are missing.
-    pub(super) fn of_cuts(&self) -> (Vec<&'static str>, Vec<&'static str>) {
+    pub(super) fn cut_axis_keys(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         let Self { criterion, depth, recovery, calibration, .. } = self;
         let written = [criterion.is_some(), depth.is_some(), recovery.is_some(), calibration.is_some()];
         let mut present = Vec::new();
@@ -102,14 +106,14 @@ impl Axes {
 }
 
 /// Registers a backbone with rounded weights and returns its name.
-fn add_rounded_backbone(
+fn add_quantized_backbone(
     name: &Positioned<String>,
     weights: Weights,
     backbones: &mut BTreeMap<String, Backbone>,
 ) -> Result<Positioned<String>> {
     let Some((to, calibrated)) = weights.rounding() else { return Ok(name.clone()) };
     let full_name = format!("{}@{weights}", name.value);
-    let rounding = Rounded { backbone: name.value.clone(), to, calibrated };
+    let rounding = RoundedWeights { backbone: name.value.clone(), to, calibrated };
     let made = Backbone { weights: Some(rounding), ..backbones[&name.value].clone() };
     if backbones.insert(full_name.clone(), made.clone()).is_some_and(|known| known != made) {
         return Err(Error::bad_input("two backbones have the same name")
@@ -131,7 +135,7 @@ fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Calibration
         all.extend(calibrations);
         corpora.extend(named);
     }
-    validate::each_once(at, &all)?;
+    validate::check_values(at, &all)?;
     Ok((all, corpora))
 }
 
@@ -148,11 +152,11 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
         .explicit_values()
         .map(|values| validate::counts(&at.key("operator_sequences"), values, 1, what))
         .transpose()?;
-    let seeds = optional(at, seeds);
-    let operators = optional(at, operators);
+    let seeds = optional_values(at, seeds);
+    let operators = optional_values(at, operators);
 
     let sizes = [corpora.len(), sequences.len(), lengths.len(), seeds.len(), operators.len()];
-    validate::few_enough(&sizes, &at.position())?;
+    validate::check_cell_count(&sizes, &at.position())?;
     let lists = sizes.iter().filter(|&&size| size > 1).count();
     let mut calibrations = Vec::new();
     for combination in combinations(&sizes) {
@@ -174,7 +178,7 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
                 .found(format!("{} × {}", value.sequences, value.length)));
         }
         if value.operator_sequences > value.sequences {
-            return Err(too_many_for_the_operator(&value, &operator.position, lists > 0));
+            return Err(operator_sequences_error(&value, &operator.position, lists > 0));
         }
         let places = [&corpus.position, &count.position, &length.position, &seed.position, &operator.position];
         let listed = places.into_iter().zip(sizes).find(|(_, size)| lists == 1 && *size > 1);
@@ -185,7 +189,7 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
 }
 
 /// Returns the values of a key, or a single `None` if the key is missing.
-pub(super) fn optional<T>(at: &At<'_>, values: Option<Vec<Positioned<T>>>) -> Vec<Positioned<Option<T>>> {
+pub(super) fn optional_values<T>(at: &At<'_>, values: Option<Vec<Positioned<T>>>) -> Vec<Positioned<Option<T>>> {
     match values {
         Some(values) => {
             values.into_iter().map(|value| Positioned { value: Some(value.value), position: value.position }).collect()
@@ -194,12 +198,12 @@ pub(super) fn optional<T>(at: &At<'_>, values: Option<Vec<Positioned<T>>>) -> Ve
     }
 }
 
-fn too_many_for_the_operator(calibration: &Calibration, position: &YamlPosition, of_lists: bool) -> Error {
+fn operator_sequences_error(calibration: &Calibration, position: &YamlPosition, is_expanded: bool) -> Error {
     let Calibration { sequences, operator_sequences, .. } = calibration;
     let error = Error::bad_input("`operator_sequences` exceeds `sequences`")
         .at(position.to_string())
         .expected(format!("at most {sequences}, the entry's `sequences`"));
-    if !of_lists {
+    if !is_expanded {
         return error.found(operator_sequences.to_string()).hint("remove `operator_sequences` to use all sequences");
     }
     error
@@ -234,21 +238,21 @@ impl GridAxes {
     /// that cannot be pruned are left out and recorded in `search`.
     ///
     /// # Errors
-    /// Fails like [`cells`] and [`without_impossible`]. Without a search, also fails if a cell cannot be pruned or
-    /// repaired.
+    /// Fails like [`expand_cells`] and [`remove_unprunable`]. Without a search, also fails if a cell cannot be pruned
+    /// or repaired.
     pub(super) fn into_cells(
         mut self,
         search: Option<&mut Search>,
         backbones: &mut BTreeMap<String, Backbone>,
     ) -> Result<Vec<Cell>> {
         for axes in iter::once(&mut self.product).chain(&mut self.includes) {
-            axes.round(&self.weights, backbones)?;
+            axes.expand_weights(&self.weights, backbones)?;
         }
-        let mut cells = cells(&self.product, &self.includes, &self.excludes, backbones)?;
+        let mut cells = expand_cells(&self.product, &self.includes, &self.excludes, backbones)?;
         match search {
-            Some(search) => cells = without_impossible(cells, backbones, search)?,
+            Some(search) => cells = remove_unprunable(cells, backbones, search)?,
             None => {
-                if let Some(first) = impossible(&cells, backbones).into_iter().next() {
+                if let Some(first) = find_unprunable(&cells, backbones).into_iter().next() {
                     return Err(first.into_error());
                 }
             }
@@ -265,14 +269,14 @@ impl GridAxes {
 /// # Errors
 /// Fails if there are no cells or too many, if a pattern matches no cell, or if a depth removes all layers of a
 /// backbone. Depths of excluded cells are not checked.
-fn cells(
+fn expand_cells(
     axes: &Axes,
     includes: &[Axes],
     excludes: &[CellPattern],
     backbones: &BTreeMap<String, Backbone>,
 ) -> Result<Vec<Positioned<Cell>>> {
     for axes in iter::once(axes).chain(includes) {
-        axes.few_enough()?;
+        axes.check_cell_count()?;
     }
     let product = axes.product(backbones);
     let dense: Vec<Positioned<Cell>> = axes
@@ -285,12 +289,12 @@ fn cells(
     let all: Vec<(&Cell, usize)> = all.map(|cell| (cell, layer_count(backbones, cell))).collect();
     excludes.iter().try_for_each(|pattern| pattern.check(&all))?;
 
-    let stays = |cell: &Cell| !excludes.iter().any(|pattern| pattern.matches(cell, layer_count(backbones, cell)));
+    let is_kept = |cell: &Cell| !excludes.iter().any(|pattern| pattern.matches(cell, layer_count(backbones, cell)));
     let added: Vec<PrunedCell> = includes.iter().flat_map(|axes| axes.product(backbones)).collect();
-    let kept = product.iter().filter(|candidate| stays(&candidate.cell)).chain(&added).collect::<Vec<_>>();
+    let kept = product.iter().filter(|candidate| is_kept(&candidate.cell)).chain(&added).collect::<Vec<_>>();
     let named = dense
         .iter()
-        .filter(|backbone| stays(&backbone.value))
+        .filter(|backbone| is_kept(&backbone.value))
         .map(|backbone| (&backbone.value.backbone, &backbone.position));
     let named = named.chain(kept.iter().map(|candidate| (&candidate.cell.backbone, &candidate.position)));
 
@@ -301,13 +305,13 @@ fn cells(
         cells.push(Positioned { value: Cell::dense(backbone), position: position.clone() });
         for candidate in kept.iter().filter(|candidate| candidate.cell.backbone == *backbone) {
             if seen.insert(&candidate.cell) {
-                candidate.leaves_something(layer_count(backbones, &candidate.cell))?;
+                candidate.check_layers_left(layer_count(backbones, &candidate.cell))?;
                 cells.push(Positioned { value: candidate.cell.clone(), position: candidate.position.clone() });
             }
         }
     }
     match (cells.is_empty(), excludes.first()) {
-        (true, Some(pattern)) => Err(pattern.leaves_nothing()),
+        (true, Some(pattern)) => Err(pattern.no_cells_left_error()),
         _ => Ok(cells),
     }
 }
@@ -318,7 +322,7 @@ fn layer_count(backbones: &BTreeMap<String, Backbone>, cell: &Cell) -> usize {
 
 impl PrunedCell {
     /// Returns an error if the cut would remove all layers of the backbone.
-    fn leaves_something(&self, layers: usize) -> Result<()> {
+    fn check_layers_left(&self, layers: usize) -> Result<()> {
         let Cell { backbone, depth, .. } = &self.cell;
         // Depths in sublayers are validated by the criterion.
         if !depth.is_in_layers() || depth.count < layers {
@@ -337,12 +341,12 @@ impl PrunedCell {
 }
 
 impl Axes {
-    fn few_enough(&self) -> Result<()> {
+    fn check_cell_count(&self) -> Result<()> {
         fn size<T>(values: &Option<Vec<T>>) -> usize {
             values.as_ref().map_or(0, Vec::len)
         }
         let Self { position, backbone, criterion, depth, recovery, calibration, .. } = self;
-        validate::few_enough(
+        validate::check_cell_count(
             &[size(backbone), size(criterion), size(depth), size(recovery), size(calibration)],
             position,
         )

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::cell::{AXES, CUT_AXES};
-use super::cells::{Axes, GridAxes, optional};
+use super::cells::{Axes, GridAxes, optional_values};
 use super::defined::{self, DefinitionEntry, ResolvedDefinitions};
-use super::definitions::{Definers, Definitions};
+use super::definitions::{Definitions, EntrySources};
 use super::depth::{self, DepthEntry};
-use super::eval_task::{Asking, EvalTask};
+use super::eval_task::{EvalTask, TaskSettings};
 use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, PerplexityEntry, TaskUseEntry};
 use super::input::InputRef;
-use super::named::Library;
+use super::library::Library;
 use super::node::{At, Positioned, YamlNode};
 use super::one_or_many::Many;
 use super::pattern::CellPattern;
@@ -31,7 +31,7 @@ pub(super) struct CheckedGrid {
     pub(super) search: Option<Search>,
     pub(super) definitions: Definitions,
     /// Resolved task definitions in the lm-evaluation-harness format.
-    pub(super) meant: ResolvedDefinitions,
+    pub(super) resolved_definitions: ResolvedDefinitions,
 }
 
 impl CheckedGrid {
@@ -49,23 +49,23 @@ impl CheckedGrid {
         let needs = backbones.values().map(|backbone| &backbone.need);
         let needs =
             needs.chain(corpora.map(|(_, corpus)| &corpus.need)).chain(tasks.map(|(_, task)| &task.need)).cloned();
-        needs.chain(self.meant.needs(shown.task)).collect()
+        needs.chain(self.resolved_definitions.needs(shown.task)).collect()
     }
 }
 
 /// Validates a grid file. `schema` is its typed form, and `root` is the tree with the position of each value.
 pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<CheckedGrid> {
     let root = At::root(root);
-    let name = name(&root, schema, file)?;
+    let name = grid_name(&root, schema, file)?;
     let Schema { backbone, criterion, depth, recovery, calibration, .. } = schema;
     let mut product = Axes::read(&root, backbone, criterion, depth, recovery, calibration)?;
-    let search = schema.search.as_ref().map(|search| searched(&root, schema, search, &mut product)).transpose()?;
-    all_or_none(&product)?;
+    let search = schema.search.as_ref().map(|search| read_search(&root, schema, search, &mut product)).transpose()?;
+    check_cut_axes(&product)?;
     let includes = schema
         .include
         .iter()
         .enumerate()
-        .map(|(i, entry)| include(&root.key("include").item(i), entry, &product))
+        .map(|(i, entry)| read_include(&root.key("include").item(i), entry, &product))
         .collect::<Result<Vec<_>>>()?;
     let excludes = schema
         .exclude
@@ -80,30 +80,30 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
                 .expected("`evaluate: …`, or `search: …`")
                 .hint("see the complete example at the top of docs/grid.md"));
         }
-        (_, Some(search)) => evaluations(&root.key("search"), &search.evaluate_entry())?,
-        (Some(evaluate), None) => evaluations(&root.key("evaluate"), evaluate)?,
+        (_, Some(search)) => read_evaluations(&root.key("search"), &search.evaluate_entry())?,
+        (Some(evaluate), None) => read_evaluations(&root.key("evaluate"), evaluate)?,
     };
 
     let weights =
         schema.weights.explicit_values().map(|entries| Weights::read(&root.key("weights"), entries)).transpose()?;
     let weights = weights.unwrap_or_default();
-    not_timed(&weights, &evaluate)?;
+    check_no_latency(&weights, &evaluate)?;
     let axes = GridAxes { product, weights, includes, excludes };
     let backbones = axes.all().filter_map(|axes| axes.backbone.as_ref()).flatten();
     let corpora = axes.all().flat_map(|axes| &axes.corpora).chain(&used.corpora);
-    let seeds = seeds(axes.all(), &evaluate);
-    let definers = Definers { schema, root: &root, library };
+    let seeds = shard_seeds(axes.all(), &evaluate);
+    let sources = EntrySources { schema, root: &root, library };
     let definitions = Definitions {
-        backbones: definers.backbones(backbones)?,
-        corpora: definers.corpora(corpora, &seeds)?,
-        tasks: definers.tasks(used.tasks.iter())?,
+        backbones: sources.backbones(backbones)?,
+        corpora: sources.corpora(corpora, &seeds)?,
+        tasks: sources.tasks(used.tasks.iter())?,
     };
-    Ok(CheckedGrid { name, axes, evaluate, search, definitions, meant: used.meant })
+    Ok(CheckedGrid { name, axes, evaluate, search, definitions, resolved_definitions: used.resolved_definitions })
 }
 
 /// Rejects `latency` for rounded weights. Rounded weights are computed as floats, so the measured times and memory
 /// would not be those of the rounded types.
-fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()> {
+fn check_no_latency(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()> {
     match weights.iter().find(|weight| weight.value.rounding().is_some() && !evaluate.latency.is_empty()) {
         None => Ok(()),
         Some(weight) => Err(Error::bad_input("latency cannot be measured with quantized weights")
@@ -115,7 +115,10 @@ fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()>
 }
 
 /// Returns, for each corpus, the shard seeds that calibration, training and perplexity evaluation use.
-fn seeds<'a>(axes: impl Iterator<Item = &'a Axes> + Clone, evaluate: &'a Evaluate) -> BTreeMap<&'a str, BTreeSet<u64>> {
+fn shard_seeds<'a>(
+    axes: impl Iterator<Item = &'a Axes> + Clone,
+    evaluate: &'a Evaluate,
+) -> BTreeMap<&'a str, BTreeSet<u64>> {
     let recoveries = axes.clone().filter_map(|axes| axes.recovery.as_ref()).flatten();
     let trained: BTreeSet<u64> =
         recoveries.filter_map(|recovery| recovery.value.training).map(|training| training.seed).collect();
@@ -131,15 +134,15 @@ fn seeds<'a>(axes: impl Iterator<Item = &'a Axes> + Clone, evaluate: &'a Evaluat
     seeds
 }
 
-fn name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {
+fn grid_name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = schema.name.clone().or(stem).unwrap_or_default();
-    validate::plain(&name, &root.key("name").position())?;
+    validate::check_folder_name(&name, &root.key("name").position())?;
     Ok(name)
 }
 
 /// Reads the `search` key. If the `depth` axis is missing, the depths are taken from the budget.
-fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes) -> Result<Search> {
+fn read_search(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes) -> Result<Search> {
     let at = root.key("search");
     if schema.evaluate.is_some() {
         return Err(at
@@ -164,8 +167,8 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
 }
 
 /// Checks that either all or none of the pruning axes are present.
-fn all_or_none(axes: &Axes) -> Result<()> {
-    let (written, absent) = axes.of_cuts();
+fn check_cut_axes(axes: &Axes) -> Result<()> {
+    let (written, absent) = axes.cut_axis_keys();
     if written.is_empty() || absent.is_empty() {
         return Ok(());
     }
@@ -176,10 +179,10 @@ fn all_or_none(axes: &Axes) -> Result<()> {
 }
 
 /// Reads an `include` entry. Missing axes are taken from the grid.
-fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
+fn read_include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
     let IncludeEntry { backbone, criterion, depth, recovery, calibration } = entry;
     let axes = Axes::read(at, backbone, criterion, depth, recovery, calibration)?;
-    let (written, absent) = axes.of_cuts();
+    let (written, absent) = axes.cut_axis_keys();
     if axes.backbone.is_none() && written.is_empty() {
         return Err(at
             .bad("an entry of `include` is empty")
@@ -187,13 +190,13 @@ fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
             .found("an empty map")
             .hint("remove the entry, or name the values to add"));
     }
-    if grid.of_cuts().0.is_empty() && !absent.is_empty() {
+    if grid.cut_axis_keys().0.is_empty() && !absent.is_empty() {
         return Err(missing_axes("an entry of `include`", &axes, &absent)
             .expected(CUT_AXES.join(", "))
             .found(if written.is_empty() { "none of them".to_owned() } else { format!("only {}", written.join(", ")) })
             .hint("add the missing axes to the entry or to the grid"));
     }
-    Ok(axes.or_axes_of(grid))
+    Ok(axes.inherit_from(grid))
 }
 
 fn missing_axes(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
@@ -203,14 +206,14 @@ fn missing_axes(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
 }
 
 /// Corpora, tasks and task definitions that the evaluations refer to.
-struct Used {
+struct UsedInputs {
     corpora: Vec<Positioned<String>>,
     tasks: Vec<Positioned<String>>,
     /// Resolved task definitions.
-    meant: ResolvedDefinitions,
+    resolved_definitions: ResolvedDefinitions,
 }
 
-fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)> {
+fn read_evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, UsedInputs)> {
     let written = [
         entries.perplexity.explicit_values().is_some(),
         entries.tasks.explicit_values().is_some(),
@@ -226,20 +229,20 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     let TaskUses { known, defined } = TaskUses::read(&at.key("tasks"), &entries.tasks)?;
     // If the list is present, it must not be empty.
     if entries.perplexity.explicit_values().is_some() {
-        validate::each_once(&at.key("perplexity"), &perplexity)?;
+        validate::check_values(&at.key("perplexity"), &perplexity)?;
     }
     if entries.tasks.explicit_values().is_some() {
-        validate::neither_empty_nor_long(&at.key("tasks"), &entries.tasks)?;
+        validate::check_length(&at.key("tasks"), &entries.tasks)?;
         let placed: Vec<_> = known.iter().map(|(at, task)| at.with_position(task.clone())).collect();
-        validate::none_twice(&at.key("tasks").name(), &placed)?;
+        validate::check_unique(&at.key("tasks").name(), &placed)?;
     }
     known.iter().try_for_each(|(at, task)| defined::check(at, task.how.max_length, task.how.limit))?;
-    let used = Used {
+    let used = UsedInputs {
         corpora,
         tasks: known.iter().map(|(at, task)| at.key("name").with_position(task.name.clone())).collect(),
-        meant: ResolvedDefinitions::read(&defined)?,
+        resolved_definitions: ResolvedDefinitions::read(&defined)?,
     };
-    let ResolvedDefinitions { uses, groups, .. } = &used.meant;
+    let ResolvedDefinitions { uses, groups, .. } = &used.resolved_definitions;
     let tasks = known.into_iter().map(|(_, task)| task).chain(uses.iter().cloned()).collect();
     let groups = groups.clone();
     let perplexity: Vec<Perplexity> = perplexity.into_iter().map(|text| text.value).collect();
@@ -270,7 +273,7 @@ fn texts(at: &At<'_>, entries: &Many<PerplexityEntry>) -> Result<Texts> {
         let at = at.item(i);
         let corpora = validate::values(&at.key("corpus"), &entry.corpus)?;
         let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
-        validate::few_enough(&[corpora.len(), lengths.len()], &at.position())?;
+        validate::check_cell_count(&[corpora.len(), lengths.len()], &at.position())?;
         for (corpus, length) in corpora.iter().flat_map(|corpus| lengths.iter().map(move |length| (corpus, length))) {
             // If only one of the two lists has several items, report the position of the item. Otherwise, report the
             // position of the entry.
@@ -303,10 +306,10 @@ impl<'a> TaskUses<'a> {
             match entry {
                 TaskUseEntry::Known(used) => uses.known.push((at, used.clone())),
                 TaskUseEntry::Defined(entry) => {
-                    let Asking { shots, max_length, limit, .. } = entry.how;
+                    let TaskSettings { shots, max_length, limit, .. } = entry.how;
                     defined::check(&at, max_length, limit)?;
                     let shots = shots.unwrap_or_default();
-                    validate::count(0, shots, "the number of examples", &at.key("shots").position())?;
+                    validate::check_count(0, shots, "the number of examples", &at.key("shots").position())?;
                     uses.defined.push((at, &**entry));
                 }
             }
@@ -336,7 +339,7 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
         let lengths = validate::counts(&at.key("length"), &entry.length, 1, "the length of a timed prompt")?;
         let batches = optional_counts(&at, "batch", &entry.batch, "the number of sequences of a timed prompt")?;
         let new = optional_counts(&at, "decode", &entry.decode, "the number of tokens decoded after a timed prompt")?;
-        validate::few_enough(&[lengths.len(), batches.len(), new.len()], &at.position())?;
+        validate::check_cell_count(&[lengths.len(), batches.len(), new.len()], &at.position())?;
         for (length, batch) in lengths.iter().flat_map(|length| batches.iter().map(move |batch| (length, batch))) {
             let (length, batch, position) = (length.value, batch.value.unwrap_or(1), &length.position);
             prompts.extend(new.iter().map(|decode| Positioned {
@@ -346,12 +349,12 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
         }
     }
     if entries.explicit_values().is_some() {
-        validate::each_once(at, &prompts)?;
+        validate::check_values(at, &prompts)?;
     }
     Ok(prompts.into_iter().map(|prompt| prompt.value).collect())
 }
 
 fn optional_counts(at: &At<'_>, key: &str, values: &Many<usize>, what: &str) -> Result<Vec<Positioned<Option<usize>>>> {
     let counts = values.explicit_values().map(|values| validate::counts(&at.key(key), values, 1, what)).transpose()?;
-    Ok(optional(at, counts))
+    Ok(optional_values(at, counts))
 }

@@ -12,8 +12,8 @@ use ghostlab_definitions::{Definition, FileRows, Group, Library, Selection, Valu
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::eval_task::{Asking, EvalTask, TaskData, TaskSource};
-use super::input::{Found, InputRef, InputResolver, resolve_path};
+use super::eval_task::{EvalTask, TaskData, TaskSettings, TaskSource};
+use super::input::{InputRef, InputResolver, ResolvedInput, resolve_path};
 use super::node::{At, Positioned};
 use super::validate;
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ use crate::tasks::DocumentLimit;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupUse {
     pub group: Group,
-    pub how: Asking,
+    pub how: TaskSettings,
 }
 
 impl GroupUse {
@@ -48,7 +48,7 @@ pub struct DefinedColumn {
     /// Name of the task or group.
     pub name: String,
     /// Settings of the task or group.
-    pub how: Asking,
+    pub how: TaskSettings,
     pub metric: &'static str,
     pub filter: String,
 }
@@ -64,7 +64,7 @@ impl DefinedColumn {
 }
 
 /// Returns a column for each filter and metric of a definition. `name` is that of the task or group.
-pub fn columns(name: &str, how: &Asking, definition: &Definition) -> Vec<DefinedColumn> {
+pub fn columns(name: &str, how: &TaskSettings, definition: &Definition) -> Vec<DefinedColumn> {
     let column = |filter: &str, kind: Kind| DefinedColumn {
         name: name.to_owned(),
         how: how.clone(),
@@ -102,7 +102,7 @@ pub(super) struct DefinitionEntry {
     pub(super) data: Option<DataEntry>,
     pub(super) revision: Option<String>,
     pub(super) generated: bool,
-    pub(super) how: Asking,
+    pub(super) how: TaskSettings,
 }
 
 #[derive(Debug, Clone)]
@@ -164,7 +164,7 @@ impl ResolvedDefinitions {
                 meant.groups.push(group_use);
             }
         }
-        validate::none_twice("evaluate.tasks", &shown)?;
+        validate::check_unique("evaluate.tasks", &shown)?;
         Ok(meant)
     }
 
@@ -196,7 +196,7 @@ impl ResolvedDefinitions {
     ///
     /// # Errors
     /// Fails if a split is missing.
-    pub(super) fn locate_rows(&self, around: &InputResolver<'_>) -> Result<BTreeMap<String, TaskData>> {
+    pub(super) fn locate_rows(&self, resolver: &InputResolver<'_>) -> Result<BTreeMap<String, TaskData>> {
         let found = self.tasks.iter().map(|(name, DefinedTask { definition, origin, generated })| {
             let splits = self.splits(name);
             let (rows, hub) = match origin {
@@ -204,7 +204,7 @@ impl ResolvedDefinitions {
                 RowsOrigin::Folder(need) => {
                     let mut need = (**need).clone();
                     need.want = need.want.take().map(|want| split_files(want, definition, &splits));
-                    let Found { path, hub, .. } = need.find(around)?;
+                    let ResolvedInput { path, hub, .. } = need.find(resolver)?;
                     let rows = if path.is_file() {
                         single_split(path, &splits, &need.position())?
                     } else {
@@ -263,7 +263,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
         Some(DataEntry::Place(folder)) => {
             let Positioned { value, position } = resolve_path(folder, &at);
             let want = entry.revision.is_some().then(|| hub_rows(entry, definition)).transpose()?;
-            return Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, Some(value), want, position))));
+            return Ok(RowsOrigin::Folder(Box::new(InputRef::for_rows(name, Some(value), want, position))));
         }
         None => {}
     }
@@ -294,10 +294,10 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
         return Ok(RowsOrigin::OneOrMore(splits, format!("task {name}, `data_files`, {}", definition.place)));
     }
     if local(path).is_dir() {
-        return Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, Some(local(path)), None, at.position()))));
+        return Ok(RowsOrigin::Folder(Box::new(InputRef::for_rows(name, Some(local(path)), None, at.position()))));
     }
     let want = hub_rows(entry, definition)?;
-    Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, None, Some(want), at.position()))))
+    Ok(RowsOrigin::Folder(Box::new(InputRef::for_rows(name, None, Some(want), at.position()))))
 }
 
 /// Returns the hub dataset that the definition refers to, at the revision from the entry or, by default, from the
@@ -415,7 +415,7 @@ fn single_split(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRo
 /// Checks the document limit and the context length.
 pub(super) fn check(at: &At<'_>, max_length: Option<usize>, limit: Option<f64>) -> Result<()> {
     if let Some(length) = max_length {
-        validate::count(1, length, "the context length of a backbone", &at.key("max_length").position())?;
+        validate::check_count(1, length, "the context length of a backbone", &at.key("max_length").position())?;
     }
     let limit = limit.map(DocumentLimit::new).transpose();
     limit.map(drop).map_err(|error| error.at(at.key("limit").position().to_string()))

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::eval_task::{TaskData, TaskSource};
-use super::input::{EntryKind, Found, HubSource, InputRef, InputResolver, SourceEntry};
-use super::named::{self, Library};
+use super::input::{EntryKind, HubSource, InputRef, InputResolver, ResolvedInput, SourceEntry};
+use super::library::{self, Library};
 use super::node::{At, Positioned};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
 use super::shards::{ShardsEntry, Stream};
@@ -36,13 +36,13 @@ pub(super) struct NamedEntry<T> {
 }
 
 /// Sources of named entries: the grid itself and the library.
-pub(super) struct Definers<'a> {
+pub(super) struct EntrySources<'a> {
     pub(super) schema: &'a Schema,
     pub(super) root: &'a At<'a>,
     pub(super) library: &'a Library,
 }
 
-impl Definers<'_> {
+impl EntrySources<'_> {
     pub(super) fn backbones<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
@@ -62,7 +62,7 @@ impl Definers<'_> {
         self.read_each(EntryKind::Corpus, &self.schema.corpora, used, |(name, at), corpus: &CorpusEntry| {
             check_builtin_name("window rule", &corpus.rule, &rules(), &at.key("rule"))?;
             if let Some(limit) = corpus.limit {
-                validate::count(1, limit, "the limit on evaluation windows", &at.key("limit").position())?;
+                validate::check_count(1, limit, "the limit on evaluation windows", &at.key("limit").position())?;
             }
             let CorpusEntry { path, hub, revision, files, rule, shards, shards_read, .. } = corpus;
             let seeds = seeds.get(name).cloned().unwrap_or_default();
@@ -105,7 +105,7 @@ impl Definers<'_> {
             validate::check_printable(kind.word(), name, position)?;
             let Some(definition) = defined.get(name) else {
                 let inline = defined.keys().map(String::as_str);
-                return Err(named::unknown(self.library, kind, name, inline, position.to_string()));
+                return Err(library::unknown_name_error(self.library, kind, name, inline, position.to_string()));
             };
             let at = self.root.key(kind.key()).key(name);
             let need = InputRef::read(kind, name, &at, read((name, &at), definition)?)?;
@@ -134,7 +134,7 @@ fn check_builtin_name(kind: &str, name: &str, known: &[&str], at: &At<'_>) -> Re
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backbone {
     /// Directory of the model. The path is absolute or relative to the current directory.
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     pub path: PathBuf,
     pub layers: usize,
     /// Repository on the hub. Also set if a local copy is used in its place.
@@ -146,12 +146,12 @@ pub struct Backbone {
     pub unidentified: Option<String>,
     /// Rounding of the weights, if the `weights` axis derived the backbone from another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weights: Option<Rounded>,
+    pub weights: Option<RoundedWeights>,
 }
 
 /// Rounding by which a backbone is derived from another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rounded {
+pub struct RoundedWeights {
     /// Name of the source backbone in the grid.
     #[serde(rename = "of")]
     pub backbone: String,
@@ -164,7 +164,7 @@ pub struct Rounded {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corpus {
     /// File, or directory of shards. The path is absolute or relative to the current directory.
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     pub path: PathBuf,
     /// Repository on the hub. Also set if a local copy is used in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,7 +194,7 @@ impl Corpus {
     ///
     /// # Errors
     /// Fails if a required shard is not available, which can happen only for a seed that the grid does not use.
-    pub fn files_of(&self, seed: u64) -> Result<Vec<PathBuf>> {
+    pub fn files_for_seed(&self, seed: u64) -> Result<Vec<PathBuf>> {
         let Some(stream) = &self.stream else { return Ok(self.files()) };
         let first = stream.shards.opened_shards(stream.count, seed, stream.read);
         first.into_iter().map(|shard| self.shard(shard)).collect()
@@ -225,17 +225,18 @@ fn layers(folder: &Path) -> Result<usize> {
 }
 
 /// Locates the backbones and reads their layer counts.
-pub(super) fn found_backbones(
+pub(super) fn find_backbones(
     defined: BTreeMap<String, NamedEntry<BackboneEntry>>,
     resolver: &InputResolver<'_>,
 ) -> Result<BTreeMap<String, Backbone>> {
     defined
         .into_iter()
         .map(|(name, NamedEntry { entry, need })| {
-            let Found { path, hub, .. } = need.find(resolver).map_err(|error| match (&entry.source, &need.want) {
-                (Some(source), None) => error.hint(format!("download it from {source}")),
-                _ => error,
-            })?;
+            let ResolvedInput { path, hub, .. } =
+                need.find(resolver).map_err(|error| match (&entry.source, &need.want) {
+                    (Some(source), None) => error.hint(format!("download it from {source}")),
+                    _ => error,
+                })?;
             let layers = layers(&path).map_err(|error| error.at(need.position()))?;
             parts::check_tokenizer(&path).map_err(|error| error.at(need.position()))?;
             Ok((name, Backbone { path, layers, hub, unidentified: None, weights: None }))
@@ -245,13 +246,13 @@ pub(super) fn found_backbones(
 
 /// Returns an error about a missing input with all other missing inputs added so that they can be fetched at once.
 /// Other errors are returned unchanged.
-pub(super) fn with_others(first: Error, needs: &[InputRef], resolver: &InputResolver<'_>) -> Error {
+pub(super) fn with_other_missing(first: Error, needs: &[InputRef], resolver: &InputResolver<'_>) -> Error {
     if first.kind() != ErrorKind::Missing {
         return first;
     }
     let mut errors: Vec<Error> = needs.iter().filter_map(|need| need.find(resolver).err()).collect();
     errors.retain(|error| error.kind() == ErrorKind::Missing);
-    errors.retain(|error| key_of(error) != key_of(&first));
+    errors.retain(|error| missing_key(error) != missing_key(&first));
     if errors.is_empty() {
         return first;
     }
@@ -273,32 +274,32 @@ pub(super) fn with_others(first: Error, needs: &[InputRef], resolver: &InputReso
         .hint(hints.join("\n"))
 }
 
-fn key_of(error: &Error) -> (String, Option<String>) {
+fn missing_key(error: &Error) -> (String, Option<String>) {
     (error.parts().what.clone(), error.parts().place.clone())
 }
 
-pub(super) fn found_corpora(
+pub(super) fn find_corpora(
     defined: BTreeMap<String, NamedEntry<CorpusEntry>>,
     resolver: &InputResolver<'_>,
 ) -> Result<BTreeMap<String, Corpus>> {
     defined
         .into_iter()
         .map(|(name, NamedEntry { entry, need })| {
-            let Found { path, hub, stream } = need.find(resolver)?;
+            let ResolvedInput { path, hub, stream } = need.find(resolver)?;
             let CorpusEntry { rule, limit, column, generated, .. } = entry;
             Ok((name, Corpus { path, hub, rule, stream, limit, column, generated }))
         })
         .collect()
 }
 
-pub(super) fn found_tasks(
+pub(super) fn find_tasks(
     defined: BTreeMap<String, NamedEntry<TaskEntry>>,
     resolver: &InputResolver<'_>,
 ) -> Result<BTreeMap<String, TaskData>> {
     defined
         .into_iter()
         .map(|(name, NamedEntry { entry, need })| {
-            let Found { path, hub, .. } = need.find(resolver)?;
+            let ResolvedInput { path, hub, .. } = need.find(resolver)?;
             let task = Task::find(entry.task.as_deref().unwrap_or(&name))?;
             Ok((name, TaskData { source: TaskSource::Builtin { task, path }, hub, generated: entry.generated }))
         })

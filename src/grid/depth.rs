@@ -246,7 +246,7 @@ impl JsonSchema for DepthEntry {
                 "pattern": share,
             }),
         ];
-        forms.extend(DepthUnit::OF_SUBLAYERS.iter().map(|unit| {
+        forms.extend(DepthUnit::SUBLAYER_UNITS.iter().map(|unit| {
             json!({
                 "description": "Number of sublayers of a kind, or a share of them.",
                 "type": "object",

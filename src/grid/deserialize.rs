@@ -13,13 +13,13 @@ use crate::error::Error;
 /// Deserialization error whose parts are kept in fields. They would otherwise have to be parsed from serde's message.
 #[derive(Debug)]
 pub(super) struct Fault {
-    complaint: Complaint,
+    kind: FaultKind,
     /// Path and position of the value. The innermost deserializer sets them.
     at: Option<(String, YamlPosition)>,
 }
 
 #[derive(Debug)]
-enum Complaint {
+enum FaultKind {
     Type {
         expected: String,
         found: String,
@@ -37,19 +37,19 @@ enum Complaint {
 }
 
 impl Fault {
-    fn new(complaint: Complaint) -> Self {
-        Self { complaint, at: None }
+    fn new(kind: FaultKind) -> Self {
+        Self { kind, at: None }
     }
 
-    fn located(mut self, path: &str, position: &YamlPosition) -> Self {
+    fn with_location(mut self, path: &str, position: &YamlPosition) -> Self {
         self.at.get_or_insert_with(|| (path.to_owned(), position.clone()));
         self
     }
 
     /// Adds a hint to an error about a missing key if one of the map's keys lacks the space after its colon.
-    fn told_by(mut self, entries: &[MapEntry]) -> Self {
-        if let (None, Complaint::MissingKey { key, glued: reported_glued }) = (&self.at, &mut self.complaint) {
-            *reported_glued = entries.iter().find_map(|entry| glued(&entry.key, &[key]));
+    fn with_glued_key_hint(mut self, entries: &[MapEntry]) -> Self {
+        if let (None, FaultKind::MissingKey { key, glued: reported_glued }) = (&self.at, &mut self.kind) {
+            *reported_glued = entries.iter().find_map(|entry| glued_key_hint(&entry.key, &[key]));
         }
         self
     }
@@ -60,15 +60,15 @@ impl Fault {
             None => ("", None),
         };
         let subject = if path.is_empty() { "the grid".to_owned() } else { format!("`{path}`") };
-        let error = match self.complaint {
-            Complaint::Type { expected, found } => {
+        let error = match self.kind {
+            FaultKind::Type { expected, found } => {
                 Error::bad_input(format!("{subject} has the wrong type")).expected(expected).found(found)
             }
-            Complaint::UnknownKey { key, known } => unknown_key(&key, &subject, known),
-            Complaint::MissingKey { key, glued } => Error::bad_input(format!("{subject} has no key `{key}`"))
+            FaultKind::UnknownKey { key, known } => unknown_key(&key, &subject, known),
+            FaultKind::MissingKey { key, glued } => Error::bad_input(format!("{subject} has no key `{key}`"))
                 .expected(format!("`{key}: …`"))
                 .hint(glued.unwrap_or_else(|| "see the complete example at the top of docs/grid.md".to_owned())),
-            Complaint::Other(message) => Error::bad_input(format!("{subject}: {message}")),
+            FaultKind::Other(message) => Error::bad_input(format!("{subject}: {message}")),
         };
         match position {
             Some(position) => error.at(position),
@@ -79,7 +79,7 @@ impl Fault {
 
 impl Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.complaint)
+        write!(f, "{:?}", self.kind)
     }
 }
 
@@ -87,11 +87,11 @@ impl std::error::Error for Fault {}
 
 impl de::Error for Fault {
     fn custom<T: Display>(message: T) -> Self {
-        Self::new(Complaint::Other(message.to_string()))
+        Self::new(FaultKind::Other(message.to_string()))
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::new(Complaint::Type { expected: expected_in_words(expected), found: found_in_words(found) })
+        Self::new(FaultKind::Type { expected: expected_in_words(expected), found: found_in_words(found) })
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -99,11 +99,11 @@ impl de::Error for Fault {
     }
 
     fn unknown_field(key: &str, known: &'static [&'static str]) -> Self {
-        Self::new(Complaint::UnknownKey { key: key.to_owned(), known })
+        Self::new(FaultKind::UnknownKey { key: key.to_owned(), known })
     }
 
     fn missing_field(key: &'static str) -> Self {
-        Self::new(Complaint::MissingKey { key: key.to_owned(), glued: None })
+        Self::new(FaultKind::MissingKey { key: key.to_owned(), glued: None })
     }
 }
 
@@ -112,7 +112,7 @@ pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
     let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
         .hint("remove the key, or comment it out")
         .none_of(key, known.iter().copied());
-    match glued(key, known) {
+    match glued_key_hint(key, known) {
         Some(how) => error.hint(how),
         None => error,
     }
@@ -120,7 +120,7 @@ pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
 
 /// Returns a hint if the key is a known key without a space after the colon, such as `name:copa`, which YAML reads as
 /// one key.
-fn glued(key: &str, known: &[&str]) -> Option<String> {
+fn glued_key_hint(key: &str, known: &[&str]) -> Option<String> {
     let (name, value) = key.split_once(':').filter(|(name, _)| known.contains(&name.trim()))?;
     Some(format!("write `{}: {}`, with a space after the colon", name.trim(), value.trim()))
 }
@@ -175,7 +175,7 @@ impl<'a> FromNode<'a> {
             Value::List(items) => visitor.visit_seq(ListItems { items: items.iter(), path: &self.path, next: Some(0) }),
             Value::Map(entries) => visitor
                 .visit_map(MapEntries { entries: entries.iter(), path: &self.path, open: None })
-                .map_err(|fault| fault.told_by(entries)),
+                .map_err(|fault| fault.with_glued_key_hint(entries)),
         }
     }
 }
@@ -186,7 +186,7 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         let path = self.path.clone();
         let position = &self.node.position;
-        self.read(visitor).map_err(|fault| fault.located(&path, position))
+        self.read(visitor).map_err(|fault| fault.with_location(&path, position))
     }
 
     /// Accepts a single value as a list of one item, because every list in the schema is an axis.
@@ -216,7 +216,7 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
         let word = serde::de::value::StrDeserializer::<Fault>::new(word);
         let path = self.path.clone();
         let position = &self.node.position;
-        word.deserialize_enum(name, words, visitor).map_err(|fault| fault.located(&path, position))
+        word.deserialize_enum(name, words, visitor).map_err(|fault| fault.with_location(&path, position))
     }
 
     forward_to_deserialize_any! {
@@ -267,7 +267,7 @@ impl<'de> MapAccess<'de> for MapEntries<'_> {
             return Ok(None);
         };
         let key = StrDeserializer::new(&entry.key);
-        seed.deserialize(key).map(Some).map_err(|fault: Fault| fault.located(self.path, &entry.key_place))
+        seed.deserialize(key).map(Some).map_err(|fault: Fault| fault.with_location(self.path, &entry.key_position))
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {

@@ -19,7 +19,7 @@ use crate::tasks::{Bos, Task};
 
 /// Settings for the evaluation of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Asking {
+pub struct TaskSettings {
     /// Number of few-shot examples. Defaults to the number in the definition. A definition with 0 shots always uses 0.
     pub shots: Option<usize>,
     /// Seed for drawing the few-shot examples.
@@ -40,14 +40,14 @@ pub struct Asking {
     pub draw: Option<Draw>,
 }
 
-impl Default for Asking {
+impl Default for TaskSettings {
     fn default() -> Self {
         let bos = Bos::default();
         Self { shots: None, seed: SEED, chat: None, system: None, limit: None, bos, max_length: None, draw: None }
     }
 }
 
-impl Asking {
+impl TaskSettings {
     /// Returns the settings without the number of documents, which does not distinguish metrics.
     #[must_use]
     pub fn without_extent(&self) -> Self {
@@ -56,7 +56,7 @@ impl Asking {
 }
 
 /// Formats the settings that differ from the defaults, such as `(shots=5,chat)`.
-impl fmt::Display for Asking {
+impl fmt::Display for TaskSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut options: Vec<String> = Vec::new();
         options.extend(self.shots.map(|shots| format!("shots={shots}")));
@@ -78,7 +78,7 @@ impl fmt::Display for Asking {
 pub struct EvalTask {
     /// Name in [`Grid::tasks`](super::Grid::tasks) or in [`Grid::definitions`](super::Grid::definitions).
     pub name: String,
-    pub how: Asking,
+    pub how: TaskSettings,
     /// Whether the task is given by a definition rather than built in.
     pub defined: bool,
 }
@@ -96,7 +96,7 @@ impl fmt::Display for EvalTask {
 enum WrittenTask {
     Defined {
         name: String,
-        how: Asking,
+        how: TaskSettings,
     },
     Builtin {
         name: String,
@@ -112,9 +112,11 @@ impl From<WrittenTask> for EvalTask {
     fn from(written: WrittenTask) -> Self {
         match written {
             WrittenTask::Defined { name, how } => Self { name, how, defined: true },
-            WrittenTask::Builtin { name, limit, bos, max_length, draw } => {
-                Self { name, how: Asking { limit, bos, max_length, draw, ..Asking::default() }, defined: false }
-            }
+            WrittenTask::Builtin { name, limit, bos, max_length, draw } => Self {
+                name,
+                how: TaskSettings { limit, bos, max_length, draw, ..TaskSettings::default() },
+                defined: false,
+            },
         }
     }
 }
@@ -124,7 +126,7 @@ impl From<EvalTask> for WrittenTask {
         if defined {
             return Self::Defined { name, how };
         }
-        let Asking { limit, bos, max_length, draw, .. } = how;
+        let TaskSettings { limit, bos, max_length, draw, .. } = how;
         Self::Builtin { name, limit, bos, max_length, draw }
     }
 }
@@ -174,7 +176,7 @@ pub enum TaskSource {
         task: &'static Task,
         /// File, or directory that contains the task's split. The path is absolute or relative to the current
         /// directory.
-        #[serde(serialize_with = "crate::files::shown::path")]
+        #[serde(serialize_with = "crate::files::serialize_path::one")]
         path: PathBuf,
     },
     Defined {
@@ -209,7 +211,7 @@ impl TaskData {
     }
 
     /// Returns whether the model answers the task by generating text.
-    pub fn generates(&self) -> bool {
+    pub fn is_generative(&self) -> bool {
         matches!(&self.source, TaskSource::Defined { definition, .. } if definition.output == Output::Generate)
     }
 
@@ -245,14 +247,14 @@ impl TaskData {
     ///
     /// # Errors
     /// Fails like [`TaskData::rows`].
-    pub fn probe(&self, how: &Asking, backbone: &Path) -> Result<Probe> {
+    pub fn probe(&self, how: &TaskSettings, backbone: &Path) -> Result<Probe> {
         let definition = self.definition()?.clone();
         let rows = self.rows()?.into_owned();
         let origin = match &self.source {
             TaskSource::Builtin { path, .. } => path.display().to_string(),
             TaskSource::Defined { .. } => format!("task {}, {}", definition.name, definition.place),
         };
-        let Asking { shots, seed, limit, ref system, chat, .. } = *how;
+        let TaskSettings { shots, seed, limit, ref system, chat, .. } = *how;
         let system = system.clone();
         let chat = chat.map(|multiturn| (backbone.to_owned(), multiturn));
         Ok(Probe::Task(Box::new(TaskProbe { definition, rows, origin, limit, shots, seed, system, chat })))

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::defined::{DataEntry, DefinitionEntry, GroupUse};
 use super::draw::Draw;
-use super::eval_task::{Asking, EvalTask};
+use super::eval_task::{EvalTask, TaskSettings};
 use super::one_or_many::{self, Many};
 use crate::error::Result;
 pub use crate::metric::PromptName as Latency;
@@ -39,7 +39,7 @@ pub struct Evaluate {
 
 impl Evaluate {
     /// Returns whether any text or task is scored.
-    pub fn scores(&self) -> bool {
+    pub fn has_scores(&self) -> bool {
         !(self.perplexity.is_empty() && self.tasks.is_empty())
     }
 
@@ -198,7 +198,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
 
     fn visit_str<E>(self, name: &str) -> Result<TaskUseEntry, E> {
         let name = name.to_string();
-        Ok(TaskUseEntry::Known(EvalTask { name, how: Asking::default(), defined: false }))
+        Ok(TaskUseEntry::Known(EvalTask { name, how: TaskSettings::default(), defined: false }))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUseEntry, A::Error> {
@@ -220,7 +220,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                 match written.into_iter().find(|(_, written)| *written) {
                     Some((key, _)) => Err(de::Error::custom(format!("`{key}` requires `definition`"))),
                     None => {
-                        let how = Asking { limit, bos, max_length, ..Asking::default() };
+                        let how = TaskSettings { limit, bos, max_length, ..TaskSettings::default() };
                         Ok(TaskUseEntry::Known(EvalTask { name, how, defined: false }))
                     }
                 }
@@ -233,7 +233,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                 let seed = task_use.seed.unwrap_or(SEED);
                 let shots = task_use.shots;
                 let system = task_use.system;
-                let how = Asking { shots, seed, chat, system, limit, bos, max_length, draw: None };
+                let how = TaskSettings { shots, seed, chat, system, limit, bos, max_length, draw: None };
                 let folder = task_use.folder;
                 let data = task_use.data;
                 let revision = task_use.revision;

@@ -111,10 +111,10 @@ pub struct InputRef {
     position: YamlPosition,
     /// Whether the same YAML file gives both a path and a hub source. In that case, the hub is used if the path does
     /// not exist.
-    either: bool,
+    is_path_optional: bool,
     shards: Option<ShardsEntry>,
     /// Whether the input is the whole repository directory rather than specific files.
-    whole: bool,
+    is_repository: bool,
 }
 
 /// Hub repository that an entry refers to.
@@ -153,7 +153,7 @@ impl<'de> Deserialize<'de> for HubSource {
 }
 
 #[derive(Debug)]
-pub struct Found {
+pub struct ResolvedInput {
     pub path: PathBuf,
     pub hub: Option<HubSource>,
     /// Shards in the directory at `path`, if the text is sharded.
@@ -243,9 +243,9 @@ impl InputRef {
             package: None,
             path: Some(value),
             position,
-            either: false,
+            is_path_optional: false,
             shards: written.shards,
-            whole: false,
+            is_repository: false,
         })
     }
 
@@ -284,20 +284,20 @@ impl InputRef {
             want: Some(want),
             package: written.package.map(str::to_owned),
             path: path.map(|path| path.value),
-            either: same_file(&position, &hub_at.position()),
+            is_path_optional: same_file(&position, &hub_at.position()),
             position,
             shards: written.shards,
-            whole: false,
+            is_repository: false,
         })
     }
 
     /// Creates the input for the rows of a definition: a path, a hub dataset, or a hub dataset replaced by a local
     /// path.
-    pub(super) fn of_rows(name: &str, path: Option<PathBuf>, want: Option<RepoFiles>, position: YamlPosition) -> Self {
+    pub(super) fn for_rows(name: &str, path: Option<PathBuf>, want: Option<RepoFiles>, position: YamlPosition) -> Self {
         let kind = EntryKind::Task;
         let name = name.to_owned();
-        let either = path.is_some() && want.is_some();
-        Self { kind, name, want, package: None, path, position, either, shards: None, whole: true }
+        let is_path_optional = path.is_some() && want.is_some();
+        Self { kind, name, want, package: None, path, position, is_path_optional, shards: None, is_repository: true }
     }
 
     /// Returns the position of the entry, for use in messages.
@@ -307,11 +307,11 @@ impl InputRef {
 
     /// Returns the files to fetch from the hub, or `None` if a local path is used.
     pub fn to_fetch(&self) -> Option<&RepoFiles> {
-        let local = self.path.as_ref().is_some_and(|path| !self.either || self.fits(path));
+        let local = self.path.as_ref().is_some_and(|path| !self.is_path_optional || self.is_present(path));
         self.want.as_ref().filter(|_| !local)
     }
 
-    fn fits(&self, path: &Path) -> bool {
+    fn is_present(&self, path: &Path) -> bool {
         match self.kind {
             EntryKind::Backbone => parts::is_backbone(path),
             EntryKind::Corpus => {
@@ -325,7 +325,7 @@ impl InputRef {
     ///
     /// # Errors
     /// Fails if the input is missing, with a hint on how to obtain it.
-    pub fn find(&self, resolver: &InputResolver<'_>) -> Result<Found> {
+    pub fn find(&self, resolver: &InputResolver<'_>) -> Result<ResolvedInput> {
         let (what, kind) = match self.kind {
             EntryKind::Backbone if self.path.as_deref().is_some_and(is_gguf) => ("the backbone's file", "a file"),
             EntryKind::Backbone => ("the backbone's folder", "a folder"),
@@ -333,21 +333,21 @@ impl InputRef {
             EntryKind::Corpus => ("the corpus", "a file"),
             EntryKind::Task => ("the task's data", "a file or a folder"),
         };
-        if let Some(path) = self.path.as_ref().filter(|path| self.fits(path)) {
+        if let Some(path) = self.path.as_ref().filter(|path| self.is_present(path)) {
             // A path from another file takes the place of the hub source. Backbones keep the source, because they are
             // compared with the published model.
-            let want = self.want.as_ref().filter(|_| self.either || self.kind == EntryKind::Backbone);
+            let want = self.want.as_ref().filter(|_| self.is_path_optional || self.kind == EntryKind::Backbone);
             let hub = want.map(|want| HubSource::new(want, None));
             let shards = self.shards.as_ref().filter(|_| path.is_dir());
             let stream = shards.map(|shards| shards.find_in_dir(path)).transpose()?;
-            return Ok(Found { path: path.clone(), hub, stream });
+            return Ok(ResolvedInput { path: path.clone(), hub, stream });
         }
         let Some(want) = self.to_fetch() else {
             let path = self.path.clone().unwrap_or_default();
             if let Some(shards) = self.shards.as_ref().filter(|_| path.is_dir()) {
                 shards.find_in_dir(&path).map_err(|error| error.at(self.position()))?;
             }
-            return Err(absent(what, kind, &path, &self.position, resolver.grid));
+            return Err(missing_input_error(what, kind, &path, &self.position, resolver.grid));
         };
         let missing = |found: String| {
             let local = self.path.as_ref().map_or(String::new(), |path| format!("\nor {kind} at {}", path.display()));
@@ -356,7 +356,7 @@ impl InputRef {
                 .at(self.position())
                 .expected(format!("{} in the hub's cache {cache}{local}", want.source))
                 .found(found)
-                .hint(self.ways(resolver))
+                .hint(self.fetch_hint(resolver))
         };
         let pinned = resolver.lock()?.get(&want.source).is_some();
         let repo = resolver.hub()?.cached(want, resolver.lock()?);
@@ -370,11 +370,11 @@ impl InputRef {
         }
         let path = self.path_of(&repo, resolver)?;
         let stream = self.shards.as_ref().map(|shards| shards.find_in_dir(&path)).transpose()?;
-        Ok(Found { path, hub: Some(HubSource::new(want, Some(repo.commit))), stream })
+        Ok(ResolvedInput { path, hub: Some(HubSource::new(want, Some(repo.commit))), stream })
     }
 
     /// Returns a hint with the commands that fetch the missing input.
-    fn ways(&self, resolver: &InputResolver<'_>) -> String {
+    fn fetch_hint(&self, resolver: &InputResolver<'_>) -> String {
         let all = format!("run `{}` to download all missing inputs", resolver.command());
         match self.kind {
             EntryKind::Backbone if self.package.is_some() => {
@@ -392,7 +392,7 @@ impl InputRef {
 
     /// Returns the directory of a backbone or of a sharded text, or the path of a single file.
     fn path_of(&self, repo: &PlannedRepo, resolver: &InputResolver<'_>) -> Result<PathBuf> {
-        if self.kind == EntryKind::Backbone || self.shards.is_some() || self.whole {
+        if self.kind == EntryKind::Backbone || self.shards.is_some() || self.is_repository {
             let below = self.shards.as_ref().map_or("", ShardsEntry::folder);
             let folder = resolver.hub()?.cache().snapshot(&repo.source.repo, &repo.commit).join(below);
             let gguf = repo.files.iter().find(|file| is_gguf(Path::new(file.name.as_str())));
@@ -431,7 +431,7 @@ fn same_file(one: &YamlPosition, other: &YamlPosition) -> bool {
     }
 }
 
-fn absent(what: &str, kind: &str, path: &Path, position: &YamlPosition, grid: &Path) -> Error {
+fn missing_input_error(what: &str, kind: &str, path: &Path, position: &YamlPosition, grid: &Path) -> Error {
     let found = if path.exists() { "an entry of another type" } else { "nothing" };
     Error::missing(format!("{what} is missing"))
         .at(position.to_string())

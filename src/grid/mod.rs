@@ -3,7 +3,7 @@
 //! A grid is loaded in these steps:
 //!
 //! 1. The YAML text is parsed into a tree in which every value has its source position (`yaml`, `node`).
-//! 2. Four layers are merged, each over the previous one: named entries (`named`), the grid, a profile (`profile`)
+//! 2. Four layers are merged, each over the previous one: named entries (`library`), the grid, a profile (`profile`)
 //!    and overrides (`overrides`).
 //! 3. The tree is deserialized into typed structs (`deserialize`, `schema`).
 //! 4. The values are validated, defaults are filled in, and methods are built (`check`, `cell`, `pattern`,
@@ -24,10 +24,9 @@ mod deserialize;
 mod draw;
 mod eval_task;
 mod evaluate;
-mod impossible;
 mod input;
+mod library;
 mod name;
-mod named;
 mod node;
 mod one_or_many;
 mod overrides;
@@ -37,6 +36,7 @@ mod schema;
 mod schema_json;
 mod search;
 mod shards;
+mod unprunable;
 mod validate;
 mod weights;
 mod yaml;
@@ -53,13 +53,13 @@ pub use artifact::{
 };
 pub use cell::{Calibration, Cell, Method, MethodAxis};
 pub use defined::{DefinedColumn, GroupUse, columns as defined_columns};
-pub use definitions::{Backbone, Corpus, Rounded, rules, tasks};
+pub use definitions::{Backbone, Corpus, RoundedWeights, rules, tasks};
 pub use draw::Draw;
-pub use eval_task::{Asking, EvalTask, TaskData, TaskSource};
+pub use eval_task::{EvalTask, TaskData, TaskSettings, TaskSource};
 pub use evaluate::{Evaluate, Latency, Perplexity};
-pub use input::{EntryKind, Found, HubSource, InputRef, InputResolver};
-pub use name::assign_names as give_names;
-pub use named::{BackboneFile, backbone_files, names_around};
+pub use input::{EntryKind, HubSource, InputRef, InputResolver, ResolvedInput};
+pub use library::{BackboneFile, available_names, backbone_files};
+pub use name::assign_names;
 pub use schema_json::json_schema;
 pub use search::{Budget, Search, Unselectable};
 pub use shards::Stream;
@@ -91,10 +91,10 @@ impl AxisChoice<'_> {
 pub struct Grid {
     /// Name of the results directory: the value of the key `name`, or else the file stem.
     pub name: String,
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     pub file: PathBuf,
     /// Files that define the named entries in use.
-    #[serde(serialize_with = "crate::files::shown::paths")]
+    #[serde(serialize_with = "crate::files::serialize_path::many")]
     pub entries: Vec<PathBuf>,
     pub profile: Option<String>,
     /// Lock file for inputs from the hub. It need not exist.
@@ -144,14 +144,14 @@ impl Grid {
     /// Fails if the grid is invalid or inputs are missing. The error gives the file, line and column, the expected
     /// value and the value found.
     pub fn load(path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
-        Self::load_shown(path, profile, overrides, &AxisChoice::ALL)
+        Self::load_selected(path, profile, overrides, &AxisChoice::ALL)
     }
 
     /// Loads a grid with only the evaluations that `shown` includes. The data of the other evaluations need not exist.
     ///
     /// # Errors
     /// Fails like [`Grid::load`].
-    pub fn load_shown(
+    pub fn load_selected(
         path: &Path,
         profile: Option<&str>,
         overrides: &[String],
@@ -164,7 +164,7 @@ impl Grid {
     ///
     /// # Errors
     /// Fails like [`Grid::load`].
-    pub fn of_text(text: &str, path: &Path) -> Result<Grid> {
+    pub fn from_text(text: &str, path: &Path) -> Result<Grid> {
         Self::from_layers(
             Layers::from_node(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?,
             path,
@@ -177,16 +177,18 @@ impl Grid {
         let mut checked = check::check(&schema(&root)?, &root, path, &library)?;
         let resolver = InputResolver::new(library.lock_file(), path, profile.as_deref());
         let needs = checked.needs(shown);
-        let absent = |error: Error| definitions::with_others(error, &needs, &resolver);
+        let absent = |error: Error| definitions::with_other_missing(error, &needs, &resolver);
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
-        let mut backbones = definitions::found_backbones(backbones, &resolver).map_err(absent)?;
+        let mut backbones = definitions::find_backbones(backbones, &resolver).map_err(absent)?;
         let cells = checked.axes.into_cells(checked.search.as_mut(), &mut backbones)?;
 
         // Keep only the inputs in use, because the others may be missing.
         let mut evaluate = checked.evaluate;
-        let mut meant = checked.meant;
-        meant.tasks.retain(|name, _| (shown.task)(name));
-        evaluate.groups.retain(|group| group.group.tasks.iter().all(|task| meant.tasks.contains_key(task)));
+        let mut resolved_definitions = checked.resolved_definitions;
+        resolved_definitions.tasks.retain(|name, _| (shown.task)(name));
+        evaluate
+            .groups
+            .retain(|group| group.group.tasks.iter().all(|task| resolved_definitions.tasks.contains_key(task)));
         evaluate.perplexity.retain(|text| (shown.text)(&text.corpus));
         evaluate.tasks.retain(|task| (shown.task)(&task.name));
         evaluate.latency.retain(|_| shown.latency);
@@ -204,9 +206,9 @@ impl Grid {
             profile: profile.clone(),
             lock_file: resolver.lock_file().to_owned(),
             backbones,
-            corpora: definitions::found_corpora(corpora, &resolver).map_err(absent)?,
-            tasks: definitions::found_tasks(tasks, &resolver).map_err(absent)?,
-            definitions: meant.locate_rows(&resolver).map_err(absent)?,
+            corpora: definitions::find_corpora(corpora, &resolver).map_err(absent)?,
+            tasks: definitions::find_tasks(tasks, &resolver).map_err(absent)?,
+            definitions: resolved_definitions.locate_rows(&resolver).map_err(absent)?,
             backbone,
             criterion: validate::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
             depth: validate::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
@@ -229,7 +231,7 @@ impl Grid {
         overrides: &[String],
         shown: &AxisChoice<'_>,
     ) -> Result<InputList> {
-        Self::needed(Layers::read(path, profile, overrides)?, path, shown)
+        Self::list_inputs(Layers::read(path, profile, overrides)?, path, shown)
     }
 
     /// Returns the search settings in the text of a grid, if any. The inputs need not exist.
@@ -245,11 +247,15 @@ impl Grid {
     ///
     /// # Errors
     /// Fails like [`Grid::needs`].
-    pub fn needs_of_text(text: &str, path: &Path) -> Result<InputList> {
-        Self::needed(Layers::from_node(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
+    pub fn needs_from_text(text: &str, path: &Path) -> Result<InputList> {
+        Self::list_inputs(
+            Layers::from_node(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?,
+            path,
+            &AxisChoice::ALL,
+        )
     }
 
-    fn needed(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<InputList> {
+    fn list_inputs(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<InputList> {
         let Layers { root, library, profile, .. } = layers;
         let checked = check::check(&schema(&root)?, &root, path, &library)?;
         let scored = checked.evaluate.perplexity.iter().any(|entry| (shown.text)(&entry.corpus))
@@ -263,7 +269,7 @@ impl Grid {
     /// # Errors
     /// Fails if the file is not a grid.
     pub fn profiles(path: &Path) -> Result<Vec<String>> {
-        Ok(profile::names_of(&yaml::read(path, &SHAPE)?))
+        Ok(profile::profile_names(&yaml::read(path, &SHAPE)?))
     }
 
     /// Returns the JSON form of the grid for the record of a run. Overrides and defaults are filled in, and paths are
@@ -276,7 +282,7 @@ impl Grid {
             .map_err(|error| Error::bad_input("cannot write the grid as JSON").found(error.to_string()))
     }
 
-    /// Returns the grid with absolute paths so that [`Grid::thawed`] can load it in any directory.
+    /// Returns the grid with absolute paths so that [`Grid::from_frozen`] can load it in any directory.
     ///
     /// # Errors
     /// Fails if the current directory no longer exists.
@@ -295,7 +301,7 @@ impl Grid {
     ///
     /// # Errors
     /// Fails if the grid is not in the format of this version, or if a method is unknown.
-    pub fn thawed(frozen: &Value) -> Result<Self> {
+    pub fn from_frozen(frozen: &Value) -> Result<Self> {
         Self::deserialize(frozen)
             .map_err(|error| Error::bad_input("cannot read the frozen grid").found(error.to_string()))
     }
@@ -332,7 +338,7 @@ fn schema(root: &node::YamlNode) -> Result<schema::Schema> {
 /// profile that were used.
 struct Layers {
     root: node::YamlNode,
-    library: named::Library,
+    library: library::Library,
     entries: Vec<PathBuf>,
     profile: Option<String>,
 }
@@ -344,7 +350,7 @@ impl Layers {
 
     fn from_node(mut root: node::YamlNode, path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {
         artifact::take(&mut root);
-        let library = named::Library::around(path);
+        let library = library::Library::for_grid(path);
         let profile = profile::take(&mut root, profile, &library)?;
 
         // Apply the profile and the overrides to a preview to find out which files are needed. They are applied again

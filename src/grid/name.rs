@@ -28,22 +28,23 @@ const MAX_NAME_BYTES: usize = 180;
 const DIGITS: usize = 8;
 
 /// Path of a setting: the index of its axis, and its keys in the options.
-type SettingPlace = (usize, Vec<String>);
+type AxisSettingPath = (usize, Vec<String>);
 /// Non-default settings, in the order in which they appear in a name. An option that is a map has an empty map at its
 /// own path, followed by its entries at longer paths.
-type NameSettings = BTreeMap<SettingPlace, Value>;
+type NameSettings = BTreeMap<AxisSettingPath, Value>;
 
 pub fn assign_names(cells: &mut [Cell]) {
     let known = KnownMethods::from_cells(cells);
     let names: Vec<(String, NameSettings)> =
-        cells.iter().map(|cell| (known.begins(cell), known.settings(cell))).collect();
+        cells.iter().map(|cell| (known.base_name(cell), known.settings(cell))).collect();
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for (at, (begins, _)) in names.iter().enumerate() {
-        groups.entry(begins.to_ascii_lowercase()).or_default().push(at);
+    for (at, (base_name, _)) in names.iter().enumerate() {
+        groups.entry(base_name.to_ascii_lowercase()).or_default().push(at);
     }
     for group in groups.into_values() {
         let distinguishing = distinguishing_settings(&group.iter().map(|&at| &names[at].1).collect::<Vec<_>>());
-        let plain = group.iter().map(|&at| plain(&names[at].0, &names[at].1, &distinguishing)).collect::<Vec<_>>();
+        let plain =
+            group.iter().map(|&at| readable_name(&names[at].0, &names[at].1, &distinguishing)).collect::<Vec<_>>();
         let hashes = group.iter().map(|&at| hash(&cells[at], &names[at].1)).collect::<Vec<_>>();
         for (at, name) in group.into_iter().zip(make_unique(&plain, &hashes)) {
             cells[at].name = name;
@@ -77,17 +78,22 @@ impl KnownMethods {
     }
 
     /// Returns the beginning of a name, which neighbors have in common.
-    fn begins(&self, cell: &Cell) -> String {
-        let name = safe(&cell.backbone, "._-");
+    fn base_name(&self, cell: &Cell) -> String {
+        let name = replace_unsafe(&cell.backbone, "._-");
         let name = match name.trim_start_matches(['.', '-']) {
             "" => "_",
             name => name,
         };
-        let backbone = short(name, MAX_BACKBONE_BYTES);
+        let backbone = truncate(name, MAX_BACKBONE_BYTES);
         match (&cell.criterion, &cell.recovery) {
             (Some(criterion), Some(recovery)) => {
                 let short = self.short.get(&criterion.name).copied().unwrap_or(&criterion.name);
-                format!("{backbone}.{}-{}.{}", safe(short, "_-"), cell.depth.word(), safe(&recovery.name, "_-"))
+                format!(
+                    "{backbone}.{}-{}.{}",
+                    replace_unsafe(short, "_-"),
+                    cell.depth.word(),
+                    replace_unsafe(&recovery.name, "_-")
+                )
             }
             _ => format!("{backbone}.dense"),
         }
@@ -100,7 +106,7 @@ impl KnownMethods {
             let changed = resolved
                 .iter()
                 .filter(|(key, value)| default.and_then(|method_defaults| method_defaults.get(*key)) != Some(value));
-            changed.for_each(|(key, value)| put((axis, vec![key.clone()]), value, &mut all));
+            changed.for_each(|(key, value)| insert_setting((axis, vec![key.clone()]), value, &mut all));
         }
         if let Some(calibration) = &cell.calibration {
             let settings = [
@@ -127,36 +133,36 @@ fn methods(cell: &Cell) -> impl Iterator<Item = (usize, &String, &Options)> {
     criterion.chain(cell.recovery.iter().map(|recovery| (1, &recovery.name, &recovery.resolved)))
 }
 
-fn put(at: SettingPlace, value: &Value, into: &mut NameSettings) {
+fn insert_setting(at: AxisSettingPath, value: &Value, into: &mut NameSettings) {
     let Value::Object(map) = value else {
         into.insert(at, value.clone());
         return;
     };
     for (key, value) in map {
-        put((at.0, [&at.1[..], std::slice::from_ref(key)].concat()), value, into);
+        insert_setting((at.0, [&at.1[..], std::slice::from_ref(key)].concat()), value, into);
     }
     into.insert(at, Map::new().into());
 }
 
 /// Returns the settings in which neighbors differ. Settings in a map are compared only among the neighbors that have
 /// the map.
-fn differ(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
-    let mut all: BTreeMap<&SettingPlace, (&Value, usize, bool)> = BTreeMap::new();
+fn differing_settings(neighbours: &[&NameSettings]) -> BTreeSet<AxisSettingPath> {
+    let mut all: BTreeMap<&AxisSettingPath, (&Value, usize, bool)> = BTreeMap::new();
     for (at, value) in neighbours.iter().flat_map(|neighbour| neighbour.iter()) {
         let (first, count, differ) = all.entry(at).or_insert((value, 0, false));
         *differ |= *first != value;
         *count += 1;
     }
     all.iter()
-        .filter(|(at, (_, count, differ))| *differ || *count < parent_path(neighbours, &all, at))
+        .filter(|(at, (_, count, differ))| *differ || *count < parent_count(neighbours, &all, at))
         .map(|(at, _)| (*at).clone())
         .collect()
 }
 
-fn parent_path(
+fn parent_count(
     neighbours: &[&BTreeMap<(usize, Vec<String>), Value>],
     all: &BTreeMap<&(usize, Vec<String>), (&Value, usize, bool)>,
-    (axis, path): &SettingPlace,
+    (axis, path): &AxisSettingPath,
 ) -> usize {
     match path.len() {
         1 => neighbours.len(),
@@ -165,19 +171,19 @@ fn parent_path(
 }
 
 /// Returns a minimal set of settings that distinguishes the neighbors. Earlier settings are preferred.
-fn distinguishing_settings(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
-    let mut kept = differ(neighbours);
-    let all = kinds(neighbours, &kept);
+fn distinguishing_settings(neighbours: &[&NameSettings]) -> BTreeSet<AxisSettingPath> {
+    let mut kept = differing_settings(neighbours);
+    let all = count_distinct(neighbours, &kept);
     for at in kept.clone().iter().rev() {
         kept.remove(at);
-        if kinds(neighbours, &kept) < all {
+        if count_distinct(neighbours, &kept) < all {
             kept.insert(at.clone());
         }
     }
     kept
 }
 
-fn kinds(neighbours: &[&BTreeMap<(usize, Vec<String>), Value>], paths: &BTreeSet<SettingPlace>) -> usize {
+fn count_distinct(neighbours: &[&BTreeMap<(usize, Vec<String>), Value>], paths: &BTreeSet<AxisSettingPath>) -> usize {
     neighbours
         .iter()
         .map(|settings| paths.iter().map(|at| settings.get(at).cloned()).collect::<Vec<Option<Value>>>())
@@ -187,37 +193,37 @@ fn kinds(neighbours: &[&BTreeMap<(usize, Vec<String>), Value>], paths: &BTreeSet
 
 /// Builds a cell name that may collide with others. Its parts look like `solver-svd` or `layers-3-4-5`. A map gives
 /// parts such as `finetune` and `finetune-seed-1`.
-fn plain(begins: &str, settings: &NameSettings, distinguishing: &BTreeSet<SettingPlace>) -> String {
+fn readable_name(base_name: &str, settings: &NameSettings, distinguishing: &BTreeSet<AxisSettingPath>) -> String {
     let mut parts: BTreeMap<(usize, &str), String> = BTreeMap::new();
     for (at, value) in settings.iter().filter(|(at, _)| distinguishing.contains(*at)) {
         let (axis, path) = at;
-        let part = parts.entry((*axis, &path[0])).or_insert_with(|| safe(&path[0], "_-"));
+        let part = parts.entry((*axis, &path[0])).or_insert_with(|| replace_unsafe(&path[0], "_-"));
         if !value.is_object() {
-            let below = path[1..].iter().map(|key| safe(key, "_-"));
-            below.chain([word(value)]).for_each(|text| part.extend(["-", &text]));
+            let below = path[1..].iter().map(|key| replace_unsafe(key, "_-"));
+            below.chain([value_text(value)]).for_each(|text| part.extend(["-", &text]));
         }
     }
-    let parts = parts.values().map(|part| short(part, MAX_PART_BYTES));
-    short(&[begins.to_owned()].into_iter().chain(parts).collect::<Vec<_>>().join("."), MAX_NAME_BYTES)
+    let parts = parts.values().map(|part| truncate(part, MAX_PART_BYTES));
+    truncate(&[base_name.to_owned()].into_iter().chain(parts).collect::<Vec<_>>().join("."), MAX_NAME_BYTES)
 }
 
-fn word(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     match value {
-        Value::String(text) => safe(text, "_-"),
-        Value::Array(items) => items.iter().map(word).collect::<Vec<_>>().join("-"),
+        Value::String(text) => replace_unsafe(text, "_-"),
+        Value::Array(items) => items.iter().map(value_text).collect::<Vec<_>>().join("-"),
         // A decimal point is always between two digits, so the parts remain separable.
-        Value::Number(number) => safe(&number.to_string(), ".-"),
-        other => safe(&other.to_string(), "_-"),
+        Value::Number(number) => replace_unsafe(&number.to_string(), ".-"),
+        other => replace_unsafe(&other.to_string(), "_-"),
     }
 }
 
 /// Replaces every character with a dash, except for ASCII letters, digits and the characters in `more`.
-fn safe(text: &str, more: &str) -> String {
+fn replace_unsafe(text: &str, more: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || more.contains(c) { c } else { '-' }).collect()
 }
 
 /// Truncates a string that is too long, and appends digits of its hash.
-fn short(text: &str, most: usize) -> String {
+fn truncate(text: &str, most: usize) -> String {
     match text.len() <= most {
         true => text.to_owned(),
         false => format!("{}-{}", &text[..most - DIGITS - 1], &sha256::of_bytes(text)[..DIGITS]),

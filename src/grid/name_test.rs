@@ -44,7 +44,7 @@ fn names(cells: &[Cell]) -> Vec<String> {
 }
 
 /// Returns the names of cells that differ only in their recovery.
-fn of_recoveries(recoveries: &[Value]) -> Vec<String> {
+fn recovery_names(recoveries: &[Value]) -> Vec<String> {
     let streamline = json!({"name": "llm-streamline"});
     names(
         &recoveries
@@ -54,7 +54,7 @@ fn of_recoveries(recoveries: &[Value]) -> Vec<String> {
     )
 }
 
-fn of_calibrations(calibrations: &[Value]) -> Vec<String> {
+fn calibration_names(calibrations: &[Value]) -> Vec<String> {
     let sleb = json!({"name": "sleb"});
     let none = json!({"name": "none"});
     names(&calibrations.iter().map(|calibration| cell("a", &sleb, 2, &none, calibration)).collect::<Vec<_>>())
@@ -62,11 +62,11 @@ fn of_calibrations(calibrations: &[Value]) -> Vec<String> {
 
 #[test]
 fn a_name_has_backbone_criterion_depth_and_recovery() {
-    assert_eq!(of_recoveries(&[json!({"name": "ghosted"})]), ["llama-3.1-8b.streamline-7.ghosted"]);
+    assert_eq!(recovery_names(&[json!({"name": "ghosted"})]), ["llama-3.1-8b.streamline-7.ghosted"]);
     assert_eq!(names(&[Cell::with_name("llama-3.1-8b", "")]), ["llama-3.1-8b.dense"]);
     // Without neighbors, cells have no further parts in their names, whatever their options are.
     let alone = [json!({"name": "ghosted", "solver": "svd", "finetune": {"sequences": 4, "length": 32}})];
-    assert_eq!(of_recoveries(&alone), ["llama-3.1-8b.streamline-7.ghosted"]);
+    assert_eq!(recovery_names(&alone), ["llama-3.1-8b.streamline-7.ghosted"]);
 }
 
 #[test]
@@ -88,14 +88,14 @@ fn a_further_part_says_what_neighbours_differ_in_and_no_default() {
     );
 
     assert_eq!(
-        of_calibrations(&[json!({}), json!({"seed": 1}), json!({"seed": 2, "operator_sequences": 3})]),
+        calibration_names(&[json!({}), json!({"seed": 1}), json!({"seed": 2, "operator_sequences": 3})]),
         ["a.sleb-2.none", "a.sleb-2.none.seed-1", "a.sleb-2.none.seed-2"]
     );
     // The cells differ in four settings, but the first one is enough to distinguish them.
     let unlike = json!({"corpus": "wiki", "sequences": 16, "length": 32, "seed": 7});
-    assert_eq!(of_calibrations(&[json!({}), unlike]), ["a.sleb-2.none.corpus-c4", "a.sleb-2.none.corpus-wiki"]);
+    assert_eq!(calibration_names(&[json!({}), unlike]), ["a.sleb-2.none.corpus-c4", "a.sleb-2.none.corpus-wiki"]);
     assert_eq!(
-        of_calibrations(&[json!({}), json!({"corpus": "wikitext2-train"}), json!({"sequences": 16})]),
+        calibration_names(&[json!({}), json!({"corpus": "wikitext2-train"}), json!({"sequences": 16})]),
         [
             "a.sleb-2.none.corpus-c4.sequences-8",
             "a.sleb-2.none.corpus-wikitext2-train.sequences-8",
@@ -113,7 +113,7 @@ fn explicit(chosen: &[usize]) -> Cell {
 }
 
 fn names_of(all: &[Value]) -> Vec<String> {
-    of_recoveries(all).iter().map(|name| name.replace("llama-3.1-8b.streamline-7.", "")).collect()
+    recovery_names(all).iter().map(|name| name.replace("llama-3.1-8b.streamline-7.", "")).collect()
 }
 
 #[test]

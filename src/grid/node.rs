@@ -46,7 +46,7 @@ pub(super) enum Value {
 #[derive(Debug, Clone)]
 pub(super) struct MapEntry {
     pub(super) key: String,
-    pub(super) key_place: YamlPosition,
+    pub(super) key_position: YamlPosition,
     pub(super) node: YamlNode,
 }
 
@@ -136,7 +136,7 @@ impl YamlNode {
             Value::List(nodes) => nodes.iter_mut().for_each(|node| node.relocate(relocated)),
             Value::Map(entries) => {
                 for entry in entries {
-                    entry.key_place = relocated(&entry.key_place);
+                    entry.key_position = relocated(&entry.key_position);
                     entry.node.relocate(relocated);
                 }
             }

@@ -112,7 +112,7 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNod
         let path = joined_key(done, &entry.key);
         if rest.len() == entry.key.len() {
             // Make later errors about this key point to the `--set` argument.
-            entry.key_place = new.position.clone();
+            entry.key_position = new.position.clone();
         }
         return assign(&mut entry.node, &rest[entry.key.len()..], &path, new);
     }
@@ -120,7 +120,7 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNod
     let key = &rest[..end];
     if end == rest.len() && !key.is_empty() {
         // Add the key, because the file may have omitted a default. The schema reports typos.
-        entries.push(MapEntry { key: key.to_owned(), key_place: new.position.clone(), node: new.clone() });
+        entries.push(MapEntry { key: key.to_owned(), key_position: new.position.clone(), node: new.clone() });
         return Ok(());
     }
     let keys: Vec<&str> = entries.iter().map(|e| e.key.as_str()).collect();

@@ -27,9 +27,15 @@ impl CellPattern {
     /// Reads the `exclude` entry at `at`.
     pub(super) fn read(at: &At<'_>, entry: &PatternEntry) -> Result<Self> {
         let PatternEntry { backbone, criterion, depth, recovery, calibration } = entry;
-        let lengths = [length(backbone), length(criterion), length(depth), length(recovery), length(calibration)];
+        let lengths = [
+            value_count(backbone),
+            value_count(criterion),
+            value_count(depth),
+            value_count(recovery),
+            value_count(calibration),
+        ];
         let hint = "name the cells to exclude: an empty pattern matches every cell";
-        some_values(at, &AXES, &lengths, "a pattern", hint)?;
+        check_values(at, &AXES, &lengths, "a pattern", hint)?;
         let names = backbone.iter().enumerate().map(|(i, name)| at.key("backbone").item(i).with_position(name.clone()));
         let calibration = calibration.iter().enumerate().map(|(i, entry)| {
             let at = at.key("calibration").item(i);
@@ -49,9 +55,15 @@ impl CellPattern {
 
 fn check_calibration(at: &At<'_>, entry: &CalibrationPattern) -> Result<()> {
     const KEYS: [&str; 5] = ["corpus", "sequences", "length", "seed", "operator_sequences"];
-    let CalibrationPattern { corpus, sequences, length: of_tokens, seed, operator_sequences } = entry;
-    let lengths = [length(corpus), length(sequences), length(of_tokens), length(seed), length(operator_sequences)];
-    some_values(
+    let CalibrationPattern { corpus, sequences, length, seed, operator_sequences } = entry;
+    let lengths = [
+        value_count(corpus),
+        value_count(sequences),
+        value_count(length),
+        value_count(seed),
+        value_count(operator_sequences),
+    ];
+    check_values(
         at,
         &KEYS,
         &lengths,
@@ -61,12 +73,18 @@ fn check_calibration(at: &At<'_>, entry: &CalibrationPattern) -> Result<()> {
 }
 
 /// Returns the number of values of a key, or `None` if the key is missing.
-fn length<T>(values: &Many<T>) -> Option<usize> {
+fn value_count<T>(values: &Many<T>) -> Option<usize> {
     values.explicit_values().map(<[T]>::len)
 }
 
 /// Rejects a map with none of the keys, or with a key whose list is empty.
-fn some_values(at: &At<'_>, keys: &[&'static str], lengths: &[Option<usize>], subject: &str, hint: &str) -> Result<()> {
+fn check_values(
+    at: &At<'_>,
+    keys: &[&'static str],
+    lengths: &[Option<usize>],
+    subject: &str,
+    hint: &str,
+) -> Result<()> {
     if lengths.iter().all(Option::is_none) {
         return Err(at
             .bad(format!("{subject} is empty"))
@@ -95,15 +113,15 @@ impl CellPattern {
                 [criterion.len(), depth.len(), recovery.len(), calibration.len()].iter().any(|count| *count > 0);
             return backbone && !names_more;
         };
-        fn method<M: MethodAxis + ?Sized>(patterns: &[Positioned<WrittenMethod>], method: &Method<M>) -> bool {
-            patterns.is_empty() || patterns.iter().any(|pattern| means(&pattern.value, method))
+        fn matches_any<M: MethodAxis + ?Sized>(patterns: &[Positioned<WrittenMethod>], method: &Method<M>) -> bool {
+            patterns.is_empty() || patterns.iter().any(|pattern| matches_method(&pattern.value, method))
         }
         backbone
-            && method(&self.criterion, criterion)
+            && matches_any(&self.criterion, criterion)
             && (self.depth.is_empty() || self.depth.iter().any(|depth| depth.value.resolve(layers) == cell.depth))
-            && method(&self.recovery, recovery)
+            && matches_any(&self.recovery, recovery)
             && (self.calibration.is_empty()
-                || self.calibration.iter().any(|pattern| means_calibration(&pattern.value, calibration)))
+                || self.calibration.iter().any(|pattern| matches_calibration(&pattern.value, calibration)))
     }
 
     /// Rejects a pattern with a value or combination of values that no cell in the product has. Such a pattern is
@@ -121,7 +139,7 @@ impl CellPattern {
             let error = error.hint("remove the value; `exclude` applies to the product of the axes, before `include`");
             match known.contains(&shown) {
                 true => error,
-                false => error.near(&shown, known.iter().map(String::as_str)),
+                false => error.suggest(&shown, known.iter().map(String::as_str)),
             }
         };
         let pruned = || product.iter().filter(|(cell, _)| !cell.is_dense());
@@ -131,8 +149,8 @@ impl CellPattern {
                 return Err(missing("backbone", position, value.clone(), known));
             }
         }
-        unmeant(&self.criterion, &distinct(pruned().filter_map(|(cell, _)| cell.criterion.as_ref())), missing)?;
-        unmeant(&self.recovery, &distinct(pruned().filter_map(|(cell, _)| cell.recovery.as_ref())), missing)?;
+        check_methods(&self.criterion, &distinct(pruned().filter_map(|(cell, _)| cell.criterion.as_ref())), missing)?;
+        check_methods(&self.recovery, &distinct(pruned().filter_map(|(cell, _)| cell.recovery.as_ref())), missing)?;
         for Positioned { value, position } in &self.depth {
             if !pruned().any(|(cell, layers)| cell.depth == value.resolve(*layers)) {
                 let known = distinct(pruned().map(|(cell, _)| &cell.depth));
@@ -142,7 +160,7 @@ impl CellPattern {
         }
         let calibrations = distinct(pruned().filter_map(|(cell, _)| cell.calibration.as_ref()));
         for Positioned { value, position } in &self.calibration {
-            if !calibrations.iter().any(|calibration| means_calibration(value, calibration)) {
+            if !calibrations.iter().any(|calibration| matches_calibration(value, calibration)) {
                 let known = calibrations.iter().map(ToString::to_string).collect();
                 return Err(missing("calibration", position, describe(value), known));
             }
@@ -158,7 +176,7 @@ impl CellPattern {
     }
 
     /// Creates the error for patterns that exclude all cells. It is reported at this pattern.
-    pub(super) fn leaves_nothing(&self) -> Error {
+    pub(super) fn no_cells_left_error(&self) -> Error {
         Error::bad_input("all cells are excluded")
             .at(self.position.to_string())
             .expected("at least one backbone that no pattern excludes")
@@ -168,12 +186,12 @@ impl CellPattern {
 }
 
 /// Rejects a method that the product does not contain.
-fn unmeant<M: MethodAxis + ?Sized>(
+fn check_methods<M: MethodAxis + ?Sized>(
     patterns: &[Positioned<WrittenMethod>],
     known: &[Method<M>],
     missing: impl Fn(&str, &YamlPosition, String, Vec<String>) -> Error,
 ) -> Result<()> {
-    match patterns.iter().find(|pattern| !known.iter().any(|method| means(&pattern.value, method))) {
+    match patterns.iter().find(|pattern| !known.iter().any(|method| matches_method(&pattern.value, method))) {
         None => Ok(()),
         Some(Positioned { value, position }) => {
             Err(missing(M::KEY, position, value.to_string(), known.iter().map(ToString::to_string).collect()))
@@ -183,7 +201,7 @@ fn unmeant<M: MethodAxis + ?Sized>(
 
 /// Returns whether a pattern matches a method. The names must be equal. Each option in the pattern must equal either
 /// the written or the resolved option of the method.
-fn means<M: MethodAxis + ?Sized>(pattern: &WrittenMethod, method: &Method<M>) -> bool {
+fn matches_method<M: MethodAxis + ?Sized>(pattern: &WrittenMethod, method: &Method<M>) -> bool {
     pattern.name == method.name
         && pattern.options.iter().all(|(key, value)| {
             let known = [&method.options, &method.resolved].into_iter().filter_map(|options| options.get(key));
@@ -199,7 +217,7 @@ fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-fn means_calibration(pattern: &CalibrationPattern, calibration: &Calibration) -> bool {
+fn matches_calibration(pattern: &CalibrationPattern, calibration: &Calibration) -> bool {
     fn has<T: PartialEq>(values: &Many<T>, value: &T) -> bool {
         values.is_empty() || values.contains(value)
     }

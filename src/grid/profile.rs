@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use super::deserialize::unknown_key;
-use super::named::Library;
+use super::library::Library;
 use super::node::{Value, YamlNode};
 use super::validate::is_plain;
 use super::yaml::{self, FileShape};
 use crate::error::{Error, Result};
 
 /// Top-level keys that a profile cannot set.
-pub(super) const OF_THE_WHOLE: [&str; 4] = ["name", "artifact", "profile", "profiles"];
+pub(super) const GRID_ONLY_KEYS: [&str; 4] = ["name", "artifact", "profile", "profiles"];
 const KEYS: [&str; 13] = [
     "backbones",
     "corpora",
@@ -37,14 +37,14 @@ pub(super) struct ChosenProfile {
 /// command line, which takes precedence over the key `profile`. If a shared file `profiles/NAME.yaml` exists, the
 /// grid's own profile is merged over it.
 pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library) -> Result<Option<ChosenProfile>> {
-    let Some(mut profile) = own_profile(root, chosen)? else { return Ok(None) };
+    let Some(mut profile) = take_own_profile(root, chosen)? else { return Ok(None) };
     if let Some(file) = library.profile(&profile.name) {
-        let mut shared = shared(&file, &profile.name)?;
+        let mut shared = read_shared_profile(&file, &profile.name)?;
         shared.merge(profile.changes);
         profile.changes = shared;
     }
     if let Some(search) = root.get("search") {
-        as_searched(&mut profile.changes, search);
+        move_evaluate_to_search(&mut profile.changes, search);
     }
     Ok(Some(profile))
 }
@@ -52,7 +52,7 @@ pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library)
 /// Adapts the `evaluate` section of a profile to a grid that has `search` instead of `evaluate`. `tasks` and
 /// `perplexity` move into the profile's `search` section if the grid's `search` has them. The rest is dropped. Settings
 /// that are already in the profile's `search` section take precedence.
-fn as_searched(changes: &mut YamlNode, search: &YamlNode) {
+fn move_evaluate_to_search(changes: &mut YamlNode, search: &YamlNode) {
     let Value::Map(keys) = &mut changes.value else { return };
     let Some(at) = keys.iter().position(|entry| entry.key == "evaluate") else { return };
     let mut evaluate = keys.remove(at);
@@ -71,7 +71,7 @@ fn as_searched(changes: &mut YamlNode, search: &YamlNode) {
     }
 }
 
-fn shared(file: &Path, name: &str) -> Result<YamlNode> {
+fn read_shared_profile(file: &Path, name: &str) -> Result<YamlNode> {
     let what = format!("the profile `{name}`");
     let hint = format!("write the value of `{name}:` in a grid's `profiles` to the file");
     let changes = yaml::read(file, &FileShape { what: &what, expected: "keys of a grid", hint: &hint })?;
@@ -79,7 +79,7 @@ fn shared(file: &Path, name: &str) -> Result<YamlNode> {
     Ok(changes)
 }
 
-fn own_profile(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile>> {
+fn take_own_profile(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile>> {
     let Value::Map(keys) = &mut root.value else { return Ok(None) };
     let [default, profiles] = ["profile", "profiles"].map(|key| {
         let position = keys.iter().position(|entry| entry.key == key)?;
@@ -131,7 +131,7 @@ fn unknown_profile(name: &str, position: &str, what: String) -> Error {
     Error::bad_input(what).at(position).found(format!("`{name}`"))
 }
 
-pub(super) fn names_of(root: &YamlNode) -> Vec<String> {
+pub(super) fn profile_names(root: &YamlNode) -> Vec<String> {
     root.get("profiles").map(names).unwrap_or_default().into_iter().map(str::to_owned).collect()
 }
 
@@ -159,7 +159,7 @@ fn check(profiles: &YamlNode) -> Result<()> {
         }
         if !is_plain(&profile.key) {
             return Err(Error::bad_input("the profile's name is not a valid folder name")
-                .at(profile.key_place.to_string())
+                .at(profile.key_position.to_string())
                 .expected("a plain name without `/`, `\\` or `:`, not starting with a dot")
                 .found(format!("`{}`", profile.key))
                 .hint("rename the profile: its results are written to a folder of this name"));
@@ -172,15 +172,15 @@ fn check(profiles: &YamlNode) -> Result<()> {
 fn check_keys(changes: &YamlNode, subject: &str) -> Result<()> {
     for change in changes.entries() {
         let key = change.key.as_str();
-        if OF_THE_WHOLE.contains(&key) {
+        if GRID_ONLY_KEYS.contains(&key) {
             return Err(Error::bad_input(format!("{subject} cannot set `{key}`"))
-                .at(change.key_place.to_string())
+                .at(change.key_position.to_string())
                 .expected(format!("one of {}", KEYS.join(", ")))
                 .found(format!("`{key}`"))
                 .hint("move the key to the top level: it applies to the whole grid"));
         }
         if !KEYS.contains(&key) {
-            return Err(unknown_key(key, subject, &KEYS).at(change.key_place.to_string()));
+            return Err(unknown_key(key, subject, &KEYS).at(change.key_position.to_string()));
         }
     }
     Ok(())

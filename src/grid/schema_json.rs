@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::cell::MethodAxis;
 use super::definitions;
 use super::input::EntryKind;
-use super::profile::OF_THE_WHOLE;
+use super::profile::GRID_ONLY_KEYS;
 use super::schema::Schema;
 use crate::criterion::Criterion;
 use crate::options::Described;
@@ -90,7 +90,7 @@ fn profile(grid: &Value) -> Value {
     let mut profile = json!({"description": "Changes to the grid.", "type": "object", "additionalProperties": false});
     let mut properties = grid["properties"].clone();
     if let Some(keys) = properties.as_object_mut() {
-        keys.retain(|key, _| !OF_THE_WHOLE.contains(&key.as_str()));
+        keys.retain(|key, _| !GRID_ONLY_KEYS.contains(&key.as_str()));
         keys.values_mut().for_each(|key| partial(key, &grid["definitions"]));
     }
     profile["properties"] = properties;

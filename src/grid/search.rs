@@ -177,7 +177,7 @@ impl SearchEntry {
                 .found(alpha.to_string()));
         }
         if let Some(items) = self.items {
-            validate::count(1, items, "the number of items", &at.key("items").position())?;
+            validate::check_count(1, items, "the number of items", &at.key("items").position())?;
         }
         let prompt = self.prompt.as_ref().map_or(PROMPT, |prompt| Latency {
             length: prompt.length,
@@ -186,7 +186,7 @@ impl SearchEntry {
         });
         let sizes = [("length", Some(prompt.length)), ("batch", Some(prompt.batch)), ("decode", prompt.decode)];
         for (key, value) in sizes.into_iter().filter_map(|(key, value)| Some((key, value?))) {
-            validate::count(1, value, "a prompt's size", &at.key("prompt").key(key).position())?;
+            validate::check_count(1, value, "a prompt's size", &at.key("prompt").key(key).position())?;
         }
         Ok(Search { budget, items: self.items, alpha, seed: self.seed.unwrap_or(0), prompt, unselectable: Vec::new() })
     }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 /// Default number of shards to fetch and read per group. [`ShardOrder`] defines the groups. For C4, one shard contains
 /// enough text for all samples in the paper.
-const READ: usize = 1;
+const DEFAULT_SHARDS_READ: usize = 1;
 /// Maximum number of shards that a pattern may expand to.
 const MAX_SHARDS: usize = 100_000;
 
@@ -59,7 +59,7 @@ impl ShardsEntry {
         let files_at = at.key("files");
         let mut names = Vec::new();
         for pattern in files {
-            names.extend(expanded(pattern).map_err(|error| error.at(files_at.position().to_string()))?);
+            names.extend(expand_braces(pattern).map_err(|error| error.at(files_at.position().to_string()))?);
         }
         if names.iter().any(|name| folder(name) != folder(&names[0])) {
             return Err(files_at.bad("the shards are in several folders").expected("one folder"));
@@ -71,7 +71,7 @@ impl ShardsEntry {
                 .expected("1 or more")
                 .found("0"));
         }
-        Ok(Some(Self { order: order.unwrap_or_default(), read: read.unwrap_or(READ), names, seeds }))
+        Ok(Some(Self { order: order.unwrap_or_default(), read: read.unwrap_or(DEFAULT_SHARDS_READ), names, seeds }))
     }
 
     pub(super) fn patterns(&self) -> Vec<String> {
@@ -127,7 +127,7 @@ fn list_names(folder: &Path) -> Result<Vec<String>> {
 }
 
 /// Expands a pattern into names. `part.{00000..01023}.gz` gives 1,024 names with zero-padded numbers.
-fn expanded(pattern: &str) -> Result<Vec<String>> {
+fn expand_braces(pattern: &str) -> Result<Vec<String>> {
     if pattern.contains(['*', '?', '[', ']']) {
         return Err(bad_pattern(pattern, "a pattern"));
     }
@@ -160,12 +160,12 @@ mod tests {
 
     #[test]
     fn a_range_names_every_shard() {
-        let names = expanded("en/c4-train.{00000..01023}-of-01024.json.gz").unwrap();
+        let names = expand_braces("en/c4-train.{00000..01023}-of-01024.json.gz").unwrap();
         assert_eq!((names.len(), names[84].as_str()), (1024, "en/c4-train.00084-of-01024.json.gz"));
-        assert_eq!(expanded("a{8..11}").unwrap(), ["a8", "a9", "a10", "a11"]);
-        assert_eq!(expanded("one").unwrap(), ["one"]);
+        assert_eq!(expand_braces("a{8..11}").unwrap(), ["a8", "a9", "a10", "a11"]);
+        assert_eq!(expand_braces("one").unwrap(), ["one"]);
         for bad in ["a*", "a{1..", "a{1}", "a{2..1}", "a{x..y}", "a{0..99999999999}", "a{1..2}{1..2}", "a{+1..2}"] {
-            assert_eq!(expanded(bad).unwrap_err().exit_code(), 2, "{bad}");
+            assert_eq!(expand_braces(bad).unwrap_err().exit_code(), 2, "{bad}");
         }
     }
 
@@ -180,7 +180,7 @@ mod tests {
         let stream = written(&[], &[0, 1], 1).find_in_dir(folder.path()).unwrap();
         assert_eq!((stream.count, stream.files.keys().copied().collect::<Vec<_>>()), (8, vec![2, 5]));
         assert_eq!(stream.files[&5], "part-5.json.gz");
-        let names = expanded("x/part-{0..7}.json.gz").unwrap();
+        let names = expand_braces("x/part-{0..7}.json.gz").unwrap();
         assert_eq!(written(&names, &[0], 2).patterns(), ["x/part-2.json.gz", "x/part-4.json.gz"]);
         assert_eq!(written(&names, &[0], 1).find_in_dir(folder.path()).unwrap().files.len(), 1);
         std::fs::remove_file(folder.path().join("part-2.json.gz")).unwrap();

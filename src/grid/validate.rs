@@ -13,7 +13,7 @@ const MAX_CELLS: usize = 100_000;
 const MAX_NAME: usize = 200;
 
 /// Rejects a count outside `least..=MAX`. `what` names the count in error messages.
-pub(super) fn count(least: usize, found: usize, what: &str, position: &YamlPosition) -> Result<()> {
+pub(super) fn check_count(least: usize, found: usize, what: &str, position: &YamlPosition) -> Result<()> {
     if found > MAX {
         return Err(Error::bad_input(format!("{what} is too large"))
             .at(position.to_string())
@@ -30,7 +30,7 @@ pub(super) fn count(least: usize, found: usize, what: &str, position: &YamlPosit
 }
 
 /// Rejects lists if the product of their lengths is greater than [`MAX_CELLS`].
-pub(super) fn few_enough(lengths: &[usize], position: &YamlPosition) -> Result<()> {
+pub(super) fn check_cell_count(lengths: &[usize], position: &YamlPosition) -> Result<()> {
     if lengths.iter().copied().fold(1, usize::saturating_mul) <= MAX_CELLS {
         return Ok(());
     }
@@ -44,7 +44,7 @@ pub(super) fn few_enough(lengths: &[usize], position: &YamlPosition) -> Result<(
 
 /// Rejects a name that is not printable, or that contains `/`, which is used as a separator between names.
 pub(super) fn check_printable(what: &str, name: &str, position: &YamlPosition) -> Result<()> {
-    if is_shown(name) && !name.contains('/') {
+    if is_printable(name) && !name.contains('/') {
         return Ok(());
     }
     let start: String = name.chars().take(40).collect();
@@ -56,7 +56,7 @@ pub(super) fn check_printable(what: &str, name: &str, position: &YamlPosition) -
 }
 
 /// Rejects a grid name that is not a plain directory name, so that results stay inside the results directory.
-pub(super) fn plain(name: &str, position: &YamlPosition) -> Result<()> {
+pub(super) fn check_folder_name(name: &str, position: &YamlPosition) -> Result<()> {
     if is_plain(name) {
         return Ok(());
     }
@@ -68,39 +68,39 @@ pub(super) fn plain(name: &str, position: &YamlPosition) -> Result<()> {
 }
 
 /// Returns whether a name can be printed on a single line.
-fn is_shown(name: &str) -> bool {
+fn is_printable(name: &str) -> bool {
     !name.trim().is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control)
 }
 
 /// Returns whether a name is a valid directory name.
 pub(super) fn is_plain(name: &str) -> bool {
-    is_shown(name) && !name.starts_with('.') && name.trim() == name && !name.contains(['/', '\\', ':'])
+    is_printable(name) && !name.starts_with('.') && name.trim() == name && !name.contains(['/', '\\', ':'])
 }
 
 /// Returns the values in a list with their positions. Rejects empty lists and duplicates.
 pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Vec<Positioned<T>>> {
     let values: Vec<Positioned<T>> =
         values.iter().enumerate().map(|(i, value)| at.item(i).with_position(value.clone())).collect();
-    each_once(at, &values)?;
+    check_values(at, &values)?;
     Ok(values)
 }
 
 /// Returns counts with their positions, and rejects those below `least`. `what` names the count in error messages.
 pub(super) fn counts(at: &At<'_>, counts: &[usize], least: usize, what: &str) -> Result<Vec<Positioned<usize>>> {
     let counts = values(at, counts)?;
-    counts.iter().try_for_each(|entry| count(least, entry.value, what, &entry.position))?;
+    counts.iter().try_for_each(|entry| check_count(least, entry.value, what, &entry.position))?;
     Ok(counts)
 }
 
 /// Rejects lists that are empty, are too long, or contain duplicates.
-pub(super) fn each_once<T: Display>(at: &At<'_>, values: &[Positioned<T>]) -> Result<()> {
-    neither_empty_nor_long(at, values)?;
-    none_twice(&at.name(), values)
+pub(super) fn check_values<T: Display>(at: &At<'_>, values: &[Positioned<T>]) -> Result<()> {
+    check_length(at, values)?;
+    check_unique(&at.name(), values)
 }
 
 /// Rejects lists that are empty or too long.
-pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()> {
-    few_enough(&[values.len()], &at.position())?;
+pub(super) fn check_length<T>(at: &At<'_>, values: &[T]) -> Result<()> {
+    check_cell_count(&[values.len()], &at.position())?;
     if !values.is_empty() {
         return Ok(());
     }
@@ -112,7 +112,7 @@ pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()>
 }
 
 /// Rejects duplicate values on an axis. Values are compared by their displayed text.
-pub(super) fn none_twice<T: Display>(axis: &str, values: &[Positioned<T>]) -> Result<()> {
+pub(super) fn check_unique<T: Display>(axis: &str, values: &[Positioned<T>]) -> Result<()> {
     let mut seen: HashMap<String, &YamlPosition> = HashMap::new();
     for Positioned { value, position } in values {
         let shown = value.to_string();

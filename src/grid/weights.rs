@@ -129,7 +129,7 @@ impl Weights {
             let calibrated = calibrated.unwrap_or(&[CalibratedOn::Full]);
             all.extend(calibrated.iter().map(|on| at.with_position(Self(Some((to, *on))))));
         }
-        validate::each_once(at, &all)?;
+        validate::check_values(at, &all)?;
         Ok(all)
     }
 

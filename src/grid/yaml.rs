@@ -90,7 +90,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<YamlNode> {
     };
     let tree: Spanned<Value> =
         serde_saphyr::from_str_with_options(text, options).map_err(|e| explain(&e, text, file))?;
-    Ok(node_of(tree))
+    Ok(to_node(tree))
 }
 
 /// Converts an error from the YAML parser into an error that shows the line with a caret below the column.
@@ -129,20 +129,20 @@ fn explain(error: &YamlError, text: &str, file: &str) -> Error {
 
 /// Formats a line with a caret below `column`, which is counted from 1. Long lines are truncated around the column.
 fn with_caret(line: &str, column: u64) -> String {
-    const AROUND: usize = 50;
+    const CONTEXT_CHARS: usize = 50;
     let caret = usize::try_from(column.saturating_sub(1)).unwrap_or(usize::MAX).min(line.chars().count());
-    let skipped = caret.saturating_sub(AROUND);
+    let skipped = caret.saturating_sub(CONTEXT_CHARS);
     // Replace control characters, because tabs would misplace the caret.
     let shown: String =
-        line.chars().skip(skipped).take(2 * AROUND).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        line.chars().skip(skipped).take(2 * CONTEXT_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
     format!("{shown}\n{}^", " ".repeat(caret - skipped))
 }
 
-fn node_of(spanned: Spanned<Value>) -> YamlNode {
-    YamlNode { position: place_of(&spanned), value: spanned.value }
+fn to_node(spanned: Spanned<Value>) -> YamlNode {
+    YamlNode { position: yaml_position(&spanned), value: spanned.value }
 }
 
-fn place_of<T>(spanned: &Spanned<T>) -> YamlPosition {
+fn yaml_position<T>(spanned: &Spanned<T>) -> YamlPosition {
     // For a value that comes from an alias, report the line of the alias, because the user has to fix it there.
     YamlPosition::File {
         file: Path::new("").into(),
@@ -197,7 +197,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut nodes = Vec::new();
         while let Some(item) = items.next_element::<Spanned<Value>>()? {
-            nodes.push(node_of(item));
+            nodes.push(to_node(item));
         }
         Ok(Value::List(nodes))
     }
@@ -205,9 +205,9 @@ impl<'de> Visitor<'de> for ValueVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut entries = Vec::new();
         while let Some(key) = map.next_key::<Spanned<String>>()? {
-            let node = node_of(map.next_value()?);
-            let key_place = place_of(&key);
-            entries.push(MapEntry { key: key.value, key_place, node });
+            let node = to_node(map.next_value()?);
+            let key_position = yaml_position(&key);
+            entries.push(MapEntry { key: key.value, key_position, node });
         }
         Ok(Value::Map(entries))
     }
@@ -230,7 +230,7 @@ mod tests {
         let Value::Map(entries) = &root.deepest(&[PathStep::Key("b"), PathStep::Item(0)]).value else {
             panic!("expected a map")
         };
-        assert_eq!(entries[1].key_place.to_string(), "g.yaml:3:12");
+        assert_eq!(entries[1].key_position.to_string(), "g.yaml:3:12");
         assert!(matches!(&entries[1].node.value, Value::Text(text) if text == "no"));
     }
 

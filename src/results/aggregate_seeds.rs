@@ -36,7 +36,7 @@ impl Results {
     pub fn aggregate_seeds(&self) -> Self {
         let mut cells: Vec<(Option<Settings>, Vec<&CellSummary>)> = Vec::new();
         for cell in &self.cells {
-            let (key, _) = seedless(&cell.settings);
+            let (key, _) = split_seed(&cell.settings);
             match cells.iter_mut().find(|(known, _)| key.is_some() && *known == key) {
                 Some((_, all)) => all.push(cell),
                 None => cells.push((key, vec![cell])),
@@ -47,7 +47,7 @@ impl Results {
 }
 
 /// Returns the settings without the seed, and the seed. Both are `None` if there is no seed.
-fn seedless(settings: &Settings) -> (Option<Settings>, Option<u64>) {
+fn split_seed(settings: &Settings) -> (Option<Settings>, Option<u64>) {
     let mut rest = settings.clone();
     let seed = rest.remove(SEED).and_then(|seed| seed.as_u64());
     (seed.map(|_| rest), seed)
@@ -56,12 +56,12 @@ fn seedless(settings: &Settings) -> (Option<Settings>, Option<u64>) {
 /// Merges measurements that differ only in their seed. The result has their mean and standard deviation.
 fn merge_seeds(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
     let first = group[0];
-    let (rest, _) = seedless(&first.setup.variant);
+    let (rest, _) = split_seed(&first.setup.variant);
     let Some(rest) = rest else { return Arc::clone(first) };
     let seeds: Vec<SeedValue> = group
         .iter()
         .map(|number| SeedValue {
-            seed: seedless(&number.setup.variant).1.unwrap_or_default(),
+            seed: split_seed(&number.setup.variant).1.unwrap_or_default(),
             cell: number.cell.clone(),
             identity: number.setup.identity.clone(),
             value: number.record.value.filter(|value| value.is_finite() && number.failure.is_none()),
@@ -92,7 +92,7 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
 /// Merges cells that differ only in their seed.
 fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     let first = all[0];
-    let (Some(rest), _) = seedless(&first.settings) else { return first.clone() };
+    let (Some(rest), _) = split_seed(&first.settings) else { return first.clone() };
     let seeds = all.iter().map(seed_text).collect::<Vec<_>>().join(",");
     let removed = distinct(all.iter().map(|cell| &cell.removed));
     let mut notes = distinct(all.iter().flat_map(|cell| &cell.notes));
@@ -128,7 +128,7 @@ fn merge_cells(all: &[&CellSummary]) -> CellSummary {
 }
 
 fn seed_text(cell: &&CellSummary) -> String {
-    seedless(&cell.settings).1.map_or(String::new(), |seed| seed.to_string())
+    split_seed(&cell.settings).1.map_or(String::new(), |seed| seed.to_string())
 }
 
 /// Returns the programs for all seeds, or an empty list if any of them is unknown.

@@ -70,7 +70,7 @@ impl BestCounts {
 
     /// Formats the number of settings in which the method is significantly best, and in which it is best over several
     /// seeds. The result looks like `significantly in 1 of 6; over five seeds in 2 of 6`.
-    pub fn qualified(&self) -> String {
+    pub fn significance_text(&self) -> String {
         let total = self.settings;
         let significant = match self.significant {
             Some(count) => format!("significantly in {count} of {total}"),
@@ -78,7 +78,7 @@ impl BestCounts {
         };
         match self.over_seeds {
             Some(SeedCounts { seeds, best }) => {
-                format!("{significant}; over {} seeds in {best} of {total}", word(seeds))
+                format!("{significant}; over {} seeds in {best} of {total}", number_word(seeds))
             }
             None => format!("{significant}; not measured over seeds"),
         }
@@ -93,7 +93,7 @@ fn seed_of(run: &StoredResults, setting: &Setting<'_>) -> Option<u64> {
 impl fmt::Display for BestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seed = self.seed.map_or_else(String::new, |seed| format!(" on seed {seed}"));
-        write!(f, "{} of {}{seed}, {}", self.best, self.settings, self.qualified())
+        write!(f, "{} of {}{seed}, {}", self.best, self.settings, self.significance_text())
     }
 }
 
@@ -108,7 +108,7 @@ struct Setting<'a> {
 
 impl<'a> Setting<'a> {
     fn all(run: &'a StoredResults, metric: &Metric, question: BestQuestion<'_>) -> Vec<Self> {
-        let rows = run.numbers.iter().filter(|number| is_asked(number, question));
+        let rows = run.numbers.iter().filter(|number| matches_question(number, question));
         let groups = grouped(rows.map(|rows| (key(&rows.record.condition, question), rows)));
         let mut settings: Vec<Self> = Vec::new();
         for (key, rows) in groups {
@@ -155,7 +155,7 @@ impl SeedCounts {
         metric: &Metric,
         question: BestQuestion<'_>,
     ) -> Option<Self> {
-        let rows = seeds.numbers.iter().filter(|number| is_asked(number, question));
+        let rows = seeds.numbers.iter().filter(|number| matches_question(number, question));
         let values = grouped(rows.map(|rows| (rows.record.condition.clone(), rows.record.value.unwrap_or_default())));
         let mut best = 0;
         for setting in settings {
@@ -184,7 +184,7 @@ impl SeedCounts {
     }
 }
 
-fn is_asked(number: &ResultRow, question: BestQuestion<'_>) -> bool {
+fn matches_question(number: &ResultRow, question: BestQuestion<'_>) -> bool {
     let condition = &number.record.condition;
     number.record.metric == question.metric
         && condition.depth > 0
@@ -210,7 +210,7 @@ fn mean_cost(metric: &Metric, values: &[f64]) -> Option<f64> {
 }
 
 /// Returns a count as text. Small counts are spelled out.
-fn word(count: usize) -> String {
+fn number_word(count: usize) -> String {
     const WORDS: [&str; 11] = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
     WORDS.get(count).map_or_else(|| count.to_string(), |word| (*word).to_owned())
 }

@@ -13,7 +13,7 @@ use super::{MeasuredProgram, MetricKey, Protocol, Settings, settings, stem};
 use crate::grid::{Cell, Grid, Method, MethodAxis};
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
-    DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, Of, RepairSample, SPEEDUP, Shown, TaskSample, TextSample,
+    DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, MetricSource, RepairSample, SPEEDUP, Shown, TaskSample, TextSample,
 };
 use crate::pipeline::outcome::{Answers, CellResult, GridOutcome, Measured};
 use crate::pipeline::stage::scores::scale;
@@ -25,12 +25,12 @@ use crate::tasks::Measure;
 pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results {
     let labels = Labels::new(outcome, named);
     let columns = Protocol::columns(grid, outcome);
-    let unlike = outcome.unlike_vocabularies(grid);
+    let unlike = outcome.has_different_vocabularies(grid);
     // Derived metrics come before the metrics from which they are computed.
     let shown = ENTRIES.iter().rev().copied().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
     let shown: Vec<&'static MetricEntry> = shown.collect();
     let cell = |result: &CellResult| {
-        let variant = Arc::new(settings::of_cell(&result.cell));
+        let variant = Arc::new(settings::from_cell(&result.cell));
         let undetermined = result.boundaries.iter().any(|boundary| boundary.undetermined);
         let setup = Setup {
             identity: result.identity.clone(),
@@ -53,7 +53,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         numbers.defined(&columns);
         numbers.latencies();
         numbers.sizes(&shown);
-        for (metric, value) in repairs(result, reference(outcome, &result.cell)) {
+        for (metric, value) in repairs(result, unrepaired_cell(outcome, &result.cell)) {
             let value = value.map(|value| Measure { value, stderr: None });
             numbers.push(metric, None, &numbers.setup.clone(), value, None);
         }
@@ -125,7 +125,7 @@ impl Numbers<'_> {
         estimate: Option<Measure>,
         sample: Option<Sample>,
     ) {
-        let key = key.unwrap_or_else(|| MetricKey::untabulated(&metric));
+        let key = key.unwrap_or_else(|| MetricKey::without_table(&metric));
         let row = ResultRow {
             record: Record {
                 condition: self.condition.clone(),
@@ -151,21 +151,21 @@ impl Numbers<'_> {
             let limit = grid.corpora.get(&text.corpus).and_then(|corpus| corpus.limit);
             let settings = json!({"corpus": text.corpus, "length": text.length, "limit": limit});
             let measured = result.text(text);
-            let protocol = Protocol::text(grid, text, outcome.text_read(result, text));
+            let protocol = Protocol::text(grid, text, outcome.text_extent(result, text));
             let setup =
                 self.setup(measured, settings::flatten_below(&protocol.measures().id, &settings), Some(protocol));
             let windows = result.text_sample(text);
             for entry in shown {
-                match entry.of {
-                    Of::Text(_) => {}
-                    Of::Damage(..) if text.damage => {}
+                match entry.source {
+                    MetricSource::Text(_) => {}
+                    MetricSource::Damage(..) if text.damage => {}
                     _ => continue,
                 }
                 let items =
                     windows.filter(|_| entry.test.is_some()).map(|windows| Sample::Losses(windows.by_window(entry)));
                 let key = MetricKey::Text(entry, text.clone());
                 self.push(
-                    entry.on(stem(&text.corpus)),
+                    entry.metric_for(stem(&text.corpus)),
                     Some(key),
                     &setup,
                     windows.and_then(|windows| windows.estimate(entry)),
@@ -182,7 +182,7 @@ impl Numbers<'_> {
         }
         let samples: Option<Vec<TextSample<'_>>> = samples.into_iter().collect();
         for metric in ENTRIES {
-            let Of::Texts(estimate) = metric.of else { continue };
+            let MetricSource::Texts(estimate) = metric.source else { continue };
             self.push(metric.metric(), None, &all, samples.as_deref().and_then(estimate), None);
         }
     }
@@ -201,14 +201,14 @@ impl Numbers<'_> {
             let dense = outcome.dense_answers(&result.cell.backbone, used);
             let sample = answers.map(|answers| TaskSample { answers, dense });
             for entry in shown {
-                if !matches!(entry.of, Of::Task(_) | Of::Flips(_)) {
+                if !matches!(entry.source, MetricSource::Task(_) | MetricSource::Flips(_)) {
                     continue;
                 }
                 let tested = sample.filter(|_| entry.test.is_some());
                 let items = tested.and_then(|sample| sample.by_document(entry)).map(Sample::Right);
                 let key = MetricKey::Task(entry, used.clone());
                 let estimate = sample.and_then(|sample| sample.estimate(entry));
-                self.push(entry.on(&used.name), Some(key), &setup, estimate, items);
+                self.push(entry.metric_for(&used.name), Some(key), &setup, estimate, items);
             }
             all.measure.extend(settings::flatten_below(&used.to_string(), used));
             all.scored.extend(setup.scored);
@@ -220,7 +220,7 @@ impl Numbers<'_> {
         }
         let samples: Option<Vec<TaskSample<'_>>> = samples.into_iter().collect();
         for metric in ENTRIES {
-            let Of::Tasks(estimate) = metric.of else { continue };
+            let MetricSource::Tasks(estimate) = metric.source else { continue };
             let items = samples.as_ref().filter(|_| metric.test.is_some());
             let items = items.map(|all| Sample::Tasks(all.iter().map(TaskSample::right).collect()));
             let estimate = samples.as_deref().and_then(estimate);
@@ -283,7 +283,7 @@ impl Numbers<'_> {
     /// Adds the size metrics that are shown in the table.
     fn sizes(&mut self, shown: &[&'static MetricEntry]) {
         for entry in shown {
-            let Of::Size(estimate) = entry.of else { continue };
+            let MetricSource::Size(estimate) = entry.source else { continue };
             let value = self.result.savings.as_ref().map(estimate).filter(|value| value.is_finite());
             let estimate = value.map(|value| Measure { value, stderr: None });
             self.push(entry.metric(), Some(MetricKey::Size(entry)), &self.setup.clone(), estimate, None);
@@ -298,9 +298,9 @@ impl Numbers<'_> {
             for protocol in Protocol::latencies(self.grid, *prompt, &self.outcome.machine) {
                 let metric = protocol.measures();
                 let key = protocol.key();
-                let estimate = match metric.of {
-                    Of::Prompt(estimate) => timing.and_then(estimate),
-                    Of::Decode(estimate) => timing.and_then(|timing| estimate(timing.decode.as_ref()?)),
+                let estimate = match metric.source {
+                    MetricSource::Prompt(estimate) => timing.and_then(estimate),
+                    MetricSource::Decode(estimate) => timing.and_then(|timing| estimate(timing.decode.as_ref()?)),
                     _ => continue,
                 };
                 let is_noisy_speedup = (metric.family() == SPEEDUP.id
@@ -332,7 +332,7 @@ fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric,
     ENTRIES
         .iter()
         .filter_map(|metric| {
-            let Of::Repair(estimate) = metric.of else { return None };
+            let MetricSource::Repair(estimate) = metric.source else { return None };
             let value = if known { estimate(&sample) } else { None };
             let there = value.is_some() || ((known || lacks) && metric.shown == Shown::OnRequest);
             there.then(|| (metric.metric(), value))
@@ -341,7 +341,7 @@ fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric,
 }
 
 /// Returns the cell that has the same cut but no repair.
-fn reference<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult> {
+fn unrepaired_cell<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult> {
     outcome.cells.iter().find(|other| {
         other.cell.recovery.as_ref().is_some_and(|recovery| recovery.name == recovery::NONE)
             && (&other.cell.backbone, &other.cell.criterion, other.cell.depth, &other.cell.calibration)

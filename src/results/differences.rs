@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::files::sha256;
 use crate::metric::Metric;
 use crate::model::Tolerance;
-use crate::pipeline::identity::{Canonical, ComputeId, Difference, differs, flatten};
+use crate::pipeline::identity::{Canonical, ComputeId, Difference, flatten, setting_differences};
 
 /// Differences between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -116,17 +116,17 @@ impl Differences {
         let renamed = Renamed::new(names, first, second)?;
         let settings = settings_that_differ(&renamed.value(&first.settings), &second.settings);
         let data_known = !first.inputs.is_empty() && !second.inputs.is_empty();
-        let one = bytes(&first.settings, &first.inputs);
-        let two = bytes(&second.settings, &second.inputs);
+        let one = input_hashes(&first.settings, &first.inputs);
+        let two = input_hashes(&second.settings, &second.inputs);
         let one: BTreeMap<String, String> =
             one.into_iter().filter_map(|(name, hash)| Some((renamed.dotted(&name)?, hash))).collect();
-        let data = by_name(&one, &two);
+        let data = changed_entries(&one, &two);
         let one: BTreeMap<String, Value> = first
             .protocols
             .iter()
             .filter_map(|(name, protocol)| Some((renamed.metric(name)?, protocol.clone())))
             .collect();
-        let protocols = by_name(&one, &second.protocols);
+        let protocols = changed_entries(&one, &second.protocols);
         let engines = engines_that_differ(&renamed, first, second);
         let identified = first.identified() && second.identified();
         let pairing = pairing(&renamed, first, second);
@@ -184,7 +184,7 @@ fn value_difference(
         .differences
         .iter()
         .all(|Difference { path, .. }| path.is_of("engine") || path.is_of("measure") && path.name() == "batch");
-    let beyond = (same_items && only_engines_differ).then(|| beyond(number, other, &engines)).flatten();
+    let beyond = (same_items && only_engines_differ).then(|| exceeds_tolerance(number, other, &engines)).flatten();
     let Unpaired { record, cell, column } = unpaired(number);
     Some(ValueDifference { first: record, second: other.record.clone(), cell, column, beyond, same_items, paired })
 }
@@ -200,7 +200,7 @@ fn have_same_items(differences: &[Difference], metric: &str) -> bool {
     differences.iter().all(|Difference { path, .. }| match path.is_of("measure") {
         true => ITEM_NEUTRAL_FIELDS.contains(&path.name()),
         // A different tokenizer changes the windows of a text, but not the documents of a task.
-        false => !Metric::find(metric).is_ok_and(|metric| metric.is_of_texts()) || !path.is_of("model.tokenizer"),
+        false => !Metric::find(metric).is_ok_and(|metric| metric.is_text_metric()) || !path.is_of("model.tokenizer"),
     })
 }
 
@@ -218,7 +218,7 @@ fn unpaired(number: &ResultRow) -> Unpaired {
     Unpaired { record: number.record.clone(), cell: number.cell.clone(), column: number.column.clone() }
 }
 
-/// Returns the name of an input, as in [`bytes`], if the setting is the path of that input.
+/// Returns the name of an input, as in [`input_hashes`], if the setting is the path of that input.
 fn input_name(setting: &SettingDifference) -> Option<&str> {
     let name = setting.path.strip_suffix(".path")?;
     let kind = setting.path.split('.').next()?;
@@ -227,9 +227,9 @@ fn input_name(setting: &SettingDifference) -> Option<&str> {
 
 /// Returns the paths of the settings and inputs in which a stored run differs from the given ones. Inputs are compared
 /// by their hashes if both are known, and otherwise by their paths.
-pub fn other_than_kept(kept: &StoredResults, settings: &Value, inputs: &BTreeMap<String, String>) -> Vec<String> {
-    let one = bytes(&kept.settings, &kept.inputs);
-    let two = bytes(settings, inputs);
+pub fn changed_settings(kept: &StoredResults, settings: &Value, inputs: &BTreeMap<String, String>) -> Vec<String> {
+    let one = input_hashes(&kept.settings, &kept.inputs);
+    let two = input_hashes(settings, inputs);
     let absolute = |path: &Option<Value>| std::path::absolute(path.as_ref()?.as_str()?).ok();
     let mut found: Vec<String> = settings_that_differ(&kept.settings, settings)
         .into_iter()
@@ -242,8 +242,11 @@ pub fn other_than_kept(kept: &StoredResults, settings: &Value, inputs: &BTreeMap
         })
         .map(|setting| setting.path)
         .collect();
-    let more: Vec<String> =
-        by_name(&one, &two).into_iter().map(|change| change.path).filter(|name| !is_known_key(&found, name)).collect();
+    let more: Vec<String> = changed_entries(&one, &two)
+        .into_iter()
+        .map(|change| change.path)
+        .filter(|name| !is_known_key(&found, name))
+        .collect();
     found.extend(more);
     found
 }
@@ -254,7 +257,7 @@ fn is_known_key(found: &[String], name: &str) -> bool {
 
 /// Returns the hashes of a run's inputs by their names in the grid, such as `corpora.c4`, `backbones.mine` or
 /// `tokenizers.mine`.
-fn bytes(settings: &Value, inputs: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+fn input_hashes(settings: &Value, inputs: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for kind in KINDS {
         for (name, entry) in settings[kind].as_object().into_iter().flatten() {
@@ -287,7 +290,7 @@ fn engines_that_differ(renamed: &Renamed, first: &StoredResults, second: &Stored
         .into_iter()
         .map(|name| (format!("backbones.{name}"), second.engine(&name).to_string()))
         .collect();
-    by_name(&one, &two)
+    changed_entries(&one, &two)
 }
 
 fn all_engines(results: &StoredResults) -> BTreeSet<String> {
@@ -295,7 +298,7 @@ fn all_engines(results: &StoredResults) -> BTreeSet<String> {
 }
 
 /// Returns the entries that have the same name but different values.
-fn by_name<T: PartialEq + Clone + Into<Value>>(
+fn changed_entries<T: PartialEq + Clone + Into<Value>>(
     first: &BTreeMap<String, T>,
     second: &BTreeMap<String, T>,
 ) -> Vec<SettingDifference> {
@@ -311,13 +314,13 @@ fn by_name<T: PartialEq + Clone + Into<Value>>(
 
 /// Returns the settings in which two resolved grids differ, except for the locations of files.
 pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDifference> {
-    let all = differs(&flatten(first), &flatten(second)).into_iter();
+    let all = setting_differences(&flatten(first), &flatten(second)).into_iter();
     all.filter(|change| !EXCLUDED_KEYS.iter().any(|key| change.path.is_of(key))).map(SettingDifference::from).collect()
 }
 
 /// Returns whether two values differ by more than the tolerance between their engines. Returns `None` if the engines
 /// are the same or the tolerance is unknown.
-pub(super) fn beyond(first: &ResultRow, second: &ResultRow, engines: &[ComputeId; 2]) -> Option<bool> {
+pub(super) fn exceeds_tolerance(first: &ResultRow, second: &ResultRow, engines: &[ComputeId; 2]) -> Option<bool> {
     if engines[0] == engines[1] {
         return None;
     }
@@ -329,7 +332,7 @@ pub(super) fn beyond(first: &ResultRow, second: &ResultRow, engines: &[ComputeId
         let differing = one.zip(two).filter(|(a, b)| a != b).count();
         return is_same_size.then_some(differing as f64 > answers * documents as f64);
     }
-    Metric::find(&first.record.metric).ok().filter(Metric::is_of_texts)?;
+    Metric::find(&first.record.metric).ok().filter(Metric::is_text_metric)?;
     let one = first.record.value?;
     let two = second.record.value?;
     let apart = (two - one).abs();
@@ -362,7 +365,7 @@ mod tolerance_tests {
         let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
         let cell = "c".to_owned();
         let column = metric.to_owned();
-        let sample = right.map_or(Sample::None, Sample::of_bits);
+        let sample = right.map_or(Sample::None, Sample::from_bits);
         ResultRow { record, cell, column, failure: None, sample }
     }
 
@@ -378,16 +381,20 @@ mod tolerance_tests {
             ("bf16", 10.06, true),
             ("f16", f64::NAN, true),
         ] {
-            let found = beyond(&ppl(10.0), &ppl(value), &[cpu.clone(), other(dtype)]);
+            let found = exceeds_tolerance(&ppl(10.0), &ppl(value), &[cpu.clone(), other(dtype)]);
             assert_eq!(found, Some(expected), "{dtype} {value}");
         }
         let answers = |wrong: usize| number("rte", 0.0, Some(&("0".repeat(wrong) + &"1".repeat(100 - wrong))));
-        let ours = |dtype: &str, wrong| beyond(&answers(0), &answers(wrong), &[cpu.clone(), other(dtype)]);
+        let ours = |dtype: &str, wrong| exceeds_tolerance(&answers(0), &answers(wrong), &[cpu.clone(), other(dtype)]);
         assert_eq!([ours("bf16", 2), ours("bf16", 3)], [Some(false), Some(true)]);
         assert_eq!([ours("f32", 0), ours("f32", 1)], [Some(false), Some(true)]);
-        assert_eq!(beyond(&ppl(10.0), &ppl(20.0), &[cpu.clone(), cpu.clone()]), None);
+        assert_eq!(exceeds_tolerance(&ppl(10.0), &ppl(20.0), &[cpu.clone(), cpu.clone()]), None);
         assert_eq!(
-            beyond(&number("boundary_mae", 1.0, None), &number("boundary_mae", 2.0, None), &[cpu, other("f16")]),
+            exceeds_tolerance(
+                &number("boundary_mae", 1.0, None),
+                &number("boundary_mae", 2.0, None),
+                &[cpu, other("f16")]
+            ),
             None
         );
     }

@@ -24,7 +24,7 @@ fn number(recovery: &str, metric: &str, value: f64, right: &str) -> ResultRow {
     let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
     let cell = format!("llama/{recovery}");
     let column = metric.to_owned();
-    ResultRow { record, cell, column, failure: None, sample: Sample::of_bits(right) }
+    ResultRow { record, cell, column, failure: None, sample: Sample::from_bits(right) }
 }
 
 fn stored(settings: Value, numbers: Vec<ResultRow>) -> StoredResults {
@@ -224,7 +224,7 @@ fn engine_differences_beyond_dtype_tolerance_are_listed() {
     let numbers = |value| vec![number("none", "rte", value, "0101"), number("ghosted", "rte", value, "0101")];
     let mut one = stored(settings.clone(), numbers(50.0));
     let mut two = stored(settings, numbers(75.0));
-    two.numbers[1].sample = Sample::of_bits("0111");
+    two.numbers[1].sample = Sample::from_bits("0111");
     for run in [&mut one, &mut two] {
         run.inputs.insert("m/config.json".into(), "22".into());
     }

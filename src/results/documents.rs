@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use polars::df;
 use polars::prelude::DataFrame;
 
-use super::file::{failed, put, write_parts};
+use super::file::{polars_error, put, write_parts};
 use crate::error::{Error, Result};
 use crate::pipeline::outcome::CellResult;
 use crate::tasks::{Answered, ChoiceResult, DocumentResult};
@@ -60,7 +60,7 @@ fn frame(answers: &[CellAnswers<'_>]) -> Result<DataFrame> {
         "tokens" => counts(|choice| choice.tokens),
         "truncated_left" => counts(|choice| choice.truncated_left),
     )
-    .map_err(|error| failed(&error))
+    .map_err(|error| polars_error(&error))
 }
 
 /// Writes results in the layout of lm-evaluation-harness into `dir/lm_eval`, and returns that directory. The files are
@@ -114,7 +114,7 @@ fn channels_frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     }
     let cells = vec![name.as_str(); errors.len()];
     df!("cell" => cells, "boundary" => boundaries, "channel" => channels, "error" => errors)
-        .map_err(|error| failed(&error))
+        .map_err(|error| polars_error(&error))
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
         writer.serialize(heads.collect::<Vec<_>>()).map_err(unwritten)?;
         for row in 0..frame.height() {
             let fields = frame.columns().iter().map(|column| column.get(row).map(Field));
-            let fields = fields.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
+            let fields = fields.collect::<Result<Vec<_>, _>>().map_err(|error| polars_error(&error))?;
             writer.serialize(fields).map_err(unwritten)?;
         }
         writer.flush().map_err(|error| Error::io("write", path, &error))
@@ -81,7 +81,7 @@ impl Serialize for Field<'_> {
             AnyValue::Float64(value) => serializer.serialize_f64(*value),
             other => {
                 let text = other.get_str().map_or_else(|| other.to_string(), str::to_owned);
-                serializer.serialize_str(&quoted(guard(&text).unwrap_or(text)))
+                serializer.serialize_str(&quoted(escape_formula(&text).unwrap_or(text)))
             }
         }
     }
@@ -95,12 +95,12 @@ fn quoted(text: String) -> String {
 }
 
 /// Returns the escaped string if a spreadsheet would interpret it as a formula, and `None` otherwise.
-fn guard(text: &str) -> Option<String> {
+fn escape_formula(text: &str) -> Option<String> {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
     formula.then(|| format!("'{text}"))
 }
 
-pub fn failed(error: &PolarsError) -> Error {
+pub fn polars_error(error: &PolarsError) -> Error {
     Error::job("cannot write the results as a table").found(error.to_string())
 }
 
@@ -125,12 +125,12 @@ impl ParquetFile<'_> {
         match (written, error) {
             (Ok(()), _) => Ok(()),
             (Err(_), Some(error)) => Err(Error::io("write", path, &error)),
-            (Err(error), None) => Err(failed(&error).at(path.display().to_string())),
+            (Err(error), None) => Err(polars_error(&error).at(path.display().to_string())),
         }
     }
 
     /// Stores a copy of an I/O error. `io::Error` is not `Clone`, so the copy is made from the error code.
-    fn keep<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+    fn record_error<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result
             && error.kind() != io::ErrorKind::Interrupted
         {
@@ -143,12 +143,12 @@ impl ParquetFile<'_> {
 impl Write for ParquetFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes);
-        self.keep(written)
+        self.record_error(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         let flushed = self.file.flush();
-        self.keep(flushed)
+        self.record_error(flushed)
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{CHANNELS, DOCUMENTS, LATENCY, LM_EVAL, put};
 use crate::error::{Error, Result};
 use crate::grid::{EvalTask, Grid, TaskData};
-use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, Of, PERPLEXITY, TEXT, Unit};
+use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, MetricSource, PERPLEXITY, TEXT, Unit};
 use crate::pipeline::outcome::{Answers, CellResult, GridOutcome, TaskScores};
 use crate::tasks::Answered;
 
@@ -79,23 +79,23 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
             "max_score": greatest.map_or_else(|| json!("Infinity"), |greatest| json!(greatest)),
         });
         let samples = Some(sample.losses.windows.len());
-        let data = data(&key.corpus, hub(corpus.hub.as_ref()), corpus.generated, samples);
+        let data = source_data(&key.corpus, hub_repository(corpus.hub.as_ref()), corpus.generated, samples);
         let id = format!("{}_{key}", if **metric == TEXT { PERPLEXITY.id } else { metric.id });
         let score = json!({"score": estimate.value});
-        Some(evaluated(&id, &key.to_string(), &data, &config, &score))
+        Some(evaluation_result(&id, &key.to_string(), &data, &config, &score))
     });
     let scored = result.tasks.iter().filter_map(|task| Some((&task.requested, task.sample.as_ref()?)));
     let tasks = scored.flat_map(|(task, scores)| task_records(grid, task, scores));
     let results: Vec<Value> = tasks.chain(texts).collect();
     let backbone = grid.backbones.get(&cell.backbone)?;
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()).to_string();
-    let of_hub = hub(backbone.hub.as_ref());
+    let source = hub_repository(backbone.hub.as_ref());
     let mut details = json!({
         "deployment_type": "self_deployed",
-        "model_availability": if of_hub.is_some() { "open_weights" } else { "unknown" },
+        "model_availability": if source.is_some() { "open_weights" } else { "unknown" },
         "cell": cell.to_string(), "layers": result.layers.to_string(), "layers_removed": result.removed.to_string(),
     });
-    if let Some((_, Some(revision))) = &of_hub {
+    if let Some((_, Some(revision))) = &source {
         details["revision"] = json!(revision);
     }
     let engine = outcome.engines.get(&cell.backbone).map(ToString::to_string).unwrap_or_default();
@@ -111,7 +111,7 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
             "eval_library": {"name": "ghostlab", "version": env!("CARGO_PKG_VERSION")},
             "model_info": {
                 "name": cell.to_string(),
-                "id": of_hub.map_or_else(|| cell.backbone.clone(), |(repository, _)| repository),
+                "id": source.map_or_else(|| cell.backbone.clone(), |(repository, _)| repository),
                 "inference_engine": {"name": format!("ghostlab: {engine}"), "version": env!("CARGO_PKG_VERSION")},
                 "additional_details": details,
             },
@@ -135,13 +135,13 @@ fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value>
         });
         details["task_version"] = json!(result.task.version.to_string());
         let score = score(result.column().value, result.column().stderr, "analytic", result.effective, &details);
-        let data = data(result.task.name, hub(source.as_ref()), *generated, Some(result.effective));
-        return vec![evaluated(&scores.label, result.task.name, &data, &config, &score)];
+        let data = source_data(result.task.name, hub_repository(source.as_ref()), *generated, Some(result.effective));
+        return vec![evaluation_result(&scores.label, result.task.name, &data, &config, &score)];
     }
     let Ok(definition) = grid.task(task).definition() else { return Vec::new() };
     details["task_version"] = json!(definition.version);
     details["shots"] = json!(definition.shots(task.how.shots).to_string());
-    let data = data(&task.name, hub(source.as_ref()), *generated, Some(scores.effective));
+    let data = source_data(&task.name, hub_repository(source.as_ref()), *generated, Some(scores.effective));
     let each = scores.scores.iter().map(|Score { metric, filter, score: value, error, .. }| {
         let shown = Metric::defined(&scores.label, metric, filter);
         let share = shown.unit == Unit::Percent;
@@ -153,12 +153,12 @@ fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value>
         });
         let error = error.filter(|error| error.is_finite());
         let score = score(*value, error, "bootstrap", scores.effective, &details);
-        evaluated(&shown.id, &task.name, &data, &config, &score)
+        evaluation_result(&shown.id, &task.name, &data, &config, &score)
     });
     each.collect()
 }
 
-fn evaluated(id: &str, name: &str, source: &Value, metric: &Value, score: &Value) -> Value {
+fn evaluation_result(id: &str, name: &str, source: &Value, metric: &Value, score: &Value) -> Value {
     json!({
         "evaluation_result_id": id, "evaluation_name": name, "source_data": source, "metric_config": metric,
         "score_details": score,
@@ -167,8 +167,8 @@ fn evaluated(id: &str, name: &str, source: &Value, metric: &Value, score: &Value
 
 /// Returns the minimum and maximum of a text metric. The maximum is `None` if the metric is unbounded.
 fn range(metric: &MetricEntry) -> (f64, Option<f64>) {
-    match metric.of {
-        Of::Damage(damage, _) => damage.range(),
+    match metric.source {
+        MetricSource::Damage(damage, _) => damage.range(),
         _ if metric.unit == Unit::One => (1.0, None),
         _ => (0.0, None),
     }
@@ -184,8 +184,8 @@ fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &V
 }
 
 /// Formats the data source for an Every Eval Ever record.
-fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, samples: Option<usize>) -> Value {
-    let mut data = match of_hub.filter(|_| !generated) {
+fn source_data(name: &str, source: Option<(String, Option<String>)>, generated: bool, samples: Option<usize>) -> Value {
+    let mut data = match source.filter(|_| !generated) {
         Some((repository, _)) => json!({"dataset_name": name, "source_type": "hf_dataset", "hf_repo": repository}),
         None => json!({
             "dataset_name": name, "source_type": "other",
@@ -211,7 +211,7 @@ fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
 fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &Answered) -> Option<String> {
     let task_result = &answered.result;
     let data = grid.task(task);
-    let (repository, revision) = hub(data.hub.as_ref())?;
+    let (repository, revision) = hub_repository(data.hub.as_ref())?;
     if data.generated || task_result.effective < task_result.original {
         return None;
     }
@@ -235,7 +235,7 @@ fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &An
 }
 
 /// Returns the repository name without its type prefix, and the resolved commit.
-fn hub(source: Option<&crate::grid::HubSource>) -> Option<(String, Option<String>)> {
+fn hub_repository(source: Option<&crate::grid::HubSource>) -> Option<(String, Option<String>)> {
     let hub = source?;
     let repository = hub.repository.split('@').next().unwrap_or_default();
     let repository = repository.strip_prefix("datasets/").unwrap_or(repository).to_owned();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
-use super::file::{ParquetFile, failed, write_csv};
+use super::file::{ParquetFile, polars_error, write_csv};
 use super::measurement::{Measurement, Sample};
 use super::notes::protocol_line;
 use super::table::{OUT_OF_MEMORY, PrintedNumber, RowHeader, Table, TableRow, Visibility};
@@ -51,7 +51,7 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
         columns.extend(has_seeds.then(|| column(&format!("{} n", column_head.head), counts())));
     }
     columns.extend(header_series(table, &table.tail, &|row| &row.tail));
-    DataFrame::new(table.rows.len(), columns).map_err(|error| failed(&error))
+    DataFrame::new(table.rows.len(), columns).map_err(|error| polars_error(&error))
 }
 
 fn header_series(table: &Table, leads: &[RowHeader], cells: &dyn Fn(&TableRow) -> &[String]) -> Vec<Column> {
@@ -81,7 +81,7 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
     let numbers: Vec<&Measurement> = rows.iter().map(|shown| &*shown.measurement).collect();
     let besides = || rows.iter().map(|shown| shown.comparison.as_ref());
     let pairs = || rows.iter().map(|shown| shown.paired.as_ref());
-    let mut columns = described(artifact, profile, &numbers);
+    let mut columns = description_columns(artifact, profile, &numbers);
     columns.extend([
         column(
             "rank",
@@ -123,20 +123,20 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
         let deviation = columns.iter().position(|column| column.name().as_str() == Spread::OverSeeds.column());
         columns.insert(deviation.map_or(columns.len(), |at| at + 1), column("n", counts()));
     }
-    DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))
+    DataFrame::new(rows.len(), columns).map_err(|error| polars_error(&error))
 }
 
 /// Builds the data frame for a figure, with one row per number.
 pub fn drawn_frame(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Result<DataFrame> {
-    let mut columns = described(artifact, profile, numbers);
+    let mut columns = description_columns(artifact, profile, numbers);
     // In figures, the method name states whether an operator is trained.
     columns.retain(|column| column.name().as_str() != "finetuned");
     columns.push(column("cell", numbers.iter().map(|number| number.cell.as_str())));
-    DataFrame::new(numbers.len(), columns).map_err(|error| failed(&error))
+    DataFrame::new(numbers.len(), columns).map_err(|error| polars_error(&error))
 }
 
 /// Builds the columns that describe numbers, as in `data/paper/*.csv`.
-fn described(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Column> {
+fn description_columns(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Column> {
     let records = || numbers.iter().map(|number| &number.record);
     let conditions = || records().map(|record| &record.condition);
     let mut columns = vec![

@@ -7,11 +7,11 @@ use std::path::Path;
 use polars::prelude::{Column, DataFrame, DataType, ParquetReader, SerReader};
 
 use crate::error::{Error, Result};
-use crate::files::caught;
+use crate::files::panics;
 
 pub fn read_frame(path: &Path) -> Result<DataFrame> {
     let file = File::open(path).map_err(|error| Error::io("read", path, &error))?;
-    caught::catch(|| ParquetReader::new(file).finish())
+    panics::catch(|| ParquetReader::new(file).finish())
         .map_err(|panic| damaged_frame(path, &panic))?
         .map_err(|error| damaged_frame(path, &error.to_string()))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use polars::df;
 use polars::prelude::DataFrame;
 
-use super::file::{failed, write_parts};
+use super::file::{polars_error, write_parts};
 use super::settings::grouped;
 use crate::error::Result;
 use crate::grid::Latency;
@@ -61,7 +61,7 @@ fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
         "milliseconds" => passes.iter().map(|(.., time, _)| *time).collect::<Vec<_>>(),
         "counts" => passes.iter().map(|(.., counts)| *counts).collect::<Vec<_>>(),
     )
-    .map_err(|error| failed(&error))
+    .map_err(|error| polars_error(&error))
 }
 
 /// Timings of a cell for one prompt.
@@ -89,10 +89,10 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
          folded and cost nothing."
             .to_owned(),
     ];
-    notes.extend(by_channel(&all));
+    notes.extend(channel_wise_note(&all));
     notes.extend(extra_rounds_note(&all));
-    notes.extend(repeated(&all));
-    notes.extend(noise(&all));
+    notes.extend(repeated_sessions_note(&all));
+    notes.extend(noisy_times_note(&all));
     if all.iter().any(|timed| timed.result.times.is_some() && timed.result.intermediate_bytes.is_none()) {
         notes.push("Memory is not counted if tensors are in device memory or weights are loaded on demand.".to_owned());
     }
@@ -100,8 +100,8 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
 }
 
 /// Formats a note with the times measured when diagonal operators are applied channel-wise.
-fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
-    let of_cells = grouped(all.iter().flat_map(|prompt: &TimedPrompt<'_>| -> Vec<(String, String)> {
+fn channel_wise_note(all: &[TimedPrompt<'_>]) -> Option<String> {
+    let texts_by_cell = grouped(all.iter().flat_map(|prompt: &TimedPrompt<'_>| -> Vec<(String, String)> {
         let text = |what: &str, full: Option<TimeSpread>, spread: Option<TimeSpread>| {
             Some((
                 prompt.cell.cell.to_string(),
@@ -113,11 +113,11 @@ fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
         let decode = decode.and_then(|decode| text(" decoded", decode.spread(), decode.spread_by_channel()));
         prefill.into_iter().chain(decode).collect()
     }));
-    (!of_cells.is_empty()).then(|| {
+    (!texts_by_cell.is_empty()).then(|| {
         format!(
             "Diagonal operators are timed as full products, as in the paper. Times in ms if applied channel-wise, with the \
              full product in brackets: {}.",
-            of_cells
+            texts_by_cell
                 .into_iter()
                 .map(|(name, texts)| format!("{name}: {}", texts.join(", ")))
                 .collect::<Vec<_>>()
@@ -151,7 +151,7 @@ fn extra_rounds_note(all: &[TimedPrompt<'_>]) -> Option<String> {
 }
 
 /// Formats a note about sessions that were repeated because their times were unstable.
-fn repeated(all: &[TimedPrompt<'_>]) -> Option<String> {
+fn repeated_sessions_note(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for timed_entry in all.iter().filter(|timed_entry| timed_entry.result.sessions > 1) {
         let text = format!(
@@ -182,10 +182,10 @@ pub struct NoisyTimes {
 impl NoisyTimes {
     /// Summarizes the noisy times of a run. Returns `None` if there are none.
     pub fn from_outcome(outcome: &GridOutcome) -> Option<Self> {
-        Self::among(&outcome.cells.iter().flat_map(timed_prompts).collect::<Vec<_>>())
+        Self::from_prompts(&outcome.cells.iter().flat_map(timed_prompts).collect::<Vec<_>>())
     }
 
-    fn among(all: &[TimedPrompt<'_>]) -> Option<Self> {
+    fn from_prompts(all: &[TimedPrompt<'_>]) -> Option<Self> {
         let known: Vec<(&TimedPrompt<'_>, TimeSpread)> = all
             .iter()
             .flat_map(|timed| spreads(timed).into_iter().flatten().map(move |spread| (timed, spread)))
@@ -218,8 +218,8 @@ fn spreads(prompt: &TimedPrompt<'_>) -> [Option<TimeSpread>; 2] {
 }
 
 /// Formats a note about noisy times and their consequences.
-fn noise(all: &[TimedPrompt<'_>]) -> Option<String> {
-    let found = NoisyTimes::among(all)?;
+fn noisy_times_note(all: &[TimedPrompt<'_>]) -> Option<String> {
+    let found = NoisyTimes::from_prompts(all)?;
     Some(format!(
         "{NOISY}: unstable times, for example because other programs ran, and speedups of such times: {}. Claims do not use \
          them. To measure again, run the same command with --retime on an idle machine.",

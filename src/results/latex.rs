@@ -87,7 +87,7 @@ fn columns(table: &Table) -> Vec<PrintedColumn> {
         is_everywhere,
         &|lead: &RowHeader, row: usize, text: &str, leads: bool| match leads {
             true => words(table, row, lead, text),
-            false => linked(lead, text),
+            false => with_link(lead, text),
         },
         &|all: &[Option<&PrintedNumber>]| {
             all.iter().map(|shown| shown.map_or_else(|| "--".to_owned(), number)).collect()
@@ -168,28 +168,28 @@ fn line(cells: &[String]) -> String {
 fn words(table: &Table, at: usize, lead: &RowHeader, name: &str) -> String {
     let row = &table.rows[at];
     let kind = lead.kind;
-    let text = linked(lead, name);
+    let text = with_link(lead, name);
     if kind == RowHeaderKind::Spanning {
         let is_last = table.rows.get(at + 1).is_none_or(|next| next.backbone != row.backbone);
         let rows = table.rows[..=at].iter().rev().take_while(|other| other.backbone == row.backbone).count();
         return match (is_last, rows) {
             (false, _) => String::new(),
             (true, 1) => text,
-            (true, rows) => format!("\\multirow{{-{rows}}}{{*}}{{{}}}", rotated(&text, name, rows)),
+            (true, rows) => format!("\\multirow{{-{rows}}}{{*}}{{{}}}", rotate_name(&text, name, rows)),
         };
     }
     if kind == RowHeaderKind::Words && row.heading { format!("\\textbf{{{text}}}") } else { text }
 }
 
 /// Rotates a name if the rotated text fits the height of its rows.
-fn rotated(text: &str, name: &str, rows: usize) -> String {
+fn rotate_name(text: &str, name: &str, rows: usize) -> String {
     match name.chars().count() as f64 * LETTER <= rows as f64 {
         true => format!("\\rotatebox[origin=c]{{90}}{{{text}}}"),
         false => text.to_owned(),
     }
 }
 
-fn linked(lead: &RowHeader, text: &str) -> String {
+fn with_link(lead: &RowHeader, text: &str) -> String {
     match lead.kind {
         _ if text.is_empty() => "--".to_owned(),
         RowHeaderKind::Link if text.starts_with("https://") => format!("\\url{{{text}}}"),
@@ -224,8 +224,8 @@ fn caption(table: &Table) -> String {
     if table.lead.iter().any(|lead| lead.kind == RowHeaderKind::Fraction) {
         parts.push("$L_p/L_t$: layers removed, of the backbone's layers.".to_owned());
     }
-    let of_ours = table.rows.iter().filter(|row| row.shaded).all(|row| row.ours);
-    let ours = if of_ours && table.rows.iter().any(|row| row.shaded) { "shaded: ours" } else { "" };
+    let shaded_is_ours = table.rows.iter().filter(|row| row.shaded).all(|row| row.ours);
+    let ours = if shaded_is_ours && table.rows.iter().any(|row| row.shaded) { "shaded: ours" } else { "" };
     let ranks = if table.has_ranks() { "bold: best of a block, underlined: second" } else { "" };
     let marks = [ranks, ours].into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("; ");
     parts.push(sentence(&capital(&marks)));

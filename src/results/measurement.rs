@@ -107,7 +107,7 @@ pub enum Sample {
 #[cfg(test)]
 impl Sample {
     /// Parses the answers to a task from a string of digits, where `1` stands for a correct answer.
-    pub(super) fn of_bits(bits: &str) -> Self {
+    pub(super) fn from_bits(bits: &str) -> Self {
         Self::Right(bits.chars().map(|bit| bit == '1').collect())
     }
 }
@@ -204,7 +204,7 @@ impl ResultRow {
     /// Returns the number as a measurement with an empty setup. Its key does not occur in any run's table.
     pub fn measurement(&self) -> Measurement {
         let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
-        Measurement { row: self.clone(), key: MetricKey::untabulated(&metric), metric, setup: Setup::default() }
+        Measurement { row: self.clone(), key: MetricKey::without_table(&metric), metric, setup: Setup::default() }
     }
 }
 

@@ -46,10 +46,11 @@ pub use aggregate_seeds::{deviation, mean};
 pub use best_counts::{BestCounts, BestQuestion, SeedCounts};
 pub use collect::collect;
 pub use differences::{
-    CoincidingNumbers, Differences, SettingDifference, Unpaired, ValueDifference, other_than_kept, settings_that_differ,
+    CoincidingNumbers, Differences, SettingDifference, Unpaired, ValueDifference, changed_settings,
+    settings_that_differ,
 };
 pub use documents::{CHANNELS, CellAnswers, DOCUMENTS, LM_EVAL, write_channels, write_documents, write_lm_eval};
-pub use file::{csv_text, failed, put, write_csv};
+pub use file::{csv_text, polars_error, put, write_csv};
 pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, may_be_left_out, write_forms};
 pub use frame::{drawn_frame, run_frame, spread_head, tidy_frame, write_frame};
 pub use frame_difference::{FrameDifference, damaged_frame, read_frame};
@@ -65,7 +66,7 @@ pub use run_tables::{long, wide};
 pub use same_measurement::{MeasuredProgram, RowContent, is_one_measurement};
 pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 pub use scores::{ModelScore, ModelScores, add_task, empty_file, harness_files};
-pub use screen::{screen, wrapped};
+pub use screen::{screen, wrap};
 pub use settings::{Settings, distinct, grouped};
 pub use stored::StoredResults;
 pub use table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table, TableRow, Visibility};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::measurement::{Calibrated, Measurement, Sample};
-use super::protocol_text::streamed;
+use super::protocol_text::shard_order_text;
 use super::settings::{distinct, grouped};
 use super::{Protocol, capital};
 use crate::corpus::Rule;
@@ -40,8 +40,9 @@ pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item =
         }
         _ => None,
     });
-    parts.extend(by_how(prompts).map(|(how, prompts)| format!("latency over {prompts} tokens: {how}")));
-    let lines = numbers.iter().filter_map(|number| Some(line(number.setup.calibration.as_ref()?, &number.sample)));
+    parts.extend(group_by_protocol(prompts).map(|(how, prompts)| format!("latency over {prompts} tokens: {how}")));
+    let lines =
+        numbers.iter().filter_map(|number| Some(calibration_text(number.setup.calibration.as_ref()?, &number.sample)));
     let calibrations = distinct(&lines.collect::<Vec<_>>());
     if !calibrations.is_empty() {
         parts.push(format!("calibration: {}", calibrations.join(", or ")));
@@ -59,17 +60,17 @@ pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item =
 /// Groups columns with the same protocol: `perplexity on wikitext2, c4: all windows of 2048 tokens`.
 fn group_columns<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) -> Option<String> {
     let named = protocols.map(|protocol| (protocol.short(), protocol.name().to_owned()));
-    let lines: Vec<String> = by_how(named).map(|(how, names)| format!("{names}: {how}")).collect();
+    let lines: Vec<String> = group_by_protocol(named).map(|(how, names)| format!("{names}: {how}")).collect();
     (!lines.is_empty()).then(|| format!("{what} on {}", lines.join("; ")))
 }
 
 /// Groups names that have the same protocol.
-fn by_how(named: impl Iterator<Item = (String, String)>) -> impl Iterator<Item = (String, String)> {
+fn group_by_protocol(named: impl Iterator<Item = (String, String)>) -> impl Iterator<Item = (String, String)> {
     grouped(named).into_iter().map(|(how, names)| (how, distinct(&names).join(", ")))
 }
 
 /// Formats a calibration like `128 sequences of 2048 tokens of c4-train, operators from the first 32`.
-fn line(calibrated: &Calibrated, sample: &Sample) -> String {
+fn calibration_text(calibrated: &Calibrated, sample: &Sample) -> String {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     let generated = if calibrated.generated { " (generated)" } else { "" };
     let seed = match sample {
@@ -86,7 +87,7 @@ fn line(calibrated: &Calibrated, sample: &Sample) -> String {
     let trained = calibrated.finetune.map_or(String::new(), |Finetune { sequences, length, .. }| {
         format!(", operators trained on {sequences} sequences of {length} tokens")
     });
-    let streamed = streamed(calibrated.shards);
+    let streamed = shard_order_text(calibrated.shards);
     format!("{sequences} sequences of {length} tokens of {corpus}{generated}{streamed}{seed}{operators}{trained}")
 }
 

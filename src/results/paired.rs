@@ -199,7 +199,7 @@ mod tests {
         };
         let record = Record { condition, metric: metric.id.clone(), value: Some(value), error: None };
         let row = ResultRow { record, cell: String::new(), column: metric.id.clone(), failure: None, sample };
-        Measurement { row, key: MetricKey::untabulated(&metric), metric, setup: Setup::default() }
+        Measurement { row, key: MetricKey::without_table(&metric), metric, setup: Setup::default() }
     }
 
     /// Returns `count` answers, of which `right` are correct, starting at `from`.

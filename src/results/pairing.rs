@@ -14,7 +14,7 @@ use super::stem;
 use super::stored::StoredResults;
 use crate::error::{Error, Result, nearest};
 use crate::metric::{self, Metric};
-use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, differs, flatten};
+use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, flatten, setting_differences};
 
 /// Pairs of numbers from two runs, and the numbers left unpaired. All are given as indices.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct Pairing {
     pub only_second: Vec<usize>,
     /// Groups of numbers that match several numbers in the other run, with the settings in which the members of a group
     /// differ.
-    pub coinciding: Vec<Coinciding>,
+    pub coinciding: Vec<AmbiguousNumbers>,
 }
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct NumberPair {
 }
 
 #[derive(Debug)]
-pub(super) struct Coinciding {
+pub(super) struct AmbiguousNumbers {
     pub first: Vec<usize>,
     pub second: Vec<usize>,
     pub settings: Vec<String>,
@@ -87,7 +87,8 @@ pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredR
     found.only_second.sort_unstable();
     found.coinciding.sort_by_key(|entry| (entry.first.clone(), entry.second.clone()));
     for entry in &mut found.coinciding {
-        let all: BTreeSet<SettingPath> = varying(first, &entry.first).chain(varying(second, &entry.second)).collect();
+        let all: BTreeSet<SettingPath> =
+            varying_settings(first, &entry.first).chain(varying_settings(second, &entry.second)).collect();
         entry.settings = all.iter().map(ToString::to_string).collect();
     }
     found
@@ -135,7 +136,7 @@ fn pair<K: Ord>(
                 one.append(&mut ours);
                 two.append(&mut others);
             }
-            _ => found.coinciding.push(Coinciding {
+            _ => found.coinciding.push(AmbiguousNumbers {
                 first: ours.iter().map(|number| number.at).collect(),
                 second: others.iter().map(|number| number.at).collect(),
                 settings: Vec::new(),
@@ -214,7 +215,7 @@ impl NumberIdentity {
     }
 
     fn paired_with(&self, other: &Self) -> NumberPair {
-        NumberPair { first: self.at, second: other.at, differences: differs(&self.flat, &other.flat) }
+        NumberPair { first: self.at, second: other.at, differences: setting_differences(&self.flat, &other.flat) }
     }
 }
 
@@ -263,14 +264,14 @@ fn values(all: &[&NumberIdentity]) -> BTreeMap<(SettingPath, Option<String>), BT
 }
 
 /// Iterates over the settings in which the given numbers of a run differ.
-fn varying<'a>(run: &'a StoredResults, numbers: &'a [usize]) -> impl Iterator<Item = SettingPath> {
+fn varying_settings<'a>(run: &'a StoredResults, numbers: &'a [usize]) -> impl Iterator<Item = SettingPath> {
     let differs_at = |at: usize| {
         let number = &run.numbers[at];
         run.flat_settings(number).unwrap_or_else(|| flatten(&serde_json::json!(run.number_settings(number))))
     };
     numbers
         .windows(2)
-        .flat_map(move |pair| differs(&differs_at(pair[0]), &differs_at(pair[1])))
+        .flat_map(move |pair| setting_differences(&differs_at(pair[0]), &differs_at(pair[1])))
         .map(|differs| differs.path)
 }
 
@@ -325,7 +326,7 @@ impl Renamed {
         let corpus = |name: &str| self.0.iter().find(|(from, _)| stem(from) == name).map(|(_, to)| stem(to).to_owned());
         let known = Metric::find(metric).ok();
         match known.as_ref().and_then(|known| Some((known.entry(), known.text()?))) {
-            Some((prefix, name)) => Some(prefix.on(&corpus(name).unwrap_or_else(|| name.to_owned())).id),
+            Some((prefix, name)) => Some(prefix.metric_for(&corpus(name).unwrap_or_else(|| name.to_owned())).id),
             None => self.name(metric),
         }
     }

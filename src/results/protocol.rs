@@ -5,9 +5,9 @@ use serde::{Serialize, Serializer};
 
 use super::MetricKey;
 use crate::corpus::ShardOrder;
-use crate::grid::{Asking, DefinedColumn, EvalTask, Grid, GroupUse, Latency, Perplexity, defined_columns};
+use crate::grid::{DefinedColumn, EvalTask, Grid, GroupUse, Latency, Perplexity, TaskSettings, defined_columns};
 use crate::latency::Rounds;
-use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of};
+use crate::metric::{self, ENTRIES, Metric, MetricEntry, MetricSource};
 use crate::pipeline::env::backbone::EvalTarget;
 use crate::pipeline::outcome::{GridOutcome, TaskExtent, TextExtent};
 use crate::tasks::Bos;
@@ -82,7 +82,7 @@ pub enum Protocol {
         /// Number of few-shot examples; `None` for a group.
         #[serde(skip_serializing_if = "Option::is_none")]
         shots: Option<usize>,
-        how: Asking,
+        how: TaskSettings,
         /// Number of scored documents out of `original`.
         documents: usize,
         original: usize,
@@ -138,29 +138,34 @@ impl Protocol {
     /// Returns the protocols of all columns. There is one for each metric on a text, task or prompt, and one for each
     /// average over tasks.
     pub fn columns(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
-        let unlike = outcome.unlike_vocabularies(grid);
+        let unlike = outcome.has_different_vocabularies(grid);
         let texts = &grid.evaluate.perplexity;
         let scored: Vec<&EvalTask> = grid.evaluate.builtin().filter(|task| outcome.task(task).is_some()).collect();
         let columns = |metric: &'static MetricEntry| -> Vec<Self> {
             let derived = |scored_on| Self::Derived { metric, scored_on };
-            match metric.of {
-                Of::Text(_) if *metric == metric::TEXT => {
+            match metric.source {
+                MetricSource::Text(_) if *metric == metric::TEXT => {
                     texts.iter().map(|text| Self::windows(grid, outcome, text)).collect()
                 }
-                Of::Text(_) => texts.iter().map(|text| derived(EvalTarget::Windows(text.clone()))).collect(),
-                Of::Damage(..) => {
+                MetricSource::Text(_) => texts.iter().map(|text| derived(EvalTarget::Windows(text.clone()))).collect(),
+                MetricSource::Damage(..) => {
                     let compared = texts.iter().filter(|text| text.damage);
                     compared.map(|text| derived(EvalTarget::Windows(text.clone()))).collect()
                 }
-                Of::Task(_) if *metric == metric::TASK => {
+                MetricSource::Task(_) if *metric == metric::TASK => {
                     scored.iter().filter_map(|task| Self::task(grid, task, outcome.task(task)?)).collect()
                 }
-                Of::Task(_) | Of::Flips(_) => {
+                MetricSource::Task(_) | MetricSource::Flips(_) => {
                     scored.iter().map(|used| derived(EvalTarget::Task((*used).clone()))).collect()
                 }
-                Of::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],
-                Of::Size(_) => vec![Self::Size { metric }],
-                Of::Tasks(_) | Of::Texts(_) | Of::Prompt(_) | Of::Decode(_) | Of::Repair(_) | Of::Defined => Vec::new(),
+                MetricSource::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],
+                MetricSource::Size(_) => vec![Self::Size { metric }],
+                MetricSource::Tasks(_)
+                | MetricSource::Texts(_)
+                | MetricSource::Prompt(_)
+                | MetricSource::Decode(_)
+                | MetricSource::Repair(_)
+                | MetricSource::Defined => Vec::new(),
             }
         };
         let shown = ENTRIES.iter().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
@@ -201,8 +206,7 @@ impl Protocol {
             let Some(members) = members else { continue };
             for metric in &group_use.group.metrics {
                 let GroupUse { group, how } = group_use;
-                let tasks =
-                    members.iter().flat_map(|(_, definition, _)| defined_columns(&group.name, how, definition));
+                let tasks = members.iter().flat_map(|(_, definition, _)| defined_columns(&group.name, how, definition));
                 let mut columns: Vec<DefinedColumn> = tasks.filter(|column| column.metric == metric.metric).collect();
                 columns.retain(|column| metric.filters.as_ref().is_none_or(|filters| filters.contains(&column.filter)));
                 columns.sort_by(|a, b| a.filter.cmp(&b.filter));
@@ -222,7 +226,7 @@ impl Protocol {
     /// Describes the windows scored in a column. If some backbones read only part of the text, the protocol describes
     /// that part.
     fn windows(grid: &Grid, outcome: &GridOutcome, text: &Perplexity) -> Self {
-        let read = outcome.text_reads(text);
+        let read = outcome.text_extents(text);
         Self::text(grid, text, read.min_by_key(|read| read.windows == read.all))
     }
 
@@ -231,9 +235,9 @@ impl Protocol {
         let Rounds { warmups, timed: rounds } = Rounds::PAPER;
         ENTRIES
             .iter()
-            .filter(|metric| match metric.of {
-                Of::Prompt(_) => true,
-                Of::Decode(_) => prompt.decode.is_some(),
+            .filter(|metric| match metric.source {
+                MetricSource::Prompt(_) => true,
+                MetricSource::Decode(_) => prompt.decode.is_some(),
                 _ => false,
             })
             .map(|metric| Self::Latency {
@@ -270,7 +274,7 @@ impl Protocol {
         let data = grid.task(task);
         let builtin = data.builtin()?;
         let generated = data.generated;
-        let Asking { limit, bos, max_length, .. } = task.how;
+        let TaskSettings { limit, bos, max_length, .. } = task.how;
         Some(Self::MultipleChoice {
             name: task.name.clone(),
             label: task.to_string(),
@@ -295,7 +299,7 @@ impl Protocol {
                 Perplexity { corpus: corpus.clone(), length: *length, damage: false, draw: None },
             ),
             Self::MultipleChoice { name, limit, bos, max_length, .. } => {
-                let how = Asking { limit: *limit, bos: *bos, max_length: *max_length, ..Asking::default() };
+                let how = TaskSettings { limit: *limit, bos: *bos, max_length: *max_length, ..TaskSettings::default() };
                 MetricKey::Task(&metric::TASK, EvalTask { name: name.clone(), how, defined: false })
             }
             Self::Derived { metric, scored_on: EvalTarget::Windows(text) } => MetricKey::Text(metric, text.clone()),
@@ -316,8 +320,8 @@ impl Protocol {
         match self {
             Self::Windows { corpus, .. } => Metric::perplexity(stem(corpus)),
             Self::MultipleChoice { name, .. } => Metric::task(name),
-            Self::Derived { metric, scored_on: EvalTarget::Windows(text) } => metric.on(stem(&text.corpus)),
-            Self::Derived { metric, scored_on: EvalTarget::Task(used) } => metric.on(&used.name),
+            Self::Derived { metric, scored_on: EvalTarget::Windows(text) } => metric.metric_for(stem(&text.corpus)),
+            Self::Derived { metric, scored_on: EvalTarget::Task(used) } => metric.metric_for(&used.name),
             Self::Defined { name, how, metric, filter, .. } => defined_column(name, how, metric, filter).metric(),
             Self::Average { .. } => metric::ACCURACY.metric(),
             Self::Size { metric } => metric.metric(),
@@ -334,7 +338,7 @@ impl Protocol {
     }
 }
 
-fn defined_column(name: &str, how: &Asking, metric: &'static str, filter: &str) -> DefinedColumn {
+fn defined_column(name: &str, how: &TaskSettings, metric: &'static str, filter: &str) -> DefinedColumn {
     DefinedColumn { name: name.to_owned(), how: how.clone(), metric, filter: filter.to_owned() }
 }
 

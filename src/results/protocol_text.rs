@@ -2,7 +2,7 @@
 
 use super::Protocol;
 use crate::corpus::ShardOrder;
-use crate::metric::Of;
+use crate::metric::MetricSource;
 use crate::pipeline::env::backbone::EvalTarget;
 use crate::tasks::Bos;
 
@@ -51,7 +51,7 @@ impl Protocol {
                     _ => "all windows".to_owned(),
                 };
                 let generated = if *generated { " of generated text" } else { "" };
-                format!("{count} of {length} tokens{generated}{}", streamed(*shards))
+                format!("{count} of {length} tokens{generated}{}", shard_order_text(*shards))
             }
             Self::MultipleChoice {
                 documents, original, full_split: split_whole, generated, limit, max_length, ..
@@ -87,8 +87,8 @@ impl Protocol {
             Self::Average { tasks } => format!("{tasks} tasks"),
             Self::Size { .. } => "no data".to_owned(),
             Self::Latency { metric, decode, warmups, rounds, machine, .. } => {
-                let how = match (metric.of, decode) {
-                    (Of::Decode(_), Some(new)) => {
+                let how = match (metric.source, decode) {
+                    (MetricSource::Decode(_), Some(new)) => {
                         format!("{new} tokens of each sequence decoded greedily after the prompt")
                     }
                     _ => "output head at every position".to_owned(),
@@ -128,7 +128,7 @@ impl Protocol {
 }
 
 /// Describes the shard order of a streamed text. Returns an empty string if the text is not streamed.
-pub(super) fn streamed(shards: Option<ShardOrder>) -> &'static str {
+pub(super) fn shard_order_text(shards: Option<ShardOrder>) -> &'static str {
     match shards {
         None => "",
         Some(ShardOrder::OneByOne) => ", streamed shard by shard",

@@ -69,7 +69,7 @@ impl Provenance {
 
     /// Reads the run description in a results directory. Returns `None` if there is no record or if it was written by
     /// an older version of the program.
-    pub fn described(folder: &Path) -> Option<RunDescription> {
+    pub fn read_description(folder: &Path) -> Option<RunDescription> {
         serde_json::from_value(Self::outline(folder)?.description).ok()
     }
 
@@ -266,7 +266,7 @@ mod tests {
             cells: serde_json::json!([]),
         };
         record.write(dir.path()).unwrap();
-        assert_eq!(Provenance::described(dir.path()), Some(record.description.clone()));
+        assert_eq!(Provenance::read_description(dir.path()), Some(record.description.clone()));
         let text = std::fs::read_to_string(dir.path().join("run.json")).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["commit"], serde_json::Value::Null);

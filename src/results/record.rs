@@ -91,7 +91,7 @@ pub enum MetricKey {
 }
 
 impl MetricKey {
-    pub fn untabulated(metric: &Metric) -> Self {
+    pub fn without_table(metric: &Metric) -> Self {
         Self::Untabulated(metric.id.clone())
     }
 }
@@ -118,7 +118,7 @@ impl fmt::Display for MetricKey {
 mod tests {
     use super::super::protocol::Protocol;
     use super::*;
-    use crate::grid::Asking;
+    use crate::grid::TaskSettings;
     use crate::metric;
     use crate::pipeline::env::backbone::EvalTarget;
     use crate::tasks::Bos;
@@ -159,11 +159,11 @@ mod tests {
         // A metric and a task may share a name.
         assert_ne!(
             MetricKey::Task(&metric::TASK, used(Bos::Tokenizer)),
-            MetricKey::untabulated(&metric::Metric::task("copa"))
+            MetricKey::without_table(&metric::Metric::task("copa"))
         );
     }
 
     fn used(bos: Bos) -> EvalTask {
-        EvalTask { name: "copa".into(), how: Asking { bos, ..Asking::default() }, defined: false }
+        EvalTask { name: "copa".into(), how: TaskSettings { bos, ..TaskSettings::default() }, defined: false }
     }
 }

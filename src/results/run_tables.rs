@@ -34,7 +34,7 @@ pub fn long(results: &Results, profile: &str, extra_notes: Vec<String>) -> Table
     let named =
         ["criterion", "recovery"].into_iter().filter(|axis| written.iter().any(|column| column.starts_with(axis)));
     let written = named.chain(written.iter().map(String::as_str));
-    let setting_names: Vec<&str> = settings::OF_CALIBRATION.into_iter().chain(written).collect();
+    let setting_names: Vec<&str> = settings::CALIBRATION_SETTINGS.into_iter().chain(written).collect();
     let backbones = distinct(results.cells.iter().map(|cell| &cell.cell.backbone));
     let heads = ["backbone", "criterion", "depth", UNIT, "layers removed", "layers", "recovery", "calibration"];
     // Omit the unit column for grids that count whole layers.
@@ -46,7 +46,7 @@ pub fn long(results: &Results, profile: &str, extra_notes: Vec<String>) -> Table
             "criterion" | "recovery" => format!("{name}.name"),
             name => name.strip_prefix("calibration.").unwrap_or(name).to_owned(),
         };
-        let is_count = settings::OF_CALIBRATION.contains(name) && *name != settings::CORPUS;
+        let is_count = settings::CALIBRATION_SETTINGS.contains(name) && *name != settings::CORPUS;
         (if is_count { RowHeader::count(head) } else { RowHeader::text(head) }).only(Visibility::Data)
     });
     let seconds = RowHeader::count("seconds").only(Visibility::Terminal);
@@ -187,12 +187,11 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, extra_notes:
     let protocol = select_protocol(&results.protocols, metric)?;
     let key = protocol.key();
     let decimals = decimals(results, protocol);
-    let of_pruned: Vec<Setting> =
-        results.cells.iter().filter(|cell| cell.cell.depth.count > 0).map(setting_of).collect();
+    let pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.cell.depth.count > 0).map(setting_of).collect();
     // A backbone that is not pruned gets its own column.
     let dense_cells =
-        results.cells.iter().filter(|cell| of_pruned.iter().all(|(backbone, ..)| *backbone != cell.cell.backbone));
-    let settings = distinct(of_pruned.iter().chain(&dense_cells.map(setting_of).collect::<Vec<_>>()));
+        results.cells.iter().filter(|cell| pruned.iter().all(|(backbone, ..)| *backbone != cell.cell.backbone));
+    let settings = distinct(pruned.iter().chain(&dense_cells.map(setting_of).collect::<Vec<_>>()));
     let variants = distinct(results.cells.iter().map(variant).collect::<Vec<_>>().iter());
     let row = |(row_settings, label): (&RowSettings, String)| {
         let cells = settings
@@ -221,8 +220,8 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, extra_notes:
         columns: settings
             .iter()
             .map(|(backbone, depth, layers)| {
-                let of_layers = if depth.is_in_layers() { format!("/{layers}") } else { String::new() };
-                NumberColumn::new(protocol.measures(), format!("{backbone} {depth}{of_layers}"))
+                let total = if depth.is_in_layers() { format!("/{layers}") } else { String::new() };
+                NumberColumn::new(protocol.measures(), format!("{backbone} {depth}{total}"))
             })
             .collect(),
         rows: variants.iter().zip(row_labels(&variants)).map(row).collect(),

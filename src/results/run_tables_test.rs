@@ -330,8 +330,8 @@ fn a_users_own_grid_has_the_marks_of_the_papers_tables() {
     let table = tested(|_| ());
     let paired = |at: usize| table.rows[at].cells[0].as_ref().unwrap().paired.clone();
     assert_eq!((paired(0), paired(1)), (None, None), "only ours is tested");
-    let of_ours = paired(2).unwrap();
-    assert_eq!((of_ours.against.as_str(), of_ours.mark()), ("linearpatch-diag", "+"));
+    let ours = paired(2).unwrap();
+    assert_eq!((ours.against.as_str(), ours.mark()), ("linearpatch-diag", "+"));
     assert!(screen(&table, None).contains("80.00*+") && screen(&table, None).contains("+ or -: ours is better"));
     assert!(markdown(&table).contains("**80.00**⁺") && markdown(&table).contains("in italics: ours"));
 }

@@ -42,7 +42,7 @@ pub struct SavedColumn {
     pub choice: bool,
     /// Whether the column was added without being requested, such as the bits per byte next to each perplexity. The
     /// page omits it.
-    #[serde(skip_serializing_if = "usual")]
+    #[serde(skip_serializing_if = "is_default")]
     pub unasked: bool,
 }
 
@@ -63,34 +63,34 @@ pub struct SavedRow {
 pub struct SavedCell {
     pub text: String,
     /// Sort key in a numeric column. Missing and non-finite values sort last.
-    #[serde(skip_serializing_if = "usual")]
+    #[serde(skip_serializing_if = "is_default")]
     pub value: Option<f64>,
     /// Uncertainty as printed; empty if there is none.
-    #[serde(skip_serializing_if = "usual")]
+    #[serde(skip_serializing_if = "is_default")]
     pub error: String,
     /// Suffix of the CSV column for this kind of uncertainty, such as `std_seeds`; empty for a standard error.
-    #[serde(skip_serializing_if = "usual")]
+    #[serde(skip_serializing_if = "is_default")]
     pub error_kind: String,
     /// Number of items averaged: documents, windows or seeds.
-    #[serde(skip_serializing_if = "usual")]
+    #[serde(skip_serializing_if = "is_default")]
     pub items: Option<usize>,
-    #[serde(skip_serializing_if = "usual")]
+    #[serde(skip_serializing_if = "is_default")]
     pub best: bool,
-    #[serde(skip_serializing_if = "usual")]
+    #[serde(skip_serializing_if = "is_default")]
     pub second: bool,
-    #[serde(skip_serializing_if = "usual")]
+    #[serde(skip_serializing_if = "is_default")]
     pub mark: Option<SavedMark>,
-    #[serde(skip_serializing_if = "usual")]
+    #[serde(skip_serializing_if = "is_default")]
     #[serde(rename = "beside")]
     pub comparison: Option<SavedComparison>,
     /// Key of the note that a click on the number opens. If there is no note with this key, the number is not a link.
-    #[serde(skip_serializing_if = "usual")]
+    #[serde(skip_serializing_if = "is_default")]
     pub key: Option<String>,
     /// SHA-256 of the number's identity (variant, measurement, metric), as in `numbers.json`. `None` for text and for
     /// results from older programs.
-    #[serde(skip_serializing_if = "usual")]
+    #[serde(skip_serializing_if = "is_default")]
     pub identity: Option<String>,
-    #[serde(skip_serializing_if = "usual")]
+    #[serde(skip_serializing_if = "is_default")]
     pub failed: bool,
 }
 
@@ -101,12 +101,15 @@ impl SavedColumn {
 }
 
 impl SavedTable {
-    pub fn of_words(columns: Vec<SavedColumn>, rows: &[Vec<String>]) -> Self {
+    pub fn from_texts(columns: Vec<SavedColumn>, rows: &[Vec<String>]) -> Self {
         Self {
             columns,
             rows: rows
                 .iter()
-                .map(|texts| SavedRow { cells: texts.iter().map(SavedCell::words).collect(), ..SavedRow::default() })
+                .map(|texts| SavedRow {
+                    cells: texts.iter().map(SavedCell::from_text).collect(),
+                    ..SavedRow::default()
+                })
                 .collect(),
             ..Self::default()
         }
@@ -114,13 +117,13 @@ impl SavedTable {
 }
 
 impl SavedCell {
-    pub fn words(text: impl Into<String>) -> Self {
+    pub fn from_text(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
 }
 
 /// Returns whether a value is the default. Defaults are not serialized.
-fn usual<T: Default + PartialEq>(value: &T) -> bool {
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
@@ -165,9 +168,9 @@ impl From<&Table> for SavedTable {
                 .rows
                 .iter()
                 .map(|row| {
-                    let texts = row.lead.iter().skip(1).map(SavedCell::words);
+                    let texts = row.lead.iter().skip(1).map(SavedCell::from_text);
                     let values =
-                        row.cells.iter().map(|shown| shown.as_ref().map_or_else(|| SavedCell::words("—"), cell));
+                        row.cells.iter().map(|shown| shown.as_ref().map_or_else(|| SavedCell::from_text("—"), cell));
                     SavedRow {
                         group: row.lead.first().cloned(),
                         ours: row.shaded,

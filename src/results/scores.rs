@@ -7,8 +7,8 @@ use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::grid::{Asking, EvalTask, Grid, GroupUse};
-use crate::metric::{BITS_PER_BYTE, Direction, Metric, Of, TEXT, Unit};
+use crate::grid::{EvalTask, Grid, GroupUse, TaskSettings};
+use crate::metric::{BITS_PER_BYTE, Direction, Metric, MetricSource, TEXT, Unit};
 use crate::pipeline::outcome::{CellResult, GridOutcome, Measured, TaskScores, harness_scores};
 use crate::pipeline::stage::scores::scale;
 use crate::tasks::{self, Task, TaskResult};
@@ -52,7 +52,7 @@ impl<'a> ModelScores<'a> {
         for text in &grid.evaluate.perplexity {
             let Some(sample) = result.text(text).and_then(Measured::windows) else { continue };
             let losses = sample.losses;
-            let Of::Text(bits_per_byte) = BITS_PER_BYTE.of else { continue };
+            let MetricSource::Text(bits_per_byte) = BITS_PER_BYTE.source else { continue };
             scores.push(ModelScore {
                 label: text.to_string(),
                 metric: TEXT.name.to_owned(),
@@ -66,7 +66,7 @@ impl<'a> ModelScores<'a> {
         }
         let (builtin, defined): (Vec<_>, Vec<_>) =
             result.task_scores().partition(|task| task.answers.builtin().is_some());
-        scores.extend(builtin.into_iter().flat_map(ModelScore::of_task));
+        scores.extend(builtin.into_iter().flat_map(ModelScore::from_task));
         let results: Vec<&TaskResult> = result.answered_tasks().map(|(_, answered)| &answered.result).collect();
         // Average the main metrics of the built-in tasks, as in the paper's tables.
         if let Some(mean) = tasks::average(results.iter().copied()).filter(|_| results.len() > 1) {
@@ -85,7 +85,7 @@ impl<'a> ModelScores<'a> {
             let all = result.group(group).unwrap_or_default();
             scores.extend(all.iter().map(|score| ModelScore::new(group.to_string(), score)));
         }
-        scores.extend(defined.into_iter().flat_map(ModelScore::of_task));
+        scores.extend(defined.into_iter().flat_map(ModelScore::from_task));
         Ok(Self { grid, result, scores })
     }
 
@@ -143,7 +143,7 @@ impl ModelScore {
         }
     }
 
-    fn of_task(task: &TaskScores) -> impl Iterator<Item = Self> {
+    fn from_task(task: &TaskScores) -> impl Iterator<Item = Self> {
         task.scores.iter().map(|score| Self::new(task.label.clone(), score))
     }
 }
@@ -174,7 +174,7 @@ pub fn harness_files(grid: &Grid, result: &CellResult, model: &str) -> Result<Ve
         add_task(&mut files[index], definition, &task.requested.how, scores);
         files[index]["config"]["tasks"].as_array_mut().into_iter().for_each(|all| all.push(json!(scores.label)));
     }
-    let mut ways: Vec<&Asking> = Vec::new();
+    let mut ways: Vec<&TaskSettings> = Vec::new();
     for task in grid.evaluate.defined() {
         if !ways.contains(&&task.how) {
             ways.push(&task.how);
@@ -203,7 +203,7 @@ pub fn harness_files(grid: &Grid, result: &CellResult, model: &str) -> Result<Ve
 }
 
 /// Adds the scores of a task to a results file.
-pub fn add_task(file: &mut Value, definition: &Definition, how: &Asking, scores: &TaskScores) {
+pub fn add_task(file: &mut Value, definition: &Definition, how: &TaskSettings, scores: &TaskScores) {
     let name = &definition.name;
     let mut values = harness_scores(&scores.scores);
     let about = [("name", name), ("alias", &definition.alias)].map(|(key, text)| (key.to_owned(), json!(text)));
@@ -291,7 +291,7 @@ mod tests {
             let solutions: Arc<Solutions> = Arc::new(serde_json::from_value(solutions).unwrap());
             let answered = Answered::new(&solutions, vec![Score { log_likelihood: -1.0, greedy: false }]).unwrap();
             let definition = builtin::definition(answered.result.task).unwrap();
-            add_task(&mut file, definition, &Asking::default(), &TaskScores::builtin(name.to_owned(), answered));
+            add_task(&mut file, definition, &TaskSettings::default(), &TaskScores::builtin(name.to_owned(), answered));
         }
         assert_eq!(file["results"]["rte"]["acc_stderr,none"], "N/A");
         assert_eq!(file["results"]["rte"].get("acc_norm,none"), None);

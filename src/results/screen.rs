@@ -10,7 +10,7 @@ use super::settings::distinct;
 use super::table::{PrintedNumber, RowHeaderKind, Table, Visibility};
 use super::text::{NONE, TextColumn, TextTable, capital};
 use crate::error::printable;
-use crate::metric::Of;
+use crate::metric::MetricSource;
 
 /// Formats a table for a terminal that is `width` columns wide. The best value is marked `*` and the second best `°`.
 /// `+` or `-` marks our value if a paired test finds it significantly better or worse than the best other row. If
@@ -21,7 +21,7 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
         TextTable::new(table, |visibility| visibility != Visibility::Data, &|_, _, text, _| one_line(text), &numbers);
     match width {
         None => text.push_str(&ScreenTable::from_texts(texts).to_string()),
-        Some(width) => text.push_str(&ScreenTable::condensed(texts, table, width).folded(width)),
+        Some(width) => text.push_str(&ScreenTable::condensed(texts, table, width).split_to_width(width)),
     }
     let mut legend = Vec::new();
     if table.has_ranks() {
@@ -31,9 +31,9 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
         legend.push(format!("+ or -: {}", table.marks()));
     }
     if !legend.is_empty() {
-        text.push_str(&format!("\n{}\n", wrapped(&legend.join("; "), width)));
+        text.push_str(&format!("\n{}\n", wrap(&legend.join("; "), width)));
     }
-    table.footer_lines().for_each(|note| text.push_str(&format!("{}\n", wrapped(note, width))));
+    table.footer_lines().for_each(|note| text.push_str(&format!("{}\n", wrap(note, width))));
     text
 }
 
@@ -63,7 +63,7 @@ fn number(shown: Option<&PrintedNumber>, ranks: bool, marks: bool) -> String {
 }
 
 /// Wraps a string into lines of at most `width` characters. A longer word gets a line of its own.
-pub fn wrapped(text: &str, width: Option<usize>) -> String {
+pub fn wrap(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -126,24 +126,24 @@ impl ScreenTable {
         }
         name_dense(&mut texts, &gone, &is_dense);
         let blocks = block_heads(&texts, &in_blocks.into_iter().filter(|at| gone.contains(at)).collect::<Vec<_>>());
-        let above = above(&texts, width, shared.iter().filter(|(at, _)| gone.contains(at)));
+        let above = shared_values_text(&texts, width, shared.iter().filter(|(at, _)| gone.contains(at)));
         let below = remark_lines(&texts, &remarks, &gone);
         let averages: Vec<usize> = (0..table.columns.len())
-            .filter(|at| matches!(table.columns[*at].metric.of, Of::Tasks(_) | Of::Texts(_)))
+            .filter(|at| matches!(table.columns[*at].metric.source, MetricSource::Tasks(_) | MetricSource::Texts(_)))
             .map(|at| texts.lead + at)
             .collect();
         let mut made = Self { texts, lead: Vec::new(), units: Vec::new(), blocks, above, below, tall_heads: false };
-        made.keep(&gone, &averages);
+        made.select_columns(&gone, &averages);
         if !made.fits(width) {
             // Drop the columns shown only on terminals (times) first.
-            made.keep(&[gone.as_slice(), &terminal].concat(), &averages);
+            made.select_columns(&[gone.as_slice(), &terminal].concat(), &averages);
         }
         made.tall_heads = !made.fits(width);
         made
     }
 
     /// Selects which non-leading columns to show. An average stays in the same part as the last column it covers.
-    fn keep(&mut self, gone: &[usize], averages: &[usize]) {
+    fn select_columns(&mut self, gone: &[usize], averages: &[usize]) {
         self.units.clear();
         for at in (self.texts.lead..self.texts.columns.len()).filter(|at| !gone.contains(at)) {
             match self.units.last_mut() {
@@ -155,14 +155,14 @@ impl ScreenTable {
     }
 
     fn fits(&self, width: usize) -> bool {
-        self.wide(&[self.lead.as_slice(), &self.units.concat()].concat()) <= width
+        self.total_width(&[self.lead.as_slice(), &self.units.concat()].concat()) <= width
     }
 
     /// Formats the table in as few parts as possible, each with the leading columns.
-    fn folded(&self, width: usize) -> String {
+    fn split_to_width(&self, width: usize) -> String {
         let mut text = self.above.clone();
         let parts = split_units(&self.units, &|units: &[Vec<usize>]| {
-            self.wide(&[self.lead.as_slice(), &units.concat()].concat()) <= width
+            self.total_width(&[self.lead.as_slice(), &units.concat()].concat()) <= width
         });
         let count: usize = self.units.iter().map(Vec::len).sum();
         let mut from = 0;
@@ -177,20 +177,20 @@ impl ScreenTable {
                 text.push_str(&format!("{line}{range} of {count}\n"));
             }
             from += columns.len();
-            text.push_str(&self.part(&columns));
+            text.push_str(&self.format_part(&columns));
         }
         if parts.is_empty() {
-            text.push_str(&self.part(&[]));
+            text.push_str(&self.format_part(&[]));
         }
         for remark in &self.below {
-            text.push_str(&format!("{}\n", wrapped(remark, Some(width))));
+            text.push_str(&format!("{}\n", wrap(remark, Some(width))));
         }
         text
     }
 
     /// Formats one part of the table. It shows the leading columns and the columns in `behind`, with their headers
     /// above a rule.
-    fn part(&self, behind: &[usize]) -> String {
+    fn format_part(&self, behind: &[usize]) -> String {
         let shown = self.lead.iter().chain(behind);
         let columns: Vec<(usize, usize, &TextColumn)> =
             shown.map(|&at| (at, self.width(at), &self.texts.columns[at])).collect();
@@ -245,7 +245,7 @@ impl ScreenTable {
         let words: Vec<&str> = broken.split_whitespace().collect();
         let longest = words.iter().map(|word| word.chars().count()).max().unwrap_or(0);
         // Do not break headers into more lines than the width of the cells requires.
-        let lines = wrapped(&broken, Some(cells.max(longest)));
+        let lines = wrap(&broken, Some(cells.max(longest)));
         let lines = lines.lines().map(|line| line.replace(" @", "@"));
         if is_call { lines.map(|line| line.replace(" (", "(")).collect() } else { lines.collect() }
     }
@@ -257,7 +257,7 @@ impl ScreenTable {
     }
 
     /// Returns the terminal width needed for the given columns.
-    fn wide(&self, columns: &[usize]) -> usize {
+    fn total_width(&self, columns: &[usize]) -> usize {
         columns.iter().map(|&at| self.width(at) + 2).sum::<usize>().saturating_sub(2)
     }
 }
@@ -287,7 +287,7 @@ fn width_over(columns: &[(usize, usize, &TextColumn)], is_kept: &dyn Fn(usize) -
 
 impl fmt::Display for ScreenTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.part(&self.units.concat()))
+        f.write_str(&self.format_part(&self.units.concat()))
     }
 }
 
@@ -321,19 +321,23 @@ impl SharedBy {
 }
 
 /// Formats the strings shared by all rows or by all pruned rows, which are printed above the table.
-fn above<'a>(texts: &TextTable, width: usize, shared: impl Iterator<Item = &'a (usize, SharedBy)>) -> String {
+fn shared_values_text<'a>(
+    texts: &TextTable,
+    width: usize,
+    shared: impl Iterator<Item = &'a (usize, SharedBy)>,
+) -> String {
     let shared: Vec<&(usize, SharedBy)> = shared.collect();
     let mut text = String::new();
     for (by, rows) in [(SharedBy::All, "all rows"), (SharedBy::Pruned, "all pruned rows")] {
-        let of_all = shared.iter().filter(|(_, index)| *index == by).map(|(at, _)| {
+        let texts_of_rows = shared.iter().filter(|(_, index)| *index == by).map(|(at, _)| {
             let TextColumn { head, cells, .. } = &texts.columns[*at];
             let cell = cells.iter().find(|cell| *cell != NONE).map_or("", String::as_str);
             if head.is_empty() { cell.to_owned() } else { format!("{head} {cell}") }
         });
-        let of_all: Vec<String> = of_all.collect();
-        if !of_all.is_empty() {
-            let line = format!("{}: {}", capital(rows), of_all.join(", "));
-            text.push_str(&format!("{}\n", wrapped(&line, Some(width))));
+        let texts_of_rows: Vec<String> = texts_of_rows.collect();
+        if !texts_of_rows.is_empty() {
+            let line = format!("{}: {}", capital(rows), texts_of_rows.join(", "));
+            text.push_str(&format!("{}\n", wrap(&line, Some(width))));
         }
     }
     if text.is_empty() { text } else { format!("{text}\n") }

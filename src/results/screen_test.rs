@@ -1,7 +1,7 @@
 //! Snapshot tests for tables on terminals that are 120 and 80 columns wide.
 
 use super::run_tables_test::{Made, cell, results, task, text};
-use super::{Table, long, screen, wrapped};
+use super::{Table, long, screen, wrap};
 
 /// Builds the table for a typical grid with one backbone, dense and pruned at three depths with five recoveries.
 fn own_grid() -> Table {
@@ -77,7 +77,7 @@ fn notes_are_broken_between_words() {
         ("", 10, ""),
     ];
     for (text, width, expected) in cases {
-        assert_eq!(wrapped(text, Some(width)), expected, "{text} in {width}");
+        assert_eq!(wrap(text, Some(width)), expected, "{text} in {width}");
     }
-    assert_eq!(wrapped("one  two", None), "one  two", "no terminal");
+    assert_eq!(wrap("one  two", None), "one  two", "no terminal");
 }

@@ -20,7 +20,8 @@ pub const OPERATOR_SEQUENCES: &str = "calibration.operator_sequences";
 
 pub const CORPUS: &str = "calibration.corpus";
 
-pub const OF_CALIBRATION: [&str; 5] = [CORPUS, "calibration.sequences", "calibration.length", SEED, OPERATOR_SEQUENCES];
+pub const CALIBRATION_SETTINGS: [&str; 5] =
+    [CORPUS, "calibration.sequences", "calibration.length", SEED, OPERATOR_SEQUENCES];
 
 /// Returns the names of the criterion and recovery options that the grid sets explicitly.
 pub fn explicit_options(cell: &Cell) -> BTreeSet<String> {
@@ -33,7 +34,7 @@ pub fn explicit_options(cell: &Cell) -> BTreeSet<String> {
 }
 
 /// Returns the settings of a cell, including defaults.
-pub fn of_cell(cell: &Cell) -> Settings {
+pub fn from_cell(cell: &Cell) -> Settings {
     let depth: Value = match cell.depth.is_in_layers() {
         true => cell.depth.count.into(),
         false => cell.depth.to_string().into(),
@@ -89,7 +90,7 @@ fn flatten_into(path: &str, value: &Value, into: &mut Settings) {
 }
 
 /// Returns the fewest settings that distinguish as many rows as all settings together would. Ties are broken by name.
-pub fn fewest<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
+pub fn distinguishing_settings<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
     let names: BTreeSet<&str> = rows.iter().flat_map(|row| row.keys().map(String::as_str)).collect();
     let varying: Vec<&str> =
         names.into_iter().filter(|name| rows.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name))).collect();
@@ -105,7 +106,7 @@ pub fn fewest<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
         .unwrap_or(varying)
 }
 
-/// Maximum number of settings in the sets that [`fewest`] tries. If no such set suffices, it returns all varying
+/// Maximum number of settings in the sets that [`distinguishing_settings`] tries. If no such set suffices, it returns all varying
 /// settings.
 const MAX_SETTINGS: usize = 3;
 
@@ -115,7 +116,7 @@ fn first_combination<'a>(
     count: usize,
     will_do: &dyn Fn(&[&str]) -> bool,
 ) -> Option<Vec<&'a str>> {
-    fn extended<'a>(
+    fn extend_to_distinguish<'a>(
         known: &mut Vec<&'a str>,
         candidates: &[&'a str],
         count: usize,
@@ -126,7 +127,7 @@ fn first_combination<'a>(
         }
         (0..candidates.len()).any(|at| {
             known.push(candidates[at]);
-            let found = extended(known, &candidates[at + 1..], count, will_do);
+            let found = extend_to_distinguish(known, &candidates[at + 1..], count, will_do);
             if !found {
                 known.pop();
             }
@@ -134,7 +135,7 @@ fn first_combination<'a>(
         })
     }
     let mut known = Vec::new();
-    extended(&mut known, candidates, count, will_do).then_some(known)
+    extend_to_distinguish(&mut known, candidates, count, will_do).then_some(known)
 }
 
 /// Formats a setting for a label, such as `seed 1`, `operators from 16 sequences` or `solver svd`.
@@ -167,7 +168,7 @@ pub fn distinguishing_suffixes<N: Clone + PartialEq>(called: &[N], rows: &[&Sett
 
 /// Returns labels that distinguish the rows.
 fn distinguishing_labels(rows: &[&Settings]) -> Vec<String> {
-    let names = fewest(rows);
+    let names = distinguishing_settings(rows);
     rows.iter()
         .map(|row| {
             let words = names.iter().filter_map(|name| Some(words(name, row.get(*name)?)));
@@ -217,7 +218,7 @@ mod tests {
             row(&json!({"depth": 4, "calibration": {"seed": 1, "length": 32}})),
         );
         assert_eq!(distinguishing_labels(&[&a, &b]), ["seed 0", "seed 1"]);
-        assert_eq!(fewest(&[&a, &b, &c]), ["calibration.length", "calibration.seed"]);
+        assert_eq!(distinguishing_settings(&[&a, &b, &c]), ["calibration.length", "calibration.seed"]);
         assert_eq!(distinguishing_labels(&[&a]), [""]);
         assert_eq!(distinguishing_labels(&[&a, &a]), ["", ""], "equal values cannot be distinguished");
     }

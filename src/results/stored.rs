@@ -224,7 +224,7 @@ fn add_text_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<Str
         let corpus = &grid.corpora[&text.corpus];
         let files = match &corpus.stream {
             None => corpus.files(),
-            Some(_) => corpus.files_of(EVALUATION_SEED).unwrap_or_default(),
+            Some(_) => corpus.files_for_seed(EVALUATION_SEED).unwrap_or_default(),
         };
         let mut protocol = json!({
             "data": files.iter().flat_map(|file| data_hashes(outcome, file)).collect::<Vec<_>>(),
@@ -233,9 +233,9 @@ fn add_text_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<Str
         if let Some(stream) = &corpus.stream {
             protocol["shards"] = json!({"order": stream.shards, "of": stream.count});
         }
-        let of_metric =
+        let same_name =
             grid.evaluate.perplexity.iter().filter(|other| stem(&other.corpus) == stem(&text.corpus)).count();
-        let (part, name) = match of_metric {
+        let (part, name) = match same_name {
             1 => (text.corpus.clone(), Metric::perplexity(stem(&text.corpus)).id),
             _ => (text.to_string(), Protocol::text(grid, text, None).column()),
         };

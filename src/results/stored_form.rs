@@ -66,8 +66,8 @@ pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S
         }
         let right = match sample {
             Sample::Tasks(all) if *all == tasks => Some(ABOVE.to_owned()),
-            Sample::Tasks(all) => Some(all.iter().map(|right| packed(right)).collect::<Vec<_>>().join(",")),
-            Sample::Right(right) => Some(packed(right)),
+            Sample::Tasks(all) => Some(all.iter().map(|right| encode_answers(right)).collect::<Vec<_>>().join(",")),
+            Sample::Right(right) => Some(encode_answers(right)),
             _ => None,
         };
         tasks.extend(number.task_answers().map(Vec::from));
@@ -103,7 +103,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Resu
             let sample = match right.as_deref() {
                 Some(ABOVE) => Sample::Tasks(tasks.clone()),
                 Some(all) => {
-                    let unpacked: Option<Vec<Vec<bool>>> = all.split(',').map(unpacked).collect();
+                    let unpacked: Option<Vec<Vec<bool>>> = all.split(',').map(decode_answers).collect();
                     let mut answers = unpacked.ok_or_else(|| {
                         de::Error::custom(format!("the answers of {cell} in {column} are not in the form `N:HEX`"))
                     })?;
@@ -124,7 +124,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Resu
 }
 
 /// Packs answers into a hexadecimal string.
-fn packed(answers: &[bool]) -> String {
+fn encode_answers(answers: &[bool]) -> String {
     // Pad the first hexadecimal digit to four bits.
     let padding = (4 - answers.len() % 4) % 4;
     let padded: Vec<bool> = std::iter::repeat_n(false, padding).chain(answers.iter().copied()).collect();
@@ -134,7 +134,7 @@ fn packed(answers: &[bool]) -> String {
 }
 
 /// Unpacks answers from a hexadecimal string. Returns `None` if it is invalid.
-fn unpacked(text: &str) -> Option<Vec<bool>> {
+fn decode_answers(text: &str) -> Option<Vec<bool>> {
     let (count, digits) = text.split_once(':')?;
     let count: usize = count.parse().ok()?;
     if digits.len() != count.div_ceil(4) {
@@ -215,11 +215,11 @@ mod tests {
     fn answers_come_back_and_what_are_none_is_refused() {
         for bits in ["", "1", "0", "0110", "10110", "000000001", &"10".repeat(150)] {
             let answers: Vec<bool> = bits.chars().map(|bit| bit == '1').collect();
-            assert_eq!(unpacked(&packed(&answers)), Some(answers));
+            assert_eq!(decode_answers(&encode_answers(&answers)), Some(answers));
         }
-        assert_eq!(packed(&[true, false, true, true, false]), "5:16");
+        assert_eq!(encode_answers(&[true, false, true, true, false]), "5:16");
         for bad in ["", "5", "5:1", "5:016", "999999999999999:0", "4:g", "4:é", "-1:", "x:0"] {
-            assert_eq!(unpacked(bad), None, "{bad}");
+            assert_eq!(decode_answers(bad), None, "{bad}");
         }
     }
 }

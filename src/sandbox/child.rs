@@ -44,7 +44,7 @@ pub(super) enum Report {
 }
 
 /// Interval at which the child reports that it is alive and checks its CPU time.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum length in bytes of an input's name.
 const MAX_NAME_BYTES: usize = 1_000;
 
@@ -118,14 +118,14 @@ fn read_request() -> Result<Request> {
 
 fn run_request(request: Request) -> ExitCode {
     #[cfg(unix)]
-    leave_no_core();
+    disable_core_dumps();
     TextLimit::set(request.text_bytes);
     activity::watch(&Reporter);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(request.threads).stack_size(CHILD_STACK_BYTES);
     threads.build_global().ok();
     let limits = request.limits;
     thread::spawn(move || watch(limits));
-    heap::limit(limits.heap_bytes, || exceeded(Exceeded::Heap, current()));
+    heap::limit(limits.heap_bytes, || report_limit_and_exit(Exceeded::Heap, current_input()));
     // Ignore the error: the parent repeats the work and reports it.
     let work = thread::Builder::new().stack_size(CHILD_STACK_BYTES).spawn(move || drop(request.probe.run()));
     match work.map(thread::JoinHandle::join) {
@@ -148,22 +148,22 @@ pub(super) const PANICKED: i32 = 101;
 /// has exited.
 fn watch(limits: Limits) {
     loop {
-        thread::sleep(LOOK_INTERVAL);
+        thread::sleep(CHECK_INTERVAL);
         if !report(&Report::Alive) {
             exit(1);
         }
-        if computed().as_millis() as u64 > limits.milliseconds_after(ITEMS.load(Relaxed)) {
+        if cpu_time().as_millis() as u64 > limits.milliseconds_after(ITEMS.load(Relaxed)) {
             let last = STARTED.try_lock().ok().map(|started| started.1.clone());
-            exceeded(Exceeded::Time, last.filter(|name| !name.is_empty()));
+            report_limit_and_exit(Exceeded::Time, last.filter(|name| !name.is_empty()));
         }
     }
 }
 
-fn current() -> Option<String> {
+fn current_input() -> Option<String> {
     CURRENT.try_with(|name| Some(name.try_borrow().ok()?.0.clone())).ok().flatten().filter(|name| !name.is_empty())
 }
 
-fn exceeded(limit: Exceeded, input: Option<String>) -> ! {
+fn report_limit_and_exit(limit: Exceeded, input: Option<String>) -> ! {
     report(&Report::Exceeded(limit, input));
     exit(1)
 }
@@ -187,7 +187,7 @@ fn write(bytes: &[u8]) -> bool {
 
 /// Disables core dumps, which a stack overflow would otherwise cause.
 #[cfg(unix)]
-fn leave_no_core() {
+fn disable_core_dumps() {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer refers to a live local variable.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
@@ -206,7 +206,7 @@ fn exit(code: i32) -> ! {
 }
 
 #[cfg(unix)]
-fn computed() -> Duration {
+fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer refers to a live local variable.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
@@ -215,7 +215,7 @@ fn computed() -> Duration {
 
 /// Returns the wall-clock time since the first call, on platforms without a CPU clock.
 #[cfg(not(unix))]
-fn computed() -> Duration {
+fn cpu_time() -> Duration {
     static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     BEGUN.get_or_init(std::time::Instant::now).elapsed()
 }

@@ -45,7 +45,7 @@ impl Probe {
                 let Some(selected) = Library::at(path, name, folder.as_deref()) else { return Ok(()) };
                 selected?.tasks.iter().try_for_each(read_generation)
             }
-            Self::Chat { folder } => ChatTemplate::of_folder(folder).map(drop),
+            Self::Chat { folder } => ChatTemplate::from_folder(folder).map(drop),
             Self::Task(probe) => probe.run(),
         }
     }
@@ -100,7 +100,7 @@ impl TaskProbe {
     fn run(&self) -> Result<()> {
         let limit = self.limit.map(DocumentLimit::new).transpose()?;
         let task = Task::limited(self.definition.clone(), &self.rows, limit)?;
-        let chat = self.chat.as_ref().map(|(folder, _)| ChatTemplate::of_folder(folder)).transpose()?;
+        let chat = self.chat.as_ref().map(|(folder, _)| ChatTemplate::from_folder(folder)).transpose()?;
         let setting = Setting {
             shots: self.shots,
             seed: self.seed,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::slice;
 
-use super::env::{Gains, SearchEnv, Track, bare, score};
+use super::env::{Gains, SearchEnv, Track, score, without_evaluations};
 use super::program_path::path;
 use super::race::mean_of_means;
 use super::{Candidate, CostModel, Costs, Elimination, LeftOut, Score, gigabytes};
@@ -22,11 +22,14 @@ pub fn split_searches(grid: &Grid) -> Vec<Grid> {
         [] => vec![Vec::new()],
         several => several.iter().map(|&depth| vec![depth]).collect(),
     };
-    grid.backbone.iter().flat_map(|backbone| depths.iter().map(move |layers| part(grid, backbone, layers))).collect()
+    grid.backbone
+        .iter()
+        .flat_map(|backbone| depths.iter().map(move |layers| restrict(grid, backbone, layers)))
+        .collect()
 }
 
 /// Restricts a search to one backbone. If `layers` is not empty, also restricts it to these numbers of removed layers.
-fn part(grid: &Grid, backbone: &str, layers: &[usize]) -> Grid {
+fn restrict(grid: &Grid, backbone: &str, layers: &[usize]) -> Grid {
     let mut part = grid.clone();
     part.cells.retain(|cell| cell.backbone == backbone);
     part.cells.retain(|cell| cell.is_dense() || layers.is_empty() || layers.iter().any(|count| cell.depth == *count));
@@ -57,8 +60,8 @@ pub fn depths(
     prompt: Latency,
     dense: Option<f64>,
 ) -> Result<Vec<Depth>> {
-    let sought = Sought { budget, model: CostModel::new(config, engine, prompt)?, layers: config.layers, dense };
-    if sought.meeting(Depth::layers(0)).1 {
+    let sought = BudgetCheck { budget, model: CostModel::new(config, engine, prompt)?, layers: config.layers, dense };
+    if sought.meets_budget(Depth::layers(0)).1 {
         return Err(sought
             .refused("the dense backbone already meets the budget")
             .expected("a budget that requires removing layers")
@@ -82,7 +85,7 @@ pub fn depths(
 }
 
 /// Budget, and the cost model used to check cuts against it.
-struct Sought<'a> {
+struct BudgetCheck<'a> {
     budget: &'a Budget,
     model: CostModel<'a>,
     layers: usize,
@@ -90,9 +93,9 @@ struct Sought<'a> {
     dense: Option<f64>,
 }
 
-impl Sought<'_> {
+impl BudgetCheck<'_> {
     /// Returns whether at least one cut at a depth meets the budget, and whether every cut does.
-    fn meeting(&self, depth: Depth) -> (bool, bool) {
+    fn meets_budget(&self, depth: Depth) -> (bool, bool) {
         let estimates = self.model.estimates(depth).into_iter();
         let meets: Vec<bool> = estimates.map(|costs| costs.violated_bound(self.budget, self.dense).is_none()).collect();
         (meets.contains(&true), !meets.contains(&false))
@@ -104,7 +107,7 @@ impl Sought<'_> {
         let mut depths: Vec<Depth> = Vec::new();
         for count in 1..=all {
             let depth = Depth { count, unit };
-            let (some, every) = self.meeting(depth);
+            let (some, every) = self.meets_budget(depth);
             if some {
                 depths.push(depth);
             }
@@ -177,7 +180,7 @@ pub(super) fn candidates(
         let near =
             if near.is_empty() { left_out.iter().take(3).map(|entry| entry.reason.clone()).collect() } else { near };
         let found = if near.is_empty() { "no pruned cell".to_owned() } else { format!("closest: {}", near.join("; ")) };
-        return Err(none_meets("no candidate meets the budget", grid, budget, &found));
+        return Err(no_candidate_error("no candidate meets the budget", grid, budget, &found));
     }
     left_out.extend(nearest.into_iter().map(|(_, entry)| entry));
     Ok((taken, left_out))
@@ -189,7 +192,7 @@ fn depth_text(depth: Depth) -> String {
 }
 
 /// Creates the error for a budget that none of the candidates meets.
-pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) -> Error {
+pub(super) fn no_candidate_error(what: &str, grid: &Grid, budget: &Budget, found: &str) -> Error {
     let error = Error::bad_input(what).at(grid.file.display().to_string()).expected(budget.to_string());
     error.found(found).hint("try other depths or a looser budget")
 }
@@ -275,7 +278,7 @@ pub(super) fn solve(
     dense: Option<f64>,
     left_out: &mut Vec<LeftOut>,
 ) -> Result<Vec<Racer>> {
-    let solving = Grid { cells, name: format!("{}.candidates", grid.name), ..bare(grid) };
+    let solving = Grid { cells, name: format!("{}.candidates", grid.name), ..without_evaluations(grid) };
     let outcome = (env.run)(&solving)?;
     let plan = env.plan(&solving)?;
     let mut racers: Vec<Racer> = Vec::new();

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::Score;
 use crate::error::{Error, Result};
-use crate::grid::{Asking, Cell, Draw, EvalTask, Evaluate, Grid, Perplexity, Search};
+use crate::grid::{Cell, Draw, EvalTask, Evaluate, Grid, Perplexity, Search, TaskSettings};
 use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice};
 use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, TargetMachine};
@@ -32,13 +32,13 @@ impl SearchEnv<'_> {
 }
 
 pub(super) fn backbone(grid: &Grid, env: &SearchEnv<'_>) -> Result<(Config, EngineChoice)> {
-    let bare = Grid { cells: dense(grid), ..bare(grid) };
+    let bare = Grid { cells: dense(grid), ..without_evaluations(grid) };
     let plan = env.plan(&bare)?;
     let backbone = plan.backbones.first().ok_or_else(|| Error::bad_input("the search has no backbone"))?;
     Ok((backbone.config.clone(), backbone.engine))
 }
 
-pub(super) fn bare(grid: &Grid) -> Grid {
+pub(super) fn without_evaluations(grid: &Grid) -> Grid {
     Grid { evaluate: Evaluate::default(), ..grid.clone() }
 }
 
@@ -84,7 +84,9 @@ pub fn mean_latency(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     let faster = timed.speedup().map(|speedup| speedup.ratio);
     let Some(decode) = &timed.decode else { return Some((read, faster)) };
     let new = decode.spread()?.mean;
-    let dense = faster.zip(decode.speedup()).map(|(of_prompt, of_new)| of_prompt * read + of_new.ratio * new);
+    let dense = faster
+        .zip(decode.speedup())
+        .map(|(prefill_ratio, decode_speedup)| prefill_ratio * read + decode_speedup.ratio * new);
     Some((read + new, dense.map(|dense| dense / (read + new))))
 }
 
@@ -119,36 +121,36 @@ impl Schedule {
 
     pub fn rounds(&self) -> usize {
         let most = self.strata.iter().copied().max().unwrap_or(0);
-        (0..).find(|&round| self.reach(round) >= most).map_or(1, |round| round + 1)
+        (0..).find(|&round| self.items_reached(round) >= most).map_or(1, |round| round + 1)
     }
 
     /// Returns how many items of each stratum have been seen after a round. Rounds are counted from 0.
     pub fn items_after(&self, round: usize) -> Vec<usize> {
-        self.strata.iter().map(|&items| items.min(self.reach(round))).collect()
+        self.strata.iter().map(|&items| items.min(self.items_reached(round))).collect()
     }
 
     /// Returns the ranges of items in a stratum that a round adds. Ranges end at powers of two or at the last item.
-    pub fn new_in(&self, round: usize, stratum: usize) -> Vec<(usize, usize)> {
+    pub fn added_ranges(&self, round: usize, stratum: usize) -> Vec<(usize, usize)> {
         let items = self.strata[stratum];
-        let first = if round == 0 { 0 } else { self.reach(round - 1) };
+        let first = if round == 0 { 0 } else { self.items_reached(round - 1) };
         let mut from = first.min(items);
-        let end = self.reach(round).min(items);
+        let end = self.items_reached(round).min(items);
         let mut stretches = Vec::new();
         while from < end {
-            let to = if from == 0 { MIN_STRETCH } else { 2 * from };
+            let to = if from == 0 { FIRST_RANGE_LENGTH } else { 2 * from };
             stretches.push((from, to.min(end)));
             from = to;
         }
         stretches
     }
 
-    fn reach(&self, round: usize) -> usize {
+    fn items_reached(&self, round: usize) -> usize {
         u32::try_from(round).ok().and_then(|round| self.each.checked_shl(round)).unwrap_or(usize::MAX).max(self.each)
     }
 }
 
 /// Length of the first range in a stratum.
-const MIN_STRETCH: usize = 4;
+const FIRST_RANGE_LENGTH: usize = 4;
 
 /// Task or text, with its number of items.
 pub(super) struct Stratum {
@@ -216,16 +218,16 @@ fn document_count(outcome: &GridOutcome, used: &EvalTask) -> usize {
 }
 
 fn window_count(outcome: &GridOutcome, text: &Perplexity) -> usize {
-    outcome.text_reads(text).next().map_or(0, |text| text.windows)
+    outcome.text_extents(text).next().map_or(0, |text| text.windows)
 }
 
-pub(super) type Stretches<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
+pub(super) type DrawRanges<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
 
 pub(super) fn no_gains(tracks: &[Track]) -> Vec<Gains> {
     tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect()
 }
 
-pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -> Evaluate {
+pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &DrawRanges<'_>) -> Evaluate {
     let mut perplexity = Vec::new();
     let mut tasks = Vec::new();
     for track in tracks {
@@ -243,11 +245,16 @@ pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -
 }
 
 fn drawn_task(task: &EvalTask, draw: Option<Draw>) -> EvalTask {
-    EvalTask { how: Asking { draw, ..task.how.clone() }, ..task.clone() }
+    EvalTask { how: TaskSettings { draw, ..task.how.clone() }, ..task.clone() }
 }
 
 /// Appends a candidate's gains on the items that were just scored.
-pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, result: &CellResult) -> Result<()> {
+pub(super) fn append_gains(
+    gains: &mut [Gains],
+    tracks: &[Track],
+    evaluate: &Evaluate,
+    result: &CellResult,
+) -> Result<()> {
     for (track, gains) in tracks.iter().zip(gains) {
         for (stratum, gains) in track.strata.iter().zip(gains) {
             match &stratum.on {
@@ -303,11 +310,11 @@ mod tests {
     #[test]
     fn stretches_meet_and_are_the_same_however_many_tasks_there_are() {
         let schedule = Schedule::new(vec![100, 30], 16);
-        assert_eq!(schedule.new_in(0, 0), [(0, 4), (4, 8)]);
-        assert_eq!(schedule.new_in(2, 1), [(16, 30)]);
-        assert_eq!(schedule.new_in(3, 1), []);
-        assert_eq!(schedule.new_in(4, 0), [(64, 100)]);
+        assert_eq!(schedule.added_ranges(0, 0), [(0, 4), (4, 8)]);
+        assert_eq!(schedule.added_ranges(2, 1), [(16, 30)]);
+        assert_eq!(schedule.added_ranges(3, 1), []);
+        assert_eq!(schedule.added_ranges(4, 0), [(64, 100)]);
         // With a single task, all items of the first round come from it.
-        assert_eq!(Schedule::new(vec![100], 16).new_in(0, 0), [(0, 4), (4, 8), (8, 16)]);
+        assert_eq!(Schedule::new(vec![100], 16).added_ranges(0, 0), [(0, 4), (4, 8), (8, 16)]);
     }
 }

@@ -7,7 +7,7 @@ use super::{Elimination, Lead, Score};
 use crate::significance::stratified::Stratified;
 
 /// Returns the score differences between two variants on the same items, one per objective.
-pub(super) fn beyond(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Vec<Score> {
+pub(super) fn score_differences(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Vec<Score> {
     let pairs = tracks.iter().zip(gainses.iter().zip(other));
     pairs
         .map(|(track, (gain, other))| {
@@ -19,7 +19,7 @@ pub(super) fn beyond(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Ve
 
 /// Returns the score differences between a candidate and its rival on the items that both have seen, one per objective.
 /// The rival is the candidate that eliminated it. For a survivor, the rival is the winner.
-pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Option<usize>) -> Vec<Score> {
+pub(super) fn differences_to_rival(tracks: &[Track], racers: &[Racer], at: usize, winner: Option<usize>) -> Vec<Score> {
     let rival = match &racers[at].fate {
         Elimination::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),
         Elimination::Survived | Elimination::Slow { .. } => winner,
@@ -27,7 +27,7 @@ pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Opt
     };
     let Some(rival) = rival.filter(|rival| *rival != at) else { return Vec::new() };
     let gains = &racers[at].gains;
-    beyond(tracks, gains, &first_items(&racers[rival].gains, gains))
+    score_differences(tracks, gains, &first_items(&racers[rival].gains, gains))
 }
 
 /// Truncates the gains in each stratum to the number of items that `like` has there.
@@ -44,8 +44,8 @@ fn first_items(gains: &[Gains], like: &[Gains]) -> Vec<Gains> {
 /// Returns the winner's lead over plain removal on the raced items and on the held-out items. `raced` and `held_out`
 /// are pairs that contain the winner's gains, followed by those of plain removal.
 pub(super) fn leads(tracks: &[Track], raced: (&[Gains], &[Gains]), held_out: (&[Gains], &[Gains])) -> Vec<Lead> {
-    let raced = beyond(tracks, raced.0, raced.1);
-    let held_out = beyond(tracks, held_out.0, held_out.1);
+    let raced = score_differences(tracks, raced.0, raced.1);
+    let held_out = score_differences(tracks, held_out.0, held_out.1);
     let pairs = tracks.iter().zip(raced.into_iter().zip(held_out));
     pairs
         .map(|(track, (raced, held_out))| Lead { raced: as_better(track, raced), held_out: as_better(track, held_out) })

@@ -27,7 +27,7 @@ mod short_name;
 pub use candidates::{depths, split_searches};
 pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Schedule, SearchEnv, held_out_items, mean_latency};
 pub use program_path::{layers, path};
-pub use race::{Exit, Verdict, front, judge, mean_of_means};
+pub use race::{RaceElimination, Verdict, front, judge, mean_of_means};
 pub use racing::search;
 pub use report::markdown;
 
@@ -41,7 +41,7 @@ use crate::error::Result;
 use crate::grid::{Budget, Cell, Latency};
 use crate::latency::{Prompt, decode_work};
 use crate::model::{Config, Cut, EngineChoice, Load, Operator, Program, Repairs, Trie};
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 
 /// Outcome of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -257,7 +257,7 @@ impl Found {
         let references: Vec<String> = references.collect();
         let references = if references.is_empty() { String::new() } else { format!(" ({})", references.join(", ")) };
         let sure = match survivors {
-            1 => format!("the only survivor of {}", counted(self.candidates.len(), "candidate")),
+            1 => format!("the only survivor of {}", pluralize(self.candidates.len(), "candidate")),
             _ => format!("not separated from {} other{}", survivors - 1, if survivors == 2 { "" } else { "s" }),
         };
         format!("{winner}, {sure}{judged}{references}.")

@@ -13,12 +13,12 @@ use crate::significance::stratified::{Stratified, holm};
 pub struct Verdict {
     /// Candidate that is best in the first objective.
     pub leader: usize,
-    pub out: Vec<Exit>,
+    pub out: Vec<RaceElimination>,
 }
 
 /// Elimination of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Exit {
+pub struct RaceElimination {
     pub candidate: usize,
     /// Candidate that is significantly better.
     pub rival: usize,
@@ -35,14 +35,14 @@ pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level
     let leader = best(alive, first)?;
     let rivals = if objectives.len() == 1 { vec![leader] } else { front(alive, objectives) };
     let others = alive.iter().copied().filter(|racer| objectives.len() > 1 || *racer != leader);
-    let exits: Vec<Exit> = others
+    let exits: Vec<RaceElimination> = others
         .map(|candidate| {
             let closest = rivals
                 .iter()
                 .filter(|rival| **rival != candidate)
-                .map(|&rival| (rival, worse(candidate, rival, objectives) * rivals.len() as f64));
+                .map(|&rival| (rival, worse_p(candidate, rival, objectives) * rivals.len() as f64));
             let (rival, p) = closest.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((leader, 1.0));
-            Exit { candidate, rival, p: p.min(1.0) }
+            RaceElimination { candidate, rival, p: p.min(1.0) }
         })
         .collect();
     let rejected = holm(&exits.iter().map(|exit| exit.p).collect::<Vec<_>>(), level);
@@ -66,7 +66,7 @@ pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
 
 /// Computes the p-value of the intersection-union test that a candidate is worse in every objective. This is the
 /// largest p-value among the objectives, or 1 if there is an objective in which the candidate is not worse.
-fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
+fn worse_p<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
     objectives
         .iter()
         .map(|objective| match Stratified::paired(&objective[rival], &objective[candidate]) {

@@ -1,10 +1,10 @@
 //! Main procedure of a search: selects candidates, races them, times the survivors, and evaluates the winner on
 //! held-out items.
 
-use super::candidates::{Racer, candidates, none_meets, solve, winner};
+use super::candidates::{Racer, candidates, no_candidate_error, solve, winner};
 use super::env::{
-    Gains, SearchEnv, Stratum, Stretches, Track, backbone, dense, dense_time, evaluate, latency_grid, mean_latency,
-    no_gains, score, take, times, tracks,
+    DrawRanges, Gains, SearchEnv, Stratum, Track, append_gains, backbone, dense, dense_time, evaluate, latency_grid,
+    mean_latency, no_gains, score, times, tracks,
 };
 use super::program_path::{layers, path};
 use super::race::{judge, mean_of_means};
@@ -41,7 +41,7 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<Found> {
     if racers.is_empty() {
         let reasons: Vec<String> =
             left_out.iter().take(3).map(|entry| format!("{}: {}", entry.cell, entry.reason)).collect();
-        return Err(none_meets(
+        return Err(no_candidate_error(
             "no candidate meets the budget after recovery",
             grid,
             &spec.budget,
@@ -53,7 +53,7 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<Found> {
     measure_latencies(grid, spec, env, &mut racers)?;
     let best = winner(&racers);
     for at in 0..racers.len() {
-        racers[at].beyond = lead::in_race(&tracks, &racers, at, best);
+        racers[at].beyond = lead::differences_to_rival(&tracks, &racers, at, best);
     }
     let (judged, leads) = match best {
         Some(best) => judge_winner(grid, spec, env, &tracks, &racers, best, &mut spent)?,
@@ -114,7 +114,8 @@ fn race(
         }
         let cells = alive.iter().map(|&racer| racers[racer].cell.clone()).collect();
         let name = format!("{}.round-{}", grid.name, round + 1);
-        let evaluate = evaluate(spec, tracks, &|track: &Track, stratum: usize| track.schedule.new_in(round, stratum));
+        let evaluate =
+            evaluate(spec, tracks, &|track: &Track, stratum: usize| track.schedule.added_ranges(round, stratum));
         let round_grid = Grid { cells, name, evaluate, ..grid.clone() };
         let seen: usize = tracks.iter().flat_map(|track| track.schedule.items_after(round)).sum();
         let outcome = (env.run)(&round_grid)?;
@@ -125,7 +126,7 @@ fn race(
             let racer = &mut racers[index];
             match result.failure.as_ref().or(result.missing.as_ref()) {
                 Some(reason) => racer.fate = Elimination::Failed { reason: reason.clone() },
-                None => take(&mut racer.gains, tracks, &round_grid.evaluate, result)?,
+                None => append_gains(&mut racer.gains, tracks, &round_grid.evaluate, result)?,
             }
         }
         let running: Vec<usize> =
@@ -195,7 +196,7 @@ pub(super) fn judge_winner(
     let winner = &racers[best];
     let plain = plain_removal(grid, winner)?;
     let mut roles = vec![("winner", winner.cell.clone())];
-    roles.extend(second(racers, best).map(|second| ("runner-up", racers[second].cell.clone())));
+    roles.extend(runner_up(racers, best).map(|second| ("runner-up", racers[second].cell.clone())));
     if winner.cell != plain {
         roles.push(("plain", plain.clone()));
     }
@@ -218,14 +219,14 @@ pub(super) fn judge_winner(
                 .iter()
                 .zip(gains)
                 .map(|(track, gains_of)| score(Stratified::from_strata(gains_of), mean_of_means(gains_of), track));
-            let beyond = if role == "winner" { Vec::new() } else { lead::beyond(tracks, gains, won) };
+            let beyond = if role == "winner" { Vec::new() } else { lead::score_differences(tracks, gains, won) };
             Some(HeldOutScore { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
         })
         .collect();
     let leads = match gains_of(&plain).filter(|_| winner.cell != plain) {
         None => Vec::new(),
         Some(held_out) => {
-            let raced = raced_plain(grid, spec, env, tracks, racers, (winner, &plain), spent)?;
+            let raced = score_plain_removal(grid, spec, env, tracks, racers, (winner, &plain), spent)?;
             lead::leads(tracks, (&winner.gains, &raced), (won, held_out))
         }
     };
@@ -234,7 +235,7 @@ pub(super) fn judge_winner(
 
 /// Returns the runner-up. Survivors rank first, then candidates that were scored on more items, then those that are
 /// better in the first objective. The earliest candidate wins a tie.
-fn second(racers: &[Racer], best: usize) -> Option<usize> {
+fn runner_up(racers: &[Racer], best: usize) -> Option<usize> {
     let others =
         (0..racers.len()).filter(|&racer| racer != best && !matches!(racers[racer].fate, Elimination::Failed { .. }));
     others.rev().max_by(|&a, &b| {
@@ -253,7 +254,7 @@ fn plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
 
 /// Scores plain removal on the items on which the winner was scored in the race. Plain removal may not have been a
 /// candidate, or may have been eliminated early.
-fn raced_plain(
+fn score_plain_removal(
     grid: &Grid,
     spec: &Search,
     env: &SearchEnv<'_>,
@@ -265,7 +266,7 @@ fn raced_plain(
     // In each stratum, the winner was scored on complete ranges.
     let raced = |track: &Track, stratum: usize| -> Vec<(usize, usize)> {
         let rounds = 0..track.schedule.rounds();
-        let stretches = rounds.flat_map(|round| track.schedule.new_in(round, stratum));
+        let stretches = rounds.flat_map(|round| track.schedule.added_ranges(round, stratum));
         let at = tracks.iter().position(|other| other.name == track.name).unwrap_or_default();
         let winner_saw = winner.gains[at][stratum].len();
         stretches.filter(|(from, _)| *from < winner_saw).collect()
@@ -297,7 +298,7 @@ fn score_cells(
     env: &SearchEnv<'_>,
     tracks: &[Track],
     (name, cells): (&str, Vec<Cell>),
-    draws: &Stretches<'_>,
+    draws: &DrawRanges<'_>,
 ) -> Result<Vec<Scored>> {
     let name = format!("{}.{name}", grid.name);
     let evaluate = evaluate(spec, tracks, draws);
@@ -309,7 +310,7 @@ fn score_cells(
         .map(|result| {
             result.ok()?;
             let mut gains = no_gains(tracks);
-            take(&mut gains, tracks, &judged_grid.evaluate, result)?;
+            append_gains(&mut gains, tracks, &judged_grid.evaluate, result)?;
             let path = path(result.layers, &result.removed, &result.boundaries)?;
             Ok(Scored { cell: result.cell.clone(), path, gains })
         })

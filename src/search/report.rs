@@ -3,7 +3,7 @@
 use super::short_name::ShortNames;
 use super::{Candidate, Elimination, Found, Lead, Objective, Score};
 use crate::model::Cut;
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 use crate::results::{ranges, removed_text};
 
 impl Found {
@@ -125,7 +125,7 @@ impl Found {
         let mut lines = Vec::new();
         let survivors = self.survivors().count();
         lines.extend((survivors > 1).then(|| {
-            format!("{} are not significantly different (α = {}).", counted(survivors, "candidate"), self.alpha)
+            format!("{} are not significantly different (α = {}).", pluralize(survivors, "candidate"), self.alpha)
         }));
         if self.candidates.iter().any(|candidate| candidate.items != self.candidates[0].items) {
             lines.push(
@@ -140,7 +140,7 @@ impl Found {
             lines.push(format!("Identical to {}: {}.", names.shorten(&candidate.cell), copies.join(", ")));
         }
         lines.extend(names.without_middle().map(|(short, full)| format!("{short} is {full}.")));
-        lines.extend(self.objectives.iter().zip(&self.leads).map(|(objective, lead)| objective.said_lead(lead)));
+        lines.extend(self.objectives.iter().zip(&self.leads).map(|(objective, lead)| objective.lead_sentence(lead)));
         let spent = &self.spent;
         lines.push(format!(
             "The race scored {:.0} of {:.0} items ({:.0} %), {:.0} of {:.0} items × layers ({:.0} %); the judgement {:.0} items ({:.0} %), {:.0} items × layers ({:.0} %).",
@@ -191,7 +191,7 @@ fn share_text(part: f64, all: f64) -> f64 {
 
 impl Objective {
     /// Describes in one sentence how far the winner leads plain removal.
-    fn said_lead(&self, lead: &Lead) -> String {
+    fn lead_sentence(&self, lead: &Lead) -> String {
         format!(
             "The winner's lead over plain removal ({}): {} on the race's items, which chose it, and {} on held-out items.",
             self.name,

@@ -66,7 +66,7 @@ pub(super) struct Corpus {
 ///
 /// # Errors
 /// Fails if there is only one file, or if a file cannot be read as text.
-pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
+pub(super) fn read_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     if let [single] = files {
         return Err(Error::bad_input("no text to score")
             .at(single.display())
@@ -119,7 +119,7 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
     let candidates = if is_model_file {
         vec![folder.to_owned()]
     } else if folder.is_file() {
-        return Err(none(folder, &[]).found("a different file type"));
+        return Err(no_model_error(folder, &[]).found("a different file type"));
     } else {
         std::fs::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?;
         folders(folder, LEVELS)
@@ -133,7 +133,7 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
         }
     }
     if models.is_empty() {
-        return Err(none(folder, &left_out));
+        return Err(no_model_error(folder, &left_out));
     }
     // Distinguish `a/model` from `b/model`.
     let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
@@ -166,7 +166,7 @@ fn is_hidden(path: &Path) -> bool {
 }
 
 /// Creates the error for a directory that contains no usable model.
-pub(super) fn none(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
+pub(super) fn no_model_error(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
     let position = folder.display().to_string();
     let expected =
         "a folder with config.json, tokenizer.json and *.safetensors, a .gguf file, or a parent of such folders";

@@ -25,11 +25,11 @@ const LENGTH: usize = 2048;
 /// Window length for the embedded texts. They are short, like the training texts of the bundled models.
 const EMBEDDED_LENGTH: usize = 256;
 /// Shortest window length in tokens that is still useful.
-const SHORTEST: usize = 8;
+const MIN_WINDOW_LENGTH: usize = 8;
 /// Number of calibration sequences used in the paper.
 const SEQUENCES: usize = 128;
 /// Number of bytes of a text that are tokenized to choose the window length.
-const LOOKED_AT: usize = 1 << 20;
+const SAMPLE_BYTES: usize = 1 << 20;
 
 /// Starter grid for the models found in a directory.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Starter {
         let (models, left_out) = find::models(folder)?;
         let corpora = match texts {
             [] => find::embedded_texts(embedded)?,
-            texts => find::own_texts(texts)?,
+            texts => find::read_texts(texts)?,
         };
         let most = if texts.is_empty() { EMBEDDED_LENGTH } else { LENGTH };
         let amounts = corpora.iter().map(|corpus| amount(corpus, &models)).collect::<Result<Vec<Amount>>>()?;
@@ -81,7 +81,7 @@ impl Starter {
         let mut starter = Self { folder, models: Vec::new(), left_out, corpora, tasks, sizes, is_reduced: false };
         for mut model in models {
             // Leave out a model if a grid that contains only this model is invalid.
-            match Grid::of_text(&starter.text(std::slice::from_ref(&model), target)?, target) {
+            match Grid::from_text(&starter.text(std::slice::from_ref(&model), target)?, target) {
                 Ok(grid) => {
                     model.depths = grid.depth.iter().map(|depth| depth.count).collect();
                     starter.models.push(model);
@@ -90,14 +90,14 @@ impl Starter {
             }
         }
         if starter.models.is_empty() {
-            return Err(find::none(&starter.folder, &starter.left_out));
+            return Err(find::no_model_error(&starter.folder, &starter.left_out));
         }
         let scored = starter.corpora.iter().zip(&amounts).filter(|(corpus, _)| corpus.scored);
         let amounts = Amounts {
             scored_tokens: scored.map(|(_, amount)| amount.tokens).collect(),
             tasks: starter.tasks.iter().filter(|(name, _)| SCORED.contains(&name.as_str())).count(),
         };
-        let reduced = sizes::fitting(sizes, &starter.models, &amounts, flop_per_second);
+        let reduced = sizes::shrink_to_budget(sizes, &starter.models, &amounts, flop_per_second);
         starter.is_reduced = reduced != sizes;
         starter.sizes = reduced;
         Ok(starter)
@@ -132,7 +132,7 @@ impl Starter {
 
 /// Token counts of a text. They come from the tokenizer that produces the fewest tokens.
 struct Amount {
-    /// Number of tokens in the first [`LOOKED_AT`] bytes.
+    /// Number of tokens in the first [`SAMPLE_BYTES`] bytes.
     first: usize,
     /// Number of tokens in the whole text, extrapolated.
     tokens: usize,
@@ -141,7 +141,7 @@ struct Amount {
 fn amount(corpus: &Corpus, models: &[Model]) -> Result<Amount> {
     let mut text = read_rows(&corpus.path, None)?.join("\n\n");
     let bytes = text.len();
-    let end = (0..=LOOKED_AT.min(bytes)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let end = (0..=SAMPLE_BYTES.min(bytes)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text.truncate(end);
     let counts = models.iter().map(|model| Ok(model.tokenizer.encode(&text)?.len()));
     let first = counts.collect::<Result<Vec<usize>>>()?.into_iter().min().unwrap_or(0);
@@ -158,10 +158,10 @@ fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize
     let context = models.iter().filter_map(|model| model.context).min().unwrap_or(most);
     // Calibration skips a tenth of the text. The rest must hold two windows.
     let room = (fewest * 9 / 20).min(context).min(most);
-    if room < SHORTEST {
+    if room < MIN_WINDOW_LENGTH {
         return Err(Error::bad_input("the text is too short")
             .at(shortest.path.display().to_string())
-            .expected(format!("at least {} tokens", SHORTEST * 20 / 9 + 1))
+            .expected(format!("at least {} tokens", MIN_WINDOW_LENGTH * 20 / 9 + 1))
             .found(format!("{fewest}"))
             .hint("use a longer text with --corpus"));
     }

@@ -39,7 +39,7 @@ pub(super) struct Amounts {
 
 /// Halves sizes until the estimated time fits the budget. Reduces the number of scored windows first, then the number
 /// of sequences, then their length.
-pub(super) fn fitting(mut sizes: Sizes, models: &[Model], amounts: &Amounts, flop_per_second: f64) -> Sizes {
+pub(super) fn shrink_to_budget(mut sizes: Sizes, models: &[Model], amounts: &Amounts, flop_per_second: f64) -> Sizes {
     let channels = models.iter().map(|model| model.config.hidden).max().unwrap_or(1);
     let longest = amounts.scored_tokens.iter().max().copied().unwrap_or(0);
     let budget = MAX_SECONDS * ESTIMATE_SHARE * flop_per_second;
@@ -107,15 +107,15 @@ mod tests {
         models[0].depths = vec![2, 4];
         let amounts = Amounts { scored_tokens: vec![300_000], tasks: 2 };
         let paper = Sizes { length: 2048, sequences: 128, windows: None };
-        assert_eq!(fitting(paper, &models, &amounts, 1e15), paper);
+        assert_eq!(shrink_to_budget(paper, &models, &amounts, 1e15), paper);
         let mut before = paper;
         for rate in [1e10, 1e9, 1e8] {
-            let sizes = fitting(paper, &models, &amounts, rate);
+            let sizes = shrink_to_budget(paper, &models, &amounts, rate);
             assert!(calibrated_and_scored(sizes) <= calibrated_and_scored(before), "{sizes:?} {before:?}");
             before = sizes;
         }
         assert!(before.windows == Some(MIN_WINDOWS) && before.sequences * before.length >= 16 * 128, "{before:?}");
-        let cost = flops(fitting(paper, &models, &amounts, 1e10), &models, &amounts);
+        let cost = flops(shrink_to_budget(paper, &models, &amounts, 1e10), &models, &amounts);
         assert!(cost <= MAX_SECONDS * 1e10, "{cost}");
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::finding::{Check, CheckKind};
 use super::record::ReferenceRun;
-use crate::artifact::claims::{CLAIMS, JudgedClaim, SEEDS, claims_about, format_claims, judged_in, line};
+use crate::artifact::claims::{CLAIMS, JudgedClaim, SEEDS, claims_about, format_claims, judge_folders, line};
 use crate::error::Result;
 use crate::files::{self, regular};
 use crate::results::StoredResults;
@@ -32,7 +32,7 @@ impl Judge {
             return Ok(Arc::clone(verdicts));
         }
         let there = key.0.iter().filter_map(|folder| Some(StoredResults::read(folder).ok()?.name)).collect();
-        let verdicts = Arc::new(Verdicts { there, judged: judged_in(&key.0, profile)? });
+        let verdicts = Arc::new(Verdicts { there, judged: judge_folders(&key.0, profile)? });
         known.insert(key, Arc::clone(&verdicts));
         Ok(verdicts)
     }
@@ -50,7 +50,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, judge: &Judge) -> Re
     }
     let text = String::from_utf8_lossy(&regular::read(&path)?).into_owned();
     let numbers = &recorded.numbers;
-    let verdicts = judge.verdicts(around(folder), &numbers.profile)?;
+    let verdicts = judge.verdicts(sibling_folders(folder), &numbers.profile)?;
     let judged = claims_about(&numbers.name, &verdicts.judged);
     if judged.is_empty() && text != format_claims(&[]) {
         check.differ(CLAIMS, [text.lines().next().unwrap_or_default(), "no checked claim about this artifact"], None);
@@ -60,7 +60,10 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, judge: &Judge) -> Re
         let seeds = claim.best_by.map(|_| SEEDS);
         let mut needed = claim.artifacts.iter().copied().chain(seeds);
         if let Some(lacking) = needed.find(|name| !verdicts.there.contains(*name)) {
-            check.lack(format!("{CLAIMS}, {}", claim.id), format!("the results of {lacking}, next to this folder"));
+            check.record_missing(
+                format!("{CLAIMS}, {}", claim.id),
+                format!("the results of {lacking}, next to this folder"),
+            );
             continue;
         }
         let made = line(entry);
@@ -83,7 +86,7 @@ fn rest_of_line(line: &str) -> String {
 }
 
 /// Returns the folders of all artifacts that are in the same results directory and have the same profile.
-fn around(folder: &Path) -> Vec<PathBuf> {
+fn sibling_folders(folder: &Path) -> Vec<PathBuf> {
     let absolute = files::absolute(folder);
     let (Some(name), Some(results)) = (absolute.file_name(), absolute.parent().and_then(Path::parent)) else {
         return vec![absolute];

@@ -7,7 +7,7 @@ use super::metrics::{ROUNDING, is_defined, metric_of};
 use super::record::{RecordedDocument, ReferenceRun, RunBoundary};
 use crate::evaluate::damage::Damage;
 use crate::grid::Grid;
-use crate::metric::Of;
+use crate::metric::MetricSource;
 use crate::model::Tolerance;
 use crate::pipeline::exec::{DefinedItems, DocumentLoss, SampledCell, SampledItems, SampledScores};
 use crate::pipeline::identity::{ComputeId, Identity};
@@ -44,7 +44,10 @@ impl Checks {
         let identities = &recorded.numbers.identities;
         let Some((name, _)) = identities.iter().find(|(_, entry)| **entry == identity) else {
             let name = grid.cells[cell.cell].to_string();
-            self.inputs.lack(name, format!("a number with this identity (recorded by {})", recorded.numbers.program));
+            self.inputs.record_missing(
+                name,
+                format!("a number with this identity (recorded by {})", recorded.numbers.program),
+            );
             return;
         };
         let cell_numbers: Vec<&ResultRow> =
@@ -52,18 +55,18 @@ impl Checks {
         if let Some(failure) = &cell.failure {
             match cell_numbers.iter().any(|number| number.failure.is_some()) {
                 true => self.operators.agree(0.0),
-                false => self.operators.lack(name, format!("a result: {failure}")),
+                false => self.operators.record_missing(name, format!("a result: {failure}")),
             }
             return;
         }
         if let Some(run) = recorded.run_cell(name) {
             if let Some(selection) = &cell.selection {
                 let layers = [&run.removed, &selection.removed].map(ToString::to_string);
-                self.selections.same(|| format!("{name}, removed layers"), layers);
+                self.selections.compare_equal(|| format!("{name}, removed layers"), layers);
             }
             compare_boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut self.operators);
         } else if cell.selection.is_some() {
-            self.selections.lack(name, "the cell in run.json");
+            self.selections.record_missing(name, "the cell in run.json");
         }
         for scores in &cell.scores {
             // A task definition may have several metrics, each with its own number.
@@ -76,7 +79,7 @@ impl Checks {
                 .collect();
             let none = matches!(&scores.items, SampledItems::Defined(all) if all.is_empty());
             if numbers.is_empty() && !none && cell_numbers.iter().all(|number| number.failure.is_none()) {
-                self.inputs.lack(format!("{name} on {}", scores.label), "recorded items of this metric");
+                self.inputs.record_missing(format!("{name} on {}", scores.label), "recorded items of this metric");
             }
             for number in numbers {
                 // A relative tolerance for the perplexity is an absolute tolerance for the loss in nats per token.
@@ -89,9 +92,9 @@ impl Checks {
     fn items(&mut self, recorded: &ReferenceRun, number: &NumberCheck<'_>, scores: &SampledScores) {
         match &scores.items {
             SampledItems::Windows(windows) => self.compare_windows(number, windows),
-            SampledItems::Defined(of_metrics) => {
+            SampledItems::Defined(by_metric) => {
                 let metric = number.number.record.metric.rsplit('/').next().unwrap_or_default();
-                match of_metrics.get(metric) {
+                match by_metric.get(metric) {
                     Some(DefinedItems::Right(made)) => compare_answers(number, made, &mut self.documents),
                     Some(DefinedItems::Losses { items, aggregation, units }) => {
                         compare_losses(number, items, &mut self.choices);
@@ -106,10 +109,10 @@ impl Checks {
 
     fn compare_windows(&mut self, number: &NumberCheck<'_>, windows: &[(usize, Vec<f64>)]) {
         let losses = number.number.losses().unwrap_or_default();
-        let column = match metric_of(number.number).of {
+        let column = match metric_of(number.number).source {
             // Another engine may break the tie between two equally likely tokens differently.
-            Of::Damage(Damage::SameTop, _) if !number.is_recorded_engine => return,
-            Of::Damage(damage, stretch) => damage.column(stretch),
+            MetricSource::Damage(Damage::SameTop, _) if !number.is_recorded_engine => return,
+            MetricSource::Damage(damage, part) => damage.column(part),
             _ => 0,
         };
         for (index, values) in windows {
@@ -117,7 +120,7 @@ impl Checks {
             let at = || number.at(&format!("window {index}"));
             match losses.get(*index) {
                 Some(&loss) => self.windows.number(at, loss, found, number.per_token),
-                None => self.windows.lack(at(), "recorded loss"),
+                None => self.windows.record_missing(at(), "recorded loss"),
             }
         }
     }
@@ -126,9 +129,9 @@ impl Checks {
     fn compare_perplexity(&mut self, number: &NumberCheck<'_>, all: usize, aggregation: Aggregation, units: f64) {
         let losses = number.number.losses().unwrap_or_default();
         if let (Some(value), true) = (number.number.record.value, losses.len() == all) {
-            let of_items = aggregation.of_loss(losses.iter().sum::<f64>() / units);
-            let tolerance = ROUNDING * of_items.abs();
-            self.choices.number(|| number.at("from log-likelihoods of documents"), value, of_items, tolerance);
+            let recomputed = aggregation.score_from_loss(losses.iter().sum::<f64>() / units);
+            let tolerance = ROUNDING * recomputed.abs();
+            self.choices.number(|| number.at("from log-likelihoods of documents"), value, recomputed, tolerance);
         }
     }
 
@@ -140,7 +143,7 @@ impl Checks {
         kind: AccuracyKind,
     ) {
         // Flips follow from the answers, which are compared as numbers of their own.
-        if matches!(metric_of(number.number).of, Of::Flips(_)) {
+        if matches!(metric_of(number.number).source, MetricSource::Flips(_)) {
             return;
         }
         let ResultRow { cell, column, .. } = number.number;
@@ -156,7 +159,7 @@ impl Checks {
                     let at = number.at(&format!("scored document {index}"));
                     self.documents.differ(at, [word(recorded), word(found)], None);
                 }
-                None => self.documents.lack(number.at(&format!("document {index}")), "recorded answer"),
+                None => self.documents.record_missing(number.at(&format!("document {index}")), "recorded answer"),
             }
             if let Some(known) = losses.and_then(|losses| losses.get(index)) {
                 compare_choices(number, known, document, &mut self.choices);
@@ -173,8 +176,8 @@ impl Checks {
         };
         let windows = losses(false);
         let documents = numbers.iter().filter_map(|number| number.task_answers().map(<[bool]>::len)).sum();
-        let of_tasks = recorded.documents.iter().flat_map(|all| all.values().flatten());
-        let choices = of_tasks.map(|of_tasks| of_tasks.choices.len()).sum::<usize>() + losses(true);
+        let documents_of_tasks = recorded.documents.iter().flat_map(|all| all.values().flatten());
+        let choices = documents_of_tasks.map(|document| document.choices.len()).sum::<usize>() + losses(true);
         let pruned = recorded.cells.iter().filter(|cell| !cell.removed.is_empty()).count();
         let boundaries = recorded.cells.iter().map(|cell| cell.boundaries.len()).sum();
         let counts = [self.inputs.compared(), windows, documents, choices, pruned, boundaries];
@@ -256,10 +259,12 @@ fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut
         match recorded.get(*index).copied() {
             Some(bit) if bit == *made => check.agree(0.0),
             Some(bit) if number.is_recorded_engine => check.differ(at(), [word(bit), word(*made)], None),
-            Some(bit) => check.lack(at(), format!("recorded engine (recorded {}, found {})", word(bit), word(*made))),
+            Some(bit) => {
+                check.record_missing(at(), format!("recorded engine (recorded {}, found {})", word(bit), word(*made)));
+            }
             // Items are recorded only for metrics that are means of zeros and ones.
             None if recorded.is_empty() => {}
-            None => check.lack(at(), "recorded answer"),
+            None => check.record_missing(at(), "recorded answer"),
         }
     }
 }
@@ -270,7 +275,7 @@ fn compare_losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut C
         let at = || number.at(&format!("document {index}"));
         match losses.get(*index) {
             Some(loss) => check.number(at, *loss, *nats, number.per_token * *tokens as f64),
-            None => check.lack(at(), "recorded log-likelihood"),
+            None => check.record_missing(at(), "recorded log-likelihood"),
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct Work {
 
 impl Work {
     #[must_use]
-    pub fn and(mut self, other: Self) -> Self {
+    pub fn merge(mut self, other: Self) -> Self {
         let Self { cells, backbones, calibrations, chunks, flop } = other;
         self.cells += cells;
         self.backbones.extend(backbones);
@@ -158,7 +158,7 @@ impl Check {
         self.differs.push(Differing { at: at.into(), recorded: recorded.into(), found: found.into(), by });
     }
 
-    pub(super) fn same(&mut self, at: impl FnOnce() -> String, [recorded, found]: [String; 2]) {
+    pub(super) fn compare_equal(&mut self, at: impl FnOnce() -> String, [recorded, found]: [String; 2]) {
         if recorded == found { self.agree(0.0) } else { self.differ(at(), [recorded, found], None) }
     }
 
@@ -178,7 +178,7 @@ impl Check {
         }
     }
 
-    pub(super) fn lack(&mut self, at: impl Into<String>, lacks: impl Into<String>) {
+    pub(super) fn record_missing(&mut self, at: impl Into<String>, lacks: impl Into<String>) {
         let lacking = Lacking { at: at.into(), lacks: lacks.into() };
         if !self.cannot.contains(&lacking) {
             self.cannot.push(lacking);
@@ -200,7 +200,7 @@ impl Check {
 }
 
 impl FolderCheck {
-    pub fn of_archive(path: &Path, unpacked: &Unpacked) -> Self {
+    pub fn from_archive(path: &Path, unpacked: &Unpacked) -> Self {
         let mut check = Check::new(CheckKind::Files);
         (0..unpacked.sound).for_each(|_| check.agree(0.0));
         for Altered { name, listed, found } in &unpacked.altered {
@@ -226,7 +226,7 @@ impl Verification {
         self.checks().any(|check| !check.differs.is_empty())
     }
 
-    pub fn cannot(&self) -> bool {
+    pub fn has_unchecked(&self) -> bool {
         self.checks().any(|check| !check.cannot.is_empty())
     }
 }

@@ -39,7 +39,7 @@ impl Finder {
         let inside = inputs.iter().filter_map(|(file, hash)| Some((Path::new(file).strip_prefix(path).ok()?, hash)));
         let inside: Vec<(&Path, &String)> = inside.collect();
         if inside.is_empty() {
-            check.lack(what, format!("recorded hashes of files below {}", path.display()));
+            check.record_missing(what, format!("recorded hashes of files below {}", path.display()));
             return None;
         }
         let candidates = self.candidates(path);
@@ -55,10 +55,10 @@ impl Finder {
             let at = format!("{what}: {}", joined_file(path, file_name).display());
             match exists.map(|base| joined_file(base, file_name)).and_then(|file| Some((self.hash(&file)?, file))) {
                 Some((found, file)) if found != **hash => {
-                    check.lack(at, format!("a file with SHA-256 {hash}; {} has {found}", file.display()));
+                    check.record_missing(at, format!("a file with SHA-256 {hash}; {} has {found}", file.display()));
                 }
                 Some(_) => {}
-                None => check.lack(at, format!("a file with SHA-256 {hash}; not found")),
+                None => check.record_missing(at, format!("a file with SHA-256 {hash}; not found")),
             }
         }
         None
@@ -87,7 +87,7 @@ fn joined_file(base: &Path, path: &Path) -> PathBuf {
 pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Check> {
     let mut check_files = Check::new(CheckKind::Files);
     let Some(listed) = archive::read_checksums(&folder.join(Manifest::FILE))? else {
-        check_files.lack(Manifest::FILE, "list of file hashes");
+        check_files.record_missing(Manifest::FILE, "list of file hashes");
         return Ok(check_files);
     };
     let mut left_out = 0;
@@ -103,7 +103,7 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
             check_files.differ(name, [hash.as_str(), "no such file"], None);
         } else {
             let (found, _) = sha256::of_file(&file).map_err(|error| Error::io("read", &file, &error))?;
-            check_files.same(|| name, [hash, found]);
+            check_files.compare_equal(|| name, [hash, found]);
         }
     }
     notes.extend(

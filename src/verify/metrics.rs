@@ -9,7 +9,7 @@ use super::record::ReferenceRun;
 use crate::criterion::DENSE;
 use crate::error::Result;
 use crate::evaluate::perplexity::Losses;
-use crate::metric::{BOUNDARY_ERROR, Metric, Of, PERPLEXITY, TASK, TEXT, TextSample};
+use crate::metric::{BOUNDARY_ERROR, Metric, MetricSource, PERPLEXITY, TASK, TEXT, TextSample};
 use crate::pipeline::identity::MeasureId;
 use crate::results::{CHANNELS, ResultRow, mean, read_frame};
 use crate::tasks::{DocumentResult, Flip, Task};
@@ -25,7 +25,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
     let mut check = Check::new(CheckKind::Items);
     for number in &recorded.numbers.numbers {
         let Some(value) = number.record.value else { continue };
-        if let Some(made) = of_items(recorded, number) {
+        if let Some(made) = recompute_from_items(recorded, number) {
             check.number(|| item_label(number), value, made, ROUNDING * made.abs());
         }
         if let Some(made) = recomputed_answers(recorded, number) {
@@ -55,7 +55,7 @@ fn describe_answer(is_right: Option<&bool>) -> &'static str {
 }
 
 /// Recomputes a number from its items. Returns `None` if the number has no items.
-fn of_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f64> {
+fn recompute_from_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f64> {
     match (number.answers(), number.losses()) {
         (Some(tasks), _) => {
             let each: Vec<f64> = tasks
@@ -75,7 +75,7 @@ fn of_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f64> {
         }
         (_, Some(losses)) => {
             let metric = metric_of(number);
-            if let Of::Damage(damage, _) = metric.of {
+            if let MetricSource::Damage(damage, _) = metric.source {
                 return damage.estimate(losses).map(|estimate| estimate.value);
             }
             // The record does not contain the length of the text in bytes.
@@ -89,7 +89,7 @@ fn of_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f64> {
                 .numbers
                 .iter()
                 .filter(|part| part.cell == number.cell && *metric_of(part).entry() == TEXT);
-            let each: Vec<f64> = parts.map(|part| of_items(recorded, part)).collect::<Option<_>>()?;
+            let each: Vec<f64> = parts.map(|part| recompute_from_items(recorded, part)).collect::<Option<_>>()?;
             mean(&each)
         }
         _ if number.record.metric == BOUNDARY_ERROR.id => {
@@ -138,7 +138,7 @@ fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec
 fn flips(recorded: &ReferenceRun, check: &mut Check) {
     for number in &recorded.numbers.numbers {
         let metric = metric_of(number);
-        let (Of::Flips(flip), Some(flipping)) = (metric.of, number.task_answers()) else { continue };
+        let (MetricSource::Flips(flip), Some(flipping)) = (metric.source, number.task_answers()) else { continue };
         let same_task: Vec<&ResultRow> = recorded
             .numbers
             .numbers
@@ -151,7 +151,7 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
         });
         let variant = same_task.iter().find(|other| other.cell == number.cell);
         let (Some(dense), Some(variant)) = (dense, variant) else {
-            check.lack(item_label(number), "recorded answers of the dense model and the variant");
+            check.record_missing(item_label(number), "recorded answers of the dense model and the variant");
             continue;
         };
         let expected = flipped(recorded, flip, dense, variant);

@@ -41,8 +41,8 @@ struct EngineGrid {
 pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
     for part in all.iter().flat_map(|drawn| &drawn.parts) {
-        match joined.iter_mut().find(|group| group.takes(part)) {
-            Some(group) => group.join(part),
+        match joined.iter_mut().find(|group| group.is_compatible_with(part)) {
+            Some(group) => group.merge_grid(part),
             None => joined.push(part.without_evaluations()),
         }
     }
@@ -64,7 +64,7 @@ impl EngineGrid {
 
     /// Returns whether both grids use the same engine and batch size, and agree on the definition of every name that
     /// they share.
-    fn takes(&self, other: &Self) -> bool {
+    fn is_compatible_with(&self, other: &Self) -> bool {
         let grid = &self.grid;
         let two = &other.grid;
         let backbones =
@@ -73,7 +73,7 @@ impl EngineGrid {
         backbones && corpora && self.engine == other.engine && self.settings.batch_tokens == other.settings.batch_tokens
     }
 
-    fn join(&mut self, other: &Self) {
+    fn merge_grid(&mut self, other: &Self) {
         let known: BTreeSet<usize> = (0..other.grid.cells.len())
             .filter(|&at| self.grid.cells.iter().any(|cell| without_name(cell) == without_name(&other.grid.cells[at])))
             .collect();
@@ -97,21 +97,23 @@ pub(super) fn draw(
     notes: &mut Vec<String>,
 ) -> DrawnPart {
     let mut drawn = DrawnPart { parts: Vec::new(), share: request.share, inputs: Check::new(CheckKind::Inputs) };
-    let grid = match Grid::thawed(&recorded.numbers.settings) {
+    let grid = match Grid::from_frozen(&recorded.numbers.settings) {
         Ok(grid) => grid,
         Err(error) => {
-            drawn.inputs.lack("the grid of the run", error.one_line());
+            drawn.inputs.record_missing("the grid of the run", error.one_line());
             return drawn;
         }
     };
     // A dense cell joins the group of the first calibrated cell with the same backbone.
-    let of_dense = |cell: &Cell| {
+    let dense_group = |cell: &Cell| {
         let mut group_cells =
             grid.cells.iter().filter(|member| member.backbone == cell.backbone && member.calibration.is_some());
         group_cells.next().map_or_else(|| cell.backbone.clone(), calibration_group)
     };
-    let groups =
-        grid.cells.iter().map(|cell| if cell.calibration.is_some() { calibration_group(cell) } else { of_dense(cell) });
+    let groups = grid
+        .cells
+        .iter()
+        .map(|cell| if cell.calibration.is_some() { calibration_group(cell) } else { dense_group(cell) });
     let names: Vec<String> = grid.cells.iter().map(ToString::to_string).collect();
     let (places, share) = drawn_cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.share);
     drawn.share = share;
@@ -197,7 +199,7 @@ impl DrawnPart {
             match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-                Err(error) => checks.inputs.lack(format!("cells on the engine {engine}"), error.one_line()),
+                Err(error) => checks.inputs.record_missing(format!("cells on the engine {engine}"), error.one_line()),
             }
         }
         Ok(checks.all(recorded))
@@ -258,7 +260,7 @@ fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, che
 /// Samples a share of the indices, but at least one. Returns them in ascending order.
 pub(super) fn sample_indices(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
     let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
-    let chosen = ranked(seed, &names.iter().collect::<Vec<_>>(), share);
+    let chosen = sample_names(seed, &names.iter().collect::<Vec<_>>(), share);
     (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
 }
 
@@ -269,11 +271,11 @@ pub(super) fn sample_indices(seed: u64, what: &str, all: usize, share: f64) -> V
 /// so that work needed by several folders is done once.
 pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
-    let chosen = ranked(seed, &kinds, share.sqrt());
+    let chosen = sample_names(seed, &kinds, share.sqrt());
     let among: Vec<usize> = (0..groups.len()).filter(|&at| chosen.contains(&groups[at].as_str())).collect();
     let group_names: Vec<&String> = among.iter().map(|&at| &names[at]).collect();
     let part = (share * groups.len() as f64 / among.len().max(1) as f64).min(1.0);
-    let chosen = ranked(seed, &group_names, part.sqrt());
+    let chosen = sample_names(seed, &group_names, part.sqrt());
     let cells: Vec<usize> = among.into_iter().filter(|&at| chosen.contains(&names[at].as_str())).collect();
     let part = (share * groups.len() as f64 / cells.len().max(1) as f64).min(1.0);
     (cells, part)
@@ -281,7 +283,7 @@ pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share:
 
 /// Samples a share of the names, but at least one. Takes the names that come first when sorted by a hash of seed and
 /// name.
-fn ranked<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
+fn sample_names<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
     // Subtract a small tolerance, because a product such as 0.05 × 100 may be rounded to slightly more than 5.
     let count = ((part * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());
     let mut all: Vec<(String, &str)> =

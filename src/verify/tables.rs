@@ -104,8 +104,8 @@ fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell
                 }
             }
         };
-        let mut of_cells = recorded.numbers.numbers.iter().filter(|number| cells.contains(&number.cell.as_str()));
-        let has_failure = of_cells.any(|number| number.failure.is_some());
+        let mut cell_numbers = recorded.numbers.numbers.iter().filter(|number| cells.contains(&number.cell.as_str()));
+        let has_failure = cell_numbers.any(|number| number.failure.is_some());
         compare(value, expected.iter().map(|record| record.value).collect(), has_failure);
         for &(column, kind) in &kinds {
             compare(column, expected.iter().map(|record| record.error(kind)).collect(), false);

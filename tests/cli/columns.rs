@@ -8,9 +8,9 @@ fn one_setting_distinguishes_cells_wherever_shown() {
     let seeds =
         ["--set", "calibration=[{corpus: train, sequences: 8, length: 64, seed: [0, 1]}]", "--set", "name=seeds"];
     let asked = [&["run", "grid.yaml", "--set", "depth=2", "--layout", "wide"], &seeds[..]].concat();
-    let wide = printed(&world, &asked);
+    let wide = run_ok(&world, &asked);
     assert!(wide.contains("seed 0") && wide.contains("seed 1"), "{wide}");
-    let same = printed(&world, &["compare", "results/seeds", "results/seeds"]);
+    let same = run_ok(&world, &["compare", "results/seeds", "results/seeds"]);
     assert!(same.contains("common values are the same") && !same.contains("only in"), "{same}");
 
     let rows = table(&world.path("results/seeds/results.csv"));
@@ -24,13 +24,13 @@ fn one_setting_distinguishes_cells_wherever_shown() {
     for (name, seed) in [("one", "0"), ("two", "1")] {
         let name = format!("name={name}");
         let seed = format!("calibration.seed={seed}");
-        printed(&world, &["run", "grid.yaml", "--set", "depth=2", "--set", &name, "--set", &seed]);
+        run_ok(&world, &["run", "grid.yaml", "--set", "depth=2", "--set", &name, "--set", &seed]);
     }
-    let apart = printed(&world, &["compare", "results/one", "results/two"]);
+    let apart = run_ok(&world, &["compare", "results/one", "results/two"]);
     assert!(apart.contains("paired despite different settings") && apart.contains("calibration.seed"), "{apart}");
     assert!(!apart.contains("only in"), "{apart}");
     // Only one of the two seeds has a counterpart in the other run.
-    let half = printed(&world, &["compare", "results/seeds", "results/two"]);
+    let half = run_ok(&world, &["compare", "results/seeds", "results/two"]);
     assert!(half.contains("common values are the same") && half.contains("only in A: "), "{half}");
     assert!(!half.contains("only in B") && !half.contains("values that differ"), "{half}");
 }

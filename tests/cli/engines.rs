@@ -11,26 +11,26 @@ fn events_carry_time_values_and_one_name_for_a_job() {
     assert!(events.iter().all(|event| event["time"].as_str().is_some_and(|time| time.ends_with('Z'))));
     let times: Vec<&str> = events.iter().filter_map(|event| event["time"].as_str()).collect();
     assert!(times.is_sorted(), "{times:?}");
-    let jobs: Vec<&Value> = of_kind(&events, "started").iter().map(|event| &event["job"]).collect();
-    for event in of_kind(&events, "advanced").into_iter().chain(of_kind(&events, "finished")) {
+    let jobs: Vec<&Value> = events_of_kind(&events, "started").iter().map(|event| &event["job"]).collect();
+    for event in events_of_kind(&events, "advanced").into_iter().chain(events_of_kind(&events, "finished")) {
         assert!(jobs.contains(&&event["job"]), "{event}");
     }
-    assert_eq!(of_kind(&events, "planned")[0]["scores"], 9);
+    assert_eq!(events_of_kind(&events, "planned")[0]["scores"], 9);
     let rows = table(&world.path("results/grid/results.csv"));
     let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
     let mut expected: Vec<f64> = rows[1..].iter().map(|row| row[column].parse().unwrap()).collect();
     let mut reported: Vec<f64> =
-        of_kind(&events, "scored").iter().map(|event| event["value"].as_f64().unwrap()).collect();
+        events_of_kind(&events, "scored").iter().map(|event| event["value"].as_f64().unwrap()).collect();
     expected.sort_by(f64::total_cmp);
     reported.sort_by(f64::total_cmp);
     assert_eq!(reported, expected);
-    assert_eq!(of_kind(&events, "complete").last().unwrap()["complete"], 9);
+    assert_eq!(events_of_kind(&events, "complete").last().unwrap()["complete"], 9);
     let status = world.ghostlab(&["status"]);
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     assert!(status.contains("9 of 9 cells complete, 9 of 9 scores"), "{status}");
 }
 
-fn of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+fn events_of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["event"] == kind).collect()
 }
 
@@ -49,7 +49,7 @@ fn a_run_that_was_stopped_has_counted_what_it_did() {
     }
     let world = World::new();
     with_tasks(&world);
-    let store = ghostlab_store::Store::open(&world.path("store"), stage::WORDS).unwrap();
+    let store = ghostlab_store::Store::open(&world.path("store"), stage::STORE_WORDS).unwrap();
     run(&load_grid(&world, &["depth=1".to_owned()]), RunSettings::default(), &store, &(), &AtomicBool::new(false))
         .unwrap();
     let grid = load_grid(&world, &[]);
@@ -94,20 +94,20 @@ fn engines_and_dtypes_have_separate_comparable_results() {
         assert!(((ours - other) / ours).abs() < 1e-4, "{ours} {other}");
         assert!(half != ours && ((ours - half) / ours).abs() < 0.05, "{ours} {half}");
     }
-    let compared = printed(&world, &["compare", "own/grid", &only_result(&world, "half")]);
+    let compared = run_ok(&world, &["compare", "own/grid", &only_result(&world, "half")]);
     for words in ["backbones.tiny", "cpu f32 on cpu", "cpu bf16 on cpu", "beyond the tolerance", "settings: the same"] {
         assert!(compared.contains(words), "`{words}` is not in {compared}");
     }
-    let plan = printed(&world, &["plan", "grid.yaml", "--engine", "candle", "--dtype", "f16"]);
+    let plan = run_ok(&world, &["plan", "grid.yaml", "--engine", "candle", "--dtype", "f16"]);
     assert!(plan.contains("0 complete, 9 to run") && plan.contains("engine: candle f16 on cpu"), "{plan}");
     let [portable, amx] = ["portable", "amx"]
-        .map(|kernels| printed(&world, &["plan", "grid.yaml", "--dtype", "bf16", "--kernels", kernels]));
+        .map(|kernels| run_ok(&world, &["plan", "grid.yaml", "--dtype", "bf16", "--kernels", kernels]));
     assert!(portable.contains("9 complete, 0 to run"), "{portable}");
     // Each kernel family has its own device class. Any machine can plan for any class.
     assert!(amx.contains("0 complete, 9 to run") && amx.contains("engine: cpu bf16 on cpu-amx"), "{amx}");
     // Engines do not share results, even if their float types are the same.
     assert!(
-        printed(&world, &["plan", "grid.yaml", "--engine", "candle", "--dtype", "bf16"])
+        run_ok(&world, &["plan", "grid.yaml", "--engine", "candle", "--dtype", "bf16"])
             .contains("0 complete, 9 to run")
     );
 }

@@ -8,7 +8,7 @@ fn a_run_that_is_asked_to_stop_says_so() {
     use ghostlab::pipeline::exec::{RunSettings, run};
     let world = World::new();
     let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
-    let store = ghostlab_store::Store::open(&world.path("store"), stage::WORDS).unwrap();
+    let store = ghostlab_store::Store::open(&world.path("store"), stage::STORE_WORDS).unwrap();
     let error = run(&grid, RunSettings::default(), &store, &(), &std::sync::atomic::AtomicBool::new(true)).unwrap_err();
     assert_eq!(error.exit_code(), 130);
 }

@@ -10,13 +10,13 @@
 )]
 
 #[path = "../../crates/core/tests/common/mod.rs"]
-mod of_core;
+mod core_common;
 pub mod output;
 pub mod pairs;
 pub mod seen;
 pub mod world;
 
-pub use of_core::{
+pub use core_common::{
     assert_close, candle, checkout, engines, engines_of, fixture, flat, gpu, json, numbers, python, relative_error,
     shared, tensors,
 };

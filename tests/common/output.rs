@@ -12,7 +12,7 @@ pub fn stderr(output: &Output) -> String {
 }
 
 /// Returns standard output followed by standard error.
-pub fn both(output: &Output) -> String {
+pub fn combined_output(output: &Output) -> String {
     stdout(output) + &stderr(output)
 }
 
@@ -20,7 +20,7 @@ pub fn both(output: &Output) -> String {
 ///
 /// # Panics
 /// Panics if the process is still running after four minutes.
-pub fn ended(mut child: Child) -> Output {
+pub fn wait_for_exit(mut child: Child) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if began.elapsed() > Duration::from_secs(240) {

@@ -48,14 +48,14 @@ pub const CONSTANT: [&str; 17] = [
 
 impl Pair {
     pub fn one(&self) -> Setting {
-        Self::made(self.one)
+        Self::setting(self.one)
     }
 
     pub fn other(&self) -> Setting {
-        Self::made(self.other)
+        Self::setting(self.other)
     }
 
-    fn made(change: fn(&mut Setting)) -> Setting {
+    fn setting(change: fn(&mut Setting)) -> Setting {
         let mut setting = Setting::new();
         change(&mut setting);
         setting
@@ -86,7 +86,7 @@ fn planned(
 }
 
 /// Returns the pairs whose numbers differ, each with the identity settings that differ.
-pub fn unlike() -> Vec<Pair> {
+pub fn differing() -> Vec<Pair> {
     [
         model::weights(),
         model::engines(),
@@ -110,7 +110,7 @@ pub fn unlike() -> Vec<Pair> {
 }
 
 /// Returns the pairs that differ only in details that affect no number.
-pub fn alike() -> Vec<Pair> {
+pub fn equal() -> Vec<Pair> {
     let mut pairs = irrelevant::grids();
     pairs.extend(irrelevant::files());
     pairs

@@ -57,15 +57,15 @@ fn all(_: &SettingPath) -> bool {
     true
 }
 
-fn of_variant(setting_path: &SettingPath) -> bool {
+fn is_variant_setting(setting_path: &SettingPath) -> bool {
     !setting_path.is_of("measure")
 }
 
 pub const VIEWS: [View; 9] = [
     View { name: "numbers.json", text: |seen| Some(seen.identities().join(" ")), says: all, one: true },
-    View { name: "run.json", text: |seen| Some(seen.of_record().to_string()), says: of_variant, one: true },
+    View { name: "run.json", text: |seen| Some(seen.record_keys().to_string()), says: is_variant_setting, one: true },
     View { name: "page.json", text: |seen| Some(seen.on_page()?.join(" ")), says: all, one: true },
-    View { name: "page.json, notes", text: |seen| Some(seen.note()?.to_string()), says: of_variant, one: true },
+    View { name: "page.json, notes", text: |seen| Some(seen.note()?.to_string()), says: is_variant_setting, one: true },
     View { name: "explain", text: |seen| Some(seen.explained.clone()), says: all, one: true },
     View {
         name: "results folder",
@@ -73,8 +73,8 @@ pub const VIEWS: [View; 9] = [
         says: |setting_path| setting_path.is_of("engine"),
         one: false,
     },
-    View { name: "export", text: |seen| Some(seen.export().to_string()), says: of_variant, one: true },
-    View { name: "export, card", text: |seen| Some(seen.card_identity()), says: of_variant, one: true },
+    View { name: "export", text: |seen| Some(seen.export().to_string()), says: is_variant_setting, one: true },
+    View { name: "export, card", text: |seen| Some(seen.card_identity()), says: is_variant_setting, one: true },
     // Different cells may export equal tensors. Other exported files state the identity.
     View { name: "export, tensors", text: |seen| Some(format!("{:?}", seen.tensors)), says: |_| false, one: true },
 ];
@@ -135,7 +135,7 @@ const COMMANDS: [(&str, &str); 25] = [
     ("man", "shows no numbers"),
 ];
 
-fn said(setting: &Setting, what: &str, words: &[&str]) -> String {
+fn run_command(setting: &Setting, what: &str, words: &[&str]) -> String {
     // Replace `--dtype` with `--compute` for `export`, whose own `--dtype` sets the dtype of the exported weights.
     let setting_words = setting.arguments.iter().map(|argument| match (words[0], argument.as_str()) {
         ("export", "--dtype") => "--compute",
@@ -161,7 +161,7 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     let grid = std::fs::read_to_string(setting.world.path("grid.yaml")).unwrap();
     setting.world.write("grid.yaml", format!("{grid}{ARTIFACT}"));
     let results = setting.world.path("results");
-    said(setting, what, &["run", "grid.yaml"]);
+    run_command(setting, what, &["run", "grid.yaml"]);
     let [folder] = runs_below(&results).try_into().unwrap();
     // Tables show the metrics of task definitions only if these are listed as columns, so list all of them.
     let numbers = StoredResults::read(&folder).unwrap();
@@ -170,7 +170,7 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     let columns: BTreeSet<String> = made.map(|made| format!(", \"{made}\"")).collect();
     let columns = format!("prefill_ms{}]", columns.into_iter().collect::<String>());
     setting.world.write("grid.yaml", grid + &ARTIFACT.replace("prefill_ms]", &columns));
-    said(setting, what, &["reproduce", "grid", "--no-gate", "--experiments", "."]);
+    run_command(setting, what, &["reproduce", "grid", "--no-gate", "--experiments", "."]);
     let artifacts: Vec<PathBuf> = runs_below(&results).into_iter().filter(|path| *path != folder).collect();
     let [artifact] = artifacts.try_into().unwrap();
     for folder in [&folder, &artifact] {
@@ -182,12 +182,12 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
         assert!(unknown.is_empty(), "list these in tests/common/seen.rs with the numbers that they show: {unknown:?}");
     }
     let cell = numbers.numbers.last().unwrap().cell.clone();
-    let explained = said(setting, what, &["explain", "grid.yaml", &cell, "--json"]);
+    let explained = run_command(setting, what, &["explain", "grid.yaml", &cell, "--json"]);
     let mut keys = BTreeSet::new();
     keys_in(&serde_json::from_str(&explained).unwrap(), &mut keys);
     let explained: Vec<String> = keys.into_iter().collect();
     assert!(!explained.is_empty(), "{what}: explain prints no key");
-    said(setting, what, &["export", "grid.yaml", &cell, "--to", "exported"]);
+    run_command(setting, what, &["export", "grid.yaml", &cell, "--to", "exported"]);
     // The page shows only artifacts that were run without overrides and on the machine's default engine.
     let page = artifact.join("page.json");
     assert!(page.is_file() || !setting.arguments.is_empty(), "{what}: {} is missing", page.display());
@@ -247,7 +247,7 @@ impl Seen {
     }
 
     /// Returns the kinds and keys of the stored objects from which the cell was computed, as listed in `run.json`.
-    fn of_record(&self) -> Value {
+    fn record_keys(&self) -> Value {
         let made = self.record["cells"].as_array().unwrap().last().unwrap()["made_from"].as_array().unwrap();
         assert!(made.len() >= 3, "{made:?}");
         made.iter().map(|object| json!([object["kind"], object["key"]])).collect()

@@ -56,19 +56,19 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
         }
         paths.push(path_of_cell);
         let numbers = stored.numbers.iter().filter(|number| cell["cell"]["name"] == number.cell);
-        let mut of_tasks = Vec::new();
-        let mut of_texts = Vec::new();
+        let mut task_scores = Vec::new();
+        let mut text_scores = Vec::new();
         for number in numbers {
             match &number.sample {
                 Sample::Right(right) => {
-                    of_tasks.push(right.iter().map(|&right| f64::from(u8::from(right))).collect::<Vec<f64>>());
+                    task_scores.push(right.iter().map(|&right| f64::from(u8::from(right))).collect::<Vec<f64>>());
                 }
-                Sample::Losses(losses) => of_texts.push(losses.iter().map(|loss| -loss).collect()),
+                Sample::Losses(losses) => text_scores.push(losses.iter().map(|loss| -loss).collect()),
                 _ => {}
             }
         }
-        right.push(of_tasks);
-        losses.push(of_texts);
+        right.push(task_scores);
+        losses.push(text_scores);
     }
     (paths, [right, losses])
 }

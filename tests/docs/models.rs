@@ -10,19 +10,19 @@ use ghostlab::model::architecture::{
     ARCHITECTURES, Activation, Architecture, AttentionBias, QueryKeyNorm, RopeEntries, SlidingWindow,
 };
 use ghostlab::options::Options;
-use ghostlab::recovery::{self, Place};
+use ghostlab::recovery::{self, RepairTarget};
 
 const BEGIN: &str = "<!-- Made by `just docs` from the registries. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 
 /// Returns the table entry that says how repairs at this position are exported.
-fn export(position: Place) -> &'static str {
+fn export(position: RepairTarget) -> &'static str {
     match position {
-        Place::Nothing => "plain",
-        Place::Rows => "in `o_proj` and `down_proj`",
-        Place::Layer => "plain, merged weights",
-        Place::Branch => "in `down_proj`, or as in the table above",
-        Place::Stream => "an f32 operator of the residual stream, next to the weights",
+        RepairTarget::Nothing => "plain",
+        RepairTarget::Rows => "in `o_proj` and `down_proj`",
+        RepairTarget::Layer => "plain, merged weights",
+        RepairTarget::Branch => "in `down_proj`, or as in the table above",
+        RepairTarget::Stream => "an f32 operator of the residual stream, next to the weights",
     }
 }
 
@@ -38,10 +38,10 @@ fn branch(architecture: &Architecture) -> &'static str {
 }
 
 /// Groups the recoveries by the position in the model at which they apply their repair.
-fn places() -> BTreeMap<Place, Vec<String>> {
-    let mut places: BTreeMap<Place, Vec<String>> = BTreeMap::new();
+fn places() -> BTreeMap<RepairTarget, Vec<String>> {
+    let mut places: BTreeMap<RepairTarget, Vec<String>> = BTreeMap::new();
     for method in recovery::described() {
-        let position = recovery::build(&method.name, &Options::new()).unwrap().place();
+        let position = recovery::build(&method.name, &Options::new()).unwrap().target();
         places.entry(position).or_default().push(format!("`{}`", method.name));
     }
     places

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ghostlab::artifact::claims::{JudgedClaim, Judgement, headline, judged_in};
+use ghostlab::artifact::claims::{JudgedClaim, Judgement, headline, judge_folders};
 use ghostlab::results::record::{Condition, DENSE, Record};
 use ghostlab::results::{BestCounts, SeedCounts, StoredResults};
 use ghostlab::{criterion, recovery};
@@ -182,7 +182,7 @@ fn judged_real(root: &Path) -> Vec<JudgedClaim<'static>> {
     let folders = fs::read_dir(root.join("results")).unwrap().map(|entry| entry.unwrap().path().join(REAL));
     let mut folders: Vec<PathBuf> = folders.filter(|folder| folder.is_dir()).collect();
     folders.sort();
-    judged_in(&folders, REAL).unwrap()
+    judge_folders(&folders, REAL).unwrap()
 }
 
 /// Formats table 2 for the real model, with the number of claims that hold and the number that fail.

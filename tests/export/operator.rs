@@ -183,7 +183,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
     let recoveries = ["none", "prune-and-comp", "linearpatch-diag", "ghosted", "affine", "mean", "rank", "sequential"];
     let set = format!("recovery=[{}]", recoveries.join(", "));
     let set = ["--set", &set, "--set", "criterion={name: explicit, layers: [0, 2]}", "--set", "depth=2"];
-    let ours = measured(&world, &set, &[]);
+    let ours = measure_perplexities(&world, &set, &[]);
     assert_eq!(ours.len(), recoveries.len(), "wrong number of pruned rows");
     for (engine, most) in [
         (&["--engine", "candle"][..], 1e-5),
@@ -191,7 +191,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
         (&["--engine", "candle", "--dtype", "bf16"], 0.02),
         (&["--engine", "candle", "--dtype", "f16"], 0.005),
     ] {
-        let other = measured(&world, &set, engine);
+        let other = measure_perplexities(&world, &set, engine);
         for (recovery, (a, b)) in recoveries.iter().zip(ours.iter().zip(&other)) {
             assert!((a / b - 1.0).abs() < most, "{recovery} {engine:?}: {a} {b}");
         }
@@ -213,7 +213,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
     // Export a fine-tuned operator as well.
     let trained = "recovery=[none, {name: ghosted, finetune: {sequences: 4, length: 32}}]";
     let set = ["--set", trained, "--set", "criterion={name: explicit, layers: [0, 1]}", "--set", "depth=2"];
-    let values = measured(&world, &set, &[]);
+    let values = measure_perplexities(&world, &set, &[]);
     export(&world, "ghosted", "trained", &set);
     assert!((perplexity(&world, "trained") / values[1] - 1.0).abs() < 1e-6, "{values:?}");
     assert_ne!(values[0], values[1]);
@@ -291,13 +291,15 @@ fn assert_refused(world: &World, cell: &str, recovery: &str, more: &[&str], word
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
-    let objects = ghostlab_store::Store::look_at(&world.path("data/store"), ghostlab::pipeline::stage::WORDS).unwrap();
+    let objects =
+        ghostlab_store::Store::open_read_only(&world.path("data/store"), ghostlab::pipeline::stage::STORE_WORDS)
+            .unwrap();
     assert_eq!(objects.entries().len(), 0, "{recovery}: an object was computed");
     assert!(!world.path("out.gguf").exists());
 }
 
 /// Runs the grid. Returns the perplexities of the pruned cells from the results table named in the log.
-fn measured(world: &World, set: &[&str], engine: &[&str]) -> Vec<f64> {
+fn measure_perplexities(world: &World, set: &[&str], engine: &[&str]) -> Vec<f64> {
     let log = world.runs(&[set, engine].concat());
     let written = log.split("; wrote ").nth(1).unwrap().split(".csv").next().unwrap();
     let rows = records(&world.path(&format!("{written}.csv")));

@@ -20,7 +20,7 @@ fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
     // Release the lease. The run notices this sooner than it would notice the death of the process.
     fs::remove_file(world.path("data/store/claims/tokenising")).unwrap();
     fs::remove_file(record).unwrap();
-    let output = ended(child);
+    let output = wait_for_exit(child);
     Output { stderr: fs::read(log).unwrap(), ..output }
 }
 
@@ -91,11 +91,11 @@ fn changed_weights_stop_on_demand_loading_store_nothing() {
                 age(&weights_of(&world));
             }
             let mut child =
-                started(&world, &[&["run", "grid.yaml"], &arguments[..]].concat(), &format!("stop@{point}"));
+                spawn_with_fault(&world, &[&["run", "grid.yaml"], &arguments[..]].concat(), &format!("stop@{point}"));
             wait_until_stopped(&mut child);
             change(&weights_of(&world));
             signal(&child, "-CONT");
-            let output = ended(child);
+            let output = wait_for_exit(child);
             let log = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{how} at {point}: {log}");
             assert!(log.contains("model.safetensors"), "{how} at {point}: {log}");
@@ -138,7 +138,7 @@ fn changed_weights_stop_fine_tuning_and_store_nothing() {
             age(&weights);
         }
         let time = fs::metadata(&weights).unwrap().modified().unwrap();
-        let mut child = started(&world, &["run", "grid.yaml"], &format!("stop@{point}"));
+        let mut child = spawn_with_fault(&world, &["run", "grid.yaml"], &format!("stop@{point}"));
         wait_until_stopped(&mut child);
         let mut other = bytes.clone();
         let other_file = world.path("beside");
@@ -148,7 +148,7 @@ fn changed_weights_stop_fine_tuning_and_store_nothing() {
         fs::File::open(&other_file).unwrap().set_modified(time).unwrap();
         fs::rename(&other_file, &weights).unwrap();
         signal(&child, "-CONT");
-        let output = ended(child);
+        let output = wait_for_exit(child);
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{point}: {log}");
         assert!(log.contains("model.safetensors"), "{point}: {log}");
@@ -204,7 +204,7 @@ fn clearing_up_beside_a_run_takes_nothing_from_it() {
     let world = World::large();
     let undisturbed = World::large();
     undisturbed.runs(&[]);
-    let mut run = started(&world, &["run", "grid.yaml"], "");
+    let mut run = spawn_with_fault(&world, &["run", "grid.yaml"], "");
     let mut rounds = 0;
     while run.try_wait().unwrap().is_none() {
         for kind in ["tokens", "activations", "selection", "operator", "scores"] {

@@ -53,8 +53,8 @@ fn without_links_work_may_be_done_twice_and_nothing_stops() {
         let world = World::large();
         let arguments = [&["run", "grid.yaml"], &SMALL[..]].concat();
         let other = [&arguments[..], &["--results", "other"]].concat();
-        let children = [started(&world, &arguments, fault), started(&world, &other, fault)];
-        for output in children.map(ended) {
+        let children = [spawn_with_fault(&world, &arguments, fault), spawn_with_fault(&world, &other, fault)];
+        for output in children.map(wait_for_exit) {
             assert_eq!(output.status.code(), Some(0), "{fault}: {}", String::from_utf8_lossy(&output.stderr));
         }
         assert!(world.tables() == undisturbed.tables(), "{fault}");
@@ -83,10 +83,10 @@ fn waiting_for_a_process_is_shown_and_stops_on_signal() {
     for name in ["-INT", "-TERM", "-HUP"] {
         let world = World::new();
         plant_far(&world, FAR, &["tokenising"]);
-        let mut child = started(&world, &["run", "grid.yaml"], "");
+        let mut child = spawn_with_fault(&world, &["run", "grid.yaml"], "");
         wait_for(&mut child, "tokenizing: waiting for process 5");
         signal(&child, name);
-        assert_eq!(ended(child).status.code(), Some(130), "{name}");
+        assert_eq!(wait_for_exit(child).status.code(), Some(130), "{name}");
         let status = stdout(&world.ghostlab(&["status"]));
         assert!(status.contains("): interrupted"), "{name}: {status}");
     }

@@ -20,7 +20,7 @@ pub fn write_backbone(folder: &Path, layers: usize) {
     let mut end = 0;
     for (name, tensor) in known.iter().filter(|(name, _)| *name != "__metadata__") {
         let names = match name.strip_prefix("model.layers.0.") {
-            Some(of_layer) => (0..layers).map(|layer| format!("model.layers.{layer}.{of_layer}")).collect(),
+            Some(tensor_name) => (0..layers).map(|layer| format!("model.layers.{layer}.{tensor_name}")).collect(),
             None if name.starts_with("model.layers.") => Vec::new(),
             None => vec![name.clone()],
         };

@@ -33,7 +33,7 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     run(&world, &server, &["run", "grid.yaml"], 0);
     let scored = || {
         let output = ghostlab(&world, &server.address, &score, &[]);
-        assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", combined_output(&output));
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["hub"][0].clone()
     };
     let hub = scored();

@@ -96,7 +96,7 @@ fn check_wrong_streams(world: &World, server: &FakeHub) {
         ("corpora.test.shards=sideways", "sideways"),
         ("corpora.test.shards_read=0", "a stream needs at least one shard"),
     ] {
-        let log = both(&ghostlab(world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
+        let log = combined_output(&ghostlab(world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
         assert!(log.contains(found) && log.contains("error:"), "{set}: {log}");
     }
 }

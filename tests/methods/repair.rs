@@ -43,7 +43,7 @@ fn trials_that_overflow_fail_their_cells_and_pick_no_layers() {
     let output = world.run(&[&grid[..], &["--engine", "candle", "--dtype", "f16"]].concat());
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(4), "{log}");
-    let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
+    let rows = std::fs::read_to_string(results_path(&world, &log)).unwrap();
     assert_eq!(rows.matches("the perplexity of a trial is not finite").count(), 2, "{rows}");
     let log = world.runs(&grid);
     assert_eq!(results(&world, &log).len(), 1 + 1 + 2, "a criterion failed in f32");
@@ -82,7 +82,7 @@ fn undetermined_calibration_is_noted_and_never_best() {
         // Every cut also has a note saying that its criterion cannot rank layers on constant input.
         assert_eq!(row[notes].contains("repeats one token"), row[5] != "dense" && !row[5].is_empty(), "{row:?}");
     }
-    let table = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
+    let table = std::fs::read_to_string(results_path(&world, &log).with_extension("md")).unwrap();
     for (recovery, expected) in [("ghosted", "rank 1 of 64"), ("affine", "rank 0 of 64")] {
         let note = note(&rows, recovery);
         assert!(note.contains(expected), "{note}");
@@ -105,7 +105,7 @@ fn undetermined_calibration_is_noted_and_never_best() {
     let note = rows.iter().find(|row| row[5] == "none").unwrap()[notes].clone();
     assert!(note.contains("fewer tokens (32) than the backbone has channels (64)"), "{note}");
     assert!(rows.iter().any(|row| row[notes].contains("rank 32 of 64 (32 tokens)")), "{rows:?}");
-    let markdown = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
+    let markdown = std::fs::read_to_string(results_path(&world, &log).with_extension("md")).unwrap();
     assert!(!markdown.contains("**"), "{markdown}");
 }
 
@@ -122,7 +122,7 @@ fn a_cell_that_cannot_be_repaired_fails_alone() {
     ]);
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(4), "{log}");
-    let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
+    let rows = std::fs::read_to_string(results_path(&world, &log)).unwrap();
     let failed: Vec<&str> = rows.lines().filter(|line| line.contains("failed: ")).collect();
     assert_eq!(failed.len(), 1, "{rows}");
     assert!(failed[0].contains("replaceme-ls") && failed[0].contains("no layer before layer 0"), "{rows}");

@@ -35,18 +35,18 @@ fn no_output_folder_takes_the_place_of_what_is_read() {
         }
     }
     refuses(&world, &["run", "grid.yaml", "--results", ".", "--set", "name=backbone"], &[apart, "the backbone tiny"]);
-    done(&world, &["export", "grid.yaml", "depth/1/none", "--to", "texts/out"]);
+    run_ok(&world, &["export", "grid.yaml", "depth/1/none", "--to", "texts/out"]);
     assert!(world.path("texts/out/config.json").is_file() && world.path("texts/train.txt").is_file());
 }
 
 #[test]
 fn user_files_in_an_export_stay_and_changes_are_named() {
     let world = World::new();
-    done(&world, &export("depth/1/ghosted"));
+    run_ok(&world, &export("depth/1/ghosted"));
     world.write("out/model-q4.gguf", "mine");
     fs::create_dir(world.path("out/notes")).unwrap();
     world.write("out/notes/mine.txt", "mine");
-    done(&world, &export("depth/2/none"));
+    run_ok(&world, &export("depth/2/none"));
     assert!(!world.path("out/modeling_ghostlab.py").exists(), "files of the earlier export remain");
     for name in ["out/model-q4.gguf", "out/notes/mine.txt"] {
         assert_eq!(fs::read_to_string(world.path(name)).unwrap(), "mine", "{name}");
@@ -55,11 +55,11 @@ fn user_files_in_an_export_stay_and_changes_are_named() {
     world.write("out/README.md", format!("{card}\nMine.\n"));
     refuses(&world, &export("depth/1/none"), &["README.md", "has changed since ghostlab wrote it"]);
     fs::rename(world.path("out/README.md"), world.path("out/mine.md")).unwrap();
-    done(&world, &export("depth/1/none"));
+    run_ok(&world, &export("depth/1/none"));
     // Earlier versions did not write a list of files into their exports.
     fs::remove_file(world.path("out/.ghostlab.sha256")).unwrap();
     refuses(&world, &export("depth/1/none"), &["earlier versions wrote none"]);
-    done(&world, &["run", "grid.yaml"]);
+    run_ok(&world, &["run", "grid.yaml"]);
     refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"], &["that contains results"]);
 }
 
@@ -119,14 +119,14 @@ fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
     refuses(&world, &score("mine.json", &[]), &["mine.json", "--force"]);
     // A generated file may be replaced as long as the user has not changed it.
     for _ in 0..2 {
-        done(&world, &score("own.json", &[]));
+        run_ok(&world, &score("own.json", &[]));
     }
     let named_output = fs::read_to_string(world.path("own.json")).unwrap();
     assert!(serde_json::from_str::<Value>(&named_output).unwrap()["results"]["test@64"].is_object());
     world.write("own.json", named_output.replace("test@64", "mine@64"));
     refuses(&world, &score("own.json", &[]), &["own.json", "--force"]);
     for name in ["own.json", "mine.json"] {
-        done(&world, &score(if name == "own.json" { "own.json" } else { "mine.json" }, &["--force"]));
+        run_ok(&world, &score(if name == "own.json" { "own.json" } else { "mine.json" }, &["--force"]));
         assert!(common::json(&world.path(name))["results"]["test@64"].is_object());
     }
     fs::create_dir(world.path("texts")).unwrap();
@@ -141,9 +141,9 @@ fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
     ] {
         refuses(&world, &init(to), &[words]);
     }
-    done(&world, &init("grid.yaml"));
-    done(&world, &init("backbone/grid.yaml"));
-    done(&world, &init("backbone/grid.yaml"));
+    run_ok(&world, &init("grid.yaml"));
+    run_ok(&world, &init("backbone/grid.yaml"));
+    run_ok(&world, &init("backbone/grid.yaml"));
 }
 
 fn score(to: &'static str, more: &[&'static str]) -> Vec<&'static str> {
@@ -159,7 +159,7 @@ fn init(to: &'static str) -> [&'static str; 7] {
 fn manual_pages_replace_their_own_and_no_others() {
     let world = World::new();
     for _ in 0..2 {
-        done(&world, &["man", "--to", "man1"]);
+        run_ok(&world, &["man", "--to", "man1"]);
     }
     world.write("man1/ghostlab-run.1", "mine");
     refuses(&world, &["man", "--to", "man1"], &["man1/ghostlab-run.1", "has changed"]);

@@ -99,13 +99,13 @@ fn text_column(name: &str) -> SavedColumn {
 }
 
 fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str) -> SavedRow {
-    let of_row: Vec<&Line> = lines.iter().filter(|line| line.key() == key).collect();
-    let first = of_row[0];
+    let row_lines: Vec<&Line> = lines.iter().filter(|line| line.key() == key).collect();
+    let first = row_lines[0];
     let mut cells = if grouped { vec![] } else { vec![text_cell(first.backbone())] };
     cells.push(SavedCell { value: first.depth().parse().ok(), ..text_cell(first.depth()) });
     cells.extend([text_cell(criterion::label(first.criterion())), text_cell(recovery::label(first.recovery()))]);
     cells.extend(metrics.iter().enumerate().map(|(index, (metric, _, _))| {
-        let value = of_row.iter().find(|line| line.metric() == *metric).map_or("—", |line| line.value());
+        let value = row_lines.iter().find(|line| line.metric() == *metric).map_or("—", |line| line.value());
         // Mark a few cells as failed so that the page shows this state too.
         let failed = first.recovery() == "replaceme-cos" && first.depth() == "11" && index < 2;
         SavedCell {

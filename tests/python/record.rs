@@ -36,14 +36,14 @@ print(json.dumps(said))
 #[test]
 fn accuracies_are_in_the_forms_that_others_collect_them_in() {
     let Some(python) = python() else { return };
-    let Some(folder) = common::python::named("GHOSTLAB_EVERY_EVAL_EVER", "the wheel of every-eval-ever") else {
+    let Some(folder) = common::python::path_from_env("GHOSTLAB_EVERY_EVAL_EVER", "the wheel of every-eval-ever") else {
         return;
     };
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let wheel = { files }.find(|path| path.extension().is_some_and(|ending| ending == "whl")).unwrap();
     let world = World::large();
-    let of_hub = "copa: {path: copa.jsonl, hub: aps/super_glue, files: copa/validation-00000-of-00001.parquet}";
-    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap().replace("copa: {path: copa.jsonl}", of_hub);
+    let hub_entry = "copa: {path: copa.jsonl, hub: aps/super_glue, files: copa/validation-00000-of-00001.parquet}";
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap().replace("copa: {path: copa.jsonl}", hub_entry);
     world.write("grid.yaml", grid);
     world.runs(&[
         "--set",
@@ -135,7 +135,7 @@ fn a_packed_record_is_a_research_object_crate() {
     if python().is_none() {
         return;
     }
-    let Some(python) = common::python::named("GHOSTLAB_ROCRATE", "roc-validator and rocrate") else { return };
+    let Some(python) = common::python::path_from_env("GHOSTLAB_ROCRATE", "roc-validator and rocrate") else { return };
     let world = World::new();
     world.runs(&["--set", "criterion=llm-streamline", "--set", "depth=1", "--set", "recovery=ghosted"]);
     let license = "https://spdx.org/licenses/CC0-1.0";

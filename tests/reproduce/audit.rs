@@ -5,11 +5,11 @@ use super::*;
 #[test]
 fn the_audit_finds_what_the_paper_says_twice() {
     let world = World::new();
-    let output = made(&world, &["audit"]);
+    let output = run_ok(&world, &["audit"]);
     for found in ["tableA5", "llama-2-7b", "37.87"] {
         assert!(output.contains(found), "{found}");
     }
-    assert!(made(&world, &["audit", "--format", "csv"]).lines().count() > 10);
+    assert!(run_ok(&world, &["audit", "--format", "csv"]).lines().count() > 10);
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn the_audit_checks_anybodys_table() {
         "Method,ARC-e,COPA,Avg\nDense,77.65,82.00,79.83\nMine,77.70,61.00,69.35\nTheirs,60.02,70.00,71.00\n",
     );
     let asked = ["audit", "wide.csv", "--tasks", "ARC-e=arc_easy,COPA=copa", "--average", "Avg"];
-    let log = made(&world, &[&asked[..], &["--format", "csv"]].concat());
+    let log = run_ok(&world, &[&asked[..], &["--format", "csv"]].concat());
     let lines: Vec<&str> = log.lines().collect();
     assert!(
         lines.iter().any(|line| line.starts_with("contradiction,average,wide,Theirs,Avg,65.0100,71.00")
@@ -38,7 +38,7 @@ fn the_audit_checks_anybodys_table() {
     assert!(!log.contains(",Dense,"), "{log}");
     // The two tables contradict each other: they give different values for the same method.
     world.write("other.csv", "Method,COPA\nTheirs,69.00\n");
-    let log = made(&world, &["audit", "wide.csv", "other.csv", "--tasks", "COPA=copa", "--format", "csv"]);
+    let log = run_ok(&world, &["audit", "wide.csv", "other.csv", "--tasks", "COPA=copa", "--format", "csv"]);
     assert!(log.contains("contradiction,agreement,\"wide, other\",Theirs,COPA,70.00 (wide),69.00 (other)"), "{log}");
     // Impossible numbers are also found in tables in the paper's long format.
     world.write(
@@ -46,7 +46,7 @@ fn the_audit_checks_anybodys_table() {
         "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std\n\
          t,b,32,7,sleb,none,false,c4,arc_easy,77.70,\n",
     );
-    let log = made(&world, &["audit", "tidy.csv", "--json"]);
+    let log = run_ok(&world, &["audit", "tidy.csv", "--json"]);
     assert!(log.contains("\"count\"") && log.contains("tidy.csv:2"), "{log}");
     for (name, text, words) in [
         ("wide.csv", "Method,ARC-e\nDense,x\n", &["wide.csv:2", "`x`"][..]),
@@ -54,7 +54,11 @@ fn the_audit_checks_anybodys_table() {
     ] {
         world.write(name, text);
         let output = world.ghostlab(&["audit", name, "--tasks", "ARC-e=arc_easy"]);
-        assert_eq!(output.status.code(), Some(2), "{}", self::both(&output));
-        assert!(words.iter().all(|word| self::both(&output).contains(word)), "{}", self::both(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", self::combined_output(&output));
+        assert!(
+            words.iter().all(|word| self::combined_output(&output).contains(word)),
+            "{}",
+            self::combined_output(&output)
+        );
     }
 }

@@ -25,8 +25,8 @@ fn as_in_the_paper(length: usize) -> World {
 fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
     let world = as_in_the_paper(2048);
     let output = world.ghostlab(&["reproduce", "table3"]);
-    assert_eq!(output.status.code(), Some(4), "{}", both(&output));
-    let log = both(&output);
+    assert_eq!(output.status.code(), Some(4), "{}", combined_output(&output));
+    let log = combined_output(&output);
     assert!(log.contains("the paper has 5.47") && log.contains("--no-gate"), "{log}");
     let csv = world.path("results/table3/tiny/table3.csv");
     let rows = table(&csv);
@@ -38,18 +38,18 @@ fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
     );
     // A figure shows no perplexity, but the gate still compares its backbone with the paper's.
     let output = world.ghostlab(&["reproduce", "figure1"]);
-    assert_eq!(output.status.code(), Some(4), "{}", both(&output));
-    assert!(both(&output).contains("the paper has 5.47"), "{}", both(&output));
-    made(&world, &["reproduce", "figure1", "--no-gate"]);
+    assert_eq!(output.status.code(), Some(4), "{}", combined_output(&output));
+    assert!(combined_output(&output).contains("the paper has 5.47"), "{}", combined_output(&output));
+    run_ok(&world, &["reproduce", "figure1", "--no-gate"]);
 }
 
 #[test]
 fn a_verdict_stands_only_where_the_protocol_is_the_papers() {
     let world = as_in_the_paper(2048);
-    made(&world, &["reproduce", "table3", "--no-gate"]);
+    run_ok(&world, &["reproduce", "table3", "--no-gate"]);
     assert_eq!(column(&world, "verdict")[0], "differs");
     let world = as_in_the_paper(64);
-    let output = made(&world, &["reproduce", "table3"]);
+    let output = run_ok(&world, &["reproduce", "table3"]);
     assert!(output.contains("other protocol: windows of 64 tokens (paper: 2048)"), "{output}");
     assert!(output.contains("cannot check whether it is the paper's model"), "{output}");
     assert!(column(&world, "verdict").iter().all(String::is_empty), "{:?}", column(&world, "verdict"));
@@ -62,7 +62,7 @@ fn how_numbers_were_made_stands_under_the_table_in_every_form() {
     let world = experiments("mine");
     let shared = SHARED.replace("train.txt, rule: wikitext2}", "train.txt, rule: wikitext2, generated: true}");
     world.write("experiments/profiles/tiny.yaml", shared);
-    let output = made(&world, &["reproduce", "mini"]);
+    let output = run_ok(&world, &["reproduce", "mini"]);
     let folder = world.path("results/mini/tiny");
     let line = "profile tiny; perplexity on test: the first 5 of 10 windows of 64 tokens; \
         calibration: 8 sequences of 64 tokens of train-train (generated)";
@@ -86,8 +86,8 @@ fn a_text_that_is_calibrated_on_and_evaluated_on_is_warned_of() {
     );
     let run = world.run(&["--set", "depth=1"]);
     let warning = "`train` and `test` are the same file, used for both calibration and evaluation";
-    assert!(String::from_utf8_lossy(&run.stderr).contains(warning), "{}", both(&run));
-    assert!(String::from_utf8_lossy(&run.stdout).contains(warning), "{}", both(&run));
+    assert!(String::from_utf8_lossy(&run.stderr).contains(warning), "{}", combined_output(&run));
+    assert!(String::from_utf8_lossy(&run.stdout).contains(warning), "{}", combined_output(&run));
 }
 
 #[test]
@@ -114,26 +114,29 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     for name in ["table2", "tableA7"] {
         world.write(&format!("experiments/{name}.yaml"), format!("{TABLE}{}", GRID.replace("NAME", "llama-3-8b")));
     }
-    let output = made(&world, &["reproduce", "table2"]);
-    assert_eq!(judged(&output), "tableA7 has no results: run `ghostlab reproduce tableA7 --profile tiny`: UNKNOWN");
+    let output = run_ok(&world, &["reproduce", "table2"]);
+    assert_eq!(
+        verdict_text(&output),
+        "tableA7 has no results: run `ghostlab reproduce tableA7 --profile tiny`: UNKNOWN"
+    );
     // The verdict on the claim is unknown, because measurements are missing.
     assert!(output.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{output}");
-    let both = judged(&made(&world, &["reproduce", "tableA7"]));
+    let both = verdict_text(&run_ok(&world, &["reproduce", "tableA7"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "the artifacts must be comparable");
-    let open = judged(&made(&world, &["reproduce", "tableA7", "--no-gate"]));
+    let open = verdict_text(&run_ok(&world, &["reproduce", "tableA7", "--no-gate"]));
     assert_eq!(open, "tableA7 was computed with --no-gate, the other without: UNKNOWN");
     let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
     world.write("test.jsonl", text.repeat(2));
-    let other = judged(&made(&world, &["reproduce", "tableA7"]));
+    let other = verdict_text(&run_ok(&world, &["reproduce", "tableA7"]));
     assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.text.bytes of llama-3-8b, ppl_test: UNKNOWN");
-    let both = judged(&made(&world, &["reproduce", "table2"]));
+    let both = verdict_text(&run_ok(&world, &["reproduce", "table2"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "after a rerun the artifacts must be comparable");
     world.write("experiments/profiles/tiny.yaml", SHARED.replace("limit: 5", "limit: 4"));
-    let other = judged(&made(&world, &["reproduce", "tableA7"]));
+    let other = verdict_text(&run_ok(&world, &["reproduce", "tableA7"]));
     assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.limit of llama-3-8b, ppl_test: UNKNOWN");
 }
 
-fn judged(output: &str) -> String {
+fn verdict_text(output: &str) -> String {
     let line = output.lines().find(|line| line.starts_with("tableA7-corpus")).unwrap();
     line.split_once("ours (tiny) ").unwrap().1.to_owned()
 }
@@ -142,5 +145,5 @@ fn run_with_task(world: &World, grid: &str, task: &str) -> String {
     let scored = "evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n";
     let grid = grid.replace(scored, &format!("tasks:\n  copa: {{path: copa.jsonl}}\nevaluate: {{tasks: [{task}]}}\n"));
     world.write("grid.yaml", grid);
-    both(&world.run(&["--set", "depth=1", "--set", "recovery=none", "--set", "name=limited"]))
+    combined_output(&world.run(&["--set", "depth=1", "--set", "recovery=none", "--set", "name=limited"]))
 }

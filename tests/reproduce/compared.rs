@@ -5,47 +5,47 @@ use super::*;
 #[test]
 fn two_runs_are_compared_by_setting_and_by_value() {
     let world = experiments("mine");
-    made(&world, &["reproduce", "mini", "--results", "one"]);
+    run_ok(&world, &["reproduce", "mini", "--results", "one"]);
     let shared = SHARED.replace("limit: 5", "limit: 4");
     world.write("experiments/profiles/tiny.yaml", shared);
-    made(&world, &["reproduce", "mini", "--results", "two"]);
-    let log = made(&world, &["compare", "one/mini/tiny", "two/mini/tiny"]);
+    run_ok(&world, &["reproduce", "mini", "--results", "two"]);
+    let log = run_ok(&world, &["compare", "one/mini/tiny", "two/mini/tiny"]);
     assert!(log.contains("corpora.test.limit"), "{log}");
     assert!(log.contains("values that differ: 3 of 11"), "{log}");
-    let same = made(&world, &["compare", "one/mini/tiny", "one/mini/tiny"]);
+    let same = run_ok(&world, &["compare", "one/mini/tiny", "one/mini/tiny"]);
     assert!(same.contains("settings: the same") && same.contains("are the same"), "{same}");
     let output = world.ghostlab(&["compare", "one/mini/tiny", "nowhere"]);
-    assert_eq!(output.status.code(), Some(3), "{}", both(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", combined_output(&output));
 }
 
 #[test]
 fn another_text_under_the_same_name_is_told_and_not_paired() {
     let world = experiments("mine");
-    made(&world, &["reproduce", "mini", "--results", "one"]);
+    run_ok(&world, &["reproduce", "mini", "--results", "one"]);
     let lines = fs::read_to_string(world.path("test.jsonl")).unwrap();
     world.write("test.jsonl", lines.replace("w1", "w2"));
-    made(&world, &["reproduce", "mini", "--results", "two"]);
+    run_ok(&world, &["reproduce", "mini", "--results", "two"]);
     // If a folder contains only one profile, it need not be named.
-    let log = made(&world, &["compare", "one/mini", "two/mini"]);
+    let log = run_ok(&world, &["compare", "one/mini", "two/mini"]);
     assert!(log.contains("settings: the same") && log.contains("corpora.test"), "{log}");
     assert!(log.contains("different items") && !log.contains("p ="), "{log}");
     let output = world.ghostlab(&["compare", "one/mini", "twi/mini/tiny"]);
-    assert_eq!(output.status.code(), Some(3), "{}", both(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", combined_output(&output));
     let output = world.ghostlab(&["compare", "one/mini/tiny", "one/mini/tony"]);
-    assert!(both(&output).contains("did you mean `one/mini/tiny`?"), "{}", both(&output));
+    assert!(combined_output(&output).contains("did you mean `one/mini/tiny`?"), "{}", combined_output(&output));
 }
 
 #[test]
 fn two_backbones_stand_side_by_side_where_they_are_mapped() {
     let world = experiments("mine");
-    made(&world, &["reproduce", "mini"]);
+    run_ok(&world, &["reproduce", "mini"]);
     let other = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("mine", "yours");
     world.write("experiments/mono.yaml", other);
     world.write("experiments/backbones/yours.yaml", "path: ../../backbone\n");
-    made(&world, &["reproduce", "mono"]);
+    run_ok(&world, &["reproduce", "mono"]);
     // The same backbone is recognized under two names.
     for map in [&[][..], &["--map", "mine=yours"]] {
-        let output = made(&world, &[&["compare", "results/mini", "results/mono"], map].concat());
+        let output = run_ok(&world, &[&["compare", "results/mini", "results/mono"], map].concat());
         assert!(output.contains("common values are the same") && !output.contains("only in"), "{output}");
     }
     fs::create_dir(world.path("other")).unwrap();
@@ -56,11 +56,11 @@ fn two_backbones_stand_side_by_side_where_they_are_mapped() {
     config["rms_norm_eps"] = 1e-3.into();
     world.write("other/config.json", config.to_string());
     world.write("experiments/backbones/yours.yaml", "path: ../../other\n");
-    made(&world, &["reproduce", "mono"]);
-    let log = made(&world, &["compare", "results/mini", "results/mono"]);
+    run_ok(&world, &["reproduce", "mono"]);
+    let log = run_ok(&world, &["compare", "results/mini", "results/mono"]);
     assert!(log.contains("the runs have no condition in common") && log.contains("--map mine=yours"), "{log}");
-    let log = made(&world, &["compare", "results/mini", "results/mono", "--map", "mine=yours"]);
+    let log = run_ok(&world, &["compare", "results/mini", "results/mono", "--map", "mine=yours"]);
     assert!(log.contains("values that differ") && !log.contains("only in"), "{log}");
     let output = world.ghostlab(&["compare", "results/mini", "results/mono", "--map", "mime=yours"]);
-    assert!(both(&output).contains("did you mean `mine`?"), "{}", both(&output));
+    assert!(combined_output(&output).contains("did you mean `mine`?"), "{}", combined_output(&output));
 }

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn settings_from_outside_make_an_artifact_of_their_own() {
     let world = experiments("mine");
-    made(&world, &["reproduce", "mini"]);
+    run_ok(&world, &["reproduce", "mini"]);
     let before = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
     let page = fs::read(world.path("reports/index.html")).unwrap();
     let output = world.ghostlab(&["reproduce", "mini", "--set", "depth=2", "--events"]);
@@ -25,22 +25,22 @@ fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
     let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
     let more = more.replace("perplexity: [", "perplexity: [{corpus: more, length: 64}, ");
     world.write("experiments/profiles/tiny.yaml", more);
-    made(&world, &["reproduce", "mini"]);
+    run_ok(&world, &["reproduce", "mini"]);
     let before = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
     // The table is complete, but the additional text scored by `run` is still missing.
     let output = world.ghostlab(&["run", "experiments/mini.yaml", "--stored"]);
-    assert_eq!(output.status.code(), Some(3), "{}", both(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", combined_output(&output));
     let [plain, named] = names_in_mini(&world).try_into().unwrap();
     assert!(plain == "tiny" && named.starts_with("tiny+run-"), "{plain} {named}");
     let rows = table(&world.path("results/mini").join(&named).join("results.csv"));
     let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
     assert!(rows[1..].iter().all(|row| row[column].parse::<f64>().is_ok()), "{rows:?}");
-    made(&world, &["run", "experiments/mini.yaml"]);
-    let output = made(&world, &["reproduce", "mini", "--dtype", "bf16", "--kernels", "portable"]);
+    run_ok(&world, &["run", "experiments/mini.yaml"]);
+    let output = run_ok(&world, &["reproduce", "mini", "--dtype", "bf16", "--kernels", "portable"]);
     assert!(output.contains("(cpu-bf16) are left out of the page and of the claims"), "{output}");
     assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
     assert_eq!(names_in_mini(&world).len(), 3, "{:?}", names_in_mini(&world));
-    let output = made(&world, &["report"]);
+    let output = run_ok(&world, &["report"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
     assert!(page.contains("A small table"));
     for (folder, reason) in [(named.as_str(), "overridden: run"), ("tiny+cpu-bf16-", "overridden: cpu-bf16")] {
@@ -67,25 +67,25 @@ fn run_and_reproduce_of_an_artifact_keep_separate_folders() {
         let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
         let more = more.replace("perplexity: [", "perplexity: [{corpus: more, length: 64}, ");
         world.write("experiments/profiles/tiny.yaml", more);
-        made(&world, &order[0]);
+        run_ok(&world, &order[0]);
         let [first] = folders_in_mini(&world).try_into().unwrap();
-        let before = kept(&world, &first);
-        made(&world, &order[1]);
+        let before = record_files(&world, &first);
+        run_ok(&world, &order[1]);
         assert_eq!(folders_in_mini(&world).len(), 2, "{order:?}: {:?}", folders_in_mini(&world));
-        assert_eq!(kept(&world, &first), before, "{order:?}");
+        assert_eq!(record_files(&world, &first), before, "{order:?}");
         // The stored results are complete for both commands and are shown unchanged.
         let both: Vec<_> =
-            folders_in_mini(&world).iter().map(|folder| (folder.clone(), kept(&world, folder))).collect();
-        let output = made(&world, &["run", "experiments/mini.yaml", "--stored"]);
+            folders_in_mini(&world).iter().map(|folder| (folder.clone(), record_files(&world, folder))).collect();
+        let output = run_ok(&world, &["run", "experiments/mini.yaml", "--stored"]);
         assert!(!output.contains("failed") && !output.contains("not computed"), "{output}");
-        let output = made(&world, &order[0]);
+        let output = run_ok(&world, &order[0]);
         assert!(output.contains("3 of 3 cells cached"), "{output}");
         for (folder, files) in both {
             let before = tables_of(&files);
             assert!(before.len() >= 3, "{:?}", files.keys());
-            assert_eq!(tables_of(&kept(&world, &folder)), before, "{order:?}: {folder}");
+            assert_eq!(tables_of(&record_files(&world, &folder)), before, "{order:?}: {folder}");
         }
-        made(&world, &["report"]);
+        run_ok(&world, &["report"]);
         let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
         assert!(page.contains("A small table"), "{order:?}");
     }
@@ -111,8 +111,8 @@ fn a_page_of_a_users_own_is_not_replaced() {
     world.write("reports/index.html", "mine");
     for command in [&["reproduce", "mini"][..], &["report", "--results", "experiments"]] {
         let output = world.ghostlab(command);
-        assert_eq!(output.status.code(), Some(2), "{}", both(&output));
-        assert!(both(&output).contains("reports/index.html"), "{}", both(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", combined_output(&output));
+        assert!(combined_output(&output).contains("reports/index.html"), "{}", combined_output(&output));
     }
     assert!(!world.path("results").exists(), "something was run");
     assert_eq!(fs::read_to_string(world.path("reports/index.html")).unwrap(), "mine");
@@ -132,7 +132,7 @@ fn an_artifact_with_tasks_leaves_every_choice_beside_its_table() {
     world.write("experiments/profiles/tiny.yaml", shared);
     let artifact = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("ppl_test", "copa");
     world.write("experiments/mini.yaml", artifact);
-    made(&world, &["reproduce", "mini"]);
+    run_ok(&world, &["reproduce", "mini"]);
     let folder = world.path("results/mini/tiny");
     assert!(folder.join("documents.parquet").is_file());
     assert_eq!(fs::read_dir(folder.join("lm_eval")).unwrap().count(), 3);
@@ -152,7 +152,7 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
         "experiments/mini.yaml",
         artifact.replace("\ncriterion: llm-streamline", "\ncriterion: shortened-llama"),
     );
-    let plan = made(&world, &["plan", "experiments/mini.yaml"]);
+    let plan = run_ok(&world, &["plan", "experiments/mini.yaml"]);
     assert!(plan.contains("3 cells") && plan.contains("`reproduce mini`"), "{plan}");
     assert!(!plan.contains("other@64"), "the plan contains a text that the table does not show: {plan}");
     assert!(plan.contains("select layers of mine by shortened-llama"), "{plan}");
@@ -161,14 +161,14 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
         "a reason is given although nothing comparable is stored: {plan}"
     );
     assert!(trials(&plan)[0] > 0 && trials(&plan)[1] == 0, "{plan}");
-    let output = made(&world, &["reproduce", "mini"]);
+    let output = run_ok(&world, &["reproduce", "mini"]);
     assert!(output.contains(&format!("({} trials)", trials(&plan)[2])), "{output}");
-    let plan = made(&world, &["plan", "experiments/mini.yaml"]);
+    let plan = run_ok(&world, &["plan", "experiments/mini.yaml"]);
     assert!(plan.contains("3 complete, 0 to run") && trials(&plan)[2] == 0, "{plan}");
     // A different depth only adds cells, whereas a different seed replaces existing ones.
-    let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "depth=1,2"]);
+    let plan = run_ok(&world, &["plan", "experiments/mini.yaml", "--set", "depth=1,2"]);
     assert!(plan.contains("2 to run") && !plan.contains("changed:"), "{plan}");
-    let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "calibration.seed=7"]);
+    let plan = run_ok(&world, &["plan", "experiments/mini.yaml", "--set", "calibration.seed=7"]);
     assert!(plan.contains("seed: 0 → 7"), "{plan}");
 }
 

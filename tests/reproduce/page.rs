@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn all_makes_lists_tables_figures_and_their_page() {
     let world = experiments("mine");
-    made(&world, &["reproduce", "all"]);
+    run_ok(&world, &["reproduce", "all"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
     for shown in ["A small table", "A small figure", "data:image/svg+xml", "explain"] {
         assert!(page.contains(shown), "{shown} is not on the page");
@@ -22,22 +22,22 @@ fn all_skips_artifacts_without_the_profile() {
     let table = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
     world.write("experiments/mini.yaml", format!("{table}  other: {{backbone: mine, depth: 1}}\n"));
     world.write("experiments/profiles/other.yaml", SHARED);
-    let output = made(&world, &["reproduce", "all", "--profile", "other"]);
+    let output = run_ok(&world, &["reproduce", "all", "--profile", "other"]);
     assert!(output.contains("skipped artifacts without profile `other`: figure1\n"), "{output}");
     assert!(!output.contains("failed artifacts") && !output.contains("unknown profile"), "{output}");
     assert!(world.path("results/mini/other/mini.md").exists() && world.path("results/methods/methods.md").exists());
     // An artifact that is named explicitly is not skipped silently, and neither is an unknown profile.
     for arguments in [["reproduce", "figure1", "--profile", "other"], ["reproduce", "all", "--profile", "none"]] {
         let output = world.ghostlab(&arguments);
-        assert_eq!(output.status.code(), Some(2), "{}", both(&output));
-        assert!(both(&output).contains("profile `"), "{}", both(&output));
+        assert_eq!(output.status.code(), Some(2), "{}", combined_output(&output));
+        assert!(combined_output(&output).contains("profile `"), "{}", combined_output(&output));
     }
 }
 
 #[test]
 fn page_notes_who_made_each_number_when_and_from_what() {
     let world = experiments("mine");
-    made(&world, &["reproduce", "mini"]);
+    run_ok(&world, &["reproduce", "mini"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
     let dense = cell_note(&page, "mine.dense");
     let note = cell_note(&page, "mine.streamline");
@@ -78,8 +78,8 @@ fn every_profile_that_has_results_is_on_the_page() {
     let artifact = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
     world.write("experiments/mini.yaml", format!("{artifact}  deeper: {{backbone: mine, depth: 2}}\n"));
     world.write("experiments/profiles/deeper.yaml", SHARED);
-    made(&world, &["reproduce", "mini"]);
-    made(&world, &["reproduce", "mini", "--profile", "deeper"]);
+    run_ok(&world, &["reproduce", "mini"]);
+    run_ok(&world, &["reproduce", "mini", "--profile", "deeper"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
     for profile in ["tiny", "deeper"] {
         assert!(page.contains(&format!("id=\"artifact-{profile}/mini\"")), "{profile}");

@@ -22,13 +22,13 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     let raced = "search: {budget: {layers: 1}, perplexity: {corpus: test, length: 64}}\n";
     world.write("experiments/whole.yaml", format!("{WHOLE}{axes}{scored}"));
     world.write("experiments/races.yaml", format!("{RACES}{axes}{raced}"));
-    let alone = made(&world, &["reproduce", "races"]);
+    let alone = run_ok(&world, &["reproduce", "races"]);
     assert!(alone.contains("whole is not computed here"), "{alone}");
     fs::remove_dir_all(world.path("results")).unwrap();
 
-    let output = made(&world, &["reproduce", "whole", "races", "--record"]);
+    let output = run_ok(&world, &["reproduce", "whole", "races", "--record"]);
     assert!(output.contains("races: recorded") && output.contains("1 of 4"), "{output}");
-    let recorded = kept(&world, "results");
+    let recorded = record_files(&world, "results");
     let csv = String::from_utf8(recorded["results/races/tiny/races.csv"].clone()).unwrap();
     // The best row of the other artifact is one of the two cells in the race. It is identified by its label.
     assert!(csv.lines().count() == 2 && csv.contains("LLM-Streamline"), "{csv}");
@@ -39,25 +39,25 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     assert!(csv.contains("won alone") || csv.contains("not separated") || csv.contains("out after round"), "{csv}");
     let page = String::from_utf8(fs::read(world.path("reports/index.html")).unwrap()).unwrap();
     assert!(page.contains("Races of the small table"), "the page does not show the races");
-    let again = made(&world, &["reproduce", "races"]);
+    let again = run_ok(&world, &["reproduce", "races"]);
     assert!(again.contains("races: identical to the recorded run in results/races/tiny"), "{again}");
-    made(&world, &["reproduce", "races", "--record"]);
-    assert_eq!(kept(&world, "results"), recorded, "recording again changed files");
+    run_ok(&world, &["reproduce", "races", "--record"]);
+    assert_eq!(record_files(&world, "results"), recorded, "recording again changed files");
     // A different order of items counts as a different run, so the recorded run is kept.
     let races = world.path("experiments/races.yaml");
     fs::write(&races, fs::read_to_string(&races).unwrap().replace("search: {", "search: {seed: 5, ")).unwrap();
-    let other = made(&world, &["reproduce", "races"]);
+    let other = run_ok(&world, &["reproduce", "races"]);
     assert!(other.contains("races: differs from the recorded run in results/races/tiny"), "{other}");
-    let now = kept(&world, "results");
+    let now = record_files(&world, "results");
     assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
     // `verify` does not recompute the numbers of races, so it succeeds.
-    made(&world, &["verify", "results", "--share", "100%"]);
+    run_ok(&world, &["verify", "results", "--share", "100%"]);
 }
 
 #[test]
 fn recorded_run_stays_and_different_runs_go_next_to_it() {
     let world = experiments("mine");
-    let log = made(&world, &["reproduce", "mini", "methods", "--record"]);
+    let log = run_ok(&world, &["reproduce", "mini", "methods", "--record"]);
     assert!(log.contains("mini: recorded"), "{log}");
     let recorded = results_and_reports(&world);
     let names: Vec<&str> = recorded.keys().map(String::as_str).collect();
@@ -78,24 +78,28 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
     check_different_run(&world);
     // Artifacts with overrides cannot be recorded.
     let output = world.ghostlab(&["reproduce", "mini", "--record", "--dtype", "bf16"]);
-    assert_eq!(output.status.code(), Some(2), "{}", both(&output));
-    assert!(both(&output).contains("only an artifact with its default settings can be recorded"), "{}", both(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", combined_output(&output));
+    assert!(
+        combined_output(&output).contains("only an artifact with its default settings can be recorded"),
+        "{}",
+        combined_output(&output)
+    );
 }
 
 /// Checks that a run is identical to the recorded one if it uses the store or is recorded again. Also checks a run that
 /// uses a new store and has to restore the large files.
 fn check_identical_runs(world: &World, recorded: std::collections::BTreeMap<String, Vec<u8>>) {
-    let again = made(world, &["reproduce", "mini", "methods"]);
+    let again = run_ok(world, &["reproduce", "mini", "methods"]);
     assert!(again.contains("mini: identical to the recorded run in results/mini/tiny"), "{again}");
     assert!(again.contains("report of all artifacts: reports/index.html"), "{again}");
     assert_eq!(results_and_reports(world), recorded, "reproducing again changed files");
-    made(world, &["reproduce", "mini", "methods", "--record"]);
+    run_ok(world, &["reproduce", "mini", "methods", "--record"]);
     assert_eq!(results_and_reports(world), recorded, "recording again changed files");
     fs::remove_file(world.path("results/mini/tiny/channels.parquet")).unwrap();
     for folder in ["lm_eval", "every_eval_ever"].map(|name| world.path("results/mini/tiny").join(name)) {
         fs::remove_dir_all(&folder).or_else(|error| if folder.exists() { Err(error) } else { Ok(()) }).unwrap();
     }
-    let elsewhere = made(world, &["reproduce", "mini", "--store", "other"]);
+    let elsewhere = run_ok(world, &["reproduce", "mini", "--store", "other"]);
     assert!(elsewhere.contains("mini: identical to the recorded run"), "{elsewhere}");
     assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "the missing files were not created");
     assert!(
@@ -112,7 +116,7 @@ fn check_different_run(world: &World) {
     *value = (value.as_f64().unwrap() * (1.0 + 1e-9)).into();
     fs::write(&path, numbers.to_string()).unwrap();
     let recorded = results_and_reports(world);
-    let log = made(world, &["reproduce", "mini"]);
+    let log = run_ok(world, &["reproduce", "mini"]);
     assert!(
         log.contains(
             "mini: differs from the recorded run in results/mini/tiny: 1 of 11 numbers, most by 1.00e-9 of its"
@@ -123,12 +127,12 @@ fn check_different_run(world: &World) {
     let now = results_and_reports(world);
     assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
     assert!(now.contains_key("results/mini/tiny+here/mini.csv"));
-    let compared = made(world, &["compare", "results/mini/tiny", "results/mini/tiny+here"]);
+    let compared = run_ok(world, &["compare", "results/mini/tiny", "results/mini/tiny+here"]);
     assert!(compared.contains("mini"), "{compared}");
 }
 
 fn results_and_reports(world: &World) -> std::collections::BTreeMap<String, Vec<u8>> {
-    ["results", "reports"].into_iter().flat_map(|folder| kept(world, folder)).collect()
+    ["results", "reports"].into_iter().flat_map(|folder| record_files(world, folder)).collect()
 }
 
 /// Drops the files in `every_eval_ever`. They contain the time of their creation, so their hashes would differ from the
@@ -143,7 +147,7 @@ fn without_every_eval_ever(
 #[test]
 fn run_with_recorded_numbers_stays_in_its_place() {
     let world = experiments("mine");
-    made(&world, &["reproduce", "mini", "--record"]);
+    run_ok(&world, &["reproduce", "mini", "--record"]);
     // Make it look as if the record came from a different processor: the last bits differ, but no displayed number
     // does.
     let record = world.path("results/mini/tiny/run.json");
@@ -160,7 +164,7 @@ fn run_with_recorded_numbers_stays_in_its_place() {
     fs::write(&list, text.replace(hash, &"0".repeat(64))).unwrap();
     fs::remove_dir_all(world.path("results/mini/tiny/every_eval_ever")).unwrap();
 
-    let output = made(&world, &["reproduce", "mini"]);
+    let output = run_ok(&world, &["reproduce", "mini"]);
     assert!(output.contains("mini: numbers identical to the recorded run in results/mini/tiny; "), "{output}");
     assert!(output.contains("channels.parquet: only its hash is in the record"), "{output}");
     assert!(output.contains("by at most 1.0e-12 of their value"), "{output}");
@@ -177,12 +181,12 @@ fn run_with_recorded_numbers_stays_in_its_place() {
 #[test]
 fn listing_shows_the_date_in_the_record() {
     let world = experiments("mine");
-    made(&world, &["reproduce", "mini"]);
+    run_ok(&world, &["reproduce", "mini"]);
     let record = world.path("results/mini/tiny/run.json");
     let mut run = common::json(&record);
     run["finished"] = "2001-02-03T04:05:06Z".into();
     fs::write(&record, run.to_string()).unwrap();
-    let listed = made(&world, &["reproduce"]);
+    let listed = run_ok(&world, &["reproduce"]);
     let line = listed.lines().find(|line| line.starts_with("mini")).unwrap();
     assert!(line.contains("2001-02-03T04:05:06Z"), "{listed}");
 }
@@ -229,14 +233,14 @@ fn git_keeps_what_a_record_keeps_and_nothing_else() {
 
 fn git(folder: &Path, arguments: &[&str]) -> String {
     let output = std::process::Command::new("git").args(arguments).current_dir(folder).output().unwrap();
-    assert!(output.status.success(), "{}", both(&output));
+    assert!(output.status.success(), "{}", combined_output(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
 fn overridden_table_is_verified_against_its_numbers() {
     let world = experiments("mine");
-    made(&world, &["reproduce", "mini", "--set", "depth=2"]);
+    run_ok(&world, &["reproduce", "mini", "--set", "depth=2"]);
     let mut folders = fs::read_dir(world.path("results/mini")).unwrap().map(|item| item.unwrap().path());
     let folder = folders.next().unwrap();
     assert!(!folder.join("page.json").exists());
@@ -255,7 +259,7 @@ fn overridden_table_is_verified_against_its_numbers() {
 #[test]
 fn altered_verdict_and_figure_value_are_detected() {
     let world = experiments("mine");
-    made(&world, &["reproduce", "figure1", "--record"]);
+    run_ok(&world, &["reproduce", "figure1", "--record"]);
     let folder = "results/figure1/tiny";
     let (code, claims, tables, log) = verified(&world, folder);
     assert_eq!(code, Some(0), "{log}");
@@ -286,9 +290,9 @@ fn altered_verdict_and_figure_value_are_detected() {
 fn verified(world: &World, folder: &str) -> (Option<i32>, serde_json::Value, serde_json::Value, String) {
     let output = world.ghostlab(&["verify", folder, "--share", "1%", "--json"]);
     let answer: serde_json::Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", both(&output)));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", combined_output(&output)));
     let checks = answer["answer"]["folders"][0]["checks"].as_array().unwrap().clone();
-    (output.status.code(), check_of_kind(&checks, "claims"), check_of_kind(&checks, "tables"), both(&output))
+    (output.status.code(), check_of_kind(&checks, "claims"), check_of_kind(&checks, "tables"), combined_output(&output))
 }
 
 fn check_of_kind(checks: &[serde_json::Value], kind: &str) -> serde_json::Value {

@@ -106,7 +106,7 @@ fn each_criterion_of_a_file_takes_the_depths_of_its_unit() {
         "depth: [1, {attention: 1}]\nrecovery: [none, ghosted, nbl]",
     );
     world.write("search.yaml", axes.replace("{layers: 1}", "{kv_cache: 0.8}"));
-    let answer = searched(&world, &[]);
+    let answer = run_search(&world, &[]);
     let found = &answer["searches"][0];
     let mut names: Vec<String> = methods_of(found);
     names.iter_mut().for_each(|name| *name = name.trim_start_matches("tiny.").to_owned());
@@ -127,7 +127,7 @@ fn each_criterion_of_a_file_takes_the_depths_of_its_unit() {
         "search.yaml",
         std::fs::read_to_string(world.path("search.yaml")).unwrap().replace("{kv_cache: 0.8}", "{layers: 1}"),
     );
-    let answer = searched(&world, &[]);
+    let answer = run_search(&world, &[]);
     assert!(methods_of(&answer["searches"][0]).iter().all(|name| name.starts_with("tiny.streamline-1")));
 }
 

@@ -19,17 +19,17 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         let world = World::large();
         let store = world.path("shared");
         let init = ["store", "init", "shared", "--shared", whom];
-        assert_eq!(done(under("077", world.command(&init))).0, Some(0));
+        assert_eq!(run_to_exit(under("077", world.command(&init))).0, Some(0));
         let small = ["--set", "criterion=llm-streamline", "--set", "depth=2", "--store", "shared"];
         // A killed run leaves journals, drafts and a record behind. A failing worker records its failure.
         let mut killed = under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()));
         killed.env("GHOSTLAB_FAULT", "kill@journal:2");
-        assert_eq!(done(killed).0, None);
+        assert_eq!(run_to_exit(killed).0, None);
         let mut failing =
             under("077", world.command(&[&["worker", "grid.yaml", "--idle-exit", "1"], &small[..]].concat()));
         failing.env("GHOSTLAB_FAULT", "panic@score:1");
         // Discard the output, because it contains the message of the injected panic.
-        ended(failing.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        wait_for_exit(failing.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let modes = |what: &str| {
             for (path, (mode, ..)) in tree(&store)
                 .into_iter()
@@ -44,13 +44,13 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
             assert!(there || ["index", "submissions"].contains(&made), "no file in {made} was checked");
         }
         modes("what a killed run and a failing worker left");
-        assert_eq!(done(under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()))).0, Some(0));
+        assert_eq!(run_to_exit(under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()))).0, Some(0));
         modes("what a run made");
     }
     // `store init --shared` changes the modes of an existing store and of everything in it. Without `--shared`, the
     // modes are kept.
     let world = World::new();
-    assert_eq!(done(under("077", world.command(&["run", "grid.yaml"]))).0, Some(0));
+    assert_eq!(run_to_exit(under("077", world.command(&["run", "grid.yaml"]))).0, Some(0));
     assert_eq!(fs::metadata(world.path("data/store/store.json")).unwrap().mode() & 0o777, 0o600);
     assert_eq!(ghostlab(&world, &["store", "init", "data/store", "--shared", "group"]).0, Some(0));
     assert_eq!(ghostlab(&world, &["store", "init", "data/store"]).0, Some(0));
@@ -76,7 +76,7 @@ fn two_users_of_a_group_work_on_one_store_under_a_closed_umask() {
     fs::create_dir(&folder).unwrap();
     std::os::unix::fs::chown(&folder, Some(64_001), Some(GROUP)).unwrap();
     let init = after(&one, &world, &["store", "init", "group", "--shared", "group"]);
-    assert_eq!(done(under("077", init)).0, Some(0));
+    assert_eq!(run_to_exit(under("077", init)).0, Some(0));
     let mut kills = 0;
     for (user, fault) in [(&one, "kill@journal:1"), (&two, "kill@commit:3"), (&one, "kill@score:2"), (&two, "")] {
         let results = world.path(&format!("results-{}", user[1]));
@@ -86,7 +86,7 @@ fn two_users_of_a_group_work_on_one_store_under_a_closed_umask() {
             [&["run", "grid.yaml", "--store", "group", "--results", results.to_str().unwrap()], &small[..]].concat();
         let mut command = under("077", after(user, &world, &arguments));
         command.env("GHOSTLAB_FAULT", fault);
-        let (code, log) = done(command);
+        let (code, log) = run_to_exit(command);
         // Each process resumes where the one before it was killed, and removes what that one left behind.
         assert!(code == Some(0) || (code.is_none() && !fault.is_empty()), "{fault}: {code:?} {log}");
         kills += usize::from(code.is_none());
@@ -124,17 +124,17 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     std::os::unix::fs::chown(&store, Some(64_001), Some(64_999)).unwrap();
     let run =
         |user: &[String], arguments: &[&str]| under("077", after(&[&hidden[..], user].concat(), &world, arguments));
-    assert_eq!(done(run(&one, &["store", "init", "group", "--shared", "group"])).0, Some(0));
+    assert_eq!(run_to_exit(run(&one, &["store", "init", "group", "--shared", "group"])).0, Some(0));
     let worker = ["worker", "grid.yaml", "--store", "group"];
     let mut halted = run(&one, &worker);
     halted.env("GHOSTLAB_FAULT", "stop@activations:1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let halted = halted.spawn().unwrap();
-    until("no worker", || {
+    wait_until("no worker", || {
         calibration_claim(&store).is_some()
             && fs::read_to_string(format!("/proc/{}/stat", halted.id())).is_ok_and(|stat| stat.contains(") T "))
     });
     let before = fs::read(calibration_claim(&store).unwrap()).unwrap();
-    let (code, log) = done(run(&two, &[&worker[..], &["--idle-exit", "2"]].concat()));
+    let (code, log) = run_to_exit(run(&two, &[&worker[..], &["--idle-exit", "2"]].concat()));
     assert!(code == Some(0) && log.contains("no unclaimed work left"), "{code:?} {log}");
     assert_eq!(
         calibration_claim(&store).map(|path| fs::read(path).unwrap()),
@@ -143,12 +143,12 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     );
     assert!(!store.join("attempts").exists(), "the death of a running worker was recorded");
     assert!(Command::new("kill").args(["-CONT", &halted.id().to_string()]).status().unwrap().success());
-    assert_eq!(ended(halted).status.code(), Some(0));
+    assert_eq!(wait_for_exit(halted).status.code(), Some(0));
     // A killed process is recognized as dead, because its pid no longer belongs to any process.
     let mut killed = run(&one, &["worker", "grid.yaml", "--store", "group", "--set", "calibration.seed=7"]);
     killed.env("GHOSTLAB_FAULT", "kill@activations:1");
-    assert_eq!(done(killed).0, None);
-    let (code, log) = done(run(
+    assert_eq!(run_to_exit(killed).0, None);
+    let (code, log) = run_to_exit(run(
         &two,
         &["worker", "grid.yaml", "--store", "group", "--set", "calibration.seed=7", "--idle-exit", "60"],
     ));
@@ -172,7 +172,9 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
             command.env("GHOSTLAB_FAULT", point).stdout(Stdio::null()).stderr(Stdio::piped());
             let child = command.spawn().unwrap();
             let stat = format!("/proc/{}/stat", child.id());
-            until("the worker does not stop", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
+            wait_until("the worker does not stop", || {
+                fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "))
+            });
             // Make the record look as if the worker were on another machine and had sent no heartbeat recently.
             let record = fs::read_dir(world.path("data/store/processes")).unwrap().next().unwrap().unwrap().path();
             let mut worker: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
@@ -188,7 +190,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
     std::thread::sleep(Duration::from_secs(31));
     for (world, child) in halted {
         assert!(Command::new("kill").args(["-CONT", &child.id().to_string()]).status().unwrap().success());
-        let output = ended(child);
+        let output = wait_for_exit(child);
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(0), "{log}");
         assert!(log.contains("suspended too long; other workers took over"), "{log}");

@@ -23,11 +23,11 @@ fn a_program_that_is_built_anew_ends_no_job_that_is_queued() {
 }
 
 /// Sets the modification times of all files and folders under a folder to `hours` hours ago.
-fn aged(folder: &Path, hours: u64) {
+fn set_age(folder: &Path, hours: u64) {
     let then = std::time::SystemTime::now() - Duration::from_secs(3600 * hours);
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.is_dir() {
-            aged(&entry, hours);
+            set_age(&entry, hours);
         }
         fs::File::open(&entry).unwrap().set_modified(then).unwrap();
     }
@@ -52,8 +52,8 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     let id = submission(&world).file_name().unwrap().to_string_lossy().into_owned();
     let record: Value = serde_json::from_slice(&fs::read(submission(&world).join("submission.json")).unwrap()).unwrap();
     let queued = format!("42|a|PENDING|Dependency|ghostlab:{}:{id}\n", record["plan"].as_str().unwrap());
-    aged(&programs, 48);
-    aged(&submission(&world), 48);
+    set_age(&programs, 48);
+    set_age(&submission(&world), 48);
     fs::write(slurm.0.join("squeue.out"), queued).unwrap();
     assert_eq!(collect_garbage(&slurm, &world, &["--kind", "scores"]), 0, "programs have no kind");
     assert_eq!(collect_garbage(&slurm, &world, &["--older", "3"]), 0);
@@ -77,8 +77,8 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     // A job that ended recently may be requeued, so its program is kept.
     fs::write(submission(&world).join("logs/41_0.log"), "done").unwrap();
     assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));
-    aged(&programs, 48);
-    aged(&submission(&world), 48);
+    set_age(&programs, 48);
+    set_age(&submission(&world), 48);
     assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (1.into(), 1));
     // A deleted program is copied again when a submission needs it.
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--again"]);

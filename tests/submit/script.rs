@@ -47,7 +47,7 @@ fn submission_is_one_readable_script_without_secrets() {
     }
     assert!(!script.contains("hf_very_secret") && !script.contains("HF_TOKEN"), "{script}");
     assert!(script.contains("#SBATCH --mem=") && !script.contains("--gres"), "{script}");
-    assert_eq!(slurm.told("sbatch"), "", "the dry run submitted jobs");
+    assert_eq!(slurm.logged_calls("sbatch"), "", "the dry run submitted jobs");
     assert_eq!(fs::read_dir(world.path("data/store")).unwrap().count(), 0, "the dry run wrote files");
     assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
     let short = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--dry-run", "--", "--time=2"]);
@@ -134,10 +134,10 @@ fn odd_paths_reach_slurm_intact_and_line_breaks_are_refused() {
     }
     assert!(alone.tables() == world.tables() && !world.path("x").exists());
     for (odd, word) in [("a\nb", "a UTF-8 path on one line"), ("a\\b", "without `\\`")] {
-        let submitted = slurm.told("sbatch");
+        let submitted = slurm.logged_calls("sbatch");
         let output = run(&world.path(odd));
         assert!(output.status.code() == Some(2) && stderr(&output).contains(word), "{}", stderr(&output));
-        assert_eq!(slurm.told("sbatch"), submitted, "something was submitted");
+        assert_eq!(slurm.logged_calls("sbatch"), submitted, "something was submitted");
     }
 }
 
@@ -154,5 +154,5 @@ fn options_that_override_ours_are_refused_by_line() {
     }
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--", "--no-requeue"]);
     assert!(output.status.code() == Some(2) && stderr(&output).contains("`--no-requeue`"), "{}", stderr(&output));
-    assert_eq!(slurm.told("sbatch"), "");
+    assert_eq!(slurm.logged_calls("sbatch"), "");
 }

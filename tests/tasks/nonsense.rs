@@ -66,15 +66,15 @@ impl Nonsense {
 }
 
 /// Creates a task with a single row. Error messages give its position as `nonsense:1`.
-fn of_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_definitions::Task> {
+fn task_with_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_definitions::Task> {
     let row =
         Row { place: "nonsense:1".to_owned(), value: serde_json::from_value(Value::Object(fields.clone())).unwrap() };
-    ghostlab_definitions::Task::of_rows(builtin::definition(known)?.clone(), vec![row], None)
+    ghostlab_definitions::Task::from_rows(builtin::definition(known)?.clone(), vec![row], None)
 }
 
 /// Checks that a row yields requests or an error that names `nonsense:1`. Returns whether it yields requests.
 fn ask(known: &'static Task, fields: &Map<String, Value>) -> bool {
-    let asked = of_row(known, fields).and_then(|task| Asked::new(task, &Bytes, Bos::Tokenizer, 64));
+    let asked = task_with_row(known, fields).and_then(|task| Asked::new(task, &Bytes, Bos::Tokenizer, 64));
     match asked {
         Ok(asked) => {
             assert_eq!(asked.requests.len(), asked.task.solution(0).unwrap().0.len());
@@ -210,10 +210,13 @@ fn any_text_passes_through_unchanged() {
         let fields = json!({"article": four[0], "problems": format!("[{problem}, {problem}]")});
         if four[1..].iter().any(String::is_empty) {
             // lm-evaluation-harness rejects an empty choice only in the first document.
-            assert!(of_row(race, fields.as_object().unwrap()).unwrap_err().to_string().contains("a choice is empty"));
+            assert!(
+                task_with_row(race, fields.as_object().unwrap()).unwrap_err().to_string().contains("a choice is empty")
+            );
             continue;
         }
-        let task = of_row(race, fields.as_object().unwrap()).unwrap_or_else(|error| panic!("{problem}: {error}"));
+        let task =
+            task_with_row(race, fields.as_object().unwrap()).unwrap_or_else(|error| panic!("{problem}: {error}"));
         let asked = Asked::new(task, &Bytes, Bos::Tokenizer, 1000).unwrap();
         if !four[0].ends_with("  _  .") {
             let wanted = format!("Article: {0}\n\nQuestion: {0}\nAnswer: d\n{0}", four[0]);
@@ -234,7 +237,7 @@ fn requests_fit_the_length_whatever_the_text() {
         let fields = json!({"question": nonsense.text(30), "passage": nonsense.text(60), "label": 0});
         let length = 1 + nonsense.number(40) as usize;
         let asked = |length: usize| {
-            let task = of_row(task, fields.as_object().unwrap()).unwrap();
+            let task = task_with_row(task, fields.as_object().unwrap()).unwrap();
             Asked::new(task, &encoder, Bos::Tokenizer, length).unwrap().tokens.concat()
         };
         for (tokens, uncut) in asked(length).iter().zip(asked(1 << 20)) {

@@ -142,12 +142,12 @@ impl Error {
     #[must_use]
     pub fn none_of<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         let known: Vec<&str> = known.into_iter().collect();
-        self.expected(format!("one of {}", known.join(", "))).found(format!("`{name}`")).near(name, known)
+        self.expected(format!("one of {}", known.join(", "))).found(format!("`{name}`")).suggest(name, known)
     }
 
     /// Sets a hint that suggests the most similar of the known names. Keeps the current hint if no name is similar.
     #[must_use]
-    pub fn near<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn suggest<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         match nearest(name, known) {
             Some(near) => self.hint(format!("did you mean `{near}`?")),
             None => self,
@@ -170,7 +170,7 @@ impl Error {
 
     /// Changes the kind, for example to treat damage in a user's file as bad input.
     #[must_use]
-    pub fn of_kind(mut self, kind: ErrorKind) -> Self {
+    pub fn with_kind(mut self, kind: ErrorKind) -> Self {
         self.0.kind = kind;
         self
     }
@@ -225,7 +225,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Returns whether a character is a terminal control character or changes the text direction.
-pub fn hidden(c: char) -> bool {
+pub fn is_hidden(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t')
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
@@ -233,10 +233,12 @@ pub fn hidden(c: char) -> bool {
 /// Escapes control characters and text direction marks, so that untrusted strings cannot move the cursor or hide other
 /// text. Keeps line breaks.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(hidden) {
+    if !text.contains(is_hidden) {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(text.chars().map(|c| if hidden(c) { c.escape_unicode().to_string() } else { c.to_string() }).collect())
+    Cow::Owned(
+        text.chars().map(|c| if is_hidden(c) { c.escape_unicode().to_string() } else { c.to_string() }).collect(),
+    )
 }
 
 impl From<candle_core::Error> for Error {

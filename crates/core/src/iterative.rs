@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::calibrate::{
-    ActivationShape, Activations, HookPoint, InMemory, PassRequest, Piece, Similarities, places, run_program,
+    ActivationShape, Activations, HookPoint, InMemory, PassRequest, Similarities, WindowSubset, computed_sites,
+    run_program,
 };
 use crate::corpus::Windows;
 use crate::criterion::{CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, Trial, TrialMetric};
@@ -227,8 +228,9 @@ impl<'a> ShrinkingModel<'a> {
     /// Returns the pass request for a criterion. Keeps only pairs whose two streams still exist in the model, and sites
     /// directly before or after a candidate that is not excluded.
     fn request(&self, rule: &dyn Criterion, cut: &PruneSpec<'_>, excluded: &Cut) -> Result<PassRequest> {
-        let places: BTreeSet<HookPoint> = places(&self.program()?).into_iter().map(|(_, site)| site).collect();
-        let pairs = rule.pairs(cut).into_iter().filter(|pair| pair.ends().iter().all(|site| places.contains(site)));
+        let computed: BTreeSet<HookPoint> =
+            computed_sites(&self.program()?).into_iter().map(|(_, site)| site).collect();
+        let pairs = rule.pairs(cut).into_iter().filter(|pair| pair.ends().iter().all(|site| computed.contains(site)));
         let candidates = cut.unit.candidates(cut.layers).into_iter();
         let ends: BTreeSet<usize> = candidates
             .filter(|&(layer, kind)| !excluded.contains(layer, kind))
@@ -237,7 +239,8 @@ impl<'a> ShrinkingModel<'a> {
                 [input, input + 1]
             })
             .collect();
-        let sites = rule.sites(cut).into_iter().filter(|site| places.contains(site) && ends.contains(&site.position()));
+        let sites =
+            rule.sites(cut).into_iter().filter(|site| computed.contains(site) && ends.contains(&site.position()));
         Ok(PassRequest { pairs: pairs.collect(), sites: sites.collect() })
     }
 
@@ -255,7 +258,7 @@ impl<'a> ShrinkingModel<'a> {
         let mut program = self.program()?;
         program.0.pop(); // the head
         let windows: Vec<&[u32]> = self.windows.iter().collect();
-        let mut pieces = [Piece { windows, first_sequence: 0, spool: &mut kept }];
+        let mut pieces = [WindowSubset { windows, first_sequence: 0, spool: &mut kept }];
         let found = run_program(self.engine, &program, &mut pieces, self.batch_tokens, request, progress)?;
         Ok((found.into_iter().next().unwrap_or_default(), kept.finish(self.shape())?))
     }
@@ -274,9 +277,10 @@ impl<'a> ShrinkingModel<'a> {
 
     fn solve(&self, span: Span, progress: &mut Progress<'_>) -> Result<SolvedSpan> {
         let host = layer_before(&self.removed, span.start);
-        let places: BTreeSet<HookPoint> = places(&self.program()?).into_iter().map(|(_, site)| site).collect();
-        let sites = self.recovery.sites(span).into_iter().filter_map(|site| moved(site, span, host));
-        let sites = sites.filter(|site| places.contains(site)).collect();
+        let computed: BTreeSet<HookPoint> =
+            computed_sites(&self.program()?).into_iter().map(|(_, site)| site).collect();
+        let sites = self.recovery.sites(span).into_iter().filter_map(|site| remap_site(site, span, host));
+        let sites = sites.filter(|site| computed.contains(site)).collect();
         let (_, activations) = self.measure(&PassRequest { sites, ..PassRequest::default() }, progress)?;
         let before = host.map(|layer| self.remaining(layer)).transpose()?;
         let boundary = Boundary {
@@ -321,7 +325,7 @@ fn removal(unit: DepthUnit, candidate: usize) -> Cut {
 
 /// Maps a site in the layer before a span to the nearest remaining layer before the span. Returns `None` if no layer
 /// remains there.
-fn moved(site: HookPoint, span: Span, host: Option<usize>) -> Option<HookPoint> {
+fn remap_site(site: HookPoint, span: Span, host: Option<usize>) -> Option<HookPoint> {
     match site {
         HookPoint::Stream(layer) if layer + 1 == span.start => host.map(HookPoint::Stream),
         HookPoint::Middle(layer) if layer + 1 == span.start => host.map(HookPoint::Middle),

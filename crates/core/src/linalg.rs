@@ -17,21 +17,21 @@ pub use ghostlab_kernels::linalg::*;
 
 use crate::error::Error;
 
-impl From<Unsolved> for Error {
-    fn from(unsolved: Unsolved) -> Self {
+impl From<SolveError> for Error {
+    fn from(unsolved: SolveError) -> Self {
         match unsolved {
-            Unsolved::NotFinite(matrix) => Self::job("values are not finite")
+            SolveError::NotFinite(matrix) => Self::job("values are not finite")
                 .at(matrix)
                 .expected("finite activations")
                 .found("an infinite value or NaN"),
-            Unsolved::Singular { rows, channels, ridge } => Self::job("the normal equations are singular")
+            SolveError::Singular { rows, channels, ridge } => Self::job("the normal equations are singular")
                 .expected(format!("XᵀX + {ridge:e}·I positive definite"))
                 .found(show_size(rows, channels))
                 .hint("calibrate on more tokens than the backbone has channels"),
-            Unsolved::NoEigenvalues { rows, channels } => {
+            SolveError::NoEigenvalues { rows, channels } => {
                 Self::job("cannot compute the eigenvalues of the normal equations").found(show_size(rows, channels))
             }
-            Unsolved::NoSingularValues { rows, channels } => {
+            SolveError::NoSingularValues { rows, channels } => {
                 Self::job("cannot compute the singular values of the activations").found(show_size(rows, channels))
             }
         }

@@ -30,7 +30,7 @@ pub struct Gigabytes(u64);
 impl Gigabytes {
     const MAX: f64 = 1e6;
 
-    pub const fn of_bytes(bytes: u64) -> Self {
+    pub const fn from_bytes(bytes: u64) -> Self {
         Self(bytes)
     }
 
@@ -115,7 +115,7 @@ pub(crate) fn number(text: &str) -> Result<f64, String> {
 }
 
 /// Formats a count with its noun: `1 cell`, `2 cells`. The plural adds an `s`.
-pub fn counted(count: usize, noun: &str) -> String {
+pub fn pluralize(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
@@ -133,7 +133,7 @@ mod tests {
         {
             assert_eq!(text.parse::<Gigabytes>().unwrap().bytes(), bytes);
         }
-        assert_eq!(Gigabytes::of_bytes(1_500_000_000).to_string(), "1.5");
+        assert_eq!(Gigabytes::from_bytes(1_500_000_000).to_string(), "1.5");
         for text in NONE.into_iter().chain(["0", "1e-12", "1000001"]) {
             assert!(text.parse::<Gigabytes>().is_err(), "{text}");
         }
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn one_is_singular() {
-        let texts = [0, 1, 2].map(|count| counted(count, "backbone"));
+        let texts = [0, 1, 2].map(|count| pluralize(count, "backbone"));
         assert_eq!(texts, ["0 backbones", "1 backbone", "2 backbones"]);
     }
 }

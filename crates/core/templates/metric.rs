@@ -1,7 +1,7 @@
 //! `my_metric_c4`: geometric mean of the probabilities of the predicted tokens. (This is a template: replace the
 //! computation with your own.)
 
-use super::entry::{Direction, MetricEntry, OF_TEXT, Of, PairedTest, Shown, TextSample};
+use super::entry::{Direction, MetricEntry, MetricSource, PairedTest, Shown, TEXT_DEFAULTS, TextSample};
 use crate::tasks::Measure;
 
 pub(super) static ENTRY: MetricEntry = MetricEntry {
@@ -14,8 +14,8 @@ pub(super) static ENTRY: MetricEntry = MetricEntry {
     decimals: 4,
     test: Some(PairedTest::Bootstrap),
     shown: Shown::IfNamed,
-    of: Of::Text(estimate),
-    ..OF_TEXT
+    source: MetricSource::Text(estimate),
+    ..TEXT_DEFAULTS
 };
 
 /// Estimates `exp(−mean loss)`. The standard error is propagated through `exp`, as for the perplexity.
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn it_is_one_over_the_perplexity_and_so_is_its_relative_error() {
         let losses = Losses { windows: vec![1.0, 1.5] };
-        let Of::Text(estimate) = ENTRY.of else { panic!("not a text metric") };
+        let MetricSource::Text(estimate) = ENTRY.source else { panic!("not a text metric") };
         let found = estimate(&TextSample { losses: &losses, length: 11, bytes: None, damages: None }).unwrap();
         assert!((found.value * losses.perplexity() - 1.0).abs() < 1e-12);
         let relative = losses.standard_error().unwrap() / losses.perplexity();

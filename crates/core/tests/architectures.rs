@@ -37,7 +37,7 @@ const NEW: usize = 12;
 fn made() -> Option<TempDir> {
     let python = common::python::python("transformers")?;
     let out = tempfile::tempdir().unwrap();
-    common::python::printed(&mut common::python::script(&python, "arch_models.py", [out.path()]));
+    common::python::run(&mut common::python::script(&python, "arch_models.py", [out.path()]));
     Some(out)
 }
 
@@ -212,7 +212,7 @@ fn compare_with_candles_own(folder: &Path) -> std::result::Result<&'static str, 
 fn every_architecture_and_rope_type_equals_transformers() {
     let Some(out) = made() else { return };
     let mut seen = BTreeSet::new();
-    let mut of_candle = BTreeSet::new();
+    let mut candle_classes = BTreeSet::new();
     let mut models = 0;
     let mut tokens = 0;
     for folder in folders(&out).iter().filter(|folder_path| !folder_path.ends_with("gemma2-bf16")) {
@@ -221,7 +221,7 @@ fn every_architecture_and_rope_type_equals_transformers() {
         compare_float_types(folder);
         tokens += compare_greedy(folder);
         match compare_with_candles_own(folder) {
-            Ok(class) => _ = of_candle.insert(class),
+            Ok(class) => _ = candle_classes.insert(class),
             Err(reason) => println!("{}: {reason}", folder.display()),
         }
         models += 1;
@@ -232,7 +232,7 @@ fn every_architecture_and_rope_type_equals_transformers() {
     assert!(tokens * 10 >= 9 * PROMPTS * NEW * models, "{tokens} tokens of {models} models");
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();
     assert_eq!(seen, known, "an architecture has no model");
-    let without: Vec<_> = known.difference(&of_candle).collect();
+    let without: Vec<_> = known.difference(&candle_classes).collect();
     assert_eq!(without, [&"gemma3_text"], "candle-transformers lacks a model of another architecture");
     scaled_embedding(&out.path().join("gemma2-bf16"));
 }

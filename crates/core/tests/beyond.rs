@@ -13,7 +13,7 @@ use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::checkpoint::Layout;
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
 use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection};
-use ghostlab_core::evaluate::damage::{Damage, Damages, Stretch, measure_damage};
+use ghostlab_core::evaluate::damage::{Damage, Damages, WindowPart, measure_damage};
 use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, deployed};
 use ghostlab_core::recovery::{Recovery, Solution, Span};
 use serde_json::{Value, json};
@@ -125,8 +125,8 @@ impl OracleWorld {
             let what = format!("{} on {}: {name}", self.name, engine.id());
             let perplexity = expected["ppl"].as_f64().unwrap();
             assert_close(&what, ours.losses.perplexity(), perplexity, PERPLEXITY_TOLERANCE);
-            compare_damages(&what, ours, Stretch::All, expected);
-            compare_damages(&what, ours, Stretch::SecondHalf, &expected["second_half"]);
+            compare_damages(&what, ours, WindowPart::All, expected);
+            compare_damages(&what, ours, WindowPart::SecondHalf, &expected["second_half"]);
         }
         self.compare_dense_with_itself(engine, &programs[0], &damages);
     }
@@ -134,11 +134,11 @@ impl OracleWorld {
     /// Checks that the dense model has no damage relative to itself, and that a comparison leaves its losses
     /// bit-identical.
     fn compare_dense_with_itself(&self, engine: &dyn Engine, dense: &Program, damages: &[Damages]) {
-        for stretch in [Stretch::All, Stretch::SecondHalf] {
+        for part in [WindowPart::All, WindowPart::SecondHalf] {
             for (damage, expected) in
                 MEASURES.map(|(damage, _)| damage).into_iter().zip([0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0])
             {
-                assert_eq!(damages[0].measure(damage, stretch).unwrap().value, expected, "{}: {damage:?}", self.name);
+                assert_eq!(damages[0].measure(damage, part).unwrap().value, expected, "{}: {damage:?}", self.name);
             }
         }
         let losses = losses(engine, std::slice::from_ref(dense), &self.evaluation);
@@ -227,11 +227,11 @@ const MEASURES: [(Damage, &str); 7] = [
 ];
 
 /// Compares the damage metrics that the reference data contains for a variant.
-pub(crate) fn compare_damages(what: &str, ours: &Damages, stretch: Stretch, expected: &Value) {
+pub(crate) fn compare_damages(what: &str, ours: &Damages, part: WindowPart, expected: &Value) {
     for (damage, key) in MEASURES {
         let Some(expected) = expected[key].as_f64() else { continue };
-        let what = format!("{what}: {key}, {stretch:?}");
-        assert_close(&what, ours.measure(damage, stretch).unwrap().value, expected, DAMAGE_TOLERANCE);
+        let what = format!("{what}: {key}, {part:?}");
+        assert_close(&what, ours.measure(damage, part).unwrap().value, expected, DAMAGE_TOLERANCE);
     }
 }
 

@@ -9,7 +9,7 @@ use ghostlab_core::criterion::DepthUnit;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::evaluate::EvalSet;
 use ghostlab_core::evaluate::generation::GenerationEval;
-use ghostlab_core::generate::{Detokenizer, End, Generation, Prompt, Sampling, Settings, Watch, generate};
+use ghostlab_core::generate::{Detokenizer, End, Generation, GenerationObserver, Prompt, Sampling, Settings, generate};
 use ghostlab_core::model::{
     Batch, CandleEngine, Config, Cut, Decoder, DeviceName, Engine, FloatType, Observer, Operator, Placement, Program,
     Repairs, ResidualStream, RmsNorm, Run, Sublayer, Trie,
@@ -263,14 +263,14 @@ fn continuation_ends_at_stop_string_end_token_or_length() {
 }
 
 /// Watcher that records which prompts have finished, and interrupts generation after a given number of rounds.
-struct Noting {
+struct RecordingWatcher {
     done: Vec<usize>,
     rounds: usize,
 }
 
-impl Watch for Noting {
-    fn finished(&mut self, prompt: usize, of_programs: &[Generation]) -> Result<()> {
-        assert_eq!(of_programs.len(), 7);
+impl GenerationObserver for RecordingWatcher {
+    fn finished(&mut self, prompt: usize, generations: &[Generation]) -> Result<()> {
+        assert_eq!(generations.len(), 7);
         self.done.push(prompt);
         Ok(())
     }
@@ -286,11 +286,11 @@ fn each_prompt_is_told_once_and_a_stop_ends_at_the_next_token() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let settings = Settings { batch: 5, ..settings() };
-    let mut all = Noting { done: Vec::new(), rounds: usize::MAX };
+    let mut all = RecordingWatcher { done: Vec::new(), rounds: usize::MAX };
     generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut all).unwrap();
     all.done.sort_unstable();
     assert_eq!(all.done, (0..64).collect::<Vec<_>>());
-    let mut stopped = Noting { done: Vec::new(), rounds: 20 };
+    let mut stopped = RecordingWatcher { done: Vec::new(), rounds: 20 };
     let error =
         generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut stopped).err().unwrap();
     assert_eq!(error.exit_code(), 130);

@@ -10,7 +10,7 @@ use crate::common::{assert_close, compare_matrix, engines_of_all_types, flat, te
 use crate::sublayers::{PERPLEXITY, TINY, World};
 use ghostlab_core::calibrate::{self, HookPoint};
 use ghostlab_core::checkpoint::Layout;
-use ghostlab_core::evaluate::damage::{Stretch, measure_damage};
+use ghostlab_core::evaluate::damage::{WindowPart, measure_damage};
 use ghostlab_core::model::{CPU, Cut, Engine, FloatType, Program, Tolerance, deployed};
 use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Span, merged_layers, place_repairs};
 use serde_json::{Value, json};
@@ -75,7 +75,7 @@ impl<'a> Variant<'a> {
             Layout::plan(engine.config(), &world.folder, &deployed(program, engine.config()), Some(FloatType::F32))
                 .unwrap();
         assert_eq!(self.expected["parameters"], layout.parameters(), "{what}");
-        assert!(!layout.needs_code(), "{what}");
+        assert!(!layout.needs_modeling_file(), "{what}");
         let folder = tempfile::tempdir().unwrap();
         layout.write(folder.path(), u64::MAX, &mut |_| Ok(())).unwrap();
         let exported = tensors(&folder.path().join("model.safetensors"));
@@ -113,8 +113,8 @@ fn compare(world: &World) {
         for ((variant, program), ours) in variants.iter().zip(&programs[1..]).zip(&damages[1..]) {
             let what = format!("{} on {}: {}", world.name, engine.id(), variant.name);
             assert_close(&what, ours.losses.perplexity(), variant.expected["ppl"].as_f64().unwrap(), PERPLEXITY);
-            compare_damages(&what, ours, Stretch::All, variant.expected);
-            compare_damages(&what, ours, Stretch::SecondHalf, &variant.expected["second_half"]);
+            compare_damages(&what, ours, WindowPart::All, variant.expected);
+            compare_damages(&what, ours, WindowPart::SecondHalf, &variant.expected["second_half"]);
             let config = engine.config();
             assert_eq!(variant.expected["parameters"], config.parameters(program), "{what}");
             let attentions = config.cache_bytes(program) / config.cache_bytes(&Program::dense(1));

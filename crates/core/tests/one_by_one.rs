@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use candle_core::Tensor;
-use ghostlab_core::calibrate::{self, ActivationShape, HookPoint, InMemory, PassRequest, Piece};
+use ghostlab_core::calibrate::{self, ActivationShape, HookPoint, InMemory, PassRequest, WindowSubset};
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, read_rows};
 use ghostlab_core::criterion::{
     self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, Trial, TrialMetric,
@@ -119,7 +119,7 @@ impl World {
 fn plain_selection(engine: &dyn Engine, windows: &Windows, case: &Case, program: &Program, removed: Cut) -> Selection {
     let rule = case.rule(false);
     let spec = case.spec(engine.config().layers, 1);
-    let there: BTreeSet<HookPoint> = calibrate::places(program).into_iter().map(|(_, site)| site).collect();
+    let there: BTreeSet<HookPoint> = calibrate::computed_sites(program).into_iter().map(|(_, site)| site).collect();
     let pairs = rule.pairs(&spec).into_iter().filter(|pair| pair.ends().iter().all(|site| there.contains(site)));
     let sites = rule.sites(&spec).into_iter().filter(|site| there.contains(site));
     let request = PassRequest { pairs: pairs.collect(), sites: sites.collect() };
@@ -129,7 +129,7 @@ fn plain_selection(engine: &dyn Engine, windows: &Windows, case: &Case, program:
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: sequences.len(), length: windows.length };
     let mut kept = InMemory::new(request.sites.iter().copied());
-    let mut pieces = [Piece { windows: sequences, first_sequence: 0, spool: &mut kept }];
+    let mut pieces = [WindowSubset { windows: sequences, first_sequence: 0, spool: &mut kept }];
     let similarities =
         calibrate::run_program(engine, &trunk, &mut pieces, BATCH, &request, |_| Ok(())).unwrap().remove(0);
     let activations = kept.finish(shape).unwrap();

@@ -115,8 +115,8 @@ fn criteria_select_what_the_official_code_does() {
         let pruned: Vec<usize> = numbers(&expected["pruned"]).into_iter().map(|layer| layer as usize).collect();
         let selection = select(witness, "shortgpt", &json!({}), pruned.len());
         assert_eq!(selection.removed, pruned);
-        let of_pruned = selection.scores.iter().filter(|(layer, _)| pruned.contains(layer));
-        let mean = of_pruned.map(|(_, influence)| 1.0 - influence).sum::<f64>() / pruned.len() as f64;
+        let pruned_scores = selection.scores.iter().filter(|(layer, _)| pruned.contains(layer));
+        let mean = pruned_scores.map(|(_, influence)| 1.0 - influence).sum::<f64>() / pruned.len() as f64;
         assert!((mean - expected["avg_similarity"].as_f64().unwrap()).abs() <= 1e-5, "{mean}");
     }
 }

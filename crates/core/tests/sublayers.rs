@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::common::stories::perplexities;
 use crate::common::{assert_close, checkout, engines, json, numbers, shared};
-use ghostlab_core::calibrate::{self, InMemory, Pair, PassRequest, Piece, Similarities};
+use ghostlab_core::calibrate::{self, InMemory, Pair, PassRequest, Similarities, WindowSubset};
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, Trial, TrialMetric};
 use ghostlab_core::evaluate::output_cosines;
@@ -119,7 +119,7 @@ impl World {
         let request = PassRequest { pairs, ..PassRequest::default() };
         let windows: Vec<&[u32]> = self.calibration.iter().collect();
         let mut kept = InMemory::default();
-        let mut pieces = [Piece { windows, first_sequence: 0, spool: &mut kept }];
+        let mut pieces = [WindowSubset { windows, first_sequence: 0, spool: &mut kept }];
         calibrate::run(engine, &mut pieces, 1024, &request, |_| Ok(())).unwrap().remove(0)
     }
 

@@ -46,7 +46,7 @@ fn greedy_tokens_are_those_of_transformers_at_every_batch() {
     folders.extend(shared("real/backbone"));
     let out = tempfile::tempdir().unwrap();
     let arguments = [out.path()].into_iter().chain(folders.iter().map(PathBuf::as_path));
-    common::python::printed(&mut common::python::script(&python, "golden_generation.py", arguments));
+    common::python::run(&mut common::python::script(&python, "golden_generation.py", arguments));
     for (index, folder) in folders.iter().enumerate() {
         let text = std::fs::read(out.path().join(format!("{index}.json"))).unwrap();
         let golden: Vec<Golden> = serde_json::from_slice(&text).unwrap();

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         eprintln!("walk FOLDER: the folder `lm_eval/tasks` of a checkout");
         return ExitCode::from(2);
     };
-    let library = match Library::of_folders(&[Path::new(&folder)]) {
+    let library = match Library::from_folders(&[Path::new(&folder)]) {
         Ok(library) => library,
         Err(error) => {
             eprintln!("{error}");
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let selected = names.iter().filter(|name| library.select(&[name]).is_ok()).count();
     stats.print();
     println!("fully supported groups {selected}");
-    for file in library.unread() {
+    for file in library.skipped() {
         println!("skipped: {file}");
     }
     for (reason, (count, example)) in &stats.reasons {

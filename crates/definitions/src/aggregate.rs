@@ -165,12 +165,12 @@ impl Aggregation {
 
     /// Converts a mean loss in nats to bits per byte if the aggregation is [`Self::BitsPerByte`], and to a perplexity
     /// otherwise.
-    pub fn of_loss(self, nats: f64) -> f64 {
+    pub fn score_from_loss(self, nats: f64) -> f64 {
         if self == Self::BitsPerByte { nats / std::f64::consts::LN_2 } else { nats.exp() }
     }
 
     /// Returns whether the standard error has to be bootstrapped, which is slow.
-    pub fn draws_error(self) -> bool {
+    pub fn needs_bootstrap(self) -> bool {
         match self {
             Self::Median | Self::NanMean | Self::Perplexity | Self::F1 | Self::Matthews => true,
             Self::Bleu | Self::Chrf | Self::Ter => true,

@@ -23,7 +23,7 @@ struct Choice {
 fn made(name: &str, rows: Vec<Value>) -> Result<Prompt> {
     let last = rows.len() - 1;
     let known = Known::find(name).unwrap();
-    let task = Task::of_rows(
+    let task = Task::from_rows(
         definition(known)?.clone(),
         rows.into_iter()
             .map(|fields| Row { place: "x.jsonl:3".to_owned(), value: serde_json::from_value(fields).unwrap() })
@@ -251,5 +251,5 @@ fn unlabelled(rows: Vec<Value>) -> Option<String> {
         .enumerate()
         .map(|(at, value)| Row { place: format!("x.jsonl:{}", at + 1), value: serde_json::from_value(value).unwrap() });
     let known = definition(Known::find("rte").unwrap()).unwrap().clone();
-    Task::of_rows(known, rows.collect(), None).unwrap().unlabelled()
+    Task::from_rows(known, rows.collect(), None).unwrap().unlabelled()
 }

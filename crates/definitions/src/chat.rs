@@ -20,7 +20,7 @@ use crate::bounds::check_operators;
 use crate::exchange::{python, variables};
 use crate::jinja::reset;
 use crate::prompt::{Message, Role};
-use crate::template::{caught_render, compiled, environment, explained};
+use crate::template::{compiled, environment, render_catching_panics, template_error};
 use crate::value::{JsonStyle, Value};
 
 /// Marker that transformers appends to the last message, so that it can find the end of the message in the rendered
@@ -60,9 +60,9 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// Fails if the model has no chat template or the template is invalid.
-    pub fn of_folder(folder: &Path) -> Result<Self> {
+    pub fn from_folder(folder: &Path) -> Result<Self> {
         if is_gguf(folder) {
-            return Self::of_gguf(folder);
+            return Self::from_gguf(folder);
         }
         let path = folder.join("tokenizer_config.json");
         let config = if path.exists() { regular::read(&path)? } else { b"{}".to_vec() };
@@ -105,7 +105,7 @@ impl ChatTemplate {
         )
     }
 
-    fn of_gguf(path: &Path) -> Result<Self> {
+    fn from_gguf(path: &Path) -> Result<Self> {
         const KEY: &str = "tokenizer.chat_template";
         let file = Gguf::open(path)?;
         let beside = parts::sibling_file(path, TEMPLATE_FILE);
@@ -148,7 +148,7 @@ impl ChatTemplate {
         activity::started(format_args!("{location}, chat template"));
         check_operators(source).map_err(|error| error.at(location))?;
         let environment =
-            compiled(&LENIENT, &plain_generation(source)).map_err(|error| explained(&error).at(location))?;
+            compiled(&LENIENT, &plain_generation(source)).map_err(|error| template_error(&error).at(location))?;
         Ok(Self { environment, source: source.to_owned(), tokens, place: location.to_owned() })
     }
 
@@ -195,8 +195,8 @@ impl ChatTemplate {
         context.extend(self.tokens.iter().cloned());
         let template = self.environment.get_template("it");
         let text = template
-            .and_then(|template| caught_render(|| template.render(variables(&Value::Map(context)))))
-            .map_err(|error| explained(&error).at(&self.place))?;
+            .and_then(|template| render_catching_panics(|| template.render(variables(&Value::Map(context)))))
+            .map_err(|error| template_error(&error).at(&self.place))?;
         if !continued {
             return Ok(text);
         }
@@ -334,12 +334,12 @@ mod tests {
             ("tokenizer.ggml.eos_token_id", Entry::U32(1)),
         ];
         write(&tokens);
-        let error = ChatTemplate::of_folder(&file).unwrap_err().to_string();
+        let error = ChatTemplate::from_folder(&file).unwrap_err().to_string();
         assert!(error.contains("no chat template") && error.contains("m.gguf"), "{error}");
         let source = Entry::String("{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}".to_owned());
         write(&[&tokens[..], &[("tokenizer.chat_template", source)]].concat());
         let said = [said(Role::User, "u")];
-        let render = || ChatTemplate::of_folder(&file).unwrap().render(&said, false).unwrap();
+        let render = || ChatTemplate::from_folder(&file).unwrap().render(&said, false).unwrap();
         assert_eq!(render(), "u</s>");
         std::fs::write(folder.path().join(TEMPLATE_FILE), "beside {{ eos_token }}").unwrap();
         assert_eq!(render(), "beside </s>");

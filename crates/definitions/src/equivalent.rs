@@ -64,7 +64,7 @@ pub fn is_weighted_f1(hook: &str, location: &Place) -> bool {
 const TEXT: &str = r#""[^"\\]*"|'[^'\\]*'"#;
 
 /// Python function that keeps only the rows in which a column equals a value.
-struct Kept {
+struct RowFilter {
     /// Name of the second parameter.
     parameter: Option<String>,
     column: Value,
@@ -72,7 +72,7 @@ struct Kept {
     value: String,
 }
 
-impl Kept {
+impl RowFilter {
     fn read(lines: &[&str]) -> Option<Self> {
         let (head, inside) = lines.split_first()?;
         let expected_body = format!(
@@ -117,9 +117,9 @@ fn only(pattern: &str, text: &str) -> Option<Vec<String>> {
 pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     let (text, function) = source(hook, location)?;
     if let Some(lines) = body(&text, &function) {
-        return Kept::read(&lines)?.with(None);
+        return RowFilter::read(&lines)?.with(None);
     }
-    let kept = Kept::read(&body(&text, "process_docs")?)?;
+    let kept = RowFilter::read(&body(&text, "process_docs")?)?;
     let parameter = kept.parameter.clone()?;
     // First form: the file contains one `partial` call per value.
     let one = format!(r"(?:^|\n){function} = partial\(\s*process_docs,\s*{parameter}=({TEXT}),?\s*\)");
@@ -164,7 +164,7 @@ fn renamed(text: &str, methods: &str) -> Option<String> {
 
 /// Converts a definition to a plain value. Hooks are replaced by their equivalents, and `kept` is inserted as
 /// `keep_rows`.
-pub(crate) fn with_hooks_replaced(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
+pub(crate) fn replace_hooks(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
     let mut pairs = Vec::new();
     for (key, node) in node.pairs() {
         match key.as_text() {

@@ -34,7 +34,7 @@ pub enum Entry {
 #[derive(Debug, Clone, Default)]
 pub struct Library {
     entries: BTreeMap<String, Entry>,
-    unread: Vec<String>,
+    skipped: Vec<String>,
 }
 
 /// Group with all of its tasks, including those in nested groups.
@@ -65,14 +65,14 @@ impl Library {
     ///
     /// # Errors
     /// Fails if a folder cannot be read.
-    pub fn of_folders(folders: &[&Path]) -> Result<Self> {
+    pub fn from_folders(folders: &[&Path]) -> Result<Self> {
         let mut all = Self::default();
         for folder in folders {
             let mut selected = Self::default();
             for path in yaml_files(folder)? {
                 match resolved(&path) {
                     Ok(node) => selected.register(node),
-                    Err(error) => all.unread.push(error.one_line()),
+                    Err(error) => all.skipped.push(error.one_line()),
                 }
             }
             all.entries.extend(selected.entries);
@@ -84,23 +84,23 @@ impl Library {
     /// Returns `None` if `path` does not exist and no `folder` is given.
     ///
     /// # Errors
-    /// Fails in the same cases as [`Library::of_folders`] and [`Library::select`].
+    /// Fails in the same cases as [`Library::from_folders`] and [`Library::select`].
     pub fn at(path: &Path, name: &str, folder: Option<&Path>) -> Option<Result<Selection>> {
         if path.is_file() {
-            return Some(Self::of_file(path, folder));
+            return Some(Self::select_file(path, folder));
         }
         if path.is_dir() && folder.is_none() {
-            return Some(Self::of_folders(&[path]).and_then(|library| library.all()));
+            return Some(Self::from_folders(&[path]).and_then(|library| library.all()));
         }
-        folder.map(|folder| Self::of_folders(&[folder])?.select(&[name]))
+        folder.map(|folder| Self::from_folders(&[folder])?.select(&[name]))
     }
 
-    fn of_file(path: &Path, folder: Option<&Path>) -> Result<Selection> {
+    fn select_file(path: &Path, folder: Option<&Path>) -> Result<Selection> {
         let file_name = path.display().to_string();
         let is_group = resolved(path)?.get("group").is_some();
         // Members of a group are looked up in the folder of the group's file.
         let folder_of_group = folder.or_else(|| path.parent().filter(|_| is_group));
-        Self::of_folders(&folder_of_group.into_iter().collect::<Vec<_>>())?.select(&[&file_name])
+        Self::from_folders(&folder_of_group.into_iter().collect::<Vec<_>>())?.select(&[&file_name])
     }
 
     fn register(&mut self, node: Node) {
@@ -128,8 +128,8 @@ impl Library {
     }
 
     /// Returns the reason for each skipped file.
-    pub fn unread(&self) -> &[String] {
-        &self.unread
+    pub fn skipped(&self) -> &[String] {
+        &self.skipped
     }
 
     /// Selects all top-level groups with their tasks, and all tasks that belong to no group.

@@ -71,14 +71,14 @@ pub(crate) const METHODS: [&str; 48] = [
 /// Calls a method that minijinja does not provide.
 pub(crate) fn call(_: &mut State<'_, '_>, object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     match object.kind() {
-        ValueKind::String => of_text(object.as_str().unwrap_or_default(), method, args),
-        ValueKind::Seq | ValueKind::Iterable => of_list(object, method, args),
-        ValueKind::Map => of_map(object, method, args),
+        ValueKind::String => call_on_text(object.as_str().unwrap_or_default(), method, args),
+        ValueKind::Seq | ValueKind::Iterable => call_on_list(object, method, args),
+        ValueKind::Map => call_on_map(object, method, args),
         kind => Err(refused(format!("a value of type {kind} has no method `{method}`"))),
     }
 }
 
-fn of_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
+fn call_on_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     Ok(match method {
         "strip" | "lstrip" | "rstrip" => Jinja::from(stripped(text, method, args)?),
         "split" | "rsplit" => {
@@ -354,7 +354,7 @@ fn owned_parts(parts: Vec<&str>) -> Vec<String> {
     parts.into_iter().map(str::to_owned).collect::<Vec<_>>()
 }
 
-fn of_list(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
+fn call_on_list(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     let (item,): (Jinja,) = from_args(args)?;
     let item = python(&item)?;
     let items = object.try_iter()?.map(|other| python(&other)).collect::<Result<Vec<_>, _>>()?;
@@ -368,7 +368,7 @@ fn of_list(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error>
     }
 }
 
-fn of_map(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
+fn call_on_map(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     match method {
         "items" | "keys" | "values" => {
             let () = from_args(args)?;

@@ -120,9 +120,9 @@ impl Metric {
             }
             named => named.ok_or_else(|| wrong("metric_list", "entries with `metric`", node))?,
         };
-        let mut of_output = ALL.iter().filter(|entry| entry.4.contains(&output));
-        let all: Vec<&str> = of_output.clone().map(|entry| entry.1).collect();
-        let entry = of_output
+        let mut supported = ALL.iter().filter(|entry| entry.4.contains(&output));
+        let all: Vec<&str> = supported.clone().map(|entry| entry.1).collect();
+        let entry = supported
             .find(|entry| named.text() == Some(entry.1))
             .ok_or_else(|| wrong("metric", &format!("one of {}", all.join(", ")), named))?;
         let mut metric = Self::plain(entry.0);

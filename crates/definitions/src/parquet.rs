@@ -9,7 +9,7 @@ use ghostlab_core::files::parquet::{broken, read};
 use polars::prelude::{AnyValue, ArrowDataType, ArrowField, ArrowSchema, DataFrame, PlSmallStr, Series};
 
 use crate::python_object::{PythonObject, class_of};
-use crate::row::{Row, absent};
+use crate::row::{Row, missing_column};
 use crate::value::Value;
 
 /// Reads the rows with the given columns, or with all columns. If all columns are read, values of unprintable types
@@ -19,13 +19,13 @@ use crate::value::Value;
 /// Fails if the file is damaged, a requested column is missing or unprintable, or a value has no Python equivalent.
 pub(crate) fn rows(file: File, path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     let all = columns.is_none();
-    let limit = TextLimit::current().of_json();
+    let limit = TextLimit::current().for_json();
     read(
         file,
         path,
         limit,
         |schema| columns_to_read(columns, schema, path),
-        |frame, schema| of_frame(frame, schema, path, all),
+        |frame, schema| frame_rows(frame, schema, path, all),
     )
 }
 
@@ -37,7 +37,7 @@ fn columns_to_read(columns: Option<Vec<String>>, schema: &ArrowSchema, path: &Pa
     let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
     for column in &columns {
         let field = schema.iter_values().find(|field| field.name == column.as_str());
-        let field = field.ok_or_else(|| absent(column, names.iter().copied()).at(path.display()))?;
+        let field = field.ok_or_else(|| missing_column(column, names.iter().copied()).at(path.display()))?;
         if !is_printed(&field.dtype) {
             return Err(Error::bad_input(format!("unsupported type of the column `{column}`"))
                 .at(path.display())
@@ -66,13 +66,13 @@ fn is_printed(dtype: &ArrowDataType) -> bool {
     }
 }
 
-fn of_frame(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> Result<Vec<Row>> {
+fn frame_rows(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> Result<Vec<Row>> {
     let mut rows: Vec<Vec<(Value, Value)>> = vec![Vec::with_capacity(schema.len()); frame.height()];
     for field in schema.iter_values() {
         let column = frame.columns().iter().find(|column| column.name() == &field.name);
         let Some(column) = column else {
             if all {
-                rows.iter_mut().for_each(|row| row.push((Value::Text(name(field)), unread(field))));
+                rows.iter_mut().for_each(|row| row.push((Value::Text(name(field)), placeholder(field))));
             }
             continue;
         };
@@ -80,7 +80,7 @@ fn of_frame(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> 
             let value = match cell(column.get(index).map_err(|error| broken(path, &error))?, &field.dtype) {
                 Some(value) => value,
                 // Defer the error until a template uses the value.
-                None if all => unread(field),
+                None if all => placeholder(field),
                 None => {
                     return Err(Error::bad_input("the value has no Python equivalent")
                         .at(format!("{}, field `{}`", row_name(index, path), field.name))
@@ -102,8 +102,8 @@ fn row_name(row: usize, path: &Path) -> String {
 }
 
 /// Creates the placeholder that stands for an unprintable value.
-fn unread(field: &ArrowField) -> Value {
-    Value::Object(PythonObject::unread(&class_of(&field.dtype)).into())
+fn placeholder(field: &ArrowField) -> Value {
+    Value::Object(PythonObject::placeholder(&class_of(&field.dtype)).into())
 }
 
 fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
@@ -114,9 +114,9 @@ fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
     }
     if PythonObject::is_object_type(dtype) {
         let object = match &stored {
-            AnyValue::Binary(bytes) => PythonObject::of_bytes(bytes, dtype),
-            AnyValue::BinaryOwned(bytes) => PythonObject::of_bytes(bytes, dtype),
-            number => PythonObject::of_number(number.try_extract().ok()?, dtype),
+            AnyValue::Binary(bytes) => PythonObject::from_bytes(bytes, dtype),
+            AnyValue::BinaryOwned(bytes) => PythonObject::from_bytes(bytes, dtype),
+            number => PythonObject::from_number(number.try_extract().ok()?, dtype),
         };
         return object.map(|object| Value::Object(object.into()));
     }

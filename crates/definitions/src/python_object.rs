@@ -40,7 +40,7 @@ pub(crate) fn class_of(dtype: &Type) -> String {
 
 impl PythonObject {
     /// Creates the placeholder for a value that is not read.
-    pub(crate) fn unread(class: &str) -> Self {
+    pub(crate) fn placeholder(class: &str) -> Self {
         Self { class: class.to_owned(), text: None, repr: None }
     }
 
@@ -69,7 +69,7 @@ impl PythonObject {
     }
 
     /// Creates an object from a stored number, or returns `None` if Python cannot represent the value.
-    pub(crate) fn of_number(number: i64, dtype: &Type) -> Option<Self> {
+    pub(crate) fn from_number(number: i64, dtype: &Type) -> Option<Self> {
         match dtype {
             Type::Date32 => date(number),
             Type::Timestamp(unit, zone) => date_time(microseconds(number, *unit)?, zone.is_some()),
@@ -83,7 +83,7 @@ impl PythonObject {
     }
 
     /// Creates a decimal from big-endian bytes.
-    pub(crate) fn of_bytes(bytes: &[u8], dtype: &Type) -> Option<Self> {
+    pub(crate) fn from_bytes(bytes: &[u8], dtype: &Type) -> Option<Self> {
         let Type::Decimal(_, scale) = dtype else { return None };
         let first = bytes.first()?;
         let missing = 16_usize.checked_sub(bytes.len())?;
@@ -250,14 +250,14 @@ mod tests {
             (0, Type::Decimal(9, 2), "0.00", "Decimal('0.00')"),
             (7, Type::Decimal(9, 0), "7", "Decimal('7')"),
         ] {
-            let object = PythonObject::of_number(number, &dtype).unwrap();
+            let object = PythonObject::from_number(number, &dtype).unwrap();
             assert_eq!((object.text(), object.repr()), (Some(text), Some(repr)), "{number} {dtype:?}");
         }
-        let bytes = PythonObject::of_bytes(&[0xff, 0x6a], &Type::Decimal(20, 2)).unwrap();
+        let bytes = PythonObject::from_bytes(&[0xff, 0x6a], &Type::Decimal(20, 2)).unwrap();
         assert_eq!(bytes.text(), Some("-1.50"));
-        let utc = PythonObject::of_number(0, &Type::Timestamp(us, Some("UTC".into()))).unwrap();
+        let utc = PythonObject::from_number(0, &Type::Timestamp(us, Some("UTC".into()))).unwrap();
         assert_eq!(utc.text(), Some("1970-01-01 00:00:00+00:00"));
-        assert!(PythonObject::of_number(i64::MAX, &Type::Date32).is_none());
-        assert!(PythonObject::of_number(1, &Type::Timestamp(Unit::Nanosecond, None)).is_none());
+        assert!(PythonObject::from_number(i64::MAX, &Type::Date32).is_none());
+        assert!(PythonObject::from_number(1, &Type::Timestamp(Unit::Nanosecond, None)).is_none());
     }
 }

@@ -21,7 +21,7 @@ pub struct Row {
 }
 
 /// Creates the error for a missing column. The message lists the existing columns.
-pub(crate) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
+pub(crate) fn missing_column<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
     let found: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
     let error = Error::bad_input(format!("the field `{wanted}` is missing"))
         .expected(format!("a field `{wanted}`"))
@@ -94,7 +94,7 @@ impl Row {
             end += name.len();
             value = value.get(name).ok_or_else(|| {
                 let names = pairs.iter().filter_map(|(name, _)| name.as_text());
-                absent(&path[..end], names).at(&self.place)
+                missing_column(&path[..end], names).at(&self.place)
             })?;
             // Skip the dot.
             end += 1;

@@ -136,7 +136,7 @@ impl Rows for FileRows {
 /// JSON rows are reported when the row is used.
 pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     activity::started(format_args!("{}", path.display()));
-    let limit = TextLimit::current().of_json();
+    let limit = TextLimit::current().for_json();
     let (file, form) = FILES.open(path, limit)?;
     let rows = match form {
         RowForm::Parquet => {

@@ -111,14 +111,14 @@ impl Task {
     /// Fails in the same cases as [`Task::new`], or if a row lacks a required column.
     pub fn limited(definition: Definition, rows: &dyn Rows, limit: Option<DocumentLimit>) -> Result<Self> {
         let rows = filtered_rows(&definition, rows, definition.evaluated_split())?;
-        Self::of_rows(definition, rows, limit)
+        Self::from_rows(definition, rows, limit)
     }
 
     /// Builds a task from rows.
     ///
     /// # Errors
     /// Fails in the same cases as [`Task::limited`].
-    pub fn of_rows(definition: Definition, mut rows: Vec<Row>, limit: Option<DocumentLimit>) -> Result<Self> {
+    pub fn from_rows(definition: Definition, mut rows: Vec<Row>, limit: Option<DocumentLimit>) -> Result<Self> {
         let original = rows.len();
         rows.truncate(limit.map_or(original, |limit| limit.apply(original)));
         let prepared = prepared(&definition, rows)?;
@@ -221,8 +221,8 @@ impl Task {
                     requests.inspect(|_| activity::finished()).map_err(|error| error.at(self.place(at)))
                 })
                 .collect();
-            for of_document in made {
-                take(of_document?);
+            for document_requests in made {
+                take(document_requests?);
             }
         }
         Ok(())

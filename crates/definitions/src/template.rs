@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::caught;
+use ghostlab_core::files::panics;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
@@ -98,7 +98,7 @@ impl Template {
             environment
         });
         bounded(source).and_then(|()| check_operators(source)).map_err(|error| error.at(location))?;
-        let environment = compiled(&STRICT, source).map_err(|error| explained(&error).at(location))?;
+        let environment = compiled(&STRICT, source).map_err(|error| template_error(&error).at(location))?;
         known_names(&environment, source).map_err(|error| error.at(location))?;
         Ok(Self { environment, source: source.to_owned(), place: location.clone() })
     }
@@ -112,10 +112,10 @@ impl Template {
     /// # Errors
     /// Fails if a column is missing, the template raises an exception, or the step limit is exceeded.
     pub fn render(&self, document: &Value) -> Result<String> {
-        let template = self.environment.get_template("it").map_err(|error| explained(&error).at(&self.place))?;
+        let template = self.environment.get_template("it").map_err(|error| template_error(&error).at(&self.place))?;
         reset();
-        caught_render(|| template.render(variables(document))).map_err(|error| {
-            let Value::Map(pairs) = document else { return explained(&error).at(&self.place) };
+        render_catching_panics(|| template.render(variables(document))).map_err(|error| {
+            let Value::Map(pairs) = document else { return template_error(&error).at(&self.place) };
             let columns: Vec<&str> = pairs.iter().filter_map(|(name, _)| name.as_text()).collect();
             let named: BTreeSet<String> = template.undeclared_variables(false).into_iter().collect();
             let absent: Vec<String> = named
@@ -125,7 +125,7 @@ impl Template {
                 })
                 .collect();
             if error.kind() != ErrorKind::UndefinedError || absent.is_empty() {
-                return explained(&error).at(&self.place);
+                return template_error(&error).at(&self.place);
             }
             Error::bad_input("a template reads a column that the document does not have")
                 .at(&self.place)
@@ -158,10 +158,10 @@ pub(crate) fn environment() -> Environment<'static> {
 
 /// Runs `render` and converts panics in the template engine into errors. minijinja panics when it slices an empty text
 /// backwards.
-pub(crate) fn caught_render(
+pub(crate) fn render_catching_panics(
     render: impl FnOnce() -> std::result::Result<String, JinjaError>,
 ) -> std::result::Result<String, JinjaError> {
-    caught::catch(render).unwrap_or_else(|panic| Err(JinjaError::new(ErrorKind::InvalidOperation, panic)))
+    panics::catch(render).unwrap_or_else(|panic| Err(JinjaError::new(ErrorKind::InvalidOperation, panic)))
 }
 
 /// Compiles a template under the name `it`.
@@ -179,7 +179,7 @@ pub(crate) fn compiled(
 }
 
 /// Converts a template engine error into an [`Error`].
-pub(crate) fn explained(error: &JinjaError) -> Error {
+pub(crate) fn template_error(error: &JinjaError) -> Error {
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let line = error.line().map_or(String::new(), |line| format!(" (line {line} of the template)"));
     let mut innermost = String::new();

@@ -22,8 +22,8 @@ pub fn tokenised(
     bos: Bos,
     max_length: usize,
 ) -> Result<Vec<Vec<Tokenised>>> {
-    let of_documents: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
-    let documents = of_documents.par_iter();
+    let by_document: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
+    let documents = by_document.par_iter();
     let all: Vec<Result<Vec<Tokenised>>> =
         documents.map(|requests| tokenised_document(task, requests, encoder, bos, max_length)).collect();
     // Collect all results first, so that the error of the first failing document is reported.

@@ -56,7 +56,7 @@ fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
 fn made() -> Option<tempfile::TempDir> {
     let python = python::python("lm_eval")?;
     let out = tempfile::tempdir().unwrap();
-    python::printed(&mut python::script(&python, "golden_requests.py", [out.path()]));
+    python::run(&mut python::script(&python, "golden_requests.py", [out.path()]));
     Some(out)
 }
 
@@ -89,7 +89,7 @@ fn translations(out: &Path) {
 fn requests(out: &Path) {
     let rows = LocalRows { folder: out.join("rows") };
     let golden: serde_json::Value = serde_json::from_str(&read_output("golden.json", out)).unwrap();
-    let library = Library::of_folders(&[Path::new(&read_output("tasks", out))]).unwrap();
+    let library = Library::from_folders(&[Path::new(&read_output("tasks", out))]).unwrap();
     let chat = ChatTemplate::new(golden["chat"].as_str().unwrap(), Vec::new(), "the test").unwrap();
     let limit = DocumentLimit::new(5.0).unwrap();
     let mut definitions = BTreeSet::new();

@@ -59,8 +59,8 @@ impl Hub {
                 .expected(format!("{bytes} bytes with SHA-256 {sha256}"))
                 .found(found))
         })?;
-        self.cache.show(&repo.source.repo, &repo.commit, &file.name, &blob, true)?;
-        self.cache.remember(&repo.source, &repo.commit, false)?;
+        self.cache.add_to_snapshot(&repo.source.repo, &repo.commit, &file.name, &blob, true)?;
+        self.cache.store_commit(&repo.source, &repo.commit, false)?;
         let cached = self.cache.file(&repo.source.repo, &repo.commit, &file.name, Some(bytes));
         cached.ok_or_else(|| Error::damaged("the copied file is missing from the cache").at(name))
     }

@@ -33,7 +33,7 @@ impl RequestFailure {
 
 /// Details of a request, for error messages.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct RequestContext<'a> {
     pub(crate) source: &'a Source,
     pub(crate) file: Option<&'a FileName>,
     pub(crate) endpoint: &'a Url,
@@ -43,7 +43,7 @@ pub(crate) struct Asked<'a> {
 /// Maximum length of remote text in a message, in characters.
 const SHOWN: usize = 300;
 
-impl Asked<'_> {
+impl RequestContext<'_> {
     /// Returns the repository and file, such as `org/name@main, config.json`.
     pub(crate) fn place(&self) -> String {
         match self.file {
@@ -65,7 +65,7 @@ impl Asked<'_> {
 
     /// Classifies the response at the end of a redirect chain. `at_hub` indicates whether the Hub itself sent it,
     /// rather than another host.
-    pub(crate) fn judge(&self, status: StatusCode, headers: &HeaderMap, at_hub: bool) -> Result<(), RequestFailure> {
+    pub(crate) fn classify(&self, status: StatusCode, headers: &HeaderMap, at_hub: bool) -> Result<(), RequestFailure> {
         if status.is_success() {
             return Ok(());
         }
@@ -82,12 +82,12 @@ impl Asked<'_> {
         let expired = !at_hub && matches!(status.as_u16(), 400 | 401 | 403 | 404 | 410);
         let later = matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error();
         if later || expired {
-            return Err(RequestFailure::Again { why, after: asked_to_wait(headers, SystemTime::now()) });
+            return Err(RequestFailure::Again { why, after: requested_delay(headers, SystemTime::now()) });
         }
         let error = self.refusal(status, code.as_deref(), &why);
-        let of_all = matches!(status.as_u16(), 401 | 403)
+        let affects_all_files = matches!(status.as_u16(), 401 | 403)
             || matches!(code.as_deref(), Some("RepoNotFound" | "RevisionNotFound"));
-        Err(if at_hub && of_all { RequestFailure::Closed(error) } else { RequestFailure::Final(error) })
+        Err(if at_hub && affects_all_files { RequestFailure::Closed(error) } else { RequestFailure::Final(error) })
     }
 
     fn header(&self, headers: &HeaderMap, name: &str) -> Option<String> {
@@ -140,7 +140,7 @@ pub(crate) fn page(endpoint: &Url, repo: &Repo) -> String {
 
 /// Returns the delay requested by the Hub. This is the larger of `Retry-After` (seconds or a date) and `t` in
 /// `RateLimit`.
-fn asked_to_wait(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+fn requested_delay(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let retry_after = header_text(RETRY_AFTER.as_str(), headers).and_then(|text| {
         let seconds = text.trim().parse::<u64>().ok().map(Duration::from_secs);
         seconds.or_else(|| Some(httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default()))
@@ -183,7 +183,7 @@ mod tests {
             (&[], None),
         ] {
             assert_eq!(
-                asked_to_wait(&headers(answer_headers), now),
+                requested_delay(&headers(answer_headers), now),
                 seconds.map(Duration::from_secs),
                 "{answer_headers:?}"
             );
@@ -196,7 +196,7 @@ mod tests {
         let source = Source::parse("o/n@dev").unwrap();
         let file = FileName::new("config.json").unwrap();
         let token = Token::new("hf_secret", "").unwrap().unwrap();
-        let asked = Asked { source: &source, file: Some(&file), endpoint: &endpoint, token: Some(&token) };
+        let context = RequestContext { source: &source, file: Some(&file), endpoint: &endpoint, token: Some(&token) };
         for (status, code, message) in [
             (401, "GatedRepo", "accept it at https://huggingface.co/o/n"),
             (403, "GatedRepo", "accept it at https://huggingface.co/o/n"),
@@ -209,7 +209,7 @@ mod tests {
         ] {
             let answer_headers = headers(&[("x-error-code", code), ("x-error-message", "your hf_secret is bad")]);
             let status = StatusCode::from_u16(status).unwrap();
-            let error = match asked.judge(status, &answer_headers, true) {
+            let error = match context.classify(status, &answer_headers, true) {
                 Err(RequestFailure::Final(error)) if code == "EntryNotFound" => error,
                 Err(RequestFailure::Closed(error)) => error,
                 other => panic!("{status} {code}: {other:?}"),
@@ -224,11 +224,11 @@ mod tests {
     fn what_may_pass_is_tried_again() {
         let endpoint = Url::parse("https://huggingface.co").unwrap();
         let source = Source::parse("o/n").unwrap();
-        let asked = Asked { source: &source, file: None, endpoint: &endpoint, token: None };
+        let context = RequestContext { source: &source, file: None, endpoint: &endpoint, token: None };
         for (status, at_hub) in [(429, true), (500, true), (503, false), (408, true), (403, false)] {
-            let judged = asked.judge(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), at_hub);
+            let judged = context.classify(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), at_hub);
             assert!(matches!(judged, Err(RequestFailure::Again { .. })), "{status}");
         }
-        assert!(asked.judge(StatusCode::PARTIAL_CONTENT, &HeaderMap::new(), true).is_ok());
+        assert!(context.classify(StatusCode::PARTIAL_CONTENT, &HeaderMap::new(), true).is_ok());
     }
 }

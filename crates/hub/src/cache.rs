@@ -61,7 +61,7 @@ impl Cache {
 
     /// Stores the commit to which a revision points. A stored commit is replaced only if `newest` is set, i.e. if
     /// `commit` is the current head of the branch. A pinned commit may be older.
-    pub(crate) fn remember(&self, source: &Source, commit: &Commit, newest: bool) -> Result<()> {
+    pub(crate) fn store_commit(&self, source: &Source, commit: &Commit, newest: bool) -> Result<()> {
         let path = self.reference(source);
         if source.commit().is_some() || self.commit(source).is_some_and(|known| !newest || known == *commit) {
             return Ok(());
@@ -73,7 +73,14 @@ impl Cache {
     }
 
     /// Adds a blob to the snapshot of a commit under a file name. `new` means that no other snapshot uses the blob yet.
-    pub(crate) fn show(&self, repo: &Repo, commit: &Commit, name: &FileName, blob: &BlobName, new: bool) -> Result<()> {
+    pub(crate) fn add_to_snapshot(
+        &self,
+        repo: &Repo,
+        commit: &Commit,
+        name: &FileName,
+        blob: &BlobName,
+        new: bool,
+    ) -> Result<()> {
         let snapshot = self.snapshot(repo, commit);
         let path = snapshot.join(name.path());
         let folder = path.parent().unwrap_or(&snapshot);
@@ -97,7 +104,7 @@ impl Cache {
     }
 
     /// Removes a damaged snapshot file and its blob.
-    pub(crate) fn forget(&self, repo: &Repo, path: &Path) -> Result<()> {
+    pub(crate) fn remove_damaged(&self, repo: &Repo, path: &Path) -> Result<()> {
         let name = fs::read_link(path).ok().and_then(|to| to.file_name().map(|name| self.blobs(repo).join(name)));
         let blob = name.filter(|blob| fs::symlink_metadata(blob).is_ok());
         for path in blob.iter().map(PathBuf::as_path).chain([path]) {
@@ -192,7 +199,7 @@ mod tests {
             let name = FileName::new(name).unwrap();
             assert_eq!(cache.file(&source.repo, &commit(), &name, None), None);
             for _ in 0..2 {
-                cache.show(&source.repo, &commit(), &name, &blob("abc"), true).unwrap();
+                cache.add_to_snapshot(&source.repo, &commit(), &name, &blob("abc"), true).unwrap();
             }
             let path = cache.file(&source.repo, &commit(), &name, Some(5)).unwrap();
             assert_eq!(fs::read_link(&path).unwrap(), Path::new(link));
@@ -224,7 +231,9 @@ mod tests {
                     for index in (part..400).step_by(4) {
                         let name = index.to_string();
                         fs::write(cache.blobs(&source.repo).join(&name), &name).unwrap();
-                        cache.show(&source.repo, &commit(), &numbered_file(index), &blob(&name), true).unwrap();
+                        cache
+                            .add_to_snapshot(&source.repo, &commit(), &numbered_file(index), &blob(&name), true)
+                            .unwrap();
                     }
                 });
             }
@@ -253,8 +262,9 @@ mod tests {
         let snapshot = cache.snapshot(&source.repo, &commit());
         fs::create_dir_all(&snapshot).unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), snapshot.join("sub")).unwrap();
-        let error =
-            cache.show(&source.repo, &commit(), &FileName::new("sub/x").unwrap(), &blob("abc"), true).unwrap_err();
+        let error = cache
+            .add_to_snapshot(&source.repo, &commit(), &FileName::new("sub/x").unwrap(), &blob("abc"), true)
+            .unwrap_err();
         assert!(error.to_string().contains("sub") && error.exit_code() == 2, "{error}");
         assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     }
@@ -266,10 +276,10 @@ mod tests {
         let source = Source::parse("datasets/o/n@refs/convert/parquet").unwrap();
         let other = Commit::new(&"f".repeat(40)).unwrap();
         assert_eq!(cache.commit(&source), None);
-        cache.remember(&source, &commit(), false).unwrap();
-        cache.remember(&source, &other, false).unwrap();
+        cache.store_commit(&source, &commit(), false).unwrap();
+        cache.store_commit(&source, &other, false).unwrap();
         assert_eq!(cache.commit(&source), Some(commit()));
-        cache.remember(&source, &other, true).unwrap();
+        cache.store_commit(&source, &other, true).unwrap();
         let file = root.path().join("datasets--o--n/refs/refs/convert/parquet");
         assert_eq!(fs::read_to_string(file).unwrap(), other.as_str(), "the file must not end with a newline");
     }
@@ -283,7 +293,7 @@ mod tests {
         let content = cache.blobs(&source.repo).join("abc");
         fs::write(&content, "12345").unwrap();
         let name = FileName::new("a/b").unwrap();
-        cache.show(&source.repo, &commit(), &name, &blob("abc"), true).unwrap();
+        cache.add_to_snapshot(&source.repo, &commit(), &name, &blob("abc"), true).unwrap();
         let path = cache.file(&source.repo, &commit(), &name, Some(5)).unwrap();
         assert!(!content.exists() && fs::symlink_metadata(path).unwrap().is_file());
     }

@@ -12,7 +12,7 @@ use reqwest::{Client, Method, Response, Url};
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
-use crate::answer::{Asked, RequestFailure};
+use crate::answer::{RequestContext, RequestFailure};
 use crate::cache::Cache;
 use crate::event::{Event, Reporter};
 use crate::name::BlobName;
@@ -41,7 +41,7 @@ pub(crate) struct Connection {
 
 /// Progress reporter and interruption flag for a fetch.
 #[derive(Clone, Copy)]
-pub(crate) struct Watch<'a> {
+pub(crate) struct FetchControl<'a> {
     pub(crate) reporter: &'a dyn Reporter,
     pub(crate) stop: &'a AtomicBool,
 }
@@ -55,7 +55,7 @@ pub(crate) struct HubRequest<'a> {
     pub(crate) etag: Option<&'a BlobName>,
     /// ETag that the host for large files sent with the first bytes. Requests to that host send it as `If-Range`.
     pub(crate) elsewhere: Option<String>,
-    pub(crate) asked: Asked<'a>,
+    pub(crate) context: RequestContext<'a>,
 }
 
 /// Final response to a request, and the headers from all of the Hub's own responses.
@@ -114,8 +114,12 @@ impl Hub {
         Ok(self.connection.get_or_init(|| connection))
     }
 
-    pub(crate) fn request_context<'a>(&'a self, source: &'a Source, file: Option<&'a crate::FileName>) -> Asked<'a> {
-        Asked { source, file, endpoint: &self.settings.endpoint, token: self.settings.token.as_ref() }
+    pub(crate) fn request_context<'a>(
+        &'a self,
+        source: &'a Source,
+        file: Option<&'a crate::FileName>,
+    ) -> RequestContext<'a> {
+        RequestContext { source, file, endpoint: &self.settings.endpoint, token: self.settings.token.as_ref() }
     }
 
     /// Builds a URL from the endpoint and a percent-encoded path.
@@ -133,7 +137,11 @@ impl Hub {
     }
 
     /// Sends a request once and follows redirects. A HEAD request stops at a redirect to another host.
-    pub(crate) async fn once(&self, request: &HubRequest<'_>, watch: Watch<'_>) -> Result<Reply, RequestFailure> {
+    pub(crate) async fn once(
+        &self,
+        request: &HubRequest<'_>,
+        control: FetchControl<'_>,
+    ) -> Result<Reply, RequestFailure> {
         let connection = self.connection().map_err(RequestFailure::Final)?;
         let mut url = request.url.clone();
         let mut headers = HeaderMap::new();
@@ -153,7 +161,7 @@ impl Hub {
                     ask = ask.header(IF_RANGE, validator);
                 }
             }
-            let response = await_network(ask.send(), self.settings.retry_policy.answer, "no answer", watch).await?;
+            let response = await_network(ask.send(), self.settings.retry_policy.answer, "no answer", control).await?;
             if is_hub {
                 for (name, value) in response.headers() {
                     headers.entry(name).or_insert_with(|| value.clone());
@@ -162,7 +170,7 @@ impl Hub {
             let status = response.status();
             let moved = status.is_redirection().then(|| response.headers().get(LOCATION)).flatten();
             let Some(next) = moved.and_then(|to| url.join(to.to_str().ok()?).ok()) else {
-                request.asked.judge(status, response.headers(), is_hub)?;
+                request.context.classify(status, response.headers(), is_hub)?;
                 if is_hub && let Some(etag) = response.headers().get(ETAG) {
                     headers.insert(ETAG, etag.clone());
                 }
@@ -181,7 +189,7 @@ impl Hub {
                 };
                 return Err(RequestFailure::Final(
                     Error::missing("too many redirects")
-                        .at(request.asked.place())
+                        .at(request.context.place())
                         .expected("an HTTPS redirect to the file")
                         .found(found)
                         .hint("check the proxy and HF_ENDPOINT"),
@@ -192,13 +200,13 @@ impl Hub {
     }
 
     /// Sends a request and retries it after temporary failures.
-    pub(crate) async fn ask(&self, request: &HubRequest<'_>, watch: Watch<'_>) -> Result<Reply> {
+    pub(crate) async fn ask(&self, request: &HubRequest<'_>, control: FetchControl<'_>) -> Result<Reply> {
         let mut tries = 0;
         loop {
-            self.wait_for_pause(watch).await?;
-            match self.once(request, watch).await {
+            self.wait_for_pause(control).await?;
+            match self.once(request, control).await {
                 Ok(reply) => return Ok(reply),
-                Err(failure) => self.back_off(failure, &mut tries, &request.asked, watch).await?,
+                Err(failure) => self.back_off(failure, &mut tries, &request.context, control).await?,
             }
         }
     }
@@ -208,22 +216,22 @@ impl Hub {
         &self,
         failure: RequestFailure,
         tries: &mut u32,
-        asked: &Asked<'_>,
-        watch: Watch<'_>,
+        context: &RequestContext<'_>,
+        control: FetchControl<'_>,
     ) -> Result<()> {
         let (why, after) = match failure {
             RequestFailure::Again { why, after } => (why, after),
             RequestFailure::Range => ("the host does not have the requested range".to_owned(), None),
             RequestFailure::Final(error) => return Err(error),
             RequestFailure::Closed(error) => {
-                self.closed.lock().unwrap_or_else(PoisonError::into_inner).insert(asked.source.clone());
+                self.closed.lock().unwrap_or_else(PoisonError::into_inner).insert(context.source.clone());
                 return Err(error);
             }
             RequestFailure::Stopped => return Err(stopped()),
         };
         *tries += 1;
         let retry_policy = &self.settings.retry_policy;
-        let gave_up = Error::missing("the hub could not be reached").at(asked.place()).found(&why);
+        let gave_up = Error::missing("the hub could not be reached").at(context.place()).found(&why);
         if *tries >= retry_policy.attempts {
             let error = gave_up.expected(format!("an answer within {} attempts", retry_policy.attempts));
             return Err(error.hint("run the same command to resume; downloaded data is kept"));
@@ -239,17 +247,17 @@ impl Hub {
             let mut paused_until = self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
             *paused_until = (*paused_until).max(Some(Instant::now() + time));
         }
-        watch
+        control
             .reporter
-            .event(Event::FetchWaits { seconds: time.as_secs_f64(), why: format!("{}: {why}", asked.place()) });
-        if pause(watch.stop, time).await { Ok(()) } else { Err(stopped()) }
+            .event(Event::FetchWaits { seconds: time.as_secs_f64(), why: format!("{}: {why}", context.place()) });
+        if pause(control.stop, time).await { Ok(()) } else { Err(stopped()) }
     }
 
     /// Waits until the pause that the Hub requested for all requests is over.
-    async fn wait_for_pause(&self, watch: Watch<'_>) -> Result<()> {
+    async fn wait_for_pause(&self, control: FetchControl<'_>) -> Result<()> {
         let until = *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
-        if left.is_zero() || pause(watch.stop, left).await { Ok(()) } else { Err(stopped()) }
+        if left.is_zero() || pause(control.stop, left).await { Ok(()) } else { Err(stopped()) }
     }
 }
 
@@ -266,9 +274,9 @@ pub(crate) async fn await_network<T>(
     part: impl Future<Output = reqwest::Result<T>>,
     time: Duration,
     late: &str,
-    watch: Watch<'_>,
+    control: FetchControl<'_>,
 ) -> Result<T, RequestFailure> {
-    match with_timeout(watch.stop, time, part).await {
+    match with_timeout(control.stop, time, part).await {
         Ok(part) => part.map_err(|error| interrupted(&error)),
         Err(WaitEnd::TooLong) => Err(RequestFailure::retryable(late)),
         Err(WaitEnd::Stopped) => Err(RequestFailure::Stopped),

@@ -7,12 +7,12 @@ use ghostlab_core::error::{Error, Result};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG};
 use reqwest::{Method, StatusCode};
 
-use crate::answer::{Asked, RequestFailure, header_text};
+use crate::answer::{RequestContext, RequestFailure, header_text};
 use crate::cache::{make_folder, refused};
-use crate::client::{Hub, HubRequest, Reply, Watch, await_network, display_name, stopped, until};
+use crate::client::{FetchControl, Hub, HubRequest, Reply, await_network, display_name, stopped, until};
 use crate::event::Event;
 use crate::listing::encoded;
-use crate::name::{BlobName, bare};
+use crate::name::{BlobName, strip_etag};
 use crate::partial_file::{Expected, PartialFile};
 use crate::plan::{PlannedFile, PlannedRepo};
 
@@ -39,58 +39,64 @@ impl Hub {
         &self,
         repo: &PlannedRepo,
         file: &PlannedFile,
-        watch: Watch<'_>,
+        control: FetchControl<'_>,
     ) -> Result<(PathBuf, u64)> {
         let source = &repo.source;
         let shown = display_name(&repo.source, &file.name);
-        let asked = self.request_context(source, Some(&file.name));
+        let context = self.request_context(source, Some(&file.name));
         let path: Vec<String> = file.name.as_str().split('/').map(encoded).collect();
         let url = self.url(&format!("{}/resolve/{}/{}", source.repo, repo.commit, path.join("/")))?;
         let head = match &file.blob {
             Some(blob) => FileHead { etag: blob.clone(), bytes: file.bytes },
             None => {
-                let head =
-                    HubRequest { method: Method::HEAD, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
-                let reply = self.ask(&head, watch).await?;
-                self.file_head(repo, &asked, &reply)?
+                let head = HubRequest {
+                    method: Method::HEAD,
+                    url: url.clone(),
+                    from: 0,
+                    etag: None,
+                    elsewhere: None,
+                    context,
+                };
+                let reply = self.ask(&head, control).await?;
+                self.file_head(repo, &context, &reply)?
             }
         };
         let expected = expected(repo, file, &head)?;
-        let name = head.etag.of_file(&file.name);
+        let name = head.etag.for_file(&file.name);
 
         let blob = self.cache.blobs(&source.repo).join(name.as_str());
         make_folder(&self.cache.blobs(&source.repo))?;
-        let _lock = self.locked(&self.cache.lock(&source.repo, &name), &shown, watch).await?;
+        let _lock = self.locked(&self.cache.lock(&source.repo, &name), &shown, control).await?;
         let mut came = 0;
         let metadata = fs::metadata(&blob).ok().filter(fs::Metadata::is_file);
         let new = metadata.is_none_or(|metadata| expected.bytes.is_some_and(|bytes| bytes != metadata.len()));
         if new {
             let part = PartialFile::open(&self.cache.blobs(&source.repo), &name, expected.clone())?;
             let here = part.bytes();
-            watch.reporter.event(Event::FetchStarted { file: shown.to_string(), bytes: expected.bytes, here });
+            control.reporter.event(Event::FetchStarted { file: shown.to_string(), bytes: expected.bytes, here });
             let request =
-                HubRequest { method: Method::GET, url, from: 0, etag: Some(&head.etag), elsewhere: None, asked };
+                HubRequest { method: Method::GET, url, from: 0, etag: Some(&head.etag), elsewhere: None, context };
             let mut stream = Transfer { request, part, expected: expected.clone(), file: &shown, doubted: false };
-            came = self.stream(&mut stream, watch).await?;
+            came = self.stream(&mut stream, control).await?;
             stream.part.publish(&blob)?;
         }
-        self.cache.show(&source.repo, &repo.commit, &file.name, &name, new)?;
-        self.cache.remember(source, &repo.commit, !repo.locked)?;
+        self.cache.add_to_snapshot(&source.repo, &repo.commit, &file.name, &name, new)?;
+        self.cache.store_commit(source, &repo.commit, !repo.locked)?;
         let bytes = expected.bytes.unwrap_or(came);
-        watch.reporter.event(Event::Fetched { file: shown.to_string(), bytes });
+        control.reporter.event(Event::Fetched { file: shown.to_string(), bytes });
         let path = self.cache.file(&source.repo, &repo.commit, &file.name, expected.bytes);
         let path = path.ok_or_else(|| Error::damaged("a downloaded file is missing").at(shown))?;
         Ok((path, came))
     }
 
-    fn file_head(&self, repo: &PlannedRepo, asked: &Asked<'_>, reply: &Reply) -> Result<FileHead> {
+    fn file_head(&self, repo: &PlannedRepo, context: &RequestContext<'_>, reply: &Reply) -> Result<FileHead> {
         if reply.header("x-repo-commit").is_some_and(|commit| commit != repo.commit.as_str()) {
             return Err(self.no_hub(&repo.source, "a file of a different commit"));
         }
         let etag = reply.header("x-linked-etag").or_else(|| reply.header(ETAG.as_str()));
         let Some(etag) = etag else { return Err(self.no_hub(&repo.source, "a file without an ETag")) };
-        let blob = BlobName::of_etag(etag);
-        let blob = blob.map_err(|_| self.no_hub(&repo.source, &format!("the ETag {}", asked.quoted(etag))))?;
+        let blob = BlobName::from_etag(etag);
+        let blob = blob.map_err(|_| self.no_hub(&repo.source, &format!("the ETag {}", context.quoted(etag))))?;
         let bytes = reply.header("x-linked-size").or_else(|| {
             let is_from_hub = reply.at_hub && reply.response.status().is_success();
             reply.response.headers().get(CONTENT_LENGTH).filter(|_| is_from_hub)?.to_str().ok()
@@ -100,16 +106,16 @@ impl Hub {
 
     /// Takes the lock that prevents concurrent downloads of the same file. The lock only avoids duplicate work. It is
     /// not needed for correctness, because each process writes its own partial file.
-    async fn locked(&self, path: &Path, shown: &str, watch: Watch<'_>) -> Result<Option<File>> {
+    async fn locked(&self, path: &Path, shown: &str, control: FetchControl<'_>) -> Result<Option<File>> {
         make_folder(path.parent().unwrap_or(path))?;
         let file =
             File::options().create(true).append(true).open(path).map_err(|error| refused("write", path, &error))?;
         let mut is_reported = false;
-        let free = until(watch.stop, || match file.try_lock() {
+        let free = until(control.stop, || match file.try_lock() {
             Ok(()) | Err(TryLockError::Error(_)) => true,
             Err(TryLockError::WouldBlock) => {
                 if !is_reported {
-                    watch
+                    control
                         .reporter
                         .event(Event::FetchNote { text: format!("{shown}: another process is downloading it") });
                     is_reported = true;
@@ -121,23 +127,23 @@ impl Hub {
     }
 
     /// Downloads the rest of a partial file, with retries. Returns the number of bytes received.
-    async fn stream(&self, stream: &mut Transfer<'_>, watch: Watch<'_>) -> Result<u64> {
+    async fn stream(&self, stream: &mut Transfer<'_>, control: FetchControl<'_>) -> Result<u64> {
         let mut came = 0;
         let mut tries = 0;
         let mut most = stream.part.bytes();
         let mut wrong = false;
         loop {
-            let failure = match self.attempt(stream, &mut came, watch).await {
+            let failure = match self.attempt(stream, &mut came, control).await {
                 Ok(()) => match stream.part.check() {
                     Ok(()) => return Ok(came),
                     Err(found) => {
-                        self.restart(stream, "hash mismatch", watch)?;
+                        self.restart(stream, "hash mismatch", control)?;
                         // The bytes from an earlier attempt may be the cause, so retry once.
                         if wrong {
                             let error =
                                 Error::damaged("a downloaded file differs from the expected one and was deleted");
                             let error =
-                                error.at(stream.request.asked.place()).expected(found.expected).found(found.found);
+                                error.at(stream.request.context.place()).expected(found.expected).found(found.found);
                             return Err(error.hint("check the proxy or mirror, or try again later"));
                         }
                         wrong = true;
@@ -152,53 +158,64 @@ impl Hub {
             if stream.part.bytes() > most {
                 (most, tries) = (stream.part.bytes(), 0);
             }
-            self.back_off(failure, &mut tries, &stream.request.asked, watch).await?;
+            self.back_off(failure, &mut tries, &stream.request.context, control).await?;
         }
     }
 
-    fn restart(&self, stream: &mut Transfer<'_>, why: &str, watch: Watch<'_>) -> Result<()> {
+    fn restart(&self, stream: &mut Transfer<'_>, why: &str, control: FetchControl<'_>) -> Result<()> {
         stream.part.restart().map_err(|error| refused("write", stream.part.path(), &error))?;
-        watch.reporter.event(Event::FetchRestarted { file: stream.file.to_owned(), why: why.to_owned() });
+        control.reporter.event(Event::FetchRestarted { file: stream.file.to_owned(), why: why.to_owned() });
         Ok(())
     }
 
     /// Discards the partial file after an unusable response.
-    fn anew(&self, stream: &mut Transfer<'_>, why: String, watch: Watch<'_>) -> RequestFailure {
-        self.restart(stream, &why, watch).map_or_else(RequestFailure::Final, |()| RequestFailure::retryable(why))
+    fn discard_partial(&self, stream: &mut Transfer<'_>, why: String, control: FetchControl<'_>) -> RequestFailure {
+        self.restart(stream, &why, control).map_or_else(RequestFailure::Final, |()| RequestFailure::retryable(why))
     }
 
     /// Keeps the partial file after the first unusable response, because the file may not be the cause. Discards it
     /// after the second one in a row.
-    fn doubt(&self, stream: &mut Transfer<'_>, from: u64, why: String, watch: Watch<'_>) -> RequestFailure {
+    fn keep_or_discard(
+        &self,
+        stream: &mut Transfer<'_>,
+        from: u64,
+        why: String,
+        control: FetchControl<'_>,
+    ) -> RequestFailure {
         if std::mem::replace(&mut stream.doubted, from > 0) || from == 0 {
             stream.doubted = false;
-            return self.anew(stream, why, watch);
+            return self.discard_partial(stream, why, control);
         }
         RequestFailure::retryable(why)
     }
 
     /// Sends one request for the missing bytes.
-    async fn attempt(&self, stream: &mut Transfer<'_>, came: &mut u64, watch: Watch<'_>) -> Result<(), RequestFailure> {
+    async fn attempt(
+        &self,
+        stream: &mut Transfer<'_>,
+        came: &mut u64,
+        control: FetchControl<'_>,
+    ) -> Result<(), RequestFailure> {
         let from = stream.part.bytes();
         if stream.expected.bytes == Some(from) {
             return Ok(());
         }
         stream.request.from = from;
-        let mut reply = match self.once(&stream.request, watch).await {
+        let mut reply = match self.once(&stream.request, control).await {
             Err(RequestFailure::Range) => {
-                self.restart(stream, "the host has no more data", watch).map_err(RequestFailure::Final)?;
+                self.restart(stream, "the host has no more data", control).map_err(RequestFailure::Final)?;
                 return Err(RequestFailure::retryable("no more data"));
             }
             reply => reply?,
         };
-        let mut known = self.known_bytes(&reply, from, stream, watch)?;
+        let mut known = self.known_bytes(&reply, from, stream, control)?;
         if !reply.at_hub {
             let strong = reply.response.headers().get(ETAG).and_then(|etag| etag.to_str().ok());
             stream.request.elsewhere = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
         }
         let stall = self.settings.retry_policy.stall;
-        while let Some(chunk) = await_network(reply.response.chunk(), stall, "the connection stalled", watch).await? {
-            *came += self.take_chunk(stream, &chunk, &mut known, watch)?;
+        while let Some(chunk) = await_network(reply.response.chunk(), stall, "the connection stalled", control).await? {
+            *came += self.take_chunk(stream, &chunk, &mut known, control)?;
         }
         match stream.expected.bytes {
             _ if known > 0 => Err(RequestFailure::retryable(format!("the response ended before byte {from}"))),
@@ -216,15 +233,15 @@ impl Hub {
         reply: &Reply,
         from: u64,
         stream: &mut Transfer<'_>,
-        watch: Watch<'_>,
+        control: FetchControl<'_>,
     ) -> Result<u64, RequestFailure> {
         match check_continuation(reply, from, stream) {
             Ok(()) => Ok(0),
-            Err(Unfit::WholeFile) => Ok(from),
-            Err(Unfit::Useless(why)) if reply.response.status() == StatusCode::OK => {
-                Err(self.doubt(stream, from, why, watch))
+            Err(RejectedResponse::WholeFile) => Ok(from),
+            Err(RejectedResponse::Useless(why)) if reply.response.status() == StatusCode::OK => {
+                Err(self.keep_or_discard(stream, from, why, control))
             }
-            Err(Unfit::Useless(why)) => Err(self.anew(stream, why, watch)),
+            Err(RejectedResponse::Useless(why)) => Err(self.discard_partial(stream, why, control)),
         }
     }
 
@@ -235,13 +252,18 @@ impl Hub {
         stream: &mut Transfer<'_>,
         chunk: &[u8],
         known: &mut u64,
-        watch: Watch<'_>,
+        control: FetchControl<'_>,
     ) -> Result<u64, RequestFailure> {
         let (same, chunk) = chunk.split_at(chunk.len().min(usize::try_from(*known).unwrap_or(usize::MAX)));
         let from = stream.request.from;
         let is_same = stream.part.has(from - *known, same);
         if !is_same.map_err(|error| RequestFailure::Final(refused("read", stream.part.path(), &error)))? {
-            return Err(self.doubt(stream, from, "the first bytes differ from the downloaded ones".to_owned(), watch));
+            return Err(self.keep_or_discard(
+                stream,
+                from,
+                "the first bytes differ from the downloaded ones".to_owned(),
+                control,
+            ));
         }
         *known -= same.len() as u64;
         if chunk.is_empty() {
@@ -249,34 +271,38 @@ impl Hub {
         }
         let all = stream.part.bytes() + chunk.len() as u64;
         if let Some(bytes) = stream.expected.bytes.filter(|bytes| all > *bytes) {
-            return Err(self.anew(stream, format!("received more than the expected {bytes} bytes"), watch));
+            return Err(self.discard_partial(
+                stream,
+                format!("received more than the expected {bytes} bytes"),
+                control,
+            ));
         }
         stream.doubted = false;
         stream
             .part
             .write(chunk)
             .map_err(|error| RequestFailure::Final(refused("write", stream.part.path(), &error)))?;
-        watch.reporter.event(Event::FetchAdvanced { file: stream.file.to_owned(), bytes: chunk.len() as u64 });
+        control.reporter.event(Event::FetchAdvanced { file: stream.file.to_owned(), bytes: chunk.len() as u64 });
         Ok(chunk.len() as u64)
     }
 }
 
 /// Reason for rejecting a response as a continuation of the partial file.
-enum Unfit {
+enum RejectedResponse {
     /// The response contains the file from its beginning, which is still usable.
     WholeFile,
     Useless(String),
 }
 
 /// Checks that the response continues the partial file.
-fn check_continuation(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
+fn check_continuation(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), RejectedResponse> {
     let status = reply.response.status();
     let headers = reply.response.headers();
     let length = header_text(CONTENT_LENGTH.as_str(), headers).and_then(|length| length.parse::<u64>().ok());
     if status != StatusCode::PARTIAL_CONTENT {
         return match (stream.expected.bytes, length) {
-            (Some(expected), Some(found)) if expected != found => Err(useless_part("the length is", expected, found)),
-            _ if from > 0 => Err(Unfit::WholeFile),
+            (Some(expected), Some(found)) if expected != found => Err(mismatch("the length is", expected, found)),
+            _ if from > 0 => Err(RejectedResponse::WholeFile),
             _ => Ok(()),
         };
     }
@@ -286,46 +312,50 @@ fn check_continuation(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result
         Some((span.split_once('-')?.0.trim().parse::<u64>().ok()?, total.trim().parse::<u64>().ok()))
     });
     let Some((first, total)) = range else {
-        return Err(Unfit::Useless("a partial response without a range".to_owned()));
+        return Err(RejectedResponse::Useless("a partial response without a range".to_owned()));
     };
     if first != from {
-        return Err(useless_part("the partial response starts at byte", from, first));
+        return Err(mismatch("the partial response starts at byte", from, first));
     }
     if let (Some(expected), Some(found)) = (stream.expected.bytes, total)
         && expected != found
     {
-        return Err(useless_part("the length is", expected, found));
+        return Err(mismatch("the length is", expected, found));
     }
     let known =
         if reply.at_hub { stream.request.etag.map(BlobName::as_str) } else { stream.request.elsewhere.as_deref() };
-    match (known.map(bare), header_text(ETAG.as_str(), headers).map(bare)) {
+    match (known.map(strip_etag), header_text(ETAG.as_str(), headers).map(strip_etag)) {
         (Some(known), Some(now)) if known != now => {
-            Err(Unfit::Useless("the file changed between two parts".to_owned()))
+            Err(RejectedResponse::Useless("the file changed between two parts".to_owned()))
         }
         _ => Ok(()),
     }
 }
 
-fn useless_part(what: &str, expected: u64, found: u64) -> Unfit {
-    Unfit::Useless(format!("{what} {found} instead of {expected}"))
+fn mismatch(what: &str, expected: u64, found: u64) -> RejectedResponse {
+    RejectedResponse::Useless(format!("{what} {found} instead of {expected}"))
 }
 
 /// Merges the size and hashes of a file from the lock, the listing and the Hub. Fails if they disagree.
 fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<Expected> {
-    let of_hub = Expected::from_blob(&head.etag, head.bytes);
+    let hub_expected = Expected::from_blob(&head.etag, head.bytes);
     let pinned = if repo.locked { "as pinned" } else { "as listed" };
     let differs = Error::damaged("the file on the hub differs from the expected one")
         .at(format!("{}, {} at {}", repo.source, file.name, repo.commit))
         .hint("check the mirror and hub.lock: the files of a commit never change");
-    if let (Some(expected), Some(found)) = (file.bytes, of_hub.bytes)
+    if let (Some(expected), Some(found)) = (file.bytes, hub_expected.bytes)
         && expected != found
     {
         return Err(differs.expected(format!("{expected} bytes, {pinned}")).found(format!("{found} bytes")));
     }
-    if let (Some(expected), Some(found)) = (&file.sha256, &of_hub.sha256)
+    if let (Some(expected), Some(found)) = (&file.sha256, &hub_expected.sha256)
         && expected != found
     {
         return Err(differs.expected(format!("SHA-256 {expected}, {pinned}")).found(format!("SHA-256 {found}")));
     }
-    Ok(Expected { bytes: file.bytes.or(of_hub.bytes), sha256: file.sha256.clone().or(of_hub.sha256), git: of_hub.git })
+    Ok(Expected {
+        bytes: file.bytes.or(hub_expected.bytes),
+        sha256: file.sha256.clone().or(hub_expected.sha256),
+        git: hub_expected.git,
+    })
 }

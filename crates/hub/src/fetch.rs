@@ -8,7 +8,7 @@ use ghostlab_core::error::{Error, ErrorKind, Result};
 use ghostlab_core::files::disk;
 use tokio::runtime::Runtime;
 
-use crate::client::{Hub, Watch, display_name};
+use crate::client::{FetchControl, Hub, display_name};
 use crate::event::{Event, Reporter};
 use crate::lock::{LockedFile, LockedRepo};
 use crate::name::ContentHash;
@@ -49,11 +49,11 @@ impl Hub {
         reporter: &dyn Reporter,
         stop: &AtomicBool,
     ) -> Result<Fetched> {
-        let watch = Watch { reporter, stop };
+        let control = FetchControl { reporter, stop };
         let mut fetched = Fetched::default();
         let mut missing: Vec<(&PlannedRepo, PlannedFile)> = Vec::new();
         for (repo, file) in plan.files() {
-            match self.is_cached_intact(repo, file, hash, watch)? {
+            match self.is_cached_intact(repo, file, hash, control)? {
                 true => fetched.cached += 1,
                 false => missing.push((repo, PlannedFile { cached: None, ..file.clone() })),
             }
@@ -74,7 +74,7 @@ impl Hub {
         let runtime = &self.connection()?.runtime;
         self.closed.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let downloads =
-            Downloads { hub: self, runtime, missing, next: AtomicUsize::new(0), watch, outcome: Mutex::new(fetched) };
+            Downloads { hub: self, runtime, missing, next: AtomicUsize::new(0), control, outcome: Mutex::new(fetched) };
         std::thread::scope(|scope| {
             for _ in 0..self.settings.parallel.clamp(1, downloads.missing.len()) {
                 scope.spawn(|| downloads.work());
@@ -92,7 +92,7 @@ impl Hub {
         repo: &PlannedRepo,
         file: &PlannedFile,
         hash: Option<Hash<'_>>,
-        watch: Watch<'_>,
+        control: FetchControl<'_>,
     ) -> Result<bool> {
         let Some(path) = &file.cached else { return Ok(false) };
         let (Some(hash), Some(expected)) = (hash, &file.sha256) else { return Ok(true) };
@@ -108,10 +108,10 @@ impl Hub {
                 .found(format!("SHA-256 {found}"))
                 .hint("unset HF_HUB_OFFLINE to download it again"));
         }
-        watch.reporter.event(Event::FetchNote {
+        control.reporter.event(Event::FetchNote {
             text: format!("{name}: the cached file is damaged or was altered; downloading it again"),
         });
-        self.cache.forget(&repo.source.repo, path)?;
+        self.cache.remove_damaged(&repo.source.repo, path)?;
         Ok(false)
     }
 
@@ -184,19 +184,19 @@ struct Downloads<'a> {
     missing: Vec<(&'a PlannedRepo, PlannedFile)>,
     /// Index of the next file to download.
     next: AtomicUsize,
-    watch: Watch<'a>,
+    control: FetchControl<'a>,
     outcome: Mutex<Fetched>,
 }
 
 impl Downloads<'_> {
     /// Downloads files until none is left or the fetch is stopped.
     fn work(&self) {
-        while !self.watch.stop.load(Relaxed) {
+        while !self.control.stop.load(Relaxed) {
             let Some((repo, file)) = self.missing.get(self.next.fetch_add(1, Relaxed)) else { return };
             if self.hub.closed.lock().unwrap_or_else(PoisonError::into_inner).contains(&repo.source) {
                 continue;
             }
-            let downloaded = self.runtime.block_on(self.hub.ensure_cached(repo, file, self.watch));
+            let downloaded = self.runtime.block_on(self.hub.ensure_cached(repo, file, self.control));
             let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
             match downloaded {
                 Ok((_, bytes)) => {
@@ -206,7 +206,7 @@ impl Downloads<'_> {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     let file = display_name(&repo.source, &file.name).to_string();
-                    self.watch.reporter.event(Event::FetchFailed { file: file.clone(), why: error.one_line() });
+                    self.control.reporter.event(Event::FetchFailed { file: file.clone(), why: error.one_line() });
                     outcome.failures.push((file, error));
                 }
             }

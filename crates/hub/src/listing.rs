@@ -6,7 +6,7 @@ use reqwest::{Method, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::client::{Hub, HubRequest, Watch, await_network};
+use crate::client::{FetchControl, Hub, HubRequest, await_network};
 use crate::name::{BlobName, Commit, ContentHash, FileName};
 use crate::repo::Source;
 
@@ -59,12 +59,12 @@ pub(crate) fn encoded(part: &str) -> String {
 
 impl Hub {
     /// Requests the current commit of a revision.
-    pub(crate) async fn commit(&self, source: &Source, watch: Watch<'_>) -> Result<Commit> {
+    pub(crate) async fn commit(&self, source: &Source, control: FetchControl<'_>) -> Result<Commit> {
         if let Some(commit) = source.commit() {
             return Ok(commit);
         }
         let url = self.url(&format!("api/{}/revision/{}", source.repo.api(), encoded(source.revision())))?;
-        Ok(self.json::<Revision>(source, url, watch).await?.0.sha)
+        Ok(self.json::<Revision>(source, url, control).await?.0.sha)
     }
 
     /// Lists the files in a folder of a commit, recursively if `deep` is set. The empty path is the root.
@@ -74,7 +74,7 @@ impl Hub {
         commit: &Commit,
         folder: &str,
         deep: bool,
-        watch: Watch<'_>,
+        control: FetchControl<'_>,
     ) -> Result<Vec<ListedFile>> {
         let folder: String =
             folder.split('/').filter(|part| !part.is_empty()).map(|part| format!("/{}", encoded(part))).collect();
@@ -82,7 +82,7 @@ impl Hub {
         let mut url = self.url(&format!("api/{}/tree/{commit}{folder}{deep}", source.repo.api()))?;
         let mut files = Vec::new();
         for _ in 0..MAX_PAGES {
-            let (entries, next) = self.json::<Vec<ListingEntry>>(source, url.clone(), watch).await?;
+            let (entries, next) = self.json::<Vec<ListingEntry>>(source, url.clone(), control).await?;
             files.extend(entries.into_iter().filter_map(|entry| match entry {
                 ListingEntry::File { path: name, lfs: Some(LargeFile { oid, size }), .. } => {
                     Some(ListedFile { name, bytes: size, sha256: Some(oid.clone()), blob: oid.into() })
@@ -102,12 +102,18 @@ impl Hub {
 
     /// Requests a JSON document, and returns it with the URL of the next page, if any. Deserializing `T` validates all
     /// names that become paths.
-    async fn json<T: DeserializeOwned>(&self, source: &Source, url: Url, watch: Watch<'_>) -> Result<(T, Option<Url>)> {
-        let asked = self.request_context(source, None);
-        let request = HubRequest { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
+    async fn json<T: DeserializeOwned>(
+        &self,
+        source: &Source,
+        url: Url,
+        control: FetchControl<'_>,
+    ) -> Result<(T, Option<Url>)> {
+        let context = self.request_context(source, None);
+        let request =
+            HubRequest { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, context };
         let mut tries = 0;
         let (body, next) = loop {
-            let mut reply = self.ask(&request, watch).await?;
+            let mut reply = self.ask(&request, control).await?;
             let link = reply.response.headers().get("link").and_then(|link| link.to_str().ok());
             let next = link.and_then(next_page).and_then(|next| url.join(next).ok());
             if next.as_ref().is_some_and(|next| !self.is_own(next)) {
@@ -119,7 +125,7 @@ impl Hub {
                     reply.response.chunk(),
                     self.settings.retry_policy.stall,
                     "the connection stalled",
-                    watch,
+                    control,
                 )
                 .await
                 {
@@ -131,14 +137,14 @@ impl Hub {
             };
             match failure {
                 None => break (body, next),
-                Some(failure) => self.back_off(failure, &mut tries, &asked, watch).await?,
+                Some(failure) => self.back_off(failure, &mut tries, &context, control).await?,
             }
         };
         let value = serde_json::from_slice(&body).map_err(|error| match error.is_data() {
-            true => self.no_hub(source, &asked.quoted(&error.to_string())),
+            true => self.no_hub(source, &context.quoted(&error.to_string())),
             false => {
                 let begin = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
-                self.no_hub(source, &format!("`{}`", asked.quoted(&begin)))
+                self.no_hub(source, &format!("`{}`", context.quoted(&begin)))
             }
         })?;
         Ok((value, next))

@@ -56,13 +56,13 @@ macro_rules! checked {
 checked!(
     /// Full hash of a commit. Unlike a branch, it always refers to the same files.
     Commit,
-    |text| passed("commit", "40 digits of 0-9 and a-f", text, hexadecimal(text, 40).filter(|digits| digits == text))
+    |text| validate("commit", "40 digits of 0-9 and a-f", text, hexadecimal(text, 40).filter(|digits| digits == text))
 );
 
 checked!(
     /// SHA-256 of a file in lowercase hexadecimal.
     ContentHash,
-    |text| passed("SHA-256", "64 hexadecimal digits", text, hexadecimal(text, 64))
+    |text| validate("SHA-256", "64 hexadecimal digits", text, hexadecimal(text, 64))
 );
 
 checked!(
@@ -74,12 +74,12 @@ checked!(
         let good = !text.is_empty() && text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
         let what = "file name in the cache";
         let expected = "letters, digits, `-` and `_`, at most 128";
-        passed(what, expected, text, good.then(|| text.to_owned()))
+        validate(what, expected, text, good.then(|| text.to_owned()))
     }
 );
 
 /// Returns the validated string, or an error for a rejected one.
-fn passed(what: &str, expected: &str, text: &str, good: Option<String>) -> Result<String> {
+fn validate(what: &str, expected: &str, text: &str, good: Option<String>) -> Result<String> {
     good.ok_or_else(|| Error::bad_input(format!("invalid {what}")).expected(expected).found(format!("`{text}`")))
 }
 
@@ -97,13 +97,13 @@ impl Commit {
 
 impl BlobName {
     /// Parses an ETag such as `"abc"` or `W/"abc"`.
-    pub(crate) fn of_etag(etag: &str) -> Result<Self> {
-        Self::new(bare(etag))
+    pub(crate) fn from_etag(etag: &str) -> Result<Self> {
+        Self::new(strip_etag(etag))
     }
 
     /// Returns the cache name of a file with this ETag. An ETag that is not a hash is combined with the file name,
     /// because several files may share it.
-    pub(crate) fn of_file(&self, file: &FileName) -> Self {
+    pub(crate) fn for_file(&self, file: &FileName) -> Self {
         match self.sha256().is_some() || self.git().is_some() {
             true => self.clone(),
             false => Self(format!("etag-{}", sha256::of_bytes(format!("{self} {file}")))),
@@ -122,7 +122,7 @@ impl BlobName {
 }
 
 /// Strips the weak prefix and the quotes of an ETag.
-pub(crate) fn bare(etag: &str) -> &str {
+pub(crate) fn strip_etag(etag: &str) -> &str {
     etag.trim_start_matches("W/").trim_matches('"')
 }
 
@@ -185,9 +185,9 @@ mod tests {
         let git = BlobName::new(&"a1".repeat(20)).unwrap();
         let blob = BlobName::new("5f3-62ab").unwrap();
         let [a, b] = ["a", "b/c"].map(|name| FileName::new(name).unwrap());
-        assert_eq!(git.of_file(&a), git.of_file(&b));
-        assert_ne!(blob.of_file(&a), blob.of_file(&b));
-        assert!(BlobName::new(blob.of_file(&a).as_str()).is_ok() && blob.of_file(&a).sha256().is_none());
+        assert_eq!(git.for_file(&a), git.for_file(&b));
+        assert_ne!(blob.for_file(&a), blob.for_file(&b));
+        assert!(BlobName::new(blob.for_file(&a).as_str()).is_ok() && blob.for_file(&a).sha256().is_none());
     }
 
     #[test]
@@ -196,8 +196,8 @@ mod tests {
         let sha256 = "0123456789ABCDEF".repeat(4);
         assert_eq!(Commit::new(&git).unwrap().short(), "0123456789ab");
         assert_eq!(ContentHash::new(&sha256).unwrap().as_str(), sha256.to_lowercase());
-        assert_eq!(BlobName::of_etag(&format!("W/\"{git}\"")).unwrap().git(), Some(git.clone()));
-        assert_eq!(BlobName::of_etag("\"5f3-62ab_x\"").unwrap().as_str(), "5f3-62ab_x");
+        assert_eq!(BlobName::from_etag(&format!("W/\"{git}\"")).unwrap().git(), Some(git.clone()));
+        assert_eq!(BlobName::from_etag("\"5f3-62ab_x\"").unwrap().as_str(), "5f3-62ab_x");
         for text in ["", ".", "..", "../x", "/x", "a/b", "a\\b", "C:x", "a.incomplete", ".a", "a\0", "a\n", "é", "%2e"]
         {
             assert_eq!(BlobName::new(text).unwrap_err().exit_code(), 2, "{text:?}");

@@ -40,7 +40,7 @@ impl Expected {
 
 /// Mismatch between the expected and the received file.
 #[derive(Debug)]
-pub(crate) struct Wrong {
+pub(crate) struct Mismatch {
     pub(crate) expected: String,
     pub(crate) found: String,
 }
@@ -85,7 +85,7 @@ impl PartialFile {
         let mut part =
             Self { own: path, shared, file, bytes: 0, expected, sha256: Sha256::new(), git: None, done: false };
         part.begin();
-        part.read_on().map_err(|error| refused("read", &part.own, &error))?;
+        part.read_existing().map_err(|error| refused("read", &part.own, &error))?;
         if part.expected.bytes.is_some_and(|bytes| part.bytes > bytes) {
             part.restart().map_err(|error| refused("write", &part.own, &error))?;
         }
@@ -101,17 +101,17 @@ impl PartialFile {
         };
     }
 
-    fn read_on(&mut self) -> std::io::Result<()> {
+    fn read_existing(&mut self) -> std::io::Result<()> {
         let mut buffer = vec![0; 1 << 20];
         loop {
             match self.file.read(&mut buffer)? {
                 0 => return Ok(()),
-                read => self.take_in(&buffer[..read]),
+                read => self.update_hashes(&buffer[..read]),
             }
         }
     }
 
-    fn take_in(&mut self, bytes: &[u8]) {
+    fn update_hashes(&mut self, bytes: &[u8]) {
         self.sha256.update(bytes);
         if let Some(git) = &mut self.git {
             git.update(bytes);
@@ -147,7 +147,7 @@ impl PartialFile {
             self.file.seek(SeekFrom::Start(self.bytes)).ok();
             return Err(error);
         }
-        self.take_in(bytes);
+        self.update_hashes(bytes);
         Ok(())
     }
 
@@ -164,7 +164,7 @@ impl PartialFile {
     }
 
     /// Checks that the file has the expected size and hashes.
-    pub(crate) fn check(&self) -> std::result::Result<(), Wrong> {
+    pub(crate) fn check(&self) -> std::result::Result<(), Mismatch> {
         let Expected { bytes, sha256, git } = &self.expected;
         compare_stored(&bytes.map(|bytes| bytes.to_string()), &self.bytes.to_string(), "bytes")?;
         compare_stored(&sha256.clone().map(String::from), &self.sha256(), "SHA-256")?;
@@ -183,10 +183,10 @@ impl PartialFile {
     }
 }
 
-fn compare_stored(expected: &Option<String>, found: &str, kind: &str) -> std::result::Result<(), Wrong> {
+fn compare_stored(expected: &Option<String>, found: &str, kind: &str) -> std::result::Result<(), Mismatch> {
     match expected {
         Some(expected) if *expected != found => {
-            Err(Wrong { expected: format!("{kind} {expected}"), found: format!("{kind} {found}") })
+            Err(Mismatch { expected: format!("{kind} {expected}"), found: format!("{kind} {found}") })
         }
         _ => Ok(()),
     }
@@ -225,7 +225,7 @@ fn abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
             Some(rest) => {
                 let (tag, count) = rest.split_once('.')?;
                 count.parse::<u64>().ok()?;
-                match Owner::of_tag_lives(tag) {
+                match Owner::is_tag_alive(tag) {
                     Some(lives) => !lives,
                     None => Owner::is_tag(tag) && age(&path, SystemTime::now()).is_some_and(|age| age > STALE_AFTER),
                 }

@@ -8,7 +8,7 @@ use ghostlab_core::error::{Error, Result};
 use glob::{MatchOptions, Pattern};
 
 use crate::answer::page;
-use crate::client::{Hub, Watch};
+use crate::client::{FetchControl, Hub};
 use crate::event::Reporter;
 use crate::lock::Lock;
 use crate::name::{BlobName, Commit, ContentHash, FileName};
@@ -126,7 +126,7 @@ impl FetchPlan {
     }
 
     /// Returns the number of bytes still to download.
-    pub fn left(&self) -> u64 {
+    pub fn remaining_bytes(&self) -> u64 {
         self.files().fold(0, |sum: u64, (_, file)| sum.saturating_add(file.remaining_bytes()))
     }
 
@@ -170,14 +170,14 @@ impl Hub {
         reporter: &dyn Reporter,
         stop: &AtomicBool,
     ) -> Result<FetchPlan> {
-        let watch = Watch { reporter, stop };
+        let control = FetchControl { reporter, stop };
         Ok(FetchPlan {
             repos: merged(wants)
                 .into_iter()
                 .map(|want| match lock.get(&want.source) {
                     Some(_) => self.pinned(&want, lock),
                     None if self.settings.offline => self.resolve_cached(&want),
-                    None => self.resolve_remote(&want, watch),
+                    None => self.resolve_remote(&want, control),
                 })
                 .collect::<Result<_>>()?,
         })
@@ -237,17 +237,17 @@ impl Hub {
     }
 
     /// Resolves a request from the Hub's current listing.
-    fn resolve_remote(&self, want: &RepoFiles, watch: Watch<'_>) -> Result<PlannedRepo> {
+    fn resolve_remote(&self, want: &RepoFiles, control: FetchControl<'_>) -> Result<PlannedRepo> {
         let source = &want.source;
         let mut folders: BTreeMap<String, bool> = BTreeMap::new();
         for (folder, deep) in want.files.iter().map(FilePattern::folder) {
             *folders.entry(folder).or_default() |= deep;
         }
         let ask = async {
-            let commit = self.commit(source, watch).await?;
+            let commit = self.commit(source, control).await?;
             let mut listed = BTreeMap::new();
             for (folder, deep) in &folders {
-                let files = self.files(source, &commit, folder, *deep, watch).await?;
+                let files = self.files(source, &commit, folder, *deep, control).await?;
                 listed.extend(
                     files.into_iter().map(|entry| (entry.name, (Some(entry.bytes), entry.sha256, Some(entry.blob)))),
                 );
@@ -280,7 +280,7 @@ impl Hub {
                 let (bytes, sha256, blob) = known[name].clone();
                 let cached = self.cache.file(repo, &commit, name, bytes);
                 let sought = blob.clone().or_else(|| sha256.clone().map(BlobName::from)).filter(|_| cached.is_none());
-                let here = sought.map_or(0, |blob| abandoned_bytes(&self.cache.blobs(repo), &blob.of_file(name)));
+                let here = sought.map_or(0, |blob| abandoned_bytes(&self.cache.blobs(repo), &blob.for_file(name)));
                 let here = if bytes.is_some_and(|bytes| here > bytes) { 0 } else { here };
                 PlannedFile { name: name.clone(), bytes, sha256, blob, cached, here }
             })

@@ -36,7 +36,7 @@ fn gets(server: &FakeHub, file: &Served) -> Vec<Request> {
 }
 
 /// Creates a fault that affects only responses with file content.
-fn of_content(file: &Served, fault: impl Fn(&Request, usize, Answer) -> Answer + Send + Sync + 'static) -> Fault {
+fn content_fault(file: &Served, fault: impl Fn(&Request, usize, Answer) -> Answer + Send + Sync + 'static) -> Fault {
     let large = file.large;
     Box::new(move |request, before, answer| {
         let content =
@@ -119,7 +119,8 @@ fn offline_pinned_files_work_and_the_rest_is_an_error() {
 #[test]
 fn two_fetches_of_one_file_bring_it_once() {
     let file = large("f", content(5000));
-    let fault = of_content(&file, |_, _, answer| Answer { stall: Some((2500, Duration::from_millis(150))), ..answer });
+    let fault =
+        content_fault(&file, |_, _, answer| Answer { stall: Some((2500, Duration::from_millis(150))), ..answer });
     let server = FakeHub::start(REPO, vec![file.clone()], fault);
     let cache = TempDir::new().unwrap();
     std::thread::scope(|scope| {
@@ -137,7 +138,7 @@ fn two_fetches_of_one_file_bring_it_once() {
 #[test]
 fn what_is_stopped_goes_on_where_it_was() {
     let file = large("f", content(5000));
-    let fault = of_content(&file, |_, before, answer| match before {
+    let fault = content_fault(&file, |_, before, answer| match before {
         0 => Answer { stall: Some((2500, Duration::from_secs(2))), ..answer },
         _ => answer,
     });
@@ -206,7 +207,7 @@ fn fetches_for_another_test() {
 #[test]
 fn after_kill_9_what_came_is_not_asked_for_again() {
     let file = large("f", content(5000));
-    let fault = of_content(&file, |_, before, answer| match before {
+    let fault = content_fault(&file, |_, before, answer| match before {
         0 => Answer { stall: Some((3000, Duration::from_secs(30))), ..answer },
         _ => answer,
     });

@@ -42,7 +42,7 @@ impl Attempt {
     }
 
     /// Creates the record for a process that died while it held the job's lease.
-    pub(super) fn of_the_dead(process: &Process) -> Self {
+    pub(super) fn from_dead_process(process: &Process) -> Self {
         let reason = format!("process {} died during the job", process.owner.pid);
         Self { died: true, ..Self::failed(&process.id, "", &reason) }
     }
@@ -102,7 +102,7 @@ pub(super) fn clear_deaths(disk: &dyn Disk, root: &Path, name: &str) {
 }
 
 /// Removes the recorded death of a process that turned out to be alive.
-pub(super) fn take_back(disk: &dyn Disk, root: &Path, name: &str, process: &str) {
+pub(super) fn remove_death(disk: &dyn Disk, root: &Path, name: &str, process: &str) {
     remove(disk, &folder(root, name), |attempt| attempt.died && attempt.process == process);
 }
 

@@ -162,7 +162,7 @@ impl SystemDisk {
 
     /// Creates a file with `make`, and its folder if missing. Retries because another process may remove the empty
     /// folder at the same moment.
-    fn in_its_folder(&self, path: &Path, make: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    fn create_in_folder(&self, path: &Path, make: impl Fn() -> io::Result<File>) -> io::Result<File> {
         for _ in 0..100 {
             match make() {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -212,8 +212,8 @@ impl Disk for SystemDisk {
 
     fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.count(1);
-        let mut file = self.in_its_folder(path, || File::create_new(path))?;
-        self.shared.give_file(&file);
+        let mut file = self.create_in_folder(path, || File::create_new(path))?;
+        self.shared.share_file(&file);
         file.write_all(bytes)?;
         file.sync_data()
     }
@@ -221,7 +221,7 @@ impl Disk for SystemDisk {
     fn writer(&self, path: &Path) -> io::Result<Box<dyn Write + Send>> {
         self.count(1);
         let file = File::create_new(path)?;
-        self.shared.give_file(&file);
+        self.shared.share_file(&file);
         Ok(Box::new(file))
     }
 
@@ -239,10 +239,10 @@ impl Disk for SystemDisk {
 
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.count(1);
-        let mut file = self.in_its_folder(path, || File::options().create(true).append(true).open(path))?;
+        let mut file = self.create_in_folder(path, || File::options().create(true).append(true).open(path))?;
         let before = file.metadata()?.len();
         if before == 0 {
-            self.shared.give_file(&file);
+            self.shared.share_file(&file);
         }
         let written = file.write_all(bytes).and_then(|()| file.sync_data());
         if written.is_err() {
@@ -258,7 +258,7 @@ impl Disk for SystemDisk {
         let mut file = atomic::temporary(path.parent().unwrap_or(path), &name)?;
         file.write_all(bytes)?;
         file.as_file().sync_data()?;
-        self.shared.give_file(file.as_file());
+        self.shared.share_file(file.as_file());
         file.persist(path)?;
         Ok(())
     }
@@ -374,6 +374,6 @@ impl Drop for Timer {
 }
 
 /// Returns whether an error means that the name already exists.
-pub(super) fn is_taken(error: &io::Error) -> bool {
+pub(super) fn is_name_taken(error: &io::Error) -> bool {
     error.kind() == ErrorKind::AlreadyExists
 }

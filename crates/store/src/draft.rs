@@ -73,7 +73,7 @@ impl Draft {
         payload
             .write_all(bytes)
             .and_then(|()| payload.close())
-            .map_err(|error| unwritten(&self.folder.join(name), &error))
+            .map_err(|error| write_error(&self.folder.join(name), &error))
     }
 
     /// Hashes and flushes the payloads, writes `meta.json`, and renames the folder into place. An existing object is
@@ -114,7 +114,7 @@ impl Draft {
         fault::fault_point("draft");
         fault::fault_point("record");
         let path = self.folder.join("packed");
-        self.disk.create(&path, bytes).map_err(|error| unwritten(&path, &error))?;
+        self.disk.create(&path, bytes).map_err(|error| write_error(&path, &error))?;
         // The draft folder is removed on drop.
         self.put(&path, destination, &keep).map(drop)
     }
@@ -152,7 +152,7 @@ impl Draft {
     }
 }
 
-fn unwritten(path: &Path, error: &io::Error) -> Error {
+fn write_error(path: &Path, error: &io::Error) -> Error {
     Error::missing("cannot write to the store")
         .at(path.display())
         .found(error)

@@ -87,7 +87,7 @@ impl GcRoots {
 
     /// Rewrites the complete list after another process considered this process dead and removed the list. If writing
     /// fails, this process still counts as dead.
-    pub(super) fn note_again(&self) {
+    pub(super) fn rewrite(&self) {
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let lines: String = noted.hashes.iter().map(|hash| format!("{hash}\n")).collect();
         if !lines.is_empty() {
@@ -129,7 +129,7 @@ pub(super) fn reserved_by(disk: &dyn Disk, root: &Path, processes: &[String]) ->
 
 /// Returns the hashes that none of the processes has reserved. Stops reading once no hash is left, because each worker
 /// of a grid reserves everything the grid needs.
-pub(super) fn noted_by_none<'h>(
+pub(super) fn unreserved<'h>(
     disk: &dyn Disk,
     root: &Path,
     processes: &[String],

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::disk::Disk;
 use super::key::canonical;
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::stamp::{Stamp, grain};
+use ghostlab_core::files::stamp::{Stamp, time_resolution};
 use ghostlab_core::files::{regular, sha256};
 
 /// Minimum size in bytes of a file whose hash is cached.
@@ -62,12 +62,12 @@ impl Input {
 
 /// In-process cache of input hashes. A file with an unchanged stamp is not read again.
 #[derive(Debug, Default)]
-pub(super) struct KnownInputs {
+pub(super) struct InputHashCache {
     by_path: Mutex<BTreeMap<PathBuf, Input>>,
     found: Mutex<BTreeMap<(String, String), Value>>,
 }
 
-impl KnownInputs {
+impl InputHashCache {
     pub(super) fn input(&self, path: &Path, hash: impl FnOnce() -> Result<Input>) -> Result<Input> {
         let known = locked(&self.by_path).get(path).cloned();
         if let Some(known) = known.filter(|input| {
@@ -115,7 +115,7 @@ pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash:
         && let Some(entry_path) = entry_path(stamp)
         && let Some(entry) =
             disk.read(&entry_path).ok().and_then(|text| serde_json::from_slice::<IndexEntry>(&text).ok())
-        && entry.stamp == stamp.anywhere()
+        && entry.stamp == stamp.without_device()
         && entry.check == check(&entry.stamp, &entry.sha256)
     {
         return Ok(Input::new(entry.sha256, Some(stamp.clone())));
@@ -124,7 +124,7 @@ pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash:
     if let Some(stamp) = stamp.as_ref().filter(is_large)
         && let Some(entry_path) = entry_path(stamp)
     {
-        remember(disk, &entry_path, stamp, &sha256).ok();
+        write_entry(disk, &entry_path, stamp, &sha256).ok();
     }
     Ok(Input::new(sha256, stamp))
 }
@@ -139,7 +139,8 @@ fn hashed(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
     // is hashed anyway.
     file.sync_all().ok();
     let before = file.metadata().map(|data| Stamp::from_metadata(&data)).map_err(|error| read_error(&error, path))?;
-    let before = before.filter(|stamp| grain(&file).is_some_and(|grain| stamp.settled(grain)));
+    let before =
+        before.filter(|stamp| time_resolution(&file).is_some_and(|resolution| stamp.is_older_than(resolution)));
     let (sha256, _) = sha256::of_reader(&mut file).map_err(|error| read_error(&error, path))?;
     let stamp = before.filter(|before| Stamp::at(path).ok().flatten().as_ref() == Some(before));
     Ok((sha256, stamp))
@@ -186,14 +187,14 @@ fn read_stamps(files: &[(&Path, &Input)]) -> Vec<Option<Stamp>> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Remembered {
+struct CachedResult {
     found: Value,
     /// Checksum of the result, its name and the hash of the file.
     check: String,
 }
 
 /// Caches the result of `find` under the content hash of a large file. `what` names the result and its version.
-pub(super) fn remembered<T: Serialize + DeserializeOwned>(
+pub(super) fn cached_result<T: Serialize + DeserializeOwned>(
     disk: &dyn Disk,
     folder: Option<&Path>,
     (path, input): (&Path, &Input),
@@ -204,16 +205,16 @@ pub(super) fn remembered<T: Serialize + DeserializeOwned>(
         return find();
     };
     let fact_path = folder.join(format!("{}.{what}.json", input.sha256));
-    let known = disk.read(&fact_path).ok().and_then(|text| serde_json::from_slice::<Remembered>(&text).ok());
+    let known = disk.read(&fact_path).ok().and_then(|text| serde_json::from_slice::<CachedResult>(&text).ok());
     let known = known
-        .filter(|remembered| remembered.check == checksum(input, what, &remembered.found))
-        .and_then(|remembered| serde_json::from_value(remembered.found).ok());
+        .filter(|cached| cached.check == checksum(input, what, &cached.found))
+        .and_then(|cached| serde_json::from_value(cached.found).ok());
     if let Some(known) = known {
         return Ok(known);
     }
     let value = find()?;
     if let Ok(found) = serde_json::to_value(&value) {
-        let entry = Remembered { check: checksum(input, what, &found), found };
+        let entry = CachedResult { check: checksum(input, what, &found), found };
         let text = serde_json::to_vec(&entry).unwrap_or_default();
         disk.make_folder(folder).and_then(|()| disk.replace(&fact_path, &text)).ok();
     }
@@ -232,9 +233,9 @@ fn place(folder: &Path, path: &Path, stamp: &Stamp) -> Option<PathBuf> {
     Some(folder.join(format!("{}.json", sha256::of_bytes(name))))
 }
 
-fn remember(disk: &dyn Disk, entry_path: &Path, stamp: &Stamp, sha256: &str) -> std::io::Result<()> {
+fn write_entry(disk: &dyn Disk, entry_path: &Path, stamp: &Stamp, sha256: &str) -> std::io::Result<()> {
     disk.make_folder(entry_path.parent().unwrap_or(entry_path))?;
-    let stamp = stamp.anywhere();
+    let stamp = stamp.without_device();
     let entry = IndexEntry { check: check(&stamp, sha256), sha256: sha256.to_string(), stamp };
     disk.replace(entry_path, &serde_json::to_vec(&entry)?)
 }
@@ -278,10 +279,10 @@ mod tests {
         let right = old(&path, &vec![7; 2 << 20]);
         let now = Stamp::at(&path).unwrap().unwrap();
         let entry_path = place(folder.path(), &path, &now).unwrap();
-        remember(&SystemDisk::default(), &entry_path, &now, "remembered").unwrap();
+        write_entry(&SystemDisk::default(), &entry_path, &now, "remembered").unwrap();
         assert_eq!(sha256_of(folder.path(), &path), "remembered");
         assert_eq!(input(&SystemDisk::default(), Some(folder.path()), &path, true).unwrap().sha256, right, "--rehash");
-        remember(&SystemDisk::default(), &entry_path, &now, "remembered").unwrap();
+        write_entry(&SystemDisk::default(), &entry_path, &now, "remembered").unwrap();
         let text = fs::read_to_string(&entry_path).unwrap().replace("remembered", "rememberee");
         fs::write(&entry_path, text).unwrap();
         assert_eq!(sha256_of(folder.path(), &path), right);
@@ -296,13 +297,13 @@ mod tests {
         let here = Stamp::at(&path).unwrap().unwrap();
         // Create the stamp of the same file on another client of the server, with a different device number.
         let there = Stamp { file: (here.file.0 + 77, here.file.1), ..here.clone() };
-        let of_server = place(&index, &path, &here).unwrap();
-        remember(&SystemDisk::default(), &of_server, &there, "hashed there").unwrap();
+        let server_file = place(&index, &path, &here).unwrap();
+        write_entry(&SystemDisk::default(), &server_file, &there, "hashed there").unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
         // Simulate a local disk mounted at the same path on another machine. Its inode numbers differ, and both entries
         // are kept.
         let other_mount = Stamp { file: (here.file.0, here.file.1 + 1), ..here };
-        remember(&SystemDisk::default(), &place(&index, &path, &other_mount).unwrap(), &other_mount, "another disk")
+        write_entry(&SystemDisk::default(), &place(&index, &path, &other_mount).unwrap(), &other_mount, "another disk")
             .unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
     }
@@ -315,7 +316,8 @@ mod tests {
         let find = |bytes: &[u8], found: &str| {
             old(&path, bytes);
             let input = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
-            remembered(&SystemDisk::default(), Some(&index), (&path, &input), "what", || Ok(found.to_owned())).unwrap()
+            cached_result(&SystemDisk::default(), Some(&index), (&path, &input), "what", || Ok(found.to_owned()))
+                .unwrap()
         };
         let mut bytes = vec![7; 2 << 20];
         let small = [7; 9];
@@ -340,10 +342,10 @@ mod tests {
         let fresh = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
         assert!(fresh.stamp().is_none(), "timestamps of a recently modified file must not be trusted");
         assert_eq!(fs::read_dir(&index).into_iter().flatten().count(), 0);
-        // A modification time in the future never counts as settled. It occurs if the clock is set forward and then
+        // A modification time in the future never counts as old enough. It occurs if the clock is set forward and then
         // back.
         let future = Stamp { bytes: 1, modified: i128::MAX / 2, changed: 0, file: (0, 0) };
-        assert!(!future.settled(Duration::ZERO));
+        assert!(!future.is_older_than(Duration::ZERO));
     }
 
     #[test]
@@ -353,25 +355,25 @@ mod tests {
         fs::write(&path, "as hashed").unwrap();
         let hashed = input(&SystemDisk::default(), Some(folder.path()), &path, false).unwrap();
         // Simulate a file that has not changed for a long time, so its timestamps are trusted.
-        let settled = Input::new(hashed.sha256.clone(), Stamp::at(&path).unwrap());
+        let restored = Input::new(hashed.sha256.clone(), Stamp::at(&path).unwrap());
         let read = |input: &Input, during: &dyn Fn()| {
             guarded(&[(path.as_path(), input)], || {
                 during();
                 Ok(fs::read(&path).unwrap())
             })
         };
-        for input in [&hashed, &settled] {
+        for input in [&hashed, &restored] {
             assert_eq!(read(input, &|| ()).unwrap(), b"as hashed");
         }
         fs::write(&path, "as hashed").unwrap();
-        assert_eq!(read(&settled, &|| ()).unwrap(), b"as hashed", "the original content was restored");
+        assert_eq!(read(&restored, &|| ()).unwrap(), b"as hashed", "the original content was restored");
         let refused = |input: &Input, during: &dyn Fn()| {
             let error = read(input, during).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("weights"), "{error}");
         };
         // Another file with the same size and times replaces the file during the read, then the original is restored.
         let other = folder.path().join("other");
-        for input in [&hashed, &settled] {
+        for input in [&hashed, &restored] {
             refused(input, &|| {
                 fs::write(&other, "unhashed!").unwrap();
                 fs::rename(&path, folder.path().join("aside")).unwrap();

@@ -24,18 +24,18 @@ pub struct InventoryItem {
     pub hash: String,
     /// Folder of the object, or the file that contains it.
     pub folder: PathBuf,
-    pub found: Found,
+    pub found: ObjectCondition,
     words: StoreWords,
 }
 
 /// Condition of a stored object.
 #[derive(Debug)]
-pub enum Found {
+pub enum ObjectCondition {
     Whole(StoredObject),
     Damaged(Error),
 }
 
-impl Found {
+impl ObjectCondition {
     /// Classifies an object that was found under a hash.
     fn from_opened(opened: Result<StoredObject>, hash: &str, path: &Path) -> Self {
         match opened {
@@ -49,29 +49,29 @@ impl Found {
 impl InventoryItem {
     /// Returns whether the current program version can use the object. The stage versions of the object and of its
     /// inputs must be current.
-    pub fn current(&self) -> bool {
-        fn current(key: &Value, words: StoreWords) -> bool {
+    pub fn is_current(&self) -> bool {
+        fn is_current_key(key: &Value, words: StoreWords) -> bool {
             let is_key = key.get("kind").is_some() && key.get("of").is_some();
             let parents = key["of"].as_object().into_iter().flat_map(|fields| fields.values());
             !is_key
                 || ((words.kinds.iter().any(|kind| key["kind"] == kind.name() && key["version"] == kind.version()))
-                    && parents.into_iter().all(|parent| current(parent, words)))
+                    && parents.into_iter().all(|parent| is_current_key(parent, words)))
         }
-        let of_stage = self.words.kinds.iter().any(|kind| kind.folder() == self.stage);
+        let is_current_stage = self.words.kinds.iter().any(|kind| kind.folder() == self.stage);
         match &self.found {
-            Found::Whole(object) => of_stage && current(&object.meta().key, self.words),
-            Found::Damaged(_) => of_stage,
+            ObjectCondition::Whole(object) => is_current_stage && is_current_key(&object.meta().key, self.words),
+            ObjectCondition::Damaged(_) => is_current_stage,
         }
     }
 
     /// Returns whether the object is intact but unused, because an older program version wrote it.
     pub fn is_older_version(&self) -> bool {
-        matches!(self.found, Found::Whole(_)) && !self.current() && !self.is_newer_version()
+        matches!(self.found, ObjectCondition::Whole(_)) && !self.is_current() && !self.is_newer_version()
     }
 
     /// Returns the hash of the key without the given fields, or `None` if a field is missing.
     pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
-        let Found::Whole(object) = &self.found else { return None };
+        let ObjectCondition::Whole(object) = &self.found else { return None };
         let mut key = object.meta().key.clone();
         let fields_of_key = key["of"].as_object_mut()?;
         fields.iter().try_for_each(|field| fields_of_key.remove(*field).map(drop))?;
@@ -80,7 +80,7 @@ impl InventoryItem {
 
     /// Returns the hash of the input object with the given name.
     pub fn parent(&self, name: &str) -> Option<String> {
-        let Found::Whole(object) = &self.found else { return None };
+        let ObjectCondition::Whole(object) = &self.found else { return None };
         let parent = object.meta().key["of"].get(name)?;
         parent.get("kind").is_some().then(|| Key::hash_of(parent))
     }
@@ -93,8 +93,9 @@ impl InventoryItem {
             words.kind(kind).is_none_or(|known| version > u64::from(known.version()))
                 || parents.any(|parent| is_newer_key(parent, words))
         }
-        let of_key = matches!(&self.found, Found::Whole(object) if is_newer_key(&object.meta().key, self.words));
-        of_key || self.words.of_folder(&self.stage).is_none_or(|(known, version)| version > known.version())
+        let has_newer_key =
+            matches!(&self.found, ObjectCondition::Whole(object) if is_newer_key(&object.meta().key, self.words));
+        has_newer_key || self.words.kind_of_folder(&self.stage).is_none_or(|(known, version)| version > known.version())
     }
 
     fn is_packed(&self) -> bool {
@@ -104,18 +105,18 @@ impl InventoryItem {
     /// Returns the total payload size in bytes.
     pub fn bytes(&self) -> u64 {
         match &self.found {
-            Found::Whole(object) => object.meta().bytes(),
+            ObjectCondition::Whole(object) => object.meta().bytes(),
             // The size of a damaged pack member is unknown.
-            Found::Damaged(_) if self.is_packed() => 0,
-            Found::Damaged(_) => bytes_below(&self.folder),
+            ObjectCondition::Damaged(_) if self.is_packed() => 0,
+            ObjectCondition::Damaged(_) => bytes_below(&self.folder),
         }
     }
 
     /// Returns how long the object took to compute, in seconds, or 0 if unknown.
     pub fn seconds(&self) -> f64 {
         match &self.found {
-            Found::Whole(object) => object.meta().seconds,
-            Found::Damaged(_) => 0.0,
+            ObjectCondition::Whole(object) => object.meta().seconds,
+            ObjectCondition::Damaged(_) => 0.0,
         }
     }
 
@@ -132,7 +133,7 @@ impl Store {
         let mut entries = Vec::new();
         for stage in self.folders(&self.root) {
             let name = name_of(&stage);
-            if self.words.of_folder(&name).is_none() {
+            if self.words.kind_of_folder(&name).is_none() {
                 continue;
             }
             for group in self.folders(&stage) {
@@ -143,8 +144,8 @@ impl Store {
                     let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                     match many {
                         _ if !is_hash => {}
-                        true => self.of_many(&name, &path, &mut entries),
-                        false if hash.starts_with(&name_of(&group)) => entries.push(self.of_one(&name, path)),
+                        true => self.add_pack_items(&name, &path, &mut entries),
+                        false if hash.starts_with(&name_of(&group)) => entries.push(self.folder_item(&name, path)),
                         false => {}
                     }
                 }
@@ -154,26 +155,26 @@ impl Store {
     }
 
     /// Reads an object in its own folder or file.
-    fn of_one(&self, stage: &str, folder: PathBuf) -> InventoryItem {
+    fn folder_item(&self, stage: &str, folder: PathBuf) -> InventoryItem {
         let hash = name_of(&folder);
         let opened = StoredObject::open(Arc::clone(&self.disk), folder.clone(), None);
-        let found = Found::from_opened(opened, &hash, &folder);
+        let found = ObjectCondition::from_opened(opened, &hash, &folder);
         self.item(stage, hash, folder, found)
     }
 
-    fn item(&self, stage: &str, hash: String, folder: PathBuf, found: Found) -> InventoryItem {
+    fn item(&self, stage: &str, hash: String, folder: PathBuf, found: ObjectCondition) -> InventoryItem {
         InventoryItem { stage: stage.to_owned(), hash, folder, found, words: self.words }
     }
 
     /// Reads the objects of a pack. Unreadable members are reported as one damaged item.
-    fn of_many(&self, stage: &str, file: &Path, entries: &mut Vec<InventoryItem>) {
+    fn add_pack_items(&self, stage: &str, file: &Path, entries: &mut Vec<InventoryItem>) {
         let pack = packed::all(&*self.disk, file);
         if let Err(found) = pack
             .as_ref()
             .map_err(Clone::clone)
             .and_then(|(_, sound)| if *sound { Ok(()) } else { Err("a line of the member list is damaged".to_owned()) })
         {
-            let found = Found::Damaged(damaged(file).found(found));
+            let found = ObjectCondition::Damaged(damaged(file).found(found));
             entries.push(self.item(stage, name_of(file), file.to_owned(), found));
         }
         for (member, meta) in pack.map(|(members, _)| members).unwrap_or_default() {
@@ -181,17 +182,17 @@ impl Store {
             let packs = Some(Arc::clone(&self.packs));
             let opened = opened
                 .map(|meta| StoredObject::packed(Arc::clone(&self.disk), file.to_owned(), member.at, meta, packs));
-            let found = Found::from_opened(opened, &member.hash, file);
+            let found = ObjectCondition::from_opened(opened, &member.hash, file);
             entries.push(self.item(stage, member.hash, file.to_owned(), found));
         }
     }
 
     /// Returns the number of objects written by older stage versions. Reads only directory listings and pack headers.
-    pub fn of_older_stages(&self) -> usize {
+    pub fn count_older_objects(&self) -> usize {
         self.folders(&self.root)
             .iter()
             .filter(|stage| {
-                self.words.of_folder(&name_of(stage)).is_some_and(|(known, version)| version < known.version())
+                self.words.kind_of_folder(&name_of(stage)).is_some_and(|(known, version)| version < known.version())
             })
             .map(|stage| {
                 ({
@@ -215,7 +216,7 @@ impl Store {
         for entry in entries {
             match entry.is_packed() {
                 true => among.entry(&entry.folder).or_default().push(&entry.hash),
-                false => self.take_away(&entry.folder, &entry.hash)?,
+                false => self.remove_object(&entry.folder, &entry.hash)?,
             }
         }
         among.into_iter().try_for_each(|(file, hashes)| self.drop_members(file, &hashes))
@@ -225,12 +226,12 @@ impl Store {
     pub fn discard(&self, key: &Key) -> Result<()> {
         match self.locate(key.kind(), key.hash()) {
             None => Ok(()),
-            Some(ObjectPlace::Separate(path)) => self.take_away(&path, key.hash()),
+            Some(ObjectPlace::Separate(path)) => self.remove_object(&path, key.hash()),
             Some(ObjectPlace::Packed(file, _)) => self.drop_members(&file, &[key.hash()]),
         }
     }
 
-    pub(super) fn take_away(&self, folder: &Path, hash: &str) -> Result<()> {
+    pub(super) fn remove_object(&self, folder: &Path, hash: &str) -> Result<()> {
         let aside = self.drafts().join(format!("{}.{hash}.gone", self.worker()?.id()));
         // A file is removed atomically.
         let is_file = self.disk.list(folder).is_empty();
@@ -310,10 +311,13 @@ mod tests {
         let entries = store.entries();
         assert_eq!(entries.len(), 3);
         let damaged: Vec<&InventoryItem> =
-            entries.iter().filter(|entry| matches!(entry.found, Found::Damaged(_))).collect();
+            entries.iter().filter(|entry| matches!(entry.found, ObjectCondition::Damaged(_))).collect();
         assert_eq!(damaged.len(), 1);
         assert_eq!(damaged[0].folder, bad.folder());
-        assert_eq!(entries.iter().filter(|entry| !entry.current()).map(InventoryItem::bytes).collect::<Vec<_>>(), [3]);
+        assert_eq!(
+            entries.iter().filter(|entry| !entry.is_current()).map(InventoryItem::bytes).collect::<Vec<_>>(),
+            [3]
+        );
         store.remove_all(&entries).unwrap();
         assert!(store.entries().is_empty() && theirs.join("mine").exists());
         assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);

@@ -91,7 +91,7 @@ impl Journal {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        self.disk.append(&self.own, &self.buffer).map_err(|error| unwritten(&self.own, &error))?;
+        self.disk.append(&self.own, &self.buffer).map_err(|error| write_error(&self.own, &error))?;
         fault::fault_point("journal");
         // Skip this process's own records when reading.
         *self.read.entry(self.own.clone()).or_insert(0) += self.buffer.len() as u64;
@@ -100,7 +100,7 @@ impl Journal {
     }
 
     /// Removes this process's journal for a job that another process has finished.
-    pub(super) fn leave(self) {
+    pub(super) fn remove(self) {
         self.disk.remove(&self.own).ok();
         self.disk.remove_empty(&self.folder).ok();
     }
@@ -157,7 +157,7 @@ fn parse(line: &[u8]) -> Option<JournalRecord> {
     (check(json).as_bytes() == sum).then(|| serde_json::from_slice(json).ok())?
 }
 
-fn unwritten(path: &Path, error: &std::io::Error) -> Error {
+fn write_error(path: &Path, error: &std::io::Error) -> Error {
     Error::missing("cannot write the results of a chunk to the store")
         .at(path.display())
         .found(error)

@@ -51,7 +51,7 @@ impl StoreWords {
     }
 
     /// Splits a folder name into kind and version. The version need not be the current one.
-    pub(super) fn of_folder(self, name: &str) -> Option<(ObjectKind, u32)> {
+    pub(super) fn kind_of_folder(self, name: &str) -> Option<(ObjectKind, u32)> {
         let (kind, version) = name.rsplit_once("-v")?;
         Some((self.kind(kind)?, version.parse().ok()?))
     }
@@ -61,7 +61,7 @@ impl StoreWords {
 #[derive(Debug, Clone)]
 pub struct Key {
     kind: ObjectKind,
-    of: Map<String, Value>,
+    fields: Map<String, Value>,
     parents: BTreeMap<&'static str, Arc<Key>>,
     hash: String,
     /// Name of the input in the grid. Not part of the identity, so a backbone may have several names. An older object
@@ -99,7 +99,7 @@ impl Key {
         let mut hashed = fields.clone();
         hashed.extend(parents.iter().map(|(name, parent)| ((*name).to_string(), json!(parent.hash))));
         let text = canonical(&json!({"kind": kind.name(), "version": kind.version(), "of": hashed}));
-        Self { kind, of: fields, parents, hash: sha256::of_bytes(text), input: None, about: None }
+        Self { kind, fields, parents, hash: sha256::of_bytes(text), input: None, about: None }
     }
 
     /// Attaches the name of the input in the grid.
@@ -129,7 +129,7 @@ impl Key {
 
     /// Returns the key as JSON, with its parents expanded.
     pub fn readable(&self) -> Value {
-        let mut fields = self.of.clone();
+        let mut fields = self.fields.clone();
         fields.extend(self.parents.iter().map(|(name, parent)| ((*name).to_string(), parent.readable())));
         let mut readable = json!({"kind": self.kind.name(), "version": self.kind.version(), "of": fields});
         if let Some(input) = &self.input {

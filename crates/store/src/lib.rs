@@ -48,12 +48,12 @@ pub use disk::{Disk, Mapped};
 pub use draft::{Draft, LeftDraft, Payload};
 pub use gc_roots::Pin;
 pub use index::Input;
-pub use inventory::{Found, InventoryItem};
+pub use inventory::{InventoryItem, ObjectCondition};
 pub use journal::{Journal, JournalRecord};
 pub use key::{About, Key, ObjectKind, StoreWords, canonical};
 pub use meta::Meta;
 pub use object::StoredObject;
-pub use packed::Packing;
+pub use packed::PackEntry;
 pub use process::Process;
 pub use records::DamagedRecord;
 pub use scratch_store::ScratchStore;
@@ -73,7 +73,7 @@ extern crate self as ghostlab_store;
 use disk::SystemDisk;
 use gc_roots::GcRoots;
 use ghostlab_core::error::{Error, Result};
-use index::KnownInputs;
+use index::InputHashCache;
 use packed::Packs;
 use scratch_store::Scratch;
 use serde::Serialize;
@@ -98,7 +98,7 @@ pub struct Store {
     /// Whether every input is hashed again once per process, instead of using cached hashes.
     rehash: bool,
     /// Input hashes shared by all grids in this process.
-    inputs: Arc<KnownInputs>,
+    inputs: Arc<InputHashCache>,
     /// Function that returns the `made` entry of object records.
     made: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Failed attempts that could not be written to the store. They still count towards the retry limit of this
@@ -135,7 +135,7 @@ impl Store {
                 StoreMarker::read(root, words)?.unwrap_or(StoreMarker::new(Shared::Umask))
             }
         };
-        let store = Self::on(Arc::new(SystemDisk::new(mark.shared)), root, words);
+        let store = Self::open_on(Arc::new(SystemDisk::new(mark.shared)), root, words);
         store.disk.make_folder(&store.drafts()).map_err(|error| write_refused(&error, root))?;
         tempfile::tempfile_in(store.drafts()).map_err(|error| write_refused(&error, root))?;
         store.sweep();
@@ -148,15 +148,15 @@ impl Store {
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::open`].
-    pub fn look_at(root: &Path, words: StoreWords) -> Result<Self> {
+    pub fn open_read_only(root: &Path, words: StoreWords) -> Result<Self> {
         let mark = StoreMarker::read(root, words)?;
         let disk = SystemDisk::new(mark.map(|mark| mark.shared).unwrap_or_default());
         let is_store = mark.is_some();
-        Ok(Self { scratch: Some(Arc::default()), is_store, ..Self::on(Arc::new(disk), root, words) })
+        Ok(Self { scratch: Some(Arc::default()), is_store, ..Self::open_on(Arc::new(disk), root, words) })
     }
 
     /// Opens a store on a real or simulated disk.
-    pub fn on(disk: Arc<dyn Disk>, root: &Path, words: StoreWords) -> Self {
+    pub fn open_on(disk: Arc<dyn Disk>, root: &Path, words: StoreWords) -> Self {
         let worker = Arc::default();
         let uses = Arc::new(GcRoots::new(Arc::clone(&disk)));
         let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(words.packed.folder())));
@@ -199,7 +199,7 @@ impl Store {
             }
             Some(_) => {}
         }
-        shared.give_all(root);
+        shared.share_all(root);
         Ok(shared)
     }
 
@@ -208,8 +208,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails with exit code 3 if the folder contains anything else or is not writable.
-    pub fn mend(root: &Path, words: StoreWords) -> Result<bool> {
-        StoreMarker::mend(root, words)
+    pub fn repair_marker(root: &Path, words: StoreWords) -> Result<bool> {
+        StoreMarker::repair(root, words)
     }
 
     /// Sets whether every input is hashed again instead of using cached hashes.
@@ -221,7 +221,7 @@ impl Store {
 
     /// Sets the function that returns the `made` entry of object records.
     #[must_use]
-    pub fn signed(mut self, made: impl Fn() -> Value + Send + Sync + 'static) -> Self {
+    pub fn with_signature(mut self, made: impl Fn() -> Value + Send + Sync + 'static) -> Self {
         self.made = Arc::new(made);
         self
     }
@@ -288,13 +288,13 @@ impl Store {
     /// Removes this process's journal for a finished job. Also removes journals that belong to dead processes and
     /// contain only stored records.
     pub fn retire(&self, journal: Journal, stored: impl Fn(&str) -> bool) {
-        let living = self.living();
+        let living = self.live_processes();
         journal.retire(|owner| !living.iter().any(|id| id == owner), stored);
     }
 
     /// Removes this process's journal for a job that another process has finished.
-    pub fn leave(&self, journal: Journal) {
-        journal.leave();
+    pub fn remove_journal(&self, journal: Journal) {
+        journal.remove();
     }
 
     /// Returns the id of this process in the store.
@@ -303,7 +303,7 @@ impl Store {
     }
 
     /// Returns the ids of all processes that are not known to be dead.
-    pub fn living(&self) -> Vec<String> {
+    pub fn live_processes(&self) -> Vec<String> {
         processes::all(&*self.disk, &self.root)
             .into_iter()
             .filter(|known| !known.dead)
@@ -340,7 +340,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails with the error from `find`.
-    pub fn remembered<T: Serialize + DeserializeOwned>(
+    pub fn cached_result<T: Serialize + DeserializeOwned>(
         &self,
         path: &Path,
         input: &Input,
@@ -349,7 +349,7 @@ impl Store {
     ) -> Result<T> {
         let index = self.cache_dir();
         self.inputs.cached_or_compute(input, what, || {
-            index::remembered(&*self.disk, index.as_deref(), (path, input), what, find)
+            index::cached_result(&*self.disk, index.as_deref(), (path, input), what, find)
         })
     }
 

@@ -15,7 +15,7 @@ impl Store {
             // Ignore failures: a concurrent `cache gc` may then remove the object, which is computed again.
             self.reserve([key.hash()]).ok();
         }
-        match self.look(key) {
+        match self.lookup(key) {
             Lookup::Whole(object) => match object.verify() {
                 Ok(()) => Lookup::Whole(object),
                 Err(error) => Lookup::Damaged(error),
@@ -25,9 +25,9 @@ impl Store {
     }
 
     /// Returns the object for a key after checking its record and payload sizes. [`StoredObject::read`] checks hashes.
-    pub fn look(&self, key: &Key) -> Lookup {
-        if let Some(made) = self.made_here().filter(|made| made.has(key)) {
-            return made.look(key);
+    pub fn lookup(&self, key: &Key) -> Lookup {
+        if let Some(made) = self.overlay().filter(|made| made.has(key)) {
+            return made.lookup(key);
         }
         let Some(location) = self.locate(key.kind(), key.hash()) else { return Lookup::Absent };
         match self.opened(key.hash(), &location) {
@@ -38,16 +38,16 @@ impl Store {
 
     /// Returns whether there is an object for a key, using the cheapest check.
     pub fn has(&self, key: &Key) -> bool {
-        self.has_hash(key.kind(), key.hash()) || self.passing(key)
+        self.has_hash(key.kind(), key.hash()) || self.is_temporary(key)
     }
 
     /// Returns whether the object for a key is in the temporary overlay of a read-only store.
-    pub fn passing(&self, key: &Key) -> bool {
-        self.made_here().is_some_and(|made| made.has(key))
+    pub fn is_temporary(&self, key: &Key) -> bool {
+        self.overlay().is_some_and(|made| made.has(key))
     }
 
     /// Returns the temporary overlay of a read-only store, if it has been created.
-    pub(crate) fn made_here(&self) -> Option<&Self> {
+    pub(crate) fn overlay(&self) -> Option<&Self> {
         self.scratch.as_deref()?.created()
     }
 
@@ -62,7 +62,7 @@ impl Store {
         if self.is_packed(kind) {
             present.extend(self.packs.hashes());
         }
-        present.extend(self.made_here().into_iter().flat_map(|made| made.present(kind)));
+        present.extend(self.overlay().into_iter().flat_map(|made| made.present(kind)));
         present
     }
 

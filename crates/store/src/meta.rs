@@ -83,7 +83,7 @@ pub(super) struct StoredFile {
 }
 
 impl StoredFile {
-    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         Self { bytes: bytes.len() as u64, sha256: sha256::of_bytes(bytes) }
     }
 

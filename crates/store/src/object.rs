@@ -32,13 +32,13 @@ impl StoredObject {
     pub(super) fn open(disk: Arc<dyn Disk>, path: PathBuf, hash: Option<&str>) -> Result<Self> {
         if let Ok(read) = packed::only(&*disk, &path) {
             let (member, meta) = read.map_err(|found| damaged(&path).found(found))?;
-            of_key(&path, &meta, hash)?;
+            check_key(&path, &meta, hash)?;
             return Ok(Self::packed(disk, path, member.at, meta, None));
         }
         let record = path.join(META);
         let text = disk.read(&record).map_err(|error| damaged(&record).found(error))?;
         let meta = Meta::from_text(&text).map_err(|found| damaged(&record).found(found))?;
-        of_key(&record, &meta, hash)?;
+        check_key(&record, &meta, hash)?;
         for (name, stored) in &meta.payloads {
             let payload = path.join(name);
             let bytes = disk.size(&payload).map_err(|error| damaged(&payload).found(error))?;
@@ -61,7 +61,7 @@ impl StoredObject {
     }
 
     /// Opens an object that is a member of a pack.
-    pub(super) fn of_pack(
+    pub(super) fn open_packed(
         disk: &Arc<dyn Disk>,
         packs: &Arc<Packs>,
         hash: &str,
@@ -69,7 +69,7 @@ impl StoredObject {
     ) -> Result<Self> {
         let open = |(file, member): (PathBuf, PackMember)| {
             let meta = packed::record(&**disk, &file, &member).map_err(|found| damaged(&file).found(found))?;
-            of_key(&file, &meta, Some(hash))?;
+            check_key(&file, &meta, Some(hash))?;
             Ok(Self::packed(Arc::clone(disk), file, member.at, meta, Some(Arc::clone(packs))))
         };
         // A concurrent `cache gc` may have moved the object.
@@ -86,7 +86,7 @@ impl StoredObject {
                 let mut rest = bytes;
                 for (name, stored) in &self.meta.payloads {
                     let (payload, after) = rest.split_at_checked(stored.bytes as usize).unwrap_or((rest, &[]));
-                    same(&file.join(name), stored, &StoredFile::of_bytes(payload))?;
+                    same(&file.join(name), stored, &StoredFile::from_bytes(payload))?;
                     rest = after;
                 }
                 Ok(())
@@ -175,16 +175,16 @@ impl StoredObject {
         let path = self.folder().join(name);
         if let ObjectPlace::File(..) = self.place {
             return self.in_file(self.meta.offset_of(name), stored.bytes, |bytes| {
-                same(&path, stored, &StoredFile::of_bytes(bytes)).map(|()| bytes.to_vec())
+                same(&path, stored, &StoredFile::from_bytes(bytes)).map(|()| bytes.to_vec())
             });
         }
         let bytes = self.disk.read(&path).map_err(|error| damaged(&path).found(error))?;
-        same(&path, stored, &StoredFile::of_bytes(&bytes))?;
+        same(&path, stored, &StoredFile::from_bytes(&bytes))?;
         Ok(bytes)
     }
 }
 
-fn of_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
+fn check_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
     match hash {
         Some(hash) if Key::hash_of(&meta.key) != hash => {
             Err(damaged(path).expected("the key in its path").found("a different key"))

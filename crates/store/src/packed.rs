@@ -62,21 +62,21 @@ impl PackMember {
 }
 
 /// Small object to be written into a pack.
-pub struct Packing {
+pub struct PackEntry {
     pub(super) hash: String,
     meta: Meta,
     /// Concatenated payloads, sorted by name.
     payloads: Vec<u8>,
 }
 
-impl Packing {
+impl PackEntry {
     pub(super) fn new(
         hash: &str,
         payloads: &[(&str, &[u8])],
         meta: impl FnOnce(BTreeMap<String, StoredFile>) -> Meta,
     ) -> Self {
         let by_name: BTreeMap<&str, &[u8]> = payloads.iter().copied().collect();
-        let files = by_name.iter().map(|(name, bytes)| ((*name).to_owned(), StoredFile::of_bytes(bytes))).collect();
+        let files = by_name.iter().map(|(name, bytes)| ((*name).to_owned(), StoredFile::from_bytes(bytes))).collect();
         let payloads = by_name.into_values().collect::<Vec<_>>().concat();
         Self { hash: hash.to_owned(), meta: meta(files), payloads }
     }
@@ -87,8 +87,8 @@ impl Packing {
 }
 
 /// Splits members into groups, one per pack.
-pub(super) fn in_files(all: Vec<Packing>) -> Vec<Vec<Packing>> {
-    let mut files: Vec<Vec<Packing>> = Vec::new();
+pub(super) fn in_files(all: Vec<PackEntry>) -> Vec<Vec<PackEntry>> {
+    let mut files: Vec<Vec<PackEntry>> = Vec::new();
     let mut bytes = 0;
     for one in all {
         bytes += one.payloads.len();
@@ -104,14 +104,14 @@ pub(super) fn in_files(all: Vec<Packing>) -> Vec<Vec<Packing>> {
 }
 
 /// Encodes a pack. Returns its bytes and the positions of its members.
-pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<PackMember>)> {
+pub(super) fn file_of(members: &[PackEntry]) -> Result<(Vec<u8>, Vec<PackMember>)> {
     let mut bytes = vec![0; HEAD + members.len() * LINE];
     let mut index = Vec::new();
-    for Packing { hash, payloads, .. } in members {
+    for PackEntry { hash, payloads, .. } in members {
         index.push(PackMember { hash: hash.clone(), at: bytes.len() as u64, record: 0, record_bytes: 0 });
         bytes.extend_from_slice(payloads);
     }
-    for (member, Packing { meta, .. }) in index.iter_mut().zip(members) {
+    for (member, PackEntry { meta, .. }) in index.iter_mut().zip(members) {
         let text = meta.to_text()?;
         (member.record, member.record_bytes) = (bytes.len() as u64, text.len() as u64);
         bytes.extend_from_slice(&text);
@@ -203,7 +203,7 @@ pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<Read>, bool), Str
 }
 
 /// Returns the intact members of a pack, except those with the given hashes.
-pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Result<Vec<Packing>> {
+pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Result<Vec<PackEntry>> {
     let pack = PackPart { start: 0, bytes: disk.read(path)? };
     let members = index(&pack.bytes).map_or_else(|_| Vec::new(), |(members, _)| members);
     Ok(members
@@ -212,7 +212,7 @@ pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Resu
         .filter_map(|member| {
             let meta = pack.record(&member).ok()?;
             let payloads = pack.get(member.at, meta.bytes())?.to_vec();
-            Some(Packing { hash: member.hash, meta, payloads })
+            Some(PackEntry { hash: member.hash, meta, payloads })
         })
         .collect())
 }
@@ -236,8 +236,8 @@ impl Packs {
     /// Name of the pack folder within the folder of a kind.
     pub(super) const FOLDER: &str = "packs";
 
-    pub(super) fn new(disk: Arc<dyn Disk>, of_kind: &Path) -> Self {
-        Self { disk, folder: of_kind.join(Self::FOLDER), known: Mutex::default() }
+    pub(super) fn new(disk: Arc<dyn Disk>, kind_folder: &Path) -> Self {
+        Self { disk, folder: kind_folder.join(Self::FOLDER), known: Mutex::default() }
     }
 
     fn lock_known(&self) -> MutexGuard<'_, KnownPacks> {
@@ -248,7 +248,7 @@ impl Packs {
     pub(super) fn find(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         let mut known = self.lock_known();
         if !known.members.contains_key(hash) {
-            self.look(&mut known);
+            self.update_index(&mut known);
         }
         known.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
     }
@@ -265,18 +265,18 @@ impl Packs {
 
     /// Updates the index with packs written or removed by other processes.
     pub(super) fn refresh(&self) {
-        self.look(&mut self.lock_known());
+        self.update_index(&mut self.lock_known());
     }
 
     /// Returns the hashes of all members.
     pub(super) fn hashes(&self) -> Vec<String> {
         let mut known = self.lock_known();
-        self.look(&mut known);
+        self.update_index(&mut known);
         known.members.keys().cloned().collect()
     }
 
     /// Adds new packs to the index and drops removed ones.
-    fn look(&self, known: &mut KnownPacks) {
+    fn update_index(&self, known: &mut KnownPacks) {
         let there: HashSet<String> = self.disk.list(&self.folder).into_iter().collect();
         known.files.retain(|file| there.contains(file));
         known.members.retain(|_, (file, _)| there.contains(file));

@@ -27,7 +27,7 @@ fn put(store: &Store, which: impl IntoIterator<Item = u32>) {
         .put_all(
             which
                 .into_iter()
-                .map(|value| store.packing(&key(value), 1.5, &[("values.f64", &values(value)), ("a", b"x")]))
+                .map(|value| store.pack_entry(&key(value), 1.5, &[("values.f64", &values(value)), ("a", b"x")]))
                 .collect(),
         )
         .unwrap();
@@ -60,21 +60,21 @@ fn damaged(store: &Store) -> usize {
     store
         .entries()
         .iter()
-        .filter(|entry| !(matches!(&entry.found, Found::Whole(object) if object.verify().is_ok())))
+        .filter(|entry| !(matches!(&entry.found, ObjectCondition::Whole(object) if object.verify().is_ok())))
         .count()
 }
 
 #[test]
 fn packed_scores_are_found_by_every_process() {
     let (folder, store) = store();
-    let before = Store::look_at(folder.path(), WORDS).unwrap();
+    let before = Store::open_read_only(folder.path(), WORDS).unwrap();
     assert!(!before.has(&key(0)), "the key must be unknown");
     put(&store, 0..100);
     assert_eq!(packs(folder.path()).len(), 1);
-    for store in [&store, &before, &Store::look_at(folder.path(), WORDS).unwrap()] {
+    for store in [&store, &before, &Store::open_read_only(folder.path(), WORDS).unwrap()] {
         assert!((0..100).all(|value| whole(store, value)) && !store.has(&key(100)));
         assert_eq!((store.present(SCORES).len(), store.entries().len()), (100, 100));
-        assert!(store.entries().iter().all(InventoryItem::current));
+        assert!(store.entries().iter().all(InventoryItem::is_current));
     }
     // Existing members are not written again.
     put(&store, 0..101);
@@ -166,7 +166,7 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
 }
 
 fn look_at(folder: &Path) -> Store {
-    Store::look_at(folder, WORDS).unwrap()
+    Store::open_read_only(folder, WORDS).unwrap()
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn all_that_a_cut_file_lost_is_written_again_and_stays() {
     let lost = (0..8).filter(|&value| !whole(&store, value)).count();
     assert!(lost > 3, "only {lost} damaged objects were reported for two files");
     put(&store, 0..8);
-    for store in [&store, &Store::look_at(folder.path(), WORDS).unwrap()] {
+    for store in [&store, &Store::open_read_only(folder.path(), WORDS).unwrap()] {
         assert!((0..8).all(|value| whole(store, value)));
         assert_eq!((damaged(store), store.entries().len()), (0, 8));
     }
@@ -199,7 +199,7 @@ fn unreadable_entries_of_a_pack_are_removed_others_stay() {
     fs::write(&file, bytes).unwrap();
     let store = Store::open(folder.path(), WORDS).unwrap();
     let bad: Vec<InventoryItem> =
-        store.entries().into_iter().filter(|entry| matches!(entry.found, Found::Damaged(_))).collect();
+        store.entries().into_iter().filter(|entry| matches!(entry.found, ObjectCondition::Damaged(_))).collect();
     assert_eq!(bad.len(), 1);
     store.remove_all(&bad).unwrap();
     assert_eq!((damaged(&store), store.entries().len()), (0, 4));
@@ -213,8 +213,8 @@ fn unreadable_entries_of_a_pack_are_removed_others_stay() {
 fn some_of_a_file_go_and_who_reads_the_others_is_not_disturbed() {
     let (folder, store) = store();
     put(&store, 0..10);
-    let reader = Store::look_at(folder.path(), WORDS).unwrap();
-    let Lookup::Whole(held) = reader.look(&key(3)) else { panic!("not found") };
+    let reader = Store::open_read_only(folder.path(), WORDS).unwrap();
+    let Lookup::Whole(held) = reader.lookup(&key(3)) else { panic!("not found") };
     let entries = store.entries();
     store
         .remove_all(entries.iter().filter(|entry| [1, 2].iter().any(|&value| key(value).hash() == entry.hash)))

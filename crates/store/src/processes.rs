@@ -30,11 +30,11 @@ pub(super) struct KnownProcess {
 pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
     let folder = root.join("processes");
     let read: Vec<_> = disk.list(&folder).into_iter().filter_map(|name| read_record(disk, &folder, &name)).collect();
-    let far = read.iter().any(|(process, ..)| process.owner.lives().is_none());
+    let far = read.iter().any(|(process, ..)| process.owner.is_alive().is_none());
     let now = far.then(|| disk.clock(&folder));
     read.into_iter()
         .map(|(process, record, is_file)| {
-            let dead = match (process.owner.lives(), now) {
+            let dead = match (process.owner.is_alive(), now) {
                 (Some(lives), _) => !lives,
                 (None, Some(now)) => disk.age(&record, now).is_some_and(|age| age > STALE_AFTER),
                 (None, None) => false,

@@ -36,7 +36,7 @@ impl Store {
             return Ok(());
         }
         let hashes = there.iter().map(|key| key.hash());
-        let unused = gc_roots::noted_by_none(&*self.disk, &self.root, &self.others()?, hashes);
+        let unused = gc_roots::unreserved(&*self.disk, &self.root, &self.others()?, hashes);
         self.uses.while_pinned(|is_pinned| {
             let mut gone = there.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));
             gone.try_for_each(|key| self.discard(key))
@@ -45,7 +45,7 @@ impl Store {
 
     /// Returns the hashes reserved by running processes ([`Self::reserve`]).
     pub fn reserved(&self) -> BTreeSet<String> {
-        gc_roots::reserved_by(&*self.disk, &self.root, &self.living())
+        gc_roots::reserved_by(&*self.disk, &self.root, &self.live_processes())
     }
 
     /// Returns the hashes reserved by other running processes.
@@ -56,6 +56,6 @@ impl Store {
     /// Returns the ids of all other running processes.
     pub(crate) fn others(&self) -> Result<Vec<String>> {
         let this_worker = if self.scratch.is_some() { "" } else { self.worker()?.id() };
-        Ok(self.living().into_iter().filter(|id| id != this_worker).collect())
+        Ok(self.live_processes().into_iter().filter(|id| id != this_worker).collect())
     }
 }

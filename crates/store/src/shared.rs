@@ -34,25 +34,25 @@ impl Shared {
     }
 
     /// Returns the mode of a file. Users who may read an executable may also run it.
-    fn of_file(self, mode: u32) -> u32 {
+    fn file_mode(self, mode: u32) -> u32 {
         let mode = mode | self.rights();
         if mode & 0o100 == 0 { mode } else { mode | ((mode & self.rights() & 0o444) >> 2) }
     }
 
     /// Returns the mode of a folder, including setgid so that new entries inherit its group.
-    fn of_folder(self, mode: u32) -> u32 {
+    fn folder_mode(self, mode: u32) -> u32 {
         let rights = self.rights();
         if rights == 0 { mode } else { mode | rights | ((rights & 0o444) >> 2) | 0o2000 }
     }
 
     /// Sets the mode of a new file. This has no effect on file systems without modes.
-    pub(super) fn give_file(self, file: &File) {
-        self.give(file.metadata(), Self::of_file, |permissions| file.set_permissions(permissions));
+    pub(super) fn share_file(self, file: &File) {
+        self.set_mode(file.metadata(), Self::file_mode, |permissions| file.set_permissions(permissions));
     }
 
-    pub(super) fn give_path(self, path: &Path) {
-        let mode = if path.is_dir() { Self::of_folder } else { Self::of_file };
-        self.give(fs::symlink_metadata(path), mode, |permissions| fs::set_permissions(path, permissions));
+    pub(super) fn share_path(self, path: &Path) {
+        let mode = if path.is_dir() { Self::folder_mode } else { Self::file_mode };
+        self.set_mode(fs::symlink_metadata(path), mode, |permissions| fs::set_permissions(path, permissions));
     }
 
     /// Creates a folder and its missing parents, and sets their modes.
@@ -65,7 +65,7 @@ impl Shared {
         let lacking: Vec<&Path> = lacking.collect();
         for folder in lacking.into_iter().rev() {
             match fs::create_dir(folder) {
-                Ok(()) => self.give_path(folder),
+                Ok(()) => self.share_path(folder),
                 // Another process created the folder at the same moment.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -75,12 +75,12 @@ impl Shared {
     }
 
     /// Sets the modes of this user's files and folders below a folder. Links are skipped.
-    pub(super) fn give_all(self, folder: &Path) {
-        self.give_path(folder);
+    pub(super) fn share_all(self, folder: &Path) {
+        self.share_path(folder);
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             match entry.file_type() {
-                Ok(kind) if kind.is_dir() => self.give_all(&entry.path()),
-                Ok(kind) if kind.is_file() => self.give_path(&entry.path()),
+                Ok(kind) if kind.is_dir() => self.share_all(&entry.path()),
+                Ok(kind) if kind.is_file() => self.share_path(&entry.path()),
                 _ => {}
             }
         }
@@ -98,12 +98,12 @@ impl Shared {
                 (true, false) => Self::Group,
                 (false, _) => Self::Umask,
             };
-            shared.give_path(path);
+            shared.share_path(path);
         }
     }
 
     #[cfg(unix)]
-    fn give(
+    fn set_mode(
         self,
         data: io::Result<fs::Metadata>,
         shared_mode: impl Fn(Self, u32) -> u32,
@@ -120,7 +120,7 @@ impl Shared {
     }
 
     #[cfg(not(unix))]
-    fn give(
+    fn set_mode(
         self,
         _: io::Result<fs::Metadata>,
         _: impl Fn(Self, u32) -> u32,
@@ -156,10 +156,10 @@ mod tests {
             (Shared::Umask, [(0o600, 0o600), (0o644, 0o644), (0o700, 0o700)], [(0o700, 0o700), (0o755, 0o755)]),
         ] {
             for (mode, wanted) in file {
-                assert_eq!(shared.of_file(mode), wanted, "{shared}: a file of {mode:o}");
+                assert_eq!(shared.file_mode(mode), wanted, "{shared}: a file of {mode:o}");
             }
             for (mode, wanted) in folder {
-                assert_eq!(shared.of_folder(mode), wanted, "{shared}: a folder of {mode:o}");
+                assert_eq!(shared.folder_mode(mode), wanted, "{shared}: a folder of {mode:o}");
             }
         }
     }

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::packed::{self, MAX_PACK_MEMBERS, PackMember, Packing, Packs, SMALL};
+use super::packed::{self, MAX_PACK_MEMBERS, PackEntry, PackMember, Packs, SMALL};
 use super::{Key, Lookup, Meta, ObjectKind, Store, StoredObject};
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
@@ -50,7 +50,7 @@ impl Store {
         match location {
             ObjectPlace::Separate(path) => StoredObject::open(Arc::clone(&self.disk), path.clone(), Some(hash)),
             ObjectPlace::Packed(file, member) => {
-                StoredObject::of_pack(&self.disk, &self.packs, hash, (file.clone(), member.clone()))
+                StoredObject::open_packed(&self.disk, &self.packs, hash, (file.clone(), member.clone()))
             }
         }
     }
@@ -64,9 +64,9 @@ impl Store {
     }
 
     /// Prepares an object for [`Self::put_all`].
-    pub fn packing(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Packing {
+    pub fn pack_entry(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> PackEntry {
         let made = (self.made)();
-        Packing::new(key.hash(), payloads, |payloads| Meta { key: key.record(), seconds, made, payloads })
+        PackEntry::new(key.hash(), payloads, |payloads| Meta { key: key.record(), seconds, made, payloads })
     }
 
     /// Writes an object whose payloads are in memory. A small object becomes one file or a member of a pack.
@@ -81,10 +81,10 @@ impl Store {
             }
             return self.commit(draft, key, seconds);
         }
-        let one = self.packing(key, seconds, payloads);
+        let one = self.pack_entry(key, seconds, payloads);
         if self.is_packed(key.kind()) {
             self.put_all(vec![one])?;
-            return match self.look(key) {
+            return match self.lookup(key) {
                 Lookup::Whole(object) => Ok(object),
                 Lookup::Damaged(error) => Err(error),
                 Lookup::Absent => Err(Error::job("a stored file is missing").at(key.short().to_owned())),
@@ -102,7 +102,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails if the store is not writable.
-    pub fn put_all(&self, all: Vec<Packing>) -> Result<()> {
+    pub fn put_all(&self, all: Vec<PackEntry>) -> Result<()> {
         if self.scratch.is_some() {
             return self.writer()?.put_all(all);
         }
@@ -135,7 +135,7 @@ impl Store {
             fault::fault_point("replace");
             match location {
                 ObjectPlace::Packed(file, _) => among.entry(file).or_default().push(hash),
-                ObjectPlace::Separate(path) => self.take_away(&path, &hash)?,
+                ObjectPlace::Separate(path) => self.remove_object(&path, &hash)?,
             }
         }
         for (file, hashes) in among {
@@ -145,7 +145,7 @@ impl Store {
         Ok(())
     }
 
-    fn put_pack(&self, folder: &Path, members: &[Packing]) -> Result<PathBuf> {
+    fn put_pack(&self, folder: &Path, members: &[PackEntry]) -> Result<PathBuf> {
         let (bytes, index) = packed::file_of(members)?;
         let path = folder.join(ghostlab_core::files::sha256::of_bytes(&bytes));
         // If the move fails, keep an existing file, whose name is the hash of its content. Replace an entry of another

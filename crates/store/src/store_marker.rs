@@ -130,7 +130,7 @@ impl StoreMarker {
         let mut file = atomic::temporary(root, MARK)?;
         file.write_all(&serde_json::to_vec(&self)?)?;
         file.as_file().sync_data()?;
-        self.shared.give_file(file.as_file());
+        self.shared.share_file(file.as_file());
         put(file, &root.join(MARK)).map_err(|error| error.error)
     }
 
@@ -139,7 +139,7 @@ impl StoreMarker {
     ///
     /// # Errors
     /// Fails with exit code 3 if the folder contains anything else or is not writable.
-    pub(super) fn mend(root: &Path, words: StoreWords) -> Result<bool> {
+    pub(super) fn repair(root: &Path, words: StoreWords) -> Result<bool> {
         let path = root.join(MARK);
         match Self::read(root, words) {
             Ok(_) => return Ok(false),
@@ -208,7 +208,7 @@ fn has_only_store_entries(root: &Path, words: StoreWords) -> bool {
         !names.is_empty()
             && names
                 .iter()
-                .all(|name| name == MARK || FOLDERS.contains(&name.as_str()) || words.of_folder(name).is_some())
+                .all(|name| name == MARK || FOLDERS.contains(&name.as_str()) || words.kind_of_folder(name).is_some())
     })
 }
 
@@ -221,7 +221,7 @@ fn is_lost_store(root: &Path, words: StoreWords) -> bool {
 /// do not identify a store.
 fn has_store_content(root: &Path, words: StoreWords) -> bool {
     let objects = names(root).unwrap_or_default();
-    let mut objects = objects.iter().filter(|name| words.of_folder(name).is_some()).map(|name| root.join(name));
+    let mut objects = objects.iter().filter(|name| words.kind_of_folder(name).is_some()).map(|name| root.join(name));
     objects.any(|folder| holds_object(&folder, OBJECT_DEPTH)) || holds_process(&root.join("processes"))
 }
 
@@ -257,10 +257,10 @@ fn holds_process(folder: &Path) -> bool {
 
 fn no_store(root: &Path, words: StoreWords, missing: &str) -> Error {
     /// Maximum number of names listed in the error message.
-    const TOLD: usize = 3;
+    const MAX_LISTED: usize = 3;
     let names = names(root).unwrap_or_default();
-    let shown: Vec<String> = names.iter().take(TOLD).map(|name| format!("`{name}`")).collect();
-    let more = names.len().saturating_sub(TOLD);
+    let shown: Vec<String> = names.iter().take(MAX_LISTED).map(|name| format!("`{name}`")).collect();
+    let more = names.len().saturating_sub(MAX_LISTED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let error = Error::missing("the folder is not a store and not empty")
         .at(root.display())
@@ -319,7 +319,7 @@ mod tests {
         for text in ["{}", "[1]", "{\"users\": []}"] {
             let (code, message) = open_error(text, root);
             assert!(code == 3 && message.contains("not a store"), "{text:?}: {message}");
-            assert!(StoreMarker::mend(root, WORDS).is_err(), "a foreign file was overwritten: {text:?}");
+            assert!(StoreMarker::repair(root, WORDS).is_err(), "a foreign file was overwritten: {text:?}");
         }
         let (code, message) = open_error("{\"format\": 2}", root);
         assert!(code == 3 && message.contains("a different version"), "{message}");
@@ -349,7 +349,7 @@ mod tests {
                 if let Some(text) = mark {
                     fs::write(root.join(MARK), text).unwrap();
                 }
-                let error = StoreMarker::mend(root, WORDS).unwrap_err();
+                let error = StoreMarker::repair(root, WORDS).unwrap_err();
                 assert_eq!(error.exit_code(), 3, "{name}: {error}");
                 assert!(!error.to_string().contains("--repair"), "{name}: {error}");
                 assert!(root.join(name).join("empty").is_dir());
@@ -367,16 +367,16 @@ mod tests {
         fs::write(root.join(MARK), "{\"form").unwrap();
         fs::write(root.join("letter.txt"), "mine").unwrap();
         prove(root);
-        assert!(StoreMarker::mend(root, WORDS).is_err());
+        assert!(StoreMarker::repair(root, WORDS).is_err());
         fs::remove_file(root.join("letter.txt")).unwrap();
-        assert!(StoreMarker::mend(root, WORDS).unwrap());
-        assert!(!StoreMarker::mend(root, WORDS).unwrap(), "a valid marker was rewritten");
+        assert!(StoreMarker::repair(root, WORDS).unwrap());
+        assert!(!StoreMarker::repair(root, WORDS).unwrap(), "a valid marker was rewritten");
         fs::remove_file(root.join(MARK)).unwrap();
         assert!(StoreMarker::read(root, WORDS).unwrap_err().to_string().contains("--repair"));
-        assert!(StoreMarker::mend(root, WORDS).unwrap(), "a missing marker was not rewritten");
+        assert!(StoreMarker::repair(root, WORDS).unwrap(), "a missing marker was not rewritten");
         fs::remove_file(root.join(MARK)).unwrap();
         fs::create_dir(root.join(MARK)).unwrap();
-        assert!(StoreMarker::mend(root, WORDS).unwrap(), "a folder in place of the marker was not replaced");
+        assert!(StoreMarker::repair(root, WORDS).unwrap(), "a folder in place of the marker was not replaced");
         assert_eq!(StoreMarker::read(root, WORDS).unwrap(), Some(StoreMarker::new(Shared::Umask)));
     }
 }

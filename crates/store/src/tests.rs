@@ -53,7 +53,7 @@ fn the_journal_of_a_dead_process_goes_when_its_work_is_stored() {
 #[test]
 fn what_was_written_is_found_again_and_nothing_else_is() {
     let (_folder, store) = store();
-    let store = store.signed(|| json!({"commit": "c"}));
+    let store = store.with_signature(|| json!({"commit": "c"}));
     assert!(matches!(store.get(&key(7)), Lookup::Absent));
     write(&store, &key(7), b"hello");
     let Lookup::Whole(object) = store.get(&key(7)) else { panic!("not found") };
@@ -177,7 +177,7 @@ fn what_a_living_process_uses_is_known_and_nothing_of_the_dead() {
     other.reserve(["x"]).unwrap();
     other.reserve(["x", "y"]).unwrap();
     let all: BTreeSet<String> = [key(1).hash(), "x", "y"].map(str::to_string).into();
-    assert_eq!(Store::look_at(folder.path(), WORDS).unwrap().reserved(), all);
+    assert_eq!(Store::open_read_only(folder.path(), WORDS).unwrap().reserved(), all);
     drop(other);
     assert_eq!(store.reserved(), [key(1).hash().to_string()].into());
     drop(store);
@@ -224,7 +224,7 @@ fn a_record_that_lost_an_entry_is_damaged_although_it_is_json() {
         let mut record = serde_json::from_slice(&text).unwrap();
         change(&mut record);
         fs::write(&meta, record.to_string()).unwrap();
-        let Lookup::Damaged(error) = store.look(&key(1)) else { panic!("damage was not detected: {record}") };
+        let Lookup::Damaged(error) = store.lookup(&key(1)) else { panic!("damage was not detected: {record}") };
         assert!(error.to_string().contains("checksum"), "{error}");
     }
     fs::write(&meta, &text).unwrap();
@@ -285,7 +285,7 @@ fn deaths_are_forgiven_where_work_goes_on_and_failures_are_not() {
     let (folder, store) = store();
     let dead = Process::unknown("5-0123456789ab");
     for _ in 0..4 {
-        attempts::note(&*store.disk, folder.path(), "work", &Attempt::of_the_dead(&dead)).unwrap();
+        attempts::note(&*store.disk, folder.path(), "work", &Attempt::from_dead_process(&dead)).unwrap();
     }
     store.note_attempt("work", "what", "why");
     store.forgive_deaths("work");

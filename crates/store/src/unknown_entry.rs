@@ -16,27 +16,27 @@ pub struct UnknownEntry {
     expected: &'static str,
 }
 
-const OF_FILES: [&str; 6] = ["claims", "index", "plans", "processes", "runs", "uses"];
+const FILE_FOLDERS: [&str; 6] = ["claims", "index", "plans", "processes", "runs", "uses"];
 /// Folders that contain folders of files.
-const OF_FOLDERS: [&str; 2] = ["attempts", "journals"];
+const NESTED_FOLDERS: [&str; 2] = ["attempts", "journals"];
 
 impl Store {
     /// Lists the entries of the wrong type outside object folders.
-    pub fn strays(&self) -> Vec<UnknownEntry> {
-        let mut strays = Vec::new();
-        for name in OF_FILES {
-            no_files(&self.root().join(name), &mut strays);
+    pub fn unknown_entries(&self) -> Vec<UnknownEntry> {
+        let mut entries = Vec::new();
+        for name in FILE_FOLDERS {
+            add_non_regular_entries(&self.root().join(name), &mut entries);
         }
-        for name in OF_FOLDERS {
+        for name in NESTED_FOLDERS {
             for folder in files::entries(&self.root().join(name)).unwrap_or_default() {
                 if folder.is_dir() {
-                    no_files(&folder, &mut strays);
+                    add_non_regular_entries(&folder, &mut entries);
                 } else if let Some(found) = regular::non_regular_kind(&folder) {
-                    strays.push(UnknownEntry { path: folder, found, expected: "a folder" });
+                    entries.push(UnknownEntry { path: folder, found, expected: "a folder" });
                 }
             }
         }
-        strays
+        entries
     }
 }
 
@@ -64,10 +64,10 @@ impl UnknownEntry {
     }
 }
 
-fn no_files(folder: &Path, strays: &mut Vec<UnknownEntry>) {
+fn add_non_regular_entries(folder: &Path, entries: &mut Vec<UnknownEntry>) {
     for path in files::entries(folder).unwrap_or_default() {
         if let Some(found) = regular::non_regular_kind(&path) {
-            strays.push(UnknownEntry { path, found, expected: "a file" });
+            entries.push(UnknownEntry { path, found, expected: "a file" });
         }
     }
 }

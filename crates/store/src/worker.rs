@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use super::StoreWords;
 use super::attempts::{self, Attempt};
-use super::disk::{Disk, is_taken};
+use super::disk::{Disk, is_name_taken};
 use super::gc_roots::GcRoots;
 use super::process::Process;
 use super::processes::{self, KnownProcess};
@@ -96,7 +96,7 @@ pub struct Lease {
 impl Lease {
     /// Returns whether the lease is still held. After a suspension beyond the timeout, the lease may have been removed
     /// or taken over. A process without a record counts as dead.
-    pub fn holds(&self) -> bool {
+    pub fn is_held(&self) -> bool {
         if !self.marked {
             return true;
         }
@@ -127,7 +127,7 @@ impl Drop for Lease {
         } else if let (true, Some(leases), Some(name)) = (self.marked, self.path.parent(), self.path.file_name()) {
             // The process that took over the lease recorded this process as dead.
             let root = leases.parent().unwrap_or(leases);
-            attempts::take_back(&*self.disk, root, &name.to_string_lossy(), &self.id);
+            attempts::remove_death(&*self.disk, root, &name.to_string_lossy(), &self.id);
         }
         lock(&self.held).remove(&self.path);
     }
@@ -150,17 +150,17 @@ impl Heartbeat {
         self.process.beat += 1;
         let beat = self.disk.overwrite(&self.record, &self.process.record());
         if beat.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            revive(&*self.disk, &self.record, &self.process, &self.uses);
+            restore_record(&*self.disk, &self.record, &self.process, &self.uses);
         }
     }
 }
 
 /// Restores the record and reserved hashes of a process after another process considered it dead (because it was
 /// stopped or its machine slept) and removed them.
-fn revive(disk: &dyn Disk, record: &Path, process: &Process, uses: &GcRoots) {
+fn restore_record(disk: &dyn Disk, record: &Path, process: &Process, uses: &GcRoots) {
     // A failure is harmless: other processes then take over leases earlier than necessary.
     if disk.create(record, &process.record()).is_ok() {
-        uses.note_again();
+        uses.rewrite();
     }
 }
 
@@ -228,7 +228,7 @@ impl Worker {
         for _ in 0..ATTEMPTS {
             match self.mark(&path) {
                 Ok(()) => return LeaseResult::Mine(self.new_lease(path, true)),
-                Err(error) if is_taken(&error) => {}
+                Err(error) if is_name_taken(&error) => {}
                 // If the lease cannot be written, other processes may duplicate the work, which only costs time.
                 Err(_) => return LeaseResult::Mine(self.new_lease(path, false)),
             }
@@ -238,15 +238,15 @@ impl Worker {
                 Some(lease_record) if lease_record.id == self.process.id => {
                     return LeaseResult::Mine(self.new_lease(path, true));
                 }
-                Some(process) if self.alive(&process) => return theirs(process),
+                Some(process) if self.is_alive(&process) => return theirs(process),
                 Some(dead) => {
-                    if self.break_up(&path, Some(&dead)) {
-                        died(&*self.disk, &self.leases, self.words, name, &dead);
+                    if self.break_lease(&path, Some(&dead)) {
+                        record_death(&*self.disk, &self.leases, self.words, name, &dead);
                     }
                 }
                 // The lease is gone, so the next attempt may succeed.
                 None if !self.disk.exists(&path) => {}
-                None => drop(self.break_up(&path, None)),
+                None => drop(self.break_lease(&path, None)),
             }
         }
         // The lease exists but is not visible yet because of caching.
@@ -302,12 +302,12 @@ impl Worker {
         let mut linked = self.link(path);
         if linked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             // The record of this process may have been removed. Without it, this process would count as dead.
-            revive(&*self.disk, &self.record, &self.process, &self.uses);
+            restore_record(&*self.disk, &self.record, &self.process, &self.uses);
             linked = self.link(path);
         }
         match linked {
             Ok(()) if fault::set("link-made-and-denied") => Err(ErrorKind::AlreadyExists.into()),
-            Err(error) if !is_taken(&error) => self.disk.create(path, &self.process.record()),
+            Err(error) if !is_name_taken(&error) => self.disk.create(path, &self.process.record()),
             linked => linked,
         }
     }
@@ -322,7 +322,7 @@ impl Worker {
 
     /// Breaks the lease of a dead process. If several processes try, one succeeds in renaming it. A process that
     /// renamed a newer lease puts it back. Returns whether the intended lease was removed.
-    fn break_up(&self, path: &Path, dead: Option<&Process>) -> bool {
+    fn break_lease(&self, path: &Path, dead: Option<&Process>) -> bool {
         // Use a unique name each time. A folder in place of a lease stays under that name, and `cache verify` reports
         // it.
         static MOVED_LEASES: AtomicU64 = AtomicU64::new(0);
@@ -344,8 +344,8 @@ impl Worker {
     }
 
     /// Returns whether a process is alive. Unknown processes count as alive.
-    pub(super) fn alive(&self, process: &Process) -> bool {
-        if let Some(lives) = process.owner.lives() {
+    pub(super) fn is_alive(&self, process: &Process) -> bool {
+        if let Some(lives) = process.owner.is_alive() {
             return lives;
         }
         // Read the heartbeat from the process record, because a copied lease does not change. A process without a
@@ -385,19 +385,19 @@ pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, know
         let path = leases.join(&name);
         let Some(process) = processes::read(disk, &path) else { continue };
         let owner = known.iter().find(|known| known.process.id == process.id);
-        let dead = owner.map_or(process.owner.lives() == Some(false), |known| known.dead);
+        let dead = owner.map_or(process.owner.is_alive() == Some(false), |known| known.dead);
         // Only one of several sweeping processes removes the file.
         if dead && disk.remove(&path).is_ok() {
-            died(disk, &leases, words, &name, &process);
+            record_death(disk, &leases, words, &name, &process);
         }
     }
 }
 
 /// Records that a process died during its job, if deaths count for that job.
-fn died(disk: &dyn Disk, leases: &Path, words: StoreWords, name: &str, process: &Process) {
+fn record_death(disk: &dyn Disk, leases: &Path, words: StoreWords, name: &str, process: &Process) {
     if let Some(root) = leases.parent().filter(|_| (words.counts_death)(name)) {
         // If the record cannot be written, the job may be tried one time too many.
-        attempts::note(disk, root, name, &Attempt::of_the_dead(process)).ok();
+        attempts::note(disk, root, name, &Attempt::from_dead_process(process)).ok();
     }
 }
 

@@ -78,9 +78,9 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         let Some(farthest) = farthest.filter(|distance| *distance <= MAX_CHANCE_DISTANCE) else { continue };
         let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
         let all = if cells.len() == 9 { "all nine".to_owned() } else { format!("all {}", cells.len()) };
-        let note = match constant(row) {
+        let note = match is_constant_answer(row) {
             true => {
-                let shown = fixed(row)
+                let shown = fixed_label_tasks(row)
                     .filter_map(|column| Some(format!("{} {}", column.label, row.get(&column.name)?.0.printed)));
                 let shown = shown.collect::<Vec<_>>().join(", ");
                 format!(
@@ -108,13 +108,13 @@ fn distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64> {
 }
 
 /// Returns the tasks whose documents share a fixed set of labels.
-fn fixed<'a>(row: &AuditRow<'a>) -> impl Iterator<Item = &'a AuditTask> + use<'a> {
+fn fixed_label_tasks<'a>(row: &AuditRow<'a>) -> impl Iterator<Item = &'a AuditTask> + use<'a> {
     row.columns.tasks.iter().filter(|task| task.chance.len() > 1)
 }
 
 /// Returns whether every fixed-label task scores exactly the frequency of one label, to the last printed digit.
-fn constant(row: &AuditRow) -> bool {
-    let mut fixed = fixed(row).peekable();
+fn is_constant_answer(row: &AuditRow) -> bool {
+    let mut fixed = fixed_label_tasks(row).peekable();
     fixed.peek().is_some()
         && fixed.all(|task| {
             row.get(&task.name).is_some_and(|(cell, value)| {
@@ -124,7 +124,7 @@ fn constant(row: &AuditRow) -> bool {
 }
 
 /// Returns whether the accuracies of two rows are equal and all at chance level.
-pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
+pub(super) fn are_both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
     one.all(&one.columns.task_names()).is_some_and(|cells| {
         !cells.is_empty()
             && cells.iter().all(|(cell, value)| {
@@ -165,12 +165,12 @@ fn judge(
     columns: &AuditColumns,
 ) -> Option<(Severity, String, String)> {
     let half = cell.unit() / 2.0;
-    let of_printed = mean_accuracy(&parts.iter().map(|part| part.1).collect::<Vec<_>>());
+    let printed_mean = mean_accuracy(&parts.iter().map(|part| part.1).collect::<Vec<_>>());
     let tolerance = half + mean_accuracy(&parts.iter().map(|part| part.0.unit() / 2.0).collect::<Vec<_>>());
-    if (of_printed - printed).abs() > tolerance + EPSILON {
+    if (printed_mean - printed).abs() > tolerance + EPSILON {
         let note =
             format!("the mean of {} printed columns, which rounding moves by at most {tolerance:.3}", parts.len());
-        return Some((Severity::Contradiction, format!("{of_printed:.4}"), note));
+        return Some((Severity::Contradiction, format!("{printed_mean:.4}"), note));
     }
     let (lows, highs): (Vec<f64>, Vec<f64>) =
         parts.iter().map(|part| bounds(part.0, columns)).collect::<Option<Vec<_>>>()?.into_iter().unzip();

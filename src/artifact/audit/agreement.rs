@@ -78,7 +78,7 @@ fn check_within_table(values: &ValueGroups, entries: &[PaperNumber], findings: &
                 (Severity::Suspicion, format!("repeated measurements, {apart:.1} standard deviations apart"))
             }
             None if is_last_digit(one, two) => (Severity::Remark, "only the last digit differs".to_owned()),
-            None => (Severity::Contradiction, elsewhere(one, two, entries)),
+            None => (Severity::Contradiction, describe_possible_source(one, two, entries)),
         };
         findings.push(differing(severity, first, other, note));
     }
@@ -133,7 +133,7 @@ fn is_last_digit(one: &PaperNumber, other: &PaperNumber) -> bool {
 }
 
 /// Describes where one of two differing values may have been copied from.
-fn elsewhere(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> String {
+fn describe_possible_source(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> String {
     if one.record.condition.criterion == DENSE && one.record.condition.calibration != two.record.condition.calibration {
         return "the dense backbone does not depend on the calibration".to_owned();
     }

@@ -1,6 +1,6 @@
 //! Finds copied rows, repeated metrics, and rows whose number of calibration sequences differs from the stated one.
 
-use super::accuracy::both_at_chance;
+use super::accuracy::are_both_at_chance;
 use super::row::{AuditRow, agree, normalize_equivalent, words};
 use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
@@ -76,7 +76,7 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
         };
     }
     let words = match (entirely, same_cut) {
-        _ if both_at_chance(one, other) => "both have collapsed, so they agree because nothing is left, or copied",
+        _ if are_both_at_chance(one, other) => "both have collapsed, so they agree because nothing is left, or copied",
         (true, true) => "a recovery that changed nothing, or copied",
         (true, false) => "copied",
         (false, _) => "copied in part",

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::artifact::paper::PaperNumber;
 use crate::error::{Error, Result};
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 use crate::results::record::Condition;
 use crate::results::{csv_text, distinct};
 
@@ -154,13 +154,16 @@ fn cells(finding: &Finding) -> [&str; 9] {
 
 /// Formats findings for a terminal: counts, one table per severity and check, and the checks without findings.
 pub fn text(findings: &[Finding]) -> String {
-    let counts = Severity::ALL.map(|severity| counted(of_severity(findings, severity).count(), severity.name()));
-    let mut text = format!("{}: {}\n", counted(findings.len(), "finding"), counts.join(", "));
-    for severity in Severity::ALL.into_iter().filter(|severity| of_severity(findings, *severity).next().is_some()) {
+    let counts =
+        Severity::ALL.map(|severity| pluralize(filter_by_severity(findings, severity).count(), severity.name()));
+    let mut text = format!("{}: {}\n", pluralize(findings.len(), "finding"), counts.join(", "));
+    for severity in
+        Severity::ALL.into_iter().filter(|severity| filter_by_severity(findings, *severity).next().is_some())
+    {
         text.push_str(&format!("\n{}S: {}\n", severity.name().to_uppercase(), severity.about()));
         for check in Check::ALL {
             let found: Vec<&Finding> =
-                of_severity(findings, severity).filter(|finding| finding.check == check).collect();
+                filter_by_severity(findings, severity).filter(|finding| finding.check == check).collect();
             if !found.is_empty() {
                 text.push_str(&check_heading(check, found.len()));
                 text.push_str(&aligned(&found));
@@ -176,12 +179,12 @@ pub fn text(findings: &[Finding]) -> String {
     text
 }
 
-fn of_severity(findings: &[Finding], severity: Severity) -> impl Iterator<Item = &Finding> {
+fn filter_by_severity(findings: &[Finding], severity: Severity) -> impl Iterator<Item = &Finding> {
     findings.iter().filter(move |finding| finding.severity == severity)
 }
 
 fn check_heading(check: Check, count: usize) -> String {
-    format!("\n{}: {} ({})\n", check.name(), check.description(), counted(count, "finding"))
+    format!("\n{}: {} ({})\n", check.name(), check.description(), pluralize(count, "finding"))
 }
 
 const SHOWN: std::ops::Range<usize> = 2..7;

@@ -45,14 +45,14 @@ pub(super) type Only = fn(&Condition) -> bool;
 /// Predicates that select settings, by name. The first is the default.
 pub(super) static ONLY: [(&str, Only); 4] = [
     ("any", |_| true),
-    ("streamlined", streamlined),
+    ("streamlined", is_llm_streamline),
     ("streamlined-qwen", |setting| {
-        streamlined(setting) && ["qwen-3-14b", "tiny-qwen3"].contains(&setting.backbone.as_str())
+        is_llm_streamline(setting) && ["qwen-3-14b", "tiny-qwen3"].contains(&setting.backbone.as_str())
     }),
     ("finetuned", |setting| setting.finetuned),
 ];
 
-fn streamlined(condition: &Condition) -> bool {
+fn is_llm_streamline(condition: &Condition) -> bool {
     condition.criterion == "llm-streamline"
 }
 
@@ -88,7 +88,7 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("table3-margin-widens", |setting| lead_widens(setting, PERPLEXITY, &REPAIRS)),
     ("table4-saturates", |setting| {
         let [few, more, most] = values_by_sequences(setting, ACCURACY, [32, 64, 128]);
-        (more.or_larger(most) - few).is_below(0.1)
+        (more.max(most) - few).is_below(0.1)
     }),
     ("table4-perplexity-improves", |setting| {
         let [few, more, most] = values_by_sequences(setting, PERPLEXITY, [32, 64, 128]);
@@ -199,12 +199,12 @@ fn speedup_stays(setting: &ClaimSetting<'_>) -> ClaimCheck {
 }
 
 fn time_saved(setting: &ClaimSetting<'_>, prompt: &str, recovery: &str) -> Quantity {
-    setting.of_dense(prompt) - setting.value(prompt, recovery)
+    setting.dense_value(prompt) - setting.value(prompt, recovery)
 }
 
 fn overhead_is_small(setting: &ClaimSetting<'_>) -> ClaimCheck {
     ClaimCheck::all(setting.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(|prompt| {
-        let one_layer = (1.0 / setting.depth()) * (setting.of_dense(prompt) - setting.value(prompt, NONE));
+        let one_layer = (1.0 / setting.depth()) * (setting.dense_value(prompt) - setting.value(prompt, NONE));
         (setting.value(prompt, GHOSTED) - setting.value(prompt, NONE)).is_below(one_layer)
     }))
 }

@@ -144,7 +144,7 @@ pub fn line(judged: &JudgedClaim<'_>) -> String {
 ///
 /// # Errors
 /// Fails if the numbers cannot be read.
-pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
+pub fn judge_folders(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     let mut ours = Artifacts::new();
     for folder in folders.iter().filter(|folder| is_of_profile(folder, profile)) {
         let stored = StoredResults::read(folder)?;
@@ -172,7 +172,7 @@ fn is_of_profile(folder: &Path, profile: &str) -> bool {
 ///
 /// # Errors
 /// Fails if the numbers cannot be read.
-pub fn headline_in(folders: &[PathBuf], profile: &str) -> Result<Option<String>> {
+pub fn find_headline(folders: &[PathBuf], profile: &str) -> Result<Option<String>> {
     let mut table = None;
     let mut seeds = None;
     for folder in folders.iter().filter(|folder| is_of_profile(folder, profile)) {

@@ -93,9 +93,9 @@ fn recorded_headline_has_significance_and_seeds() {
     let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
     let folders = ["table2", "seeds"].map(|artifact| results.join(artifact).join("tiny"));
     let expected = "5 of 6 on seed 0, significantly in 1 of 6; over five seeds in 2 of 6";
-    let headline = headline_in(&folders, "tiny").unwrap().unwrap();
+    let headline = find_headline(&folders, "tiny").unwrap().unwrap();
     assert_eq!(headline, format!("Ghost Layer (Ours): highest ACC AVG in {expected}."));
-    let judged = judged_in(&folders, "tiny").unwrap();
+    let judged = judge_folders(&folders, "tiny").unwrap();
     assert_eq!(
         count(&judged, "table2-highest"),
         "5 of 6 (significantly in 1 of 6; over five seeds in 2 of 6), all needed"

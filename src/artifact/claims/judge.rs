@@ -6,7 +6,7 @@ use super::number::{ClaimCheck, Judgement};
 use super::run::{ArtifactNumbers, Artifacts, KnownNumber, incompatibility};
 use super::setting::{ClaimSetting, NOISY};
 use super::{Claim, ClaimAxis, Needed};
-use crate::pipeline::identity::{FlatSettings, SettingPath, differs};
+use crate::pipeline::identity::{FlatSettings, SettingPath, setting_differences};
 use crate::recovery;
 use crate::results::record::{DENSE, Record};
 use crate::results::{BestCounts, BestQuestion, RowContent, grouped, is_one_measurement};
@@ -229,7 +229,7 @@ fn differing(known: &[KnownNumber<'_>]) -> Vec<String> {
     }
     let pairs = alike.values().flat_map(|all| all.windows(2));
     let paths: BTreeSet<SettingPath> =
-        pairs.flat_map(|pair| differs(pair[0], pair[1])).map(|differs| differs.path).collect();
+        pairs.flat_map(|pair| setting_differences(pair[0], pair[1])).map(|differs| differs.path).collect();
     paths.iter().map(ToString::to_string).collect()
 }
 
@@ -243,7 +243,7 @@ impl ClaimVerdict {
         let twice = self.settings.iter().filter(|setting| setting.cut_of.is_some()).count();
         let twice = if twice == 0 { String::new() } else { format!(", {twice} on a cut that counts already") };
         let gate = if self.ungated { " (computed with --no-gate)" } else { "" };
-        let best = self.best.as_ref().map_or_else(String::new, |best| format!(" ({})", best.qualified()));
+        let best = self.best.as_ref().map_or_else(String::new, |best| format!(" ({})", best.significance_text()));
         format!("{} of {}{best}{unknown}{twice}, {} needed{gate}", self.held, self.total, self.needed)
     }
 }

@@ -24,7 +24,8 @@ mod place_tests;
 mod samples;
 
 pub use compare::{
-    CLAIMS, JudgedClaim, claims_about, format_claims, headline, headline_in, judge_all, judged_in, line, render, row,
+    CLAIMS, JudgedClaim, claims_about, find_headline, format_claims, headline, judge_all, judge_folders, line, render,
+    row,
 };
 pub use judge::{ClaimVerdict, SEEDS, SettingVerdict};
 pub use number::Judgement;

@@ -13,13 +13,13 @@ use crate::results::distinct;
 pub(super) struct Quantity(Result<(f64, String), String>);
 
 impl Quantity {
-    fn of_value(value: f64, shown: String) -> Self {
+    fn from_value(value: f64, shown: String) -> Self {
         if value.is_finite() { Self(Ok((value, shown))) } else { Self(Err(format!("{shown} is not a number"))) }
     }
 
     pub(super) fn new(read: Result<(f64, String), String>) -> Self {
         match read {
-            Ok((value, shown)) => Self::of_value(value, shown),
+            Ok((value, shown)) => Self::from_value(value, shown),
             unknown => Self(unknown),
         }
     }
@@ -52,7 +52,7 @@ impl Quantity {
         self.with(other, |(a, a_shown), (b, b_shown)| (a / b, format!("{} ({a_shown} / {b_shown})", short(a / b))))
     }
 
-    pub(super) fn or_larger(self, other: Self) -> Self {
+    pub(super) fn max(self, other: Self) -> Self {
         self.with(other, |(a, a_shown), (b, b_shown)| {
             let larger = a.max(b);
             (larger, format!("{} (the larger of {a_shown}, {b_shown})", short(larger)))
@@ -62,8 +62,8 @@ impl Quantity {
     fn compared(&self, other: &Self, holds: fn(Ordering) -> bool) -> ClaimCheck {
         match (&self.0, &other.0) {
             (Ok((a, a_shown)), Ok((b, b_shown))) => {
-                let order = order(*a, *b);
-                ClaimCheck::of_verdict(holds(order), format!("{a_shown} {} {b_shown}", sign(order)))
+                let order = compare_approximately(*a, *b);
+                ClaimCheck::from_verdict(holds(order), format!("{a_shown} {} {b_shown}", sign(order)))
             }
             (Err(a), Err(b)) if a != b => ClaimCheck::unknown(format!("{a}; {b}")),
             (Err(reason), _) | (_, Err(reason)) => ClaimCheck::unknown(reason.clone()),
@@ -81,7 +81,7 @@ impl Quantity {
 
 impl From<f64> for Quantity {
     fn from(value: f64) -> Self {
-        Self::of_value(value, value.to_string())
+        Self::from_value(value, value.to_string())
     }
 }
 
@@ -102,12 +102,12 @@ impl Mul<Quantity> for f64 {
 }
 
 /// Compares two numbers, ignoring rounding errors. For example, 60.01 − 59.65 is not exactly 0.36 in floating point.
-pub(super) fn order(a: f64, b: f64) -> Ordering {
-    if close(a, b) { Ordering::Equal } else { a.total_cmp(&b) }
+pub(super) fn compare_approximately(a: f64, b: f64) -> Ordering {
+    if is_nearly_equal(a, b) { Ordering::Equal } else { a.total_cmp(&b) }
 }
 
 /// Returns whether two numbers agree within 10⁻⁹. The tolerance is relative, or absolute if both numbers are below 1.
-fn close(a: f64, b: f64) -> bool {
+fn is_nearly_equal(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0)
 }
 
@@ -139,7 +139,7 @@ pub(super) struct ClaimCheck {
 }
 
 impl ClaimCheck {
-    pub(super) fn of_verdict(holds: bool, shown: String) -> Self {
+    pub(super) fn from_verdict(holds: bool, shown: String) -> Self {
         Self { outcome: if holds { Judgement::Holds } else { Judgement::Fails }, shown }
     }
 
@@ -153,7 +153,7 @@ impl ClaimCheck {
         match (self.outcome, other.outcome) {
             (Judgement::Fails, _) | (_, Judgement::Fails) | (Judgement::Holds, Judgement::Holds) => {
                 let holds = [self.outcome, other.outcome] == [Judgement::Holds; 2];
-                Self::of_verdict(holds, format!("{}; {}", self.shown, other.shown))
+                Self::from_verdict(holds, format!("{}; {}", self.shown, other.shown))
             }
             (Judgement::Unknown, Judgement::Unknown) => {
                 let reasons: Vec<&str> = self.shown.split("; ").chain(other.shown.split("; ")).collect();
@@ -201,7 +201,7 @@ mod tests {
             number(1.0) - missing(),
             0.5 * missing(),
             missing().abs(),
-            number(1.0).or_larger(missing()),
+            number(1.0).max(missing()),
         ] {
             let check = made.above(0.0);
             assert_eq!((check.outcome, check.shown.as_str()), (Judgement::Unknown, "it is missing"));
@@ -214,7 +214,7 @@ mod tests {
     fn a_comparison_shows_what_is_whatever_was_asked() {
         assert_eq!((0.5 * number(3.0)).above(2.0).shown, "1.50 (0.5 * 3) < 2");
         assert_eq!((number(1.0) - number(3.0)).abs().at_least(2.0).shown, "|-2.00 (1 - 3)| = 2");
-        assert_eq!(number(1.0).or_larger(number(3.0)).is_below(4.0).shown, "3.00 (the larger of 1, 3) < 4");
+        assert_eq!(number(1.0).max(number(3.0)).is_below(4.0).shown, "3.00 (the larger of 1, 3) < 4");
         assert_eq!(missing().above(Quantity::new(Err("also missing".to_owned()))).shown, "it is missing; also missing");
     }
 
@@ -247,13 +247,13 @@ mod tests {
         assert_eq!(ClaimCheck::all([open("noise"), open("noise; no value")]).shown, "noise; no value");
         assert_eq!(ClaimCheck::all([held_check(), held_check()]).shown, "1 < 2; 1 < 2");
         assert_eq!(
-            ClaimCheck::all([open("noise"), ClaimCheck::of_verdict(false, "1 > 2".to_owned())]).shown,
+            ClaimCheck::all([open("noise"), ClaimCheck::from_verdict(false, "1 > 2".to_owned())]).shown,
             "noise; 1 > 2"
         );
     }
 
     fn held_check() -> ClaimCheck {
-        ClaimCheck::of_verdict(true, "1 < 2".to_owned())
+        ClaimCheck::from_verdict(true, "1 < 2".to_owned())
     }
 
     fn open(reason: &str) -> ClaimCheck {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::pipeline::identity::{FlatSettings, SettingPath, differs};
+use crate::pipeline::identity::{FlatSettings, SettingPath, setting_differences};
 use crate::results::StoredResults;
 use crate::results::record::{DENSE, Record};
 
@@ -76,8 +76,8 @@ const LEVELS: [Level; 4] = [
     ),
     (
         |path| {
-            let of_text = path.is_of("calibration.text");
-            !of_text && ["cut", "repair", "calibration"].iter().any(|part| path.is_of(part))
+            let is_text_setting = path.is_of("calibration.text");
+            !is_text_setting && ["cut", "repair", "calibration"].iter().any(|part| path.is_of(part))
         },
         |record| {
             let condition = &record.condition;
@@ -122,7 +122,7 @@ fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNum
     let (name, all, others) = both.find(|(_, all, others)| all != others)?;
     let [ours, theirs] = [all.difference(others).next(), others.difference(all).next()];
     let nothing = FlatSettings::new();
-    let differences = differs(ours.unwrap_or(&nothing), theirs.unwrap_or(&nothing));
+    let differences = setting_differences(ours.unwrap_or(&nothing), theirs.unwrap_or(&nothing));
     Some(match (ours, theirs, differences.first()) {
         (Some(_), Some(_), Some(first)) => format!("{} of {name}", first.path),
         _ => format!("the cells of {name}"),

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use super::number::{ClaimCheck, Quantity, order, short, sign};
+use super::number::{ClaimCheck, Quantity, compare_approximately, short, sign};
 use crate::latency::NOISE;
 use crate::metric::{Direction, Metric};
 use crate::results::distinct;
@@ -30,22 +30,22 @@ impl<'a> ClaimSetting<'a> {
         Self { dense, ..self }
     }
 
-    fn part(&self, name: &str, keeps: impl Fn(&Condition) -> bool) -> Self {
+    fn select(&self, name: &str, keeps: impl Fn(&Condition) -> bool) -> Self {
         let records = self.records.iter().copied().filter(|record| keeps(&record.condition)).collect();
         Self { records, dense: self.dense.clone(), part: format!("{}, {name}", self.part) }
     }
 
     pub(super) fn criterion(&self, name: &str) -> Self {
-        self.part(name, |condition| condition.criterion == name)
+        self.select(name, |condition| condition.criterion == name)
     }
 
     pub(super) fn corpus(&self, name: &str) -> Self {
-        self.part(name, |condition| condition.calibrated().0 == name)
+        self.select(name, |condition| condition.calibrated().0 == name)
     }
 
     /// Selects the records whose operators were solved on `count` sequences.
     pub(super) fn sequences(&self, count: usize) -> Self {
-        self.part(&format!("{count} sequences"), |condition| {
+        self.select(&format!("{count} sequences"), |condition| {
             condition.calibrated().1 == Some(count.to_string().as_str())
         })
     }
@@ -62,7 +62,7 @@ impl<'a> ClaimSetting<'a> {
 
     fn at(&self, depth: Option<usize>) -> Self {
         let depth = depth.unwrap_or_default();
-        self.part(&format!("depth {depth}"), |condition| condition.depth == depth)
+        self.select(&format!("depth {depth}"), |condition| condition.depth == depth)
     }
 
     /// Compares the deepest cut with the shallowest one. The result is unknown if there is only one depth.
@@ -86,10 +86,10 @@ impl<'a> ClaimSetting<'a> {
         self.records.first().map_or(f64::NAN, |record| record.condition.depth as f64)
     }
 
-    pub(super) fn of_dense(&self, metric: &str) -> Quantity {
+    pub(super) fn dense_value(&self, metric: &str) -> Quantity {
         let record = self.dense.iter().find(|record| record.metric == metric && record.value.is_some()).copied();
         let read = record.ok_or_else(|| format!("{metric} has no value for the dense backbone"));
-        let read = read.and_then(|record| usable(record, "dense"));
+        let read = read.and_then(|record| usable_value(record, "dense"));
         Quantity::new(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
     }
 
@@ -100,7 +100,7 @@ impl<'a> ClaimSetting<'a> {
             .iter()
             .filter(|record| recoveries.contains(&record.condition.recovery.as_str()))
             .filter(|record| record.value.is_some());
-        distinct(known.map(|record| &record.metric).filter(|id| of_family(family, id)))
+        distinct(known.map(|record| &record.metric).filter(|id| is_in_family(family, id)))
     }
 
     /// Returns the combined standard deviation of two recoveries: the square root of the sum of their squares.
@@ -126,7 +126,7 @@ impl<'a> ClaimSetting<'a> {
 
     pub(super) fn minimum(&self, metric: &str, recoveries: &[&str]) -> Quantity {
         Quantity::new(self.all(metric, recoveries).map(|values| {
-            let (name, least) = strongest(|a, b| order(b, a), &values).unwrap_or(("none", f64::NAN));
+            let (name, least) = strongest(|a, b| compare_approximately(b, a), &values).unwrap_or(("none", f64::NAN));
             (least, format!("{} ({name}, minimum of {})", short(least), values.len()))
         }))
     }
@@ -144,12 +144,12 @@ impl<'a> ClaimSetting<'a> {
             others.filter_map(|&rival| Some((rival, self.read(metric, rival).ok()?))).collect();
         let rival = strongest(better, &known);
         if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, ours).is_gt()) {
-            return Ok(ClaimCheck::of_verdict(false, self.pair((rival, other), (name, ours))));
+            return Ok(ClaimCheck::from_verdict(false, self.pair((rival, other), (name, ours))));
         }
         // No known rival is better, but a missing one could be, so report it as an error.
         self.all(metric, rivals)?;
         let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
-        Ok(ClaimCheck::of_verdict(true, self.pair((name, ours), rival)))
+        Ok(ClaimCheck::from_verdict(true, self.pair((name, ours), rival)))
     }
 
     /// Returns the lead of a recovery over its best rival.
@@ -182,7 +182,7 @@ impl<'a> ClaimSetting<'a> {
 
     /// Formats a comparison such as `ghosted 60.10 > replaceme-ls 59.45`.
     fn pair(&self, (one, a): (&str, f64), (other, b): (&str, f64)) -> String {
-        format!("{one} {} {} {other} {}{}", short(a), sign(order(a, b)), short(b), self.part)
+        format!("{one} {} {} {other} {}{}", short(a), sign(compare_approximately(a, b)), short(b), self.part)
     }
 
     /// Returns the values for all recoveries, or an error that names the first missing one.
@@ -199,21 +199,21 @@ impl<'a> ClaimSetting<'a> {
             .copied()
             .collect();
         let [record] = found.as_slice() else {
-            return Err(not_one(&found, metric, &format!("{recovery}{}", self.part)));
+            return Err(ambiguous_record_error(&found, metric, &format!("{recovery}{}", self.part)));
         };
         match record.value.filter(|value| value.is_finite()) {
-            Some(_) => usable(record, &format!("{recovery}{}", self.part)).map(|value| printed(metric, value)),
+            Some(_) => usable_value(record, &format!("{recovery}{}", self.part)).map(|value| printed(metric, value)),
             None => Err(format!("{metric} has no value for {recovery}{}", self.part)),
         }
     }
 }
 
-fn of_family(family: &str, id: &str) -> bool {
+fn is_in_family(family: &str, id: &str) -> bool {
     Metric::find(id).is_ok_and(|metric| metric.family() == family)
 }
 
 /// Returns the value of a record, or an error if the value is missing or too noisy.
-fn usable(record: &Record, method: &str) -> Result<f64, String> {
+fn usable_value(record: &Record, method: &str) -> Result<f64, String> {
     let value = record.value.unwrap_or(f64::NAN);
     let error = record.error.unwrap_or_default();
     match record.noise() {
@@ -237,8 +237,8 @@ type Better = fn(f64, f64) -> Ordering;
 
 fn better(metric: &str) -> Result<Better, String> {
     match Metric::find(metric).map(|metric| metric.direction) {
-        Ok(Direction::Higher) => Ok(order),
-        Ok(Direction::Lower) => Ok(|a, b| order(b, a)),
+        Ok(Direction::Higher) => Ok(compare_approximately),
+        Ok(Direction::Lower) => Ok(|a, b| compare_approximately(b, a)),
         Ok(Direction::Neither) => Err(format!("{metric} has no better direction")),
         Err(error) => Err(error.one_line()),
     }
@@ -254,7 +254,7 @@ fn printed(metric: &str, value: f64) -> f64 {
 }
 
 /// Explains why there is not exactly one record. If there are several, the text says how they differ.
-fn not_one(found: &[&Record], metric: &str, wanted: &str) -> String {
+fn ambiguous_record_error(found: &[&Record], metric: &str, wanted: &str) -> String {
     type Field = fn(&Condition) -> String;
     const FIELDS: [(&str, Field); 6] = [
         ("backbone", |condition| condition.backbone.clone()),

@@ -34,17 +34,17 @@ fn the_best_of_a_metric_is_the_highest_or_the_lowest() {
     let records = table();
     assert_eq!(
         claim_setting(&records).best(ACCURACY, "ghosted", &ALL),
-        ClaimCheck::of_verdict(true, "ghosted 60.10 > replaceme-ls 59.45".into())
+        ClaimCheck::from_verdict(true, "ghosted 60.10 > replaceme-ls 59.45".into())
     );
     assert_eq!(
         claim_setting(&records).best(ACCURACY, "none", &ALL),
-        ClaimCheck::of_verdict(false, "ghosted 60.10 > none 40.70".into())
+        ClaimCheck::from_verdict(false, "ghosted 60.10 > none 40.70".into())
     );
     let records = perplexities();
     assert_eq!((claim_setting(&records).best(PERPLEXITY, "none", &ALL)).outcome, Judgement::Holds);
     assert_eq!(
         claim_setting(&records).best(PERPLEXITY, "ghosted", &ALL),
-        ClaimCheck::of_verdict(false, "none 40.70 < ghosted 60.10".into())
+        ClaimCheck::from_verdict(false, "none 40.70 < ghosted 60.10".into())
     );
 }
 
@@ -55,7 +55,7 @@ fn what_prints_alike_is_alike() {
     let setting = claim_setting(&tied);
     assert_eq!(
         setting.best(ACCURACY, "ghosted", &ALL),
-        ClaimCheck::of_verdict(true, "ghosted 60.10 = replaceme-ls 60.10".into())
+        ClaimCheck::from_verdict(true, "ghosted 60.10 = replaceme-ls 60.10".into())
     );
     assert_eq!(setting.best(ACCURACY, "replaceme-ls", &ALL).outcome, Judgement::Holds);
     assert_eq!(setting.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
@@ -118,7 +118,7 @@ fn mean_and_least_are_over_those_that_are_named() {
     let setting = claim_setting(&records);
     assert_eq!(setting.mean(ACCURACY, &["replaceme-ls", "ghosted"]).equal(59.775).outcome, Judgement::Holds);
     let least = setting.minimum(ACCURACY, &ALL).above(50.0);
-    assert_eq!(least, ClaimCheck::of_verdict(false, "40.70 (none, minimum of 3) < 50".into()));
+    assert_eq!(least, ClaimCheck::from_verdict(false, "40.70 (none, minimum of 3) < 50".into()));
 }
 
 #[test]
@@ -181,9 +181,9 @@ fn noisy_time_decides_nothing_and_shows_its_deviation() {
     assert_eq!(setting.best(metric, "none", &ALL), ClaimCheck::unknown(noise.into()));
     assert_eq!(setting.value(metric, "replaceme-ls").above(0.0).outcome, Judgement::Holds, "five percent can be used");
     let dense = time_record(0, "none", 20.0, 5.0);
-    let of_dense = ClaimSetting::new(Vec::new()).with_dense(vec![&dense]).of_dense(metric).above(0.0);
-    assert_eq!(of_dense.outcome, Judgement::Unknown);
-    assert!(of_dense.shown.contains("of dense, 20.00 ± 5.00, deviates by 25 %"), "{of_dense:?}");
+    let dense_check = ClaimSetting::new(Vec::new()).with_dense(vec![&dense]).dense_value(metric).above(0.0);
+    assert_eq!(dense_check.outcome, Judgement::Unknown);
+    assert!(dense_check.shown.contains("of dense, 20.00 ± 5.00, deviates by 25 %"), "{dense_check:?}");
     // The error of an accuracy does not count as noise, because significance tests account for it.
     let accuracy = Record { error: Some(30.0), ..record("a", 7, "ghosted", 60.0) };
     assert_eq!(claim_setting(&[accuracy]).value(ACCURACY, "ghosted").above(0.0).outcome, Judgement::Holds);

@@ -84,7 +84,7 @@ impl Range {
     }
 
     /// Adds a margin at both ends. Also includes 0 if it is near and `zero` is set.
-    pub(super) fn with_room(self, zero: bool) -> Self {
+    pub(super) fn with_margin(self, zero: bool) -> Self {
         let scale = self.scale;
         let mut low = forward(self.low, scale);
         let mut high = forward(self.high, scale);
@@ -100,7 +100,7 @@ impl Range {
 
     /// Makes the range extend exactly from the lowest to the highest value. Adds a margin only if they are equal.
     pub(super) fn exactly(self) -> Self {
-        if self.high > self.low { self } else { self.with_room(false) }
+        if self.high > self.low { self } else { self.with_margin(false) }
     }
 
     /// Extends a linear range so that both ends are ticks. There are roughly `most` ticks at round values.
@@ -162,7 +162,7 @@ impl Range {
         let count = (last - first).clamp(-1.0, 40.0) as i64;
         let numbers =
             (0..=count).map(|i| (first + i as f64) * step).filter(|at| self.scale == Scale::Linear || *at > 0.0);
-        numbers.map(|at| Tick { at, text: stepped(at, step, self.high.abs().max(self.low.abs())) }).collect()
+        numbers.map(|at| Tick { at, text: format_tick(at, step, self.high.abs().max(self.low.abs())) }).collect()
     }
 
     /// Returns ticks at powers of ten and, if they fit, at 2 and 5 times these powers. Returns `None` if fewer than
@@ -199,7 +199,7 @@ fn invert(value: f64, scale: Scale) -> f64 {
 }
 
 /// Formats a multiple of `step`. `largest` determines whether all ticks are in scientific notation.
-fn stepped(at: f64, step: f64, largest: f64) -> String {
+fn format_tick(at: f64, step: f64, largest: f64) -> String {
     if at.abs() < step / 2.0 {
         return "0".to_owned();
     }
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn a_range_of_one_value_has_a_width() {
         for (value, scale) in [(0.0, Scale::Linear), (5.0, Scale::Linear), (-2.0, Scale::Linear), (3.0, Scale::Log)] {
-            let range = Range::from_values([value], scale).unwrap().with_room(true);
+            let range = Range::from_values([value], scale).unwrap().with_margin(true);
             assert!((range.fraction(value) - 0.5).abs() < 0.5, "{value}");
             assert!(range.ticks(5).len() >= 2, "{value}");
         }
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn extreme_values_have_finite_places() {
         for (low, high) in [(-1e150, 1e150), (0.0, 1e-149), (1e15, 1e15 + 0.25)] {
-            let range = Range::from_values([low, high], Scale::Linear).unwrap().with_room(true);
+            let range = Range::from_values([low, high], Scale::Linear).unwrap().with_margin(true);
             assert!(range.fraction(low).is_finite() && range.fraction(high).is_finite());
             assert!(range.ticks(5).len() < 45);
         }

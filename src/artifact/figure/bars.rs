@@ -94,7 +94,7 @@ impl BarChart {
         });
         let range = Range::from_values(numbers.flatten(), self.axis.scale)
             .ok_or_else(|| Error::bad_input("the bar chart has no finite value").hint(self.axis.scale.hides()))?;
-        Ok(self.draw_on(around, range.with_base().with_end_ticks(Frame::most_ticks(around.width)), scene))
+        Ok(self.draw_on(around, range.with_base().with_end_ticks(Frame::max_ticks(around.width)), scene))
     }
 
     fn label(&self, value: BarValue, decimals: Decimals) -> String {
@@ -202,8 +202,8 @@ impl LabelPlace {
         match (self, below) {
             (Self::Level, false) => scene.text((x, upper - 3.0), text, Anchor::Middle, colour),
             (Self::Level, true) => scene.text((x, lower + font::LINE), text, Anchor::Middle, colour),
-            (Self::Upwards, false) => scene.upwards((x + HALF, upper - 3.0), text, Anchor::Start, colour),
-            (Self::Upwards, true) => scene.upwards((x + HALF, lower + 3.0), text, Anchor::End, colour),
+            (Self::Upwards, false) => scene.vertical_text((x + HALF, upper - 3.0), text, Anchor::Start, colour),
+            (Self::Upwards, true) => scene.vertical_text((x + HALF, lower + 3.0), text, Anchor::End, colour),
             (Self::Not, _) => {}
         }
     }
@@ -243,7 +243,7 @@ impl Dots {
         let numbers = numbers.filter_map(|&value| drawable(Some(value)));
         let range = Range::from_values(numbers, self.axis.scale)
             .ok_or_else(|| Error::bad_input("the dot plot has no finite value"))?;
-        let range = range.with_room(false);
+        let range = range.with_margin(false);
         let keys: Vec<(Key, String)> = self.methods.iter().map(Series::marker_key).collect();
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: DOT, foot: DOT, aside: 0.0 };
         let frame = Frame::draw(scene, plan);

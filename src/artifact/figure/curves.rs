@@ -79,7 +79,7 @@ impl Curves {
             let scale = if self.x.scale == Scale::Log { Scale::Log } else { self.y.scale };
             return Err(draw_nothing().found("no point with two finite coordinates").hint(scale.hides()));
         };
-        let ys = ys.with_room(true).with_end_ticks(Frame::most_ticks(around.width));
+        let ys = ys.with_margin(true).with_end_ticks(Frame::max_ticks(around.width));
         Ok(self.draw_on(around, (xs, ys), scene))
     }
 
@@ -92,7 +92,7 @@ impl Curves {
 
     fn draw_on(&self, around: &Surroundings, (xs, ys): (Range, Range), scene: &mut Scene) -> f64 {
         let marked = self.lines.iter().all(|line| line.points.len() <= MARKED);
-        let xs = if marked { xs.with_room(false) } else { xs.exactly() };
+        let xs = if marked { xs.with_margin(false) } else { xs.exactly() };
         let ticks = self.x_ticks(&xs, Frame::room(around.width, &ys));
         let entries = self.keys(marked);
         let aside = font::widest(ticks.iter().map(|tick| tick.text.as_str())) / 2.0;
@@ -133,7 +133,7 @@ impl Curves {
     fn value_axis(&self, ys: &Range, width: Width) -> Axis {
         let mut axis = self.y.clone();
         if ys.begins_above_zero().is_some()
-            && let Some(first) = ys.ticks(Frame::most_ticks(width)).first()
+            && let Some(first) = ys.ticks(Frame::max_ticks(width)).first()
         {
             axis.label = format!("{}, axis starts at {}", axis.title(), first.text);
             axis.unit.clear();
@@ -198,7 +198,7 @@ impl LinePlot<'_> {
     fn draw_marked(&self, runs: &[PointRun], scene: &mut Scene) {
         for run in runs {
             let path: Vec<ScenePoint> = run.iter().map(|(x, y, _)| self.point(*x, *y)).collect();
-            scene.line(&thinned(&path), self.style.colour, 1.3, Dash::Solid);
+            scene.line(&decimate(&path), self.style.colour, 1.3, Dash::Solid);
         }
         for (x, y, error) in runs.iter().flatten().copied() {
             let at = self.point(x, y);
@@ -220,7 +220,7 @@ impl LinePlot<'_> {
             let path: Vec<ScenePoint> = run.iter().map(|(x, y, _)| self.point(*x, *y)).collect();
             match path.as_slice() {
                 [single] => scene.marker(*single, Marker::Circle, self.style.colour, 0.7),
-                _ => scene.line(&thinned(&path), self.style.colour, 0.7, Dash::Solid),
+                _ => scene.line(&decimate(&path), self.style.colour, 0.7, Dash::Solid),
             }
         }
     }
@@ -236,7 +236,7 @@ fn ticks_fit(xs: &Range, room: f64, ticks: &[Tick]) -> bool {
 }
 
 /// Thins a path without a visible change. Keeps the first, lowest, highest and last point in each [`COLUMN`].
-pub(super) fn thinned(places: &[ScenePoint]) -> Vec<ScenePoint> {
+pub(super) fn decimate(places: &[ScenePoint]) -> Vec<ScenePoint> {
     let columns = places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor());
     columns
         .flat_map(|column| {
@@ -263,7 +263,7 @@ mod tests {
         let mut places: Vec<ScenePoint> = (0..1000).map(|i| point_of_column(i, 0.0)).collect();
         places[333].1 = 7.0;
         places[777].1 = -7.0;
-        let kept = thinned(&places);
+        let kept = decimate(&places);
         assert!(kept.contains(&point_of_column(333, 7.0)) && kept.contains(&point_of_column(777, -7.0)));
         assert!(kept.len() <= 40, "{}", kept.len());
         assert_eq!((kept[0], kept[kept.len() - 1]), (places[0], places[999]));
@@ -276,6 +276,6 @@ mod tests {
     #[test]
     fn a_path_of_few_points_is_not_thinned() {
         let places = [(0.0, 1.0), (10.0, 2.0), (20.0, 1.5)];
-        assert_eq!(thinned(&places), places);
+        assert_eq!(decimate(&places), places);
     }
 }

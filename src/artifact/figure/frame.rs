@@ -111,10 +111,10 @@ impl Frame {
     }
 
     fn ticks(width: Width, range: &Range) -> Vec<Tick> {
-        range.ticks(Self::most_ticks(width))
+        range.ticks(Self::max_ticks(width))
     }
 
-    pub(super) fn most_ticks(width: Width) -> usize {
+    pub(super) fn max_ticks(width: Width) -> usize {
         (width.plot_height() / (2.4 * font::LINE)) as usize
     }
 

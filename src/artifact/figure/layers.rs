@@ -121,7 +121,7 @@ struct DrawnStack<'a> {
 impl DrawnStack<'_> {
     /// Returns the vertical position of the bottom edge of a layer. If `layer` is the number of layers, returns the top
     /// of the stack.
-    fn foot(&self, layer: usize) -> f64 {
+    fn bottom_edge(&self, layer: usize) -> f64 {
         // Every region that starts at or below the layer adds one gap, and every region that ends below it adds
         // another.
         let pads = self.regions.iter().flat_map(|(first, last)| [*first <= layer, *last < layer]);
@@ -129,16 +129,16 @@ impl DrawnStack<'_> {
     }
 
     fn stack(&mut self, stack: Stack) {
-        let top = self.foot(self.layers);
+        let top = self.bottom_edge(self.layers);
         // Draw the stream behind the layers.
         let mut from = self.ground + ENDS;
         if stack != Stack::Dense {
             for &(first, last) in self.regions {
                 if first > 0 {
-                    let below = self.foot(first - 1) - BLOCK;
+                    let below = self.bottom_edge(first - 1) - BLOCK;
                     self.scene.line(&[(self.x, from), (self.x, below)], TEXT, 1.0, Dash::Solid);
                 }
-                from = self.foot(last + 1);
+                from = self.bottom_edge(last + 1);
             }
         }
         if stack == Stack::Dense || self.regions.last().is_none_or(|(_, last)| last + 1 < self.layers) {
@@ -162,28 +162,29 @@ impl DrawnStack<'_> {
     }
 
     fn layer(&mut self, layer: usize, removed: bool) {
-        let foot = self.foot(layer);
-        let from = (self.x - HALF_BLOCK, foot - BLOCK);
-        let to = (self.x + HALF_BLOCK, foot);
+        let bottom = self.bottom_edge(layer);
+        let from = (self.x - HALF_BLOCK, bottom - BLOCK);
+        let to = (self.x + HALF_BLOCK, bottom);
         let (border, ink, dash) = if removed { (REMOVED, MUTED, Dash::Dashed) } else { (TEXT, TEXT, Dash::Solid) };
         if !removed {
             self.scene.rect(from, to, KEPT);
         }
         self.scene.border(from, to, border, 0.6, dash);
-        self.scene.text((self.x, foot - BLOCK / 2.0 + HALF), &layer.to_string(), Anchor::Middle, ink);
+        self.scene.text((self.x, bottom - BLOCK / 2.0 + HALF), &layer.to_string(), Anchor::Middle, ink);
     }
 
     /// Returns the positions at which the stream leaves the layer below a region and enters the layer above it.
     fn ends(&self, first: usize, last: usize) -> (f64, f64) {
-        let start = if first == 0 { self.ground + ENDS } else { self.foot(first - 1) - BLOCK };
-        let end = if last + 1 == self.layers { self.foot(self.layers) - ENDS } else { self.foot(last + 1) };
+        let start = if first == 0 { self.ground + ENDS } else { self.bottom_edge(first - 1) - BLOCK };
+        let end =
+            if last + 1 == self.layers { self.bottom_edge(self.layers) - ENDS } else { self.bottom_edge(last + 1) };
         (start, end)
     }
 
     fn bypass(&mut self, first: usize, last: usize) {
         let (start, end) = self.ends(first, last);
-        let low = self.foot(first) + PAD * 0.4;
-        let high = self.foot(last) - BLOCK - PAD * 0.25;
+        let low = self.bottom_edge(first) + PAD * 0.4;
+        let high = self.bottom_edge(last) - BLOCK - PAD * 0.25;
         let side = self.x + HALF_BLOCK + BYPASS_GAP;
         let places = [(self.x, start), (self.x, low), (side, low), (side, high), (self.x, high), (self.x, end)];
         arrow(self.scene, &places, STREAM);
@@ -193,8 +194,8 @@ impl DrawnStack<'_> {
     fn ghost(&mut self, first: usize, last: usize) {
         let ((mut start, end), colour) = (self.ends(first, last), palette::papers_colour());
         for &(lowest, highest) in self.operators.iter().filter(|(a, b)| (first..=last).contains(a) && *b <= last) {
-            let low = self.foot(lowest);
-            let high = self.foot(highest) - BLOCK;
+            let low = self.bottom_edge(lowest);
+            let high = self.bottom_edge(highest) - BLOCK;
             if highest > lowest {
                 let from = (self.x - HALF_BLOCK, high);
                 let to = (self.x + HALF_BLOCK, low);

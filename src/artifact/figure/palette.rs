@@ -232,10 +232,10 @@ mod tests {
     fn neighbours_stay_apart_in_grey() {
         // Methods as they are drawn in figure 1, in figures 4 and 5, and in figure 3.
         let all = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate"];
-        let of_bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
-        let of_lines = ["replaceme-ls", "linearpatch-diag", "linearpatch-rotate", "ghosted", "dense"];
-        let of_parts = [metric::SYMMETRIC.id, metric::ANTISYMMETRIC.id];
-        for row in [&of_bars[..], &of_lines, &of_parts] {
+        let bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
+        let lines = ["replaceme-ls", "linearpatch-diag", "linearpatch-rotate", "ghosted", "dense"];
+        let parts = [metric::SYMMETRIC.id, metric::ANTISYMMETRIC.id];
+        for row in [&bars[..], &lines, &parts] {
             for pair in row.windows(2) {
                 let [a, b] = [0, 1].map(|at| grey(look(pair[at]).colour.light));
                 assert!(contrast(a, b) >= 1.35, "{pair:?}: {:.2}", contrast(a, b));

@@ -53,7 +53,7 @@ const PANEL_GAP: f64 = 8.0;
 const SAME_LABEL: f64 = 14.0;
 
 /// Occupied rectangle, given by its upper left and lower right corners.
-type Taken = (ScenePoint, ScenePoint);
+type OccupiedBox = (ScenePoint, ScenePoint);
 
 /// Returns the indices of the points that no other point dominates, in order of ascending x. Smaller is better for both
 /// coordinates.
@@ -80,8 +80,9 @@ impl Pareto {
     /// Fails if a panel has no point that its axes can show.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let sizes = self.series.iter().flat_map(|series| &series.points).map(|point| point.x);
-        let xs = Range::from_values(sizes.filter_map(|x| drawable(Some(x))), self.x.scale).ok_or_else(nothing)?;
-        let xs = xs.with_room(false);
+        let xs =
+            Range::from_values(sizes.filter_map(|x| drawable(Some(x))), self.x.scale).ok_or_else(no_points_error)?;
+        let xs = xs.with_margin(false);
         let mut below = frame::heading_lines(scene, &around.heading);
         below = frame::legend(scene, &self.keys(), (frame::MARGIN, scene.width - frame::MARGIN, below));
         for number in 0..self.panels.len() {
@@ -123,8 +124,9 @@ impl Pareto {
         let points = self.visible_points(number);
         let level = drawable(*dense).filter(|value| axis.shows(*value));
         let values = points.iter().map(|(.., value)| *value).chain(level);
-        let range = Range::from_values(values, axis.scale).filter(|_| !points.is_empty()).ok_or_else(nothing)?;
-        let range = range.with_room(false);
+        let range =
+            Range::from_values(values, axis.scale).filter(|_| !points.is_empty()).ok_or_else(no_points_error)?;
+        let range = range.with_margin(false);
         let plan = FramePlan { around, axis, range, entries: &[], head: 0.0, foot: 0.0, aside: 0.0 };
         let frame = Frame::draw_below(scene, plan, top);
         if let Some(level) = level {
@@ -145,7 +147,7 @@ impl Pareto {
         &self,
         number: usize,
         points: &[(usize, &ParetoPoint, f64)],
-        (frame, xs, line): (&Frame, &Range, Option<Taken>),
+        (frame, xs, line): (&Frame, &Range, Option<OccupiedBox>),
         scene: &mut Scene,
     ) {
         let sign = if self.panels[number].is_higher_better { -1.0 } else { 1.0 };
@@ -153,13 +155,13 @@ impl Pareto {
         let positions: Vec<ScenePoint> =
             points.iter().map(|(_, point, value)| (frame.x(xs, point.x), frame.y(*value))).collect();
         let best = frontier(&costs);
-        let stairs = stairs(&best.iter().map(|&at| positions[at]).collect::<Vec<_>>());
+        let stairs = step_line(&best.iter().map(|&at| positions[at]).collect::<Vec<_>>());
         scene.line(&stairs, MUTED, 1.0, Dash::Solid);
         for ((series, ..), position) in points.iter().zip(&positions) {
             let look = palette::nth(*series);
             scene.marker(*position, look.marker, look.colour, MARKER);
         }
-        let mut taken: Vec<Taken> = positions.iter().map(|(x, y)| around_point(*x, *y)).collect();
+        let mut taken: Vec<OccupiedBox> = positions.iter().map(|(x, y)| around_point(*x, *y)).collect();
         taken.extend(line);
         taken.extend(stairs.windows(2).map(|pair| around_line(pair[0], pair[1])));
         for (rank, &at) in best.iter().enumerate() {
@@ -170,7 +172,7 @@ impl Pareto {
             if is_labelled {
                 continue;
             }
-            if let Some((corner, anchor)) = free_place(label, positions[at], frame, &taken) {
+            if let Some((corner, anchor)) = find_free_position(label, positions[at], frame, &taken) {
                 scene.text(corner, label, anchor, TEXT);
                 taken.push(label_box(label, corner, anchor));
             }
@@ -178,12 +180,12 @@ impl Pareto {
     }
 }
 
-fn nothing() -> Error {
+fn no_points_error() -> Error {
     Error::bad_input("the Pareto figure has no points").expected("a variant with a size and a value in each panel")
 }
 
 /// Returns the frontier as a step line, in which each value extends to the next point.
-fn stairs(positions: &[ScenePoint]) -> Vec<ScenePoint> {
+fn step_line(positions: &[ScenePoint]) -> Vec<ScenePoint> {
     let mut line: Vec<ScenePoint> = Vec::new();
     for position in positions {
         line.extend(line.last().map(|last| (position.0, last.1)));
@@ -196,27 +198,32 @@ fn distance(one: ScenePoint, other: ScenePoint) -> f64 {
     (one.0 - other.0).hypot(one.1 - other.1)
 }
 
-fn around_point(x: f64, y: f64) -> Taken {
+fn around_point(x: f64, y: f64) -> OccupiedBox {
     ((x - MARKER, y - MARKER), (x + MARKER, y + MARKER))
 }
 
-fn around_line(from: ScenePoint, to: ScenePoint) -> Taken {
+fn around_line(from: ScenePoint, to: ScenePoint) -> OccupiedBox {
     ((from.0.min(to.0), from.1.min(to.1)), (from.0.max(to.0), from.1.max(to.1)))
 }
 
 /// Returns the bounding box of a text whose baseline begins or ends at `corner`.
-fn label_box(label: &str, (x, y): ScenePoint, anchor: Anchor) -> Taken {
+fn label_box(label: &str, (x, y): ScenePoint, anchor: Anchor) -> OccupiedBox {
     let width = font::width(label);
     let left = if anchor == Anchor::End { x - width } else { x };
     ((left, y - font::ABOVE * font::SIZE), (left + width, y + 0.24 * font::SIZE))
 }
 
-fn overlaps(one: Taken, other: Taken) -> bool {
+fn overlaps(one: OccupiedBox, other: OccupiedBox) -> bool {
     one.0.0 < other.1.0 && other.0.0 < one.1.0 && one.0.1 < other.1.1 && other.0.1 < one.1.1
 }
 
 /// Finds a position inside the frame at which the label of a point overlaps no other item.
-fn free_place(label: &str, (x, y): ScenePoint, frame: &Frame, taken: &[Taken]) -> Option<(ScenePoint, Anchor)> {
+fn find_free_position(
+    label: &str,
+    (x, y): ScenePoint,
+    frame: &Frame,
+    taken: &[OccupiedBox],
+) -> Option<(ScenePoint, Anchor)> {
     let aside = MARKER + LABEL_GAP;
     let heights = [aside + font::ABOVE * font::SIZE, HALF, -aside, 2.0 * aside + font::LINE, -aside - font::LINE];
     let candidates = heights
@@ -254,8 +261,8 @@ mod tests {
 
     #[test]
     fn stairs_go_right_before_they_go_down() {
-        assert_eq!(stairs(&[(0.0, 1.0), (2.0, 5.0)]), [(0.0, 1.0), (2.0, 1.0), (2.0, 5.0)]);
-        assert!(stairs(&[]).is_empty());
+        assert_eq!(step_line(&[(0.0, 1.0), (2.0, 5.0)]), [(0.0, 1.0), (2.0, 1.0), (2.0, 5.0)]);
+        assert!(step_line(&[]).is_empty());
     }
 
     fn dense_figure(points: usize) -> Pareto {
@@ -282,11 +289,11 @@ mod tests {
         dense_figure(40)
             .draw(&Surroundings { width: frame::Width::Page, ..Surroundings::default() }, &mut scene)
             .unwrap();
-        let labels: Vec<Taken> = scene
+        let labels: Vec<OccupiedBox> = scene
             .shapes
             .iter()
             .filter(|shape| matches!(shape, super::super::scene::SceneShape::Text { text, .. } if text.ends_with("attentions")))
-            .filter_map(Scene::covers)
+            .filter_map(Scene::bounding_box)
             .collect();
         assert!(labels.len() >= 8, "{}", labels.len());
         for (at, one) in labels.iter().enumerate() {

@@ -189,8 +189,8 @@ impl<'a> PdfPage<'a> {
                 self.path(places);
                 self.content.stroke();
             }
-            SceneShape::Text { at, text, anchor, colour, upwards } => {
-                self.text(*at, text, (*anchor, *upwards), *colour);
+            SceneShape::Text { at, text, anchor, colour, vertical } => {
+                self.text(*at, text, (*anchor, *vertical), *colour);
             }
         }
     }
@@ -206,7 +206,7 @@ impl<'a> PdfPage<'a> {
         content.close_path().fill_nonzero();
     }
 
-    fn text(&mut self, at: ScenePoint, text: &str, (anchor, upwards): (Anchor, bool), colour: Colour) {
+    fn text(&mut self, at: ScenePoint, text: &str, (anchor, vertical): (Anchor, bool), colour: Colour) {
         let mut shown = Vec::new();
         let mut advance = 0.0;
         for letter in text.chars() {
@@ -223,7 +223,7 @@ impl<'a> PdfPage<'a> {
             Anchor::Middle => width / 2.0,
             Anchor::End => width,
         };
-        let (matrix, start) = match upwards {
+        let (matrix, start) = match vertical {
             false => ([1.0, 0.0, 0.0, 1.0], (at.0 - back, at.1)),
             true => ([0.0, 1.0, -1.0, 0.0], (at.0, at.1 + back)),
         };

@@ -16,10 +16,10 @@ const POINTS_PER_INCH: f64 = 72.0;
 const METRES_PER_INCH: f64 = 0.0254;
 
 /// Supersampling factor in each direction.
-const FINER: usize = 2;
+const FACTOR: usize = 2;
 
 /// Number of supersampled pixels per point.
-const SCALE: f64 = DPI / POINTS_PER_INCH * FINER as f64;
+const SCALE: f64 = DPI / POINTS_PER_INCH * FACTOR as f64;
 
 fn pixels(points: f64) -> i32 {
     (points * SCALE).round() as i32
@@ -36,20 +36,20 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
 pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
     let width = whole_pixels(scene.width);
     let height = whole_pixels(scene.height);
-    let fine_width = width * FINER;
-    let fine_height = height * FINER;
+    let fine_width = width * FACTOR;
+    let fine_height = height * FACTOR;
     let mut fine = SURFACE.light.repeat(fine_width * fine_height);
     let mut bitmap = BitMapBackend::with_buffer(&mut fine, (fine_width as u32, fine_height as u32));
     let painted = scene.shapes.iter().try_for_each(|shape| paint(shape, &mut bitmap));
     painted.map_err(|error| Error::job("cannot draw the figure").at(scene.title.as_str()).found(error))?;
     drop(bitmap);
-    encode(&halved(&fine, width, height), width as u32, height as u32)
+    encode(&downsample(&fine, width, height), width as u32, height as u32)
         .map_err(|error| Error::job("cannot write the figure as PNG").at(scene.title.as_str()).found(error.to_string()))
 }
 
 /// Converts a length from points to pixels in the output image, rounding up.
 fn whole_pixels(points: f64) -> usize {
-    (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FINER)
+    (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FACTOR)
 }
 
 fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
@@ -71,7 +71,7 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
                 if joint { bitmap.draw_circle(at(pair[0]), ink.stroke_width / 2, &ink, true) } else { Ok(()) }
             })
         }
-        SceneShape::Text { at: point, text, anchor, colour, upwards } => {
+        SceneShape::Text { at: point, text, anchor, colour, vertical } => {
             let h_pos = match anchor {
                 Anchor::Start => HPos::Left,
                 Anchor::Middle => HPos::Center,
@@ -80,11 +80,11 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
             let font = font::sized(font::SIZE * SCALE);
             // plotters' `ab_glyph` backend puts the baseline in the middle of the line.
             let back = (font.get_size() * 0.5).round() as i32;
-            let turn = if *upwards { FontTransform::Rotate270 } else { FontTransform::None };
+            let turn = if *vertical { FontTransform::Rotate270 } else { FontTransform::None };
             let colour = rgb_of(*colour);
             let style = TextStyle::from(font.transform(turn)).color(&colour).pos(Pos::new(h_pos, VPos::Top));
             let (x, y) = at(*point);
-            bitmap.draw_text(text, &style, if *upwards { (x - back, y) } else { (x, y - back) })
+            bitmap.draw_text(text, &style, if *vertical { (x - back, y) } else { (x, y - back) })
         }
     }
     .map_err(|error| error.to_string())
@@ -101,18 +101,20 @@ fn rgb_of(colour: Colour) -> RGBColor {
 }
 
 /// Averages each square of supersampled pixels into one output pixel.
-fn halved(fine: &[u8], width: usize, height: usize) -> Vec<u8> {
-    let stride = width * FINER * 3;
+fn downsample(fine: &[u8], width: usize, height: usize) -> Vec<u8> {
+    let stride = width * FACTOR * 3;
     let mut out = Vec::with_capacity(width * height * 3);
     for y in 0..height {
         for x in 0..width {
             for channel in 0..3 {
-                let sum: usize = (0..FINER * FINER)
+                let sum: usize = (0..FACTOR * FACTOR)
                     .map(|at| {
-                        usize::from(fine[(y * FINER + at / FINER) * stride + (x * FINER + at % FINER) * 3 + channel])
+                        usize::from(
+                            fine[(y * FACTOR + at / FACTOR) * stride + (x * FACTOR + at % FACTOR) * 3 + channel],
+                        )
                     })
                     .sum();
-                out.push((sum / (FINER * FINER)) as u8);
+                out.push((sum / (FACTOR * FACTOR)) as u8);
             }
         }
     }
@@ -140,7 +142,7 @@ mod tests {
     fn a_pixel_is_the_mean_of_its_square() {
         let fine = [row_of_two(0, 100), row_of_two(200, 255)].concat();
         // (0 + 100 + 200 + 255) / 4, rounded down.
-        assert_eq!(halved(&fine, 1, 1), [138; 3]);
+        assert_eq!(downsample(&fine, 1, 1), [138; 3]);
     }
 
     fn row_of_two(a: u8, b: u8) -> Vec<u8> {

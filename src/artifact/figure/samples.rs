@@ -164,7 +164,7 @@ pub(super) fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usiz
     (around, diagram)
 }
 
-pub(super) fn of_plot<T>((around, data): (Surroundings, T), plot: fn(T) -> Plot) -> Figure {
+pub(super) fn figure_from<T>((around, data): (Surroundings, T), plot: fn(T) -> Plot) -> Figure {
     Figure { around, plot: plot(data) }
 }
 
@@ -172,17 +172,17 @@ pub(super) fn of_plot<T>((around, data): (Surroundings, T), plot: fn(T) -> Plot)
 pub(super) fn all() -> Vec<(&'static str, Figure)> {
     let backbones = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
     vec![
-        ("fig1", of_plot(bars(&backbones, Width::Page, Scale::Linear), Plot::Bars)),
-        ("fig1_log_column", of_plot(bars(&["llama-3.1-8b"], Width::Column, Scale::Log), Plot::Bars)),
-        ("fig1_wild", of_plot(wild(), Plot::Bars)),
-        ("fig3", of_plot(norms(), Plot::Bars)),
-        ("fig4_128", of_plot(channels(128), Plot::Curves)),
-        ("fig4_4096", of_plot(channels(4096), Plot::Curves)),
-        ("fig5", of_plot(depths(), Plot::Curves)),
-        ("fig2_16", of_plot(diagram(16, vec![9, 10, 11, 12], vec![3, 7, 8, 12]), Plot::Layers)),
+        ("fig1", figure_from(bars(&backbones, Width::Page, Scale::Linear), Plot::Bars)),
+        ("fig1_log_column", figure_from(bars(&["llama-3.1-8b"], Width::Column, Scale::Log), Plot::Bars)),
+        ("fig1_wild", figure_from(wild(), Plot::Bars)),
+        ("fig3", figure_from(norms(), Plot::Bars)),
+        ("fig4_128", figure_from(channels(128), Plot::Curves)),
+        ("fig4_4096", figure_from(channels(4096), Plot::Curves)),
+        ("fig5", figure_from(depths(), Plot::Curves)),
+        ("fig2_16", figure_from(diagram(16, vec![9, 10, 11, 12], vec![3, 7, 8, 12]), Plot::Layers)),
         (
             "fig2_40",
-            of_plot(diagram(40, (24..35).collect(), vec![4, 9, 10, 17, 22, 23, 24, 30, 31, 35, 38]), Plot::Layers),
+            figure_from(diagram(40, (24..35).collect(), vec![4, 9, 10, 17, 22, 23, 24, 30, 31, 35, 38]), Plot::Layers),
         ),
     ]
 }

@@ -38,13 +38,13 @@ pub(super) enum SceneShape {
         colour: Colour,
         width: f64,
     },
-    /// One line of text. `at` lies on its baseline. `upwards` rotates the text by 90° counterclockwise about `at`.
+    /// One line of text. `at` lies on its baseline. `vertical` rotates the text by 90° counterclockwise about `at`.
     Text {
         at: ScenePoint,
         text: String,
         anchor: Anchor,
         colour: Colour,
-        upwards: bool,
+        vertical: bool,
     },
 }
 
@@ -86,12 +86,12 @@ impl Scene {
     pub(super) fn text(&mut self, at: ScenePoint, text: &str, anchor: Anchor, colour: Colour) {
         // XML does not allow control characters, not even escaped ones.
         let text = text.replace(char::is_control, " ");
-        self.shapes.push(SceneShape::Text { at, text, anchor, colour, upwards: false });
+        self.shapes.push(SceneShape::Text { at, text, anchor, colour, vertical: false });
     }
 
-    pub(super) fn upwards(&mut self, at: ScenePoint, text: &str, anchor: Anchor, colour: Colour) {
+    pub(super) fn vertical_text(&mut self, at: ScenePoint, text: &str, anchor: Anchor, colour: Colour) {
         let text = text.replace(char::is_control, " ");
-        self.shapes.push(SceneShape::Text { at, text, anchor, colour, upwards: true });
+        self.shapes.push(SceneShape::Text { at, text, anchor, colour, vertical: true });
     }
 
     /// Draws lines of text and returns the position below them.
@@ -122,8 +122,8 @@ impl Scene {
 
     /// Returns the bounding box of a text, or `None` for other shapes.
     #[cfg(test)]
-    pub(super) fn covers(shape: &SceneShape) -> Option<(ScenePoint, ScenePoint)> {
-        let SceneShape::Text { at: (x, y), text, anchor, upwards, .. } = shape else { return None };
+    pub(super) fn bounding_box(shape: &SceneShape) -> Option<(ScenePoint, ScenePoint)> {
+        let SceneShape::Text { at: (x, y), text, anchor, vertical, .. } = shape else { return None };
         let width = font::width(text);
         let back = match anchor {
             Anchor::Start => 0.0,
@@ -132,7 +132,7 @@ impl Scene {
         };
         let above = font::ABOVE * font::SIZE;
         let below = 0.24 * font::SIZE;
-        Some(if *upwards {
+        Some(if *vertical {
             ((x - above, y + back - width), (x + below, y + back))
         } else {
             ((x - back, y - above), (x - back + width, y + below))
@@ -151,14 +151,14 @@ fn corners(marker: Marker) -> Option<Vec<Vec<ScenePoint>>> {
         Marker::Square => vec![square.to_vec()],
         Marker::Diamond => vec![vec![(0.0, -1.25), (1.0, 0.0), (0.0, 1.25), (-1.0, 0.0)]],
         Marker::TriangleUp => vec![triangle.to_vec()],
-        Marker::TriangleDown => vec![turned_point(&triangle, 180.0)],
-        Marker::Cross => vec![turned_point(&bar, 45.0), turned_point(&bar, -45.0)],
-        Marker::Plus => vec![bar.to_vec(), turned_point(&bar, 90.0)],
-        Marker::Star => vec![turned_point(&bar, 90.0), turned_point(&bar, 30.0), turned_point(&bar, -30.0)],
+        Marker::TriangleDown => vec![rotate_points(&triangle, 180.0)],
+        Marker::Cross => vec![rotate_points(&bar, 45.0), rotate_points(&bar, -45.0)],
+        Marker::Plus => vec![bar.to_vec(), rotate_points(&bar, 90.0)],
+        Marker::Star => vec![rotate_points(&bar, 90.0), rotate_points(&bar, 30.0), rotate_points(&bar, -30.0)],
     })
 }
 
-fn turned_point(part: &[ScenePoint], degrees: f64) -> Vec<ScenePoint> {
+fn rotate_points(part: &[ScenePoint], degrees: f64) -> Vec<ScenePoint> {
     let (sin, cos) = degrees.to_radians().sin_cos();
     part.iter().map(|(x, y)| (x * cos - y * sin, x * sin + y * cos)).collect()
 }
@@ -223,7 +223,7 @@ mod tests {
         font::load().unwrap();
         let mut scene = Scene::new("", "", 100.0);
         scene.text((50.0, 20.0), "00", Anchor::End, TEXT);
-        let ((left, top), (right, bottom)) = Scene::covers(&scene.shapes[0]).unwrap();
+        let ((left, top), (right, bottom)) = Scene::bounding_box(&scene.shapes[0]).unwrap();
         assert!((right - 50.0).abs() < 1e-9 && left < 41.0 && top < 20.0 && bottom > 20.0);
     }
 }

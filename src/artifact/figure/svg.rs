@@ -93,14 +93,14 @@ impl SvgBody {
                 }
                 let _ = write!(self.body, "M{}", points(places));
             }
-            SceneShape::Text { at: point, text, anchor, colour, upwards } => {
+            SceneShape::Text { at: point, text, anchor, colour, vertical } => {
                 let anchor = match anchor {
                     Anchor::Start => "start",
                     Anchor::Middle => "middle",
                     Anchor::End => "end",
                 };
                 let ((x, y), ink, text) = (at(*point), ink("fill", *colour, 1.0), escaped(text));
-                let turn = if *upwards { format!(" transform=\"rotate(270, {x}, {y})\"") } else { String::new() };
+                let turn = if *vertical { format!(" transform=\"rotate(270, {x}, {y})\"") } else { String::new() };
                 self.push(&format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{ink}{turn}>{text}</text>"));
             }
         }

@@ -1,12 +1,12 @@
 use super::palette::look;
-use super::samples::{METHODS, all, bars, channels, depths, diagram, norms, of_plot};
+use super::samples::{METHODS, all, bars, channels, depths, diagram, figure_from, norms};
 use super::scene::{Scene, ScenePoint, SceneShape};
 use super::*;
 
 #[test]
 fn there_is_one_bar_for_each_value() {
     let figure = bars(&["a", "b", "c"], Width::Page, Scale::Linear);
-    let scene = scene(&of_plot(figure, Plot::Bars));
+    let scene = scene(&figure_from(figure, Plot::Bars));
     // One bar for each of 7 recoveries in each of 3 groups.
     assert_eq!(rects(&scene).len(), 21);
     for method in METHODS {
@@ -16,7 +16,7 @@ fn there_is_one_bar_for_each_value() {
 
 #[test]
 fn a_bar_is_as_high_as_its_value() {
-    let scene = scene(&of_plot(norms(), Plot::Bars));
+    let scene = scene(&figure_from(norms(), Plot::Bars));
     let heights: Vec<f64> = scene
         .shapes
         .iter()
@@ -34,7 +34,7 @@ fn a_missing_value_is_written_in_place_of_its_bar() {
     for missing in [None, Some(f64::NAN), Some(f64::INFINITY)] {
         let mut figure = norms();
         figure.1.series[1].values[2].value = missing;
-        let scene = scene(&of_plot(figure, Plot::Bars));
+        let scene = scene(&figure_from(figure, Plot::Bars));
         assert_eq!(rects(&scene).len(), 5);
         assert_eq!(texts(&scene).iter().filter(|text| **text == "–").count(), 1);
     }
@@ -42,12 +42,12 @@ fn a_missing_value_is_written_in_place_of_its_bar() {
 
 #[test]
 fn a_method_has_the_same_colour_in_every_figure() {
-    let bars = scene(&of_plot(bars(&["a"], Width::Column, Scale::Linear), Plot::Bars));
-    let curves = scene(&of_plot(depths(), Plot::Curves));
+    let bars = scene(&figure_from(bars(&["a"], Width::Column, Scale::Linear), Plot::Bars));
+    let curves = scene(&figure_from(depths(), Plot::Curves));
     let blue = look("ghosted").colour;
     assert!(rects(&bars).contains(&blue));
     assert!(curves.shapes.iter().any(|shape| matches!(shape, SceneShape::Line { colour, .. } if *colour == blue)));
-    assert!(rects(&scene(&of_plot(diagram(4, vec![1], vec![2]), Plot::Layers))).contains(&blue));
+    assert!(rects(&scene(&figure_from(diagram(4, vec![1], vec![2]), Plot::Layers))).contains(&blue));
 }
 
 #[test]
@@ -83,9 +83,9 @@ fn a_gap_breaks_the_line() {
     for line in &mut full.1.lines {
         line.method = "ghosted".into();
     }
-    let broken = scene(&of_plot(full.clone(), Plot::Curves));
+    let broken = scene(&figure_from(full.clone(), Plot::Curves));
     full.1.lines[1].points[2].y = Some(50.0);
-    let joined = scene(&of_plot(full, Plot::Curves));
+    let joined = scene(&figure_from(full, Plot::Curves));
     assert_eq!(stroke_lengths(&broken), [5, 2, 2]);
     assert_eq!(stroke_lengths(&joined), [5, 5]);
 }
@@ -105,7 +105,7 @@ fn a_region_has_one_ghosted_layer() {
     // One box for each of the three regions (3, 7–8 and 12), and one in the legend.
     let mut figure = diagram(16, vec![], vec![3, 7, 8, 12]);
     figure.1.selections.remove(0);
-    let scene = scene(&of_plot(figure, Plot::Layers));
+    let scene = scene(&figure_from(figure, Plot::Layers));
     assert_eq!(rects(&scene).iter().filter(|colour| **colour == look("ghosted").colour).count(), 4);
     // Layer 7 is removed, so it appears in the dense stack and, muted, in the pruned stack, but not in the ghosted one.
     assert_eq!(texts(&scene).iter().filter(|text| **text == "7").count(), 2);
@@ -117,7 +117,7 @@ fn the_svg_is_xml_that_says_what_it_shows() {
     let mut figure = norms();
     figure.0.title = "a < b & \"c\"\u{1}".into();
     figure.1.groups[0] = "<b>&\u{0}".into();
-    let svg = svg::svg(&scene(&of_plot(figure, Plot::Bars)));
+    let svg = svg::svg(&scene(&figure_from(figure, Plot::Bars)));
     let document = roxmltree::Document::parse(&svg).unwrap();
     let root = document.root_element();
     assert_eq!(root.attribute("role"), Some("img"));
@@ -130,7 +130,7 @@ fn the_svg_is_xml_that_says_what_it_shows() {
 
 #[test]
 fn the_svg_has_the_printed_size_and_text_of_eight_points() {
-    let svg = svg::svg(&scene(&of_plot(norms(), Plot::Bars)));
+    let svg = svg::svg(&scene(&figure_from(norms(), Plot::Bars)));
     let document = roxmltree::Document::parse(&svg).unwrap();
     let root = document.root_element();
     // 3.3 inches are 237.6 points. One unit of the view box is a tenth of a point.
@@ -167,7 +167,7 @@ fn numbers_that_are_not_finite_reach_no_coordinate() {
     }
     for scale in [Scale::Linear, Scale::Log] {
         figure.1.y.scale = scale;
-        let scene = scene(&of_plot(figure.clone(), Plot::Curves));
+        let scene = scene(&figure_from(figure.clone(), Plot::Curves));
         for shape in &scene.shapes {
             assert!(match shape {
                 SceneShape::Rect { from, to, .. } => finite(from) && finite(to),
@@ -191,7 +191,7 @@ fn equal_data_gives_equal_bytes_and_300_dpi_png() {
     for series in &mut small.1.series {
         series.values.truncate(1);
     }
-    let figure = of_plot(small, Plot::Bars);
+    let figure = figure_from(small, Plot::Bars);
     let drawing = figure.draw().unwrap();
     assert_eq!(drawing, figure.draw().unwrap());
     let mut reader = ::png::Decoder::new(std::io::Cursor::new(&drawing.png)).read_info().unwrap();
@@ -228,14 +228,14 @@ fn without_data_there_is_an_error_and_no_figure() {
         series.values.fill(BarValue::from(0.0));
     }
     for (figure, words) in [
-        (of_plot(no_groups, Plot::Bars), "is empty"),
-        (of_plot(no_numbers, Plot::Bars), "no finite value"),
-        (of_plot(nothing_positive, Plot::Bars), "positive"),
-        (of_plot(ragged, Plot::Bars), "expected: 3 values"),
-        (of_plot(no_lines, Plot::Curves), "at least one line"),
-        (of_plot(no_points, Plot::Curves), "is empty"),
-        (of_plot(diagram(16, vec![16], vec![1]), Plot::Layers), "layer 16"),
-        (of_plot(no_stacks, Plot::Layers), "1 to 2"),
+        (figure_from(no_groups, Plot::Bars), "is empty"),
+        (figure_from(no_numbers, Plot::Bars), "no finite value"),
+        (figure_from(nothing_positive, Plot::Bars), "positive"),
+        (figure_from(ragged, Plot::Bars), "expected: 3 values"),
+        (figure_from(no_lines, Plot::Curves), "at least one line"),
+        (figure_from(no_points, Plot::Curves), "is empty"),
+        (figure_from(diagram(16, vec![16], vec![1]), Plot::Layers), "layer 16"),
+        (figure_from(no_stacks, Plot::Layers), "1 to 2"),
     ] {
         let message = figure.draw().unwrap_err().to_string();
         assert!(message.contains(words), "{words}: {message}");
@@ -274,7 +274,7 @@ fn pdf_has_printed_size_and_its_own_font() {
 
 #[test]
 fn overlapping_lines_are_offset_and_only_dense_is_dashed() {
-    let scene = scene(&of_plot(depths(), Plot::Curves));
+    let scene = scene(&figure_from(depths(), Plot::Curves));
     let strokes = |colour: palette::Colour, width: f64| {
         scene.shapes.iter().filter(move |shape| {
             matches!(shape, SceneShape::Line { colour: line_colour, width: line_width, .. } if *line_colour == colour && *line_width == width)
@@ -305,7 +305,7 @@ fn layerwise_repair_has_one_operator_per_removed_layer() {
     let mut figure = diagram(16, vec![], vec![]);
     figure.1.selections = vec![row];
     // One box for each of the three operators, and one in the legend.
-    let ghosts = rects(&scene(&of_plot(figure, Plot::Layers)));
+    let ghosts = rects(&scene(&figure_from(figure, Plot::Layers)));
     assert_eq!(ghosts.iter().filter(|colour| **colour == look("ghosted").colour).count(), 4);
 }
 
@@ -331,5 +331,5 @@ fn texts(scene: &Scene) -> Vec<&str> {
 
 /// Returns all texts, each with its bounding box.
 fn boxes(scene: &Scene) -> Vec<(&str, (ScenePoint, ScenePoint))> {
-    texts(scene).into_iter().zip(scene.shapes.iter().filter_map(Scene::covers)).collect()
+    texts(scene).into_iter().zip(scene.shapes.iter().filter_map(Scene::bounding_box)).collect()
 }

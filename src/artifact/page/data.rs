@@ -143,7 +143,7 @@ impl ClaimRow {
         verdict: fn(&Self) -> Judgement,
     ) -> Vec<Judgement> {
         let sentences = grouped(claims.into_iter().map(|claim| (claim.sentence.as_str(), verdict(claim))));
-        sentences.into_iter().map(|(_, parts)| Judgement::of_parts(parts)).collect()
+        sentences.into_iter().map(|(_, parts)| Judgement::combine(parts)).collect()
     }
 }
 
@@ -164,7 +164,7 @@ impl Judgement {
 
     /// Combines the verdicts for the parts of a sentence. The result is the first of `Fails`, `Unknown` and
     /// `Holds` that occurs, or `NotApplicable` if none of them does.
-    pub fn of_parts(parts: impl IntoIterator<Item = Self>) -> Self {
+    pub fn combine(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
         let order = [Self::Fails, Self::Unknown, Self::Holds];
         order.into_iter().find(|verdict| parts.contains(verdict)).unwrap_or(Self::NotApplicable)

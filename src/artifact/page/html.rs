@@ -18,7 +18,7 @@ pub(super) fn escaped(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &V
 
 /// Percent-encodes every byte except letters, digits, `-._~` and the characters in `also`. The encoding is injective,
 /// and the result is valid in ids and URL fragments.
-pub(super) fn encoded(text: &str, also: &str) -> String {
+pub(super) fn percent_encode(text: &str, also: &str) -> String {
     text.bytes()
         .map(|byte| if is_plain(also, byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
@@ -35,7 +35,7 @@ pub(super) fn cell_id(key: &str) -> String {
 
 pub(super) fn artifact_id(profile: &str, name: &str) -> String {
     let slash = if profile.is_empty() { "" } else { "/" };
-    format!("artifact-{}{slash}{}", encoded(profile, ""), encoded(name, ""))
+    format!("artifact-{}{slash}{}", percent_encode(profile, ""), percent_encode(name, ""))
 }
 
 /// Encodes bytes in base64 with padding (RFC 4648 §4).

@@ -78,7 +78,7 @@ pub fn render(page: &Page) -> Result<String> {
         has_papers: artifacts.iter().any(|artifact| !artifact.tally.is_empty()),
         leading: &artifacts[..leading],
         artifacts: &artifacts[leading..],
-        answer: summary::answer(page),
+        answer: summary::summary_sentences(page),
         facts: summary::facts(page),
         strips: summary::strips(&page.claims),
         claims: section::claims(&page.claims)?,
@@ -87,7 +87,7 @@ pub fn render(page: &Page) -> Result<String> {
         notes,
         shared,
     };
-    filled("page.html", &values)
+    fill_template("page.html", &values)
 }
 
 /// Renders the audit page as HTML.
@@ -101,7 +101,7 @@ pub fn render_audit(page: &Page) -> Result<String> {
         found: summary::count_findings(&page.findings),
         findings: section::findings(&page.findings)?,
     };
-    filled("audit.html", &values)
+    fill_template("audit.html", &values)
 }
 
 /// Returns the artifacts in the order of the page.
@@ -111,8 +111,8 @@ pub fn render_audit(page: &Page) -> Result<String> {
 fn in_order(page: &Page) -> Vec<&PageArtifact> {
     let mut shown: Vec<&PageArtifact> = page.artifacts.iter().collect();
     shown.sort_by_key(|artifact| {
-        let profile = section::own_profile(artifact, page);
-        let index = page.artifacts.iter().position(|other| section::own_profile(other, page) == profile);
+        let profile = section::shown_profile(artifact, page);
+        let index = page.artifacts.iter().position(|other| section::shown_profile(other, page) == profile);
         let is_rest = !is_leading(artifact, page);
         let is_main_table = artifact.name == page.headline;
         (
@@ -128,7 +128,7 @@ fn in_order(page: &Page) -> Vec<&PageArtifact> {
 
 /// Returns whether an artifact is shown before the claims.
 fn is_leading(artifact: &PageArtifact, page: &Page) -> bool {
-    let is_first = section::own_profile(artifact, page) == section::first_profile(page);
+    let is_first = section::shown_profile(artifact, page) == section::first_profile(page);
     is_first && (artifact.name == OPENING || artifact.name == page.headline)
 }
 
@@ -182,7 +182,7 @@ struct AuditValues<'a> {
     findings: Option<section::PageList>,
 }
 
-fn filled(template: &str, values: &impl Serialize) -> Result<String> {
+fn fill_template(template: &str, values: &impl Serialize) -> Result<String> {
     render_template(template, values)
         .map_err(|error| Error::job("cannot render the templates of the page").found(format!("{error:#}")))
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::data::{CellNote, ClaimRow, ComputedBy, FindingRow, Page, PageArtifact};
 use super::figure::{self, PageFigure};
-use super::html::{artifact_id, cell_id, encoded};
+use super::html::{artifact_id, cell_id, percent_encode};
 use super::summary::{self, Verdicts};
 use super::table::{self, PageTable};
 use crate::artifact::audit::Severity;
@@ -91,13 +91,13 @@ pub(super) fn first_profile(page: &Page) -> &str {
 }
 
 /// Returns the profile under which an artifact is shown. A list has no profile and is shown under the first one.
-pub(super) fn own_profile<'a>(artifact: &'a PageArtifact, page: &'a Page) -> &'a str {
+pub(super) fn shown_profile<'a>(artifact: &'a PageArtifact, page: &'a Page) -> &'a str {
     if artifact.profile.is_empty() { first_profile(page) } else { &artifact.profile }
 }
 
 fn is_in_first_profile_too(artifact: &PageArtifact, page: &Page) -> bool {
     let first = first_profile(page);
-    own_profile(artifact, page) != first
+    shown_profile(artifact, page) != first
         && page.artifacts.iter().any(|other| other.name == artifact.name && other.profile == first)
 }
 
@@ -177,7 +177,7 @@ fn name(artifact: &PageArtifact) -> String {
 /// Returns the link to a file, or `None` if the path is absolute or a URL.
 fn address(path: &str) -> Option<String> {
     let leaves = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
-    (!leaves).then(|| encoded(path, "/"))
+    (!leaves).then(|| percent_encode(path, "/"))
 }
 
 /// Formats an origin, for example `690 results in 12 min of computing, TIME to TIME; commit 0123456789ab; MACHINE`.
@@ -203,10 +203,10 @@ fn extent(artifact: &PageArtifact) -> String {
 }
 
 pub(super) fn profiles<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<PageProfile<'a>> {
-    let together = sections.chunk_by(|a, b| own_profile(a.artifact, page) == own_profile(b.artifact, page));
+    let together = sections.chunk_by(|a, b| shown_profile(a.artifact, page) == shown_profile(b.artifact, page));
     together
         .map(|sections| PageProfile {
-            name: sections.first().map_or("", |section| own_profile(section.artifact, page)),
+            name: sections.first().map_or("", |section| shown_profile(section.artifact, page)),
             tally: Tally::from_tables(sections.iter().flat_map(|section| &section.artifact.tables)),
             artifacts: sections.iter().filter(|section| section.is_in_paper).map(link).collect(),
             beyond: sections.iter().filter(|section| !section.is_in_paper).map(link).collect(),
@@ -269,13 +269,13 @@ fn claim_row(at: usize, claim: &ClaimRow, has_several_profiles: bool) -> SavedRo
     SavedRow {
         anchor: Some(summary::anchor(at)),
         cells: vec![
-            SavedCell::words(&claim.claim),
-            SavedCell { best: true, ..SavedCell::words(claim.verdict.word()) },
-            SavedCell::words(&claim.ours),
-            SavedCell::words(claim.paper_verdict.word()),
-            SavedCell::words(&claim.paper),
-            SavedCell::words(counted),
-            SavedCell::words(&claim.section),
+            SavedCell::from_text(&claim.claim),
+            SavedCell { best: true, ..SavedCell::from_text(claim.verdict.word()) },
+            SavedCell::from_text(&claim.ours),
+            SavedCell::from_text(claim.paper_verdict.word()),
+            SavedCell::from_text(&claim.paper),
+            SavedCell::from_text(counted),
+            SavedCell::from_text(&claim.section),
         ],
         ..SavedRow::default()
     }
@@ -300,7 +300,9 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
             .iter()
             .map(|row| SavedRow {
                 group: Some(row.severity.name().to_owned()),
-                cells: [&row.rule, &row.position, &row.expected, &row.found, &row.note].map(SavedCell::words).to_vec(),
+                cells: [&row.rule, &row.position, &row.expected, &row.found, &row.note]
+                    .map(SavedCell::from_text)
+                    .to_vec(),
                 ..SavedRow::default()
             })
             .collect(),
@@ -317,7 +319,7 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
 pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>> {
     let rows: Vec<Vec<String>> = folders.iter().map(|(folder, reason)| vec![folder.clone(), reason.clone()]).collect();
     let caption = "Results folders that are not on this page.".to_owned();
-    list(("left-out", "Left out", caption), &SavedTable::of_words(label_columns(&["Folder", "Why"], 1), &rows))
+    list(("left-out", "Left out", caption), &SavedTable::from_texts(label_columns(&["Folder", "Why"], 1), &rows))
 }
 
 /// Returns columns for text. The first column labels the rows, and rows can be filtered by the column with index

@@ -20,11 +20,13 @@ pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
     let first = provenance_values(page, WRITING_STARTED).into_iter().min();
     let last = provenance_values(page, WRITING_FINISHED).into_iter().max();
     let written = match first.zip(last) {
-        Some((first, last)) => by(&format!("{first} to {last}"), provenance_values(page, "commit").into_iter()),
+        Some((first, last)) => {
+            format_time_and_commits(&format!("{first} to {last}"), provenance_values(page, "commit").into_iter())
+        }
         None => String::new(),
     };
     let machines: BTreeSet<&str> =
-        provenance_values(page, "machine").into_iter().chain(made_by(page, "machine")).collect();
+        provenance_values(page, "machine").into_iter().chain(origin_values(page, "machine")).collect();
     let open =
         page.artifacts.iter().filter(|artifact| !["", PageArtifact::COMPLETE].contains(&artifact.status.as_str()));
     let open: Vec<String> = open.map(|open| format!("{}: {}", open.name, open.status)).collect();
@@ -49,7 +51,7 @@ fn count_words(page: &Page, is: fn(&PageArtifact) -> bool, one: &str, many: &str
 }
 
 /// Summarizes the outcome. Returns one sentence per topic.
-pub(super) fn answer(page: &Page) -> Vec<String> {
+pub(super) fn summary_sentences(page: &Page) -> Vec<String> {
     let sentences = ClaimRow::by_sentence(&page.claims, |claim| claim.verdict);
     let words: Vec<String> =
         verdicts(&sentences).into_iter().map(|(_, _, count, verb)| format!("{count} {verb}")).collect();
@@ -68,10 +70,10 @@ fn computed(page: &Page) -> String {
     let first = all.clone().map(|times| times.first.as_str()).filter(|time| !time.is_empty()).min();
     let last = all.map(|times| times.last.as_str()).filter(|time| !time.is_empty()).max();
     let when = first.zip(last).map_or_else(String::new, |(first, last)| format!("{first} to {last}"));
-    by(&when, made_by(page, "commit").into_iter())
+    format_time_and_commits(&when, origin_values(page, "commit").into_iter())
 }
 
-fn made_by<'p>(page: &'p Page, what: &str) -> BTreeSet<&'p str> {
+fn origin_values<'p>(page: &'p Page, what: &str) -> BTreeSet<&'p str> {
     let computed = page.artifacts.iter().flat_map(|artifact| &artifact.computed);
     let computed =
         computed.map(|computed| if what == "commit" { computed.commit.as_str() } else { computed.machine.as_str() });
@@ -79,14 +81,14 @@ fn made_by<'p>(page: &'p Page, what: &str) -> BTreeSet<&'p str> {
 }
 
 /// Formats a time and its commits, for example `WHEN, by commit 0123456789ab`.
-fn by<'c>(when: &str, commits: impl Iterator<Item = &'c str>) -> String {
-    let commits: BTreeSet<String> = commits.map(shortened).collect();
+fn format_time_and_commits<'c>(when: &str, commits: impl Iterator<Item = &'c str>) -> String {
+    let commits: BTreeSet<String> = commits.map(short_commit).collect();
     let noun = if commits.len() == 1 { "commit" } else { "commits" };
     let by = (!commits.is_empty()).then(|| format!("by {noun} {}", commits.into_iter().collect::<Vec<_>>().join(", ")));
     [Some(when.to_owned()).filter(|when| !when.is_empty()), by].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn shortened(commit: &str) -> String {
+fn short_commit(commit: &str) -> String {
     let (hash, rest) = commit.split_at(commit.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(commit.len()));
     format!("{}{rest}", hash.get(..12).unwrap_or(hash))
 }
@@ -142,8 +144,8 @@ pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
 
 pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let numbered: Vec<(usize, &ClaimRow)> = claims.iter().enumerate().collect();
-    let of_profiles = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
-    of_profiles
+    let profile_chunks = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
+    profile_chunks
         .map(|claims| Strip {
             profile: claims.first().map_or("", |(_, claim)| claim.profile.as_str()),
             rows: [

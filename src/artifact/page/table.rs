@@ -90,11 +90,11 @@ struct TableCell {
     items: Option<usize>,
     mark: Option<SavedMark>,
     #[serde(rename = "beside")]
-    comparison: Option<JudgedBeside>,
+    comparison: Option<ComparisonBadge>,
 }
 
 #[derive(Debug, Serialize)]
-struct JudgedBeside {
+struct ComparisonBadge {
     #[serde(flatten)]
     comparison: SavedComparison,
     sign: &'static str,
@@ -121,7 +121,7 @@ pub(super) fn table(
             .expected(format!("{} cells", view.columns.len()))
             .found(row.cells.len().to_string()));
     }
-    let view = &asked_columns(view);
+    let view = &requested_columns(view);
     let shape = PageShape::new(view);
     Ok(PageTable {
         id,
@@ -138,7 +138,7 @@ pub(super) fn table(
     })
 }
 
-fn asked_columns(view: &SavedTable) -> SavedTable {
+fn requested_columns(view: &SavedTable) -> SavedTable {
     let kept: Vec<usize> = (0..view.columns.len()).filter(|&at| !view.columns[at].unasked).collect();
     SavedTable {
         columns: kept.iter().map(|&at| view.columns[at].clone()).collect(),
@@ -305,12 +305,12 @@ fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
     }
 }
 
-fn judge_comparison(comparison: &SavedComparison) -> JudgedBeside {
+fn judge_comparison(comparison: &SavedComparison) -> ComparisonBadge {
     let unlike = match &comparison.verdict {
         PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
         _ => None,
     };
-    JudgedBeside {
+    ComparisonBadge {
         sign: comparison.verdict.sign(),
         word: comparison.verdict.word(),
         unlike,

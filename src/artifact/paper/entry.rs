@@ -75,8 +75,8 @@ impl PaperNumber {
     /// # Errors
     /// Fails in the same cases as [`Self::parse`], but reports the error as bad input.
     pub(super) fn tidy(file: &str, text: &str) -> Result<Vec<Self>> {
-        let rows = lines(file, text).map_err(bad)?;
-        rows.into_iter().map(|(line, row)| Self::from_line(file, line, row).map_err(bad)).collect()
+        let rows = lines(file, text).map_err(as_bad_input)?;
+        rows.into_iter().map(|(line, row)| Self::from_line(file, line, row).map_err(as_bad_input)).collect()
     }
 
     fn from_line(file: &str, line: usize, row: PaperLine) -> Result<Self> {
@@ -142,8 +142,8 @@ impl PaperNumber {
 }
 
 /// Turns an error about embedded data into an error about bad input.
-fn bad(error: Error) -> Error {
-    error.of_kind(ErrorKind::BadInput)
+fn as_bad_input(error: Error) -> Error {
+    error.with_kind(ErrorKind::BadInput)
 }
 
 /// Parses digits with an optional decimal point. Returns `None` for an empty field.
@@ -191,7 +191,7 @@ impl PaperNumber {
                 ));
         }
         let mut reader = ::csv::ReaderBuilder::new().trim(::csv::Trim::All).from_reader(text.as_bytes());
-        let head = reader.headers().map_err(|error| broken(file, &error))?.clone();
+        let head = reader.headers().map_err(|error| csv_error(file, &error))?.clone();
         let first: Vec<String> = head.iter().take(1).map(str::to_owned).collect();
         let labels = if labels.is_empty() { &first } else { labels };
         let labels = labels.iter().map(|name| column_index(file, &head, name)).collect::<Result<Vec<_>>>()?;
@@ -200,7 +200,7 @@ impl PaperNumber {
         let artifact = Path::new(file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let mut all = Vec::new();
         for record in reader.records() {
-            let record = record.map_err(|error| broken(file, &error))?;
+            let record = record.map_err(|error| csv_error(file, &error))?;
             let line = record.position().map_or(0, |position| position.line() as usize);
             let label: Vec<&str> = labels.iter().map(|at| record.get(*at).unwrap_or_default()).collect();
             for (name, at) in &columns {
@@ -224,7 +224,7 @@ impl PaperNumber {
     }
 }
 
-fn broken(file: &str, error: &::csv::Error) -> Error {
+fn csv_error(file: &str, error: &::csv::Error) -> Error {
     let line = error.position().map_or(1, ::csv::Position::line);
     Error::bad_input("cannot read the table").at(format!("{file}:{line}")).found(error.to_string())
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cluster::FrozenProgram;
 use crate::error::{Error, ErrorParts, Result};
-use ghostlab_store::{DamagedRecord, Found, InventoryItem, LeftDraft, Store, UnknownEntry};
+use ghostlab_store::{DamagedRecord, InventoryItem, LeftDraft, ObjectCondition, Store, UnknownEntry};
 
 /// Totals for the artifacts of one kind and version.
 #[derive(Serialize, JsonSchema)]
@@ -59,10 +59,10 @@ pub(crate) enum State {
 impl State {
     pub(crate) fn from_item(entry: &InventoryItem) -> Self {
         match &entry.found {
-            Found::Damaged(_) => Self::Damaged,
-            Found::Whole(_) if entry.is_newer_version() => Self::LaterVersion,
-            Found::Whole(_) if !entry.current() => Self::OtherVersion,
-            Found::Whole(_) => Self::Whole,
+            ObjectCondition::Damaged(_) => Self::Damaged,
+            ObjectCondition::Whole(_) if entry.is_newer_version() => Self::LaterVersion,
+            ObjectCondition::Whole(_) if !entry.is_current() => Self::OtherVersion,
+            ObjectCondition::Whole(_) => Self::Whole,
         }
     }
 }
@@ -188,11 +188,11 @@ pub(crate) struct DamagedFile {
 }
 
 impl DamagedFile {
-    fn of_stray(stray: &UnknownEntry, repair: bool) -> Self {
+    fn from_unknown_entry(stray: &UnknownEntry, repair: bool) -> Self {
         Self::new(stray.error(), if repair { stray.remove() } else { Ok(()) }, repair)
     }
 
-    fn of_record(record: &DamagedRecord, repair: bool) -> Self {
+    fn from_record(record: &DamagedRecord, repair: bool) -> Self {
         Self::new(record.error(), if repair { record.remove() } else { Ok(()) }, repair)
     }
 
@@ -229,8 +229,8 @@ impl Verified {
             .into_par_iter()
             .filter_map(|entry| {
                 let (error, text) = match &entry.found {
-                    Found::Damaged(error) => describe(error),
-                    Found::Whole(artifact) => describe(&artifact.verify().err()?),
+                    ObjectCondition::Damaged(error) => describe(error),
+                    ObjectCondition::Whole(artifact) => describe(&artifact.verify().err()?),
                 };
                 let key = entry.hash.clone();
                 let stage = entry.stage.clone();
@@ -241,15 +241,16 @@ impl Verified {
         if repair {
             store.remove_all(&bad)?;
         }
-        let strays = store.strays().iter().map(|stray| DamagedFile::of_stray(stray, repair)).collect();
+        let strays =
+            store.unknown_entries().iter().map(|stray| DamagedFile::from_unknown_entry(stray, repair)).collect();
         let records = store.damaged_records();
-        let records = records.iter().map(|record| DamagedFile::of_record(record, repair)).collect();
+        let records = records.iter().map(|record| DamagedFile::from_record(record, repair)).collect();
         let store = store.root().display().to_string();
         Ok(Self { store, artifacts, damaged, strays, records, mended, removed: repair })
     }
 
     /// Returns whether no damaged objects, files or records remain.
-    pub(crate) fn is_well(&self) -> bool {
+    pub(crate) fn is_intact(&self) -> bool {
         (self.removed || self.damaged.is_empty()) && self.strays.iter().chain(&self.records).all(|stray| stray.removed)
     }
 }
@@ -283,7 +284,7 @@ pub(crate) struct Located {
     /// Kind and version, such as `scores-v3`.
     pub(crate) stage: String,
     /// Directory of the artifact.
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     #[schemars(with = "String")]
     pub(crate) folder: PathBuf,
 }

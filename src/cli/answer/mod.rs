@@ -167,7 +167,7 @@ pub(super) fn commands() -> Vec<String> {
 }
 
 /// Prints a command-line usage error as JSON if `--json` was given.
-pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error) {
+pub(super) fn print_usage_error(words: impl Iterator<Item = OsString>, error: &clap::Error) {
     let words: Vec<String> = words.skip(1).map_while(|word| word.into_string().ok()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).take_while(|word| *word != "--").collect();
     // The value of an option may equal the name of a command, so use the first command on the line.

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::grid::Grid;
 use crate::pipeline::exec::{Preflight, RunSettings};
 use crate::pipeline::plan::{BackbonePlan, Plan, Quota, Reason, Reasons, StoreState, TrialCount, Variant};
-use crate::pipeline::stage::{self, Stage, Words};
+use crate::pipeline::stage::{self, InputNames, Stage};
 use ghostlab_store::{Key, ObjectKind, Store};
 
 /// Output of `plan`.
@@ -35,7 +35,7 @@ pub(crate) struct GridPlan {
     /// Name of the grid and of its results folder.
     pub(crate) grid: String,
     /// Path of the grid file.
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     #[schemars(with = "String")]
     pub(crate) file: PathBuf,
     /// Profile applied to the grid; null if there is none.
@@ -153,7 +153,7 @@ pub(crate) struct Missing {
 }
 
 /// Kind of the missing object, serialized as a name such as `selection`.
-pub(crate) struct MissingPart(pub(crate) Words);
+pub(crate) struct MissingPart(pub(crate) InputNames);
 
 impl Serialize for MissingPart {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
@@ -201,7 +201,7 @@ impl GridPlan {
         let grid: &Grid = plan.grid;
         let Preflight { state, estimate } = found;
         let reasons = Reasons::new(store, plan);
-        let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
+        let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.is_complete(v)).collect();
         let jobs_left = plan.backbones.iter().filter(|_| !left.is_empty());
         let jobs_left = jobs_left.flat_map(|backbone| jobs(plan, backbone, state)).collect();
         let to_run = left.iter().map(|(backbone, variant)| CellToRun {
@@ -210,14 +210,14 @@ impl GridPlan {
         });
         let quota = settings.store_limit.map(|limit| -> Result<LimitedStore> {
             let reserved = store.reserved_by_others()?;
-            let quota = Quota::new(plan, store, &reserved, limit, estimate.coming());
+            let quota = Quota::new(plan, store, &reserved, limit, estimate.incoming());
             Ok(LimitedStore {
                 limit_bytes: quota.limit,
                 needed_bytes: quota.needed,
                 kept_bytes: quota.kept,
-                coming_bytes: quota.coming,
-                beyond_bytes: quota.beyond(),
-                going: KindSum::by_kind(&quota.going),
+                coming_bytes: quota.incoming,
+                beyond_bytes: quota.excess(),
+                going: KindSum::by_kind(&quota.evicted),
             })
         });
         Ok(Self {
@@ -245,7 +245,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
     for (kind, keys) in stage::KINDS.into_iter().filter_map(|kind| Some((kind, by_kind.remove(&kind)?))) {
         // Objects in the temporary overlay count as missing. They were written only to count tokens and will be
         // discarded.
-        let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || store.passing(key)).collect();
+        let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || store.is_temporary(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
         // Skip objects that were never computed, because their reason explains nothing.
         let lacking = missing.iter().filter(|key| !state.has(key));

@@ -96,9 +96,9 @@ pub(crate) struct SubmittedJob {
 impl StatusAnswer {
     pub(crate) fn new(store: &Store) -> Self {
         let submitted: Vec<Submission> =
-            Submission::all(store).into_iter().filter(|submission| submission.jobs(store).any()).collect();
+            Submission::all(store).into_iter().filter(|submission| submission.jobs(store).may_have_jobs()).collect();
         // Query the scheduler only if something was submitted.
-        let queue = (!submitted.is_empty()).then(Queue::ask);
+        let queue = (!submitted.is_empty()).then(Queue::query);
         let (queue, scheduler_silent) = match queue {
             Some(Ok(queue)) => (Some(queue), None),
             Some(Err(reason)) => (None, Some(reason)),
@@ -177,7 +177,7 @@ pub(crate) struct ExplainedBackbone {
     /// Name in the grid.
     pub(crate) name: String,
     /// Directory of the backbone.
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     #[schemars(with = "String")]
     pub(crate) folder: PathBuf,
     /// SHA-256 of the parts of its config and weights that affect the computation, in hexadecimal.
@@ -196,7 +196,7 @@ pub(crate) struct ExplainedObject {
     /// Reason why the object is not stored; null if it is stored.
     pub(crate) reason: Option<Reason>,
     /// Directory of the object, whether or not it exists.
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     #[schemars(with = "String")]
     #[serde(rename = "place")]
     pub(crate) folder: PathBuf,

@@ -38,7 +38,7 @@ const FUSED: &str = "fused";
 impl BackboneKeyParts<'_> {
     /// Returns the key part for the backbone and engine: the content hash, the float type, and the device class. The
     /// engine name is omitted for the CPU engine.
-    pub(crate) fn on_engine(&self) -> Value {
+    pub(crate) fn base_identity(&self) -> Value {
         let EngineId { name, dtype, device } = self.engine;
         let mut identity = json!({"backbone": self.content, "dtype": dtype, "device": device});
         if name != CPU.name {

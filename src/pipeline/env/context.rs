@@ -13,7 +13,7 @@ use super::backbone::{BackbonePlan, Variant};
 use super::event::{Event, JobStarted, Reporter};
 use super::inputs::{GridInputs, Inputs};
 use super::models::Models;
-use super::progress::{self, Pause, lock, timing_lease};
+use super::progress::{self, Backoff, lock, timing_lease};
 use super::settings::{RunSettings, WorkerLimits};
 use super::store_cache::StoreCache;
 use crate::calibrate::ActivationShape;
@@ -64,9 +64,9 @@ impl<'a> Deref for RunContext<'a> {
 struct Idle {
     /// Time at which work was last done, on the store's clock.
     since: Duration,
-    pause: Pause,
+    backoff: Backoff,
     /// Whether the idle timeout of a worker has expired.
-    left: bool,
+    timed_out: bool,
 }
 
 impl<'a> RunContext<'a> {
@@ -77,7 +77,7 @@ impl<'a> RunContext<'a> {
             env,
             store_cache,
             fresh_scores: Mutex::default(),
-            idle: Mutex::new(Idle { since: env.store.now(), pause: Pause::default(), left: false }),
+            idle: Mutex::new(Idle { since: env.store.now(), backoff: Backoff::default(), timed_out: false }),
             failures: Mutex::default(),
             complete: Mutex::default(),
             jobs: AtomicUsize::new(0),
@@ -97,7 +97,7 @@ impl<'a> RunContext<'a> {
 
     /// Marks a cell as failed, and records the failed attempt so that other workers see it.
     pub(crate) fn fail_at(&self, cell: usize, key: &Key, reason: String) {
-        if !self.failed(cell) {
+        if !self.has_failed(cell) {
             self.store.note_attempt(key.hash(), &self.grid.cells[cell].to_string(), &reason);
         }
         self.fail(cell, reason);
@@ -105,11 +105,11 @@ impl<'a> RunContext<'a> {
 
     /// Returns why the work identified by this lease or key must not be retried, or `None` if it may be. A run that is
     /// not a worker may always retry.
-    pub(crate) fn given_up(&self, name: &str) -> Option<String> {
-        self.worker_limits?.given_up(&self.store.attempts(name))
+    pub(crate) fn abandon_reason(&self, name: &str) -> Option<String> {
+        self.worker_limits?.abandon_reason(&self.store.attempts(name))
     }
 
-    pub(crate) fn failed(&self, cell: usize) -> bool {
+    pub(crate) fn has_failed(&self, cell: usize) -> bool {
         lock(&self.failures).contains_key(&cell)
     }
 
@@ -117,15 +117,15 @@ impl<'a> RunContext<'a> {
         lock(&self.failures).clone()
     }
 
-    pub(crate) fn found_complete(&self, cells: impl Iterator<Item = usize>) {
+    pub(crate) fn mark_complete(&self, cells: impl Iterator<Item = usize>) {
         lock(&self.complete).extend(cells);
     }
 
     /// Reports which of the given variants have become complete.
-    pub(crate) fn look_complete(&self, variants: &[&Variant]) {
-        for variant in variants.iter().filter(|variant| !self.failed(variant.cell)) {
+    pub(crate) fn report_complete(&self, variants: &[&Variant]) {
+        for variant in variants.iter().filter(|variant| !self.has_failed(variant.cell)) {
             let mut complete = lock(&self.complete);
-            if !complete.contains(&variant.cell) && variant.keys().all(|key| self.store_cache.knows(key.hash())) {
+            if !complete.contains(&variant.cell) && variant.keys().all(|key| self.store_cache.contains(key.hash())) {
                 complete.insert(variant.cell);
                 let cell = self.grid.cells[variant.cell].to_string();
                 self.reporter.event(Event::Complete { cell, complete: complete.len() });
@@ -133,7 +133,7 @@ impl<'a> RunContext<'a> {
         }
     }
 
-    pub(crate) fn complete(&self) -> usize {
+    pub(crate) fn complete_count(&self) -> usize {
         lock(&self.complete).len()
     }
 
@@ -180,7 +180,7 @@ impl<'a> RunContext<'a> {
 
     /// Reports progress like [`advance`](Self::advance). `ran` is the number of tokens that were actually processed.
     pub(crate) fn advance_running(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
-        self.advanced(job, tokens, ran)?;
+        self.advance_without_waiting(job, tokens, ran)?;
         self.wait_while_timed()
     }
 
@@ -197,8 +197,8 @@ impl<'a> RunContext<'a> {
     }
 
     /// Reports progress without waiting. Used by the job that measures latencies, which must not wait for itself.
-    pub(crate) fn advanced(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
-        self.worked();
+    pub(crate) fn advance_without_waiting(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
+        self.reset_idle();
         self.reporter.event(Event::Advanced { job, tokens, ran, elsewhere: false });
         self.check_stop()
     }
@@ -221,7 +221,7 @@ impl<'a> RunContext<'a> {
     }
 
     /// Reports a damaged object. The same message is reported only once.
-    pub(crate) fn damaged(&self, error: &Error) {
+    pub(crate) fn report_damage(&self, error: &Error) {
         if lock(&self.reported_damage).insert(error.one_line()) {
             self.note(format!("{}; recomputing", error.one_line()));
         }
@@ -238,8 +238,8 @@ impl<'a> RunContext<'a> {
             Lookup::Whole(artifact) => Some(artifact),
             Lookup::Absent => None,
             Lookup::Damaged(error) => {
-                self.store_cache.damaged(key);
-                self.damaged(&error);
+                self.store_cache.mark_damaged(key);
+                self.report_damage(&error);
                 None
             }
         }
@@ -263,26 +263,26 @@ impl<'a> RunContext<'a> {
     }
 
     /// Records that work was done, which restarts the idle timeout.
-    pub(crate) fn worked(&self) {
+    pub(crate) fn reset_idle(&self) {
         let mut idle = lock(&self.idle);
-        (idle.since, idle.pause) = (self.store.now(), Pause::default());
+        (idle.since, idle.backoff) = (self.store.now(), Backoff::default());
     }
 
     /// Waits for other processes, with exponential backoff.
     ///
     /// # Errors
     /// Fails if the user interrupts the run, or if the idle timeout of the worker expires ([`Self::has_timed_out`]).
-    pub(crate) fn pause(&self) -> Result<()> {
-        let mut pause = lock(&self.idle).pause;
-        pause.wait(self.store, self.stop)?;
+    pub(crate) fn back_off(&self) -> Result<()> {
+        let mut backoff = lock(&self.idle).backoff;
+        backoff.wait(self.store, self.stop)?;
         let mut idle = lock(&self.idle);
-        idle.pause = pause;
+        idle.backoff = backoff;
         if self
             .worker_limits
             .and_then(|worker_limits| worker_limits.idle_exit)
             .is_some_and(|most| self.store.now() - idle.since >= most)
         {
-            idle.left = true;
+            idle.timed_out = true;
             return Err(Error::interrupted("no work left for this worker"));
         }
         Ok(())
@@ -290,7 +290,7 @@ impl<'a> RunContext<'a> {
 
     /// Returns whether the idle timeout of the worker has expired.
     pub(crate) fn has_timed_out(&self) -> bool {
-        lock(&self.idle).left
+        lock(&self.idle).timed_out
     }
 }
 
@@ -305,15 +305,15 @@ pub(crate) struct CalibrationJob<'a> {
     /// Label for the job in messages.
     pub(crate) label: String,
     pub(crate) shape: ActivationShape,
-    pub(crate) hold: &'a LeaseGuard<'a>,
+    pub(crate) guard: &'a LeaseGuard<'a>,
 }
 
 impl CalibrationJob<'_> {
     /// Fails if the weights have changed since they were hashed, or if the lease was lost. Must be called before
     /// results are stored.
-    pub(crate) fn unchanged(&self) -> Result<()> {
-        self.hold.check()?;
-        self.models.unchanged(self.backbone)
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        self.guard.check()?;
+        self.models.check_unchanged(self.backbone)
     }
 }
 
@@ -322,12 +322,12 @@ pub(crate) struct LeaseGuard<'a> {
     run: &'a RunContext<'a>,
     lease: Lease,
     name: &'a str,
-    gone_on: Cell<bool>,
+    has_progressed: Cell<bool>,
 }
 
 impl<'a> LeaseGuard<'a> {
     pub(crate) fn new(run: &'a RunContext<'a>, lease: Lease, name: &'a str) -> Self {
-        Self { run, lease, name, gone_on: Cell::new(false) }
+        Self { run, lease, name, has_progressed: Cell::new(false) }
     }
 
     /// Checks that the lease is still held. Must be called before results are stored.
@@ -343,12 +343,12 @@ impl<'a> LeaseGuard<'a> {
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        !self.lease.holds()
+        !self.lease.is_held()
     }
 
     /// Records progress and resets the count of crashes, because the remaining work did not cause them.
     pub(crate) fn record_progress(&self) {
-        if !self.gone_on.replace(true) {
+        if !self.has_progressed.replace(true) {
             self.run.store.forgive_deaths(self.name);
         }
     }

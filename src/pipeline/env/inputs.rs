@@ -45,7 +45,7 @@ pub(crate) struct BackboneFiles {
     pub(crate) tokenizer: String,
 }
 
-fn appeared(file: &Path) -> Error {
+fn new_file_error(file: &Path) -> Error {
     Error::bad_input("an input appeared after the inputs were hashed")
         .at(file.display().to_string())
         .hint("do not change the inputs while a run starts")
@@ -60,7 +60,7 @@ impl Inputs {
             files.extend(Weights::files(&backbone.path)?);
             files.extend(Some(parts::sibling_file(&backbone.path, TOKENIZER_CONFIG)).filter(|file| file.exists()));
             files.extend(corpus::files_beside(&parts::tokenizer(&backbone.path)));
-            if grid.task_data().any(|(_, data)| data.generates()) {
+            if grid.task_data().any(|(_, data)| data.is_generative()) {
                 files.extend(Some(parts::sibling_file(&backbone.path, GENERATION_CONFIG)).filter(|file| file.exists()));
             }
             if grid.evaluate.tasks.iter().any(|task| task.how.chat.is_some()) {
@@ -91,13 +91,13 @@ impl Inputs {
     }
 
     pub(crate) fn file_hash(&self, file: &Path) -> Result<&str> {
-        self.by_path.get(file).map(Input::sha256).ok_or_else(|| appeared(file))
+        self.by_path.get(file).map(Input::sha256).ok_or_else(|| new_file_error(file))
     }
 
-    pub(crate) fn of_backbone(&self, folder: &Path) -> Result<BackboneFiles> {
+    pub(crate) fn backbone_files(&self, folder: &Path) -> Result<BackboneFiles> {
         Ok(BackboneFiles {
-            content: self.contents.get(folder).ok_or_else(|| appeared(folder))?.clone(),
-            tokenizer: self.tokenizers.get(folder).ok_or_else(|| appeared(folder))?.clone(),
+            content: self.contents.get(folder).ok_or_else(|| new_file_error(folder))?.clone(),
+            tokenizer: self.tokenizers.get(folder).ok_or_else(|| new_file_error(folder))?.clone(),
         })
     }
 
@@ -107,7 +107,7 @@ impl Inputs {
         let file_hash = self.file_hash(&file)?.to_owned();
         let files_beside = corpus::files_beside(&file);
         let files: Vec<&Path> = [file.as_path()].into_iter().chain(files_beside.iter().map(PathBuf::as_path)).collect();
-        let added = self.guarded(&files, || corpus::added_beside(&file))?;
+        let added = self.read_unchanged(&files, || corpus::added_beside(&file))?;
         Ok(match added {
             None => file_hash,
             Some(added) => sha256::of_bytes(json!({"tokenizer": file_hash, "added": added}).to_string()),
@@ -116,10 +116,10 @@ impl Inputs {
 
     /// Returns the content hash of a backbone. Hashes of weight files are cached.
     fn content(&self, folder: &Path, store: &Store) -> Result<String> {
-        self.guarded(&[folder], || {
+        self.read_unchanged(&[folder], || {
             model::content(&Config::read_with_attachments(folder)?, folder, |file: &Path| {
-                let input = self.by_path.get(file).ok_or_else(|| appeared(file))?;
-                store.remembered(file, input, "tensors", || model::tensor_hashes(file))
+                let input = self.by_path.get(file).ok_or_else(|| new_file_error(file))?;
+                store.cached_result(file, input, "tensors", || model::tensor_hashes(file))
             })
         })
     }
@@ -130,7 +130,7 @@ impl Inputs {
         let [config, tokenizer] = [parts::config(folder), parts::sibling_file(folder, TOKENIZER_CONFIG)];
         let roles = corpus::files_beside(&tokenizer);
         let files: Vec<&Path> = [config.as_path()].into_iter().chain(roles.iter().map(PathBuf::as_path)).collect();
-        self.guarded(&files, || Ok([read_config(&config)?, corpus::tokenizer_config(&tokenizer)?]))
+        self.read_unchanged(&files, || Ok([read_config(&config)?, corpus::tokenizer_config(&tokenizer)?]))
     }
 
     /// Reads the generation settings of a backbone.
@@ -139,7 +139,7 @@ impl Inputs {
     /// Fails if a setting is not supported.
     pub(crate) fn read_generation_config(&self, folder: &Path, config: &Value) -> Result<GenerationConfig> {
         let file = parts::sibling_file(folder, GENERATION_CONFIG);
-        self.guarded(&[&file], || GenerationConfig::read(&read_json(&file)?, config))
+        self.read_unchanged(&[&file], || GenerationConfig::read(&read_json(&file)?, config))
             .map_err(|error| error.at(folder.display()))
     }
 
@@ -149,9 +149,9 @@ impl Inputs {
     /// Fails if the backbone has no chat template.
     pub(crate) fn chat(&self, folder: &Path) -> Result<ChatTemplate> {
         let files = [TOKENIZER_CONFIG, "chat_template.jinja"].map(|name| parts::sibling_file(folder, name));
-        self.guarded(&[&parts::config(folder), &files[0], &files[1]], || {
+        self.read_unchanged(&[&parts::config(folder), &files[0], &files[1]], || {
             sandbox::check(Probe::Chat { folder: folder.to_owned() })?;
-            ChatTemplate::of_folder(folder)
+            ChatTemplate::from_folder(folder)
         })
     }
 
@@ -160,11 +160,11 @@ impl Inputs {
     ///
     /// # Errors
     /// Propagates errors from `read`. Fails with exit code 2 if a file has changed.
-    pub fn guarded<T>(&self, paths: &[&Path], read: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn read_unchanged<T>(&self, paths: &[&Path], read: impl FnOnce() -> Result<T>) -> Result<T> {
         let files = self.by_path.iter().map(|(path, input)| (path.as_path(), input));
         let files: Vec<_> = files.filter(|(file, _)| paths.iter().any(|path| file.starts_with(path))).collect();
         match paths.iter().find(|path| !files.iter().any(|(file, _)| file.starts_with(path)) && path.exists()) {
-            Some(path) => Err(appeared(path)),
+            Some(path) => Err(new_file_error(path)),
             None => Store::guarded(&files, read),
         }
     }
@@ -182,7 +182,7 @@ impl Inputs {
                 let files = data.rows()?;
                 let files = files.evaluated(definition);
                 let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-                let rows = self.guarded(&paths, || {
+                let rows = self.read_unchanged(&paths, || {
                     sandbox::check(data.probe(&task.how, Path::new(""))?)?;
                     builtin::rows(definition, files)
                 })?;
@@ -244,12 +244,12 @@ pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
             }
         }
     }
-    warnings.extend(shortages(grid));
+    warnings.extend(shortage_warnings(grid));
     warnings
 }
 
 /// Returns warnings about calibrations with too few tokens.
-fn shortages(grid: &Grid) -> Vec<String> {
+fn shortage_warnings(grid: &Grid) -> Vec<String> {
     let mut channels: BTreeMap<&str, Option<usize>> = BTreeMap::new();
     let mut warnings = Vec::new();
     for cell in &grid.cells {

@@ -19,9 +19,9 @@ pub(crate) trait Engines: Sync {
     fn load(&self, backbone: &BackbonePlan, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>>;
 }
 
-pub(crate) struct FromFiles;
+pub(crate) struct FileEngines;
 
-impl Engines for FromFiles {
+impl Engines for FileEngines {
     fn load(&self, backbone: &BackbonePlan, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>> {
         backbone.engine.load(backbone.config.clone(), &backbone.folder, weights, device)
     }
@@ -55,7 +55,8 @@ impl<'a> Models<'a> {
             return Ok(Arc::clone(engine));
         }
         let budget = self.budget(backbone);
-        let engine = self.inputs.guarded(&[&backbone.folder], || self.engines.load(backbone, budget, self.device))?;
+        let engine =
+            self.inputs.read_unchanged(&[&backbone.folder], || self.engines.load(backbone, budget, self.device))?;
         debug_assert_eq!(engine.id(), backbone.engine.id(), "cache keys name the engine, so it must match");
         loaded.insert(backbone.name.clone(), Arc::clone(&engine));
         Ok(engine)
@@ -65,17 +66,17 @@ impl<'a> Models<'a> {
     ///
     /// # Errors
     /// Fails with exit code 2 if a file has changed. The error names the file.
-    pub(crate) fn unchanged(&self, backbone: &BackbonePlan) -> Result<()> {
+    pub(crate) fn check_unchanged(&self, backbone: &BackbonePlan) -> Result<()> {
         let engine = backbone.engine;
         if engine.id().is_on_cpu() && self.budget(backbone) >= engine.weight_bytes(&backbone.config) {
             return Ok(());
         }
-        self.inputs.guarded(&[&backbone.folder], || Ok(()))
+        self.inputs.read_unchanged(&[&backbone.folder], || Ok(()))
     }
 
     /// Calls `read`, and checks that the files of the backbone have not changed since they were hashed.
     pub(crate) fn read<T>(&self, backbone: &BackbonePlan, read: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.inputs.guarded(&[&backbone.folder], read)
+        self.inputs.read_unchanged(&[&backbone.folder], read)
     }
 
     fn budget(&self, backbone: &BackbonePlan) -> u64 {

@@ -27,7 +27,7 @@ pub(crate) enum JobStatus {
 }
 
 /// Runs a job, and converts a panic into an error.
-pub(crate) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn catch_panic<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<&str>().map(ToString::to_string);
         let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -51,10 +51,10 @@ pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
 
 /// Polling interval. It grows by half after each poll, to limit the load on file servers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pause(Duration);
+pub(crate) struct Backoff(Duration);
 
-impl Pause {
-    const FIRST: Duration = Duration::from_millis(50);
+impl Backoff {
+    const INITIAL: Duration = Duration::from_millis(50);
     const MAX: Duration = Duration::from_secs(10);
 
     /// Waits for the interval, and then extends it.
@@ -69,9 +69,9 @@ impl Pause {
     }
 }
 
-impl Default for Pause {
+impl Default for Backoff {
     fn default() -> Self {
-        Self(Self::FIRST)
+        Self(Self::INITIAL)
     }
 }
 
@@ -81,7 +81,7 @@ impl Default for Pause {
 /// Fails if the store is not writable, or if the user interrupts the run.
 pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Lease> {
     let mut warned = false;
-    let mut pause = Pause::default();
+    let mut backoff = Backoff::default();
     loop {
         if !store.is_still_leased(name) {
             match store.lease(name)? {
@@ -94,7 +94,7 @@ pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
                 }
             }
         }
-        pause.wait(store, stop)?;
+        backoff.wait(store, stop)?;
     }
 }
 

@@ -57,11 +57,11 @@ impl RunSettings {
 
     /// Returns the maximum size of the KV cache during generation, in bytes.
     pub fn cache_bytes(&self) -> u64 {
-        Self::cache_part(self.memory_bytes())
+        Self::cache_share(self.memory_bytes())
     }
 
     /// Returns how much of `memory` the KV cache may use.
-    pub fn cache_part(memory: u64) -> u64 {
+    pub fn cache_share(memory: u64) -> u64 {
         memory / 4
     }
 }
@@ -78,16 +78,16 @@ pub struct WorkerLimits {
 impl WorkerLimits {
     /// Number of worker deaths after which a job is abandoned. Workers die for many reasons, so only repeated deaths
     /// are blamed on the job.
-    pub const DEATHS: usize = 5;
+    pub const MAX_DEATHS: usize = 5;
 
     /// Returns why a job must not be retried, or `None` if it may be.
-    pub(crate) fn given_up(self, attempts: &[Attempt]) -> Option<String> {
+    pub(crate) fn abandon_reason(self, attempts: &[Attempt]) -> Option<String> {
         let died = attempts.iter().filter(|attempt| attempt.died).count();
         let failed = attempts.len() - died;
         if failed > self.retries as usize {
             return last_failure(attempts, false);
         }
-        let last = last_failure(attempts, true).filter(|_| died >= Self::DEATHS)?;
+        let last = last_failure(attempts, true).filter(|_| died >= Self::MAX_DEATHS)?;
         Some(format!("{died} processes died during this job (last failure: {last})"))
     }
 }
@@ -109,19 +109,19 @@ mod tests {
     fn failures_have_a_retry_limit_and_deaths_their_own() {
         let worker_limits = |retries| WorkerLimits { retries, idle_exit: None };
         let failed = |count| vec![attempt(false); count];
-        assert_eq!(worker_limits(0).given_up(&[]), None);
-        assert_eq!(worker_limits(0).given_up(&failed(1)).as_deref(), Some("no room"));
-        assert_eq!(worker_limits(2).given_up(&failed(2)), None);
-        assert!(worker_limits(2).given_up(&failed(3)).is_some());
+        assert_eq!(worker_limits(0).abandon_reason(&[]), None);
+        assert_eq!(worker_limits(0).abandon_reason(&failed(1)).as_deref(), Some("no room"));
+        assert_eq!(worker_limits(2).abandon_reason(&failed(2)), None);
+        assert!(worker_limits(2).abandon_reason(&failed(3)).is_some());
         assert_eq!(
-            worker_limits(0).given_up(&died(WorkerLimits::DEATHS - 1)),
+            worker_limits(0).abandon_reason(&died(WorkerLimits::MAX_DEATHS - 1)),
             None,
             "workers are killed for many reasons"
         );
-        let reason = worker_limits(0).given_up(&died(WorkerLimits::DEATHS)).unwrap();
+        let reason = worker_limits(0).abandon_reason(&died(WorkerLimits::MAX_DEATHS)).unwrap();
         assert!(reason.contains("5 processes died during this job"), "{reason}");
         assert!(
-            worker_limits(1).given_up(&[failed(1), died(4)].concat()).is_none(),
+            worker_limits(1).abandon_reason(&[failed(1), died(4)].concat()).is_none(),
             "failures and deaths have separate limits"
         );
     }

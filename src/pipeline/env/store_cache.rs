@@ -11,26 +11,26 @@ pub(crate) struct StoreCache(Mutex<ObjectSets>);
 
 #[derive(Default)]
 struct ObjectSets {
-    there: HashSet<String>,
+    stored: HashSet<String>,
     /// Hashes of damaged objects. These objects must be read again to find out whether they have been replaced.
     damaged: HashSet<String>,
 }
 
 impl StoreCache {
-    pub(crate) fn new(there: HashSet<String>, damaged: HashSet<String>) -> Self {
-        Self(Mutex::new(ObjectSets { there, damaged }))
+    pub(crate) fn new(stored: HashSet<String>, damaged: HashSet<String>) -> Self {
+        Self(Mutex::new(ObjectSets { stored, damaged }))
     }
 
     /// Records that an object was read or written completely.
     pub(crate) fn insert(&self, key: &Key) {
         let mut known = lock(&self.0);
         known.damaged.remove(key.hash());
-        known.there.insert(key.hash().to_owned());
+        known.stored.insert(key.hash().to_owned());
     }
 
-    pub(crate) fn damaged(&self, key: &Key) {
+    pub(crate) fn mark_damaged(&self, key: &Key) {
         let mut known = lock(&self.0);
-        known.there.remove(key.hash());
+        known.stored.remove(key.hash());
         known.damaged.insert(key.hash().to_owned());
     }
 
@@ -39,8 +39,8 @@ impl StoreCache {
     }
 
     /// Returns whether an object is known to be stored. Does not access the store.
-    pub(crate) fn knows(&self, hash: &str) -> bool {
-        lock(&self.0).there.contains(hash)
+    pub(crate) fn contains(&self, hash: &str) -> bool {
+        lock(&self.0).stored.contains(hash)
     }
 
     pub(crate) fn has_all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> bool {
@@ -51,14 +51,14 @@ impl StoreCache {
 
 impl ObjectSets {
     fn has(&mut self, store: &Store, key: &Key) -> bool {
-        if self.there.contains(key.hash()) {
+        if self.stored.contains(key.hash()) {
             return true;
         }
         let has =
             if self.damaged.contains(key.hash()) { matches!(store.get(key), Lookup::Whole(_)) } else { store.has(key) };
         if has {
             self.damaged.remove(key.hash());
-            self.there.insert(key.hash().to_owned());
+            self.stored.insert(key.hash().to_owned());
         }
         has
     }

@@ -8,8 +8,8 @@ mod record;
 mod run;
 mod sample;
 mod schedule;
-mod spread;
 mod time_left;
+mod worker_state;
 
 pub use harness_samples::harness_samples;
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};

@@ -28,11 +28,11 @@ pub struct RunView {
     /// Name of the grid.
     pub grid: String,
     /// Grid file.
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     #[schemars(with = "String")]
     pub file: PathBuf,
     /// Results folder.
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     #[schemars(with = "String")]
     pub results: PathBuf,
     /// Command line of the run.
@@ -136,7 +136,7 @@ pub struct PlanView {
     /// Name of the grid.
     pub grid: String,
     /// Grid file.
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     #[schemars(with = "String")]
     pub file: PathBuf,
     /// Profile applied to the grid; null if there is none.
@@ -201,7 +201,7 @@ pub struct FailureView {
 impl Overview {
     pub fn read(store: &Store) -> Self {
         let records = RunRecord::all(store);
-        let living = store.living();
+        let living = store.live_processes();
         let living: BTreeSet<&str> = living.iter().map(String::as_str).collect();
         let mut attempts = store.all_attempts();
         // Ignore failed attempts to compute objects that have been stored since.
@@ -256,7 +256,7 @@ fn plan(
         job.flop * missing * (1.0 - under_way(&job.label))
     });
     let flops_left: f64 = left.sum();
-    let attempts_here = attempts.iter().filter(|(name, _)| outline.has(name) || outline.job_of(name).is_some());
+    let attempts_here = attempts.iter().filter(|(name, _)| outline.has(name) || outline.find_job(name).is_some());
     let failures = attempts_here.map(|(name, attempt)| failure(name, attempt, Some(outline))).collect();
     PlanView {
         id,
@@ -292,7 +292,7 @@ fn failure(name: &str, attempts: &[Attempt], outline: Option<&Outline>) -> Failu
     let last = attempts.last();
     FailureView {
         what: named
-            .or_else(|| outline.and_then(|outline| outline.job_of(name)).map(|job| job.label.clone()))
+            .or_else(|| outline.and_then(|outline| outline.find_job(name)).map(|job| job.label.clone()))
             .unwrap_or_else(|| name.chars().take(12).collect()),
         failed: attempts.len() - died,
         died,

@@ -17,8 +17,8 @@ use crate::pipeline::env::progress;
 use crate::pipeline::env::settings::RunSettings;
 use crate::pipeline::plan::{Estimate, Plan, Quota, StoreState, batch_bytes};
 use crate::pipeline::stage::tokens::{extent, tokenise_missing};
-use crate::quantity::counted;
 use crate::quantity::distinct_sizes;
+use crate::quantity::pluralize;
 use ghostlab_store::{InventoryItem, Lookup, Store};
 
 /// Machine on which a plan will run.
@@ -50,33 +50,33 @@ pub fn preflight(
 ) -> Result<Preflight> {
     let free = machine::told_free_memory().filter(|_| target == TargetMachine::Local);
     if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !store.has(key)) {
-        for_tokens(plan, store, settings.memory, free)?;
-        on_disk(plan, settings, target, store)?;
+        check_token_memory(plan, store, settings.memory, free)?;
+        check_disk(plan, settings, target, store)?;
     }
     prepare(plan, store, reporter, stop)?;
-    let found = on_disk(plan, settings, target, store)?;
+    let found = check_disk(plan, settings, target, store)?;
     for backbone in &plan.backbones {
-        for_jobs(plan, backbone, &found.state, settings.memory, free)?;
+        check_job_memory(plan, backbone, &found.state, settings.memory, free)?;
     }
     Ok(found)
 }
 
 /// Reads the state of the store, and checks that there is enough disk space. Texts that have not been tokenized yet are
 /// ignored.
-fn on_disk(plan: &Plan<'_>, settings: &RunSettings, target: TargetMachine, store: &Store) -> Result<Preflight> {
-    let state = if settings.retime { StoreState::to_retime(plan, store) } else { StoreState::read(plan, store) };
+fn check_disk(plan: &Plan<'_>, settings: &RunSettings, target: TargetMachine, store: &Store) -> Result<Preflight> {
+    let state = if settings.retime { StoreState::read_for_retime(plan, store) } else { StoreState::read(plan, store) };
     let memory = match target {
         TargetMachine::Local => settings.memory_bytes(),
         TargetMachine::Remote => settings.memory.unwrap_or(u64::MAX),
     };
     let estimate = Estimate::from_plan(plan, &state, settings.spool_bytes, memory)?;
-    let coming = estimate.coming();
+    let incoming = estimate.incoming();
     // Space that will be freed when the size limit of the store is enforced.
-    let goes = settings.store_limit.map(|limit| -> Result<u64> {
-        let quota = Quota::new(plan, store, &store.reserved_by_others()?, limit, coming);
-        Ok(quota.going.iter().map(InventoryItem::bytes).sum())
+    let evicted_bytes = settings.store_limit.map(|limit| -> Result<u64> {
+        let quota = Quota::new(plan, store, &store.reserved_by_others()?, limit, incoming);
+        Ok(quota.evicted.iter().map(InventoryItem::bytes).sum())
     });
-    room_on_disk(&estimate, goes.transpose()?.unwrap_or(0), store)?;
+    check_disk_space(&estimate, evicted_bytes.transpose()?.unwrap_or(0), store)?;
     Ok(Preflight { state, estimate })
 }
 
@@ -87,7 +87,7 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, target: TargetMachine, store
 /// or `stop` is set.
 pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     for backbone in &plan.backbones {
-        check(plan.grid, backbone, reporter)?;
+        check_backbone(plan.grid, backbone, reporter)?;
     }
     tokenise_missing(plan.grid_inputs(), &plan.backbones, store, reporter, stop)?;
     plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, store, reporter))
@@ -97,7 +97,7 @@ pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &A
 /// information.
 fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Result<()> {
     for CalibrationPlan { calibration, tokens, .. } in &backbone.calibrations {
-        let Lookup::Whole(object) = store.look(tokens) else { continue };
+        let Lookup::Whole(object) = store.lookup(tokens) else { continue };
         let (windows, corpus_tokens, _) = extent(&object)?;
         let drawn = windows.saturating_mul(calibration.length);
         if drawn > corpus_tokens {
@@ -123,7 +123,7 @@ pub(super) fn check_kernels(plan: &Plan<'_>) -> Result<()> {
     })
 }
 
-fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Result<()> {
+fn check_backbone(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Result<()> {
     let note = |text: String| reporter.event(Event::Note { text: format!("backbone {}: {text}", backbone.name) });
     backbone.config.notes.iter().for_each(|text| note(text.clone()));
     // Check only the headers. The weights are verified when the backbone is loaded.
@@ -155,15 +155,18 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
     Ok(())
 }
 
-/// Rejects a plan that needs more disk space than is available. `goes` is the number of bytes that evictions will free.
+/// Rejects a plan that needs more disk space than is available. `evicted_bytes` is the number of bytes that evictions
+/// will free.
 ///
 /// # Errors
 /// Fails with exit code 3. The error states the required and the free space.
-fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
-    let wanted = (estimate.coming(), estimate.cost.inodes);
-    let free =
-        (disk::free(store.space_root()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.space_root()));
-    let lacks = |what: String, found: String| {
+fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> Result<()> {
+    let wanted = (estimate.incoming(), estimate.cost.inodes);
+    let free = (
+        disk::free(store.space_root()).map(|free| free.saturating_add(evicted_bytes)),
+        disk::free_inodes(store.space_root()),
+    );
+    let shortage = |what: String, found: String| {
         Err(Error::missing("not enough disk space in the store for this grid")
             .at(store.space_root().display().to_string())
             .expected(format!("about {what} free"))
@@ -173,23 +176,23 @@ fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     match free {
         (Some(bytes), _) if bytes < wanted.0 => {
             let [wanted, free] = distinct_sizes(wanted.0, bytes);
-            lacks(wanted, free)
+            shortage(wanted, free)
         }
         (_, Some(inodes)) if inodes < wanted.1 => {
-            lacks(format!("{} files and folders (inodes)", wanted.1), format!("{inodes}"))
+            shortage(format!("{} files and folders (inodes)", wanted.1), format!("{inodes}"))
         }
         _ => Ok(()),
     }
 }
 
 /// Rejects a plan if the tokens of its calibration texts do not fit in memory. Called before any text is drawn.
-fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
+fn check_token_memory(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let Some(most) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
         // All texts are drawn at the same time, and each needs two copies of its token ids while they are written.
-        let lacking = backbone.calibrations.iter().filter(|calibration| !store.has(&calibration.tokens));
-        let wanted = lacking.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
-        let largest = lacking.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| wanted > most);
+        let missing = backbone.calibrations.iter().filter(|calibration| !store.has(&calibration.tokens));
+        let wanted = missing.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
+        let largest = missing.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| wanted > most);
         if let Some(largest) = largest {
             return Err(Error::missing("not enough memory for the calibration tokens")
                 .at(format!("backbone {}, largest calibration: {}", backbone.name, largest.calibration))
@@ -208,7 +211,7 @@ fn bytes_for_tokens(plan: &CalibrationPlan) -> u64 {
     8 * plan.load().tokens as u64 + 32 * plan.calibration.sequences as u64
 }
 
-fn for_jobs(
+fn check_job_memory(
     plan: &Plan<'_>,
     backbone: &BackbonePlan,
     state: &StoreState,
@@ -225,41 +228,41 @@ fn for_jobs(
     // KV cache of one prompt.
     let reserve = batch_bytes(plan, backbone, state, 0) + largest;
     let weights = backbone.engine.held_bytes(&backbone.config, 0);
-    in_memory(&MemoryNeed { backbone: &backbone.name, weights, reserve }, limit, free)
+    check_memory(&MemoryNeed { backbone: &backbone.name, weights, reserve }, limit, free)
 }
 
 /// Evicts objects that this plan does not need if the store would otherwise exceed its size limit, and reports how
-/// many. `coming` is the number of bytes that will still be stored.
-pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Result<()> {
+/// many. `incoming` is the number of bytes that will still be stored.
+pub(super) fn enforce_store_limit(incoming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Result<()> {
     let RunEnv { settings, store, reporter, stop, .. } = *given;
     let Some(limit) = settings.store_limit else { return Ok(()) };
-    let look = || Ok::<_, Error>(Quota::new(plan, store, &store.reserved_by_others()?, limit, coming));
+    let look = || Ok::<_, Error>(Quota::new(plan, store, &store.reserved_by_others()?, limit, incoming));
     let note = |text| reporter.event(Event::Note { text });
     let mut quota = look()?;
-    if !quota.going.is_empty() {
+    if !quota.evicted.is_empty() {
         let clearing = progress::lease(store, Store::CLEARING, "cleaning up the store", reporter, stop)?;
         // Read the quota again, because runs that have started in the meantime may have reserved some of the objects.
         quota = look()?;
-        for some in quota.going.chunks(64) {
+        for some in quota.evicted.chunks(64) {
             // If this process was paused for too long, it has lost the lease, and newer runs may need the objects. They
             // are left to the next eviction.
-            if !clearing.holds() {
+            if !clearing.is_held() {
                 break;
             }
             store.remove_all(some)?;
         }
-        let count = quota.going.len();
-        let bytes = quota.going.iter().map(InventoryItem::bytes).sum::<u64>();
-        let seconds: f64 = quota.going.iter().map(InventoryItem::seconds).sum();
+        let count = quota.evicted.len();
+        let bytes = quota.evicted.iter().map(InventoryItem::bytes).sum::<u64>();
+        let seconds: f64 = quota.evicted.iter().map(InventoryItem::seconds).sum();
         let limit = gigabytes(limit);
         let bytes = gigabytes(bytes);
         note(format!(
             "store limit {limit}: removed {} of {bytes}, which took {seconds:.0} s to compute",
-            counted(count, "object")
+            pluralize(count, "object")
         ));
     }
-    if quota.beyond() > 0 {
-        note(format!("the store exceeds its limit by {} because this grid needs the space", gigabytes(quota.beyond())));
+    if quota.excess() > 0 {
+        note(format!("the store exceeds its limit by {} because this grid needs the space", gigabytes(quota.excess())));
     }
     Ok(())
 }
@@ -277,7 +280,7 @@ struct MemoryNeed<'a> {
 }
 
 /// Rejects a backbone whose jobs do not fit in `limit`, or in the `free` memory if there is no limit.
-fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
+fn check_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let wanted = needs.weights + needs.reserve;
     if limit.or(free).is_none_or(|most| wanted <= most) {
         return Ok(());
@@ -325,19 +328,19 @@ mod tests {
             (Some(wanted - 1), Some(u64::MAX), false),
             (Some(wanted - 1), None, false),
         ] {
-            assert_eq!(in_memory(&NEEDS, limit, free).is_ok(), fits, "{limit:?} {free:?}");
+            assert_eq!(check_memory(&NEEDS, limit, free).is_ok(), fits, "{limit:?} {free:?}");
         }
     }
 
     #[test]
     fn refusal_names_need_supply_and_the_option_that_helps() {
-        let error = in_memory(&NEEDS, Some(20_000_000_000), Some(64_000_000_000)).unwrap_err();
+        let error = check_memory(&NEEDS, Some(20_000_000_000), Some(64_000_000_000)).unwrap_err();
         assert_eq!(error.exit_code(), 3);
         let text = error.to_string();
         for word in ["llama", "39.00 GB: 34.00 GB", "5.00 GB", "20.00 GB (--memory); 64.00 GB free", "--memory 39"] {
             assert!(text.contains(word), "`{word}` is not in {text}");
         }
-        let text = in_memory(&NEEDS, None, Some(20_000_000_000)).unwrap_err().to_string();
+        let text = check_memory(&NEEDS, None, Some(20_000_000_000)).unwrap_err().to_string();
         assert!(text.contains("found:    20.00 GB free") && text.contains("close other programs"), "{text}");
     }
 }

@@ -39,9 +39,9 @@ pub struct RunRecord {
     /// Id of the process in the store.
     pub process: String,
     pub grid: String,
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     pub file: PathBuf,
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     pub results: PathBuf,
     pub command: Vec<String>,
     /// Start time in Unix seconds, on the machine's clock.
@@ -129,9 +129,9 @@ struct RecorderState {
 }
 
 /// Minimum interval between writes that only update the progress.
-const EVERY: Duration = Duration::from_secs(1);
+const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum interval between the writes of a worker. Hundreds of workers may share a file server.
-const WORKER_EVERY: Duration = Duration::from_secs(10);
+const WORKER_WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<'a> Recorder<'a> {
     /// Creates the record of a run.
@@ -170,7 +170,7 @@ impl<'a> Recorder<'a> {
         static RECORDS: AtomicU64 = AtomicU64::new(0);
         let number = RECORDS.fetch_add(1, Relaxed);
         let path = folder.join(format!("{:012}-{}-{number}.json", record.started, record.process));
-        let every = if record.worker { WORKER_EVERY } else { EVERY };
+        let every = if record.worker { WORKER_WRITE_INTERVAL } else { WRITE_INTERVAL };
         let started = store.now();
         let state = Mutex::new(RecorderState { record, left: TimeLeft::default(), started, written: started });
         let recorder = Self { inner, store, state, path, every };
@@ -192,7 +192,7 @@ impl<'a> Recorder<'a> {
         self.write(&mut state).ok();
     }
 
-    fn due(&self, state: &RecorderState) -> bool {
+    fn is_due(&self, state: &RecorderState) -> bool {
         self.store.now() - state.written >= self.every
     }
 
@@ -228,18 +228,18 @@ impl Reporter for Recorder<'_> {
                 if let Some((_, done, _)) = state.record.jobs.get_mut(job) {
                     *done += tokens;
                 }
-                now = self.due(&state);
+                now = self.is_due(&state);
             }
             Event::Finished { job } => {
                 state.record.jobs.remove(job);
             }
             Event::Scored { .. } => {
                 state.record.scored += 1;
-                now = self.due(&state);
+                now = self.is_due(&state);
             }
             Event::Complete { complete, .. } => {
                 state.record.complete = *complete;
-                now = self.due(&state);
+                now = self.is_due(&state);
             }
             Event::Failed { cell, reason } => {
                 state.record.failures.insert(cell.clone(), reason.clone());
@@ -254,8 +254,8 @@ impl Reporter for Recorder<'_> {
             }
             Event::Note { .. } | Event::Kept | Event::WorkDone { .. } => now = false,
         }
-        let rarely = self.every > EVERY && !matches!(event, Event::Planned { .. } | Event::Ended { .. });
-        if now && (!rarely || self.due(&state)) {
+        let rarely = self.every > WRITE_INTERVAL && !matches!(event, Event::Planned { .. } | Event::Ended { .. });
+        if now && (!rarely || self.is_due(&state)) {
             // The run must continue even if a write fails.
             self.write(&mut state).ok();
         }
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn of_two_gpus_of_one_machine_each_has_a_rate_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), stage::WORDS).unwrap();
+        let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
         let [slow, fast] = ["cuda:0", "cuda:1"].map(|gpu| json!({"host": "h", "gpu": {"device": gpu}}).to_string());
         for (at, (machine, flops)) in [(&slow, 4e9), (&fast, 8e9)].into_iter().enumerate() {
             let record = json!({

@@ -5,15 +5,15 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use super::preflight::{self, Preflight, TargetMachine, preflight};
-use super::schedule::{self, Limits, Scheduled, TaskHooks};
-use super::spread::Spread;
+use super::schedule::{self, Limits, ScheduledTask, TaskHooks};
+use super::worker_state::WorkerState;
 use crate::error::{ErrorKind, Result};
 use crate::grid::Grid;
 use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::context::{RunContext, RunEnv};
 use crate::pipeline::env::event::{Event, Reporter, Work};
-use crate::pipeline::env::models::{Engines, FromFiles, Models};
-use crate::pipeline::env::progress::{self, JobStatus, caught, lock};
+use crate::pipeline::env::models::{Engines, FileEngines, Models};
+use crate::pipeline::env::progress::{self, JobStatus, catch_panic, lock};
 use crate::pipeline::env::settings::{RunSettings, WorkerLimits};
 use crate::pipeline::env::store_cache::StoreCache;
 use crate::pipeline::outcome::GridOutcome;
@@ -36,8 +36,8 @@ pub fn run(
 ) -> Result<GridOutcome> {
     run_all(grid, RunEnv { settings, store, reporter, stop, worker_limits: None }, |plan, context| {
         let outcome = GridOutcome::read(plan, store, &context.failures())?;
-        let failed = outcome.failed();
-        let unmade = outcome.unmade();
+        let failed = outcome.failed_count();
+        let unmade = outcome.incomplete_count();
         Ok((outcome.cells.len() - failed - unmade, failed, outcome))
     })
 }
@@ -68,7 +68,7 @@ pub fn work(
     // The store counts the attempts of all workers together, so a single worker does not retry.
     let settings = RunSettings { retries: 0, ..settings };
     run_all(grid, RunEnv { settings, store, reporter, stop, worker_limits: Some(worker_limits) }, |_, context| {
-        let complete = context.complete();
+        let complete = context.complete_count();
         let failed = context.failures().len();
         if context.has_timed_out() {
             return Ok((complete, 0, WorkerOutcome::IdleTimeout));
@@ -84,11 +84,11 @@ pub fn work(
 pub fn read_stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn Reporter) -> Result<GridOutcome> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let state = StoreState::read(&plan, store);
-    state.damages().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));
+    state.damage_errors().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));
     let failures = recorded_failures(&plan, &state, &store.all_attempts());
     let outcome = GridOutcome::read(&plan, store, &failures)?;
-    let failed = outcome.failed();
-    let unmade = outcome.unmade();
+    let failed = outcome.failed_count();
+    let unmade = outcome.incomplete_count();
     reporter.event(Event::Ended { complete: outcome.cells.len() - failed - unmade, failed, interrupted: false });
     Ok(outcome)
 }
@@ -137,7 +137,7 @@ fn run_all<T>(
     for text in warnings(grid, &plan.inputs.by_path()) {
         reporter.event(Event::Note { text });
     }
-    let older = if worker_limits.is_none() { store.of_older_stages() } else { 0 };
+    let older = if worker_limits.is_none() { store.count_older_objects() } else { 0 };
     if older > 0 {
         let text =
             format!("{older} stored objects have an older format and are unused; `ghostlab cache ls` lists them");
@@ -149,11 +149,11 @@ fn run_all<T>(
     }
     let Preflight { state, estimate } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop)?;
     let complete: Vec<usize> =
-        plan.variants().filter(|(_, variant)| state.complete(variant)).map(|(_, variant)| variant.cell).collect();
+        plan.variants().filter(|(_, variant)| state.is_complete(variant)).map(|(_, variant)| variant.cell).collect();
     if complete.len() < grid.cells.len() {
         preflight::check_kernels(&plan)?;
     }
-    preflight::in_store(estimate.coming(), &plan, &env)?;
+    preflight::enforce_store_limit(estimate.incoming(), &plan, &env)?;
     let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
     reporter.event(Event::Planned {
         cells: grid.cells.len(),
@@ -161,30 +161,30 @@ fn run_all<T>(
         scores: scores().count(),
         scored: scores().filter(|key| state.has(key)).count(),
         flops: estimate.cost.left,
-        work: pieces(&plan, &state)?,
+        work: remaining_work(&plan, &state)?,
         engine: plan.engines(),
         machine: plan.machine(),
-        plan: Outline::new(&plan, &state)?.keep(store),
+        plan: Outline::new(&plan, &state)?.save(store),
     });
     let context = context(&plan, &state, env);
-    context.found_complete(complete.into_iter());
-    state.damages().for_each(|error| context.damaged(error));
-    let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state, &FromFiles));
+    context.mark_complete(complete.into_iter());
+    state.damage_errors().for_each(|error| context.report_damage(error));
+    let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state, &FileEngines));
     if context.has_timed_out() {
         result = Ok(());
     } else if result.is_ok() {
-        preflight::in_store(0, &plan, &env)?;
+        preflight::enforce_store_limit(0, &plan, &env)?;
     }
     let ended = result.and_then(|()| end(&plan, &context));
     let (complete, failed, interrupted) = match &ended {
         Ok((complete, failed, _)) => (*complete, *failed, false),
-        Err(error) => (context.complete(), context.failures().len(), error.kind() == ErrorKind::Interrupted),
+        Err(error) => (context.complete_count(), context.failures().len(), error.kind() == ErrorKind::Interrupted),
     };
     reporter.event(Event::Ended { complete, failed, interrupted });
     ended.map(|(_, _, ended)| ended)
 }
 
-fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
+fn remaining_work(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
     let left = job_costs(plan, state)?.into_iter().filter(|cost| cost.cost.left > 0.0);
     Ok(left
         .map(|JobCost { backbone, job, cost }| {
@@ -224,7 +224,7 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
     let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, engines);
     let programs = &Programs::default();
     let tools = JobContext { run: context, models, programs };
-    let head = GridTaskHooks { plan, tools, spread: context.worker_limits.map(|_| Spread::default()) };
+    let hooks = GridTaskHooks { plan, tools, worker_state: context.worker_limits.map(|_| WorkerState::default()) };
     // Jobs that must not run in parallel with others come last, one at a time.
     for alone in [false, true] {
         let tasks = tasks(plan, tools, state, alone);
@@ -234,9 +234,9 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
             context.note(reason.to_owned());
             break;
         }
-        let tasks: Vec<Scheduled<'_>> = tasks.into_iter().map(|(task, _)| task).collect();
+        let tasks: Vec<ScheduledTask<'_>> = tasks.into_iter().map(|(task, _)| task).collect();
         let limits = Limits { tasks: if alone { 1 } else { context.settings.jobs }, memory };
-        schedule::run(&tasks, &sizes, limits, &head)?;
+        schedule::run(&tasks, &sizes, limits, &hooks)?;
     }
     Ok(())
 }
@@ -248,8 +248,8 @@ fn tasks<'a>(
     tools: JobContext<'a>,
     state: &'a StoreState,
     alone: bool,
-) -> Vec<(Scheduled<'a>, Order)> {
-    let mut tasks: Vec<(Scheduled<'_>, Order)> = Vec::new();
+) -> Vec<(ScheduledTask<'a>, Order)> {
+    let mut tasks: Vec<(ScheduledTask<'_>, Order)> = Vec::new();
     for (model, backbone) in plan.backbones.iter().enumerate() {
         let batch = batch_bytes(plan, backbone, state, tools.run.settings.memory_bytes());
         let mut before = Vec::new();
@@ -266,17 +266,17 @@ fn tasks<'a>(
             if job.group.order == Order::First {
                 before.push(tasks.len());
             }
-            let going = Mutex::new(None);
+            let resume_state = Mutex::new(None);
             let lease_name = job.lease_name(backbone);
             let exclusive = job.group.order == Order::First;
             tasks.push((
-                Scheduled {
+                ScheduledTask {
                     after,
                     model,
                     bytes,
                     lease_name,
                     exclusive,
-                    run: Box::new(move || attempt(plan, &tools, backbone, job, &missing, &mut lock(&going))),
+                    run: Box::new(move || attempt(plan, &tools, backbone, job, &missing, &mut lock(&resume_state))),
                 },
                 job.group.order,
             ));
@@ -290,7 +290,7 @@ struct GridTaskHooks<'a> {
     plan: &'a Plan<'a>,
     tools: JobContext<'a>,
     /// Coordination with other workers, or `None` if the run is not a worker.
-    spread: Option<Spread>,
+    worker_state: Option<WorkerState>,
 }
 
 impl TaskHooks for GridTaskHooks<'_> {
@@ -306,18 +306,20 @@ impl TaskHooks for GridTaskHooks<'_> {
     }
 
     fn choose(&self, models: &[usize]) -> usize {
-        match &self.spread {
-            Some(spread) => spread.seat.choose(self.plan, models, self.tools.run.store),
+        match &self.worker_state {
+            Some(worker_state) => worker_state.seat.choose(self.plan, models, self.tools.run.store),
             None => models.first().copied().unwrap_or_default(),
         }
     }
 
-    fn is_leased_elsewhere(&self, task: &Scheduled<'_>) -> bool {
-        self.spread.as_ref().is_some_and(|spread| spread.sightings.is_leased_elsewhere(task, self.tools.run.store))
+    fn is_leased_elsewhere(&self, task: &ScheduledTask<'_>) -> bool {
+        self.worker_state
+            .as_ref()
+            .is_some_and(|worker_state| worker_state.seen_leases.is_leased_elsewhere(task, self.tools.run.store))
     }
 
     fn idle(&self) -> Result<()> {
-        self.tools.run.pause()
+        self.tools.run.back_off()
     }
 }
 
@@ -328,23 +330,24 @@ pub(super) fn attempt(
     backbone: &BackbonePlan,
     job: Job,
     variants: &[&Variant],
-    going: &mut ResumeState,
+    resume_state: &mut ResumeState,
 ) -> Result<JobStatus> {
     let context = tools.run;
     let index = job.index;
-    let step = run_with_retries(context, variants, || (job.group.make)(tools, backbone, index, variants, going))?;
+    let step =
+        run_with_retries(context, variants, || (job.group.make)(tools, backbone, index, variants, resume_state))?;
     if step == JobStatus::Contended {
         return Ok(step);
     }
     context.reporter.event(Event::WorkDone { work: job.lease_name(backbone) });
     if job.group.order == Order::First {
         // Free disk space now, because the next job may write as much as this one.
-        preflight::in_store(0, plan, &context.env)?;
+        preflight::enforce_store_limit(0, plan, &context.env)?;
     }
     if step == JobStatus::Done {
         (job.group.report)(context, backbone, index, variants);
     }
-    context.look_complete(variants);
+    context.report_complete(variants);
     Ok(JobStatus::Done)
 }
 
@@ -360,7 +363,7 @@ fn run_with_retries(
         Ok(JobStatus::Done)
     };
     for left in (0..=context.settings.retries).rev() {
-        let error = match caught(&mut job) {
+        let error = match catch_panic(&mut job) {
             Ok(JobStatus::Abandoned(reason)) => return fail(reason),
             Ok(step) => return Ok(step),
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::BadInput) => return Err(error),

@@ -17,7 +17,7 @@ use crate::model::Program;
 use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Variant};
 use crate::pipeline::env::context::{RunContext, RunEnv};
 use crate::pipeline::env::event::{Reporter, WorkKind};
-use crate::pipeline::env::models::{FromFiles, Models};
+use crate::pipeline::env::models::{FileEngines, Models};
 use crate::pipeline::env::progress::JobStatus;
 use crate::pipeline::env::settings::RunSettings;
 use crate::pipeline::identity::{Identity, MeasureId};
@@ -170,7 +170,7 @@ pub fn sample(
         .map(|backbone| (backbone.name.clone(), weights_budget(&plan, backbone, &state, memory)))
         .collect();
     let budgets = budgets.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
-    let models = Models::new(&plan.inputs, budgets, settings.device_memory, &FromFiles);
+    let models = Models::new(&plan.inputs, budgets, settings.device_memory, &FileEngines);
     let programs = Programs::default();
     let mut sampled = Vec::new();
     for backbone in &plan.backbones {
@@ -180,7 +180,7 @@ pub fn sample(
             while !missing.is_empty()
                 && attempt(&plan, &tools, backbone, job, &missing, &mut None)? == JobStatus::Contended
             {
-                context.pause()?;
+                context.back_off()?;
             }
         }
         let mut scores = scores(&context, &models, &programs, backbone, draw)?;
@@ -216,7 +216,7 @@ fn scores(
     draw: &Draw<'_>,
 ) -> Result<ScoresByCell> {
     let mut members: Vec<(&Variant, Program)> = Vec::new();
-    for variant in backbone.variants.iter().filter(|variant| !context.failed(variant.cell)) {
+    for variant in backbone.variants.iter().filter(|variant| !context.has_failed(variant.cell)) {
         members.extend(programs.or_failed(context, backbone, variant)?.map(|program| (variant, program)));
     }
     let mut all = ScoresByCell::new();

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
-use crate::pipeline::env::progress::{JobStatus, caught, lock};
+use crate::pipeline::env::progress::{JobStatus, catch_panic, lock};
 
-pub(super) struct Scheduled<'a> {
+pub(super) struct ScheduledTask<'a> {
     /// Indices of the tasks that must be finished before this one starts.
     pub(super) after: Vec<usize>,
     pub(super) model: usize,
@@ -36,7 +36,7 @@ pub(super) trait TaskHooks: Sync {
     }
 
     /// Returns whether other workers hold the leases on all remaining work of a task.
-    fn is_leased_elsewhere(&self, _: &Scheduled<'_>) -> bool {
+    fn is_leased_elsewhere(&self, _: &ScheduledTask<'_>) -> bool {
         false
     }
 
@@ -66,7 +66,7 @@ struct TaskQueue {
 ///
 /// # Errors
 /// Returns the first error from a task. Running tasks are allowed to finish, and no further tasks are started.
-pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head: &dyn TaskHooks) -> Result<()> {
+pub(super) fn run(tasks: &[ScheduledTask<'_>], models: &[u64], limits: Limits, hooks: &dyn TaskHooks) -> Result<()> {
     let state = Mutex::new(TaskQueue { waiting: (0..tasks.len()).collect(), ..TaskQueue::default() });
     let changed = Condvar::new();
     let work = || {
@@ -75,14 +75,14 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
             if now.error.is_some() || now.waiting.is_empty() {
                 return;
             }
-            let Some(index) = next(tasks, models, limits, &mut now, head) else {
+            let Some(index) = next(tasks, models, limits, &mut now, hooks) else {
                 if now.busy.is_empty() || now.idling {
                     now = changed.wait(now).unwrap_or_else(std::sync::PoisonError::into_inner);
                     continue;
                 }
                 now.idling = true;
                 drop(now);
-                let idle = head.idle();
+                let idle = hooks.idle();
                 now = lock(&state);
                 (now.idling, now.busy) = (false, BTreeSet::new());
                 if let Err(error) = idle {
@@ -97,7 +97,7 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
             now.loaded.insert(model);
             drop(now);
             // Catch panics, because the other threads would wait forever for a task that never finishes.
-            let result = caught(&tasks[index].run);
+            let result = catch_panic(&tasks[index].run);
             now = lock(&state);
             now.running.remove(&index);
             if let Ok(JobStatus::Contended) = result {
@@ -106,7 +106,7 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
             }
             if !now.waiting.iter().chain(&now.running).any(|&other| tasks[other].model == model) {
                 now.loaded.remove(&model);
-                head.forget(model);
+                hooks.forget(model);
             }
             if let Err(error) = result {
                 now.error.get_or_insert(error);
@@ -125,16 +125,16 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
 /// Returns the next task to run, preferably one for the model of the task that was started last. Unloads models without
 /// running tasks if the task needs their memory.
 fn next(
-    tasks: &[Scheduled<'_>],
+    tasks: &[ScheduledTask<'_>],
     models: &[u64],
     limits: Limits,
     now: &mut TaskQueue,
-    head: &dyn TaskHooks,
+    hooks: &dyn TaskHooks,
 ) -> Option<usize> {
     let bytes = |index: usize, resting: &BTreeSet<usize>| {
-        let of_tasks = || now.running.iter().copied().chain([index]).map(|index| &tasks[index]);
-        let loaded: BTreeSet<usize> = of_tasks().map(|task| task.model).chain(resting.iter().copied()).collect();
-        of_tasks().map(|task| task.bytes).chain(loaded.into_iter().map(|model| models[model])).sum::<u64>()
+        let running_tasks = || now.running.iter().copied().chain([index]).map(|index| &tasks[index]);
+        let loaded: BTreeSet<usize> = running_tasks().map(|task| task.model).chain(resting.iter().copied()).collect();
+        running_tasks().map(|task| task.bytes).chain(loaded.into_iter().map(|model| models[model])).sum::<u64>()
     };
     let none = BTreeSet::new();
     let fits = |index: usize| now.running.is_empty() || bytes(index, &none) <= limits.memory;
@@ -147,7 +147,7 @@ fn next(
         })
         .collect();
     let (leased, ready): (Vec<usize>, Vec<usize>) =
-        ready.into_iter().partition(|&index| head.is_leased_elsewhere(&tasks[index]));
+        ready.into_iter().partition(|&index| hooks.is_leased_elsewhere(&tasks[index]));
     now.busy.extend(leased);
     let next_of = |model: usize| ready.iter().copied().find(|&index| tasks[index].model == model);
     let index = match now.chosen.and_then(next_of) {
@@ -158,7 +158,7 @@ fn next(
             if ready_models.is_empty() {
                 return None;
             }
-            let model = head.choose(&ready_models);
+            let model = hooks.choose(&ready_models);
             next_of(model).or(ready.first().copied())?
         }
     };
@@ -170,7 +170,7 @@ fn next(
         .collect();
     if bytes(index, &resting) > limits.memory {
         for &model in resting.iter().filter(|&&model| model != tasks[index].model) {
-            head.forget(model);
+            hooks.forget(model);
         }
         now.loaded.retain(|model| !resting.contains(model));
     }
@@ -185,7 +185,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::time::Duration;
 
-    fn task<'a>(after: &[usize], model: usize, run: impl Fn() -> Result<()> + Send + Sync + 'a) -> Scheduled<'a> {
+    fn task<'a>(after: &[usize], model: usize, run: impl Fn() -> Result<()> + Send + Sync + 'a) -> ScheduledTask<'a> {
         waiting(after, model, move || run().map(|()| JobStatus::Done))
     }
 
@@ -193,8 +193,8 @@ mod tests {
         after: &[usize],
         model: usize,
         run: impl Fn() -> Result<JobStatus> + Send + Sync + 'a,
-    ) -> Scheduled<'a> {
-        Scheduled {
+    ) -> ScheduledTask<'a> {
+        ScheduledTask {
             after: after.to_vec(),
             model,
             bytes: 10,
@@ -205,12 +205,12 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Noting {
+    struct RecordingHooks {
         forgotten: Mutex<Vec<usize>>,
         idled: AtomicUsize,
     }
 
-    impl TaskHooks for Noting {
+    impl TaskHooks for RecordingHooks {
         fn forget(&self, model: usize) {
             self.forgotten.lock().unwrap().push(model);
         }
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn contended_jobs_come_later_and_nobody_idles() {
         let order = Mutex::new(Vec::new());
-        let head = Noting::default();
+        let hooks = RecordingHooks::default();
         let looks = AtomicUsize::new(0);
         let note = |name: &'static str| {
             let order = &order;
@@ -247,15 +247,15 @@ mod tests {
             task(&[], 0, note("other model")),
             task(&[0], 1, note("after it")),
         ];
-        run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &head).unwrap();
+        run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &hooks).unwrap();
         let order = order.lock().unwrap().clone();
         assert_eq!(order, ["other model", "asked", "same model", "asked", "asked", "after it"]);
-        assert_eq!(head.idled.load(SeqCst), 2, "only while others work on the rest");
+        assert_eq!(hooks.idled.load(SeqCst), 2, "only while others work on the rest");
     }
 
     #[test]
     fn a_model_that_waits_for_others_makes_room_for_the_next() {
-        let head = Noting::default();
+        let hooks = RecordingHooks::default();
         let looks = AtomicUsize::new(0);
         let tasks = [
             task(&[], 0, || Ok(())),
@@ -263,8 +263,8 @@ mod tests {
                 Ok(if looks.fetch_add(1, SeqCst) == 0 { JobStatus::Contended } else { JobStatus::Done })
             }),
         ];
-        run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &head).unwrap();
-        assert_eq!(*head.forgotten.lock().unwrap(), [1, 0, 1]);
+        run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &hooks).unwrap();
+        assert_eq!(*hooks.forgotten.lock().unwrap(), [1, 0, 1]);
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
             }
         };
         let tasks = [task(&[2], 0, note("last")), task(&[], 0, note("first")), task(&[1], 0, note("second"))];
-        run(&tasks, &[0], Limits { tasks: 3, memory: 1000 }, &Noting::default()).unwrap();
+        run(&tasks, &[0], Limits { tasks: 3, memory: 1000 }, &RecordingHooks::default()).unwrap();
         assert_eq!(*order.lock().unwrap(), ["first", "second", "last"]);
     }
 
@@ -289,8 +289,13 @@ mod tests {
             barrier.wait();
             Ok(())
         };
-        run(&[task(&[], 0, meet), task(&[], 0, meet)], &[0], Limits { tasks: 2, memory: 1000 }, &Noting::default())
-            .unwrap();
+        run(
+            &[task(&[], 0, meet), task(&[], 0, meet)],
+            &[0],
+            Limits { tasks: 2, memory: 1000 },
+            &RecordingHooks::default(),
+        )
+        .unwrap();
     }
 
     #[test]
@@ -304,11 +309,11 @@ mod tests {
                 now.fetch_sub(1, SeqCst);
                 Ok(())
             };
-            let head = Noting::default();
+            let hooks = RecordingHooks::default();
             let tasks = [task(&[], 0, busy), task(&[], 1, busy)];
-            run(&tasks, &[100, 100], Limits { tasks: 4, memory }, &head).unwrap();
+            run(&tasks, &[100, 100], Limits { tasks: 4, memory }, &hooks).unwrap();
             assert_eq!(peak.load(SeqCst), most);
-            let mut forgotten = head.forgotten.into_inner().unwrap();
+            let mut forgotten = hooks.forgotten.into_inner().unwrap();
             forgotten.sort_unstable();
             assert_eq!(forgotten, [0, 1], "each model once, after its last task");
         }
@@ -321,7 +326,7 @@ mod tests {
             task(&[0], 0, || Ok(())),
             task(&[0], 0, || Ok(())),
         ];
-        let error = run(&tasks, &[0], Limits { tasks: 3, memory: 1000 }, &Noting::default()).unwrap_err();
+        let error = run(&tasks, &[0], Limits { tasks: 3, memory: 1000 }, &RecordingHooks::default()).unwrap_err();
         assert!(error.exit_code() == 4 && error.to_string().contains("no such layer"), "{error}");
     }
 
@@ -333,7 +338,7 @@ mod tests {
             Ok(())
         };
         let tasks = [task(&[], 0, || Err(Error::job("broken"))), task(&[], 0, count), task(&[0], 0, count)];
-        let error = run(&tasks, &[0], Limits { tasks: 1, memory: 1000 }, &Noting::default()).unwrap_err();
+        let error = run(&tasks, &[0], Limits { tasks: 1, memory: 1000 }, &RecordingHooks::default()).unwrap_err();
         assert!(error.to_string().contains("broken"));
         assert_eq!(ran.load(SeqCst), 0);
     }

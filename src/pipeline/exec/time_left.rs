@@ -11,7 +11,7 @@ type RateGroup = (String, WorkKind);
 /// clock.
 #[derive(Debug, Clone, Default)]
 pub struct TimeLeft {
-    pieces: BTreeMap<String, PlanPiece>,
+    items: BTreeMap<String, WorkItem>,
     rates: BTreeMap<RateGroup, MeasuredRate>,
     jobs: BTreeMap<usize, RunningJob>,
     /// Time of the last event, and rate group of the work that has been running since then.
@@ -19,13 +19,13 @@ pub struct TimeLeft {
 }
 
 #[derive(Debug, Clone)]
-struct PlanPiece {
+struct WorkItem {
     group: RateGroup,
     planned: f64,
     /// Total work of all jobs that have started, and the part of it that is done, in floating-point operations.
     begun: f64,
     done: f64,
-    over: bool,
+    is_finished: bool,
 }
 
 /// Work done by this process, and the time it took.
@@ -41,12 +41,12 @@ struct RunningJob {
     flops_per_token: f64,
 }
 
-/// Minimum fraction of a piece of work that counts as remaining until the piece is finished.
-const AT_LEAST: f64 = 0.02;
+/// Minimum fraction of a work item that counts as remaining until the item is finished.
+const MIN_REMAINING_SHARE: f64 = 0.02;
 
 impl TimeLeft {
     pub fn record_event(&mut self, event: &Event, now: f64) {
-        // Solving and reading continue after a job has ended. The time for them counts towards the piece of work that
+        // Solving and reading continue after a job has ended. The time for them counts towards the work item that
         // the job belongs to.
         if let Some((before, Some(group))) = &self.last {
             self.rates.entry(group.clone()).or_default().seconds += (now - before).max(0.0);
@@ -54,47 +54,47 @@ impl TimeLeft {
         let mut at = self.last.take().and_then(|(_, group)| group);
         match event {
             Event::Planned { work, .. } => {
-                self.pieces = work.iter().map(|work| (work.work.clone(), piece_of(work))).collect();
+                self.items = work.iter().map(|work| (work.work.clone(), work_item(work))).collect();
             }
             Event::Started(job) => {
                 let flops_per_token = job.flops / job.tokens.max(1) as f64;
                 self.jobs.insert(job.id, RunningJob { work: job.work.clone(), flops_per_token });
-                if let Some(piece) = self.pieces.get_mut(&job.work) {
-                    piece.begun += job.flops;
+                if let Some(item) = self.items.get_mut(&job.work) {
+                    item.begun += job.flops;
                     // When the scoring of a text starts, the removed layers are known, so its cost is exact from then
                     // on.
-                    piece.planned = match piece.group.1 {
-                        WorkKind::Calibrate => piece.planned.max(piece.begun),
-                        WorkKind::Score | WorkKind::Time => piece.begun,
+                    item.planned = match item.group.1 {
+                        WorkKind::Calibrate => item.planned.max(item.begun),
+                        WorkKind::Score | WorkKind::Time => item.begun,
                     };
-                    at = Some(piece.group.clone());
+                    at = Some(item.group.clone());
                 }
             }
             Event::Advanced { job, tokens, elsewhere, .. } => {
                 if let Some(running) = self.jobs.get(job)
-                    && let Some(piece) = self.pieces.get_mut(&running.work)
+                    && let Some(item) = self.items.get_mut(&running.work)
                 {
                     let flops = running.flops_per_token * *tokens as f64;
-                    piece.done += flops;
+                    item.done += flops;
                     // The work of other processes is excluded, because it would inflate the rate of this process.
                     if !elsewhere {
-                        self.rates.entry(piece.group.clone()).or_default().flops += flops;
+                        self.rates.entry(item.group.clone()).or_default().flops += flops;
                     }
-                    at = Some(piece.group.clone());
+                    at = Some(item.group.clone());
                 }
             }
             Event::Finished { job } => {
                 let work = self.jobs.remove(job).map(|running| running.work);
-                at = work.and_then(|work| self.pieces.get(&work)).map(|piece| piece.group.clone()).or(at);
+                at = work.and_then(|work| self.items.get(&work)).map(|item| item.group.clone()).or(at);
             }
             Event::WorkDone { work } => {
-                if let Some(piece) = self.pieces.get_mut(work).filter(|piece| !piece.over) {
-                    piece.over = true;
+                if let Some(item) = self.items.get_mut(work).filter(|item| !item.is_finished) {
+                    item.is_finished = true;
                     // Count the rest as done, because solving reports no progress. If an earlier run did part of the
                     // calibration, it is unknown how much is left, so nothing is counted.
-                    if piece.begun > piece.planned / 2.0 {
-                        let rest = (piece.planned - piece.done).max(0.0);
-                        self.rates.entry(piece.group.clone()).or_default().flops += rest;
+                    if item.begun > item.planned / 2.0 {
+                        let rest = (item.planned - item.done).max(0.0);
+                        self.rates.entry(item.group.clone()).or_default().flops += rest;
                     }
                     at = None;
                 }
@@ -110,25 +110,25 @@ impl TimeLeft {
 
     /// Returns the fraction of the plan that is done, counting the work of all processes.
     pub fn share(&self) -> f64 {
-        let planned: f64 = self.pieces.values().map(|piece| piece.planned).sum();
-        let left: f64 = self.pieces.values().map(PlanPiece::remaining).sum();
+        let planned: f64 = self.items.values().map(|item| item.planned).sum();
+        let left: f64 = self.items.values().map(WorkItem::remaining).sum();
         if planned > 0.0 { 1.0 - left / planned } else { 0.0 }
     }
 
     /// Returns the estimated number of seconds left. `None` means that there was no progress yet, and 0 that nothing is
     /// left.
     pub fn seconds(&self) -> Option<f64> {
-        let mut left = self.pieces.values().filter(|piece| !piece.over).peekable();
+        let mut left = self.items.values().filter(|item| !item.is_finished).peekable();
         if left.peek().is_none() {
-            return (!self.pieces.is_empty()).then_some(0.0);
+            return (!self.items.is_empty()).then_some(0.0);
         }
         let all = self.rate(|_| true)?;
         Some(
-            left.map(|piece| {
-                piece.remaining()
+            left.map(|item| {
+                item.remaining()
                     / self
-                        .rate(|group| *group == piece.group)
-                        .or_else(|| self.rate(|group| group.1 == piece.group.1))
+                        .rate(|group| *group == item.group)
+                        .or_else(|| self.rate(|group| group.1 == item.group.1))
                         .unwrap_or(all)
             })
             .sum::<f64>()
@@ -145,13 +145,19 @@ impl TimeLeft {
     }
 }
 
-fn piece_of(work: &Work) -> PlanPiece {
-    PlanPiece { group: (work.backbone.clone(), work.kind), planned: work.flops, begun: 0.0, done: 0.0, over: false }
+fn work_item(work: &Work) -> WorkItem {
+    WorkItem {
+        group: (work.backbone.clone(), work.kind),
+        planned: work.flops,
+        begun: 0.0,
+        done: 0.0,
+        is_finished: false,
+    }
 }
 
-impl PlanPiece {
+impl WorkItem {
     fn remaining(&self) -> f64 {
-        if self.over { 0.0 } else { (self.planned - self.done).max(AT_LEAST * self.planned) }
+        if self.is_finished { 0.0 } else { (self.planned - self.done).max(MIN_REMAINING_SHARE * self.planned) }
     }
 }
 
@@ -165,9 +171,9 @@ mod tests {
     use super::*;
     use crate::pipeline::exec::JobStarted;
 
-    /// Simulated piece of work with its planned and actual cost. After its job has finished, it continues for `silent`
+    /// Simulated work item with its planned and actual cost. After its job has finished, it continues for `silent`
     /// seconds without reporting progress.
-    struct Played {
+    struct SimulatedItem {
         work: &'static str,
         kind: WorkKind,
         planned: f64,
@@ -176,18 +182,18 @@ mod tests {
         silent: f64,
     }
 
-    impl Played {
+    impl SimulatedItem {
         fn backbone(&self) -> String {
             self.work.split(' ').next().unwrap_or_default().to_owned()
         }
 
-        fn piece(&self) -> Work {
+        fn work(&self) -> Work {
             Work { work: self.work.into(), backbone: self.backbone(), kind: self.kind, flops: self.planned }
         }
     }
 
-    fn planned(pieces: &[Played]) -> Event {
-        let work: Vec<Work> = pieces.iter().map(Played::piece).collect();
+    fn planned(items: &[SimulatedItem]) -> Event {
+        let work: Vec<Work> = items.iter().map(SimulatedItem::work).collect();
         let flops = work.iter().map(|part| part.flops).sum();
         let engine = String::new();
         let machine = String::new();
@@ -196,8 +202,8 @@ mod tests {
     }
 
     /// Returns the time, the fraction done and the estimated number of seconds left at each event.
-    fn remaining_estimates(pieces: &[Played]) -> Vec<(f64, f64, Option<f64>)> {
-        let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
+    fn remaining_estimates(items: &[SimulatedItem]) -> Vec<(f64, f64, Option<f64>)> {
+        let duration: f64 = items.iter().map(|item| item.seconds + item.silent).sum();
         let mut left = TimeLeft::default();
         let mut now = 0.0;
         let mut estimates = Vec::new();
@@ -205,30 +211,30 @@ mod tests {
             left.record_event(event, now);
             estimates.push((now, now / duration, left.seconds()));
         };
-        see(&mut left, &planned(pieces), now);
-        for (id, piece) in pieces.iter().enumerate() {
+        see(&mut left, &planned(items), now);
+        for (id, item) in items.iter().enumerate() {
             let job = JobStarted {
                 id,
                 label: String::new(),
-                work: piece.work.into(),
+                work: item.work.into(),
                 tokens: 50,
                 cells: 0,
-                flops: piece.flops,
+                flops: item.flops,
             };
             see(&mut left, &Event::Started(job), now);
             for _ in 0..50 {
-                now += piece.seconds / 50.0;
+                now += item.seconds / 50.0;
                 see(&mut left, &Event::Advanced { job: id, tokens: 1, ran: None, elsewhere: false }, now);
             }
             see(&mut left, &Event::Finished { job: id }, now);
-            now += piece.silent;
-            see(&mut left, &Event::WorkDone { work: piece.work.into() }, now);
+            now += item.silent;
+            see(&mut left, &Event::WorkDone { work: item.work.into() }, now);
         }
         estimates
     }
 
     /// Returns the work for two backbones that run at different rates. Scoring costs a third more than planned.
-    fn grid() -> Vec<Played> {
+    fn grid() -> Vec<SimulatedItem> {
         vec![
             calibrate("small c4", 1.0),
             score("small wikitext2", 1.0),
@@ -239,26 +245,26 @@ mod tests {
         ]
     }
 
-    fn calibrate(work: &'static str, by: f64) -> Played {
+    fn calibrate(work: &'static str, by: f64) -> SimulatedItem {
         let planned = 20.0 * by;
         let flops = 18.0 * by;
         let seconds = 16.0 * by;
-        Played { work, kind: WorkKind::Calibrate, planned, flops, seconds, silent: 2.0 * by }
+        SimulatedItem { work, kind: WorkKind::Calibrate, planned, flops, seconds, silent: 2.0 * by }
     }
 
-    fn score(work: &'static str, by: f64) -> Played {
+    fn score(work: &'static str, by: f64) -> SimulatedItem {
         let planned = 30.0 * by;
         let flops = 40.0 * by;
         let seconds = 30.0 * by;
-        Played { work, kind: WorkKind::Score, planned, flops, seconds, silent: 0.5 }
+        SimulatedItem { work, kind: WorkKind::Score, planned, flops, seconds, silent: 0.5 }
     }
 
     #[test]
     fn time_left_is_within_half_after_a_tenth_of_the_run() {
-        let pieces = grid();
-        let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
+        let items = grid();
+        let duration: f64 = items.iter().map(|item| item.seconds + item.silent).sum();
         for (now, share, left) in
-            remaining_estimates(&pieces).into_iter().filter(|(_, share, _)| (0.1..0.97).contains(share))
+            remaining_estimates(&items).into_iter().filter(|(_, share, _)| (0.1..0.97).contains(share))
         {
             let left = left.unwrap();
             let really = duration - now;
@@ -301,7 +307,7 @@ mod tests {
                 );
                 count += 1;
             }
-            let is_over = left.pieces.values().all(|piece| piece.over);
+            let is_over = left.items.values().all(|item| item.is_finished);
             assert!(is_over || left.seconds() != Some(0.0), "at {share:.2}: nothing left while work is");
         }
         assert!(count > 50, "{count} events");
@@ -310,8 +316,14 @@ mod tests {
     #[test]
     fn nothing_is_said_to_be_left_only_when_all_is_done() {
         // The plan underestimates the length of the text by a factor of ten.
-        let text =
-            Played { work: "small text", kind: WorkKind::Score, planned: 1.0, flops: 10.0, seconds: 60.0, silent: 5.0 };
+        let text = SimulatedItem {
+            work: "small text",
+            kind: WorkKind::Score,
+            planned: 1.0,
+            flops: 10.0,
+            seconds: 60.0,
+            silent: 5.0,
+        };
         let all = remaining_estimates(&[text]);
         let (last, before) = all.split_last().unwrap();
         assert_eq!(last.2, Some(0.0));
@@ -321,9 +333,9 @@ mod tests {
 
     #[test]
     fn what_others_did_is_done_and_says_nothing_of_this_machine() {
-        let pieces = grid();
+        let items = grid();
         let mut left = TimeLeft::default();
-        left.record_event(&planned(&pieces), 0.0);
+        left.record_event(&planned(&items), 0.0);
         let job = JobStarted {
             id: 0,
             label: String::new(),

@@ -87,7 +87,7 @@ pub fn flatten(root: &Value) -> FlatSettings {
     found
 }
 
-pub fn differs(one: &FlatSettings, other: &FlatSettings) -> Vec<Difference> {
+pub fn setting_differences(one: &FlatSettings, other: &FlatSettings) -> Vec<Difference> {
     let paths: BTreeSet<&SettingPath> = one.keys().chain(other.keys()).collect();
     paths
         .into_iter()
@@ -190,14 +190,14 @@ mod tests {
     fn whatever_two_values_are_unlike_in_is_told_by_its_path() {
         let one = json!({"a": {"x": 1, "y": [1, 2]}, "b": {}, "c": null, "d": 0.5});
         let other = json!({"a": {"x": 1, "y": [2, 1]}, "e": "f", "d": 0.50});
-        let found = differs(&flatten(&one), &flatten(&other));
+        let found = setting_differences(&flatten(&one), &flatten(&other));
         let found: Vec<_> = found
             .iter()
             .map(|change| (change.path.as_str(), canonical_text(&change.one), canonical_text(&change.other)))
             .collect();
         let expected = [("a.y", some("[1,2]"), some("[2,1]")), ("b", some("{}"), None), ("e", None, some("\"f\""))];
         assert_eq!(found, expected);
-        assert!(differs(&flatten(&one), &flatten(&one)).is_empty());
+        assert!(setting_differences(&flatten(&one), &flatten(&one)).is_empty());
     }
 
     fn canonical_text(canonical: &Option<Canonical>) -> Option<String> {

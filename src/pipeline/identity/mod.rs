@@ -12,7 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use flat_settings::{Canonical, Difference, FlatSettings, SettingPath, differs, flatten, setting_paths};
+pub use flat_settings::{
+    Canonical, Difference, FlatSettings, SettingPath, flatten, setting_differences, setting_paths,
+};
 pub use timing_cohort::timing_cohort;
 
 use crate::corpus::ShardOrder;
@@ -312,8 +314,8 @@ impl Identity {
     }
 
     /// Returns the settings in which two identities differ.
-    pub fn differs(&self, other: &Self) -> Vec<Difference> {
-        differs(&self.flat_settings(), &other.flat_settings())
+    pub fn differences(&self, other: &Self) -> Vec<Difference> {
+        setting_differences(&self.flat_settings(), &other.flat_settings())
     }
 }
 

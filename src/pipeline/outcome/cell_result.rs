@@ -40,7 +40,7 @@ pub struct GridOutcome {
 
 impl GridOutcome {
     /// Returns whether the backbones have different vocabularies. If so, their perplexities are not comparable.
-    pub fn unlike_vocabularies(&self, grid: &Grid) -> bool {
+    pub fn has_different_vocabularies(&self, grid: &Grid) -> bool {
         self.cells
             .iter()
             .filter_map(|cell| {
@@ -54,9 +54,9 @@ impl GridOutcome {
 
     /// Returns the extent of a text as tokenized by the backbone of a cell. If necessary, it is taken from another cell
     /// of that backbone. Returns `None` if the text has not been tokenized.
-    pub fn text_read(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
+    pub fn text_extent(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
         let mut others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
-        is_known_text(text, result).or_else(|| others.find_map(|result| is_known_text(text, result)))
+        cell_text_extent(text, result).or_else(|| others.find_map(|result| cell_text_extent(text, result)))
     }
 
     /// Returns the answers of the dense model to a task, or `None` if its cell has no scores.
@@ -66,7 +66,7 @@ impl GridOutcome {
     }
 
     /// Iterates over the extents of a text in all cells.
-    pub fn text_reads(&self, text: &Perplexity) -> impl Iterator<Item = TextExtent> {
+    pub fn text_extents(&self, text: &Perplexity) -> impl Iterator<Item = TextExtent> {
         self.cells.iter().filter_map(|cell| cell.text(text)?.extent)
     }
 
@@ -76,16 +76,16 @@ impl GridOutcome {
     }
 
     /// Returns the number of cells that are incomplete but have not failed.
-    pub fn unmade(&self) -> usize {
+    pub fn incomplete_count(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_none() && cell.missing.is_some()).count()
     }
 
-    pub fn failed(&self) -> usize {
+    pub fn failed_count(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_some()).count()
     }
 }
 
-fn is_known_text(text: &Perplexity, result: &CellResult) -> Option<TextExtent> {
+fn cell_text_extent(text: &Perplexity, result: &CellResult) -> Option<TextExtent> {
     result.text(text)?.extent
 }
 

@@ -67,7 +67,7 @@ impl<'a> DrawnErrors<'a> {
     /// # Errors
     /// Propagates errors from [`Aggregation::error`].
     pub(super) fn error(&self, aggregation: Aggregation, items: &[Item]) -> Result<Option<f64>> {
-        if !aggregation.draws_error() {
+        if !aggregation.needs_bootstrap() {
             return aggregation.error(items, DRAWS);
         }
         let content = sha256::of_bytes(format!("{VERSION} {} {DRAWS} {items:?}", aggregation.name()));
@@ -84,7 +84,7 @@ impl<'a> DrawnErrors<'a> {
     }
 
     /// Saves newly computed standard errors. If writing fails, they are computed again next time.
-    pub(super) fn keep(&self) {
+    pub(super) fn save(&self) {
         let Some(path) = self.path.as_deref().filter(|_| self.drawn.get()) else { return };
         // Merge the standard errors with those that another process may have saved in the meantime.
         let mut errors = read(self.store, path);
@@ -98,12 +98,12 @@ impl<'a> DrawnErrors<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::stage::{WORDS, tokens};
+    use crate::pipeline::stage::{STORE_WORDS, tokens};
 
     #[test]
     fn an_error_is_drawn_once_by_content_and_damage_is_drawn_again() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), WORDS).unwrap();
+        let store = Store::open(folder.path(), STORE_WORDS).unwrap();
         let key = Key::new(tokens::KIND, json!({"seed": 1}), []);
         let items = [-1.5, -0.25, f64::NEG_INFINITY, -3.0].map(Item::Number);
         let sound = [items[0].clone(), items[1].clone(), items[3].clone()];
@@ -111,7 +111,7 @@ mod tests {
         let expected = aggregation.error(&sound, DRAWS).unwrap().unwrap();
         let errors = DrawnErrors::open(&store, &key);
         assert_eq!(errors.error(aggregation, &sound).unwrap(), Some(expected));
-        errors.keep();
+        errors.save();
         // Replace the cached value with a wrong one, to show that the cache is used.
         let path = errors.path.clone().unwrap();
         let mut known = read(&store, &path);

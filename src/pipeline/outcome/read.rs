@@ -35,7 +35,7 @@ impl GridOutcome {
             for variant in &backbone.variants {
                 cells.push(reader.cell(variant, failures.get(&variant.cell))?);
             }
-            reader.errors.iter().for_each(DrawnErrors::keep);
+            reader.errors.iter().for_each(DrawnErrors::save);
         }
         let engines = plan.backbones.iter().map(|backbone| (backbone.name.clone(), backbone.engine.id())).collect();
         let rounded = plan
@@ -59,7 +59,8 @@ struct TokensRead {
 impl TokensRead {
     fn read(grid: &Grid, evaluation: &Evaluation, store: &Store) -> Result<Self> {
         let mut scored = Self { text: None, answer_key: AnswerKey::read(evaluation, store)? };
-        if let (EvalTarget::Windows(text), Lookup::Whole(object)) = (&evaluation.target, store.look(&evaluation.tokens))
+        if let (EvalTarget::Windows(text), Lookup::Whole(object)) =
+            (&evaluation.target, store.lookup(&evaluation.tokens))
         {
             let rule: Rule = grid.corpora[&text.corpus].rule.parse()?;
             let (windows, corpus_tokens, bytes) = extent(&object)?;
@@ -248,7 +249,7 @@ impl<'a> BackboneReader<'a> {
     fn savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
         let config = &self.backbone.config;
         let stored = [&variant.selection, &variant.repair().cloned()];
-        if stored.into_iter().flatten().any(|key| !matches!(self.store.look(key), Lookup::Whole(_))) {
+        if stored.into_iter().flatten().any(|key| !matches!(self.store.lookup(key), Lookup::Whole(_))) {
             return Ok(None);
         }
         let program = match variant.repair() {
@@ -259,7 +260,7 @@ impl<'a> BackboneReader<'a> {
     }
 
     fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {
-        let Lookup::Whole(artifact) = self.store.look(key) else { return None };
+        let Lookup::Whole(artifact) = self.store.lookup(key) else { return None };
         let meta = artifact.meta();
         self.read_by(&meta.key, result);
         result.made_from.push(MadeFrom {

@@ -12,7 +12,9 @@ use crate::error::Result;
 use crate::evaluate::{PrefixToken, end_of_text, prefix_token};
 use crate::files::gguf::is_gguf;
 use crate::files::{parts, sha256};
-use crate::grid::{Asking, CalibratedOn, Calibration, EvalTask, Grid, Latency, Method, Perplexity, Rounded};
+use crate::grid::{
+    CalibratedOn, Calibration, EvalTask, Grid, Latency, Method, Perplexity, RoundedWeights, TaskSettings,
+};
 use crate::latency::Rounds;
 use crate::model::{EngineChoice, WeightType};
 use crate::pipeline::env::inputs::{BackboneFiles, Inputs};
@@ -45,7 +47,7 @@ impl<'a> BackboneContents<'a> {
         grid: &'a Grid,
         inputs: &'a Inputs,
         (folder, files): (&Path, &'a BackboneFiles),
-        weights: Option<&Rounded>,
+        weights: Option<&RoundedWeights>,
         engine: EngineChoice,
         batch_tokens: usize,
     ) -> Self {
@@ -71,7 +73,7 @@ impl<'a> BackboneContents<'a> {
     /// seed.
     fn text(&self, corpus: &str, seed: u64) -> Result<TextId> {
         let entry = &self.grid.corpora[corpus];
-        let files = entry.files_of(seed)?;
+        let files = entry.files_for_seed(seed)?;
         let read = self.hashes(&files)?;
         let column = entry.column.clone();
         let rule = entry.rule.clone();
@@ -91,7 +93,7 @@ impl<'a> BackboneContents<'a> {
         let &Calibration { ref corpus, sequences, length, seed, .. } = calibration;
         let text = self.text(corpus, seed)?;
         let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
-        let tokens = tokens::of_windows(corpus, &text, &self.files.tokenizer, &windows);
+        let tokens = tokens::windows_key(corpus, &text, &self.files.tokenizer, &windows);
         let weights = self.calibrated.model.weights.clone();
         Ok((CalibrationId { text, sequences, length, seed, weights }, tokens))
     }
@@ -102,7 +104,7 @@ impl<'a> BackboneContents<'a> {
         let text = self.text(corpus, EVALUATION_SEED)?;
         let limit = self.grid.corpora[corpus].limit;
         let windows = json!({"for": "perplexity", "length": length, "limit": limit});
-        let tokens = tokens::of_windows(corpus, &text, &self.files.tokenizer, &windows);
+        let tokens = tokens::windows_key(corpus, &text, &self.files.tokenizer, &windows);
         Ok((MeasureId::Windows { text, length, limit, draw, batch: self.batch_tokens }, tokens))
     }
 
@@ -155,7 +157,7 @@ impl<'a> BackboneContents<'a> {
                 prefix: prefix.as_ref().map(Canonical::from_value),
                 batch: self.batch_tokens,
             };
-            return Ok((measure, tokens::of_requests(&task.name, requests)));
+            return Ok((measure, tokens::requests_key(&task.name, requests)));
         }
         let generation = match definition.output {
             Output::Generate => self.inputs.read_generation_config(&self.folder, &config)?.changes(),
@@ -182,16 +184,16 @@ impl<'a> BackboneContents<'a> {
         if definition.output == Output::Generate {
             requests["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
         }
-        Ok((measure, tokens::of_requests(&task.name, json!({"definition": requests}))))
+        Ok((measure, tokens::requests_key(&task.name, json!({"definition": requests}))))
     }
 
-    fn shots(&self, how: &Asking, definition: &Definition, files: &[PathBuf]) -> Result<Option<ShotsId>> {
+    fn shots(&self, how: &TaskSettings, definition: &Definition, files: &[PathBuf]) -> Result<Option<ShotsId>> {
         let count = definition.shots(how.shots);
         let shots = || Ok(ShotsId { count, seed: how.seed, rows: self.hashes(files)?, formats: formats(files)? });
         (count > 0).then(shots).transpose()
     }
 
-    fn chat(&self, how: &Asking) -> Result<Option<ChatId>> {
+    fn chat(&self, how: &TaskSettings) -> Result<Option<ChatId>> {
         let Some(multiturn) = how.chat else { return Ok(None) };
         let template = sha256::of_bytes(self.inputs.chat(&self.folder)?.content());
         Ok(Some(ChatId { template, multiturn }))

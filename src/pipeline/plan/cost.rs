@@ -16,7 +16,7 @@ use crate::pipeline::stage::selection::activation_limit;
 use crate::pipeline::stage::{
     Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, scores, scoring, tokens,
 };
-use crate::recovery::{self, Place};
+use crate::recovery::{self, RepairTarget};
 use ghostlab_store::{Key, ObjectKind, Store};
 
 /// Costs of a grid, in total or for the remaining work.
@@ -31,7 +31,7 @@ pub struct Estimate {
 
 /// Memory that the program itself uses in bytes. It includes tokenizers, tables and memory that the allocator retains,
 /// and was measured with grids of tiny backbones.
-const PROGRAM: u64 = 92 << 20;
+const PROGRAM_BYTES: u64 = 92 << 20;
 
 /// Additional memory in bytes that the program uses if it is available. 30 runs with a small backbone used 128 to 160
 /// MB in total (2026-11-27). Of this, 50 or 57 MB were pages of the executable, depending on the page cache.
@@ -39,7 +39,7 @@ const OPTIONAL_BYTES: u64 = 30 << 20;
 
 /// Returns a placeholder for an operator that is not known yet. Each index gives a different operator, because a trie
 /// would merge programs that are equal.
-pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
+pub fn placeholder_operator(index: usize) -> Result<Arc<Operator>> {
     Operator::diagonal(vec![index as f32])
 }
 
@@ -59,7 +59,7 @@ impl Estimate {
     }
 
     /// Returns the number of bytes that will be added to the store, including temporary ones.
-    pub fn coming(&self) -> u64 {
+    pub fn incoming(&self) -> u64 {
         self.cost.disk.saturating_add(self.spool)
     }
 }
@@ -90,10 +90,10 @@ pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
 /// Returns how many bytes of `memory` are left for the weights of a backbone while its jobs run.
 pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let config = &backbone.config;
-    let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
+    let left = backbone.variants.iter().filter(|variant| !state.is_complete(variant)).count();
     // Solving needs memory for at most four f64 matrices. Scoring needs memory for one operator per variant.
     let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
-    let left = memory.saturating_sub(PROGRAM + batch_bytes(plan, backbone, state, memory) + matrices);
+    let left = memory.saturating_sub(PROGRAM_BYTES + batch_bytes(plan, backbone, state, memory) + matrices);
     // If weights are rounded, the unquantized weights are also in memory, for calibration.
     let left = if backbone.unquantized.is_some() { left / 2 } else { left };
     left.min(backbone.engine.weight_bytes(config))
@@ -131,7 +131,7 @@ fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state:
     let prompts = (load.tokens / load.length.max(1)).max(1);
     let new = load.scored / prompts;
     let one = backbone.config.prompt_cache_bytes(&trie, load.length.saturating_sub(new), new);
-    (one * prompts.min(CHUNK) as u64).min(RunSettings::cache_part(memory)).max(one)
+    (one * prompts.min(CHUNK) as u64).min(RunSettings::cache_share(memory)).max(one)
 }
 
 /// Cost estimator for one backbone in a plan.
@@ -187,12 +187,12 @@ impl BackboneEstimator<'_> {
         let mut jobs = Vec::new();
         for (index, evaluation) in backbone.evaluations.iter().enumerate() {
             let Some(load) = load(state, &evaluation.tokens) else { continue };
-            let load = evaluation.target.draw().map_or(load, |draw| part(load, draw));
+            let load = evaluation.target.draw().map_or(load, |draw| drawn_load(load, draw));
             let missing =
                 backbone.variants.iter().zip(programs).filter(|(variant, _)| !state.has(&variant.scores[index]));
             let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
             let reference = evaluation.target.reference(backbone)?;
-            let compared = reference.as_ref().map(|reference| Trie::against(reference, programs));
+            let compared = reference.as_ref().map(|reference| Trie::with_reference(reference, programs));
             let trie = compared.as_ref().unwrap_or(all);
             let cost = scores::cost(&backbone.config, trie, reference.as_ref(), &missing, &load);
             jobs.push((Job { group: &scoring::GROUP, index }, cost));
@@ -228,7 +228,7 @@ impl BackboneEstimator<'_> {
             return costs;
         }
         let [all, left] = [&calibrated, &missing].map(|variants| -> Vec<f64> {
-            variants.iter().filter_map(|variant| solving(plan.grid, backbone, variant, &load, state)).collect()
+            variants.iter().filter_map(|variant| solve_flops(plan.grid, backbone, variant, &load, state)).collect()
         });
         let mut cost = operator::cost(config, pass, &all, &left);
         for CriterionTrials { metric, all, missing, .. } in CriterionTrials::count(plan.grid, backbone, index, state) {
@@ -308,7 +308,7 @@ impl BackboneEstimator<'_> {
     /// mapped activations, if any operator is missing.
     fn peak_memory(&self, memory: u64, mapped: Option<u64>) -> u64 {
         let Self { plan, backbone, state } = self;
-        let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
+        let left = backbone.variants.iter().filter(|variant| !state.is_complete(variant)).count();
         if left == 0 {
             return 0;
         }
@@ -319,7 +319,8 @@ impl BackboneEstimator<'_> {
         let weights = backbone.engine.held_bytes(&backbone.config, weights_budget(plan, backbone, state, memory));
         let weights = if backbone.unquantized.is_some() { 2 * weights } else { weights };
         let weights = weights + merged_bytes(plan, backbone, state);
-        let least = PROGRAM + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
+        let least =
+            PROGRAM_BYTES + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
         (least + OPTIONAL_BYTES).min(memory.max(least))
     }
 }
@@ -334,7 +335,7 @@ fn merged_bytes(plan: &Plan, backbone: &BackbonePlan, state: &StoreState) -> u64
             && !variant.selection.as_ref().is_some_and(|key| state.has(key))
     };
     let merges = |variant: &&Variant| {
-        cell(variant).recovery.as_ref().is_some_and(|recovery| recovery.rule.place() == Place::Layer)
+        cell(variant).recovery.as_ref().is_some_and(|recovery| recovery.rule.target() == RepairTarget::Layer)
     };
     let trying = backbone.variants.iter().filter(tries).count() * MergedLayer::MAX_CACHED;
     let merging = backbone.variants.iter().filter(merges).count().max(trying);
@@ -350,16 +351,16 @@ fn load(state: &StoreState, key: &Key) -> Option<Load> {
 }
 
 /// Returns the load of a sample of a text. All windows or documents are assumed to have the same size.
-fn part(all: Load, draw: Draw) -> Load {
+fn drawn_load(all: Load, draw: Draw) -> Load {
     let items = (all.tokens / all.length.max(1)).max(1);
     Load {
-        tokens: drawn_part(&draw, items, all.tokens),
-        scored: drawn_part(&draw, items, all.scored),
+        tokens: drawn_count(&draw, items, all.tokens),
+        scored: drawn_count(&draw, items, all.scored),
         length: all.length,
     }
 }
 
-fn drawn_part(draw: &Draw, items: usize, number: usize) -> usize {
+fn drawn_count(draw: &Draw, items: usize, number: usize) -> usize {
     number * draw.count(items) / items
 }
 
@@ -376,7 +377,7 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
     if let Some(repairs) = recovery::merged_layers(recovery, &removed, merges) {
         return Ok(Program::repaired(layers, &removed, &repairs));
     }
-    let operator = place_holder(variant.cell)?;
+    let operator = placeholder_operator(variant.cell)?;
     if recovery.sublayer().is_none() {
         return Ok(Program::pruned(layers, &removed.whole_layers(), |_| Some(Arc::clone(&operator))));
     }
@@ -386,7 +387,13 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
 
 /// Estimates the number of FLOPs for solving the operators of a variant. If its selection is not stored, layers in the
 /// middle are assumed.
-fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load, state: &StoreState) -> Option<f64> {
+fn solve_flops(
+    grid: &Grid,
+    backbone: &BackbonePlan,
+    variant: &Variant,
+    load: &Load,
+    state: &StoreState,
+) -> Option<f64> {
     let cell = &grid.cells[variant.cell];
     let recovery = &*cell.recovery.as_ref()?.rule;
     let known = variant.selection.as_ref().and_then(|key| state.selection(key));

@@ -3,15 +3,15 @@
 
 mod contents;
 mod cost;
-mod kept;
+mod keep_set;
 mod outline;
 mod reason;
 mod recipe;
 mod state;
 mod trial_count;
 
-pub use self::cost::{Estimate, JobCost, batch_bytes, job_costs, place_holder, weights_budget};
-pub use self::kept::{KeepSet, Quota, engines_of};
+pub use self::cost::{Estimate, JobCost, batch_bytes, job_costs, placeholder_operator, weights_budget};
+pub use self::keep_set::{KeepSet, Quota, engines_of};
 pub use self::outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
 pub use self::reason::{Change, Reason, Reasons};
 pub use self::recipe::Plan;

@@ -19,7 +19,7 @@ use ghostlab_store::{Key, Store};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outline {
     pub grid: String,
-    #[serde(serialize_with = "crate::files::shown::path")]
+    #[serde(serialize_with = "crate::files::serialize_path::one")]
     pub file: PathBuf,
     pub profile: Option<String>,
     /// Kind and hash of every object.
@@ -124,7 +124,7 @@ impl Outline {
     }
 
     /// Stores the outline and returns its id. Write errors are ignored, because they affect only `status`.
-    pub fn keep(&self, store: &Store) -> String {
+    pub fn save(&self, store: &Store) -> String {
         let id = self.id();
         let path = store.plans().join(format!("{id}.json"));
         if !store.has_file(&path) {
@@ -141,7 +141,7 @@ impl Outline {
         self.artifacts.iter().any(|(_, artifact)| artifact == hash)
     }
 
-    pub fn job_of(&self, lease_name: &str) -> Option<&OutlineJob> {
+    pub fn find_job(&self, lease_name: &str) -> Option<&OutlineJob> {
         self.jobs.iter().find(|job| lease_name.starts_with(&job.lease_name))
     }
 

@@ -11,9 +11,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{ObjectState, Plan, StoreState};
-use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, differs};
+use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, setting_differences};
 use crate::pipeline::stage;
-use ghostlab_store::{Found, InventoryItem, Key, Store};
+use ghostlab_store::{InventoryItem, Key, ObjectCondition, Store};
 
 /// Reason why an object is missing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
@@ -84,36 +84,36 @@ struct KeyParts {
 pub struct Reasons {
     stored: HashMap<&'static str, Vec<KeyParts>>,
     /// Index of an object in `stored`, by a hash of its input names and of all fields except one.
-    nearly: HashMap<(&'static str, u64), usize>,
+    by_partial_hash: HashMap<(&'static str, u64), usize>,
 }
 
 /// Maximum number of objects to compare one by one if no single field explains the difference.
-const COMPARED: usize = 400;
+const MAX_COMPARED: usize = 400;
 
 impl Reasons {
     /// Creates the index for a plan. Objects of the plan itself are excluded.
     pub fn new(store: &Store, plan: &Plan<'_>) -> Self {
-        Self::of_stored(store, &plan.keys().map(|key| key.hash()).collect())
+        Self::from_store(store, &plan.keys().map(|key| key.hash()).collect())
     }
 
-    fn of_stored(store: &Store, used: &HashSet<&str>) -> Self {
+    fn from_store(store: &Store, used: &HashSet<&str>) -> Self {
         let mut stored = HashMap::<_, Vec<KeyParts>>::new();
-        let mut nearly = HashMap::new();
+        let mut by_partial_hash = HashMap::new();
         for InventoryItem { found, hash, .. } in store.entries() {
-            let Found::Whole(artifact) = found else { continue };
+            let ObjectCondition::Whole(artifact) = found else { continue };
             if used.contains(hash.as_str()) {
                 continue;
             }
             let key = &artifact.meta().key;
             let Some(kind) = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
             let parts = KeyParts { flat: flat_key(key), inputs: inputs(key) };
-            let of_kind = stored.entry(kind.name()).or_default();
+            let same_kind = stored.entry(kind.name()).or_default();
             for field in parts.flat.keys() {
-                nearly.insert((kind.name(), all_but(&parts, field)), of_kind.len());
+                by_partial_hash.insert((kind.name(), hash_without(&parts, field)), same_kind.len());
             }
-            of_kind.push(parts);
+            same_kind.push(parts);
         }
-        Self { stored, nearly }
+        Self { stored, by_partial_hash }
     }
 
     pub fn reason(&self, key: &Key, state: &StoreState) -> Reason {
@@ -128,11 +128,12 @@ impl Reasons {
         let Some(stored) = self.stored.get(kind) else { return Reason::First };
         let readable = key.readable();
         let wanted = KeyParts { flat: flat_key(&readable), inputs: inputs(&readable) };
-        let single = wanted.flat.keys().find_map(|field| self.nearly.get(&(kind, all_but(&wanted, field))));
+        let single =
+            wanted.flat.keys().find_map(|field| self.by_partial_hash.get(&(kind, hash_without(&wanted, field))));
         let nearest = match single {
             Some(&index) => Some(differences(&stored[index].flat, &wanted.flat)),
             None => {
-                let comparable = stored.iter().rev().filter(|object| object.inputs == wanted.inputs).take(COMPARED);
+                let comparable = stored.iter().rev().filter(|object| object.inputs == wanted.inputs).take(MAX_COMPARED);
                 comparable.map(|comparable| differences(&comparable.flat, &wanted.flat)).min_by_key(Vec::len)
             }
         };
@@ -186,7 +187,7 @@ fn flat_key(key: &Value) -> FlatSettings {
     found
 }
 
-fn all_but(parts: &KeyParts, field: &SettingPath) -> u64 {
+fn hash_without(parts: &KeyParts, field: &SettingPath) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hash = DefaultHasher::new();
     field.hash(&mut hash);
@@ -196,7 +197,7 @@ fn all_but(parts: &KeyParts, field: &SettingPath) -> u64 {
 }
 
 fn differences(stored: &FlatSettings, wanted: &FlatSettings) -> Vec<Change> {
-    let changes = differs(stored, wanted).into_iter().map(|Difference { path, one, other }| Change {
+    let changes = setting_differences(stored, wanted).into_iter().map(|Difference { path, one, other }| Change {
         field: path,
         old: one,
         new: other,
@@ -232,11 +233,11 @@ mod tests {
 
     fn reason(stored: &[Key], wanted: &Key) -> String {
         let temp = tempfile::tempdir().unwrap();
-        let store = Store::open(temp.path(), stage::WORDS).unwrap();
+        let store = Store::open(temp.path(), stage::STORE_WORDS).unwrap();
         for key in stored {
             store.put(key, 1.0, &[("x", b"x")]).unwrap();
         }
-        Reasons::of_stored(&store, &HashSet::new()).missing_reason(wanted).to_string()
+        Reasons::from_store(&store, &HashSet::new()).missing_reason(wanted).to_string()
     }
 
     #[test]
@@ -270,7 +271,7 @@ mod tests {
         let changes = differences(&stored.flat, &wanted.flat);
         assert_eq!(Reason::Changed(changes).to_string(), "changed: activations.tokens.seed: 0 → 1");
         let field = SettingPath::new("activations.tokens.seed");
-        assert_eq!(all_but(&stored, &field), all_but(&wanted, &field), "found by that field alone");
+        assert_eq!(hash_without(&stored, &field), hash_without(&wanted, &field), "found by that field alone");
     }
 
     #[test]
@@ -278,8 +279,8 @@ mod tests {
         let stored = parts(&key(0, 0.0, "a"));
         let wanted = parts(&key(9, 0.0, "a"));
         let [seed, alpha] = ["selection.tokens.seed", "options.alpha"].map(SettingPath::new);
-        assert_eq!(all_but(&stored, &seed), all_but(&wanted, &seed));
-        assert_ne!(all_but(&stored, &alpha), all_but(&wanted, &alpha));
+        assert_eq!(hash_without(&stored, &seed), hash_without(&wanted, &seed));
+        assert_ne!(hash_without(&stored, &alpha), hash_without(&wanted, &alpha));
     }
 
     fn operator_key(seed: u64) -> Key {

@@ -98,11 +98,11 @@ fn planned_calibrations(
     contents: &BackboneContents<'_>,
     cells: &[(usize, &Cell)],
 ) -> Result<(Vec<CalibrationPlan>, HashMap<Calibration, usize>)> {
-    let of_cells = cells.iter().filter_map(|(_, cell)| cell.calibration.clone());
-    let of_trainings = cells.iter().filter_map(|(_, cell)| training_text(cell));
+    let cell_calibrations = cells.iter().filter_map(|(_, cell)| cell.calibration.clone());
+    let training_calibrations = cells.iter().filter_map(|(_, cell)| training_text(cell));
     let mut plans: Vec<CalibrationPlan> = Vec::new();
     let mut indices = HashMap::new();
-    for calibration in of_cells.chain(of_trainings) {
+    for calibration in cell_calibrations.chain(training_calibrations) {
         if indices.contains_key(&calibration) {
             continue;
         }
@@ -133,7 +133,7 @@ fn planned_evaluations(
                 EvalTarget::Task(task) => contents.task(task)?,
             };
             let journal = scores::journal(key_parts, &tokens, target.extent());
-            let generates = matches!(&target, EvalTarget::Task(task) if grid.task(task).generates());
+            let generates = matches!(&target, EvalTarget::Task(task) if grid.task(task).is_generative());
             let measure = Arc::new(measure);
             let tokens = Arc::new(tokens);
             Ok(Evaluation { target, measure, tokens, journal, generates })
@@ -151,10 +151,11 @@ impl BackbonePlan {
     ) -> Result<Self> {
         let folder = grid.backbones[name].path.clone();
         let weights = grid.backbones[name].weights.as_ref();
-        let mut config = inputs.guarded(&[&parts::config(&folder)], || Config::read_with_attachments(&folder))?;
+        let mut config =
+            inputs.read_unchanged(&[&parts::config(&folder)], || Config::read_with_attachments(&folder))?;
         config.rounded = weights.map(|weights| weights.to);
         config.notes.extend(describe_quantization(&config));
-        let files = inputs.of_backbone(&folder)?;
+        let files = inputs.backbone_files(&folder)?;
         let engine = engine.choose(&folder)?;
         let batch_tokens = batch_tokens.unwrap_or_else(|| engine.batch_tokens());
         let contents = BackboneContents::new(grid, inputs, (&folder, &files), weights, engine, batch_tokens);
@@ -288,7 +289,7 @@ impl BackbonePlan {
         let trained = match recovery.training.zip(text) {
             None => None,
             Some((finetune, text)) => {
-                self.one_block(cell, criterion)?;
+                self.check_one_block(cell, criterion)?;
                 let trained = Arc::new(repaired_identity(plan, &cut, calibrated, repair.clone()));
                 let key = distilled::key(calibrating, &operator, &self.calibrations[text].tokens, &trained);
                 Some(TrainingPlan { text, finetune, key: Arc::new(key) })
@@ -328,7 +329,7 @@ impl BackbonePlan {
     }
 
     /// Rejects training unless the cut is guaranteed to be a single block of layers.
-    fn one_block(&self, cell: &Cell, criterion: &Method<dyn Criterion>) -> Result<()> {
+    fn check_one_block(&self, cell: &Cell, criterion: &Method<dyn Criterion>) -> Result<()> {
         let regions = criterion.rule.regions(&self.cut(cell.depth));
         if !criterion.rule.is_iterative() && regions.iter().all(|(start, end)| cell.depth == end - start) {
             return Ok(());
@@ -360,8 +361,8 @@ struct PlannedParts {
     calibrations: HashMap<Calibration, usize>,
     /// Cuts with the keys of their selections. The keys of the map are the calibration, the criterion (with the
     /// recovery that it depends on, if any) and the depth.
-    cuts: BTreeMap<(usize, String, Depth), Chosen>,
+    cuts: BTreeMap<(usize, String, Depth), SelectedCut>,
 }
 
 /// Cut, and the key of the selection that it is based on.
-type Chosen = (Arc<CutId>, Arc<Key>);
+type SelectedCut = (Arc<CutId>, Arc<Key>);

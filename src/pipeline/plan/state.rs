@@ -30,21 +30,21 @@ pub struct StoreState {
 impl StoreState {
     /// Looks up all objects of a plan. Objects that a run would read are verified.
     pub fn read(plan: &Plan<'_>, store: &Store) -> Self {
-        Self::of_keys(plan, store, &|_| true)
+        Self::read_keys(plan, store, &|_| true)
     }
 
     /// Reads the state for `--retime`, that is, as if no machine-specific results were stored.
-    pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
-        Self::of_keys(plan, store, &|key| !Stage::is_machine_specific(key))
+    pub fn read_for_retime(plan: &Plan<'_>, store: &Store) -> Self {
+        Self::read_keys(plan, store, &|key| !Stage::is_machine_specific(key))
     }
 
-    fn of_keys(plan: &Plan<'_>, store: &Store, is_requested: &dyn Fn(&Key) -> bool) -> Self {
+    fn read_keys(plan: &Plan<'_>, store: &Store, is_requested: &dyn Fn(&Key) -> bool) -> Self {
         let variants: Vec<&Variant> = plan.variants().map(|(_, variant)| variant).collect();
         let mut wanted: HashMap<&str, (&Arc<Key>, bool)> = HashMap::new();
         for key in plan.keys().filter(|key| is_requested(key)) {
             wanted.entry(key.hash()).or_insert((key, false));
         }
-        let there = present(store, wanted.values().map(|(key, _)| &***key));
+        let there = stored_hashes(store, wanted.values().map(|(key, _)| &***key));
         // Operators are loaded only if a score is missing.
         for variant in &variants {
             let scoring = variant.scores.iter().chain(&variant.latencies).any(|key| !there.contains(key.hash()));
@@ -82,7 +82,7 @@ impl StoreState {
 
     /// Returns the result of a trial, or `None` if it is not stored.
     pub(super) fn trial(&self, key: &Key, metric: TrialMetric) -> Option<f64> {
-        match self.store.look(key) {
+        match self.store.lookup(key) {
             Lookup::Whole(object) => Some(scores::trial_result(metric, scores::read(&object).ok()?)),
             _ => None,
         }
@@ -92,7 +92,7 @@ impl StoreState {
         self.by_hash.iter().filter(move |(_, stored)| is_match(damaged, stored)).map(|(hash, _)| hash.as_str())
     }
 
-    pub fn damages(&self) -> impl Iterator<Item = &Error> {
+    pub fn damage_errors(&self) -> impl Iterator<Item = &Error> {
         self.by_hash
             .values()
             .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
@@ -108,11 +108,11 @@ impl StoreState {
     }
 
     /// Returns whether a variant is complete apart from machine-specific measurements.
-    pub fn complete_elsewhere(&self, variant: &Variant) -> bool {
+    pub fn is_complete_elsewhere(&self, variant: &Variant) -> bool {
         variant.shared_keys().all(|key| self.has(key))
     }
 
-    pub fn complete(&self, variant: &Variant) -> bool {
+    pub fn is_complete(&self, variant: &Variant) -> bool {
         variant.keys().all(|key| self.has(key))
     }
 }
@@ -127,7 +127,7 @@ fn is_match(damaged: bool, stored: &ObjectState) -> bool {
 
 /// Returns the hashes of the objects that are stored. If there are many keys, lists directories instead of looking up
 /// each object.
-fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<String> {
+fn stored_hashes<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<String> {
     let mut by_kind: HashMap<ObjectKind, Vec<&Key>> = HashMap::new();
     keys.for_each(|key| by_kind.entry(key.kind()).or_default().push(key));
     by_kind
@@ -146,7 +146,7 @@ const LISTING_THRESHOLD: usize = 300;
 
 impl ObjectState {
     fn read(key: &Key, store: &Store, loaded: bool) -> Self {
-        let artifact = match store.look(key) {
+        let artifact = match store.lookup(key) {
             Lookup::Absent => return Self::Absent,
             Lookup::Damaged(error) => return Self::Damaged(error),
             Lookup::Whole(artifact) => artifact,

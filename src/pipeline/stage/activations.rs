@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{BackboneKeyParts, Check, Cost, Family, Member, Stage};
 use crate::calibrate::{
-    self, ActivationShape, Activations, HookPoint, Pair, PassRequest, Piece, Shard, Similarities, Spool,
+    self, ActivationShape, Activations, HookPoint, Pair, PassRequest, Shard, Similarities, Spool, WindowSubset,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::sha256;
@@ -27,7 +27,7 @@ pub const KIND: ObjectKind = ObjectKind::new("activations", 5);
 pub const STAGE: Stage = Stage {
     check: Check::Never,
     inodes: |_| 6,
-    members: &[Member::Of(&[SITE, SEQUENCES]), Member::Of(&[PAIRS, SEQUENCES])],
+    members: &[Member::WithFields(&[SITE, SEQUENCES]), Member::WithFields(&[PAIRS, SEQUENCES])],
     ..Stage::new(KIND)
 };
 
@@ -43,7 +43,7 @@ pub const SUMS: &str = "sums.f64";
 
 /// Returns the key family of a calibration pass. Which sites are required is known only once layers have been selected.
 pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
-    Family::new(KIND, backbone.on_engine(), tokens, backbone)
+    Family::new(KIND, backbone.base_identity(), tokens, backbone)
 }
 
 /// Returns the key of the residual stream at one site, for a range of sequences.
@@ -66,11 +66,11 @@ pub(super) fn range(sequences: &Range<usize>) -> Value {
 }
 
 /// Prefix of the names of calibration leases.
-const CALIBRATING: &str = "calibrate-";
+const LEASE_PREFIX: &str = "calibrate-";
 
 pub fn lease_name(backbone: BackboneKeyParts<'_>, tokens: &Key) -> String {
     let work = format!("{} {}{}", backbone.content, tokens.hash(), backbone.other_engine());
-    format!("{CALIBRATING}{}", sha256::of_bytes(work))
+    format!("{LEASE_PREFIX}{}", sha256::of_bytes(work))
 }
 
 impl CalibrationPlan {
@@ -80,7 +80,7 @@ impl CalibrationPlan {
 }
 
 pub(super) fn is_lease(name: &str) -> bool {
-    name.starts_with(CALIBRATING)
+    name.starts_with(LEASE_PREFIX)
 }
 
 /// Estimates the number of FLOPs for a pass through all layers.
@@ -90,7 +90,7 @@ pub fn pass_flops(config: &Config, load: &Load) -> f64 {
 
 /// Cost of hashing and writing a byte, in floating-point operations. Measured with two cores at 90 GFLOP/s and a disk
 /// that writes 160 MB/s.
-pub(super) const KEPT_BYTE: f64 = 550.0;
+pub(super) const FLOPS_PER_KEPT_BYTE: f64 = 550.0;
 
 pub fn site_bytes(config: &Config, load: &Load) -> u64 {
     (4 * load.tokens * config.hidden) as u64
@@ -99,7 +99,7 @@ pub fn site_bytes(config: &Config, load: &Load) -> u64 {
 /// Estimates the cost of storing the activations of `kept` sites and spooling those of `spooled` sites.
 pub fn cost(config: &Config, shape: ActivationShape, load: &Load, [kept, spooled]: [usize; 2]) -> Cost {
     let inodes = (kept + spooled) as u64 * shape.shard_count() as u64 * (STAGE.inodes)(false);
-    let flops = KEPT_BYTE * ((kept + spooled) as u64 * site_bytes(config, load)) as f64;
+    let flops = FLOPS_PER_KEPT_BYTE * ((kept + spooled) as u64 * site_bytes(config, load)) as f64;
     Cost { separate: flops, shared: flops, left: flops, disk: kept as u64 * site_bytes(config, load), inodes }
 }
 
@@ -172,8 +172,8 @@ pub(crate) fn run(
     let load = Load::windows(tokens, job.shape.length);
     let lacking: usize = shards.iter().zip(&work).map(|(shard, work)| work.sites.len() * shard.len()).sum();
     let bytes = (4 * lacking * job.shape.length * job.shape.channels) as f64;
-    let flops = Trie::new(&[request.program(config.layers)]).flops(config, &load).shared + KEPT_BYTE * bytes;
-    let id = job.run.start(job.hold.name(), label, tokens, 0, flops);
+    let flops = Trie::new(&[request.program(config.layers)]).flops(config, &load).shared + FLOPS_PER_KEPT_BYTE * bytes;
+    let id = job.run.start(job.guard.name(), label, tokens, 0, flops);
     let mut measured: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     let mut next = 0;
     while next < shards.len() {
@@ -209,21 +209,26 @@ fn shard_sums_key(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Rang
 }
 
 /// Results for one shard: the rows by site, and the similarity sums.
-type OfShard = (BTreeMap<HookPoint, StoredObject>, Vec<f64>);
+type ShardResults = (BTreeMap<HookPoint, StoredObject>, Vec<f64>);
 
-fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &PassRequest) -> Result<Vec<OfShard>> {
+fn measure(
+    job: &CalibrationJob<'_>,
+    id: usize,
+    shards: &[Range<usize>],
+    work: &PassRequest,
+) -> Result<Vec<ShardResults>> {
     fault::fault_point("activations");
     job.run.wait_while_timed()?;
     let store = job.run.store;
     let started = Instant::now();
     let mut drafts = shards.iter().map(|_| Drafts::create(store, &work.sites)).collect::<Result<Vec<_>>>()?;
-    let mut pieces: Vec<Piece<'_>> = shards
+    let mut pieces: Vec<WindowSubset<'_>> = shards
         .iter()
         .zip(&mut drafts)
         .map(|(shard, drafts)| {
             let shard: &Range<usize> = shard;
             let windows = job.windows.iter().skip(shard.start).take(shard.len()).collect();
-            Piece { windows, first_sequence: shard.start, spool: drafts as &mut Drafts }
+            WindowSubset { windows, first_sequence: shard.start, spool: drafts as &mut Drafts }
         })
         .collect();
     let batch = job.backbone.batch_tokens;
@@ -239,7 +244,7 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     });
     job.engine.notes().into_iter().for_each(|note| job.run.note(format!("{}: {note}", job.label)));
     let similarities = similarities.map_err(|error| error.at(job.label.clone()))?;
-    job.unchanged()?;
+    job.check_unchanged()?;
     // Divide the time for the pass evenly among its objects.
     let seconds = started.elapsed().as_secs_f64() / (shards.len() * (work.sites.len() + 1)) as f64;
     let mut stored = Vec::new();
@@ -247,10 +252,10 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
         let sums = similarities.sums();
         let key_parts = drafts.0.into_iter().map(|(site, draft)| (site, shard_rows_key(job, site, shard), draft));
         let rows = commit_rows(store, key_parts.collect(), seconds)?;
-        job.hold.record_progress();
+        job.guard.record_progress();
         if !work.pairs.is_empty() {
             store.put(&shard_sums_key(job, &work.pairs, shard), seconds, &[(SUMS, bytemuck::cast_slice(&sums))])?;
-            job.hold.record_progress();
+            job.guard.record_progress();
         }
         stored.push((rows, sums));
     }
@@ -267,7 +272,7 @@ fn commit_rows(
     let committed: Vec<Result<_>> = drafts
         .into_par_iter()
         .map(|(site, key, (draft, payload))| {
-            payload.close().map_err(|error| unwritten(site, &error))?;
+            payload.close().map_err(|error| write_error(site, &error))?;
             Ok((site, store.commit(draft, &key, seconds)?))
         })
         .collect();
@@ -295,15 +300,15 @@ impl Drafts {
 impl Spool for Drafts {
     fn push(&mut self, site: HookPoint, rows: &[f32]) -> Result<()> {
         let Some((_, payload)) = self.0.get_mut(&site) else { return Ok(()) };
-        payload.write_all(bytemuck::cast_slice(rows)).map_err(|error| unwritten(site, &error))
+        payload.write_all(bytemuck::cast_slice(rows)).map_err(|error| write_error(site, &error))
     }
 }
 
-fn unwritten(site: HookPoint, error: &std::io::Error) -> Error {
-    no_room("cannot write calibration activations", error).at(site.to_string())
+fn write_error(site: HookPoint, error: &std::io::Error) -> Error {
+    disk_full_error("cannot write calibration activations", error).at(site.to_string())
 }
 
-pub(super) fn no_room(what: &str, error: &std::io::Error) -> Error {
+pub(super) fn disk_full_error(what: &str, error: &std::io::Error) -> Error {
     Error::missing(what).found(error.to_string()).hint("free some disk space, or use another folder with --store")
 }
 

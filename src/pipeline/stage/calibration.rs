@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::activations::{self, KeptActivations};
 use super::group::{Group, JobContext, Order, ResumeState};
 use super::operator::{self, Needs, solve_flops};
-use super::selection::{Picked, Selections, Trials};
+use super::selection::{PickState, Selections, Trials};
 use super::{distilled, tokens};
 use crate::calibrate::{ActivationShape, Activations, PassRequest};
 use crate::criterion::Selection;
@@ -15,15 +15,15 @@ use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan, Variant};
 use crate::pipeline::env::context::{CalibrationJob, LeaseGuard, RunContext};
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::env::models::Models;
-use crate::pipeline::env::progress::{JobStatus, caught};
-use crate::quantity::counted;
+use crate::pipeline::env::progress::{JobStatus, catch_panic};
+use crate::quantity::pluralize;
 use crate::recovery;
 use ghostlab_store::{Key, Lookup};
 
 /// Group of calibration jobs. Each job computes all selections and operators of a backbone for one calibration.
 pub const GROUP: Group = Group {
     kind: WorkKind::Calibrate,
-    places: |backbone| backbone.calibrations.len(),
+    count: |backbone| backbone.calibrations.len(),
     label: |backbone, index| backbone.calibrations[index].label(backbone),
     lease_name: |backbone, index| backbone.calibrations[index].lease_name(backbone),
     on: |_, _| None,
@@ -56,27 +56,27 @@ fn make(
     let label = plan.label(backbone);
     let name = plan.lease_name(backbone);
     let Some(lease) = run.lease(&name, &label)? else { return Ok(JobStatus::Contended) };
-    let hold = LeaseGuard::new(run, lease, &name);
+    let guard = LeaseGuard::new(run, lease, &name);
     // Another process may have computed the objects before this one got the lease.
     if run.store_cache.has_all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
         return Ok(JobStatus::Done);
     }
-    run.worked();
+    run.reset_idle();
     let made = |variant: &Variant| variant.repairs().all(|key| run.store_cache.has(run.store, key));
     let mut left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(variant)).collect();
     left.retain(|variant| {
-        let reason = variant.repairs().find_map(|key| run.given_up(key.hash()));
+        let reason = variant.repairs().find_map(|key| run.abandon_reason(key.hash()));
         reason.map(|reason| run.fail(variant.cell, reason)).is_none()
     });
     if left.is_empty() {
         return Ok(JobStatus::Done);
     }
-    if let Some(reason) = run.given_up(&name) {
+    if let Some(reason) = run.abandon_reason(&name) {
         return Ok(JobStatus::Abandoned(reason));
     }
     // Record failures while the lease is still held, so that no other process repeats work that is known to fail.
-    let done = caught(|| calibrate(run, models, backbone, plan, &left, &label, &hold));
-    if done.is_err() && hold.is_lost() {
+    let done = catch_panic(|| calibrate(run, models, backbone, plan, &left, &label, &guard));
+    if done.is_err() && guard.is_lost() {
         run.check_stop()?;
         run.note(format!("{label}: suspended too long; other workers took over its work"));
         return Ok(JobStatus::Contended);
@@ -86,9 +86,9 @@ fn make(
         Err(error) if error.kind() == ErrorKind::Job => run.store.note_attempt(&name, &label, &error.one_line()),
         Err(_) => {}
     }
-    run.worked();
+    run.reset_idle();
     done?;
-    let repaired = left.iter().filter(|variant| !run.failed(variant.cell));
+    let repaired = left.iter().filter(|variant| !run.has_failed(variant.cell));
     repaired.flat_map(|variant| variant.repairs()).for_each(|key| run.store_cache.insert(key));
     Ok(JobStatus::Done)
 }
@@ -100,7 +100,7 @@ fn calibrate(
     plan: &CalibrationPlan,
     left: &[&Variant],
     label: &str,
-    hold: &LeaseGuard<'_>,
+    guard: &LeaseGuard<'_>,
 ) -> Result<()> {
     let backbone = backbone.calibrated();
     let windows = tokens::windows(run, backbone, &plan.tokens)?;
@@ -108,10 +108,13 @@ fn calibrate(
     let shape =
         ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
     let label = label.to_owned();
-    stages(&CalibrationJob { run, models, backbone, engine, tokens: &plan.tokens, windows, label, shape, hold }, left)
+    run_stages(
+        &CalibrationJob { run, models, backbone, engine, tokens: &plan.tokens, windows, label, shape, guard },
+        left,
+    )
 }
 
-fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
+fn run_stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let mut trials = Trials::new(job);
     let mut selections = Selections::before_pass(job, variants, &mut trials)?;
     let Needs { exact, perhaps, looks: read, pairs } = selections.needs(job, variants);
@@ -143,7 +146,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     let run = job.run;
     let mut lacking = Vec::new();
     for &(variant, selection) in chosen {
-        let key = variant.operator.as_ref().filter(|key| !is_whole(run, key));
+        let key = variant.operator.as_ref().filter(|key| !is_stored(run, key));
         lacking.extend(key.map(|key| (variant, selection, key)));
     }
     if lacking.is_empty() {
@@ -151,7 +154,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     }
     let count = lacking.len();
     let tokens = job.shape.sequences * job.shape.length;
-    let label = format!("{}: solve {}", job.label, counted(count, "operator"));
+    let label = format!("{}: solve {}", job.label, pluralize(count, "operator"));
     let config = &job.backbone.config;
     let load = Load::windows(tokens, job.shape.length);
     let flops = lacking
@@ -162,7 +165,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
             Ok(solve_flops(config, recovery, &load, variant.fitted, spans))
         })
         .sum::<Result<f64>>()?;
-    let id = run.start(job.hold.name(), &label, count * tokens, 0, flops);
+    let id = run.start(job.guard.name(), &label, count * tokens, 0, flops);
     for (variant, selection, key) in lacking {
         let is_iterative =
             run.grid.cells[variant.cell].criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
@@ -189,17 +192,17 @@ fn selected_variants<'s>(
     let mut chosen = Vec::new();
     for &variant in variants {
         match selections.selected(variant) {
-            Some(Picked::Done(selection)) => chosen.push((variant, selection)),
-            Some(Picked::Failed(reason)) => match &variant.selection {
+            Some(PickState::Done(selection)) => chosen.push((variant, selection)),
+            Some(PickState::Failed(reason)) => match &variant.selection {
                 Some(key) => run.fail_at(variant.cell, key, reason.clone()),
                 None => run.fail(variant.cell, reason.clone()),
             },
-            Some(Picked::Waiting) | None => run.fail(variant.cell, "the criterion selected no layers".to_string()),
+            Some(PickState::Waiting) | None => run.fail(variant.cell, "the criterion selected no layers".to_string()),
         }
     }
     chosen
 }
 
-fn is_whole(run: &RunContext<'_>, key: &Arc<Key>) -> bool {
+fn is_stored(run: &RunContext<'_>, key: &Arc<Key>) -> bool {
     matches!(run.store.get(key), Lookup::Whole(_))
 }

@@ -7,7 +7,7 @@ use super::chunks::{ChunkRun, ChunkState};
 use super::scores::ScoredVariant;
 use crate::error::{ErrorKind, Result};
 use crate::model::{Program, Trie};
-use crate::pipeline::env::progress::{JobStatus, caught};
+use crate::pipeline::env::progress::{JobStatus, catch_panic};
 use ghostlab_store::{Journal, JournalRecord, Lease, LeaseResult, fault};
 
 /// Minimum time between flushes. If a run is killed, it loses about this much finished work.
@@ -43,7 +43,7 @@ impl ChunkRun<'_> {
                 }
             };
             let job = self.started(job, candidates)?;
-            members.retain(|&index| candidates[index].lacks_chunk(chunk));
+            members.retain(|&index| candidates[index].is_missing_chunk(chunk));
             if members.is_empty() {
                 continue;
             }
@@ -83,7 +83,7 @@ impl ChunkRun<'_> {
         journal: &mut Journal,
         candidates: &mut [ScoredVariant],
     ) -> Result<ChunkLease> {
-        if candidates.iter().any(|candidate| candidate.lacks_chunk(chunk)) {
+        if candidates.iter().any(|candidate| candidate.is_missing_chunk(chunk)) {
             let name = self.lease_name(chunk);
             if self.run.store.is_listed_as_leased(&name) {
                 return Ok(ChunkLease::Others);
@@ -92,9 +92,9 @@ impl ChunkRun<'_> {
             // The previous holder wrote its records before it released the lease.
             self.catch_up(journal, candidates);
             let members: Vec<usize> =
-                (0..candidates.len()).filter(|&index| candidates[index].lacks_chunk(chunk)).collect();
+                (0..candidates.len()).filter(|&index| candidates[index].is_missing_chunk(chunk)).collect();
             if !members.is_empty() {
-                return Ok(match self.run.given_up(&name) {
+                return Ok(match self.run.abandon_reason(&name) {
                     Some(reason) => ChunkLease::GivenUp(reason),
                     None => ChunkLease::Mine(members, lease),
                 });
@@ -121,7 +121,7 @@ impl ChunkRun<'_> {
         }
         self.run.wait_while_timed()?;
         // Record failures while the leases are still held, so that no other process repeats work that is known to fail.
-        let result = caught(|| self.record(&group, journal, candidates, &mut sweep.trie));
+        let result = catch_panic(|| self.record(&group, journal, candidates, &mut sweep.trie));
         if let Err(error) = &result
             && error.kind() == ErrorKind::Job
         {
@@ -174,11 +174,11 @@ impl ChunkRun<'_> {
         let results = self.eval_set.run(&*engine, trie, chunks, &mut seconds);
         engine.notes().into_iter().for_each(|note| self.run.note(format!("{}: {note}", self.label)));
         let results = results?;
-        let shares = trie.shares(&seconds);
+        let shares = trie.divide_among_programs(&seconds);
         let mut lost = Vec::new();
         let mut ran = HashMap::new();
         for ((&chunk, lease), results) in chunks.iter().zip(leases).zip(results) {
-            if !lease.holds() {
+            if !lease.is_held() {
                 lost.push(chunk);
                 continue;
             }
@@ -200,7 +200,7 @@ impl ChunkRun<'_> {
     fn flush(&self, sweep: &mut Sweep, journal: &mut Journal) -> Result<()> {
         let store = self.run.store;
         let started = self.run.store.now();
-        self.models.unchanged(self.backbone)?;
+        self.models.check_unchanged(self.backbone)?;
         let now = store.now();
         let any = !sweep.unwritten.is_empty();
         journal.flush()?;

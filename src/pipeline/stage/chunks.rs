@@ -54,7 +54,7 @@ impl ChunkRun<'_> {
     /// Returns the chunks that are missing for at least one candidate.
     fn missing_chunks(&self, candidates: &[ScoredVariant]) -> Vec<usize> {
         let mut chunks = self.sample.map_or_else(|| (0..self.eval_set.chunks()).collect(), <[usize]>::to_vec);
-        chunks.retain(|&chunk| candidates.iter().any(|candidate| candidate.lacks_chunk(chunk)));
+        chunks.retain(|&chunk| candidates.iter().any(|candidate| candidate.is_missing_chunk(chunk)));
         chunks
     }
 
@@ -81,7 +81,7 @@ impl ChunkRun<'_> {
     pub(crate) fn advance(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         while !scoring.left.is_empty() {
             match self.pass(scoring)? {
-                JobStatus::Done | JobStatus::Cached => self.run.worked(),
+                JobStatus::Done | JobStatus::Cached => self.run.reset_idle(),
                 step => return Ok(step),
             }
         }
@@ -107,7 +107,7 @@ impl ChunkRun<'_> {
         loop {
             match self.advance(scoring)? {
                 JobStatus::Done | JobStatus::Cached => return Ok(()),
-                JobStatus::Contended => self.run.pause()?,
+                JobStatus::Contended => self.run.back_off()?,
                 JobStatus::Abandoned(reason) => return Err(Error::job(reason).at(self.label)),
             }
         }
@@ -131,17 +131,17 @@ impl ChunkRun<'_> {
             all_stored = stored(&left);
         }
         if !all_stored {
-            left.retain(|variant| !store_cache.knows(variant.key.hash()));
+            left.retain(|variant| !store_cache.contains(variant.key.hash()));
             self.put(left)?;
         }
         if let Some(journal) = scoring.journal.take() {
             match lease {
                 Some(_) => {
                     let kind = scoring.candidates.first().map_or(scores::KIND, |candidate| candidate.key.kind());
-                    store.retire(journal, |hash| store_cache.knows(hash) || store.has_hash(kind, hash));
+                    store.retire(journal, |hash| store_cache.contains(hash) || store.has_hash(kind, hash));
                     store.clear_attempts(&self.journal);
                 }
-                None => store.leave(journal),
+                None => store.remove_journal(journal),
             }
         }
         if let Some(job) = scoring.job {
@@ -160,7 +160,7 @@ impl ChunkRun<'_> {
             let values = self.eval_set.assemble(&chunks);
             match self.eval_set.generations(&values)? {
                 None => {
-                    packed.push(store.packing(key, *seconds, &[(scores::VALUES, &scores::bytes(&values))]));
+                    packed.push(store.pack_entry(key, *seconds, &[(scores::VALUES, &scores::bytes(&values))]));
                     fresh_scores.push(Some(values));
                 }
                 Some(answers) => {

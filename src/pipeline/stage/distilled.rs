@@ -7,7 +7,7 @@ use candle_core::Device;
 use serde_json::json;
 
 use super::operator::{self, BoundaryResult};
-use super::{BackboneKeyParts, Cost, Member, Stage, Words, activations, teacher};
+use super::{BackboneKeyParts, Cost, InputNames, Member, Stage, activations, teacher};
 use crate::calibrate::{ActivationShape, Activations};
 use crate::criterion::Selection;
 use crate::distill::{Checkpoint, Finetune, LayersAfter, Training};
@@ -26,7 +26,7 @@ pub const STAGE: Stage = Stage {
     check: operator::STAGE.check,
     inodes: operator::STAGE.inodes,
     members: &[Member::Toward(TRAINED)],
-    words: Some(Words {
+    words: Some(InputNames {
         group: WorkKind::Calibrate,
         part: "trained_operator",
         about: "Fine-tuned operator.",
@@ -139,7 +139,7 @@ pub(crate) fn train(
     for (variant, selection) in chosen {
         let Some(plan) = variant.trained.as_ref().filter(|plan| job.run.get(&plan.key).is_none()) else { continue };
         // A failed cell has no operator to train.
-        if job.run.failed(variant.cell) {
+        if job.run.has_failed(variant.cell) {
             continue;
         }
         match train_one(job, variant, plan, selection, activations) {
@@ -180,7 +180,7 @@ fn train_one(
     let length = plan.finetune.length;
     let label = format!("fine-tune {}", run.grid.cells[variant.cell]);
     let load = Load::windows((steps - training.steps()) * length, length);
-    let id = run.start(job.hold.name(), &label, load.tokens, 0, remaining_flops(&backbone.config, &load, end));
+    let id = run.start(job.guard.name(), &label, load.tokens, 0, remaining_flops(&backbone.config, &load, end));
     while training.steps() < steps {
         let at = training.steps();
         fault::fault_point("train");
@@ -222,9 +222,9 @@ fn replace_checkpoint(
     seconds: f64,
 ) -> Result<()> {
     let store = job.run.store;
-    job.hold.check()?;
+    job.guard.check()?;
     store.put(&checkpoint(&plan.key, steps), seconds, &[(STATE, &state.to_bytes())])?;
-    job.hold.record_progress();
+    job.guard.record_progress();
     store.discard(&checkpoint(&plan.key, steps - checkpoint_interval(plan)))
 }
 
@@ -261,6 +261,6 @@ fn store_trained(
         result.operator = Some(operator.key());
         result.numbers = RepairMetrics::compute(&boundary, &Repair::Stream(std::sync::Arc::clone(&operator)))?;
     }
-    job.unchanged()?;
+    job.check_unchanged()?;
     self::store(job.run.store, &plan.key, seconds, &results, &operator, &state.losses)
 }

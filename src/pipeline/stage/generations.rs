@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Stage, Words, from_json, scores, to_json};
+use super::{InputNames, Stage, from_json, scores, to_json};
 use crate::error::Result;
 use crate::generate::{End, Generation};
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
@@ -13,7 +13,7 @@ pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 /// are not known in advance.
 pub const STAGE: Stage = Stage {
     inodes: |_| 2,
-    words: Some(Words { part: "generations", about: "Answers to a task.", what: "answers to", ..scores::WORDS }),
+    words: Some(InputNames { part: "generations", about: "Answers to a task.", what: "answers to", ..scores::WORDS }),
     ..Stage::new(KIND)
 };
 
@@ -63,12 +63,12 @@ mod tests {
     use crate::generate::{End, Generation};
     use crate::model::CPU;
     use crate::pipeline::stage::scores::variant_key_part;
-    use crate::pipeline::stage::{BackboneKeyParts, WORDS, tokens};
+    use crate::pipeline::stage::{BackboneKeyParts, STORE_WORDS, tokens};
 
     #[test]
     fn answers_come_back_to_the_byte_and_are_no_scores() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), WORDS).unwrap();
+        let store = Store::open(folder.path(), STORE_WORDS).unwrap();
         let backbone =
             BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use super::chunks::ChunkState;
 use super::tokens::Text;
-use super::{GROUPS, Stage, Words, operator, selection};
+use super::{GROUPS, InputNames, Stage, operator, selection};
 use crate::criterion::Selection;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Program, folder_program};
@@ -24,7 +24,7 @@ use ghostlab_store::{Key, Lookup, Store, StoredObject};
 pub struct Group {
     pub kind: WorkKind,
     /// Returns the number of jobs of this kind that a backbone has.
-    pub places: fn(&BackbonePlan) -> usize,
+    pub count: fn(&BackbonePlan) -> usize,
     /// Returns the label for a job in events and records.
     pub label: fn(&BackbonePlan, usize) -> String,
     /// Returns the prefix of a job's lease names, or the label of the job if other processes cannot share it.
@@ -96,12 +96,12 @@ impl Job {
 impl BackbonePlan {
     /// Iterates over the jobs of the backbone, in the order in which they are scheduled.
     pub fn jobs(&self) -> impl Iterator<Item = Job> {
-        GROUPS.into_iter().flat_map(|group| (0..(group.places)(self)).map(move |index| Job { group, index }))
+        GROUPS.into_iter().flat_map(|group| (0..(group.count)(self)).map(move |index| Job { group, index }))
     }
 
     /// Iterates over the objects of a variant, in the order in which they are computed. Each item consists of the job,
     /// the names of the object, and its key.
-    pub fn inputs_of<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
+    pub fn inputs_of<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, InputNames, &'v Arc<Key>)> {
         let made = self.jobs().flat_map(|job| job.produced_keys(variant).into_iter().map(move |key| (job, key)));
         made.filter_map(|(job, key)| Some((job, Stage::for_kind(key.kind()).ok()?.words?, key)))
     }
@@ -215,7 +215,8 @@ impl Programs {
         if let Some(program) = lock(&self.programs).get(&backbone.content) {
             return Ok(program.clone());
         }
-        let program = run.inputs.guarded(&[&backbone.folder], || folder_program(&backbone.config, &backbone.folder))?;
+        let program =
+            run.inputs.read_unchanged(&[&backbone.folder], || folder_program(&backbone.config, &backbone.folder))?;
         lock(&self.programs).insert(backbone.content.clone(), program.clone());
         Ok(program)
     }

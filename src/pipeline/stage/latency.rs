@@ -7,13 +7,13 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::group::{Group, JobContext, Order, Programs, ResumeState};
-use super::{BackboneKeyParts, Cost, Stage, Words, from_json, to_json};
+use super::{BackboneKeyParts, Cost, InputNames, Stage, from_json, to_json};
 use crate::error::{Error, Result};
 use crate::grid::Latency;
 use crate::heap;
 use crate::latency::{
     DecodeResult, ExtraRounds, LatencyResult, MAX_SESSIONS, Prompt, Rounds, Session, Timed, decode_work, decoded,
-    has_diagonal, in_full, interleaved, passes, settled,
+    has_diagonal, interleaved, measure_until_stable, passes, with_dense_operators,
 };
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
 use crate::pipeline::env::backbone::{BackbonePlan, Variant};
@@ -29,7 +29,7 @@ pub const KIND: ObjectKind = ObjectKind::new("latency", 4);
 
 pub const STAGE: Stage = Stage {
     machine_specific: true,
-    words: Some(Words {
+    words: Some(InputNames {
         group: WorkKind::Time,
         part: "latency",
         about: "Latency of the prompt and of decoding after it.",
@@ -51,7 +51,7 @@ pub fn key(
     among: &str,
     what: &Arc<Identity>,
 ) -> Key {
-    let mut identity = backbone.on_engine();
+    let mut identity = backbone.base_identity();
     if let MeasureId::Prefill { length, batch, decode, warmups, rounds, machine, .. } = measure {
         identity["machine"] = machine.value();
         for (name, value) in [("length", length), ("batch", batch), ("warmups", warmups), ("rounds", rounds)] {
@@ -139,7 +139,7 @@ pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
 /// Group of the jobs that time all variants of a backbone on a prompt.
 pub const GROUP: Group = Group {
     kind: WorkKind::Time,
-    places: |backbone| backbone.latencies.len(),
+    count: |backbone| backbone.latencies.len(),
     label,
     lease_name: label,
     on: |backbone, index| Some(backbone.latencies[index].to_string()),
@@ -172,7 +172,7 @@ fn make(
     let label = label(backbone, position);
     let lease = progress::lease(run.store, timing_lease(), &label, run.reporter, run.stop)?;
     if !run.settings.retime
-        && backbone.variants.iter().filter(|variant| !run.failed(variant.cell)).all(|variant| {
+        && backbone.variants.iter().filter(|variant| !run.has_failed(variant.cell)).all(|variant| {
             let key = &variant.latencies[position];
             let is_stored = matches!(run.store.get(key), Lookup::Whole(_));
             is_stored.then(|| run.store_cache.insert(key)).is_some()
@@ -198,9 +198,9 @@ fn make(
         ));
         run.check_stop()
     };
-    let results = settled(max_sessions, &mut session, &mut again)?;
-    models.unchanged(backbone)?;
-    if !lease.holds() {
+    let results = measure_until_stable(max_sessions, &mut session, &mut again)?;
+    models.check_unchanged(backbone)?;
+    if !lease.is_held() {
         run.note(format!("{label}: suspended too long, so other processes may have run; measuring again"));
         return Ok(JobStatus::Contended);
     }
@@ -223,7 +223,7 @@ fn candidates(
 ) -> Result<Vec<TimedVariant>> {
     let mut candidates = Vec::new();
     let mut seen = BTreeSet::new();
-    for variant in backbone.variants.iter().filter(|variant| !run.failed(variant.cell)) {
+    for variant in backbone.variants.iter().filter(|variant| !run.has_failed(variant.cell)) {
         let Some(program) = programs.or_failed(run, backbone, variant)? else { continue };
         let program = deployed(&program, &backbone.config).program;
         let key = Arc::clone(&variant.latencies[position]);
@@ -231,7 +231,7 @@ fn candidates(
         if !seen.insert(key.hash().to_string()) {
             continue;
         }
-        let full = in_full(&program)?;
+        let full = with_dense_operators(&program)?;
         let by_channel = has_diagonal(&program).then_some(program);
         candidates.push(TimedVariant { key, is_dense: variant.repair().is_none(), full, by_channel });
     }
@@ -357,13 +357,13 @@ impl TimedComparison<'_> {
         (job, tokens): (usize, usize),
         rounds: impl FnOnce(&mut dyn FnMut(bool) -> Result<()>) -> Result<Session>,
     ) -> Result<Session> {
-        let mut goes_on = false;
+        let mut has_extra_rounds = false;
         let mut after = |is_requested: bool| {
             if is_requested {
-                return self.run.advanced(job, tokens, None);
+                return self.run.advance_without_waiting(job, tokens, None);
             }
             // Additional rounds are not part of the progress that was announced.
-            if !std::mem::replace(&mut goes_on, true) {
+            if !std::mem::replace(&mut has_extra_rounds, true) {
                 let (first, ExtraRounds { rounds, seconds }) = (Rounds::PAPER.timed, ExtraRounds::DEFAULT);
                 self.run.note(format!(
                     "{label}: the first {first} rounds are too noisy; running up to {rounds} more (time limit: {seconds:.0} \

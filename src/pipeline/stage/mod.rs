@@ -46,12 +46,12 @@ pub struct Stage {
     /// workers.
     pub machine_specific: bool,
     /// Names of the object as an input of a cell, or `None` for intermediate objects.
-    pub words: Option<Words>,
+    pub words: Option<InputNames>,
 }
 
 /// Names for an input of a cell, in messages and in JSON.
 #[derive(Clone, Copy)]
-pub struct Words {
+pub struct InputNames {
     /// Kind of the jobs that compute the input.
     pub group: WorkKind,
     /// Name in JSON output. `about` describes it in the schema.
@@ -60,11 +60,11 @@ pub struct Words {
     /// Name in messages. It is followed by the text or task, if any.
     pub what: &'static str,
     /// Returns the tokens that the job reads.
-    pub reads: fn(&BackbonePlan, &Variant, usize) -> Option<Read>,
+    pub reads: fn(&BackbonePlan, &Variant, usize) -> Option<TokensRef>,
 }
 
 /// Label and key of tokens.
-pub type Read = (String, Arc<Key>);
+pub type TokensRef = (String, Arc<Key>);
 
 /// Rule that determines which parts of a stored object are verified before a run uses it.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +82,7 @@ pub enum Check {
 #[derive(Debug, Clone, Copy)]
 pub enum Member {
     /// The object is a member of a [`Family`]. Its key has these fields in addition to those of the family key.
-    Of(&'static [&'static str]),
+    WithFields(&'static [&'static str]),
     /// The object is an intermediate result for the parent with this name, and is needed until the parent is stored.
     Toward(&'static str),
 }
@@ -116,7 +116,7 @@ pub const KINDS: [ObjectKind; STAGES.len()] = {
 };
 
 /// Settings that this program uses to open stores.
-pub const WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: scores::KIND, counts_death };
+pub const STORE_WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: scores::KIND, counts_death };
 
 /// Returns whether the death of a lease's owner counts as a crash. This is the case only for leases on calibrations and
 /// chunks.
@@ -131,8 +131,8 @@ impl Stage {
     }
 
     /// Returns the names of all inputs of cells, in the order of the jobs.
-    pub fn input_names() -> Vec<Words> {
-        let mut parts: Vec<Words> = STAGES.iter().filter_map(|stage| stage.words).collect();
+    pub fn input_names() -> Vec<InputNames> {
+        let mut parts: Vec<InputNames> = STAGES.iter().filter_map(|stage| stage.words).collect();
         parts.sort_by_key(|words| words.group);
         parts
     }
@@ -189,7 +189,7 @@ impl Family {
         Key::new(self.kind, self.identity, [("tokens", self.tokens)]).with_input_name(&self.backbone)
     }
 
-    /// Returns the key of the member with the given fields, which must be declared in [`Member::Of`].
+    /// Returns the key of the member with the given fields, which must be declared in [`Member::WithFields`].
     fn member<const N: usize>(mut self, fields: [(&str, Value); N]) -> Key {
         fields.into_iter().for_each(|(name, value)| self.identity[name] = value);
         self.key()
@@ -281,11 +281,11 @@ mod tests {
         ];
         for (member, family) in members {
             let folder = tempfile::tempdir().unwrap();
-            let store = Store::open(folder.path(), WORDS).unwrap();
+            let store = Store::open(folder.path(), STORE_WORDS).unwrap();
             store.put(&member, 1.0, &[("payload", b"1")]).unwrap();
             let entries = store.entries();
             let leads = |member: &Member| match member {
-                Member::Of(fields) => entries[0].hash_without(fields).is_some_and(|hash| hash == family.hash()),
+                Member::WithFields(fields) => entries[0].hash_without(fields).is_some_and(|hash| hash == family.hash()),
                 Member::Toward(_) => false,
             };
             let ways = Stage::for_kind(member.kind()).unwrap().members.iter().filter(|member| leads(member)).count();
@@ -299,7 +299,7 @@ mod tests {
         let checkpoint = distilled::checkpoint(&trained, 7);
         assert!(distilled::STAGE.members.iter().any(|member| match member {
             Member::Toward(parent) => checkpoint.parents().any(|(name, key)| name == *parent && *key == trained),
-            Member::Of(_) => false,
+            Member::WithFields(_) => false,
         }));
     }
 

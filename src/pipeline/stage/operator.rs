@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{BackboneKeyParts, Check, Cost, Stage, Words, activations, from_json, to_json};
+use super::{BackboneKeyParts, Check, Cost, InputNames, Stage, activations, from_json, to_json};
 use crate::calibrate::{Activations, HookPoint, Pair};
 use crate::criterion::{Criterion, PruneSpec, Selection};
 use crate::error::{Error, Result};
@@ -18,7 +18,9 @@ use crate::pipeline::env::backbone::Variant;
 use crate::pipeline::env::context::CalibrationJob;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::RepairId;
-use crate::recovery::{self, Boundary, F64_COST, Place, Recovery, Repair, RepairMetrics, Solution, Span, System};
+use crate::recovery::{
+    self, Boundary, F64_COST, Recovery, Repair, RepairMetrics, RepairTarget, Solution, Span, System,
+};
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 // Version 2: keys name the activations and contain every option. Version 3: the key gives the number of sequences used
@@ -28,7 +30,7 @@ pub const KIND: ObjectKind = ObjectKind::new("operator", 4);
 pub const STAGE: Stage = Stage {
     check: Check::Only(FIGURES),
     inodes: |small| if small { 2 } else { 6 },
-    words: Some(Words {
+    words: Some(InputNames {
         group: WorkKind::Calibrate,
         part: "operator",
         about: "Operator inserted at the cut.",
@@ -125,11 +127,11 @@ pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted
     let tokens = load.tokens as f64;
     let product = 2.0 * tokens * c * c * F64_COST;
     let measured = MEASURED * tokens * c
-        + match recovery.place() {
-            Place::Nothing => 0.0,
-            Place::Branch | Place::Stream => product,
+        + match recovery.target() {
+            RepairTarget::Nothing => 0.0,
+            RepairTarget::Branch | RepairTarget::Stream => product,
             // The layer before the cut runs once more.
-            Place::Rows | Place::Layer => activations::pass_flops(config, load) / config.layers as f64,
+            RepairTarget::Rows | RepairTarget::Layer => activations::pass_flops(config, load) / config.layers as f64,
         };
     spans as f64 * (recovery.operations(config.hidden, fitted * load.length) + measured)
 }
@@ -344,7 +346,7 @@ pub(crate) fn solve(
         earlier.push((span, solution.repair.clone()));
         results.add(span, solution, metrics, degenerate, seconds)?;
     }
-    results.keep(job, key, started)
+    results.store(job, key, started)
 }
 
 /// Removes the selected layers one by one. After each removal, the operator is solved on the model as pruned so far.
@@ -372,7 +374,7 @@ pub(crate) fn solve_one_by_one(
         let SolvedSpan { span, solution, metrics, degenerate, seconds, .. } = solved;
         results.add(span, solution, metrics, degenerate, seconds)?;
     }
-    results.keep(job, key, started)
+    results.store(job, key, started)
 }
 
 /// Reports the start of several passes over a calibration text. `trial_flops` is the cost of all trials in the passes.
@@ -381,7 +383,7 @@ pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize,
     let tokens = job.shape.sequences * job.shape.length;
     let load = Load::windows(tokens, job.shape.length);
     let flops = passes as f64 * activations::pass_flops(&job.backbone.config, &load) + trial_flops;
-    job.run.start(job.hold.name(), label, passes * tokens, 0, flops)
+    job.run.start(job.guard.name(), label, passes * tokens, 0, flops)
 }
 
 /// Operators for a cut, encoded for the store.
@@ -433,11 +435,11 @@ impl SolvedCut {
         Ok(())
     }
 
-    fn keep(&self, job: &CalibrationJob<'_>, key: &Key, started: Instant) -> Result<()> {
-        job.unchanged()?;
+    fn store(&self, job: &CalibrationJob<'_>, key: &Key, started: Instant) -> Result<()> {
+        job.check_unchanged()?;
         store(job.run.store, key, started.elapsed().as_secs_f64(), &self.results, &self.matrices)?;
         job.run.report_stored();
-        job.hold.record_progress();
+        job.guard.record_progress();
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{BackboneKeyParts, Cost, Family, Member, Stage, Words};
+use super::{BackboneKeyParts, Cost, Family, InputNames, Member, Stage};
 use crate::criterion::{Trial, TrialMetric};
 use crate::error::{Error, Result};
 use crate::evaluate::damage::{Damages, WIDTH};
@@ -29,12 +29,16 @@ pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 /// Stage of scores. Scores are packed, so that one file contains many of them.
 pub const STAGE: Stage = Stage {
     inodes: |_| 0,
-    members: &[Member::Of(&[REMOVED]), Member::Of(&[REMOVED, DISTANCE]), Member::Of(&[REMOVED, MERGED])],
+    members: &[
+        Member::WithFields(&[REMOVED]),
+        Member::WithFields(&[REMOVED, DISTANCE]),
+        Member::WithFields(&[REMOVED, MERGED]),
+    ],
     words: Some(WORDS),
     ..Stage::new(KIND)
 };
 
-pub(super) const WORDS: Words = Words {
+pub(super) const WORDS: InputNames = InputNames {
     group: WorkKind::Score,
     part: "scores",
     about: "Scores on a text or task.",
@@ -61,7 +65,7 @@ const COMPARED: &str = "dense";
 pub(super) const VALUES: &str = "values.f64";
 
 fn dense(backbone: BackboneKeyParts<'_>) -> Value {
-    let mut identity = backbone.on_engine();
+    let mut identity = backbone.base_identity();
     identity["batch"] = json!(backbone.batch_tokens);
     identity
 }
@@ -107,7 +111,8 @@ pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &
     let TrieCost { shared, separate } = all.flops(config, load);
     let mut cost = Cost { separate, shared, ..Cost::default() };
     if !missing.is_empty() {
-        let left = reference.map_or_else(|| Trie::scoring(missing), |reference| Trie::against(reference, missing));
+        let left =
+            reference.map_or_else(|| Trie::scoring(missing), |reference| Trie::with_reference(reference, missing));
         cost.left = left.flops(config, load).shared;
         let item_bytes = if reference.is_some() { 8 * WIDTH as u64 } else { 16 };
         cost.disk = missing.len() as u64 * item_bytes * load.scored as u64 / load.length.max(1) as u64;
@@ -225,7 +230,7 @@ pub(crate) struct ScoredVariant {
 }
 
 impl ScoredVariant {
-    pub(super) fn lacks_chunk(&self, chunk: usize) -> bool {
+    pub(super) fn is_missing_chunk(&self, chunk: usize) -> bool {
         !self.settled && self.chunks[chunk].is_none()
     }
 

@@ -21,7 +21,7 @@ use ghostlab_store::{Key, Lookup};
 /// Group of scoring jobs. Each job scores all variants on one text or task, using a single trie.
 pub(crate) const GROUP: Group = Group {
     kind: WorkKind::Score,
-    places: |backbone| backbone.evaluations.len(),
+    count: |backbone| backbone.evaluations.len(),
     label: |backbone, index| format!("{} on {}", backbone.name, backbone.evaluations[index].target),
     lease_name: |backbone, index| backbone.evaluations[index].journal.clone(),
     on: |backbone, index| Some(backbone.evaluations[index].target.to_string()),
@@ -42,13 +42,13 @@ fn make(
     backbone: &BackbonePlan,
     index: usize,
     variants: &[&Variant],
-    going: &mut ResumeState,
+    resume_state: &mut ResumeState,
 ) -> Result<JobStatus> {
     let JobContext { run, models, programs } = *tools;
     let evaluation = &backbone.evaluations[index];
-    let variants: Vec<&Variant> = variants.iter().copied().filter(|variant| !run.failed(variant.cell)).collect();
+    let variants: Vec<&Variant> = variants.iter().copied().filter(|variant| !run.has_failed(variant.cell)).collect();
     let stored = || run.store_cache.has_all(run.store, variants.iter().map(|variant| &variant.scores[index]));
-    if going.is_none() {
+    if resume_state.is_none() {
         // If other processes have stored everything, the inputs need not be read.
         if stored() {
             return Ok(JobStatus::Cached);
@@ -59,7 +59,7 @@ fn make(
     }
     let label = (GROUP.label)(backbone, index);
     let program = |key: &Key| program(run, programs, backbone, &variants, key);
-    let (text, begun) = match going.take() {
+    let (text, begun) = match resume_state.take() {
         Some((text, scoring)) => (text, Some(scoring)),
         None => (tokens::text(run, backbone, &evaluation.target, &evaluation.tokens)?, None),
     };
@@ -81,7 +81,7 @@ fn make(
         (job.advance(&mut scoring)?, scoring)
     };
     if step == JobStatus::Contended {
-        *going = Some((text, scoring));
+        *resume_state = Some((text, scoring));
     }
     Ok(step)
 }
@@ -113,7 +113,7 @@ fn reuse_full_scores(
             ScoredExtent::default(),
             &variant.identity,
         );
-        if let Lookup::Whole(object) = run.store.look(&full_key) {
+        if let Lookup::Whole(object) = run.store.lookup(&full_key) {
             known.push((key, read(&object)?));
         }
     }
@@ -130,7 +130,7 @@ fn reuse_full_scores(
         })
         .collect();
     run.store.put_all(
-        known.iter().map(|(key, values)| run.store.packing(key, 0.0, &[(VALUES, &bytes(values))])).collect(),
+        known.iter().map(|(key, values)| run.store.pack_entry(key, 0.0, &[(VALUES, &bytes(values))])).collect(),
     )?;
     known.into_iter().for_each(|(key, values)| run.stored_scores(&key, Some(values)));
     Ok(true)
@@ -143,7 +143,7 @@ fn report_scores(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, va
     if let Ok(answer_key) = AnswerKey::read(evaluation, run.store) {
         for variant in variants {
             let key = &variant.scores[index];
-            if run.failed(variant.cell) || !run.reports_score(key) {
+            if run.has_failed(variant.cell) || !run.reports_score(key) {
                 continue;
             }
             if let Ok(Some(value)) = reported_value(run, evaluation, answer_key.as_ref(), key) {
@@ -163,7 +163,7 @@ fn reported_value(
     answer_key: Option<&AnswerKey>,
     key: &Key,
 ) -> Result<Option<f64>> {
-    let stored = || match run.store.look(key) {
+    let stored = || match run.store.lookup(key) {
         Lookup::Whole(object) => Ok(object),
         _ => Err(Error::job("the scores are not in the store")),
     };

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::chunks::ChunkRun;
 use super::operator::{self, Needs, WantedRepair};
-use super::{BackboneKeyParts, Stage, Words, activations, from_json, scores, to_json};
+use super::{BackboneKeyParts, InputNames, Stage, activations, from_json, scores, to_json};
 use crate::calibrate::{Activations, Similarities};
 use crate::criterion::{self, CalibrationStats, Criterion, Depth, PruneSpec, Selection, Trial, TrialMetric};
 use crate::error::{Error, ErrorKind, Result};
@@ -28,7 +28,7 @@ use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 pub const KIND: ObjectKind = ObjectKind::new("selection", 5);
 
 pub const STAGE: Stage = Stage {
-    words: Some(Words {
+    words: Some(InputNames {
         group: WorkKind::Calibrate,
         part: "selection",
         about: "Layers to remove.",
@@ -120,11 +120,11 @@ struct SelectionSlot<'a> {
     label: String,
     cut: PruneSpec<'a>,
     criterion: Arc<dyn Criterion>,
-    picked: Picked,
+    picked: PickState,
 }
 
 /// State of a selection.
-pub(crate) enum Picked {
+pub(crate) enum PickState {
     Done(Selection),
     Failed(String),
     /// Waiting for similarities or activations from the pass.
@@ -155,12 +155,12 @@ impl<'a> Selections<'a> {
                 label: method.to_string(),
                 cut: job.backbone.cut(cell.depth),
                 criterion: Arc::clone(&method.rule),
-                picked: stored.map_or(Picked::Waiting, Picked::Done),
+                picked: stored.map_or(PickState::Waiting, PickState::Done),
             };
             let needs_pass = !slot.criterion.pairs(&slot.cut).is_empty() || !slot.criterion.sites(&slot.cut).is_empty();
-            if slot.waits() && slot.criterion.is_iterative() {
+            if slot.is_waiting() && slot.criterion.is_iterative() {
                 slot.pick_one_by_one(variant, job, started)?;
-            } else if slot.waits() && !needs_pass {
+            } else if slot.is_waiting() && !needs_pass {
                 slot.pick(&Similarities::default(), None, trials, job, started)?;
             }
             by_key.insert(key.hash().to_string(), slot);
@@ -175,9 +175,9 @@ impl<'a> Selections<'a> {
             let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
             let recovery = &job.run.grid.cells[variant.cell].recovery;
             let removed = match &slot.picked {
-                Picked::Done(selection) => Some(selection.removed.clone()),
-                Picked::Failed(_) => return None,
-                Picked::Waiting => None,
+                PickState::Done(selection) => Some(selection.removed.clone()),
+                PickState::Failed(_) => return None,
+                PickState::Waiting => None,
             };
             let criterion = &*slot.criterion;
             let recovery = &*recovery.as_ref()?.rule;
@@ -193,11 +193,11 @@ impl<'a> Selections<'a> {
         trials: &mut Trials<'_>,
         job: &CalibrationJob<'_>,
     ) -> Result<()> {
-        let mut waiting = self.by_key.values_mut().filter(|slot| slot.waits());
+        let mut waiting = self.by_key.values_mut().filter(|slot| slot.is_waiting());
         waiting.try_for_each(|slot| slot.pick(similarities, activations, trials, job, Instant::now()))
     }
 
-    pub(crate) fn selected(&self, variant: &Variant) -> Option<&Picked> {
+    pub(crate) fn selected(&self, variant: &Variant) -> Option<&PickState> {
         self.slot(variant).map(|slot| &slot.picked)
     }
 
@@ -207,8 +207,8 @@ impl<'a> Selections<'a> {
 }
 
 impl SelectionSlot<'_> {
-    fn waits(&self) -> bool {
-        matches!(self.picked, Picked::Waiting)
+    fn is_waiting(&self) -> bool {
+        matches!(self.picked, PickState::Waiting)
     }
 
     /// Computes and stores a selection. If it fails, it is not stored, and the next run tries again.
@@ -222,15 +222,15 @@ impl SelectionSlot<'_> {
     ) -> Result<()> {
         // A criterion may use trials only if it declares them. Otherwise, the key of the selection would not refer to
         // them.
-        let announced = !self.criterion.trials(&self.cut).is_empty();
-        let mut measure = |metric: TrialMetric, measured: &[Trial]| match announced {
+        let declares_trials = !self.criterion.trials(&self.cut).is_empty();
+        let mut measure = |metric: TrialMetric, measured: &[Trial]| match declares_trials {
             true => trials.measure(&self.label, metric, measured),
             false => Err(Error::job("a criterion measures trials, but declares none in `trials`").at(&*self.label)),
         };
         let norms = |layer: usize| job.engine.stream_norm(layer);
         let mut stats = CalibrationStats::new(similarities, activations, &mut measure).with_norms(&norms);
         let selected = self.criterion.select(&self.cut, &mut stats);
-        self.keep(selected, job, started)
+        self.store(selected, job, started)
     }
 
     /// Selects layers by removing them one by one. Each removal is followed by the repair of the variant.
@@ -249,23 +249,23 @@ impl SelectionSlot<'_> {
             .with_activation_limit(limit);
         let selected = model.select(&*self.criterion, &self.cut, &mut |tokens| job.run.advance(progress, tokens));
         job.run.finish(progress);
-        job.unchanged()?;
-        self.keep(selected, job, started)
+        job.check_unchanged()?;
+        self.store(selected, job, started)
     }
 
     /// Stores a selection, or records why it failed.
-    fn keep(&mut self, selected: Result<Selection>, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
+    fn store(&mut self, selected: Result<Selection>, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
         self.picked = match selected {
             Ok(selection) => {
                 let seconds = started.elapsed().as_secs_f64();
-                job.hold.check()?;
+                job.guard.check()?;
                 let channels = job.backbone.config.hidden;
                 let notes = criterion::degenerate(&*self.criterion, &self.cut, &selection, &job.windows, channels);
                 self::store(job.run.store, &self.key, seconds, &selection, &notes)?;
-                job.hold.record_progress();
-                Picked::Done(selection)
+                job.guard.record_progress();
+                PickState::Done(selection)
             }
-            Err(error) if error.kind() == ErrorKind::Job => Picked::Failed(error.one_line()),
+            Err(error) if error.kind() == ErrorKind::Job => PickState::Failed(error.one_line()),
             Err(error) => return Err(error),
         };
         Ok(())
@@ -300,7 +300,7 @@ impl<'a> Trials<'a> {
     /// Returns distances or cosines, which are means over windows. Missing values are measured in one trie and stored,
     /// so that a resumed run continues after the last complete step.
     fn means(&self, label: &str, metric: TrialMetric, trials: &[&Trial]) -> Result<Vec<f64>> {
-        let CalibrationJob { run, backbone, tokens, windows, engine, hold, .. } = self.job;
+        let CalibrationJob { run, backbone, tokens, windows, engine, guard, .. } = self.job;
         let keys: Vec<_> =
             trials.iter().map(|trial| Arc::new(scores::trial(backbone.key_parts(), tokens, metric, trial))).collect();
         let stored = |key: &Arc<Key>| run.get(key).and_then(|object| scores::read(&object).ok());
@@ -314,20 +314,20 @@ impl<'a> Trials<'a> {
             let with_dense: Vec<Program> = programs.iter().cloned().chain([Program::trunk(layers)]).collect();
             let load = Load::windows(tokens, windows.length);
             let flops = Trie::new(&with_dense).flops(&backbone.config, &load).shared;
-            let id = run.start(hold.name(), &trials_label(label, backbone, missing.len()), tokens, 0, flops);
+            let id = run.start(guard.name(), &trials_label(label, backbone, missing.len()), tokens, 0, flops);
             let mut progress = |tokens| run.advance(id, tokens);
             let measured = match metric {
                 TrialMetric::Distance(distance) => distance.by_window(&**engine, &programs, windows, &mut progress)?,
                 _ => output_cosines(&**engine, &programs, windows, &mut progress)?,
             };
             run.finish(id);
-            hold.check()?;
+            guard.check()?;
             let seconds = started.elapsed().as_secs_f64() / missing.len() as f64;
-            for (index, of_windows) in missing.into_iter().zip(measured) {
-                run.store.put(&keys[index], seconds, &[(scores::VALUES, &scores::bytes(&of_windows))])?;
-                values[index] = Some(of_windows);
+            for (index, window_values) in missing.into_iter().zip(measured) {
+                run.store.put(&keys[index], seconds, &[(scores::VALUES, &scores::bytes(&window_values))])?;
+                values[index] = Some(window_values);
             }
-            hold.record_progress();
+            guard.record_progress();
         }
         Ok(values.into_iter().flatten().map(|windows| scores::trial_result(metric, windows)).collect())
     }
@@ -351,7 +351,7 @@ impl<'a> Trials<'a> {
             program: &program,
             label: &trials_label(label, backbone, trials.len()),
             journal: scores::journal(backbone.key_parts(), tokens, ScoredExtent::default()),
-            within: Some(self.job.hold),
+            within: Some(self.job.guard),
             sample: None,
         };
         let losses = score_missing(&scoring, &keys)?;

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::activations::{KEPT_BYTE, KeptActivations, ROWS, no_room, range, shard_rows_key};
+use super::activations::{FLOPS_PER_KEPT_BYTE, KeptActivations, ROWS, disk_full_error, range, shard_rows_key};
 use super::{BackboneKeyParts, Check, Family, Member, Stage, tokens};
-use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Piece, Spool};
+use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Spool, WindowSubset};
 use crate::distill::{Finetune, LayersAfter, TopTokens, top_tokens};
 use crate::error::{Error, Result};
 use crate::model::{Config, Load, Program, Trie};
@@ -22,7 +22,7 @@ use ghostlab_store::{Key, ObjectKind, Payload, Pin, StoredObject, fault};
 pub const KIND: ObjectKind = ObjectKind::new("teacher", 3);
 
 pub const STAGE: Stage =
-    Stage { check: Check::Never, inodes: |_| 6, members: &[Member::Of(&[SEQUENCES])], ..Stage::new(KIND) };
+    Stage { check: Check::Never, inodes: |_| 6, members: &[Member::WithFields(&[SEQUENCES])], ..Stage::new(KIND) };
 
 const SEQUENCES: &str = "sequences";
 
@@ -32,13 +32,14 @@ const LOGITS: &str = "logits.f32";
 
 /// Cost of the top-k selection for each logit, in floating-point operations. Measured on three texts with a vocabulary
 /// of 2,048 tokens.
-const CHOSEN: f64 = 1400.0;
+const TOP_K_FLOPS_PER_LOGIT: f64 = 1400.0;
 
 /// Estimates the number of FLOPs for a pass that computes the output head, selects the top tokens, and stores them and
 /// the residual stream.
 pub(super) fn read_flops(config: &Config, load: &Load) -> f64 {
     let pass = Trie::new(&[Program::dense(config.layers)]).flops(config, load).shared;
-    pass + CHOSEN * (load.tokens * config.vocab) as f64 + KEPT_BYTE * read_bytes(config, load.tokens) as f64
+    pass + TOP_K_FLOPS_PER_LOGIT * (load.tokens * config.vocab) as f64
+        + FLOPS_PER_KEPT_BYTE * read_bytes(config, load.tokens) as f64
 }
 
 pub(super) fn read_bytes(config: &Config, tokens: usize) -> u64 {
@@ -47,7 +48,7 @@ pub(super) fn read_bytes(config: &Config, tokens: usize) -> u64 {
 
 /// Returns the key family of the teacher's predictions on a text.
 pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
-    let mut identity = backbone.on_engine();
+    let mut identity = backbone.base_identity();
     identity["likeliest"] = json!(Finetune::TOP_TOKENS);
     Family::new(KIND, identity, tokens, backbone)
 }
@@ -118,7 +119,7 @@ impl<'t, 'a> TeacherOutputs<'t, 'a> {
         }
         let load = Load::windows(left.iter().map(|&at| self.shards[at].len() * length).sum(), length);
         let flops = read_flops(&text.backbone.config, &load);
-        let id = text.run.start(text.hold.name(), &text.label, load.tokens, 0, flops);
+        let id = text.run.start(text.guard.name(), &text.label, load.tokens, 0, flops);
         while !left.is_empty() {
             let mut others = Vec::new();
             for at in left {
@@ -128,7 +129,7 @@ impl<'t, 'a> TeacherOutputs<'t, 'a> {
             }
             left = others;
             if !left.is_empty() {
-                text.run.pause()?;
+                text.run.back_off()?;
             }
         }
         text.run.finish(id);
@@ -244,11 +245,11 @@ impl CalibrationJob<'_> {
         let ends = if top.is_some() { None } else { Some(last) };
         let request = PassRequest { sites: ends.into_iter().chain([site]).collect(), ..PassRequest::default() };
         let batch = self.backbone.batch_tokens;
-        let mut pieces = [Piece { windows, first_sequence: shard.start, spool: &mut spool }];
+        let mut pieces = [WindowSubset { windows, first_sequence: shard.start, spool: &mut spool }];
         calibrate::run(&*self.engine, &mut pieces, batch, &request, |tokens| self.run.advance(id, tokens))
             .map_err(|error| error.at(self.label.clone()))?;
         let TeacherSpool { payload, ends, .. } = spool;
-        payload.close().map_err(|error| unwritten(&error))?;
+        payload.close().map_err(|error| write_error(&error))?;
         let mut tokens = Vec::new();
         let mut logits = Vec::new();
         for rows in ends.chunks(LOGIT_ROWS * self.shape.channels) {
@@ -256,12 +257,12 @@ impl CalibrationJob<'_> {
             tokens.extend(top.tokens);
             logits.extend(top.logits);
         }
-        self.unchanged()?;
+        self.check_unchanged()?;
         let seconds = started.elapsed().as_secs_f64() / 2.0;
         let top =
             top.map_or_else(|| store.put(&self.teacher_key(shard), seconds, &self::payloads(&tokens, &logits)), Ok)?;
         let rows = store.commit(draft, &shard_rows_key(self, site, shard), seconds)?;
-        self.hold.record_progress();
+        self.guard.record_progress();
         Ok((rows, top))
     }
 }
@@ -280,12 +281,12 @@ impl Spool for TeacherSpool {
             self.ends.extend_from_slice(rows);
         }
         if site == self.site {
-            self.payload.write_all(bytemuck::cast_slice(rows)).map_err(|error| unwritten(&error))?;
+            self.payload.write_all(bytemuck::cast_slice(rows)).map_err(|error| write_error(&error))?;
         }
         Ok(())
     }
 }
 
-fn unwritten(error: &std::io::Error) -> Error {
-    no_room("cannot write teacher outputs", error)
+fn write_error(error: &std::io::Error) -> Error {
+    disk_full_error("cannot write teacher outputs", error)
 }

@@ -59,12 +59,12 @@ mod tests {
     use ghostlab_store::Lookup;
 
     use super::*;
-    use crate::pipeline::stage::{WORDS, tokens};
+    use crate::pipeline::stage::{STORE_WORDS, tokens};
 
     #[test]
     fn made_objects_are_read_back_and_depend_on_tokens() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), WORDS).unwrap();
+        let store = Store::open(folder.path(), STORE_WORDS).unwrap();
         let tokens = |seed: u64| Arc::new(Key::new(tokens::KIND, json!({"seed": seed}), []));
         let windows = Windows { ids: vec![2, 0, 2], length: 3, starts: Vec::new(), corpus_tokens: 3, bytes: 3 };
         make(&store, &key(&tokens(1), 4), &windows, 4).unwrap();

@@ -42,7 +42,7 @@ const REQUESTS: &str = "requests.json";
 const LOAD: &str = "load.json";
 
 /// Returns the key of the windows of a text. `corpus` is the name of the text in the grid.
-pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value) -> Key {
+pub fn windows_key(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value) -> Key {
     let TextId { bytes, format, column, rule, shards } = text;
     let mut identity = json!({
         "corpus": bytes, "format": format, "column": column, "rule": rule, "tokenizer": tokenizer, "windows": windows,
@@ -55,7 +55,7 @@ pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value)
 
 /// Returns the key of the requests of a task. `identity` contains everything that the requests depend on, and `name` is
 /// the name of the task in the grid.
-pub fn of_requests(name: &str, identity: Value) -> Key {
+pub fn requests_key(name: &str, identity: Value) -> Key {
     Key::new(KIND, identity, []).with_input_name(name)
 }
 
@@ -97,10 +97,10 @@ pub fn store_windows(store: &Store, key: &Key, windows: &Windows, seconds: f64) 
         WindowsRecord { length: windows.length, corpus_tokens: windows.corpus_tokens, bytes: windows.bytes, starts };
     let load = Load::windows(windows.ids.len(), windows.length);
     let payloads = [(IDS, id_bytes(&windows.ids)), (WINDOWS, to_json(&record)?), (LOAD, load_bytes(&load))];
-    put(store, key, seconds, &payloads)
+    put_payloads(store, key, seconds, &payloads)
 }
 
-fn put(store: &Store, key: &Key, seconds: f64, payloads: &[(&str, Vec<u8>)]) -> Result<()> {
+fn put_payloads(store: &Store, key: &Key, seconds: f64, payloads: &[(&str, Vec<u8>)]) -> Result<()> {
     let payloads: Vec<(&str, &[u8])> = payloads.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
     store.put(key, seconds, &payloads).map(drop)
 }
@@ -137,7 +137,7 @@ fn check(artifact: &StoredObject, fits: bool) -> Result<()> {
 pub struct TaskTokens {
     ids: Vec<u32>,
     /// Ranges in `ids` of each input and continuation, by document and choice.
-    places: Vec<Vec<[Range<usize>; 2]>>,
+    ranges: Vec<Vec<[Range<usize>; 2]>>,
 }
 
 /// Stores the requests of a task: their token ids, and the lengths of inputs and continuations. Also stores the named
@@ -148,14 +148,14 @@ fn store_requests(
     judged_by: (&str, Vec<u8>),
     seconds: f64,
 ) -> Result<()> {
-    let tokens = TaskTokens { places: places(lengths), ids };
+    let tokens = TaskTokens { ranges: ranges(lengths), ids };
     let eval_set = MultipleChoiceEval::new(tokens.choices(), &to.backbone.config, 1)?;
     let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
     let payloads = [(IDS, id_bytes(&tokens.ids)), (REQUESTS, to_json(lengths)?), judged_by, (LOAD, load_bytes(&load))];
-    put(to.store, to.key, seconds, &payloads)
+    put_payloads(to.store, to.key, seconds, &payloads)
 }
 
-fn places(lengths: &[Vec<[usize; 2]>]) -> Vec<Vec<[Range<usize>; 2]>> {
+fn ranges(lengths: &[Vec<[usize; 2]>]) -> Vec<Vec<[Range<usize>; 2]>> {
     let mut at = 0;
     let mut next = |length: usize| {
         at += length;
@@ -174,15 +174,15 @@ impl TaskTokens {
     /// Fails if the object is damaged.
     pub fn read(artifact: &StoredObject) -> Result<Self> {
         let lengths: Vec<Vec<[usize; 2]>> = from_json(artifact, REQUESTS)?;
-        let tokens = Self { ids: ids(artifact)?, places: places(&lengths) };
-        let end = tokens.places.iter().flatten().last().map_or(0, |[_, continuation]| continuation.end);
+        let tokens = Self { ids: ids(artifact)?, ranges: ranges(&lengths) };
+        let end = tokens.ranges.iter().flatten().last().map_or(0, |[_, continuation]| continuation.end);
         check(artifact, end == tokens.ids.len())?;
         Ok(tokens)
     }
 
     /// Returns the choices of each document.
     pub fn choices(&self) -> Vec<Vec<TokenisedChoice<'_>>> {
-        self.places
+        self.ranges
             .iter()
             .map(|spans| {
                 spans
@@ -198,7 +198,7 @@ impl TaskTokens {
 }
 
 /// Returns the error for subsets of generated answers, which a grid is not allowed to request.
-fn undrawn() -> Error {
+fn generation_draw_error() -> Error {
     Error::job("generated answers cannot be sampled")
 }
 
@@ -214,7 +214,7 @@ impl Text {
     pub fn items(&self) -> usize {
         match self {
             Self::Windows(windows) => windows.count(),
-            Self::Task(tokens) => tokens.places.len(),
+            Self::Task(tokens) => tokens.ranges.len(),
             Self::Generation(prompts) => prompts.count(),
         }
     }
@@ -222,7 +222,7 @@ impl Text {
     /// Returns the number of scored tokens in each choice of a task.
     pub(crate) fn scored_tokens(&self) -> Vec<usize> {
         match self {
-            Self::Task(tokens) => tokens.places.iter().flatten().map(|[_, continuation]| continuation.len()).collect(),
+            Self::Task(tokens) => tokens.ranges.iter().flatten().map(|[_, continuation]| continuation.len()).collect(),
             Self::Windows(_) | Self::Generation(_) => Vec::new(),
         }
     }
@@ -239,8 +239,8 @@ impl Text {
         };
         let all: Vec<Range<usize>> = match self {
             Self::Windows(windows) => (0..windows.count()).map(|_| next(1)).collect(),
-            Self::Task(tokens) => tokens.places.iter().map(|choices| next(2 * choices.len())).collect(),
-            Self::Generation(_) => return Err(undrawn()),
+            Self::Task(tokens) => tokens.ranges.iter().map(|choices| next(2 * choices.len())).collect(),
+            Self::Generation(_) => return Err(generation_draw_error()),
         };
         Ok(draw.indices(all.len())?.into_iter().map(|item| all[item].clone()).collect())
     }
@@ -259,10 +259,10 @@ impl Text {
                 bytes: 0,
                 ..all
             }),
-            Self::Task(TaskTokens { ids, places }) => {
-                Self::Task(TaskTokens { ids, places: drawn.iter().map(|&at| places[at].clone()).collect() })
+            Self::Task(TaskTokens { ids, ranges }) => {
+                Self::Task(TaskTokens { ids, ranges: drawn.iter().map(|&at| ranges[at].clone()).collect() })
             }
-            Self::Generation(_) => return Err(undrawn()),
+            Self::Generation(_) => return Err(generation_draw_error()),
         })
     }
 
@@ -336,7 +336,7 @@ impl Prompts {
         let eval_set = self.eval_set();
         let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
         let files = [(IDS, id_bytes(&all)), (PROMPTS, to_json(&record)?), (LOAD, load_bytes(&load))];
-        put(store, key, seconds, &files.into_iter().chain(more).collect::<Vec<_>>())
+        put_payloads(store, key, seconds, &files.into_iter().chain(more).collect::<Vec<_>>())
     }
 
     /// Reads stored prompts. `cache_bytes` limits the size of the KV cache.

@@ -28,5 +28,5 @@ mod pass;
 mod similarity;
 
 pub use activations::{ActivationShape, Activations, HookPoint, InMemory, Shard, Spool};
-pub use pass::{PassRequest, Piece, in_memory, places, run, run_program};
+pub use pass::{PassRequest, WindowSubset, computed_sites, in_memory, run, run_program};
 pub use similarity::{Pair, Similarities, SimilarityAxis};

@@ -44,7 +44,7 @@ impl PassRequest {
 }
 
 /// Subset of the calibration windows, with a spool for its rows. Similarities are computed separately for each piece.
-pub struct Piece<'a> {
+pub struct WindowSubset<'a> {
     pub windows: Vec<&'a [u32]>,
     /// Index of the first sequence, used in error messages.
     pub first_sequence: usize,
@@ -60,7 +60,7 @@ pub struct Piece<'a> {
 /// space, or `progress` fails.
 pub fn run(
     engine: &dyn Engine,
-    pieces: &mut [Piece<'_>],
+    pieces: &mut [WindowSubset<'_>],
     batch_tokens: usize,
     request: &PassRequest,
     progress: impl FnMut(usize) -> Result<()>,
@@ -76,7 +76,7 @@ pub fn run(
 pub fn run_program(
     engine: &dyn Engine,
     program: &Program,
-    pieces: &mut [Piece<'_>],
+    pieces: &mut [WindowSubset<'_>],
     batch_tokens: usize,
     request: &PassRequest,
     mut progress: impl FnMut(usize) -> Result<()>,
@@ -110,14 +110,14 @@ pub fn run_program(
     Ok(similarities)
 }
 
-/// Piece that a batch belongs to, and the index of the batch's first sequence.
+/// Subset that a batch belongs to, and the index of the batch's first sequence.
 #[derive(Clone, Copy)]
 struct BatchOrigin {
     piece: usize,
     first_sequence: usize,
 }
 
-impl Piece<'_> {
+impl WindowSubset<'_> {
     /// Splits the windows into batches of at most `most` tokens. Each batch has at least one window.
     fn batches(&self, piece: usize, most: usize) -> Vec<(BatchOrigin, Batch)> {
         let each = (most / self.windows.first().map_or(1, |window| window.len().max(1))).max(1);
@@ -145,14 +145,14 @@ pub fn in_memory(
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: windows.count(), length: windows.length };
     let mut kept = InMemory::new(request.sites.iter().copied());
-    let mut all = [Piece { windows: windows.iter().collect(), first_sequence: 0, spool: &mut kept }];
+    let mut all = [WindowSubset { windows: windows.iter().collect(), first_sequence: 0, spool: &mut kept }];
     run(engine, &mut all, 8 * shape.length, &request, |_| Ok(()))?;
     kept.finish(shape)
 }
 
 /// Returns the sites whose stream a program computes, each with the index of the step that produces it. `X_0` is the
 /// output of the embedding, the middle of layer `l` the output of its attention, and `X_{l+1}` the output of its MLP.
-pub fn places(program: &Program) -> BTreeSet<(usize, HookPoint)> {
+pub fn computed_sites(program: &Program) -> BTreeSet<(usize, HookPoint)> {
     let mut places = BTreeSet::from([(0, HookPoint::Stream(0))]);
     for (index, (sublayer, layer)) in
         program.0.iter().enumerate().filter_map(|(index, step)| Some((index, step.sublayer()?)))
@@ -173,7 +173,7 @@ fn sites(program: &Program, trie: &Trie, request: &PassRequest) -> BTreeMap<usiz
     let is_read =
         |site| matches!(site, HookPoint::Stream(_)) || request.sites.contains(&site) || compared.contains(&site);
     let mut sites: BTreeMap<usize, Vec<HookPoint>> = BTreeMap::new();
-    for (index, site) in places(program).into_iter().filter(|(_, site)| is_read(*site)) {
+    for (index, site) in computed_sites(program).into_iter().filter(|(_, site)| is_read(*site)) {
         sites.entry(trie.path(0)[index]).or_default().push(site);
     }
     sites.values_mut().for_each(|sites| sites.sort_by_key(|site| site.position()));
@@ -188,7 +188,7 @@ struct StreamCollector<'a, 'p> {
     /// Streams of each batch that are kept for comparison with later streams.
     held: Vec<BTreeMap<HookPoint, HostRows>>,
     similarities: &'a mut [Similarities],
-    pieces: &'a mut [Piece<'p>],
+    pieces: &'a mut [WindowSubset<'p>],
 }
 
 impl BatchObserver for StreamCollector<'_, '_> {

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::layout::{Attached, Layout};
+use super::layout::{AttachedOperator, Layout};
 use crate::error::Result;
 use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow, activation_names};
 use crate::model::attached_form::{ACTIVATION, AttachedForm, DROPPED, ENTRY, OPERATORS};
@@ -45,7 +45,7 @@ pub fn variant_config(
             config.insert(key.into(), name.into());
         }
     }
-    if layout.needs_code() {
+    if layout.needs_modeling_file() {
         let file = MODELING.trim_end_matches(".py");
         let named = |suffix: &str| format!("{file}.{}", class(architecture, suffix));
         let key = architecture.activation.0;
@@ -61,7 +61,7 @@ pub fn variant_config(
 
 /// Returns the config entry that describes the operators and the dropped sublayers of an export.
 fn export_entry(unpruned: &Config, layout: &Layout) -> Result<Value> {
-    let operators = layout.attached.iter().map(|Attached { layer, place, operator }| {
+    let operators = layout.attached.iter().map(|AttachedOperator { layer, place, operator }| {
         let form = AttachedForm::from_operator(operator)?.name();
         Ok(json!({"layer": layer, "at": place.name(), "form": form, "bias": operator.has_bias()}))
     });

@@ -13,7 +13,7 @@ use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value;
 
 use super::gguf_tensor::{GgufContent, GgufTensor, GgufType, LayerCounts, checkpoint_tensor, count_value, refused};
-use super::layout::{Attached, Layout};
+use super::layout::{AttachedOperator, Layout};
 use crate::error::Result;
 use crate::files::gguf_writer::GgufInfo;
 use crate::model::architecture::{Activation, GgufForm, QueryKeyNorm, RopeEntries};
@@ -68,7 +68,7 @@ pub fn fits_deci_step(config: &Config, step: StepForm) -> Result<()> {
 /// Returns the GGUF form of a variant that needs `deci`. Fails if `deci` cannot represent the variant.
 pub(super) fn form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     fits_deci(config)?;
-    for Attached { place, operator, .. } in &layout.attached {
+    for AttachedOperator { place, operator, .. } in &layout.attached {
         let step = match place {
             BranchPlace::Norm(_) => StepForm::Branch,
             _ if operator.is_normed() => StepForm::Normed,
@@ -95,12 +95,12 @@ struct Block<'a> {
     layer: usize,
     mixer: Mixer,
     has_mlp: bool,
-    operator: Option<&'a Attached>,
+    operator: Option<&'a AttachedOperator>,
 }
 
 impl<'a> Block<'a> {
     /// Creates a layer that contains only an operator.
-    fn of_operator(attached: &'a Attached) -> Self {
+    fn from_operator(attached: &'a AttachedOperator) -> Self {
         let mixer = if attached.operator.is_normed() { Mixer::Linear } else { Mixer::None };
         Self { layer: attached.layer, mixer, has_mlp: false, operator: Some(attached) }
     }
@@ -108,28 +108,28 @@ impl<'a> Block<'a> {
 
 /// Returns the layers of the GGUF file. Operators become separate layers unless they replace a dropped attention.
 fn blocks(layout: &Layout) -> Vec<Block<'_>> {
-    arranged(layout.kept.len(), &layout.dropped, &layout.attached)
+    arrange_blocks(layout.kept.len(), &layout.dropped, &layout.attached)
 }
 
 /// Arranges `layers` layers, some without attention or MLP, and the operators between them.
-fn arranged<'a>(layers: usize, dropped: &Cut, attached: &'a [Attached]) -> Vec<Block<'a>> {
+fn arrange_blocks<'a>(layers: usize, dropped: &Cut, attached: &'a [AttachedOperator]) -> Vec<Block<'a>> {
     let mut blocks: Vec<Block<'_>> = Vec::new();
     for layer in 0..layers {
         let has_attention = !dropped.contains(layer, Sublayer::Attention);
         let mixer = if has_attention { Mixer::Attention } else { Mixer::None };
         let has_mlp = !dropped.contains(layer, Sublayer::Mlp);
-        let at_layer: Vec<&Attached> = attached.iter().filter(|attached| attached.layer == layer).collect();
+        let at_layer: Vec<&AttachedOperator> = attached.iter().filter(|attached| attached.layer == layer).collect();
         match at_layer.iter().find(|attached| attached.place == BranchPlace::Before) {
             Some(before) if mixer == Mixer::None && before.operator.is_normed() && !before.operator.has_bias() => {
                 blocks.push(Block { layer, mixer: Mixer::Linear, has_mlp, operator: Some(before) });
             }
             before => {
-                blocks.extend(before.map(|before| Block::of_operator(before)));
+                blocks.extend(before.map(|before| Block::from_operator(before)));
                 blocks.push(Block { layer, mixer, has_mlp, operator: None });
             }
         }
         let after = at_layer.iter().find(|attached| attached.place == BranchPlace::After);
-        blocks.extend(after.map(|after| Block::of_operator(after)));
+        blocks.extend(after.map(|after| Block::from_operator(after)));
     }
     if let Some(first) = blocks.first_mut().filter(|block| block.mixer == Mixer::None) {
         first.mixer = Mixer::Linear;
@@ -202,7 +202,7 @@ fn zero_tensors(index: usize, block: &Block<'_>, hidden: usize, numbers: GgufTyp
         tensors.push(GgufTensor { info, content });
     };
     let ones = || GgufContent::Numbers(vec![1.0; hidden]);
-    let is_weighted = block.operator.is_some_and(Attached::is_weighted);
+    let is_weighted = block.operator.is_some_and(AttachedOperator::is_weighted);
     if block.mixer == Mixer::Linear && !is_weighted {
         add("attn_norm.weight", &[hidden], ones());
     }
@@ -229,16 +229,16 @@ mod tests {
     use super::*;
     use crate::model::{Operator, RmsNorm};
 
-    fn before(layer: usize, operator: Arc<Operator>) -> Attached {
-        Attached { layer, place: BranchPlace::Before, operator }
+    fn before(layer: usize, operator: Arc<Operator>) -> AttachedOperator {
+        AttachedOperator { layer, place: BranchPlace::Before, operator }
     }
 
     fn normed(bias: Option<Vec<f32>>) -> Arc<Operator> {
         Operator::normed(RmsNorm { eps: 1e-5, weight: Some(vec![1.0]) }, 1, vec![2.0], bias).unwrap()
     }
 
-    fn mixers(dropped: &Cut, attached: &[Attached]) -> Vec<(usize, Mixer, bool)> {
-        arranged(2, dropped, attached).iter().map(|block| (block.layer, block.mixer, block.has_mlp)).collect()
+    fn mixers(dropped: &Cut, attached: &[AttachedOperator]) -> Vec<(usize, Mixer, bool)> {
+        arrange_blocks(2, dropped, attached).iter().map(|block| (block.layer, block.mixer, block.has_mlp)).collect()
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct GgufMetadata {
 /// Fails if `deci` cannot represent the operators or dropped sublayers, if llama.cpp does not support the architecture,
 /// or if it would ignore the sliding windows.
 pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
-    let form = if layout.needs_code() { Some(deci::form(config, layout)?) } else { config.architecture.gguf };
+    let form = if layout.needs_modeling_file() { Some(deci::form(config, layout)?) } else { config.architecture.gguf };
     let form = form.ok_or_else(|| refused("an architecture that llama.cpp supports", config.architecture.class))?;
     let context = config.max_positions.unwrap_or(usize::MAX);
     let windows = || layout.kept.iter().map(|&layer| config.windows[layer].filter(|&window| window < context));
@@ -208,7 +208,7 @@ impl Layout {
 
     /// Returns the tensors of the GGUF file in file order.
     fn gguf_tensors(&self, config: &Config, numbers: GgufType) -> Result<Vec<GgufTensor<'_>>> {
-        let mut tensors = if self.needs_code() {
+        let mut tensors = if self.needs_modeling_file() {
             deci::tensors(self, config, numbers)?
         } else {
             let named = self.tensors.iter().map(|tensor| checkpoint_tensor(config, &tensor.name, tensor, numbers));
@@ -246,7 +246,7 @@ impl Layout {
         ];
         // If the config gives no context length, use llama.cpp's default.
         let context = config.max_positions.unwrap_or(2048);
-        let counts = if self.needs_code() {
+        let counts = if self.needs_modeling_file() {
             deci::counts(self, config)
         } else {
             LayerCounts {

@@ -17,21 +17,21 @@ pub struct Layout {
     /// Sublayers missing from the kept layers, by layer index after renumbering.
     pub dropped: Cut,
     /// Operators that are not folded into a weight.
-    pub attached: Vec<Attached>,
+    pub attached: Vec<AttachedOperator>,
     pub(super) weights: Weights,
     pub(super) tensors: Vec<CheckpointTensor>,
 }
 
 /// Operator that is stored next to the weights.
 #[derive(Debug, Clone)]
-pub struct Attached {
+pub struct AttachedOperator {
     /// Layer index after renumbering.
     pub layer: usize,
     pub place: BranchPlace,
     pub operator: Arc<Operator>,
 }
 
-impl Attached {
+impl AttachedOperator {
     /// Returns whether a checkpoint tensor belongs to the operator.
     pub(super) fn holds(&self, tensor: &str) -> bool {
         let module = self.place.module();
@@ -106,20 +106,21 @@ impl Layout {
         };
         add(EMBEDDING.to_owned(), vec![vocab, c], TensorContent::Stored(EMBEDDING.to_owned()));
         for (index, &layer) in kept.iter().enumerate() {
-            let of_layer: Vec<&Attached> = attached.iter().filter(|attached| attached.layer == index).collect();
+            let layer_operators: Vec<&AttachedOperator> =
+                attached.iter().filter(|attached| attached.layer == index).collect();
             for part in stored_tensors(config, layer) {
                 if dropped.contains(index, sublayer_of(config.architecture, &part.holds[0].0)) {
                     continue;
                 }
                 let content = layer_content(config, deployed, layer, &part);
                 // An operator after a norm is stored together with the norm, under a different name.
-                let mapped = of_layer
+                let mapped = layer_operators
                     .iter()
                     .any(|attached| matches!(attached.place, BranchPlace::Norm(norm) if norm == part.name));
                 let new = if mapped { norm_name(index, &part.name) } else { name(index, &part.name) };
                 add(new, part.shape, content);
             }
-            for Attached { place: branch, operator, .. } in of_layer {
+            for AttachedOperator { place: branch, operator, .. } in layer_operators {
                 let module = branch.module();
                 let form = AttachedForm::from_operator(operator)?;
                 if operator.has_bias() {
@@ -148,7 +149,7 @@ impl Layout {
 
     /// Returns whether loaders need the modeling file, because operators are stored next to the weights or sublayers
     /// are dropped.
-    pub fn needs_code(&self) -> bool {
+    pub fn needs_modeling_file(&self) -> bool {
         !self.attached.is_empty() || !self.dropped.is_empty()
     }
 
@@ -194,7 +195,7 @@ fn is_norm(config: &Config, part: &StoredPart) -> bool {
 struct LayerPlan {
     kept: Vec<usize>,
     dropped: Cut,
-    attached: Vec<Attached>,
+    attached: Vec<AttachedOperator>,
 }
 
 /// Extracts the layers and operators of a program, and merges adjacent operators into one.
@@ -214,7 +215,7 @@ fn plan_layers(config: &Config, deployed: &Deployed) -> Result<LayerPlan> {
         if kept.last() != Some(&layer) {
             kept.push(layer);
             let index = kept.len() - 1;
-            attached.extend(waiting.take().map(|operator| Attached {
+            attached.extend(waiting.take().map(|operator| AttachedOperator {
                 layer: index,
                 place: BranchPlace::Before,
                 operator,
@@ -229,11 +230,15 @@ fn plan_layers(config: &Config, deployed: &Deployed) -> Result<LayerPlan> {
         if let Step::Edited(half, _, operator) = step {
             let norm = config.norm_after(*half);
             let norm = norm.ok_or_else(|| Error::job("a branch without a norm has an unfolded map"))?;
-            attached.push(Attached { layer: index, place: BranchPlace::Norm(norm), operator: Arc::clone(operator) });
+            attached.push(AttachedOperator {
+                layer: index,
+                place: BranchPlace::Norm(norm),
+                operator: Arc::clone(operator),
+            });
         }
     }
     let last = kept.len().checked_sub(1).ok_or_else(|| Error::job("a variant without layers cannot be exported"))?;
-    attached.extend(waiting.map(|operator| Attached { layer: last, place: BranchPlace::After, operator }));
+    attached.extend(waiting.map(|operator| AttachedOperator { layer: last, place: BranchPlace::After, operator }));
     let dropped = Cut::layers(0..kept.len()).iter().filter(|&(layer, half)| !present.contains(layer, half)).collect();
     Ok(LayerPlan { kept, dropped, attached })
 }

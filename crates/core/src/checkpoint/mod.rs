@@ -34,5 +34,5 @@ pub use config::{MODELING, modeling, variant_config};
 pub use deci::{fits_deci, fits_deci_step};
 pub use gguf::{GgufMetadata, fits_gguf};
 pub use gguf_tensor::GgufType;
-pub use layout::{Attached, Layout};
+pub use layout::{AttachedOperator, Layout};
 pub use shards::{INDEX, WeightFiles, header};

@@ -34,7 +34,7 @@ struct AddedToken {
 
 impl AddedToken {
     /// Parses a map with `content` and flags.
-    fn of_map(map: &Value) -> Option<Self> {
+    fn from_map(map: &Value) -> Option<Self> {
         let content = map["content"].as_str()?.to_owned();
         let special = has_flag(map, "special");
         let normalized = map["normalized"].as_bool().unwrap_or(!special);
@@ -187,12 +187,12 @@ fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> 
     let config = tokenizer_config(&tokenizer.with_file_name(TOKENIZER_CONFIG))?;
     let extra = [&config["extra_special_tokens"], &config["additional_special_tokens"]];
     let extra = extra.into_iter().find_map(|list| list.as_array().filter(|list| !list.is_empty()));
-    let extra: Vec<AddedToken> = extra.into_iter().flatten().filter_map(of_list).collect();
+    let extra: Vec<AddedToken> = extra.into_iter().flatten().filter_map(parse_special_token).collect();
     let roles: Vec<&str> = NAMED.iter().filter_map(|key| text(&config[*key])).collect();
     let mut listed: BTreeMap<u64, AddedToken> = BTreeMap::new();
     if let Some(decoder) = config[DECODER].as_object() {
         let tokens =
-            decoder.iter().filter_map(|(index, token)| Some((index.parse().ok()?, AddedToken::of_map(token)?)));
+            decoder.iter().filter_map(|(index, token)| Some((index.parse().ok()?, AddedToken::from_map(token)?)));
         listed.extend(tokens);
     } else if let Value::Object(older) = read_json(&tokenizer.with_file_name(ADDED_TOKENS))? {
         for (token, index) in &older {
@@ -202,7 +202,7 @@ fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> 
         // `tokenizer.json` takes precedence over the older file.
         known_tokens.iter().filter_map(|token| token["id"].as_u64()).for_each(|id| _ = listed.remove(&id));
     }
-    let known: Vec<AddedToken> = known_tokens.iter().filter_map(AddedToken::of_map).collect();
+    let known: Vec<AddedToken> = known_tokens.iter().filter_map(AddedToken::from_map).collect();
     let mut added: Vec<AddedToken> = listed.into_values().filter(|token| !known.contains(token)).collect();
     for token in &mut added {
         token.special |= roles.contains(&token.content.as_str());
@@ -217,10 +217,10 @@ fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> 
 }
 
 /// Parses a special token given as a string or a map.
-fn of_list(token: &Value) -> Option<AddedToken> {
+fn parse_special_token(token: &Value) -> Option<AddedToken> {
     match token {
         Value::String(content) => Some(AddedToken::plain(content, true)),
-        map => AddedToken::of_map(map).map(|token| AddedToken { special: true, ..token }),
+        map => AddedToken::from_map(map).map(|token| AddedToken { special: true, ..token }),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use polars::prelude::{ArrowSchema, DataFrame, DataType, PlSmallStr};
 
 use crate::error::Result;
-use crate::files::limit::{HeldRows, TextLimit};
+use crate::files::limit::{RowMemory, TextLimit};
 use crate::files::parquet::{self, broken};
 use crate::files::rows::bad;
 
@@ -44,7 +44,7 @@ fn texts(frame: &DataFrame, path: &Path, limit: TextLimit) -> Result<Vec<String>
     }
     let texts = values.str().map_err(|error| broken(path, &error))?;
     let mut rows = Vec::new();
-    let mut held = HeldRows::new(limit, path);
+    let mut held = RowMemory::new(limit, path);
     for (index, text) in texts.iter().enumerate() {
         let Some(text) = text else {
             return Err(bad(format!("column `{name}` is not text"), path)

@@ -11,7 +11,7 @@ use super::text_row::{TextRow, TextRowSeed};
 use crate::error::{self, Error, Result};
 use crate::files::gzip;
 use crate::files::json_rows::JsonRows;
-use crate::files::limit::{HeldRows, TextLimit};
+use crate::files::limit::{RowMemory, TextLimit};
 use crate::files::rows::{BYTE_ORDER_MARK, RowFiles, RowForm, bad, describe, not_utf8};
 
 /// Default names of the text column in order of preference. C4 and WikiText use the first, PTB the second.
@@ -83,7 +83,7 @@ pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<Str
 pub fn read_rows_within(path: impl AsRef<Path>, column: Option<&str>, limit: TextLimit) -> Result<Vec<String>> {
     let path = path.as_ref();
     let mut all = Vec::new();
-    let mut held = HeldRows::new(limit, path);
+    let mut held = RowMemory::new(limit, path);
     for row in rows_within(path, column, limit)? {
         let row = row?;
         held.add(row.len())?;

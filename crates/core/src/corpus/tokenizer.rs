@@ -9,7 +9,7 @@ use tokenizers::Encoding;
 use super::{added_tokens, gguf, tokenizer_file};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
-use crate::files::{caught, parts, regular};
+use crate::files::{panics, parts, regular};
 
 /// Maximum number of tokens per byte of text, in addition to [`MAX_EXTRA_TOKENS`]. A tokenizer that returns more tokens
 /// is rejected.
@@ -40,11 +40,11 @@ impl Tokenizer {
         let (bytes, added_tokens) = description_beside(path, usize::MAX)?;
         let file: Value =
             serde_json::from_slice(&bytes).map_err(|error| malformed_tokenizer(error.to_string(), path))?;
-        if let Some(complaint) = tokenizer_file::complaint(&file) {
-            return Err(malformed_tokenizer(complaint, path));
+        if let Some(problem) = tokenizer_file::find_problem(&file) {
+            return Err(malformed_tokenizer(problem, path));
         }
         drop(file);
-        let read = caught::catch(|| {
+        let read = panics::catch(|| {
             let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
             inner.with_truncation(None)?;
             inner.with_padding(None);
@@ -103,7 +103,7 @@ impl Tokenizer {
     }
 
     fn checked(&self, text: &str, encode: impl FnOnce() -> tokenizers::Result<Encoding>) -> Result<Encoding> {
-        let encoding = caught::catch(encode)
+        let encoding = panics::catch(encode)
             .map_err(|panic| self.encoding_error(&format!("the tokenizer panicked: {panic}")))?
             .map_err(|error| self.encoding_error(&error.to_string()))?;
         let ids = encoding.get_ids();
@@ -135,7 +135,7 @@ impl Tokenizer {
         if self.inner.id_to_token(id).is_none() {
             return Err(self.decoding_error(id, "not in the vocabulary").expected("an id in the vocabulary"));
         }
-        caught::catch(|| self.inner.decode(&[id], false))
+        panics::catch(|| self.inner.decode(&[id], false))
             .map_err(|panic| self.decoding_error(id, &format!("the decoder panicked: {panic}")))?
             .map_err(|error| self.decoding_error(id, &error.to_string()))
     }
@@ -150,7 +150,7 @@ impl Tokenizer {
     /// See [`Self::decode`].
     pub fn decode_all(&self, ids: &[u32], special: bool) -> Result<String> {
         let refused = |found: String| Error::bad_input("cannot decode tokens").at(self.path.display()).found(found);
-        caught::catch(|| self.inner.decode(ids, !special))
+        panics::catch(|| self.inner.decode(ids, !special))
             .map_err(|panic| refused(format!("the decoder panicked: {panic}")))?
             .map_err(|error| refused(error.to_string()))
     }
@@ -198,7 +198,7 @@ pub fn token_id(path: &Path, token: &str) -> Result<Option<u32>> {
 /// Like [`description`], but also returns the texts of the tokens that only neighboring files add.
 fn description_beside(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
     if is_gguf(path) {
-        return Ok((gguf::of_gguf(&Gguf::open(path)?)?.to_string().into_bytes(), Vec::new()));
+        return Ok((gguf::tokenizer_from_gguf(&Gguf::open(path)?)?.to_string().into_bytes(), Vec::new()));
     }
     if path.ends_with("tokenizer.json") && !path.exists() {
         return Err(parts::no_tokenizer(path));

@@ -15,16 +15,16 @@ const MAX_ENTRIES: usize = 1 << 16;
 const MAX_TEXT: usize = 1 << 16;
 
 /// Explains why a tokenizer file is unsafe to load with `tokenizers`. Returns `None` if it is safe.
-pub(super) fn complaint(file: &Value) -> Option<String> {
+pub(super) fn find_problem(file: &Value) -> Option<String> {
     let Some(file) = file.as_object() else { return Some("not a JSON object".to_owned()) };
     let model = file.get("model").and_then(Value::as_object);
     let vocab = model.and_then(|model| model.get("vocab"));
     let mut ids = vocab.and_then(Value::as_object).into_iter().flat_map(Map::values);
-    if let Some(id) = ids.find(|id| beyond(id)) {
+    if let Some(id) = ids.find(|id| exceeds_max_id(id)) {
         return Some(format!("the id {id} in the vocabulary"));
     }
     let added = file.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
-    if let Some(id) = added.map(|token| &token["id"]).find(|id| beyond(id)) {
+    if let Some(id) = added.map(|token| &token["id"]).find(|id| exceeds_max_id(id)) {
         return Some(format!("the id {id} of an added token"));
     }
     let parts = ["normalizer", "pre_tokenizer", "post_processor", "decoder"];
@@ -32,7 +32,7 @@ pub(super) fn complaint(file: &Value) -> Option<String> {
     parts.iter().find_map(|part| setting(part, file.get(*part)?, &mut growth))
 }
 
-fn beyond(id: &Value) -> bool {
+fn exceeds_max_id(id: &Value) -> bool {
     id.as_u64().is_none_or(|id| id >= MAX_IDS)
 }
 
@@ -126,12 +126,12 @@ mod tests {
 
     #[test]
     fn a_sound_file_has_nothing_to_complain_of() {
-        assert_eq!(complaint(&sample::description()), None);
+        assert_eq!(find_problem(&sample::description()), None);
         let mut plain = sample::description();
         // "AAQAAA…" decodes to a trie size of 1,024 bytes.
         plain["normalizer"] =
             json!({"type": "Precompiled", "precompiled_charsmap": "AAQAAA==".to_owned() + &"A".repeat(1400)});
-        assert_eq!(complaint(&plain), None);
+        assert_eq!(find_problem(&plain), None);
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
         ] {
             let mut description = sample::description();
             description[part] = value;
-            let found = complaint(&description).unwrap_or_default();
+            let found = find_problem(&description).unwrap_or_default();
             assert!(found.contains(words), "{part}: {found}");
         }
     }

@@ -33,7 +33,7 @@ struct BlockPruner {
 
 impl Criterion for BlockPruner {
     fn units(&self) -> &'static [DepthUnit] {
-        DepthUnit::OF_SUBLAYERS
+        DepthUnit::SUBLAYER_UNITS
     }
 
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {

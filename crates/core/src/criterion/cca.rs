@@ -111,8 +111,8 @@ impl Criterion for Cca {
         let spans = self.candidates(cut).into_iter();
         for (start, end) in spans.filter(|&(start, _)| !stats.removed().contains_layer(start)) {
             let [input, output] = [start, end].map(HookPoint::Stream);
-            let sides: [RowsOf<'_>; 2] =
-                [&|rows| wide(activations.rows(input, rows)?), &|rows| wide(activations.rows(output, rows)?)];
+            let sides: [RowSource<'_>; 2] =
+                [&|rows| to_f64(activations.rows(input, rows)?), &|rows| to_f64(activations.rows(output, rows)?)];
             scores.push((start, bound(activations, sides)?));
         }
         if self.cut == Cut::Layers {
@@ -120,20 +120,20 @@ impl Criterion for Cca {
         }
         let lowest =
             scores.iter().copied().fold((0, f64::INFINITY), |best, next| if next.1 < best.1 { next } else { best });
-        Ok(Selection::of_layers(lowest.0..lowest.0 + cut.depth, scores))
+        Ok(Selection::from_layers(lowest.0..lowest.0 + cut.depth, scores))
     }
 }
 
 /// Function that returns rows `[rows, C]` of a variable in f64.
-pub(super) type RowsOf<'a> = &'a dyn Fn(Range<usize>) -> Result<Vec<f64>>;
+pub(super) type RowSource<'a> = &'a dyn Fn(Range<usize>) -> Result<Vec<f64>>;
 
 /// Converts rows to f64.
-pub(super) fn wide(rows: &[f32]) -> Result<Vec<f64>> {
+pub(super) fn to_f64(rows: &[f32]) -> Result<Vec<f64>> {
     Ok(rows.iter().map(|&v| f64::from(v)).collect())
 }
 
 /// Computes `C − Σ ρ_i²` for two variables. `sides` returns their rows, which correspond to the rows of `activations`.
-pub(super) fn bound(activations: &Activations, sides: [RowsOf<'_>; 2]) -> Result<f64> {
+pub(super) fn bound(activations: &Activations, sides: [RowSource<'_>; 2]) -> Result<f64> {
     let shape = activations.shape();
     let channels = shape.channels;
     let mut means = [vec![0.0f64; channels], vec![0.0f64; channels]];

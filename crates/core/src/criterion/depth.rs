@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::{Cut, Sublayer};
 use crate::named::named;
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 
 /// Unit of a depth.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -27,7 +27,7 @@ named!(DepthUnit: Layers = "layers", Attention = "attention", Mlp = "mlp", Subla
 
 impl DepthUnit {
     /// Units that count sublayers instead of whole layers.
-    pub const OF_SUBLAYERS: &'static [Self] = &[Self::Attention, Self::Mlp, Self::Sublayers];
+    pub const SUBLAYER_UNITS: &'static [Self] = &[Self::Attention, Self::Mlp, Self::Sublayers];
 
     /// Returns whether the unit is a whole layer.
     pub fn is_layers(&self) -> bool {
@@ -106,7 +106,7 @@ impl Depth {
 
     /// Returns the count with its unit in words: `3 layers`, `8 attentions`, `1 MLP`.
     pub fn words(self) -> String {
-        counted(self.count, self.unit.noun())
+        pluralize(self.count, self.unit.noun())
     }
 
     /// Returns the depth as it appears in cell names: `7`, or `attention-8`.

@@ -79,7 +79,7 @@ impl Criterion for Explicit {
 
 impl Explicit {
     fn selection(&self, cut: &PruneSpec<'_>) -> Selection {
-        Selection::of_layers(self.layers[..cut.depth].iter().copied(), Vec::new())
+        Selection::from_layers(self.layers[..cut.depth].iter().copied(), Vec::new())
     }
 }
 

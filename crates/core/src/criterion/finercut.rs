@@ -47,7 +47,7 @@ fn in_order_of_names(cut: &PruneSpec<'_>) -> Vec<(usize, Sublayer)> {
 
 impl Criterion for FinerCut {
     fn units(&self) -> &'static [DepthUnit] {
-        DepthUnit::OF_SUBLAYERS
+        DepthUnit::SUBLAYER_UNITS
     }
 
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {

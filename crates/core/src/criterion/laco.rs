@@ -69,17 +69,17 @@ impl Laco {
     }
 
     /// Returns the position `distance` layers below `position`, or `None` if it would be below `lowest`.
-    fn below(&self, position: usize, distance: usize) -> Option<usize> {
+    fn position_below(&self, position: usize, distance: usize) -> Option<usize> {
         position.checked_sub(distance).filter(|&next| next >= self.lowest)
     }
 
     fn trial(&self, merges: &[LayerMerge]) -> Trial {
-        Trial { removed: absorbed(merges), merged: self.form.apply(merges) }
+        Trial { removed: absorbed_layers(merges), merged: self.form.apply(merges) }
     }
 }
 
 /// Returns the layers that the merges remove.
-fn absorbed(merges: &[LayerMerge]) -> Cut {
+fn absorbed_layers(merges: &[LayerMerge]) -> Cut {
     Cut::layers(merges.iter().flat_map(|merge| merge.absorbed.iter().copied()))
 }
 
@@ -131,7 +131,7 @@ impl Criterion for Laco {
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let mut layers: Vec<usize> = (0..cut.layers).collect();
-        let mut selection = Selection::of_layers([], Vec::new());
+        let mut selection = Selection::from_layers([], Vec::new());
         let mut position = self.first(cut);
         while let Some(current) = position.filter(|_| layers.len() + cut.depth > cut.layers) {
             let missing = layers.len() + cut.depth - cut.layers;
@@ -147,7 +147,7 @@ impl Criterion for Laco {
                 layers.retain(|layer| !removed.contains(layer));
                 selection.merges = merges;
             }
-            position = self.below(current, if kept { self.interval } else { 1 });
+            position = self.position_below(current, if kept { self.interval } else { 1 });
         }
         let removed = cut.layers - layers.len();
         if removed < cut.depth {
@@ -155,7 +155,7 @@ impl Criterion for Laco {
                 .expected(format!("more merges with a cosine above {}", self.threshold))
                 .hint("reduce `threshold` or `depth`"));
         }
-        selection.removed = absorbed(&selection.merges);
+        selection.removed = absorbed_layers(&selection.merges);
         Ok(selection)
     }
 }

@@ -30,7 +30,7 @@ struct LlmDrop {
 
 impl Criterion for LlmDrop {
     fn units(&self) -> &'static [DepthUnit] {
-        DepthUnit::OF_SUBLAYERS
+        DepthUnit::SUBLAYER_UNITS
     }
 
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {

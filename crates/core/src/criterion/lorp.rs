@@ -70,7 +70,7 @@ impl Criterion for Lorp {
         let removed: Vec<usize> = order.iter().map(|(layer, _)| *layer).collect();
         // A layer that is alone in its cluster has no redundancy and therefore no score.
         let scores = order.into_iter().filter_map(|(layer, redundancy)| Some((layer, redundancy?))).collect();
-        Ok(Selection::of_layers(removed, scores))
+        Ok(Selection::from_layers(removed, scores))
     }
 }
 

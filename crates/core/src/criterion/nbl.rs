@@ -8,7 +8,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::cca::{RowsOf, bound, wide};
+use super::cca::{RowSource, bound, to_f64};
 use super::depth::DepthUnit;
 use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build};
 use super::sublayers::{check_sublayers, lowest_sublayers};
@@ -42,7 +42,7 @@ struct Nbl {
 }
 
 /// Returns the sites before and after an attention.
-fn ends(layer: usize) -> [HookPoint; 2] {
+fn attention_sites(layer: usize) -> [HookPoint; 2] {
     [HookPoint::Stream(layer), HookPoint::Middle(layer)]
 }
 
@@ -56,7 +56,7 @@ impl Criterion for Nbl {
     }
 
     fn sites(&self, cut: &PruneSpec<'_>) -> Vec<HookPoint> {
-        (0..cut.layers).flat_map(ends).collect()
+        (0..cut.layers).flat_map(attention_sites).collect()
     }
 
     fn is_iterative(&self) -> bool {
@@ -83,13 +83,13 @@ impl Criterion for Nbl {
 
 /// Computes the bound for the attention of a layer. If a norm is given, the input of the map is the normalized stream.
 fn bound_at(activations: &Activations, layer: usize, norm: Option<&RmsNorm>) -> Result<f64> {
-    let [before, after] = ends(layer);
+    let [before, after] = attention_sites(layer);
     let channels = activations.shape().channels;
-    let stream: RowsOf<'_> = &|rows| wide(activations.rows(before, rows)?);
-    let added: RowsOf<'_> = &|rows| wide(activations.rows(after, rows)?);
+    let stream: RowSource<'_> = &|rows| to_f64(activations.rows(before, rows)?);
+    let added: RowSource<'_> = &|rows| to_f64(activations.rows(after, rows)?);
     let Some(norm) = norm else { return bound(activations, [stream, added]) };
-    let normed: RowsOf<'_> = &|rows| Ok(norm.apply(activations.rows(before, rows)?, channels));
-    let normed_and_added: RowsOf<'_> = &|rows| {
+    let normed: RowSource<'_> = &|rows| Ok(norm.apply(activations.rows(before, rows)?, channels));
+    let normed_and_added: RowSource<'_> = &|rows| {
         let changes = added(rows.clone())?.into_iter().zip(stream(rows.clone())?).map(|(after, before)| after - before);
         Ok(normed(rows)?.into_iter().zip(changes).map(|(normed, change)| normed + change).collect())
     };

@@ -245,7 +245,7 @@ impl Selection {
     }
 
     /// Creates a selection of whole layers.
-    pub(super) fn of_layers(layers: impl IntoIterator<Item = usize>, scores: Vec<(usize, f64)>) -> Self {
+    pub(super) fn from_layers(layers: impl IntoIterator<Item = usize>, scores: Vec<(usize, f64)>) -> Self {
         Self::new(Cut::layers(layers), scores)
     }
 
@@ -267,14 +267,14 @@ impl Selection {
         let scores = scores.collect::<Result<Vec<(usize, f64)>>>()?;
         let best = scores.iter().copied().reduce(|best, next| if score(next.1) > score(best.1) { next } else { best });
         let (start, _) = best.ok_or_else(|| Error::job("no block of layers can be removed"))?;
-        Ok(Self::of_layers(start..start + cut.depth, scores))
+        Ok(Self::from_layers(start..start + cut.depth, scores))
     }
 
     /// Selects the `depth` candidates with the lowest scores. Lower layers win ties.
     pub(super) fn lowest(scores: Vec<(usize, f64)>, depth: usize) -> Self {
         let mut ranked = scores.clone();
         ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
-        Self::of_layers(ranked[..depth].iter().map(|(layer, _)| *layer), scores)
+        Self::from_layers(ranked[..depth].iter().map(|(layer, _)| *layer), scores)
     }
 }
 

@@ -187,7 +187,7 @@ impl Criterion for ShortenedLlama {
             Self::Released { score, backbone } => {
                 let mut removed = order(score, backbone.as_deref(), cut)?;
                 removed.truncate(cut.depth);
-                Ok(Selection::of_layers(removed, Vec::new()))
+                Ok(Selection::from_layers(removed, Vec::new()))
             }
         }
     }

@@ -57,7 +57,7 @@ impl Criterion for Sleb {
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        let mut selection = Selection::of_layers([], Vec::new());
+        let mut selection = Selection::from_layers([], Vec::new());
         for _ in 0..cut.depth {
             let (layers, trials): (Vec<usize>, Vec<Cut>) =
                 candidates(cut.layers, stats.removed(), &selection.removed).into_iter().unzip();

@@ -29,7 +29,7 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Returns the state before the first step.
     pub fn start(matrix: Vec<f32>) -> Self {
-        let adam = Adam::new(matrix.len(), Finetune::LEARNING_RATE).decaying(Finetune::WEIGHT_DECAY);
+        let adam = Adam::new(matrix.len(), Finetune::LEARNING_RATE).with_weight_decay(Finetune::WEIGHT_DECAY);
         Self { matrix, adam, losses: Vec::new() }
     }
 
@@ -59,7 +59,7 @@ impl Checkpoint {
         let count = numbers.len() / 3;
         let [matrix, first, second] = [0, 1, 2].map(|part| numbers[part * count..(part + 1) * count].to_vec());
         let mut state = Self::start(matrix);
-        state.adam = state.adam.resumed(steps, first, second);
+        state.adam = state.adam.with_state(steps, first, second);
         state.losses = losses.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
         Ok(state)
     }
@@ -142,7 +142,7 @@ fn divergence(logits: &Tensor, teacher: &TopTokens) -> Result<Tensor> {
     let tokens = Tensor::from_slice(&teacher.tokens, (positions, teacher.kept), device)?;
     let teacher_logits = Tensor::from_slice(&teacher.logits, (positions, teacher.kept), device)?;
     let teacher = ops::log_softmax(&teacher_logits)?;
-    let student = ops::log_softmax(&ops::wide(logits)?.gather(&tokens, 1)?)?;
+    let student = ops::log_softmax(&ops::widen(logits)?.gather(&tokens, 1)?)?;
     let divergence = (teacher.exp()? * (teacher - student)?)?;
     Ok((divergence.sum_all()? / positions as f64)?)
 }

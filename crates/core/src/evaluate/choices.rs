@@ -70,13 +70,13 @@ impl<'a> PrefixTree<'a> {
 struct DocumentTrees<'a> {
     trees: Vec<PrefixTree<'a>>,
     /// Tree and branch of each choice.
-    of_choice: Vec<(usize, usize)>,
+    choice_branches: Vec<(usize, usize)>,
 }
 
 impl<'a> DocumentTrees<'a> {
     fn new(choices: &[TokenisedChoice<'a>], config: &Config) -> Self {
         let mut inputs: Vec<(LengthRegime, Vec<&'a [u32]>)> = Vec::new();
-        let mut of_choice = Vec::with_capacity(choices.len());
+        let mut choice_branches = Vec::with_capacity(choices.len());
         for choice in choices {
             let regime = config.length_regime(choice.input.len());
             let tree = inputs.iter().position(|(known, _)| *known == regime).unwrap_or_else(|| {
@@ -88,9 +88,9 @@ impl<'a> DocumentTrees<'a> {
                 branches.push(choice.input);
                 branches.len() - 1
             });
-            of_choice.push((tree, branch));
+            choice_branches.push((tree, branch));
         }
-        Self { trees: inputs.iter().map(|(_, inputs)| PrefixTree::new(inputs)).collect(), of_choice }
+        Self { trees: inputs.iter().map(|(_, inputs)| PrefixTree::new(inputs)).collect(), choice_branches }
     }
 
     fn tokens(&self) -> usize {
@@ -143,7 +143,7 @@ impl<'a> MultipleChoiceEval<'a> {
             let document_trees = &self.trees[document];
             let rows: Vec<(usize, Vec<usize>)> =
                 document_trees.trees.iter().map(|tree| tree.push(&mut batch)).collect();
-            for (choice, &(tree, branch)) in self.documents[document].iter().zip(&document_trees.of_choice) {
+            for (choice, &(tree, branch)) in self.documents[document].iter().zip(&document_trees.choice_branches) {
                 let (start, branches) = &rows[tree];
                 let begin = choice.input.len() - choice.continuation.len();
                 for (position, &token) in (begin..).zip(choice.continuation) {
@@ -157,16 +157,16 @@ impl<'a> MultipleChoiceEval<'a> {
             }
         }
         // Choice of each target, in target order.
-        let mut of_target = Vec::new();
-        for (&row, of_row) in &targets {
-            for &(token, choice) in of_row {
+        let mut target_choices = Vec::new();
+        for (&row, row_targets) in &targets {
+            for &(token, choice) in row_targets {
                 batch.targets.push(ScoredRow { row, token });
-                of_target.push(choice);
+                target_choices.push(choice);
             }
         }
         let values = Box::new(move |predictions: &[Prediction]| {
             let mut values = [0.0, 1.0].repeat(choices);
-            for (choice, prediction) in of_target.iter().zip(predictions) {
+            for (choice, prediction) in target_choices.iter().zip(predictions) {
                 values[2 * choice] += f64::from(prediction.log_probability);
                 if !prediction.likeliest {
                     values[2 * choice + 1] = 0.0;
@@ -212,15 +212,15 @@ impl EvalSet for MultipleChoiceEval<'_> {
     }
 
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
-        let mut of_document: Vec<&[f64]> = vec![&[]; self.documents.len()];
+        let mut document_scores: Vec<&[f64]> = vec![&[]; self.documents.len()];
         for (members, values) in self.batches.iter().zip(chunks) {
             let mut rest = values.as_slice();
             for &document in members {
                 let (scores, later) = rest.split_at((2 * self.documents[document].len()).min(rest.len()));
-                (of_document[document], rest) = (scores, later);
+                (document_scores[document], rest) = (scores, later);
             }
         }
-        of_document.concat()
+        document_scores.concat()
     }
 }
 
@@ -267,7 +267,7 @@ mod tests {
         let shared = trees(&[&[1, 2, 3, 4], &[1, 2, 5], &[1, 2, 3, 4]], &config);
         let tree = &shared.trees[0];
         assert_eq!((tree.prefix, tree.branches.as_slice()), (&[1, 2][..], &[&[3, 4][..], &[5]][..]));
-        assert_eq!(shared.of_choice, [(0, 0), (0, 1), (0, 0)]);
+        assert_eq!(shared.choice_branches, [(0, 0), (0, 1), (0, 0)]);
         assert_eq!((shared.trees.len(), shared.tokens()), (1, 5));
         let equal = trees(&[&[1, 2], &[1, 2]], &config);
         assert_eq!((equal.tokens(), equal.trees[0].branches.as_slice()), (2, &[&[][..]][..]));
@@ -290,7 +290,7 @@ mod tests {
             let mut config = config("llama-gqa");
             config.rope.scaling = Some(scaling);
             let separate = trees(&inputs, &config);
-            assert_eq!((separate.of_choice.as_slice(), separate.tokens()), (&expected[..], tokens), "{name}");
+            assert_eq!((separate.choice_branches.as_slice(), separate.tokens()), (&expected[..], tokens), "{name}");
         }
     }
 

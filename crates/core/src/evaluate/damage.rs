@@ -58,10 +58,10 @@ impl Damage {
     }
 
     /// Returns the index of the metric among a window's values.
-    pub fn column(self, stretch: Stretch) -> usize {
-        let first = match stretch {
-            Stretch::All => 1,
-            Stretch::SecondHalf => 1 + MEASURES,
+    pub fn column(self, part: WindowPart) -> usize {
+        let first = match part {
+            WindowPart::All => 1,
+            WindowPart::SecondHalf => 1 + MEASURES,
         };
         first + self as usize
     }
@@ -69,7 +69,7 @@ impl Damage {
 
 /// Part of a window that a metric covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stretch {
+pub enum WindowPart {
     All,
     SecondHalf,
 }
@@ -107,17 +107,17 @@ impl Damages {
     }
 
     /// Returns a metric with its standard error over windows ([`Damage::estimate`]).
-    pub fn measure(&self, damage: Damage, stretch: Stretch) -> Option<Measure> {
-        damage.estimate(&self.by_window(damage, stretch))
+    pub fn measure(&self, damage: Damage, part: WindowPart) -> Option<Measure> {
+        damage.estimate(&self.by_window(damage, part))
     }
 
     /// Returns the mean of each window: the mean square for [`Damage::RmsChange`], the mean loss difference for
     /// [`Damage::PerplexityRatio`]. All windows have the same number of predictions, so the mean over windows is the
     /// mean over tokens.
-    pub fn by_window(&self, damage: Damage, stretch: Stretch) -> Vec<f64> {
-        let windows = match stretch {
-            Stretch::All => &self.all,
-            Stretch::SecondHalf => &self.second_half,
+    pub fn by_window(&self, damage: Damage, part: WindowPart) -> Vec<f64> {
+        let windows = match part {
+            WindowPart::All => &self.all,
+            WindowPart::SecondHalf => &self.second_half,
         };
         windows.iter().map(|means| means[damage as usize]).collect()
     }
@@ -177,7 +177,7 @@ impl EvalSet for DamageEval<'_> {
     }
 
     fn trie(&self, programs: &[Program]) -> Trie {
-        Trie::against(&self.dense, programs)
+        Trie::with_reference(&self.dense, programs)
     }
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
@@ -246,22 +246,22 @@ mod tests {
         let at: Vec<Divergence> = at.into_iter().map(|(p, q, kl)| divergence(p, q, kl, p == q)).collect();
         let damages = Damages::from_values(&window_values(&at, 4)).unwrap();
         // Computed by hand.
-        for (damage, stretch, value) in [
-            (Damage::KlDenseVariant, Stretch::All, 7.0 / 6.0),
-            (Damage::KlVariantDense, Stretch::SecondHalf, 4.0),
-            (Damage::SameTop, Stretch::All, 4.0 / 6.0),
-            (Damage::SameTop, Stretch::SecondHalf, 0.5),
-            (Damage::MeanChange, Stretch::All, 0.0),
-            (Damage::MeanAbsoluteChange, Stretch::All, 0.5 / 6.0),
-            (Damage::RmsChange, Stretch::SecondHalf, (0.0625f64 / 2.0).sqrt()),
-            (Damage::PerplexityRatio, Stretch::All, 1.0),
-            (Damage::PerplexityRatio, Stretch::SecondHalf, 0.5f64.sqrt()),
+        for (damage, part, value) in [
+            (Damage::KlDenseVariant, WindowPart::All, 7.0 / 6.0),
+            (Damage::KlVariantDense, WindowPart::SecondHalf, 4.0),
+            (Damage::SameTop, WindowPart::All, 4.0 / 6.0),
+            (Damage::SameTop, WindowPart::SecondHalf, 0.5),
+            (Damage::MeanChange, WindowPart::All, 0.0),
+            (Damage::MeanAbsoluteChange, WindowPart::All, 0.5 / 6.0),
+            (Damage::RmsChange, WindowPart::SecondHalf, (0.0625f64 / 2.0).sqrt()),
+            (Damage::PerplexityRatio, WindowPart::All, 1.0),
+            (Damage::PerplexityRatio, WindowPart::SecondHalf, 0.5f64.sqrt()),
         ] {
-            let ours = damages.measure(damage, stretch).unwrap();
-            assert!((ours.value - value).abs() < 1e-12, "{damage:?} {stretch:?}: {ours:?}");
+            let ours = damages.measure(damage, part).unwrap();
+            assert!((ours.value - value).abs() < 1e-12, "{damage:?} {part:?}: {ours:?}");
         }
         // The window means 4/3 and 1 each deviate by 1/6 from their mean.
-        let error = damages.measure(Damage::KlDenseVariant, Stretch::All).unwrap().stderr.unwrap();
+        let error = damages.measure(Damage::KlDenseVariant, WindowPart::All).unwrap().stderr.unwrap();
         assert!((error - 1.0 / 6.0).abs() < 1e-12, "{error}");
     }
 

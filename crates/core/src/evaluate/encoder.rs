@@ -19,7 +19,7 @@ pub enum SpecialToken<'a> {
 
 /// Default BOS and EOS of the tokenizer classes in transformers 5. They are used if `tokenizer_config.json` does not
 /// set them.
-const OF_CLASSES: [(&str, Option<&str>, &str); 7] = [
+const CLASS_DEFAULTS: [(&str, Option<&str>, &str); 7] = [
     ("CodeLlamaTokenizer", Some("<s>"), "</s>"),
     ("CohereTokenizer", Some("<BOS_TOKEN>"), "<|END_OF_TURN_TOKEN|>"),
     ("GPT2Tokenizer", Some("<|endoftext|>"), "<|endoftext|>"),
@@ -70,9 +70,9 @@ pub fn prefix_token<'a>(
     let [bos_id, eos_id] =
         ["bos_token_id", "eos_token_id"].map(|key| config[key].as_u64().or_else(|| config[key][0].as_u64()));
     let class = tokenizer_config["tokenizer_class"].as_str().map(|class| class.trim_end_matches("Fast"));
-    let of_class = OF_CLASSES.iter().find(|(name, ..)| Some(*name) == class);
-    let class_bos = of_class.and_then(|(_, bos, _)| *bos).filter(|_| is_absent("bos_token", tokenizer_config));
-    let class_eos = of_class.map(|(.., eos)| *eos).filter(|_| is_absent("eos_token", tokenizer_config));
+    let class_defaults = CLASS_DEFAULTS.iter().find(|(name, ..)| Some(*name) == class);
+    let class_bos = class_defaults.and_then(|(_, bos, _)| *bos).filter(|_| is_absent("bos_token", tokenizer_config));
+    let class_eos = class_defaults.map(|(.., eos)| *eos).filter(|_| is_absent("eos_token", tokenizer_config));
     let eos = token_text(&tokenizer_config["eos_token"]);
     for (role, text) in [("bos", class_bos), ("eos", eos), ("eos", class_eos)] {
         let Some(text) = text else { continue };
@@ -84,8 +84,8 @@ pub fn prefix_token<'a>(
             _ => continue,
         };
     }
-    let of_config = bos_id.map(|id| ("bos", id)).or_else(|| eos_id.map(|id| ("eos", id)));
-    Ok(of_config.map(|(role, id)| PrefixToken { role, token: SpecialToken::Id(id), is_of_config: true }))
+    let config_token = bos_id.map(|id| ("bos", id)).or_else(|| eos_id.map(|id| ("eos", id)));
+    Ok(config_token.map(|(role, id)| PrefixToken { role, token: SpecialToken::Id(id), is_of_config: true }))
 }
 
 fn is_absent(key: &str, tokenizer_config: &Value) -> bool {
@@ -130,7 +130,7 @@ fn unknown(tokenizer: &Tokenizer, token: &str, text: &str) -> Error {
         .found(format!("`{text}`"))
 }
 
-fn beyond(tokenizer: &Tokenizer, name: &str, id: impl Display) -> Error {
+fn id_out_of_range(tokenizer: &Tokenizer, name: &str, id: impl Display) -> Error {
     Error::bad_input("a special token is outside the vocabulary")
         .at(format!("config.json, {name}_token_id"))
         .expected(format!("an id below {}", tokenizer.vocab_size()))
@@ -154,7 +154,7 @@ impl<'a> TaskEncoder<'a> {
             SpecialToken::Text(text) => {
                 tokenizer.id(text).ok_or_else(|| unknown(tokenizer, &format!("a `{role}_token`"), text))
             }
-            SpecialToken::Id(id) => u32::try_from(id).map_err(|_| beyond(tokenizer, role, id)),
+            SpecialToken::Id(id) => u32::try_from(id).map_err(|_| id_out_of_range(tokenizer, role, id)),
         });
         let prefix = prefix.transpose()?;
         let prefix = prefix.map(|id| tokenizer.decode(id).map(|text| Prefix { id, text })).transpose()?;

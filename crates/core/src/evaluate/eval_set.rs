@@ -16,7 +16,7 @@ pub trait EvalSet: Sync {
     fn tokens(&self, chunk: usize) -> usize;
 
     /// Returns the number of tokens actually processed per program in a chunk, or `None` if all tokens are processed.
-    fn processed_tokens(&self, _chunk: usize, _of_programs: &[&[f64]]) -> Option<usize> {
+    fn processed_tokens(&self, _chunk: usize, _program_values: &[&[f64]]) -> Option<usize> {
         None
     }
 
@@ -62,7 +62,7 @@ pub type ChunkValues = Vec<Vec<Vec<f64>>>;
 /// Output of an engine for one target of a batch.
 pub(super) trait TargetOutput: Sized {
     /// Runs several batches and returns outputs indexed by `[batch][program][target]`.
-    fn of_batches(
+    fn run_batches(
         engine: &dyn Engine,
         trie: &Trie,
         batches: &[Batch],
@@ -71,7 +71,7 @@ pub(super) trait TargetOutput: Sized {
 }
 
 impl TargetOutput for Prediction {
-    fn of_batches(
+    fn run_batches(
         engine: &dyn Engine,
         trie: &Trie,
         batches: &[Batch],
@@ -82,7 +82,7 @@ impl TargetOutput for Prediction {
 }
 
 impl TargetOutput for Divergence {
-    fn of_batches(
+    fn run_batches(
         engine: &dyn Engine,
         trie: &Trie,
         batches: &[Batch],
@@ -120,16 +120,16 @@ pub(super) fn in_parts<'a, M, T: TargetOutput>(
     });
     let (batches, values): (Vec<_>, Vec<_>) = parts.map(|(chunk, part)| (part.batch, (chunk, part.values))).unzip();
     let mut nodes = vec![0.0; trie.len()];
-    let done = T::of_batches(engine, trie, &batches, &mut nodes)?;
+    let done = T::run_batches(engine, trie, &batches, &mut nodes)?;
     let share = started.elapsed().as_secs_f64() / nodes.iter().sum::<f64>().max(f64::MIN_POSITIVE);
     seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node * share);
-    let mut of_chunks = vec![vec![Vec::new(); trie.programs()]; chunks.len()];
+    let mut chunk_values = vec![vec![Vec::new(); trie.programs()]; chunks.len()];
     for (outputs, (chunk, values)) in done.into_iter().zip(values) {
-        for (all, output) in of_chunks[chunk].iter_mut().zip(outputs) {
+        for (all, output) in chunk_values[chunk].iter_mut().zip(outputs) {
             all.extend(values(&output.unwrap_or_default()));
         }
     }
-    Ok(of_chunks)
+    Ok(chunk_values)
 }
 
 /// Splits members into consecutive parts of at least `part_tokens` tokens. The last part may be smaller.
@@ -158,21 +158,21 @@ pub fn score(
     seconds: &mut [f64],
     mut progress: impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<Vec<f64>>> {
-    let mut of_programs = vec![Vec::with_capacity(eval_set.chunks()); trie.programs()];
+    let mut program_chunks = vec![Vec::with_capacity(eval_set.chunks()); trie.programs()];
     let chunks: Vec<usize> = (0..eval_set.chunks()).collect();
     let mut left = chunks.as_slice();
     while !left.is_empty() {
         let most = eval_set.pass_tokens(engine, trie.programs());
         let (now, later) = left.split_at(count_fitting_pieces(left.iter().map(|&chunk| eval_set.tokens(chunk)), most));
-        for of_chunk in eval_set.run(engine, trie, now, seconds)? {
-            for (of_program, values) in of_programs.iter_mut().zip(of_chunk) {
-                of_program.push(values);
+        for chunk_values in eval_set.run(engine, trie, now, seconds)? {
+            for (program, values) in program_chunks.iter_mut().zip(chunk_values) {
+                program.push(values);
             }
         }
         now.iter().try_for_each(|&chunk| progress(eval_set.tokens(chunk)))?;
         left = later;
     }
-    Ok(of_programs.iter().map(|chunks| eval_set.assemble(chunks)).collect())
+    Ok(program_chunks.iter().map(|chunks| eval_set.assemble(chunks)).collect())
 }
 
 #[cfg(test)]

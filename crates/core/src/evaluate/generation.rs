@@ -121,14 +121,14 @@ impl EvalSet for GenerationEval<'_> {
     }
 
     /// Returns the number of tokens in all prompts plus the average number of generated tokens per program.
-    fn processed_tokens(&self, chunk: usize, of_programs: &[&[f64]]) -> Option<usize> {
+    fn processed_tokens(&self, chunk: usize, program_values: &[&[f64]]) -> Option<usize> {
         let mut new = 0;
-        for values in of_programs {
+        for values in program_values {
             new += split_prompts(values)?.iter().map(|(_, ids)| ids.len()).sum::<usize>();
         }
         let most = self.settings.max_new_tokens;
         let prompts: usize = self.prompts[self.members(chunk)].iter().map(|prompt| self.size(prompt) - most).sum();
-        Some(prompts + new / of_programs.len().max(1))
+        Some(prompts + new / program_values.len().max(1))
     }
 
     fn load(&self, chunks: &[usize]) -> Load {
@@ -150,7 +150,7 @@ impl EvalSet for GenerationEval<'_> {
         let prompts: Vec<Prompt> =
             chunks.iter().flat_map(|&chunk| &self.prompts[self.members(chunk)]).cloned().collect();
         let mut done = self.generated(engine, trie, &prompts)?.into_iter();
-        let of_chunks = chunks
+        let chunk_values = chunks
             .iter()
             .map(|&chunk| {
                 let done: Vec<Vec<Generation>> = done.by_ref().take(self.members(chunk).len()).collect();
@@ -165,7 +165,7 @@ impl EvalSet for GenerationEval<'_> {
         if let Some(first) = seconds.first_mut() {
             *first += started.elapsed().as_secs_f64();
         }
-        Ok(of_chunks)
+        Ok(chunk_values)
     }
 
     /// Returns two values per prompt, the end reason and the token count, as a lower bound.

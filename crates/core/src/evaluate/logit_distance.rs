@@ -52,7 +52,7 @@ impl LogitDistance {
         let trunks = Trunks::new(engine, programs);
         let mut distances = vec![Vec::with_capacity(windows.count()); programs.len()];
         for window in windows.iter() {
-            let means = self.of_window(engine, &trunks.run(engine, window)?, window.len())?;
+            let means = self.window_means(engine, &trunks.run(engine, window)?, window.len())?;
             distances.iter_mut().zip(means).for_each(|(all, mean)| all.push(mean));
             progress(window.len())?;
         }
@@ -61,7 +61,7 @@ impl LogitDistance {
 
     /// Computes the mean distance of each stream in a window from the first stream, which belongs to the dense
     /// backbone.
-    fn of_window(self, engine: &dyn Engine, streams: &[HostRows], tokens: usize) -> Result<Vec<f64>> {
+    fn window_means(self, engine: &dyn Engine, streams: &[HostRows], tokens: usize) -> Result<Vec<f64>> {
         let vocab = engine.config().vocab;
         let mut sums = vec![0.0; streams.len() - 1];
         for first in (0..tokens).step_by(BLOCK_ROWS) {
@@ -73,8 +73,8 @@ impl LogitDistance {
                 let variant = variant.values()?;
                 let pairs = dense.par_chunks_exact(vocab).zip(variant.par_chunks_exact(vocab));
                 // Collect before summing, so that the order of summation does not depend on the threads.
-                let of_rows: Vec<f64> = pairs.map(|(dense, variant)| self.between(dense, variant)).collect();
-                *sum += of_rows.iter().sum::<f64>();
+                let row_distances: Vec<f64> = pairs.map(|(dense, variant)| self.between(dense, variant)).collect();
+                *sum += row_distances.iter().sum::<f64>();
             }
         }
         Ok(sums.into_iter().map(|sum| sum / tokens as f64).collect())

@@ -75,7 +75,7 @@ pub fn sweep(dir: &Path) {
         let tag = name.strip_suffix(ENDING).filter(|_| is_temporary(&name)).and_then(|name| name.rsplit('.').nth(1));
         // Skip files that have the suffix but were not created by `temporary`.
         let Some(tag) = tag.filter(|tag| Owner::is_tag(tag)) else { continue };
-        let dead = match Owner::of_tag_lives(tag) {
+        let dead = match Owner::is_tag_alive(tag) {
             Some(lives) => !lives,
             None => age(&entry.path(), *now.get_or_init(|| clock(dir))).is_some_and(|age| age > STALE_AFTER),
         };

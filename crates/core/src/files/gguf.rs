@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use candle_core::quantized::gguf_file::{Content, Value};
 use candle_core::quantized::{GgmlDType, QTensor, ggml_file};
 
-use super::{caught, regular};
+use super::{panics, regular};
 use crate::error::{Error, Result, shortened};
 
 /// Maximum size of a header in bytes. The largest known headers, with half a million BPE merges, take 20 MB. In memory,
@@ -63,7 +63,7 @@ impl Gguf {
         // Compare with the tensor count in the header to detect duplicate names, which the map merges.
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
-        let content = caught::catch(|| Content::read(&mut Cursor::new(&head)))
+        let content = panics::catch(|| Content::read(&mut Cursor::new(&head)))
             .map_err(|panic| damaged_file(format!("the reader panicked: {panic}"), path))?
             // Keep the first line only, because candle's errors may contain a backtrace.
             .map_err(|error| damaged_file(error.to_string().lines().next().unwrap_or_default().to_owned(), path))?;

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
-use super::limit::{self, Bounded, TextLimit};
+use super::limit::{self, LimitedReader, TextLimit};
 use crate::error::Error;
 
 /// Returns a reader for the decompressed text. Several gzip members form one text, as in C4's shards.
-pub fn reader(file: File, limit: TextLimit) -> BufReader<Bounded<MultiGzDecoder<BufReader<File>>>> {
+pub fn reader(file: File, limit: TextLimit) -> BufReader<LimitedReader<MultiGzDecoder<BufReader<File>>>> {
     BufReader::new(limit.reader(MultiGzDecoder::new(BufReader::new(file))))
 }
 

@@ -145,7 +145,7 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
 
     /// Reads the next nonblank line. Returns whether there is one.
     fn next_line(&mut self) -> Result<bool> {
-        let most = TextLimit::current().of_json();
+        let most = TextLimit::current().for_json();
         loop {
             self.line += 1;
             self.row.clear();
@@ -166,7 +166,7 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
 
     /// Reads the next item of a list. Returns whether there is one.
     fn next_item(&mut self) -> Result<bool> {
-        let most = TextLimit::current().of_json();
+        let most = TextLimit::current().for_json();
         self.row.clear();
         let mut item = ItemBoundary::default();
         loop {

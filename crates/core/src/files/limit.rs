@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::error::{Error, Result};
 
 /// Process-wide limit in bytes. It determines which files are rejected but never changes results.
-static MOST: AtomicU64 = AtomicU64::new(TextLimit::DEFAULT);
+static LIMIT_BYTES: AtomicU64 = AtomicU64::new(TextLimit::DEFAULT);
 /// Divisor of the limit for JSON. The parsed tree of a row may take twenty times the size of its text.
 const ROW_SHARE: u64 = 10;
 /// Maximum number of task rows, all of which are held in memory as JSON trees.
@@ -22,17 +22,17 @@ impl TextLimit {
     pub const DEFAULT: u64 = 2_000_000_000;
 
     pub fn current() -> Self {
-        Self(MOST.load(Relaxed))
+        Self(LIMIT_BYTES.load(Relaxed))
     }
 
     pub fn set(bytes: u64) {
-        MOST.store(bytes, Relaxed);
+        LIMIT_BYTES.store(bytes, Relaxed);
     }
 
     /// Returns the smaller limit that applies to text parsed into one JSON tree, such as a row of a corpus or all rows
     /// of a task.
     #[must_use]
-    pub fn of_json(self) -> Self {
+    pub fn for_json(self) -> Self {
         Self(self.0 / ROW_SHARE)
     }
 
@@ -67,21 +67,21 @@ impl TextLimit {
     }
 
     /// Wraps `inner` in a reader that fails with [`ErrorKind::FileTooLarge`] beyond the limit.
-    pub fn reader<R: Read>(self, inner: R) -> Bounded<R> {
-        Bounded { inner, left: self.0 }
+    pub fn reader<R: Read>(self, inner: R) -> LimitedReader<R> {
+        LimitedReader { inner, left: self.0 }
     }
 }
 
 /// Counter for the memory that rows take up. It includes empty rows, because a few megabytes can decompress to a
 /// hundred million of them.
 #[derive(Debug)]
-pub struct HeldRows<'a> {
+pub struct RowMemory<'a> {
     limit: TextLimit,
     path: &'a Path,
     bytes: u64,
 }
 
-impl<'a> HeldRows<'a> {
+impl<'a> RowMemory<'a> {
     pub fn new(limit: TextLimit, path: &'a Path) -> Self {
         Self { limit, path, bytes: 0 }
     }
@@ -98,7 +98,7 @@ impl<'a> HeldRows<'a> {
 
 /// Reader that fails once it has read more bytes than a limit.
 #[derive(Debug)]
-pub struct Bounded<R> {
+pub struct LimitedReader<R> {
     inner: R,
     left: u64,
 }
@@ -108,7 +108,7 @@ pub fn is_exceeded(error: &io::Error) -> bool {
     error.kind() == ErrorKind::FileTooLarge
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for LimitedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         match self.left.checked_sub(read as u64) {

@@ -14,7 +14,6 @@
 //! ```
 
 pub mod atomic;
-pub mod caught;
 pub mod csv;
 pub mod disk;
 pub mod gguf;
@@ -27,12 +26,13 @@ pub mod not_finite;
 pub mod number;
 pub mod output;
 pub mod owner;
+pub mod panics;
 pub mod parquet;
 pub mod parts;
 pub mod regular;
 pub mod rows;
+pub mod serialize_path;
 pub mod sha256;
-pub mod shown;
 pub mod stamp;
 
 use std::io;

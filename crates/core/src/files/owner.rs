@@ -30,9 +30,9 @@ impl Owner {
 
     /// Returns whether the process is alive. Returns `None` if this is unknown, as for a process from another boot,
     /// container or machine, or a hidden process of another user.
-    pub fn lives(&self) -> Option<bool> {
+    pub fn is_alive(&self) -> Option<bool> {
         let here = self.system.is_some() && self.system == system();
-        if here { lives(Path::new(PROC), self.pid, self.started) } else { None }
+        if here { is_process_alive(Path::new(PROC), self.pid, self.started) } else { None }
     }
 
     /// Returns a tag for file names, `PID-START-SYSTEM`, without dots.
@@ -47,12 +47,12 @@ impl Owner {
     }
 
     /// Returns whether the process that a tag identifies is alive, or `None` if unknown.
-    pub fn of_tag_lives(tag: &str) -> Option<bool> {
+    pub fn is_tag_alive(tag: &str) -> Option<bool> {
         let mut parts = tag.split('-');
         let pid = parts.next()?.parse().ok()?;
         let started = parts.next()?.parse().ok()?;
         system().filter(|system| parts.next() == Some(&short(Some(system))))?;
-        lives(Path::new(PROC), pid, Some(started).filter(|&started| started > 0))
+        is_process_alive(Path::new(PROC), pid, Some(started).filter(|&started| started > 0))
     }
 }
 
@@ -88,7 +88,7 @@ enum ProcState {
     Unknown,
 }
 
-fn lives(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool> {
+fn is_process_alive(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool> {
     match (process_state(proc, pid), started) {
         (ProcState::Gone, _) => Some(false),
         (ProcState::Since(now), Some(then)) => Some(now == then),
@@ -147,9 +147,9 @@ mod tests {
         let gone = [Owner { pid: 99_999_999, ..this.clone() }, Owner { started: Some(1), ..this.clone() }];
         let far = Owner { system: Some("another boot".into()), ..this.clone() };
         for (owner, lives) in [(&this, Some(true)), (&gone[0], Some(false)), (&gone[1], Some(false)), (&far, None)] {
-            assert_eq!((owner.lives(), Owner::of_tag_lives(&owner.tag())), (lives, lives), "{owner:?}");
+            assert_eq!((owner.is_alive(), Owner::is_tag_alive(&owner.tag())), (lives, lives), "{owner:?}");
         }
-        assert_eq!(Owner::of_tag_lives("no tag"), None);
+        assert_eq!(Owner::is_tag_alive("no tag"), None);
         assert!(Owner::is_tag(&this.tag()) && !Owner::is_tag("no-tag-either") && !Owner::is_tag("5"));
     }
 
@@ -158,17 +158,17 @@ mod tests {
         // With `hidepid=2`, other users' processes are invisible, but this process still exists.
         let proc = tempfile::tempdir().unwrap();
         let this_process = std::process::id();
-        assert_eq!(lives(proc.path(), this_process, Some(1)), None, "the process id is in use");
-        assert_eq!(lives(proc.path(), 99_999_999, Some(1)), Some(false), "the process id is unused");
+        assert_eq!(is_process_alive(proc.path(), this_process, Some(1)), None, "the process id is in use");
+        assert_eq!(is_process_alive(proc.path(), 99_999_999, Some(1)), Some(false), "the process id is unused");
         // With `hidepid=1`, a process's folder is visible but unreadable.
         fs::create_dir_all(process_dir(this_process, proc.path()).join("stat")).unwrap();
-        assert_eq!(lives(proc.path(), this_process, Some(1)), None);
+        assert_eq!(is_process_alive(proc.path(), this_process, Some(1)), None);
         // Malformed content gives no information.
         for text in ["", "5", "5 (a b) S", "5 (a) b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 x"] {
             fs::remove_dir_all(process_dir(this_process, proc.path())).unwrap();
             fs::create_dir(process_dir(this_process, proc.path())).unwrap();
             fs::write(process_dir(this_process, proc.path()).join("stat"), text).unwrap();
-            assert_eq!(lives(proc.path(), this_process, Some(1)), None, "{text}");
+            assert_eq!(is_process_alive(proc.path(), this_process, Some(1)), None, "{text}");
         }
         fs::write(
             process_dir(this_process, proc.path()).join("stat"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn lives_since(started: Option<u64>, proc: &Path, this_process: u32) -> Option<bool> {
-        lives(proc, this_process, started)
+        is_process_alive(proc, this_process, started)
     }
 
     fn process_dir(pid: u32, proc: &Path) -> std::path::PathBuf {

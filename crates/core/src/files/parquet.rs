@@ -15,8 +15,8 @@ use polars_parquet::parquet::schema::types::{
     IntegerType, ParquetType, PhysicalType, PrimitiveConvertedType, PrimitiveLogicalType, PrimitiveType,
 };
 
-use super::caught;
 use super::limit::TextLimit;
+use super::panics;
 use crate::error::{Error, Result};
 
 /// Reads the columns that `choose` selects from the schema, and passes them with the schema to `take`. The schema has
@@ -34,7 +34,7 @@ pub fn read<T>(
     choose: impl FnOnce(&ArrowSchema) -> Result<Vec<String>>,
     take: impl FnOnce(&DataFrame, &ArrowSchema) -> Result<T>,
 ) -> Result<T> {
-    caught::catch(|| {
+    panics::catch(|| {
         let mut reader = ParquetReader::new(file);
         let metadata = reader.get_metadata().map_err(|error| broken(path, &error))?.clone();
         let schema = infer_schema(&metadata).map_err(|error| broken(path, &error))?;

@@ -63,13 +63,13 @@ pub fn file(path: &Path) -> io::Result<File> {
     #[cfg(target_os = "linux")]
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, rustix::fs::OFlags::NONBLOCK.bits() as i32);
     #[cfg(not(target_os = "linux"))]
-    ordinary(fs::metadata(path)?.file_type())?;
+    check_regular(fs::metadata(path)?.file_type())?;
     let file = options.open(path)?;
-    ordinary(file.metadata()?.file_type())?;
+    check_regular(file.metadata()?.file_type())?;
     Ok(file)
 }
 
-fn ordinary(kind: FileType) -> io::Result<()> {
+fn check_regular(kind: FileType) -> io::Result<()> {
     if kind.is_file() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidData, name_of(kind))) }
 }
 
@@ -87,7 +87,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     let metadata = file.metadata().map_err(|error| read_error(&error, path))?;
     // Files read with this function are settings or JSON trees. A sparse file takes no disk space but would fill
     // memory.
-    TextLimit::current().of_json().check(path, metadata.len())?;
+    TextLimit::current().for_json().check(path, metadata.len())?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|error| read_error(&error, path))?;
     Ok(bytes)

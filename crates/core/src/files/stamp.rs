@@ -28,7 +28,7 @@ impl Stamp {
 
     /// Returns the stamp without the device number, which differs between machines that mount the same file system.
     #[must_use]
-    pub fn anywhere(&self) -> Self {
+    pub fn without_device(&self) -> Self {
         Self { file: (0, self.file.1), ..self.clone() }
     }
 
@@ -49,12 +49,12 @@ impl Stamp {
         None
     }
 
-    /// Returns whether the last change is older than the time resolution `grain`, so that a further change would alter
-    /// the stamp.
-    pub fn settled(&self, grain: Duration) -> bool {
+    /// Returns whether the last change is older than `resolution`, the time resolution, so that a further change would
+    /// alter the stamp.
+    pub fn is_older_than(&self, resolution: Duration) -> bool {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let [now, grain] = [now, grain].map(|time| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX));
-        now.saturating_sub(self.modified.max(self.changed)) > grain
+        let [now, resolution] = [now, resolution].map(|time| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX));
+        now.saturating_sub(self.modified.max(self.changed)) > resolution
     }
 }
 
@@ -64,8 +64,8 @@ fn to_nanoseconds(seconds: i64, rest: i64) -> i128 {
 
 /// Returns the resolution of change times, or `None` if changes may leave no trace, as with shared mappings on memory
 /// file systems.
-pub fn grain(file: &File) -> Option<Duration> {
-    match disk::of_open(file) {
+pub fn time_resolution(file: &File) -> Option<Duration> {
+    match disk::open_file_system(file) {
         Some(system) if system.memory => None,
         // FAT has a resolution of two seconds.
         Some(system) if !system.shared => Some(Duration::from_secs(2)),

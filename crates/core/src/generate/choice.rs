@@ -7,12 +7,12 @@ use super::settings::Sampling;
 use crate::model::likeliest;
 
 /// Sampling state of one sequence.
-pub(super) struct Choice {
+pub(super) struct TokenSampler {
     sampling: Sampling,
     generator: Mt,
 }
 
-impl Choice {
+impl TokenSampler {
     pub(super) fn new(sampling: Sampling, identity: &str) -> Self {
         let mut hash = Sha256::new();
         hash.update(sampling.seed.to_le_bytes());
@@ -44,10 +44,10 @@ fn draw_token(logits: &[f32], sampling: &Sampling, draw: f64) -> u32 {
     let weights: Vec<f64> =
         order.iter().map(|&token| ((f64::from(logits[token]) - greatest) / sampling.temperature).exp()).collect();
     let all: f64 = weights.iter().sum();
-    let mut staying = weights.len();
+    let mut kept = weights.len();
     if sampling.top_p < 1.0 {
         let mut sum = 0.0;
-        staying = weights
+        kept = weights
             .iter()
             .take_while(|weight| {
                 let short = sum < sampling.top_p * all;
@@ -56,11 +56,11 @@ fn draw_token(logits: &[f32], sampling: &Sampling, draw: f64) -> u32 {
             })
             .count();
     }
-    let of_staying: f64 = weights[..staying].iter().sum();
+    let kept_mass: f64 = weights[..kept].iter().sum();
     let mut sum = 0.0;
-    let position = weights[..staying].iter().position(|weight| {
+    let position = weights[..kept].iter().position(|weight| {
         sum += weight;
-        sum > draw * of_staying
+        sum > draw * kept_mass
     });
     order[position.unwrap_or(0)] as u32
 }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn four_draws(seed: u64, identity: &str, logits: &[f32]) -> [Option<u32>; 4] {
-        let mut choice = Choice::new(Sampling { seed, ..PLAIN }, identity);
+        let mut choice = TokenSampler::new(Sampling { seed, ..PLAIN }, identity);
         [(); 4].map(|()| choice.next(logits))
     }
 }

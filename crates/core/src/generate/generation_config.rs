@@ -64,9 +64,9 @@ impl GenerationConfig {
         };
         let settings = Settings { name, entries };
         settings.check_search()?;
-        let of_config = Settings { name: "config.json", entries: config.as_object().unwrap_or(&none) }.ends()?;
-        let end_of_text = Some(settings.ends()?).filter(|ends| !ends.is_empty()).unwrap_or_else(|| of_config.clone());
-        let has_other_ends = to_set(&end_of_text) != to_set(&of_config);
+        let config_ends = Settings { name: "config.json", entries: config.as_object().unwrap_or(&none) }.ends()?;
+        let end_of_text = Some(settings.ends()?).filter(|ends| !ends.is_empty()).unwrap_or_else(|| config_ends.clone());
+        let has_other_ends = to_set(&end_of_text) != to_set(&config_ends);
         let mut processors = settings.processors()?;
         if !processors.is_empty() {
             processors.end_of_text.clone_from(&end_of_text);

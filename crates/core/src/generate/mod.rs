@@ -18,6 +18,6 @@ mod text;
 
 pub use generation_config::{GENERATION_CONFIG, GenerationConfig};
 pub use processors::LogitsProcessors;
-pub use schedule::{Prompt, Watch, generate};
+pub use schedule::{GenerationObserver, Prompt, generate};
 pub use settings::{Sampling, Settings};
 pub use text::{Detokenizer, End, Generation};

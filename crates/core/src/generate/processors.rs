@@ -101,7 +101,7 @@ impl LogitsProcessors {
             force(logits, &self.forced_eos_token_id);
         }
         if let Some((start, factor)) = self.exponential_decay_length_penalty {
-            self.hasten(logits, generated.new.len() as i64 - start, factor);
+            self.apply_length_penalty(logits, generated.new.len() as i64 - start, factor);
         }
         suppress(logits, &self.suppress_tokens);
         // A forced BOS precedes the first freely chosen token.
@@ -113,7 +113,7 @@ impl LogitsProcessors {
     }
 
     /// Increases the logits of end tokens with each token after the start.
-    fn hasten(&self, logits: &mut [f32], tokens: i64, factor: f64) {
+    fn apply_length_penalty(&self, logits: &mut [f32], tokens: i64, factor: f64) {
         let Ok(tokens @ 1..) = i32::try_from(tokens) else { return };
         let growth = (factor.powi(tokens) - 1.0) as f32;
         for &token in &self.end_of_text {

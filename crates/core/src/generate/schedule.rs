@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use rayon::prelude::*;
 
-use super::choice::Choice;
+use super::choice::TokenSampler;
 use super::processors::Generated;
 use super::settings::Settings;
 use super::text::{Detokenizer, End, Generation, end};
@@ -24,9 +24,9 @@ pub struct Prompt {
 }
 
 /// Progress callbacks. An error stops the generation.
-pub trait Watch {
+pub trait GenerationObserver {
     /// Called when a prompt is finished, with its continuation under each program.
-    fn finished(&mut self, prompt: usize, of_programs: &[Generation]) -> Result<()>;
+    fn finished(&mut self, prompt: usize, generations: &[Generation]) -> Result<()>;
 
     /// Called before each round that adds a token to every running sequence.
     fn round(&mut self) -> Result<()> {
@@ -35,7 +35,7 @@ pub trait Watch {
 }
 
 /// No-op implementation.
-impl Watch for () {
+impl GenerationObserver for () {
     fn finished(&mut self, _: usize, _: &[Generation]) -> Result<()> {
         Ok(())
     }
@@ -45,14 +45,14 @@ impl Watch for () {
 ///
 /// # Errors
 /// Fails if the settings are contradictory, a prompt is empty, or the cache is too small for one prompt. Propagates
-/// errors from `watch`.
+/// errors from `observer`.
 pub fn generate(
     engine: &dyn Engine,
     trie: &Trie,
     prompts: &[Prompt],
     settings: &Settings,
     text: &dyn Detokenizer,
-    watch: &mut dyn Watch,
+    observer: &mut dyn GenerationObserver,
 ) -> Result<Vec<Vec<Generation>>> {
     settings.check()?;
     let cache_bytes =
@@ -60,8 +60,8 @@ pub fn generate(
     let settings = &Settings { cache_bytes, ..settings.clone() };
     let mut schedule = Schedule::new(engine, trie, prompts, settings)?;
     while schedule.is_busy() {
-        watch.round()?;
-        schedule.round(text, watch)?;
+        observer.round()?;
+        schedule.round(text, observer)?;
     }
     let done = schedule.done.into_iter().map(|outcomes| outcomes.into_iter().flatten().collect());
     Ok(done.collect())
@@ -81,7 +81,7 @@ struct Sequence {
     is_whole: bool,
     ids: Vec<u32>,
     /// Sampling state, or `None` for greedy decoding.
-    choice: Option<Choice>,
+    choice: Option<TokenSampler>,
 }
 
 impl Sequence {
@@ -173,7 +173,7 @@ impl<'a> Schedule<'a> {
     }
 
     /// Returns whether the prompt's sequences may be recomputed (see [`Config::recomputes_in_new_regime`]).
-    fn may_run_anew(&self, prompt: usize) -> bool {
+    fn may_recompute(&self, prompt: usize) -> bool {
         let length = self.ids[prompt].len();
         let longest = length + self.settings.max_new_tokens - 1;
         self.config.recomputes_in_new_regime()
@@ -183,7 +183,7 @@ impl<'a> Schedule<'a> {
     /// Returns the maximum number of tokens in the block of a sequence. The block holds the new tokens, and also the
     /// prompt if the sequence may be recomputed.
     fn block_tokens(&self, prompt: usize) -> usize {
-        let anew = if self.may_run_anew(prompt) { self.ids[prompt].len() } else { 0 };
+        let anew = if self.may_recompute(prompt) { self.ids[prompt].len() } else { 0 };
         self.settings.max_new_tokens + anew
     }
 
@@ -286,7 +286,7 @@ impl<'a> Schedule<'a> {
             });
             for program in self.programs.clone() {
                 let identity = &self.prompts[prompt].identity;
-                let choice = self.settings.sampling.map(|sampling| Choice::new(sampling, identity));
+                let choice = self.settings.sampling.map(|sampling| TokenSampler::new(sampling, identity));
                 let block = self.block();
                 let chain = chain.clone();
                 self.live.push(Sequence { prompt, program, chain, block, is_whole: false, ids: Vec::new(), choice });
@@ -296,14 +296,14 @@ impl<'a> Schedule<'a> {
     }
 
     /// Adds one token to each sequence and starts prompts that fit.
-    fn round(&mut self, text: &dyn Detokenizer, watch: &mut dyn Watch) -> Result<()> {
+    fn round(&mut self, text: &dyn Detokenizer, observer: &mut dyn GenerationObserver) -> Result<()> {
         let going = self.live.len();
         let mut live = std::mem::take(&mut self.live);
         let mut runs: Vec<Run> = live.iter_mut().map(|sequence| self.continuation(sequence)).collect();
         self.live = live;
         runs.extend(self.admit());
         let live = std::mem::take(&mut self.live);
-        let nexts = self.nexts(&runs, live)?;
+        let nexts = self.next_tokens(&runs, live)?;
         debug_assert!(going <= nexts.len());
         // Detokenizing all sequences takes about as long as a step of a small backbone, so run it in parallel.
         let settings = self.settings;
@@ -319,12 +319,12 @@ impl<'a> Schedule<'a> {
                 Some(end) => finished.push((sequence, end)),
             }
         }
-        finished.into_iter().try_for_each(|(sequence, end)| self.finish(sequence, end, text, watch))
+        finished.into_iter().try_for_each(|(sequence, end)| self.finish(sequence, end, text, observer))
     }
 
     /// Chooses the next token of each sequence. `live` must be in the order of `runs`, with one sequence per program
     /// for each new prompt.
-    fn nexts(&mut self, runs: &[Run], live: Vec<Sequence>) -> Result<Vec<(Sequence, Option<u32>)>> {
+    fn next_tokens(&mut self, runs: &[Run], live: Vec<Sequence>) -> Result<Vec<(Sequence, Option<u32>)>> {
         let settings = self.settings;
         if settings.sampling.is_none() && settings.processors.is_empty() {
             return Ok(live.into_iter().zip(self.decoding.likeliest(runs)?.into_iter().flatten()).collect());
@@ -358,13 +358,19 @@ impl<'a> Schedule<'a> {
         Run { ids, programs: vec![sequence.program], before, block: sequence.block, room: capacity }
     }
 
-    fn finish(&mut self, sequence: Sequence, end: End, text: &dyn Detokenizer, watch: &mut dyn Watch) -> Result<()> {
+    fn finish(
+        &mut self,
+        sequence: Sequence,
+        end: End,
+        text: &dyn Detokenizer,
+        observer: &mut dyn GenerationObserver,
+    ) -> Result<()> {
         self.decoding.free(sequence.block);
         self.used -= self.own_bytes(sequence.prompt, sequence.program);
         self.done[sequence.prompt][sequence.program] = Some(Generation::new(sequence.ids, end, self.settings, text)?);
         let all: Option<Vec<Generation>> = self.done[sequence.prompt].iter().cloned().collect();
         let Some(all) = all else { return Ok(()) };
         self.release(&sequence.chain);
-        watch.finished(sequence.prompt, &all)
+        observer.finished(sequence.prompt, &all)
     }
 }

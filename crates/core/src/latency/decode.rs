@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::rounds::{ExtraRounds, Prompt, Rounds, Session, counted_rounds, in_rounds, rests_on_noise, separate_tries};
+use super::rounds::{
+    ExtraRounds, Prompt, Rounds, Session, counted_rounds, has_unstable_times, in_rounds, separate_tries,
+};
 use super::spread::{Speedup, TimeSpread};
 use crate::error::Result;
 use crate::model::{Config, Engine, Load, Program, Run, Trie};
@@ -49,7 +51,7 @@ impl DecodeResult {
 
     /// Returns whether the speedup is based on unstable times.
     pub fn has_noisy_speedup(&self) -> bool {
-        rests_on_noise(self.first, [self.dense.as_deref(), self.times.as_deref()])
+        has_unstable_times(self.first, [self.dense.as_deref(), self.times.as_deref()])
     }
 
     pub fn speedup(&self) -> Option<Speedup> {
@@ -115,7 +117,7 @@ fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Res
 /// Returns the next token for each sequence of a single program. Sequences with invalid logits continue with token 0,
 /// because the time does not depend on the token.
 fn next_of(likeliest: Vec<Vec<Option<u32>>>) -> Vec<u32> {
-    likeliest.into_iter().map(|of_programs| of_programs.first().copied().flatten().unwrap_or(0)).collect()
+    likeliest.into_iter().map(|programs| programs.first().copied().flatten().unwrap_or(0)).collect()
 }
 
 /// Estimates the FLOPs for the new tokens as the FLOPs for the extended prompts minus those for the prompts.
@@ -170,10 +172,10 @@ mod tests {
             let expected = generate::generate(&*engine, &trie, &prompts, &settings, &Silent, &mut ()).unwrap();
             let (took, tokens) = steps(&*engine, &trie, PROMPT, 5).unwrap();
             assert_eq!(tokens.len(), 15);
-            for (sequence, of_programs) in expected.iter().enumerate() {
+            for (sequence, generations) in expected.iter().enumerate() {
                 assert_eq!(
                     tokens.iter().skip(sequence).step_by(3).copied().collect::<Vec<u32>>(),
-                    of_programs[0].ids[1..],
+                    generations[0].ids[1..],
                     "{}",
                     engine.id()
                 );

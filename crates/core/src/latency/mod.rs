@@ -4,11 +4,11 @@
 //! | file | content |
 //! | --- | --- |
 //! | `idle` | noise of the machine, measured before times are recorded |
-//! | `in_full` | diagonal operators as full matrix products |
+//! | `dense_operators` | diagonal operators as full matrix products |
 //! | `rounds` | prompts, and rounds of passes that alternate between variants until the times are stable |
 //! | `decode` | timed decoding of new tokens after the prompt |
 //! | `result` | timing results of one variant |
-//! | `settle` | repetition of sessions whose times are unstable |
+//! | `sessions` | repetition of sessions whose times are unstable |
 //! | `spread` | means, deviations, speedups with confidence intervals, and the stability criterion |
 //!
 //! ```
@@ -23,17 +23,17 @@
 //! ```
 
 mod decode;
+mod dense_operators;
 mod idle;
-mod in_full;
 mod result;
 mod rounds;
-mod settle;
+mod sessions;
 mod spread;
 
 pub use decode::{DecodeResult, decode_work, decoded};
+pub use dense_operators::{has_diagonal, with_dense_operators};
 pub use idle::machine_spread;
-pub use in_full::{has_diagonal, in_full};
 pub use result::LatencyResult;
 pub use rounds::{ExtraRounds, Prompt, Rounds, Session, Timed, interleaved, passes};
-pub use settle::{MAX_SESSIONS, settled};
+pub use sessions::{MAX_SESSIONS, measure_until_stable};
 pub use spread::{NOISE, Speedup, TimeSpread};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::decode::DecodeResult;
-use super::rounds::{counted_rounds, rests_on_noise};
+use super::rounds::{counted_rounds, has_unstable_times};
 use super::spread::{Speedup, TimeSpread};
 
 /// Times of a variant for one prompt.
@@ -65,7 +65,7 @@ impl LatencyResult {
 
     /// Returns whether the speedup is based on unstable times.
     pub fn has_noisy_speedup(&self) -> bool {
-        rests_on_noise(self.first, [self.dense.as_deref(), self.times.as_deref()])
+        has_unstable_times(self.first, [self.dense.as_deref(), self.times.as_deref()])
     }
 
     pub fn speedup(&self) -> Option<Speedup> {

@@ -57,7 +57,7 @@ pub(super) fn counted_rounds(first: usize, times: &[f64]) -> &[f64] {
 }
 
 /// Returns whether the counted rounds of any of these times are unstable.
-pub(super) fn rests_on_noise(first: usize, times: [Option<&[f64]>; 2]) -> bool {
+pub(super) fn has_unstable_times(first: usize, times: [Option<&[f64]>; 2]) -> bool {
     let mut known =
         times.into_iter().flatten().filter_map(|times| TimeSpread::from_times(counted_rounds(first, times)));
     known.any(|spread| spread.is_noise())

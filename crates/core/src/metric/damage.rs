@@ -1,11 +1,11 @@
 //! Metrics for how much a variant's predictions differ from the dense model's on the windows of a text.
 
-use super::entry::{Direction, MetricEntry, OF_TEXT, Of, PairedTest, Shown, Unit};
-use crate::evaluate::damage::{Damage, Stretch};
+use super::entry::{Direction, MetricEntry, MetricSource, PairedTest, Shown, TEXT_DEFAULTS, Unit};
+use crate::evaluate::damage::{Damage, WindowPart};
 
 /// Defaults for damage metrics. Their error is computed over windows.
-const OF_DAMAGE: MetricEntry =
-    MetricEntry { decimals: 4, test: Some(PairedTest::Bootstrap), shown: Shown::IfNamed, ..OF_TEXT };
+const DAMAGE_DEFAULTS: MetricEntry =
+    MetricEntry { decimals: 4, test: Some(PairedTest::Bootstrap), shown: Shown::IfNamed, ..TEXT_DEFAULTS };
 
 /// `kl_c4`: mean KL divergence from the dense model's predictions to the variant's, Σ p ln(p/q), in nats.
 pub(super) static KL: MetricEntry = MetricEntry {
@@ -17,8 +17,8 @@ pub(super) static KL: MetricEntry = MetricEntry {
     unit: Unit::Nats,
     direction: Direction::Lower,
     shown: Shown::Always,
-    of: Of::Damage(Damage::KlDenseVariant, Stretch::All),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::KlDenseVariant, WindowPart::All),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `rkl_c4`: mean KL divergence from the variant's predictions to the dense model's, Σ q ln(q/p), in nats.
@@ -30,8 +30,8 @@ pub(super) static REVERSE_KL: MetricEntry = MetricEntry {
     note: "mean KL divergence of the variant's predictions to the dense model's, Σ q ln(q/p), in nats",
     unit: Unit::Nats,
     direction: Direction::Lower,
-    of: Of::Damage(Damage::KlVariantDense, Stretch::All),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::KlVariantDense, WindowPart::All),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `same_top_c4`: share of predictions whose top token agrees with the dense model's.
@@ -44,8 +44,8 @@ pub(super) static SAME_TOP: MetricEntry = MetricEntry {
     unit: Unit::Share,
     direction: Direction::Higher,
     shown: Shown::Always,
-    of: Of::Damage(Damage::SameTop, Stretch::All),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::SameTop, WindowPart::All),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `dp_c4`: mean change of the true token's probability, q − p.
@@ -57,8 +57,8 @@ pub(super) static MEAN_CHANGE: MetricEntry = MetricEntry {
     note: "mean change of the true token's probability, q − p",
     unit: Unit::Share,
     direction: Direction::Neither,
-    of: Of::Damage(Damage::MeanChange, Stretch::All),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::MeanChange, WindowPart::All),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `abs_dp_c4`: mean absolute change of the true token's probability.
@@ -70,8 +70,8 @@ pub(super) static MEAN_ABSOLUTE_CHANGE: MetricEntry = MetricEntry {
     note: "mean absolute change of the true token's probability",
     unit: Unit::Share,
     direction: Direction::Lower,
-    of: Of::Damage(Damage::MeanAbsoluteChange, Stretch::All),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::MeanAbsoluteChange, WindowPart::All),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `rms_dp_c4`: root mean square change of the true token's probability.
@@ -83,8 +83,8 @@ pub(super) static RMS_CHANGE: MetricEntry = MetricEntry {
     note: "root mean square change of the true token's probability",
     unit: Unit::Share,
     direction: Direction::Lower,
-    of: Of::Damage(Damage::RmsChange, Stretch::All),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::RmsChange, WindowPart::All),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `ratio_c4`: ratio of the variant's perplexity to the dense model's.
@@ -96,8 +96,8 @@ pub(super) static PERPLEXITY_RATIO: MetricEntry = MetricEntry {
     note: "perplexity divided by the dense model's",
     unit: Unit::One,
     direction: Direction::Lower,
-    of: Of::Damage(Damage::PerplexityRatio, Stretch::All),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::PerplexityRatio, WindowPart::All),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `half_kl_c4`: [`KL`] over the second half of each window.
@@ -109,8 +109,8 @@ pub(super) static HALF_KL: MetricEntry = MetricEntry {
     note: "mean KL divergence of the dense model's predictions to the variant's, Σ p ln(p/q), in nats; for predictions at positions T/2 to T − 2, as in llama.cpp",
     unit: Unit::Nats,
     direction: Direction::Lower,
-    of: Of::Damage(Damage::KlDenseVariant, Stretch::SecondHalf),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::KlDenseVariant, WindowPart::SecondHalf),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `half_rkl_c4`: [`REVERSE_KL`] over the second half of each window.
@@ -122,8 +122,8 @@ pub(super) static HALF_REVERSE_KL: MetricEntry = MetricEntry {
     note: "mean KL divergence of the variant's predictions to the dense model's, Σ q ln(q/p), in nats; for predictions at positions T/2 to T − 2, as in llama.cpp",
     unit: Unit::Nats,
     direction: Direction::Lower,
-    of: Of::Damage(Damage::KlVariantDense, Stretch::SecondHalf),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::KlVariantDense, WindowPart::SecondHalf),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `half_same_top_c4`: [`SAME_TOP`] over the second half of each window.
@@ -135,8 +135,8 @@ pub(super) static HALF_SAME_TOP: MetricEntry = MetricEntry {
     note: "share of predictions with the same most likely token as the dense model; for predictions at positions T/2 to T − 2, as in llama.cpp",
     unit: Unit::Share,
     direction: Direction::Higher,
-    of: Of::Damage(Damage::SameTop, Stretch::SecondHalf),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::SameTop, WindowPart::SecondHalf),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `half_dp_c4`: [`MEAN_CHANGE`] over the second half of each window.
@@ -148,8 +148,8 @@ pub(super) static HALF_MEAN_CHANGE: MetricEntry = MetricEntry {
     note: "mean change of the true token's probability, q − p; for predictions at positions T/2 to T − 2, as in llama.cpp",
     unit: Unit::Share,
     direction: Direction::Neither,
-    of: Of::Damage(Damage::MeanChange, Stretch::SecondHalf),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::MeanChange, WindowPart::SecondHalf),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `half_abs_dp_c4`: [`MEAN_ABSOLUTE_CHANGE`] over the second half of each window.
@@ -161,8 +161,8 @@ pub(super) static HALF_MEAN_ABSOLUTE_CHANGE: MetricEntry = MetricEntry {
     note: "mean absolute change of the true token's probability; for predictions at positions T/2 to T − 2, as in llama.cpp",
     unit: Unit::Share,
     direction: Direction::Lower,
-    of: Of::Damage(Damage::MeanAbsoluteChange, Stretch::SecondHalf),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::MeanAbsoluteChange, WindowPart::SecondHalf),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `half_rms_dp_c4`: [`RMS_CHANGE`] over the second half of each window.
@@ -174,8 +174,8 @@ pub(super) static HALF_RMS_CHANGE: MetricEntry = MetricEntry {
     note: "root mean square change of the true token's probability; for predictions at positions T/2 to T − 2, as in llama.cpp",
     unit: Unit::Share,
     direction: Direction::Lower,
-    of: Of::Damage(Damage::RmsChange, Stretch::SecondHalf),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::RmsChange, WindowPart::SecondHalf),
+    ..DAMAGE_DEFAULTS
 };
 
 /// `half_ratio_c4`: [`PERPLEXITY_RATIO`] over the second half of each window.
@@ -187,6 +187,6 @@ pub(super) static HALF_PERPLEXITY_RATIO: MetricEntry = MetricEntry {
     note: "perplexity divided by the dense model's; for predictions at positions T/2 to T − 2, as in llama.cpp",
     unit: Unit::One,
     direction: Direction::Lower,
-    of: Of::Damage(Damage::PerplexityRatio, Stretch::SecondHalf),
-    ..OF_DAMAGE
+    source: MetricSource::Damage(Damage::PerplexityRatio, WindowPart::SecondHalf),
+    ..DAMAGE_DEFAULTS
 };

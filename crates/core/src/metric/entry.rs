@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::savings::Savings;
-use crate::evaluate::damage::{Damage, Damages, Stretch};
+use crate::evaluate::damage::{Damage, Damages, WindowPart};
 use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
@@ -63,7 +63,7 @@ pub enum Shown {
     /// Shown in every table of a run.
     Always,
     /// Shown if the vocabularies of the backbones differ or the grid names the metric.
-    OfUnlikeVocabularies,
+    IfVocabulariesDiffer,
     /// Shown if the grid names the metric.
     IfNamed,
     /// Shown only if an artifact requests it. Failed cells have no value.
@@ -87,17 +87,17 @@ pub struct TextSample<'a> {
 impl TextSample<'_> {
     /// Computes a text metric and its error. Returns `None` if it is undefined or the metric is not measured on texts.
     pub fn estimate(&self, metric: &MetricEntry) -> Option<Measure> {
-        match metric.of {
-            Of::Text(estimate) => estimate(self),
-            Of::Damage(damage, stretch) => self.damages?.measure(damage, stretch),
+        match metric.source {
+            MetricSource::Text(estimate) => estimate(self),
+            MetricSource::Damage(damage, part) => self.damages?.measure(damage, part),
             _ => None,
         }
     }
 
     /// Returns the per-window values that the metric's paired test compares.
     pub fn by_window(&self, metric: &MetricEntry) -> Vec<f64> {
-        match (metric.of, self.damages) {
-            (Of::Damage(damage, stretch), Some(damages)) => damages.by_window(damage, stretch),
+        match (metric.source, self.damages) {
+            (MetricSource::Damage(damage, part), Some(damages)) => damages.by_window(damage, part),
             _ => self.losses.windows.clone(),
         }
     }
@@ -114,9 +114,9 @@ pub struct TaskSample<'a> {
 impl TaskSample<'_> {
     /// Computes a task metric and its error. Returns `None` if it is undefined or the metric is not measured on tasks.
     pub fn estimate(&self, metric: &MetricEntry) -> Option<Measure> {
-        match metric.of {
-            Of::Task(estimate) => estimate(self),
-            Of::Flips(_) => {
+        match metric.source {
+            MetricSource::Task(estimate) => estimate(self),
+            MetricSource::Flips(_) => {
                 let values: Vec<f64> =
                     self.by_document(metric)?.into_iter().map(|holds| f64::from(u8::from(holds))).collect();
                 Measure::from_values(&values).map(Measure::in_percent)
@@ -134,7 +134,7 @@ impl TaskSample<'_> {
     /// Returns the per-document values that the metric's paired test compares: whether the answer flips, or whether it
     /// is correct. Returns `None` if the dense model's answers to the same documents are missing.
     pub fn by_document(&self, metric: &MetricEntry) -> Option<Vec<bool>> {
-        let Of::Flips(flip) = metric.of else { return Some(self.right()) };
+        let MetricSource::Flips(flip) = metric.source else { return Some(self.right()) };
         let kind = self.answers.result.task.column;
         let pairs = self.dense?.documents().zip(self.answers.documents());
         pairs.map(|(dense, variant)| (dense.id == variant.id).then(|| flip.holds(&dense, &variant, kind))).collect()
@@ -153,10 +153,10 @@ pub struct RepairSample<'a> {
 /// Kind of subject that a metric is measured on, such as a text or a task, with the function that computes the value
 /// and its error. The function returns `None` if they are undefined.
 #[derive(Debug, Clone, Copy)]
-pub enum Of {
+pub enum MetricSource {
     Text(fn(&TextSample<'_>) -> Option<Measure>),
     /// Comparison of a pruned model with the dense model on a text.
-    Damage(Damage, Stretch),
+    Damage(Damage, WindowPart),
     /// Aggregate over all texts in a grid.
     Texts(fn(&[TextSample<'_>]) -> Option<Measure>),
     Task(fn(&TaskSample<'_>) -> Option<Measure>),
@@ -223,7 +223,7 @@ pub struct MetricEntry {
     pub shown: Shown,
     /// Style in figures that compare several metrics.
     pub style: Option<Style>,
-    pub of: Of,
+    pub source: MetricSource,
 }
 
 impl MetricEntry {
@@ -238,8 +238,8 @@ impl MetricEntry {
     pub fn is_column(&self, unlike: bool, named: &[String]) -> bool {
         match self.shown {
             Shown::Always => true,
-            Shown::OfUnlikeVocabularies if unlike => true,
-            Shown::OfUnlikeVocabularies | Shown::IfNamed => named.iter().any(|name| name == self.name),
+            Shown::IfVocabulariesDiffer if unlike => true,
+            Shown::IfVocabulariesDiffer | Shown::IfNamed => named.iter().any(|name| name == self.name),
             Shown::OnRequest | Shown::IfKnown => false,
         }
     }
@@ -260,7 +260,7 @@ impl fmt::Debug for MetricEntry {
 }
 
 /// Default values for all entries.
-pub(super) const BARE: MetricEntry = MetricEntry {
+pub(super) const DEFAULTS: MetricEntry = MetricEntry {
     id: "",
     name: "",
     label: "",
@@ -274,29 +274,29 @@ pub(super) const BARE: MetricEntry = MetricEntry {
     test: None,
     shown: Shown::OnRequest,
     style: None,
-    of: Of::Repair(|_| None),
+    source: MetricSource::Repair(|_| None),
 };
 /// Defaults for text metrics, for which lower is better.
-pub(super) const OF_TEXT: MetricEntry = MetricEntry { spread: Some(Spread::StandardError), ..BARE };
+pub(super) const TEXT_DEFAULTS: MetricEntry = MetricEntry { spread: Some(Spread::StandardError), ..DEFAULTS };
 /// Defaults for task metrics, which are percentages of documents.
-pub(super) const OF_TASK: MetricEntry = MetricEntry {
+pub(super) const TASK_DEFAULTS: MetricEntry = MetricEntry {
     unit: Unit::Percent,
     direction: Direction::Higher,
     nearness: Nearness::Difference,
     spread: Some(Spread::StandardError),
-    ..BARE
+    ..DEFAULTS
 };
 /// Defaults for metrics of a prompt's forward pass.
-pub(super) const OF_PROMPT: MetricEntry = MetricEntry { decimals: 1, shown: Shown::Always, ..BARE };
+pub(super) const PROMPT_DEFAULTS: MetricEntry = MetricEntry { decimals: 1, shown: Shown::Always, ..DEFAULTS };
 /// Defaults for repair errors.
-pub(super) const OF_REPAIR: MetricEntry = MetricEntry { decimals: 4, ..BARE };
+pub(super) const REPAIR_DEFAULTS: MetricEntry = MetricEntry { decimals: 4, ..DEFAULTS };
 /// Defaults for repair metrics that are shares.
-pub(super) const SHARE: MetricEntry = MetricEntry {
+pub(super) const SHARE_DEFAULTS: MetricEntry = MetricEntry {
     unit: Unit::Share,
     direction: Direction::Neither,
     nearness: Nearness::Difference,
     shown: Shown::IfKnown,
-    ..OF_REPAIR
+    ..REPAIR_DEFAULTS
 };
 
 /// Averages a metric over boundaries. Returns `None` if there are none.

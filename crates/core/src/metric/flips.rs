@@ -1,11 +1,15 @@
 //! Flip metrics: shares of a task's documents that a variant answers differently from the dense model.
 
-use super::entry::{Direction, MetricEntry, OF_TASK, Of, PairedTest, Shown};
+use super::entry::{Direction, MetricEntry, MetricSource, PairedTest, Shown, TASK_DEFAULTS};
 use crate::tasks::Flip;
 
 /// Defaults for flip metrics, which are percentages of documents. They use the accuracy metric that the task reports.
-const OF_FLIPS: MetricEntry =
-    MetricEntry { direction: Direction::Lower, test: Some(PairedTest::Mcnemar), shown: Shown::IfNamed, ..OF_TASK };
+const FLIPS_DEFAULTS: MetricEntry = MetricEntry {
+    direction: Direction::Lower,
+    test: Some(PairedTest::Mcnemar),
+    shown: Shown::IfNamed,
+    ..TASK_DEFAULTS
+};
 
 /// `flips_copa`: documents whose chosen answer differs from the dense model's.
 pub(super) static CHANGED: MetricEntry = MetricEntry {
@@ -14,8 +18,8 @@ pub(super) static CHANGED: MetricEntry = MetricEntry {
     label: " (flips)",
     head: "flips",
     note: "documents whose chosen answer differs from the dense model's, in percent",
-    of: Of::Flips(Flip::Changed),
-    ..OF_FLIPS
+    source: MetricSource::Flips(Flip::Changed),
+    ..FLIPS_DEFAULTS
 };
 
 /// `right_to_wrong_copa`: documents that only the dense model answers correctly.
@@ -25,8 +29,8 @@ pub(super) static RIGHT_TO_WRONG: MetricEntry = MetricEntry {
     label: " (right → wrong)",
     head: "right → wrong",
     note: "documents that the dense model answers correctly and the variant does not, in percent",
-    of: Of::Flips(Flip::RightToWrong),
-    ..OF_FLIPS
+    source: MetricSource::Flips(Flip::RightToWrong),
+    ..FLIPS_DEFAULTS
 };
 
 /// `wrong_to_right_copa`: documents that only the variant answers correctly.
@@ -37,6 +41,6 @@ pub(super) static WRONG_TO_RIGHT: MetricEntry = MetricEntry {
     head: "wrong → right",
     note: "documents that the variant answers correctly and the dense model does not, in percent",
     direction: Direction::Higher,
-    of: Of::Flips(Flip::WrongToRight),
-    ..OF_FLIPS
+    source: MetricSource::Flips(Flip::WrongToRight),
+    ..FLIPS_DEFAULTS
 };

@@ -1,6 +1,6 @@
 //! Metrics for prefill time, decoding time and memory.
 
-use super::entry::{Direction, MetricEntry, Nearness, OF_PROMPT, Of, Spread, Unit};
+use super::entry::{Direction, MetricEntry, MetricSource, Nearness, PROMPT_DEFAULTS, Spread, Unit};
 use crate::tasks::Measure;
 
 /// `prefill_ms`: time of a forward pass over the prompt.
@@ -8,17 +8,17 @@ pub static PREFILL: MetricEntry = MetricEntry {
     note: "milliseconds of a forward pass, with standard deviation",
     unit: Unit::Milliseconds,
     spread: Some(Spread::OverRounds),
-    of: Of::Prompt(|result| {
+    source: MetricSource::Prompt(|result| {
         result.spread().map(|spread| Measure { value: spread.mean, stderr: Some(spread.deviation) })
     }),
-    ..OF_PROMPT.with_name("prefill_ms", "Prefill (ms)")
+    ..PROMPT_DEFAULTS.with_name("prefill_ms", "Prefill (ms)")
 };
 
 /// `speedup`: prefill time of the dense backbone divided by that of the variant.
 pub static SPEEDUP: MetricEntry = MetricEntry {
     note: "mean time of the dense backbone divided by that of the variant, ± half the 95 % interval of the ratios per round",
     spread: Some(Spread::Interval),
-    of: Of::Prompt(|result| {
+    source: MetricSource::Prompt(|result| {
         result.speedup().map(|speedup| Measure { value: speedup.ratio, stderr: speedup.half_width })
     }),
     ..TIMES.with_name("speedup", "Speedup (×)")
@@ -29,16 +29,18 @@ pub static MEMORY: MetricEntry = MetricEntry {
     note: "peak memory of weights and intermediates, in % of the dense backbone's",
     unit: Unit::Percent,
     nearness: Nearness::Difference,
-    of: Of::Prompt(|result| result.memory_percent().map(|value| Measure { value, stderr: None })),
-    ..OF_PROMPT.with_name("peak_memory_percent", "Memory (%)")
+    source: MetricSource::Prompt(|result| result.memory_percent().map(|value| Measure { value, stderr: None })),
+    ..PROMPT_DEFAULTS.with_name("peak_memory_percent", "Memory (%)")
 };
 
 /// `peak_memory_mb`: peak memory of tensors during prefill, in megabytes.
 pub static MEMORY_SIZE: MetricEntry = MetricEntry {
     note: "peak memory of weights and intermediates, in millions of bytes",
     unit: Unit::Megabytes,
-    of: Of::Prompt(|result| result.bytes().map(|bytes| Measure { value: bytes as f64 / 1e6, stderr: None })),
-    ..OF_PROMPT.with_name("peak_memory_mb", "Memory (MB)")
+    source: MetricSource::Prompt(|result| {
+        result.bytes().map(|bytes| Measure { value: bytes as f64 / 1e6, stderr: None })
+    }),
+    ..PROMPT_DEFAULTS.with_name("peak_memory_mb", "Memory (MB)")
 };
 
 /// `decode_tps`: tokens decoded per second after the prompt.
@@ -47,15 +49,17 @@ pub static DECODE: MetricEntry = MetricEntry {
     unit: Unit::PerSecond,
     direction: Direction::Higher,
     spread: Some(Spread::OverRounds),
-    of: Of::Decode(|result| result.rate().map(|spread| Measure { value: spread.mean, stderr: Some(spread.deviation) })),
-    ..OF_PROMPT.with_name("decode_tps", "Decode (tokens/s)")
+    source: MetricSource::Decode(|result| {
+        result.rate().map(|spread| Measure { value: spread.mean, stderr: Some(spread.deviation) })
+    }),
+    ..PROMPT_DEFAULTS.with_name("decode_tps", "Decode (tokens/s)")
 };
 
 /// `decode_speedup`: decoding time of the dense backbone divided by that of the variant.
 pub static DECODE_SPEEDUP: MetricEntry = MetricEntry {
     note: "mean decoding time of the dense backbone divided by that of the variant, ± half the 95 % interval of the ratios per round",
     spread: Some(Spread::Interval),
-    of: Of::Decode(|result| {
+    source: MetricSource::Decode(|result| {
         result.speedup().map(|speedup| Measure { value: speedup.ratio, stderr: speedup.half_width })
     }),
     ..TIMES.with_name("decode_speedup", "Decode speedup (×)")
@@ -64,9 +68,12 @@ pub static DECODE_SPEEDUP: MetricEntry = MetricEntry {
 /// `decode_predicted`: decoding speedup predicted by the cost model.
 pub(super) static DECODE_PREDICTED: MetricEntry = MetricEntry {
     note: "operations of the dense backbone for the new tokens divided by those of the variant, from the cost model (not measured)",
-    of: Of::Decode(|result| result.times.is_some().then(|| Measure { value: result.predicted(), stderr: None })),
+    source: MetricSource::Decode(|result| {
+        result.times.is_some().then(|| Measure { value: result.predicted(), stderr: None })
+    }),
     ..TIMES.with_name("decode_predicted", "Predicted (×)")
 };
 
 /// Defaults for metrics that are speedup factors.
-const TIMES: MetricEntry = MetricEntry { unit: Unit::Times, direction: Direction::Higher, decimals: 2, ..OF_PROMPT };
+const TIMES: MetricEntry =
+    MetricEntry { unit: Unit::Times, direction: Direction::Higher, decimals: 2, ..PROMPT_DEFAULTS };

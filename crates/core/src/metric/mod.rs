@@ -35,7 +35,8 @@ use crate::style::Style;
 use crate::tasks::TASKS;
 
 pub use entry::{
-    Direction, MetricEntry, Nearness, Of, PairedTest, RepairSample, Shown, Spread, TaskSample, TextSample, Unit,
+    Direction, MetricEntry, MetricSource, Nearness, PairedTest, RepairSample, Shown, Spread, TaskSample, TextSample,
+    Unit,
 };
 pub use latency::{DECODE, DECODE_SPEEDUP, MEMORY, MEMORY_SIZE, PREFILL, SPEEDUP};
 pub use repair::{ANTISYMMETRIC, BOUNDARY_ERROR, CHANNEL_ERROR, CHANNELS_REDUCED, SYMMETRIC};
@@ -142,9 +143,11 @@ impl MetricEntry {
     }
 
     /// Returns the metric on the text or task that a grid calls `name`.
-    pub fn on(&'static self, name: &str) -> Metric {
-        let known = match self.of {
-            Of::Task(_) | Of::Flips(_) => TASKS.iter().find(|task| task.name == name).map(|task| task.label),
+    pub fn metric_for(&'static self, name: &str) -> Metric {
+        let known = match self.source {
+            MetricSource::Task(_) | MetricSource::Flips(_) => {
+                TASKS.iter().find(|task| task.name == name).map(|task| task.label)
+            }
             _ => TEXTS.iter().find(|(text, _)| *text == name).map(|(_, label)| *label),
         };
         let id = if self.id.is_empty() { name.to_owned() } else { format!("{}_{name}", self.id) };
@@ -154,12 +157,15 @@ impl MetricEntry {
 
     /// Returns whether the metric times a prompt and therefore depends on the machine.
     pub fn is_latency(&self) -> bool {
-        matches!(self.of, Of::Prompt(_) | Of::Decode(_))
+        matches!(self.source, MetricSource::Prompt(_) | MetricSource::Decode(_))
     }
 
     /// Returns whether ids of the metric contain the name of a text or task.
     fn has_members(&self) -> bool {
-        matches!(self.of, Of::Text(_) | Of::Damage(..) | Of::Task(_) | Of::Flips(_))
+        matches!(
+            self.source,
+            MetricSource::Text(_) | MetricSource::Damage(..) | MetricSource::Task(_) | MetricSource::Flips(_)
+        )
     }
 
     /// Returns the part of an id after the metric's prefix, or `None` if the id does not match.
@@ -180,28 +186,28 @@ impl Metric {
         if TASKS.iter().any(|task| task.name == id) {
             return Ok(Self::task(id));
         }
-        if let Some(metric) = Self::of_prompt(id).or_else(|| Self::of_definition(id)) {
+        if let Some(metric) = Self::find_prompt(id).or_else(|| Self::find_defined(id)) {
             return Ok(metric);
         }
         let mut families = ENTRIES.iter().filter(|entry| entry.has_members());
-        families.find_map(|entry| Some(entry.on(entry.member(id)?))).ok_or_else(|| {
-            let known = Self::words();
+        families.find_map(|entry| Some(entry.metric_for(entry.member(id)?))).ok_or_else(|| {
+            let known = Self::known_ids();
             Error::bad_input(format!("unknown metric `{id}`"))
                 .expected(format!("one of {}, or `ppl_` followed by the name of a text", known.join(", ")))
                 .found(format!("`{id}`"))
-                .near(id, known.iter().map(String::as_str))
+                .suggest(id, known.iter().map(String::as_str))
         })
     }
 
     /// Parses ids such as `prefill_ms:seq=512:batch=1`. The label is `512×1`.
-    fn of_prompt(id: &str) -> Option<Self> {
+    fn find_prompt(id: &str) -> Option<Self> {
         let (family, member) = id.split_once(':')?;
         let entry = ENTRIES.iter().find(|entry| entry.id == family && entry.is_latency())?;
         Some(Self { id: id.to_owned(), ..entry.metric().at_prompt(prompt(member)?) })
     }
 
     /// Parses ids such as `mmlu(shots=5)/acc,none`.
-    fn of_definition(id: &str) -> Option<Self> {
+    fn find_defined(id: &str) -> Option<Self> {
         let (task_id, what) = id.rsplit_once('/')?;
         let (metric, filter) = what.split_once(',')?;
         task::DEFINED.iter().any(|entry| entry.id == metric).then(|| Self::defined(task_id, metric, filter))
@@ -219,7 +225,7 @@ impl Metric {
 
     /// Returns whether the metric belongs to a task definition of lm-evaluation-harness.
     pub fn is_defined(&self) -> bool {
-        matches!(self.of, Of::Defined)
+        matches!(self.source, MetricSource::Defined)
     }
 
     /// Returns the prompt named in the id, if any.
@@ -228,7 +234,7 @@ impl Metric {
     }
 
     /// Returns the metric without the prompt in its id.
-    pub fn whatever_prompt(&self) -> Self {
+    pub fn without_prompt(&self) -> Self {
         if self.is_latency() { self.entry.metric() } else { self.clone() }
     }
 
@@ -242,8 +248,8 @@ impl Metric {
     }
 
     /// Returns whether the metric is measured on texts, whose windows depend on the tokenizer.
-    pub fn is_of_texts(&self) -> bool {
-        matches!(self.of, Of::Text(_) | Of::Damage(..) | Of::Texts(_))
+    pub fn is_text_metric(&self) -> bool {
+        matches!(self.source, MetricSource::Text(_) | MetricSource::Damage(..) | MetricSource::Texts(_))
     }
 
     /// Returns the id. For a latency metric, the prompt is omitted.
@@ -257,26 +263,26 @@ impl Metric {
 
     /// Returns the text that the metric is measured on, if any.
     pub fn text(&self) -> Option<&str> {
-        self.member.as_deref().filter(|_| matches!(self.of, Of::Text(_) | Of::Damage(..)))
+        self.member.as_deref().filter(|_| matches!(self.source, MetricSource::Text(_) | MetricSource::Damage(..)))
     }
 
     /// Returns the task that the metric is measured on, if any.
     pub fn task_name(&self) -> Option<&str> {
-        self.member.as_deref().filter(|_| matches!(self.of, Of::Task(_) | Of::Flips(_)))
+        self.member.as_deref().filter(|_| matches!(self.source, MetricSource::Task(_) | MetricSource::Flips(_)))
     }
 
     /// Returns the other metrics of the same text or task, in the registry's order.
-    pub fn others(&self) -> Vec<Self> {
+    pub fn siblings(&self) -> Vec<Self> {
         let Some(member) = self.member.as_deref().filter(|_| self.has_members()) else { return Vec::new() };
         let others = ENTRIES.iter().filter(|entry| {
-            (std::mem::discriminant(&entry.of) == std::mem::discriminant(&self.of)) && **entry != self.entry
+            (std::mem::discriminant(&entry.source) == std::mem::discriminant(&self.source)) && **entry != self.entry
         });
-        others.map(|entry| entry.on(member)).collect()
+        others.map(|entry| entry.metric_for(member)).collect()
     }
 
     /// Returns the names of the known tasks, the perplexity ids of the paper's texts, and the ids that name no text or
     /// task.
-    pub fn words() -> Vec<String> {
+    pub fn known_ids() -> Vec<String> {
         let words = ENTRIES.iter().filter(|entry| !entry.has_members()).map(|entry| entry.id);
         let tasks = TASKS.iter().map(|task| task.name);
         tasks.map(str::to_owned).chain(texts()).chain(words.map(str::to_owned)).collect()
@@ -284,12 +290,12 @@ impl Metric {
 
     /// Returns the accuracy metric of the task that a grid calls `name`, whether the task is built in or not.
     pub fn task(name: &str) -> Self {
-        TASK.on(name)
+        TASK.metric_for(name)
     }
 
     /// Returns the perplexity metric of the text that a grid calls `name`.
     pub fn perplexity(name: &str) -> Self {
-        TEXT.on(name)
+        TEXT.metric_for(name)
     }
 
     /// Formats a value with `decimals` decimals.
@@ -324,19 +330,19 @@ impl Metric {
 
 /// Returns whether the metric called `name` compares variants with the dense model.
 pub fn is_damage(name: &str) -> bool {
-    ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Damage(..)))
+    ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.source, MetricSource::Damage(..)))
 }
 
 /// Returns whether the metric called `name` compares the variant's size with the dense model's.
 pub fn is_size(name: &str) -> bool {
-    ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Size(_)))
+    ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.source, MetricSource::Size(_)))
 }
 
 /// Returns the names of the metrics that a grid can enable by name.
 pub fn opt_in_names() -> impl Iterator<Item = &'static str> {
     ENTRIES
         .iter()
-        .filter(|entry| matches!(entry.shown, Shown::OfUnlikeVocabularies | Shown::IfNamed))
+        .filter(|entry| matches!(entry.shown, Shown::IfVocabulariesDiffer | Shown::IfNamed))
         .map(|entry| entry.name)
 }
 
@@ -352,7 +358,7 @@ pub fn tasks() -> Vec<&'static str> {
 
 /// Returns the perplexity ids of the texts in the paper's average perplexity, in column order.
 pub fn texts() -> Vec<String> {
-    TEXTS.iter().map(|(text, _)| TEXT.on(text).id).collect()
+    TEXTS.iter().map(|(text, _)| TEXT.metric_for(text).id).collect()
 }
 
 /// Parses `seq=512:batch=1` and `seq=512:batch=1:new=64`.
@@ -420,7 +426,7 @@ mod tests {
         assert_eq!(decoded, DECODE.metric().at_prompt(PromptName { decode: Some(64), ..prompt }));
         assert_eq!((decoded.label.as_str(), decoded.family()), ("512×16+64", "decode_tps"));
         assert!(decoded.is_latency() && Metric::find("decode_tps:seq=512:batch=16:new=").is_err());
-        assert_eq!(found.whatever_prompt(), SPEEDUP.metric());
+        assert_eq!(found.without_prompt(), SPEEDUP.metric());
         assert!(found.is_latency() && MEMORY_SIZE.metric().is_latency() && !ACCURACY.metric().is_latency());
     }
 
@@ -437,7 +443,7 @@ mod tests {
         assert_eq!(Metric::find(&metric.id).unwrap(), metric);
         assert_eq!((metric.label.as_str(), metric.direction), ("group::t(shots=5) perplexity", Direction::Lower));
         assert!(
-            metric.is_defined() && metric.others().is_empty() && metric.text().is_none() && metric != TEXT.metric()
+            metric.is_defined() && metric.siblings().is_empty() && metric.text().is_none() && metric != TEXT.metric()
         );
         assert_eq!(Metric::defined("t", "exact_match", "strict").label, "t exact_match,strict");
         assert!(Metric::find("t/none,none").is_err());

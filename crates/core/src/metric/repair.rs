@@ -1,40 +1,42 @@
 //! Metrics for the error that remains after a repair, and for its operators.
 
-use super::entry::{Direction, MetricEntry, OF_REPAIR, Of, RepairSample, SHARE, mean};
+use super::entry::{Direction, MetricEntry, MetricSource, REPAIR_DEFAULTS, RepairSample, SHARE_DEFAULTS, mean};
 use crate::recovery::RepairMetrics;
 use crate::style::{Dash, Hue, Marker, Style};
 
 /// `boundary_mae`: remaining error after a cut, averaged over tokens and channels (paper figure 1).
 pub static BOUNDARY_ERROR: MetricEntry = MetricEntry {
-    of: Of::Repair(|sample| mean(&sample.boundaries, |boundary| boundary.boundary_mae)),
-    ..OF_REPAIR.with_name("boundary_mae", "Boundary MAE")
+    source: MetricSource::Repair(|sample| mean(&sample.boundaries, |boundary| boundary.boundary_mae)),
+    ..REPAIR_DEFAULTS.with_name("boundary_mae", "Boundary MAE")
 };
 
 /// `channel_mae_median`: remaining error after a cut, median over channels (paper figure 4).
 pub static CHANNEL_ERROR: MetricEntry = MetricEntry {
-    of: Of::Repair(|sample| mean(&sample.boundaries, |boundary| median(&boundary.boundary_mae_by_channel))),
-    ..OF_REPAIR.with_name("channel_mae_median", "Channel MAE, median")
+    source: MetricSource::Repair(|sample| {
+        mean(&sample.boundaries, |boundary| median(&boundary.boundary_mae_by_channel))
+    }),
+    ..REPAIR_DEFAULTS.with_name("channel_mae_median", "Channel MAE, median")
 };
 
 /// `m_symmetric_share`: relative norm of the symmetric part of `M`, the operator minus the identity (paper figure 3).
 pub static SYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Teal, Marker::Square, Dash::Solid)),
-    of: Of::Repair(|sample| part(sample, |boundary| boundary.m_symmetric_norm / boundary.m_norm)),
-    ..SHARE.with_name("m_symmetric_share", "Symmetric part")
+    source: MetricSource::Repair(|sample| part(sample, |boundary| boundary.m_symmetric_norm / boundary.m_norm)),
+    ..SHARE_DEFAULTS.with_name("m_symmetric_share", "Symmetric part")
 };
 
 /// `m_antisymmetric_share`: relative norm of the antisymmetric part of `M` (paper figure 3).
 pub static ANTISYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Plum, Marker::Diamond, Dash::Dashed)),
-    of: Of::Repair(|sample| part(sample, |boundary| boundary.m_antisymmetric_norm / boundary.m_norm)),
-    ..SHARE.with_name("m_antisymmetric_share", "Anti-symmetric part")
+    source: MetricSource::Repair(|sample| part(sample, |boundary| boundary.m_antisymmetric_norm / boundary.m_norm)),
+    ..SHARE_DEFAULTS.with_name("m_antisymmetric_share", "Anti-symmetric part")
 };
 
 /// `channels_reduced_share`: share of channels whose error the repair reduces (paper figure 4).
 pub static CHANNELS_REDUCED: MetricEntry = MetricEntry {
     direction: Direction::Higher,
-    of: Of::Repair(channels_reduced),
-    ..SHARE.with_name("channels_reduced_share", "Channels with less error")
+    source: MetricSource::Repair(channels_reduced),
+    ..SHARE_DEFAULTS.with_name("channels_reduced_share", "Channels with less error")
 };
 
 fn median(values: &[f64]) -> f64 {

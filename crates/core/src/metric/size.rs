@@ -1,33 +1,33 @@
 //! Metrics for a variant's size, as a percentage of the dense model's.
 
-use super::entry::{BARE, Direction, MetricEntry, Nearness, Of, Shown, Unit};
+use super::entry::{DEFAULTS, Direction, MetricEntry, MetricSource, Nearness, Shown, Unit};
 
 /// Defaults for size metrics, which are percentages of the dense model's size.
-const OF_SIZE: MetricEntry = MetricEntry {
+const SIZE_DEFAULTS: MetricEntry = MetricEntry {
     unit: Unit::Percent,
     direction: Direction::Neither,
     nearness: Nearness::Difference,
     shown: Shown::IfNamed,
-    ..BARE
+    ..DEFAULTS
 };
 
 /// Share of parameters that the variant does not store. Its operators count as stored.
 pub static PARAMETERS_REMOVED: MetricEntry = MetricEntry {
     note: "parameters that the variant does not store, in % of the dense model's; operators count as stored",
-    of: Of::Size(|savings| 100.0 * savings.parameters),
-    ..OF_SIZE.with_name("parameters_removed", "Params removed")
+    source: MetricSource::Size(|savings| 100.0 * savings.parameters),
+    ..SIZE_DEFAULTS.with_name("parameters_removed", "Params removed")
 };
 
 /// Share of the KV cache that the variant does not need.
 pub(super) static KV_CACHE: MetricEntry = MetricEntry {
     note: "KV cache that the variant does not need, in % of the dense model's",
-    of: Of::Size(|savings| 100.0 * savings.kv_cache),
-    ..OF_SIZE.with_name("kv_cache_removed", "KV removed")
+    source: MetricSource::Size(|savings| 100.0 * savings.kv_cache),
+    ..SIZE_DEFAULTS.with_name("kv_cache_removed", "KV removed")
 };
 
 /// Share of a prompt's operations that the variant saves, according to the cost model.
 pub(super) static OPERATIONS: MetricEntry = MetricEntry {
     note: "operations for a prompt of 512 tokens that the variant saves, in % of the dense model's, from the cost model",
-    of: Of::Size(|savings| 100.0 * savings.operations),
-    ..OF_SIZE.with_name("operations_removed", "Work removed")
+    source: MetricSource::Size(|savings| 100.0 * savings.operations),
+    ..SIZE_DEFAULTS.with_name("operations_removed", "Work removed")
 };

@@ -1,6 +1,9 @@
 //! Metrics for task answers: the built-in accuracy and the metrics from lm-evaluation-harness.
 
-use super::entry::{BARE, Direction, MetricEntry, Nearness, OF_TASK, Of, PairedTest, Shown, Spread, TaskSample, Unit};
+use super::entry::{
+    DEFAULTS, Direction, MetricEntry, MetricSource, Nearness, PairedTest, Shown, Spread, TASK_DEFAULTS, TaskSample,
+    Unit,
+};
 use crate::tasks::{self, Measure};
 
 /// `arc_easy`: share of documents that are answered correctly, using the metric that the task reports (`acc` or
@@ -9,8 +12,8 @@ pub static TASK: MetricEntry = MetricEntry {
     name: "accuracy",
     test: Some(PairedTest::Mcnemar),
     shown: Shown::Always,
-    of: Of::Task(|sample| Some(sample.answers.result.column().in_percent())),
-    ..OF_TASK
+    source: MetricSource::Task(|sample| Some(sample.answers.result.column().in_percent())),
+    ..TASK_DEFAULTS
 };
 
 /// `acc_average`: mean accuracy over the tasks.
@@ -21,8 +24,8 @@ pub static ACCURACY: MetricEntry = MetricEntry {
     head: "average",
     test: Some(PairedTest::Permutation),
     shown: Shown::Always,
-    of: Of::Tasks(average),
-    ..OF_TASK
+    source: MetricSource::Tasks(average),
+    ..TASK_DEFAULTS
 };
 
 fn average(samples: &[TaskSample<'_>]) -> Option<Measure> {
@@ -50,8 +53,12 @@ pub(super) static DEFINED: [MetricEntry; 15] = [
     harness_metric("ter", "task.ter", Direction::Higher),
 ];
 
-const BY_DEFINITION: MetricEntry =
-    MetricEntry { spread: Some(Spread::StandardError), shown: Shown::Always, of: Of::Defined, ..BARE };
+const BY_DEFINITION: MetricEntry = MetricEntry {
+    spread: Some(Spread::StandardError),
+    shown: Shown::Always,
+    source: MetricSource::Defined,
+    ..DEFAULTS
+};
 
 const fn percent(harness: &'static str, name: &'static str) -> MetricEntry {
     MetricEntry {

@@ -2,7 +2,7 @@
 
 use std::f64::consts::LN_2;
 
-use super::entry::{MetricEntry, OF_TEXT, Of, PairedTest, Shown, TextSample, Unit};
+use super::entry::{MetricEntry, MetricSource, PairedTest, Shown, TEXT_DEFAULTS, TextSample, Unit};
 use crate::tasks::Measure;
 
 /// `ppl_c4`: perplexity over the windows of a text.
@@ -12,8 +12,8 @@ pub static TEXT: MetricEntry = MetricEntry {
     head: "ppl",
     test: Some(PairedTest::Bootstrap),
     shown: Shown::Always,
-    of: Of::Text(perplexity),
-    ..OF_TEXT
+    source: MetricSource::Text(perplexity),
+    ..TEXT_DEFAULTS
 };
 
 /// `bpb_c4`: bits per byte of the predicted text. It is independent of the tokenizer, so backbones with different
@@ -26,9 +26,9 @@ pub static BITS_PER_BYTE: MetricEntry = MetricEntry {
     note: "loss per byte of the predicted text, in bits; comparable across vocabularies",
     unit: Unit::Bits,
     decimals: 4,
-    shown: Shown::OfUnlikeVocabularies,
-    of: Of::Text(bits_per_byte),
-    ..OF_TEXT
+    shown: Shown::IfVocabulariesDiffer,
+    source: MetricSource::Text(bits_per_byte),
+    ..TEXT_DEFAULTS
 };
 
 /// `byte_ppl_c4`: perplexity per byte of the predicted text, as in lm-evaluation-harness. It is 2 to the power of the
@@ -42,13 +42,18 @@ pub(super) static BYTE_PERPLEXITY: MetricEntry = MetricEntry {
     decimals: 4,
     test: Some(PairedTest::Bootstrap),
     shown: Shown::IfNamed,
-    of: Of::Text(byte_perplexity),
-    ..OF_TEXT
+    source: MetricSource::Text(byte_perplexity),
+    ..TEXT_DEFAULTS
 };
 
 /// `ppl_average`: mean perplexity over the texts.
-pub static PERPLEXITY: MetricEntry =
-    MetricEntry { id: "ppl_average", name: "perplexity_average", label: "PPL AVG", of: Of::Texts(average), ..OF_TEXT };
+pub static PERPLEXITY: MetricEntry = MetricEntry {
+    id: "ppl_average",
+    name: "perplexity_average",
+    label: "PPL AVG",
+    source: MetricSource::Texts(average),
+    ..TEXT_DEFAULTS
+};
 
 fn perplexity(sample: &TextSample<'_>) -> Option<Measure> {
     let stderr = sample.losses.standard_error().filter(|error| error.is_finite());

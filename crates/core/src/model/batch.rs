@@ -58,12 +58,14 @@ impl Batch {
 
     /// Returns the targets for a stream of `rows` rows, which contains either all rows or only [`Self::scored_rows`].
     /// In the latter case, row indices refer to the narrowed stream.
-    pub(super) fn targets_among(&self, rows: usize) -> Cow<'_, [ScoredRow]> {
+    pub(super) fn targets_for_rows(&self, rows: usize) -> Cow<'_, [ScoredRow]> {
         if rows == self.tokens() {
             return Cow::Borrowed(&self.targets);
         }
-        let of_rows = self.targets.chunk_by(|a, b| a.row == b.row).enumerate();
-        of_rows.flat_map(|(row, targets)| targets.iter().map(move |target| ScoredRow { row, ..*target })).collect()
+        let targets_by_row = self.targets.chunk_by(|a, b| a.row == b.row).enumerate();
+        targets_by_row
+            .flat_map(|(row, targets)| targets.iter().map(move |target| ScoredRow { row, ..*target }))
+            .collect()
     }
 
     /// Rejects token ids outside an embedding with `vocab` rows.

@@ -11,7 +11,7 @@ use std::time::Instant;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Error, Result};
-use crate::files::caught;
+use crate::files::panics;
 
 pub(super) struct Cache<T> {
     shared: Arc<Shared<T>>,
@@ -25,7 +25,7 @@ struct Shared<T> {
     budget: u64,
     state: Mutex<State<T>>,
     changed: Condvar,
-    nanoseconds_making: AtomicU64,
+    load_nanoseconds: AtomicU64,
 }
 
 struct State<T> {
@@ -64,8 +64,8 @@ impl<T: Send + Sync + 'static> Cache<T> {
         let slots = bytes.iter().map(|_| Slot::Absent).collect();
         let state = Mutex::new(State { slots, held: 0, last: usize::MAX, clock: 0 });
         let changed = Condvar::new();
-        let nanoseconds_making = AtomicU64::new(0);
-        let shared = Shared { make: Box::new(make), bytes, budget, state, changed, nanoseconds_making };
+        let load_nanoseconds = AtomicU64::new(0);
+        let shared = Shared { make: Box::new(make), bytes, budget, state, changed, load_nanoseconds };
         Ok(Self { shared: Arc::new(shared), makers })
     }
 
@@ -102,7 +102,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
     }
 
     /// Starts computing value `next` in the background if it fits into the budget together with value `now`.
-    pub(super) fn ahead(&self, now: Option<usize>, next: usize) {
+    pub(super) fn prefetch(&self, now: Option<usize>, next: usize) {
         let mut state = self.shared.lock();
         // Start `now` first: its caller is about to request it and must not wait for `next`.
         if let Some(now) = now.filter(|&now| matches!(state.slots[now], Slot::Absent)) {
@@ -118,8 +118,8 @@ impl<T: Send + Sync + 'static> Cache<T> {
     }
 
     /// Returns the total time spent computing values, in seconds.
-    pub(super) fn seconds_making(&self) -> f64 {
-        self.shared.nanoseconds_making.load(Relaxed) as f64 * 1e-9
+    pub(super) fn load_seconds(&self) -> f64 {
+        self.shared.load_nanoseconds.load(Relaxed) as f64 * 1e-9
     }
 
     fn begin(&self, state: &mut State<T>, index: usize) {
@@ -128,10 +128,10 @@ impl<T: Send + Sync + 'static> Cache<T> {
         let shared = Arc::clone(&self.shared);
         self.makers.spawn(move || {
             let started = Instant::now();
-            let made = caught::catch(|| (shared.make)(index)).unwrap_or_else(|panic| {
+            let made = panics::catch(|| (shared.make)(index)).unwrap_or_else(|panic| {
                 Err(Error::job("loading weights of a backbone panicked; this is a bug").found(panic))
             });
-            shared.nanoseconds_making.fetch_add(started.elapsed().as_nanos() as u64, Relaxed);
+            shared.load_nanoseconds.fetch_add(started.elapsed().as_nanos() as u64, Relaxed);
             let mut state = shared.lock();
             state.slots[index] = match made {
                 Ok(value) => Slot::Kept { value: Arc::new(value), used: state.clock },
@@ -233,7 +233,7 @@ mod tests {
                 assert_eq!(*cache.get(index).unwrap(), index);
                 assert!(cache.shared.lock().held <= 10 * capacity);
                 if step + 1 < 10 * rounds {
-                    cache.ahead(Some(index), (index + 1) % 10);
+                    cache.prefetch(Some(index), (index + 1) % 10);
                 }
             }
             settle(&cache);
@@ -274,14 +274,14 @@ mod tests {
     #[test]
     fn prefetched_values_are_ready_and_displace_nothing() {
         let (cache, made) = counting(3, 20);
-        cache.ahead(Some(0), 1);
+        cache.prefetch(Some(0), 1);
         settle(&cache);
         assert_eq!(counts(&made), [1, 1, 0]);
         let held = cache.get(1).unwrap();
-        cache.ahead(Some(0), 2);
+        cache.prefetch(Some(0), 2);
         settle(&cache);
         assert_eq!(counts(&made), [1, 1, 0], "parts in use must not be evicted");
-        cache.ahead(Some(1), 2);
+        cache.prefetch(Some(1), 2);
         settle(&cache);
         drop(held);
         assert_eq!((counts(&made), cache.shared.lock().held), (vec![1, 1, 1], 20));
@@ -303,7 +303,7 @@ mod tests {
             tried => Ok(tried),
         })
         .unwrap();
-        cache.ahead(None, 0);
+        cache.prefetch(None, 0);
         settle(&cache);
         assert!(cache.get(0).unwrap_err().to_string().contains("not finite"));
         assert!(cache.get(0).unwrap_err().to_string().contains("no such tensor"));

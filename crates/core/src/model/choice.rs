@@ -179,13 +179,13 @@ impl EngineChoice {
 
     /// Returns the size in bytes of the weights that a program needs on their device.
     pub fn needed_bytes(self, config: &Config, program: &Program) -> u64 {
-        let (of_layer, of_embedding, one_table) = match self {
+        let (layer_parameter_bytes, embedding_parameter_bytes, one_table) = match self {
             // The `cpu` engine stores the embedding and the output projection in different layouts, so a tied table
             // counts twice.
             Self::Cpu(products) => (products.bytes(), Products::F32.bytes(), false),
             Self::Candle(placement) => (placement.dtype.bytes(), placement.dtype.bytes(), true),
         };
-        config.needed_bytes(program, of_layer, of_embedding, one_table)
+        config.needed_bytes(program, layer_parameter_bytes, embedding_parameter_bytes, one_table)
     }
 
     /// Returns the size in bytes of the weights kept in host memory under a budget. Host memory must hold at least the
@@ -322,8 +322,8 @@ mod tests {
             }
             let more = choice.needed_bytes(&untied, &dense) - choice.needed_bytes(&config, &dense);
             assert_eq!(more, dtype.bytes() * table);
-            let of_operator = choice.needed_bytes(&config, &repaired) - choice.needed_bytes(&config, &pruned);
-            assert_eq!(of_operator, 4 * (config.hidden * config.hidden) as u64, "{dtype:?}");
+            let operator_bytes = choice.needed_bytes(&config, &repaired) - choice.needed_bytes(&config, &pruned);
+            assert_eq!(operator_bytes, 4 * (config.hidden * config.hidden) as u64, "{dtype:?}");
         }
         // The `cpu` engine stores the projection in a separate layout.
         let cpu = EngineChoice::Cpu(Products::F32);

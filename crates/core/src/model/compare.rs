@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use rayon::prelude::*;
 
 use super::batch::{Batch, Divergence};
-use super::engine::{Clock, Compared, InStep, in_parallel};
+use super::engine::{Compared, Lockstep, StepTimer, in_parallel};
 use super::program::Step;
 use super::trie::{Model, Trie};
 use crate::error::{Error, Result};
@@ -23,13 +23,13 @@ pub(super) trait Compare: Model<Residual: Clone> {
     ) -> Result<Self::Divergences>;
 }
 
-/// Runs a trie built by [`Trie::against`]. If `most_streams` is set, the trie runs layer by layer and keeps at most
-/// that many streams. If the limit is too small for all streams, the reference program first runs on its own, so that
-/// no other stream has to wait for its result.
+/// Runs a trie built by [`Trie::with_reference`]. If `most_streams` is set, the trie runs layer by layer and keeps at
+/// most that many streams. If the limit is too small for all streams, the reference program first runs on its own, so
+/// that no other stream has to wait for its result.
 ///
 /// # Errors
 /// Fails if a step fails, or the trie has no reference program.
-pub(super) fn compared<M: Compare>(
+pub(super) fn compare_trie<M: Compare>(
     model: &M,
     trie: &Trie,
     most_streams: Option<usize>,
@@ -39,7 +39,7 @@ pub(super) fn compared<M: Compare>(
     let missing = || Error::job("no reference program to compare with");
     let head = trie.reference_head().ok_or_else(missing)?;
     let comparing = Comparing { model, head, reference: RefCell::new(None) };
-    let mut clock = Clock(seconds);
+    let mut clock = StepTimer(seconds);
     let outputs = match most_streams {
         Some(most) => {
             // The reference program's stream is kept until the end and takes up one of the streams.
@@ -70,7 +70,7 @@ fn reference_stream<M: Compare>(model: &M, trie: &Trie, batch: &M::Batch) -> Res
 }
 
 /// Runs all batches in `parts` through the trie in parallel, independently of each other.
-pub(super) fn compared_side_by_side<M>(
+pub(super) fn compare_parts_in_parallel<M>(
     model: &M,
     trie: &Trie,
     parts: &[Batch],
@@ -79,7 +79,7 @@ pub(super) fn compared_side_by_side<M>(
 where
     M: Compare<Batch = Batch, Divergences = Vec<Divergence>> + Sync,
 {
-    in_parallel(parts, seconds, |batch, nodes| compared(model, trie, None, batch, nodes))
+    in_parallel(parts, seconds, |batch, nodes| compare_trie(model, trie, None, batch, nodes))
 }
 
 /// Model wrapper that stores the stream of the reference program during a run.
@@ -112,8 +112,8 @@ impl<M: Compare> Model for Comparing<'_, M> {
     type Residual = M::Residual;
     type Output = Output<M>;
 
-    fn expect(&self, now: Option<usize>, next: Option<usize>) {
-        self.model.expect(now, next);
+    fn announce_weights(&self, now: Option<usize>, next: Option<usize>) {
+        self.model.announce_weights(now, next);
     }
 
     fn begin(&self, batch: &M::Batch) -> Result<M::Residual> {
@@ -145,7 +145,7 @@ impl<M: Compare> Model for Comparing<'_, M> {
     }
 }
 
-impl<M> Compare for InStep<'_, M>
+impl<M> Compare for Lockstep<'_, M>
 where
     M: Compare<Batch = Batch, Output = Vec<super::batch::Prediction>, Residual: Send + Sync> + Sync,
     M::Divergences: Send,
@@ -204,10 +204,10 @@ mod tests {
             (0..6).map(|layer| Program::pruned(6, &[layer], |_| None)).chain([dense.clone()]).collect();
         // The second iteration uses a reference that is not one of the programs.
         for _ in 0..2 {
-            let trie = Trie::against(&dense, &programs);
+            let trie = Trie::with_reference(&dense, &programs);
             for most_streams in [None, Some(1), Some(2), Some(5), Some(99)] {
                 let mut seconds = vec![0.0; trie.len()];
-                let found = compared(&Listing, &trie, most_streams, &(), &mut seconds).unwrap();
+                let found = compare_trie(&Listing, &trie, most_streams, &(), &mut seconds).unwrap();
                 assert_eq!(found.len(), programs.len());
                 for (program, found) in programs.iter().zip(found) {
                     let [reference, stream] = found.unwrap();
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn trie_without_a_reference_is_refused() {
         let trie = Trie::scoring(&[Program::dense(2)]);
-        let error = compared(&Listing, &trie, None, &(), &mut vec![0.0; trie.len()]).unwrap_err();
+        let error = compare_trie(&Listing, &trie, None, &(), &mut vec![0.0; trie.len()]).unwrap_err();
         assert!(error.to_string().contains("no reference program"), "{error}");
     }
 }

@@ -25,7 +25,7 @@ use super::window::{self, MAX_TOKENS};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{self, parts, regular};
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 
 /// Upper bounds far above any real backbone. They keep products of config values from overflowing. The actual values
 /// are checked against the weight files (`check_weights`) before use.
@@ -109,8 +109,8 @@ impl Config {
 
     /// Describes the operators and dropped sublayers of an export.
     pub fn export_text(&self) -> String {
-        let operators = format!("{} next to the weights", counted(self.attachments.len(), "operator"));
-        let sublayers = format!("{} dropped", counted(self.dropped.len(), "sublayer"));
+        let operators = format!("{} next to the weights", pluralize(self.attachments.len(), "operator"));
+        let sublayers = format!("{} dropped", pluralize(self.dropped.len(), "sublayer"));
         match (self.attachments.is_empty(), self.dropped.is_empty()) {
             (_, true) => operators,
             (true, false) => sublayers,
@@ -229,7 +229,7 @@ impl Config {
             norm_eps: entries.number("rms_norm_eps", 1e-30..=1.0)? as f32,
             biases,
             rope: ropes.rope,
-            window_rope: ropes.of_windows,
+            window_rope: ropes.window_rope,
             rotary_width: ropes.width,
             rotated: ropes.rotated,
             activation: architecture.activation.1,
@@ -333,7 +333,7 @@ fn with_defaults(
 /// Returns whether the weights contain both an embedding and a separate output projection. Returns `false` for
 /// unreadable files, which cause an error when they are loaded.
 fn has_both_tables(folder: &Path) -> bool {
-    Weights::open(folder).is_ok_and(|weights| weights.holds(EMBEDDING) && weights.holds(HEAD))
+    Weights::open(folder).is_ok_and(|weights| weights.contains(EMBEDDING) && weights.contains(HEAD))
 }
 
 /// Rejects settings that would change the forward pass but are not implemented.

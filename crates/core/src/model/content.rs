@@ -42,7 +42,7 @@ fn tensor_hash(path: &Path, shard: &Shard, (name, info): (String, TensorInfo)) -
     let (hash, _) = hashed.map_err(|error| bytes.refused.take().unwrap_or_else(|| Error::io("read", path, &error)))?;
     let turns = info.interleaved.map_or(String::new(), |rows| format!(" {rows} rows by turns"));
     let more = if info.one_more { " one more" } else { "" };
-    let description = format!("{} {:?}{turns}{more} {hash}", info.held, info.shape);
+    let description = format!("{} {:?}{turns}{more} {hash}", info.encoding, info.shape);
     Ok((name, description))
 }
 

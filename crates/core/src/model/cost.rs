@@ -185,24 +185,33 @@ impl Config {
     }
 
     /// Returns the size in bytes of the weights that a program needs, including its f32 operators. Each parameter of a
-    /// layer or the head takes `of_layer` bytes, and each parameter of the embedding takes `of_embedding` bytes. If
-    /// `one_table` is set, tied embeddings count once.
-    pub(super) fn needed_bytes(&self, program: &Program, of_layer: u64, of_embedding: u64, one_table: bool) -> u64 {
-        let embedding = if one_table && self.tied_embeddings { 0 } else { of_embedding };
-        program.0.iter().map(|step| self.step_bytes(step, of_layer, embedding)).sum()
+    /// layer or the head takes `layer_parameter_bytes` bytes, and each parameter of the embedding takes
+    /// `embedding_parameter_bytes` bytes. If `one_table` is set, tied embeddings count once.
+    pub(super) fn needed_bytes(
+        &self,
+        program: &Program,
+        layer_parameter_bytes: u64,
+        embedding_parameter_bytes: u64,
+        one_table: bool,
+    ) -> u64 {
+        let embedding = if one_table && self.tied_embeddings { 0 } else { embedding_parameter_bytes };
+        program.0.iter().map(|step| self.step_bytes(step, layer_parameter_bytes, embedding)).sum()
     }
 
-    fn step_bytes(&self, step: &Step, of_layer: u64, of_embedding: u64) -> u64 {
+    fn step_bytes(&self, step: &Step, layer_parameter_bytes: u64, embedding_parameter_bytes: u64) -> u64 {
         let c = self.hidden;
         match step {
-            Step::Embed => of_embedding * (self.vocab * c) as u64,
-            Step::Head => of_layer * (self.vocab * c) as u64,
-            Step::Attention(_) => of_layer * self.attention_numbers() as u64,
-            Step::Mlp(layer) => of_layer * self.mlp_numbers(*layer, |experts| experts.count) as u64,
-            Step::Merged(half, merged) => self.step_bytes(&half.step(merged.layer()), of_layer, of_embedding),
+            Step::Embed => embedding_parameter_bytes * (self.vocab * c) as u64,
+            Step::Head => layer_parameter_bytes * (self.vocab * c) as u64,
+            Step::Attention(_) => layer_parameter_bytes * self.attention_numbers() as u64,
+            Step::Mlp(layer) => layer_parameter_bytes * self.mlp_numbers(*layer, |experts| experts.count) as u64,
+            Step::Merged(half, merged) => {
+                self.step_bytes(&half.step(merged.layer()), layer_parameter_bytes, embedding_parameter_bytes)
+            }
             Step::Apply(operator) => operator_bytes(operator),
             Step::Edited(half, layer, operator) => {
-                self.step_bytes(&half.step(*layer), of_layer, of_embedding) + operator_bytes(operator)
+                self.step_bytes(&half.step(*layer), layer_parameter_bytes, embedding_parameter_bytes)
+                    + operator_bytes(operator)
             }
         }
     }

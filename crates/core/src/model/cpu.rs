@@ -7,13 +7,13 @@ use candle_core::{Device, Tensor};
 
 use super::batch::Batch;
 use super::batching::PassPlanner;
-use super::compare::{compared, compared_side_by_side};
+use super::compare::{compare_parts_in_parallel, compare_trie};
 use super::config::Config;
 use super::decoder::Decoder;
 use super::decoding::{Decoding, TrieDecoding};
 use super::engine::{
-    BatchObserver, Clock, Compared, Each, Engine, EngineId, HostRows, InStep, Predicted, ResidualStream, Watched,
-    by_part, one_by_one, side_by_side,
+    BatchObserver, Compared, Engine, EngineId, HostRows, Lockstep, PerBatchObserver, Predicted, ResidualStream,
+    StepTimer, StreamAdapter, regroup_by_part, run_parts_in_parallel, run_sequentially,
 };
 use super::program::Step;
 use super::rms_norm::RmsNorm;
@@ -38,34 +38,35 @@ impl Engine for Decoder {
     }
 
     fn pass_tokens(&self, streams: usize) -> usize {
-        self.passes().map_or(0, |passes| passes.tokens(streams))
+        self.pass_planner().map_or(0, |passes| passes.tokens(streams))
     }
 
     fn run(&self, trie: &Trie, batch: &Batch, observer: &mut dyn Observer<dyn ResidualStream>) -> Result<Predicted> {
-        trie.run(self, batch, &mut Watched(observer))
+        trie.run(self, batch, &mut StreamAdapter(observer))
     }
 
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
-        let Some(passes) = self.passes() else { return side_by_side(self, trie, parts, seconds) };
-        let model = InStep { model: self, side_by_side: true };
+        let Some(passes) = self.pass_planner() else { return run_parts_in_parallel(self, trie, parts, seconds) };
+        let model = Lockstep { model: self, one_core_per_batch: true };
         let streams = passes.streams(tokens(parts));
-        self.pass(passes, parts, || trie.run_by_layer(streams, &model, parts, &mut Clock(seconds)))
-            .map(|outputs| by_part(outputs, parts.len()))
+        self.pass(passes, parts, || trie.run_by_layer(streams, &model, parts, &mut StepTimer(seconds)))
+            .map(|outputs| regroup_by_part(outputs, parts.len()))
     }
 
     fn compare(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Compared>> {
-        let Some(passes) = self.passes() else { return compared_side_by_side(self, trie, parts, seconds) };
-        let model = InStep { model: self, side_by_side: true };
+        let Some(passes) = self.pass_planner() else { return compare_parts_in_parallel(self, trie, parts, seconds) };
+        let model = Lockstep { model: self, one_core_per_batch: true };
         let streams = passes.streams(tokens(parts));
-        self.pass(passes, parts, || compared(&model, trie, Some(streams), parts, seconds))
-            .map(|outputs| by_part(outputs, parts.len()))
+        self.pass(passes, parts, || compare_trie(&model, trie, Some(streams), parts, seconds))
+            .map(|outputs| regroup_by_part(outputs, parts.len()))
     }
 
     fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
-        let Some(passes) = self.passes() else { return one_by_one(self, trie, batches, observer) };
-        let model = InStep { model: self, side_by_side: false };
+        let Some(passes) = self.pass_planner() else { return run_sequentially(self, trie, batches, observer) };
+        let model = Lockstep { model: self, one_core_per_batch: false };
         let streams = passes.streams(tokens(batches));
-        self.pass(passes, batches, || trie.run_by_layer(streams, &model, batches, &mut Each(observer))).map(drop)
+        self.pass(passes, batches, || trie.run_by_layer(streams, &model, batches, &mut PerBatchObserver(observer)))
+            .map(drop)
     }
 
     fn decoding<'a>(&'a self, trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
@@ -95,9 +96,9 @@ impl Decoder {
     /// Runs batches through the layers, and reports the elapsed time to the planner `passes`.
     fn pass<T>(&self, passes: &PassPlanner, batches: &[Batch], run: impl FnOnce() -> T) -> T {
         let started = Instant::now();
-        let made = self.seconds_making();
+        let made = self.load_seconds();
         let done = run();
-        passes.learn(tokens(batches), started.elapsed().as_secs_f64(), self.seconds_making() - made);
+        passes.learn(tokens(batches), started.elapsed().as_secs_f64(), self.load_seconds() - made);
         done
     }
 }

@@ -42,7 +42,7 @@ pub struct Decoder {
 }
 
 /// Rows to which a stream attends: its own rows and, when decoding, cached rows.
-trait Seen {
+trait AttentionContext {
     /// Computes the attention output of each row.
     ///
     /// # Shapes
@@ -50,10 +50,10 @@ trait Seen {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch>;
 }
 
-impl Seen for Batch {
+impl AttentionContext for Batch {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
-        let (table, turned) = rotary.rows(self)?;
-        let rotated = kernels::rotate(qkv, heads, &turned, &table);
+        let (table, table_rows) = rotary.rows(self)?;
+        let rotated = kernels::rotate(qkv, heads, &table_rows, &table);
         Ok(kernels::attention(qkv, &rotated, heads, self.attended_rows()))
     }
 }
@@ -113,13 +113,13 @@ impl Decoder {
     }
 
     /// Returns the planner that chooses the number of tokens per pass, or `None` if all weights are in memory.
-    pub(super) fn passes(&self) -> Option<&PassPlanner> {
+    pub(super) fn pass_planner(&self) -> Option<&PassPlanner> {
         self.passes.as_deref()
     }
 
     /// Returns the seconds spent loading weights on demand.
-    pub(super) fn seconds_making(&self) -> f64 {
-        self.parts.seconds_making()
+    pub(super) fn load_seconds(&self) -> f64 {
+        self.parts.load_seconds()
     }
 
     /// Computes the logits for the given rows.
@@ -163,7 +163,7 @@ impl Decoder {
             };
             let columns = matrix.outer();
             let product = operator.apply(&matrix.to_rows())?;
-            *matrix = Arc::new(Panels::of_rows(&product, product.len() / columns, columns));
+            *matrix = Arc::new(Panels::from_rows(&product, product.len() / columns, columns));
             if let Some(bias) = bias {
                 let product = operator.apply(&elements(bias)?)?;
                 *bias = tensor(product, &[columns])?;
@@ -200,7 +200,14 @@ impl Decoder {
     }
 
     /// Computes a sublayer up to `end`.
-    fn run_sublayer(&self, sublayer: Sublayer, layer: usize, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
+    fn run_sublayer(
+        &self,
+        sublayer: Sublayer,
+        layer: usize,
+        seen: &dyn AttentionContext,
+        x: &Tensor,
+        end: End,
+    ) -> Result<Tensor> {
         let part = self.parts.layer(&self.config, layer)?;
         match sublayer {
             Sublayer::Attention => self.attention(part.layer()?, self.rotaries.get(layer), seen, x, end),
@@ -208,7 +215,14 @@ impl Decoder {
         }
     }
 
-    fn attention(&self, layer: &Layer, rotary: &Rotary, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
+    fn attention(
+        &self,
+        layer: &Layer,
+        rotary: &Rotary,
+        seen: &dyn AttentionContext,
+        x: &Tensor,
+        end: End,
+    ) -> Result<Tensor> {
         let config = &self.config;
         let c = config.hidden;
         let x = elements(x)?; // [tokens, C]
@@ -300,12 +314,12 @@ impl Decoder {
         let routes = experts.routes(&kernels::project(&normed, c, None, router.into())); // [tokens, E]
         let mut out = vec![0.0; x.len()];
         for (number, (tokens, weights)) in
-            routes.of_expert.iter().enumerate().filter(|(_, (tokens_of_expert, _))| !tokens_of_expert.is_empty())
+            routes.per_expert.iter().enumerate().filter(|(_, (tokens_of_expert, _))| !tokens_of_expert.is_empty())
         {
             let part = self.parts.expert(&self.config, layer, number)?;
             let rows = kernels::gather(&normed, c, tokens);
-            let of_expert = self.gated(part.expert()?, &rows, None, None, None)?; // [tokens of the expert, C]
-            kernels::scatter(&mut out, c, tokens, weights, &of_expert);
+            let expert_output = self.gated(part.expert()?, &rows, None, None, None)?; // [tokens of the expert, C]
+            kernels::scatter(&mut out, c, tokens, weights, &expert_output);
         }
         Ok(out)
     }
@@ -317,7 +331,7 @@ impl Decoder {
         sublayer: Sublayer,
         layer: usize,
         operator: &Operator,
-        seen: &dyn Seen,
+        seen: &dyn AttentionContext,
         x: &Tensor,
     ) -> Result<Tensor> {
         let part = self.parts.layer(&self.config, layer)?;
@@ -338,7 +352,7 @@ impl Decoder {
         &self,
         sublayer: Sublayer,
         merged: &Arc<MergedLayer>,
-        seen: &dyn Seen,
+        seen: &dyn AttentionContext,
         x: &Tensor,
     ) -> Result<Tensor> {
         let part = self.merged.get(merged, || self.parts.merged(&self.config, merged))?;
@@ -349,7 +363,7 @@ impl Decoder {
         }
     }
 
-    fn step_of(&self, step: &Step, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
+    fn step_of(&self, step: &Step, seen: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         match step {
             Step::Attention(layer) => self.run_sublayer(Sublayer::Attention, *layer, seen, x, End::Stream),
             Step::Mlp(layer) => self.run_sublayer(Sublayer::Mlp, *layer, seen, x, End::Stream),
@@ -376,8 +390,8 @@ impl Model for Decoder {
     /// Predictions, one per target in the batch.
     type Output = Vec<Prediction>;
 
-    fn expect(&self, now: Option<usize>, next: Option<usize>) {
-        self.parts.expect(&self.config, now, next);
+    fn announce_weights(&self, now: Option<usize>, next: Option<usize>) {
+        self.parts.announce_weights(&self.config, now, next);
     }
 
     fn begin(&self, batch: &Batch) -> Result<Tensor> {
@@ -399,7 +413,7 @@ impl Model for Decoder {
 
     fn finish(&self, batch: &Batch, x: &Tensor) -> Result<Vec<Prediction>> {
         let head = self.parts.head(&self.config)?;
-        let targets = batch.targets_among(x.dim(0)?);
+        let targets = batch.targets_for_rows(x.dim(0)?);
         let x = elements(x)?;
         let norm = elements(&self.final_norm)?;
         let c = self.config.hidden;
@@ -420,7 +434,7 @@ impl Compare for Decoder {
             false => self.narrow(batch, x.clone()),
         });
         let streams = [reference?, x?];
-        let targets = batch.targets_among(narrowed);
+        let targets = batch.targets_for_rows(narrowed);
         let [reference, x] = &streams;
         let streams = [elements(reference)?, elements(x)?];
         let norm = elements(&self.final_norm)?;

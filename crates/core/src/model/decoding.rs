@@ -171,7 +171,7 @@ pub(super) struct TrieDecoding<'a, M: Cached> {
 }
 
 /// Runs that share steps, together with the data required by these steps.
-struct Together<'r, S> {
+struct RunGroup<'r, S> {
     placed: Vec<Placed<'r>>,
     /// Index of each run in the arguments of [`Decoding::run`].
     runs: Vec<usize>,
@@ -179,10 +179,10 @@ struct Together<'r, S> {
 }
 
 /// Step that can run next, with its input.
-struct Ready<'r, S> {
+struct PendingStep<'r, S> {
     node: usize,
     depth: usize,
-    rows: Rc<Together<'r, S>>,
+    rows: Rc<RunGroup<'r, S>>,
     x: Tensor,
 }
 
@@ -235,9 +235,9 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
     /// Adds the child steps of a node, each with the runs of its programs.
     fn branch<'r>(
         &self,
-        from: &Ready<'r, M::Shared>,
+        from: &PendingStep<'r, M::Shared>,
         runs: &'r [Run],
-        ready: &mut Vec<Ready<'r, M::Shared>>,
+        ready: &mut Vec<PendingStep<'r, M::Shared>>,
     ) -> Result<()> {
         for &node in self.trie.children(from.node) {
             let depth = from.depth + 1;
@@ -249,17 +249,17 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
                 continue;
             }
             if members.len() == from.rows.runs.len() {
-                ready.push(Ready { node, depth, rows: Rc::clone(&from.rows), x: from.x.clone() });
+                ready.push(PendingStep { node, depth, rows: Rc::clone(&from.rows), x: from.x.clone() });
                 continue;
             }
             let rows = placed.iter().flat_map(|placed| placed.rows.clone()).map(|row| row as u32).collect();
             let x = select(&from.x, rows)?;
-            ready.push(Ready { node, depth, rows: self.together(runs, members)?, x });
+            ready.push(PendingStep { node, depth, rows: self.run_group(runs, members)?, x });
         }
         Ok(())
     }
 
-    fn together<'r>(&self, runs: &'r [Run], members: Vec<usize>) -> Result<Rc<Together<'r, M::Shared>>> {
+    fn run_group<'r>(&self, runs: &'r [Run], members: Vec<usize>) -> Result<Rc<RunGroup<'r, M::Shared>>> {
         let mut start = 0;
         let placed = members.iter().map(|&member| {
             let run = &runs[member];
@@ -269,11 +269,11 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         });
         let placed: Vec<Placed<'_>> = placed.collect();
         let shared = self.model.shared(&placed, &self.blocks)?;
-        Ok(Rc::new(Together { placed, runs: members, shared }))
+        Ok(Rc::new(RunGroup { placed, runs: members, shared }))
     }
 
     /// Removes and returns the next step in layer order, so that weights loaded on demand are loaded only once.
-    fn take<'r>(&self, ready: &mut Vec<Ready<'r, M::Shared>>) -> Option<Ready<'r, M::Shared>> {
+    fn take<'r>(&self, ready: &mut Vec<PendingStep<'r, M::Shared>>) -> Option<PendingStep<'r, M::Shared>> {
         let next = (0..ready.len()).min_by_key(|&next| {
             let node = ready[next].node;
             (self.trie.step(node).weights(), node)
@@ -286,7 +286,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         let after = path.unwrap_or(self.trie.path(0)).iter().copied();
         let ahead = after.skip(taken.depth).chain(ready.iter().map(|candidate| candidate.node));
         let next = ahead.filter_map(|node| self.trie.step(node).weights()).find(|weights| Some(*weights) != now);
-        self.model.expect(now, next);
+        self.model.announce_weights(now, next);
         Some(taken)
     }
 }
@@ -310,8 +310,8 @@ impl<M: Cached> TrieDecoding<'_, M> {
             }
         }
         let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
-        let rows = self.together(runs, (0..runs.len()).collect())?;
-        let root = Ready { node: 0, depth: 0, rows, x: self.model.embed(&ids)? };
+        let rows = self.run_group(runs, (0..runs.len()).collect())?;
+        let root = PendingStep { node: 0, depth: 0, rows, x: self.model.embed(&ids)? };
         let mut ready = Vec::new();
         self.branch(&root, runs, &mut ready)?;
         drop(root);

@@ -126,11 +126,11 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// See [`Self::run`].
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
-        side_by_side(self, trie, parts, seconds)
+        run_parts_in_parallel(self, trie, parts, seconds)
     }
 
-    /// Runs several batches through a trie built by [`Trie::against`], and compares its programs with the reference
-    /// program. `seconds` is updated as in [`Self::score`].
+    /// Runs several batches through a trie built by [`Trie::with_reference`], and compares its programs with the
+    /// reference program. `seconds` is updated as in [`Self::score`].
     ///
     /// # Errors
     /// Fails like [`Self::run`], or if the engine does not support comparisons.
@@ -141,7 +141,7 @@ pub trait Engine: Send + Sync {
     /// Runs several batches and passes their residual streams to an observer. The streams at a node arrive in batch
     /// order.
     fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
-        one_by_one(self, trie, batches, observer)
+        run_sequentially(self, trie, batches, observer)
     }
 
     /// Runs steps other than embedding and head on a given residual stream.
@@ -192,9 +192,9 @@ pub trait BatchObserver {
 }
 
 /// Adapter that passes the streams of one batch to a [`BatchObserver`].
-struct OfBatch<'a>(usize, &'a mut dyn BatchObserver);
+struct SingleBatchObserver<'a>(usize, &'a mut dyn BatchObserver);
 
-impl Observer<dyn ResidualStream> for OfBatch<'_> {
+impl Observer<dyn ResidualStream> for SingleBatchObserver<'_> {
     fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
         stream.map_or(Ok(()), |stream| self.1.after(self.0, node, stream))
     }
@@ -210,26 +210,26 @@ pub fn count_fitting_pieces(pieces: impl Iterator<Item = usize>, most: usize) ->
 }
 
 /// Runs the batches through the trie one after the other.
-pub(super) fn one_by_one<E: Engine + ?Sized>(
+pub(super) fn run_sequentially<E: Engine + ?Sized>(
     engine: &E,
     trie: &Trie,
     batches: &[Batch],
     observer: &mut dyn BatchObserver,
 ) -> Result<()> {
     for (index, batch) in batches.iter().enumerate() {
-        engine.run(trie, batch, &mut OfBatch(index, observer))?;
+        engine.run(trie, batch, &mut SingleBatchObserver(index, observer))?;
     }
     Ok(())
 }
 
 /// Runs all parts through the trie in parallel, independently of each other.
-pub(super) fn side_by_side<E: Engine + ?Sized>(
+pub(super) fn run_parts_in_parallel<E: Engine + ?Sized>(
     engine: &E,
     trie: &Trie,
     parts: &[Batch],
     seconds: &mut [f64],
 ) -> Result<Vec<Predicted>> {
-    in_parallel(parts, seconds, |batch, nodes| engine.run(trie, batch, &mut Clock(nodes)))
+    in_parallel(parts, seconds, |batch, nodes| engine.run(trie, batch, &mut StepTimer(nodes)))
 }
 
 /// Runs the parts in parallel, and adds the time spent at each trie node to `seconds`.
@@ -251,44 +251,44 @@ pub(super) fn in_parallel<T: Send>(
 }
 
 /// Runs all parts of a chunk together, step by step, so that the weights of a step are loaded once.
-pub(super) fn in_step<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync>(
+pub(super) fn run_lockstep<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync>(
     model: &M,
     trie: &Trie,
     parts: &[Batch],
     seconds: &mut [f64],
 ) -> Result<Vec<Predicted>> {
-    let model = InStep { model, side_by_side: true };
-    trie.run(&model, parts, &mut Clock(seconds)).map(|outputs| by_part(outputs, parts.len()))
+    let model = Lockstep { model, one_core_per_batch: true };
+    trie.run(&model, parts, &mut StepTimer(seconds)).map(|outputs| regroup_by_part(outputs, parts.len()))
 }
 
 /// Outputs indexed by `[program][part]`.
 pub(super) type Outputs<T> = Vec<Option<Vec<T>>>;
 
 /// Regroups the outputs of each program by part.
-pub(super) fn by_part<T: Clone>(of_programs: Outputs<T>, parts: usize) -> Vec<Vec<Option<T>>> {
-    let mut of_parts = vec![Vec::with_capacity(of_programs.len()); parts];
-    for outputs in of_programs {
+pub(super) fn regroup_by_part<T: Clone>(program_outputs: Outputs<T>, parts: usize) -> Vec<Vec<Option<T>>> {
+    let mut part_outputs = vec![Vec::with_capacity(program_outputs.len()); parts];
+    for outputs in program_outputs {
         let outputs = outputs.map_or_else(|| vec![None; parts], |outputs| outputs.into_iter().map(Some).collect());
-        of_parts.iter_mut().zip(outputs).for_each(|(of_part, output)| of_part.push(output));
+        part_outputs.iter_mut().zip(outputs).for_each(|(part, output)| part.push(output));
     }
-    of_parts
+    part_outputs
 }
 
 /// Adapter that runs several batches together: all batches complete a step before the next step starts.
-pub(super) struct InStep<'a, M> {
+pub(super) struct Lockstep<'a, M> {
     pub(super) model: &'a M,
     /// Whether each batch is small enough to run on a single core.
-    pub(super) side_by_side: bool,
+    pub(super) one_core_per_batch: bool,
 }
 
-impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync> InStep<'_, M> {
+impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync> Lockstep<'_, M> {
     fn for_each_part<T: Send>(
         &self,
         batches: &[Batch],
         streams: &[M::Residual],
         run: impl Fn(&Batch, &M::Residual) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
-        if self.side_by_side {
+        if self.one_core_per_batch {
             batches.par_iter().zip(streams).map(|(batch, x)| run(batch, x)).collect()
         } else {
             batches.iter().zip(streams).map(|(batch, x)| run(batch, x)).collect()
@@ -296,13 +296,13 @@ impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + 
     }
 }
 
-impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync> Model for InStep<'_, M> {
+impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync> Model for Lockstep<'_, M> {
     type Batch = [Batch];
     type Residual = Vec<M::Residual>;
     type Output = Vec<Vec<Prediction>>;
 
-    fn expect(&self, now: Option<usize>, next: Option<usize>) {
-        self.model.expect(now, next);
+    fn announce_weights(&self, now: Option<usize>, next: Option<usize>) {
+        self.model.announce_weights(now, next);
     }
 
     fn begin(&self, parts: &[Batch]) -> Result<Vec<M::Residual>> {
@@ -323,9 +323,9 @@ impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + 
 }
 
 /// Observer that passes on the stream of each batch separately.
-pub(super) struct Each<'a>(pub(super) &'a mut dyn BatchObserver);
+pub(super) struct PerBatchObserver<'a>(pub(super) &'a mut dyn BatchObserver);
 
-impl<S: ResidualStream + 'static> Observer<Vec<S>> for Each<'_> {
+impl<S: ResidualStream + 'static> Observer<Vec<S>> for PerBatchObserver<'_> {
     fn after(&mut self, node: usize, streams: Option<&Vec<S>>, _: f64) -> Result<()> {
         let mut streams = streams.into_iter().flatten().enumerate();
         streams.try_for_each(|(batch, stream)| self.0.after(batch, node, stream))
@@ -333,9 +333,9 @@ impl<S: ResidualStream + 'static> Observer<Vec<S>> for Each<'_> {
 }
 
 /// Observer that adds up the seconds spent at each node.
-pub(super) struct Clock<'a>(pub(super) &'a mut [f64]);
+pub(super) struct StepTimer<'a>(pub(super) &'a mut [f64]);
 
-impl<S: ?Sized> Observer<S> for Clock<'_> {
+impl<S: ?Sized> Observer<S> for StepTimer<'_> {
     fn after(&mut self, node: usize, _: Option<&S>, seconds: f64) -> Result<()> {
         self.0[node] += seconds;
         Ok(())
@@ -372,9 +372,9 @@ impl ResidualStream for Tensor {
 }
 
 /// Adapter that passes an engine's streams to an engine-independent observer.
-pub(super) struct Watched<'a>(pub(super) &'a mut dyn Observer<dyn ResidualStream>);
+pub(super) struct StreamAdapter<'a>(pub(super) &'a mut dyn Observer<dyn ResidualStream>);
 
-impl<S: ResidualStream + 'static> Observer<S> for Watched<'_> {
+impl<S: ResidualStream + 'static> Observer<S> for StreamAdapter<'_> {
     fn after(&mut self, node: usize, state: Option<&S>, seconds: f64) -> Result<()> {
         self.0.after(node, state.map(|stream| stream as &dyn ResidualStream), seconds)
     }

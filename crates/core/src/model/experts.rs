@@ -72,7 +72,7 @@ pub(super) fn parse(
 #[derive(Debug, PartialEq)]
 pub(super) struct Routes {
     /// For each expert, the tokens routed to it in ascending order, and their weights.
-    pub(super) of_expert: Vec<(Vec<u32>, Vec<f32>)>,
+    pub(super) per_expert: Vec<(Vec<u32>, Vec<f32>)>,
 }
 
 impl Experts {
@@ -81,23 +81,23 @@ impl Experts {
     /// # Shapes
     /// `logits [tokens, E]`.
     pub(super) fn routes(&self, logits: &[f32]) -> Routes {
-        let mut of_expert = vec![(Vec::new(), Vec::new()); self.count];
+        let mut per_expert = vec![(Vec::new(), Vec::new()); self.count];
         let mut weights = vec![0.0; self.count];
         for (token, logits) in logits.chunks_exact(self.count).enumerate() {
             weights.copy_from_slice(logits);
-            let sum = simd::numerators(&mut weights);
+            let sum = simd::softmax_numerators(&mut weights);
             weights.iter_mut().for_each(|weight| *weight /= sum);
             let mut order: Vec<usize> = (0..self.count).collect();
             order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
             order.truncate(self.used);
             let total: f32 = if self.normalised { order.iter().map(|&expert| weights[expert]).sum() } else { 1.0 };
             for expert in order {
-                let (tokens, weights_of_expert): &mut (Vec<u32>, Vec<f32>) = &mut of_expert[expert];
+                let (tokens, weights_of_expert): &mut (Vec<u32>, Vec<f32>) = &mut per_expert[expert];
                 tokens.push(token as u32);
                 weights_of_expert.push(weights[expert] / total);
             }
         }
-        Routes { of_expert }
+        Routes { per_expert }
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
         let logits = [1f32.ln(), 2f32.ln(), 5f32.ln(), 0.0, 0.0, 0.0];
         for (normalised, expected) in [(true, [2.0 / 7.0, 5.0 / 7.0]), (false, [2.0 / 8.0, 5.0 / 8.0])] {
             let experts = Experts { count: 3, used: 2, width: 1, normalised };
-            let routes = experts.routes(&logits).of_expert;
+            let routes = experts.routes(&logits).per_expert;
             assert_eq!([&routes[0].0, &routes[1].0, &routes[2].0], [&vec![1], &vec![0, 1], &vec![0]]);
             let half = if normalised { 0.5 } else { 1.0 / 3.0 };
             assert!(is_near(routes[1].1[0], expected[0]) && is_near(routes[2].1[0], expected[1]), "{routes:?}");

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::architecture::{ARCHITECTURES, Architecture, GgufForm};
 use super::deci::{self, DECI, DeciLayers, FolderName};
-use super::resident_weights::{Held, TensorInfo};
+use super::resident_weights::{ElementEncoding, TensorInfo};
 use super::tensor_name::{EMBEDDING, FINAL_NORM, HEAD};
 use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
@@ -158,11 +158,11 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
             .expected(format!("a multiple of the even head size {head_dim}"))
             .found(format!("{:?}", tensor.shape)));
         }
-        let held = match tensor.dtype {
-            GgmlDType::F32 => Held::Plain(Dtype::F32),
-            GgmlDType::F16 => Held::Plain(Dtype::F16),
-            GgmlDType::BF16 => Held::Plain(Dtype::BF16),
-            dtype => Held::Blocks(dtype),
+        let encoding = match tensor.dtype {
+            GgmlDType::F32 => ElementEncoding::Plain(Dtype::F32),
+            GgmlDType::F16 => ElementEncoding::Plain(Dtype::F16),
+            GgmlDType::BF16 => ElementEncoding::Plain(Dtype::BF16),
+            dtype => ElementEncoding::Blocks(dtype),
         };
         let one_more = has_one_more(architecture, &name);
         if one_more && tensor.dtype != GgmlDType::F32 {
@@ -173,7 +173,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         }
         let start = tensor.start;
         let bytes = tensor.bytes;
-        let info = TensorInfo { held, shape: tensor.shape.clone(), interleaved, one_more, start, bytes };
+        let info = TensorInfo { encoding, shape: tensor.shape.clone(), interleaved, one_more, start, bytes };
         if tensors.insert(name.clone(), info).is_some() {
             return Err(Error::bad_input("duplicate tensor in a GGUF file").at(file.path.display()).found(name));
         }

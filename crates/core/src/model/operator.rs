@@ -199,7 +199,7 @@ impl Operator {
     /// `x` and the result are `[rows, C]`.
     pub fn apply(&self, x: &[f32]) -> Result<Vec<f32>> {
         let mut out = match &self.matrix {
-            Matrix::Normed { norm, matrix } => self.plus_normed(x, norm, matrix)?,
+            Matrix::Normed { norm, matrix } => self.add_normed(x, norm, matrix)?,
             _ => self.product(x)?,
         };
         if let Some(bias) = &self.bias {
@@ -210,7 +210,7 @@ impl Operator {
     }
 
     /// Computes `x + norm(x)·M` for each row.
-    fn plus_normed(&self, x: &[f32], norm: &DeviceNorm, matrix: &Tensor) -> Result<Vec<f32>> {
+    fn add_normed(&self, x: &[f32], norm: &DeviceNorm, matrix: &Tensor) -> Result<Vec<f32>> {
         let matrix = elements(matrix)?;
         let weight = elements(&norm.weight)?;
         let map = Linear::from(Weight::Plain(&matrix, self.channels));

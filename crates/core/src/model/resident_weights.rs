@@ -5,14 +5,14 @@ use safetensors::Dtype;
 
 /// Encoding of a tensor's elements.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum ElementEncoding {
     /// Unquantized elements.
     Plain(Dtype),
     /// Quantized blocks.
     Blocks(GgmlDType),
 }
 
-impl std::fmt::Display for Held {
+impl std::fmt::Display for ElementEncoding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Plain(dtype) => write!(f, "{dtype:?}"),
@@ -24,7 +24,7 @@ impl std::fmt::Display for Held {
 /// Metadata of a stored tensor.
 #[derive(Clone)]
 pub(super) struct TensorInfo {
-    pub(super) held: Held,
+    pub(super) encoding: ElementEncoding,
     pub(super) shape: Vec<usize>,
     /// Number of rows per head if the rows of each head are interleaved, as in llama.cpp's rotary layout.
     pub(super) interleaved: Option<usize>,

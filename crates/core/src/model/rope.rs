@@ -59,22 +59,22 @@ pub(super) struct Rotary {
 /// The distinct rotary embeddings in a backbone, and which layers use them.
 pub(super) struct Rotaries {
     all: Vec<Rotary>,
-    of_layer: Vec<usize>,
+    rotary_by_layer: Vec<usize>,
 }
 
 impl Rotaries {
     pub(super) fn new(config: &Config) -> Self {
         let width = config.rotary_width;
-        let of_windows = config.window_rope.as_ref().unwrap_or(&config.rope);
+        let window_rope = config.window_rope.as_ref().unwrap_or(&config.rope);
         let all = vec![
             Rotary::new(&config.rope, width),
-            Rotary::new(of_windows, width),
+            Rotary::new(window_rope, width),
             // For layers without rotary embedding.
             Rotary::new(&config.rope, 0),
         ];
         Self {
             all,
-            of_layer: (0..config.layers)
+            rotary_by_layer: (0..config.layers)
                 .map(|layer| match (config.rotated[layer], config.windows[layer], &config.window_rope) {
                     (false, ..) => 2,
                     (true, Some(_), Some(_)) => 1,
@@ -85,21 +85,21 @@ impl Rotaries {
     }
 
     pub(super) fn get(&self, layer: usize) -> &Rotary {
-        &self.all[self.of_layer[layer]]
+        &self.all[self.rotary_by_layer[layer]]
     }
 
     /// Applies `make` to each rotary embedding that at least one layer uses.
-    pub(super) fn turned<T>(&self, make: impl Fn(&Rotary) -> Result<Option<T>>) -> Result<Vec<Option<T>>> {
+    pub(super) fn map_used<T>(&self, make: impl Fn(&Rotary) -> Result<Option<T>>) -> Result<Vec<Option<T>>> {
         self.all
             .iter()
             .enumerate()
-            .map(|(number, rotary)| if self.of_layer.contains(&number) { make(rotary) } else { Ok(None) })
+            .map(|(number, rotary)| if self.rotary_by_layer.contains(&number) { make(rotary) } else { Ok(None) })
             .collect()
     }
 
     /// Returns the index of a layer's rotary embedding.
     pub(super) fn number(&self, layer: usize) -> usize {
-        self.of_layer[layer]
+        self.rotary_by_layer[layer]
     }
 }
 
@@ -110,7 +110,7 @@ impl Rotary {
 
     /// Returns the table for a sequence of `positions` tokens. The table covers at least that many positions.
     pub(super) fn table(&self, positions: usize) -> Arc<RotaryTable> {
-        self.of_regime(self.regime(positions), positions)
+        self.regime_table(self.regime(positions), positions)
     }
 
     /// Returns the table for a batch, and the table row for each row of the batch.
@@ -121,7 +121,7 @@ impl Rotary {
         let mut rows = batch.positions();
         let longest = batch.longest();
         if self.regime(longest) == 0 {
-            return Ok((self.of_regime(0, longest), rows));
+            return Ok((self.regime_table(0, longest), rows));
         }
         let lengths = self.sequence_lengths(batch)?;
         let mut firsts: BTreeMap<usize, usize> = BTreeMap::new();
@@ -130,7 +130,7 @@ impl Rotary {
             let regime = self.regime(length);
             let first = *firsts.entry(regime).or_insert_with(|| {
                 let first = all.cos.len() / all.half.max(1);
-                let table = self.of_regime(regime, longest);
+                let table = self.regime_table(regime, longest);
                 all.cos.extend_from_slice(&table.cos);
                 all.sin.extend_from_slice(&table.sin);
                 first
@@ -161,11 +161,11 @@ impl Rotary {
 
     /// Returns the table for runs that are decoded together, and the table row for each of their rows. Each run uses
     /// the frequencies for its current length. Cached keys keep their rotation, as in transformers.
-    pub(super) fn continued(&self, runs: &[Placed<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
+    pub(super) fn decoding_rows(&self, runs: &[Placed<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
         let spans = runs.iter().map(|run| run.first..run.first + run.rows.len());
         let longest = spans.clone().map(|span| span.end).max().unwrap_or(0);
         if self.regime(longest) == 0 {
-            return (self.of_regime(0, longest), spans.flatten().collect());
+            return (self.regime_table(0, longest), spans.flatten().collect());
         }
         let mut all = RotaryTable { cos: Vec::new(), sin: Vec::new(), half: self.width / 2 };
         spans.clone().for_each(|span| self.extend(&mut all, self.regime(span.end), span));
@@ -189,7 +189,7 @@ impl Rotary {
         }
     }
 
-    fn of_regime(&self, regime: usize, positions: usize) -> Arc<RotaryTable> {
+    fn regime_table(&self, regime: usize, positions: usize) -> Arc<RotaryTable> {
         let half = self.width / 2;
         let known = self.tables.read().unwrap_or_else(PoisonError::into_inner).get(&regime).cloned();
         if let Some(known) = known.filter(|table| table.cos.len() >= positions * half) {

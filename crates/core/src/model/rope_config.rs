@@ -90,7 +90,7 @@ pub struct LongRope {
 pub(super) struct Ropes {
     pub(super) rope: Rope,
     /// Embedding for sliding-window layers, if it differs from that of the other layers.
-    pub(super) of_windows: Option<Rope>,
+    pub(super) window_rope: Option<Rope>,
     /// Number of rotated channels per head.
     pub(super) width: usize,
     pub(super) rotated: Vec<bool>,
@@ -107,14 +107,14 @@ pub(super) fn parse(
     head_dim: usize,
     notes: &mut Vec<String>,
 ) -> Result<Ropes> {
-    let (rope, of_windows) = match architecture.rope {
+    let (rope, window_rope) = match architecture.rope {
         RopeEntries::ByWindow => by_window(entries, head_dim)?,
         _ => (parse_single(entries, architecture, head_dim, notes)?, None),
     };
     let width = width(entries, architecture, head_dim)?;
     let rotated =
         if architecture.rope == RopeEntries::SomeLayers { rotated(entries, layers)? } else { vec![true; layers] };
-    Ok(Ropes { rope, of_windows, width, rotated })
+    Ok(Ropes { rope, window_rope, width, rotated })
 }
 
 /// Parses a single rotary embedding, following transformers' `convert_rope_params_to_dict`: a nonempty `rope_scaling`

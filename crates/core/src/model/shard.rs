@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use safetensors::tensor::Metadata;
 
 use super::gguf;
-use super::resident_weights::{Held, TensorInfo};
+use super::resident_weights::{ElementEncoding, TensorInfo};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::regular;
@@ -19,7 +19,7 @@ use crate::files::stamp::Stamp;
 const MAX_HEADER: u64 = 100_000_000;
 
 /// File length, modification time, and further metadata such as the status change time, which user code cannot forge.
-type Seen = (u64, Option<SystemTime>, Option<Stamp>);
+type FileVersion = (u64, Option<SystemTime>, Option<Stamp>);
 
 pub(super) struct Shard {
     pub(super) path: PathBuf,
@@ -27,7 +27,7 @@ pub(super) struct Shard {
     pub(super) tensors: BTreeMap<String, TensorInfo>,
     file: File,
     /// File metadata when the file was opened.
-    opened: Seen,
+    opened: FileVersion,
 }
 
 impl Shard {
@@ -36,13 +36,13 @@ impl Shard {
         let opened = file_stamp(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
         let tensors = match is_gguf(path) {
             true => gguf::tensors(&Gguf::read(path, &mut file)?)?,
-            false => Self::of_safetensors(path, &mut file, opened.0)?,
+            false => Self::read_safetensors_header(path, &mut file, opened.0)?,
         };
         Ok(Self { path: path.to_path_buf(), tensors, file, opened })
     }
 
     /// Parses the header of a safetensors file that is `bytes` bytes long.
-    fn of_safetensors(path: &Path, file: &mut File, bytes: u64) -> Result<BTreeMap<String, TensorInfo>> {
+    fn read_safetensors_header(path: &Path, file: &mut File, bytes: u64) -> Result<BTreeMap<String, TensorInfo>> {
         let mut length = [0; 8];
         file.read_exact(&mut length).map_err(|error| read_error(&error, bytes, path))?;
         let length = u64::from_le_bytes(length);
@@ -65,7 +65,7 @@ impl Shard {
                 (
                     name,
                     TensorInfo {
-                        held: Held::Plain(tensor.dtype),
+                        encoding: ElementEncoding::Plain(tensor.dtype),
                         shape: tensor.shape.clone(),
                         interleaved: None,
                         one_more: false,
@@ -126,7 +126,7 @@ fn damaged_file(found: String, path: &Path) -> Error {
         .hint("download the file again")
 }
 
-fn file_stamp(metadata: &FileMetadata) -> Seen {
+fn file_stamp(metadata: &FileMetadata) -> FileVersion {
     (metadata.len(), metadata.modified().ok(), Stamp::from_metadata(metadata))
 }
 

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::resident_weights::{Held, TensorInfo};
+use super::resident_weights::{ElementEncoding, TensorInfo};
 use super::shard::Shard;
 use crate::error::{Error, Result};
 use crate::files::gguf::{self, Blocks};
@@ -36,13 +36,13 @@ pub(super) enum Float {
 
 impl Float {
     /// Converts a stored type. Returns `None` if the type is unsupported. Quantized blocks are read as f32.
-    pub(super) fn from_held(held: Held) -> Option<Self> {
-        match held {
-            Held::Plain(Dtype::F64) => Some(Self::F64),
-            Held::Plain(Dtype::F32) | Held::Blocks(_) => Some(Self::F32),
-            Held::Plain(Dtype::F16) => Some(Self::F16),
-            Held::Plain(Dtype::BF16) => Some(Self::Bf16),
-            Held::Plain(_) => None,
+    pub(super) fn from_encoding(encoding: ElementEncoding) -> Option<Self> {
+        match encoding {
+            ElementEncoding::Plain(Dtype::F64) => Some(Self::F64),
+            ElementEncoding::Plain(Dtype::F32) | ElementEncoding::Blocks(_) => Some(Self::F32),
+            ElementEncoding::Plain(Dtype::F16) => Some(Self::F16),
+            ElementEncoding::Plain(Dtype::BF16) => Some(Self::Bf16),
+            ElementEncoding::Plain(_) => None,
         }
     }
 
@@ -194,13 +194,15 @@ impl Stored<'_> {
             return self.round(dtype, first, bytes);
         }
         let width = self.float.width();
-        match (self.info.held, self.info.interleaved) {
-            (Held::Plain(_), None) => self.shard.read(self.name, &self.info, (self.first + first) * width, bytes)?,
-            _ => self.arranged(self.first + first, bytes)?,
+        match (self.info.encoding, self.info.interleaved) {
+            (ElementEncoding::Plain(_), None) => {
+                self.shard.read(self.name, &self.info, (self.first + first) * width, bytes)?;
+            }
+            _ => self.read_converted(self.first + first, bytes)?,
         }
         if self.float.finite(bytes) {
             if self.info.one_more {
-                less_one(bytes);
+                subtract_one(bytes);
             }
             return Ok(());
         }
@@ -218,7 +220,7 @@ impl Stored<'_> {
     /// Reads like [`read`](Self::read), but rounds the values by quantizing and dequantizing them. Rows must consist of
     /// whole blocks.
     fn round(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
-        let Some(float) = Float::from_held(self.info.held) else { return Ok(()) };
+        let Some(float) = Float::from_encoding(self.info.encoding) else { return Ok(()) };
         let plain = Stored { rounded: None, float, info: self.info.clone(), ..*self };
         let block = dtype.block_size();
         let count = bytes.len() / self.float.width();
@@ -237,7 +239,7 @@ impl Stored<'_> {
     }
 
     /// Reads like [`read`](Self::read), but from a tensor that is quantized or has permuted rows.
-    fn arranged(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
+    fn read_converted(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let total = self.info.shape.iter().product::<usize>();
         let width = self.float.width();
         let inner = total / self.info.shape.first().copied().unwrap_or(1).max(1);
@@ -257,15 +259,15 @@ impl Stored<'_> {
             };
             let count = most.min(left.len() / width);
             let (piece, rest) = left.split_at_mut(count * width);
-            self.piece(row * inner + column, piece)?;
+            self.read_contiguous(row * inner + column, piece)?;
             (position, left) = (position + count, rest);
         }
         Ok(())
     }
 
     /// Reads the bytes of values that are contiguous in the file.
-    fn piece(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
-        let Held::Blocks(dtype) = self.info.held else {
+    fn read_contiguous(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
+        let ElementEncoding::Blocks(dtype) = self.info.encoding else {
             return self.shard.read(self.name, &self.info, first * self.float.width(), bytes);
         };
         let block = dtype.block_size();
@@ -282,7 +284,7 @@ impl Stored<'_> {
 }
 
 /// Subtracts 1 from each f32.
-fn less_one(bytes: &mut [u8]) {
+fn subtract_one(bytes: &mut [u8]) {
     bytes.as_chunks_mut().0.iter_mut().for_each(|bytes| *bytes = (f32::from_le_bytes(*bytes) - 1.0).to_le_bytes());
 }
 

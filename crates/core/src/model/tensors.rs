@@ -43,7 +43,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let c = config.hidden;
     let vocab = config.vocab;
     let tied = config.tied_embeddings;
-    if tied && !weights.holds(EMBEDDING) && weights.holds(HEAD) {
+    if tied && !weights.contains(EMBEDDING) && weights.contains(HEAD) {
         // Weight files may contain either of the two tied matrices.
         weights.alias(HEAD, EMBEDDING);
     }
@@ -79,7 +79,7 @@ fn check_part(layer: usize, part: &StoredPart, weights: &mut Weights) -> Result<
     if let Some((stored_name, shape, first)) = &part.stacked {
         let stacked = format!("model.layers.{layer}.{stored_name}");
         // transformers may save all experts of a layer as one stacked tensor.
-        if !weights.holds(&tensor) && weights.holds(&stacked) {
+        if !weights.contains(&tensor) && weights.contains(&stacked) {
             weights.alias_rows(&stacked, shape, *first, &tensor);
             weights.alias_rows(&stacked, shape, *first, &name(layer, &part.holds[0].0));
             return weights.check(&tensor, &part.shape);

@@ -14,7 +14,7 @@ pub trait Model {
     type Output;
 
     /// Announces the weights ([`Step::weights`]) that the current step needs, and those that are needed next.
-    fn expect(&self, _now: Option<usize>, _next: Option<usize>) {}
+    fn announce_weights(&self, _now: Option<usize>, _next: Option<usize>) {}
 
     /// Runs `Step::Embed`.
     fn begin(&self, batch: &Self::Batch) -> Result<Self::Residual>;
@@ -118,7 +118,7 @@ impl Trie {
     }
 
     /// Builds a trie like [`Self::scoring`] in which the programs are compared with `reference`.
-    pub fn against(reference: &Program, programs: &[Program]) -> Self {
+    pub fn with_reference(reference: &Program, programs: &[Program]) -> Self {
         // Insert the reference first, so that its head runs first.
         let mut trie = Self::scoring(&[std::slice::from_ref(reference), programs].concat());
         trie.reference = Some(trie.paths.remove(0));
@@ -131,7 +131,7 @@ impl Trie {
     /// Builds a trie that contains only the reference program. Returns `None` if there is no reference.
     pub(super) fn reference_alone(&self) -> Option<Self> {
         let steps = self.reference.as_ref()?.iter().map(|&node| self.nodes[node].step.clone());
-        Some(Self::against(&Program(steps.collect()), &[]))
+        Some(Self::with_reference(&Program(steps.collect()), &[]))
     }
 
     /// Returns the node of the reference program's head.
@@ -187,7 +187,7 @@ impl Trie {
 
     /// Divides a per-node quantity among the programs. The quantity at a shared node is split equally among its
     /// programs, and that of the reference program among all programs.
-    pub fn shares(&self, by_node: &[f64]) -> Vec<f64> {
+    pub fn divide_among_programs(&self, by_node: &[f64]) -> Vec<f64> {
         let reference = self.reference.as_ref().map_or(0.0, |path| self.path_share(path, by_node));
         let each = reference / self.paths.len().max(1) as f64;
         self.paths.iter().map(|path| self.path_share(path, by_node) + each).collect()
@@ -197,9 +197,9 @@ impl Trie {
         path.iter().map(|&node| by_node[node] / self.nodes[node].programs as f64).sum()
     }
 
-    /// Computes the cost of a batch with and without sharing. `of_step` receives the step and whether it runs on scored
-    /// rows only.
-    pub(super) fn cost(&self, of_step: impl Fn(&Step, bool) -> f64) -> Cost {
+    /// Computes the cost of a batch with and without sharing. `step_cost` receives the step and whether it runs on
+    /// scored rows only.
+    pub(super) fn cost(&self, step_cost: impl Fn(&Step, bool) -> f64) -> Cost {
         let mut shared = 0.0;
         let mut separate = 0.0;
         for node in &self.nodes {
@@ -212,7 +212,7 @@ impl Trie {
             } else {
                 2.0
             };
-            let cost = times * of_step(&node.step, node.narrow);
+            let cost = times * step_cost(&node.step, node.narrow);
             shared += cost;
             separate += cost * node.programs as f64;
         }
@@ -242,7 +242,7 @@ impl Trie {
         observer: &mut impl Observer<M::Residual>,
     ) -> Result<Vec<Option<M::Output>>> {
         self.run_in(
-            |ready: &[Ready<M::Residual>]| {
+            |ready: &[PendingStep<M::Residual>]| {
                 let held: BTreeSet<*const M::Residual> =
                     ready.iter().map(|candidate| Rc::as_ptr(&candidate.state)).collect();
                 // A state with a single owner is replaced by its successor, so it needs no additional space.
@@ -263,7 +263,7 @@ impl Trie {
     /// Runs all steps. `pick` selects the next step among those whose input state is available.
     fn run_in<M: Model<Output: Clone>>(
         &self,
-        pick: impl Fn(&[Ready<M::Residual>]) -> usize,
+        pick: impl Fn(&[PendingStep<M::Residual>]) -> usize,
         model: &M,
         batch: &M::Batch,
         observer: &mut impl Observer<M::Residual>,
@@ -278,11 +278,11 @@ impl Trie {
         let mut ready = Vec::new();
         self.branch(0, state, &mut ready);
         while !ready.is_empty() {
-            let Ready { node, state } = ready.remove(pick(&ready));
+            let PendingStep { node, state } = ready.remove(pick(&ready));
             let TrieNode { step, children, ends, .. } = &self.nodes[node];
             let started = Instant::now();
             let now = step.weights();
-            model.expect(
+            model.announce_weights(
                 now,
                 self.next(now, children.iter().copied().chain(ready.iter().map(|candidate| candidate.node))),
             );
@@ -307,10 +307,10 @@ impl Trie {
 
     /// Adds the children of a node to the ready list, in reverse order because [`Self::run`] takes the last entry
     /// first.
-    fn branch<R>(&self, node: usize, state: R, ready: &mut Vec<Ready<R>>) {
+    fn branch<R>(&self, node: usize, state: R, ready: &mut Vec<PendingStep<R>>) {
         let state = Rc::new(state);
         let children = self.nodes[node].children.iter().rev();
-        ready.extend(children.map(|&node| Ready { node, state: Rc::clone(&state) }));
+        ready.extend(children.map(|&node| PendingStep { node, state: Rc::clone(&state) }));
     }
 
     /// Returns the next weights, other than `now`, that any of the given steps or their successors needs.
@@ -331,7 +331,7 @@ impl Trie {
 }
 
 /// A step that is ready to run. Other steps may share its input state.
-struct Ready<R> {
+struct PendingStep<R> {
     node: usize,
     state: Rc<R>,
 }

@@ -125,19 +125,19 @@ impl Parts {
     }
 
     /// Announces which layers are needed now and next, and loads the next one in the background.
-    pub(super) fn expect(&self, config: &Config, now: Option<usize>, next: Option<usize>) {
+    pub(super) fn announce_weights(&self, config: &Config, now: Option<usize>, next: Option<usize>) {
         if let (HeldParts::ByNeed { cache, .. }, Some(next)) = (&self.held, next) {
             // Indices beyond the last layer stand for the head.
             let part = |weights: usize| config.layer_part(weights.min(config.layers));
-            cache.ahead(now.map(part), part(next));
+            cache.prefetch(now.map(part), part(next));
         }
     }
 
     /// Returns the total time spent loading parts on demand, in seconds.
-    pub(super) fn seconds_making(&self) -> f64 {
+    pub(super) fn load_seconds(&self) -> f64 {
         match &self.held {
             HeldParts::Kept { .. } => 0.0,
-            HeldParts::ByNeed { cache, .. } => cache.seconds_making(),
+            HeldParts::ByNeed { cache, .. } => cache.load_seconds(),
         }
     }
 

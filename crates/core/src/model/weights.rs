@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use candle_core::quantized::GgmlDType;
 use safetensors::Dtype;
 
-use super::resident_weights::Held;
+use super::resident_weights::ElementEncoding;
 use super::shard::Shard;
 use super::stored::{self, Float, Stored};
 use crate::error::{Error, Result};
@@ -114,7 +114,7 @@ impl Weights {
     }
 
     /// Returns whether the files contain a tensor named `name`.
-    pub(super) fn holds(&self, name: &str) -> bool {
+    pub(super) fn contains(&self, name: &str) -> bool {
         self.holder.contains_key(name)
     }
 
@@ -140,9 +140,9 @@ impl Weights {
             return Some(Dtype::F32);
         }
         let name = self.stored_name(name);
-        Some(match self.shards[*self.holder.get(name)?].tensors.get(name)?.held {
-            Held::Plain(dtype) => dtype,
-            Held::Blocks(_) => Dtype::F32,
+        Some(match self.shards[*self.holder.get(name)?].tensors.get(name)?.encoding {
+            ElementEncoding::Plain(dtype) => dtype,
+            ElementEncoding::Blocks(_) => Dtype::F32,
         })
     }
 
@@ -231,11 +231,11 @@ impl Weights {
             return Err(Error::job("a tensor has too few rows").at(shard.place(name)));
         }
         info.shape = shape.to_vec();
-        let Some(float) = Float::from_held(info.held) else {
+        let Some(float) = Float::from_encoding(info.encoding) else {
             return Err(Error::bad_input("unsupported tensor type")
                 .at(shard.place(name))
                 .expected("F64, F32, F16 or BF16")
-                .found(info.held));
+                .found(info.encoding));
         };
         Ok(Stored { shard, name, info, first, float: rounded.map_or(float, |_| Float::F32), rounded })
     }

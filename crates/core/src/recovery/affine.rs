@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span};
 use super::least_squares::RIDGE;
-use super::method::{Fitted, Recovery, RecoveryEntry, build};
+use super::method::{FitSequences, Recovery, RecoveryEntry, build};
 use super::stream_fit;
 use crate::error::Result;
 use crate::model::Operator;
@@ -31,8 +31,8 @@ impl Recovery for Affine {
         self.boundary.spans(region)
     }
 
-    fn fitted_on(&self, _: bool) -> Fitted {
-        Fitted::First
+    fn fitted_on(&self, _: bool) -> FitSequences {
+        FitSequences::First
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {

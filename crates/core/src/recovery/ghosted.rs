@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span, System, pre_and_delta};
 use super::least_squares::{self, RIDGE, Ridge, Solved};
-use super::method::{F64_COST, Fitted, Recovery, RecoveryEntry, least_squares_operations};
+use super::method::{F64_COST, FitSequences, Recovery, RecoveryEntry, least_squares_operations};
 use super::stream_fit;
 use crate::error::{Error, Result};
 use crate::linalg::streaming_qr::StreamingQr;
@@ -112,8 +112,8 @@ impl Recovery for Ghosted {
         self.boundary.spans(region)
     }
 
-    fn fitted_on(&self, _: bool) -> Fitted {
-        Fitted::First
+    fn fitted_on(&self, _: bool) -> FitSequences {
+        FitSequences::First
     }
 
     fn operations(&self, channels: usize, rows: usize) -> f64 {

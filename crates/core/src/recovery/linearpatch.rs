@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitudes};
-use super::method::{ELEMENT_COST, Fitted, Recovery, RecoveryEntry};
+use super::method::{ELEMENT_COST, FitSequences, Recovery, RecoveryEntry};
 use crate::deviation::{Deviation, OFFICIAL_SEQUENCES, PruneCase};
 use crate::error::{Error, Result};
 use crate::linalg::hadamard;
@@ -98,8 +98,8 @@ impl Recovery for LinearPatch {
 
     /// Returns the sequences on which the scales are fitted. They depend on the criterion, but not on the layers that
     /// it selects, as in the reference code (design §1).
-    fn fitted_on(&self, one_block: bool) -> Fitted {
-        if one_block && self.placement == Placement::Region { Fitted::All } else { Fitted::First }
+    fn fitted_on(&self, one_block: bool) -> FitSequences {
+        if one_block && self.placement == Placement::Region { FitSequences::All } else { FitSequences::First }
     }
 
     fn operations(&self, channels: usize, rows: usize) -> f64 {

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span};
-use super::method::{ELEMENT_COST, Fitted, Recovery, RecoveryEntry, build};
+use super::method::{ELEMENT_COST, FitSequences, Recovery, RecoveryEntry, build};
 use crate::error::Result;
 use crate::model::{Config, Operator, StepForm};
 
@@ -34,8 +34,8 @@ impl Recovery for Mean {
         self.boundary.spans(region)
     }
 
-    fn fitted_on(&self, _: bool) -> Fitted {
-        Fitted::First
+    fn fitted_on(&self, _: bool) -> FitSequences {
+        FitSequences::First
     }
 
     fn operations(&self, channels: usize, rows: usize) -> f64 {

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Repair, Solution, Span};
-use super::method::{Place, Recovery, RecoveryEntry, build};
+use super::method::{Recovery, RecoveryEntry, RepairTarget, build};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Config, LayerMerge, MergeForm, MergedLayer};
@@ -41,8 +41,8 @@ impl Recovery for Merge {
         false
     }
 
-    fn place(&self) -> Place {
-        Place::Layer
+    fn target(&self) -> RepairTarget {
+        RepairTarget::Layer
     }
 
     fn merged(&self, merges: &[LayerMerge]) -> Option<Vec<MergedLayer>> {

@@ -33,17 +33,17 @@ pub trait Recovery: Send + Sync {
     }
 
     /// Returns the part of the model that the repair changes.
-    fn place(&self) -> Place {
-        Place::Stream
+    fn target(&self) -> RepairTarget {
+        RepairTarget::Stream
     }
 
     /// Returns the form in which exported checkpoints store the operator next to the weights, or `None` if the repair
     /// can always be folded.
     fn step_form(&self, config: &Config) -> Option<StepForm> {
-        match self.place() {
-            Place::Nothing | Place::Rows | Place::Layer => None,
-            Place::Branch => config.ends_in_norm(Sublayer::Mlp).then_some(StepForm::Branch),
-            Place::Stream => Some(StepForm::Stream),
+        match self.target() {
+            RepairTarget::Nothing | RepairTarget::Rows | RepairTarget::Layer => None,
+            RepairTarget::Branch => config.ends_in_norm(Sublayer::Mlp).then_some(StepForm::Branch),
+            RepairTarget::Stream => Some(StepForm::Stream),
         }
     }
 
@@ -73,9 +73,9 @@ pub trait Recovery: Send + Sync {
     /// `one_block` is set if the criterion removes one block
     /// ([`Criterion::one_block`](crate::criterion::Criterion::one_block)). The result is part of an operator's cache
     /// key, so it must not depend on the selected layers.
-    fn fitted_on(&self, one_block: bool) -> Fitted {
+    fn fitted_on(&self, one_block: bool) -> FitSequences {
         let _ = one_block;
-        Fitted::All
+        FitSequences::All
     }
 
     /// Estimates the cost of [`Self::solve`] on `rows` rows, in units of one f32 multiply-add operation in a matrix
@@ -119,7 +119,7 @@ pub(super) fn least_squares_operations(channels: usize, rows: usize) -> f64 {
 /// Part of a model that a repair changes. It determines for which architectures the repair can be folded into the
 /// weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum RepairTarget {
     Nothing,
     /// Factors on the output rows of the attention and the MLP in the layer before the cut.
     Rows,
@@ -133,13 +133,13 @@ pub enum Place {
 
 /// Calibration sequences on which a repair is fitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fitted {
+pub enum FitSequences {
     All,
     /// The first `operator_sequences` calibration sequences.
     First,
 }
 
-impl Fitted {
+impl FitSequences {
     /// Returns the number of calibration sequences on which the repair is fitted.
     pub fn count(self, sequences: usize, operator_sequences: usize) -> usize {
         match self {

@@ -40,7 +40,7 @@ use crate::quantity::MAX_TOKENS;
 
 pub use boundary::{Boundary, RemainingLayer, Repair, Solution, Span, System, degenerate};
 use method::RecoveryEntry;
-pub use method::{F64_COST, Fitted, Place, Recovery};
+pub use method::{F64_COST, FitSequences, Recovery, RepairTarget};
 pub use none::NAME as NONE;
 pub(crate) use placed::layer_before;
 pub use placed::{merged_layers, place_repairs};

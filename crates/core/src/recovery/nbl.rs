@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Solution};
-use super::method::{Fitted, Recovery, RecoveryEntry, build};
+use super::method::{FitSequences, Recovery, RecoveryEntry, build};
 use super::stream_fit;
 use crate::error::Result;
 use crate::map_input::MapInput;
@@ -45,8 +45,8 @@ impl Recovery for Nbl {
         })
     }
 
-    fn fitted_on(&self, _: bool) -> Fitted {
-        Fitted::First
+    fn fitted_on(&self, _: bool) -> FitSequences {
+        FitSequences::First
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Repair, Solution};
-use super::method::{Place, Recovery, RecoveryEntry, build};
+use super::method::{Recovery, RecoveryEntry, RepairTarget, build};
 use crate::error::Result;
 use crate::style::{Dash, Hue, Marker, Style};
 
@@ -25,8 +25,8 @@ impl Recovery for None {
         false
     }
 
-    fn place(&self) -> Place {
-        Place::Nothing
+    fn target(&self) -> RepairTarget {
+        RepairTarget::Nothing
     }
 
     fn operations(&self, _: usize, _: usize) -> f64 {

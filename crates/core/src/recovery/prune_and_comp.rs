@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitudes};
-use super::method::{ELEMENT_COST, Place, Recovery, RecoveryEntry};
+use super::method::{ELEMENT_COST, Recovery, RecoveryEntry, RepairTarget};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Config, Operator, StepForm, Sublayer};
@@ -87,10 +87,10 @@ fn form(settings: &PruneAndCompOptions) -> Result<(Granularity, Target)> {
 }
 
 impl Recovery for PruneAndComp {
-    fn place(&self) -> Place {
+    fn target(&self) -> RepairTarget {
         match self.granularity {
-            Granularity::Channel => Place::Rows,
-            Granularity::Scalar => Place::Stream,
+            Granularity::Channel => RepairTarget::Rows,
+            Granularity::Scalar => RepairTarget::Stream,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Low-rank variant of Ghosted Layers, which the paper does not include.
 //!
 //! Among all maps `N` of rank `r`, `(M·V)·Vᵀ` minimizes `‖X·(N − M)‖` for ghosted's `M`, where `V` holds the first `r`
-//! eigenvectors of `MᵀXᵀΔ` (derivation at [`NormalEquations::thin`]). Ghosted's residual is orthogonal to the columns
+//! eigenvectors of `MᵀXᵀΔ` (derivation at [`NormalEquations::low_rank`]). Ghosted's residual is orthogonal to the columns
 //! of `X`, so `N` also minimizes `‖X·N − Δ‖² = ‖X·(N − M)‖² + ‖X·M − Δ‖²`. The form `x + (x·D)·U` stores `2·C·r`
 //! numbers instead of `C²`, and requires `2·C·r` multiplications per token.
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span};
 use super::least_squares::{self, RIDGE};
-use super::method::{Fitted, Recovery, RecoveryEntry};
+use super::method::{FitSequences, Recovery, RecoveryEntry};
 use crate::error::{Error, Result};
 use crate::model::{Config, Operator};
 use crate::options::{self, Options};
@@ -61,19 +61,19 @@ impl Recovery for Rank {
         self.boundary.spans(region)
     }
 
-    fn fitted_on(&self, _: bool) -> Fitted {
-        Fitted::First
+    fn fitted_on(&self, _: bool) -> FitSequences {
+        FitSequences::First
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let normal = boundary.normal_equations()?;
         let solved = least_squares::solve(&normal, channels, RIDGE)?;
-        let thin = normal.thin(&solved.matrix, self.rank)?;
-        let down = thin.down.into_iter().map(|v| v as f32).collect();
-        let up = thin.up.into_iter().map(|v| v as f32).collect();
+        let factors = normal.low_rank(&solved.matrix, self.rank)?;
+        let down = factors.down.into_iter().map(|v| v as f32).collect();
+        let up = factors.up.into_iter().map(|v| v as f32).collect();
         let operator = Operator::low_rank(channels, down, up)?;
-        let note = format!("rank {} keeps {:.1} % of ghosted's correction", self.rank, 100.0 * thin.share);
+        let note = format!("rank {} keeps {:.1} % of ghosted's correction", self.rank, 100.0 * factors.share);
         Ok(solved.on_stream(operator).note(note))
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span};
-use super::method::{ELEMENT_COST, Place, Recovery, RecoveryEntry};
+use super::method::{ELEMENT_COST, Recovery, RecoveryEntry, RepairTarget};
 use super::replaceme_ls::{on_branch, sites};
 use crate::calibrate::HookPoint;
 use crate::corpus::PythonRandom;
@@ -90,8 +90,8 @@ fn wrong_option(name: &str, expected: &str, found: String) -> Error {
 }
 
 impl Recovery for Cosine {
-    fn place(&self) -> Place {
-        Place::Branch
+    fn target(&self) -> RepairTarget {
+        RepairTarget::Branch
     }
 
     fn spans(&self, region: Span) -> Vec<Span> {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span, branch_and_target};
 use super::least_squares::{self, Solved};
-use super::method::{Place, Recovery, RecoveryEntry};
+use super::method::{Recovery, RecoveryEntry, RepairTarget};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Config, Operator, Sublayer};
@@ -67,8 +67,8 @@ fn ends_in_norm(config: &Config) -> bool {
 }
 
 impl Recovery for LeastSquares {
-    fn place(&self) -> Place {
-        Place::Branch
+    fn target(&self) -> RepairTarget {
+        RepairTarget::Branch
     }
 
     fn spans(&self, region: Span) -> Vec<Span> {

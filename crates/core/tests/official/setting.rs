@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use crate::common::{checkout, numbers, shared};
-use ghostlab_core::calibrate::{self, ActivationShape, Activations, InMemory, Pair, PassRequest, Piece, Similarities};
+use ghostlab_core::calibrate::{
+    self, ActivationShape, Activations, InMemory, Pair, PassRequest, Similarities, WindowSubset,
+};
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
 use ghostlab_core::evaluate::perplexity::{Losses, PerplexityEval};
 use ghostlab_core::evaluate::score;
@@ -79,7 +81,7 @@ pub(crate) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRe
     let rows: Vec<&[u32]> = windows.iter().collect();
     let shape = ActivationShape { channels: engine.config().hidden, sequences: rows.len(), length: windows.length };
     let mut kept = InMemory::new(request.sites.iter().copied());
-    let mut pieces = [Piece { windows: rows, first_sequence: 0, spool: &mut kept }];
+    let mut pieces = [WindowSubset { windows: rows, first_sequence: 0, spool: &mut kept }];
     let mut similarities = calibrate::run(engine, &mut pieces, 2048, request, |_| Ok(())).unwrap();
     Calibrated { similarities: similarities.remove(0), activations: kept.finish(shape).unwrap() }
 }

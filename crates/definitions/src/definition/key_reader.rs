@@ -146,7 +146,7 @@ impl KeyReader<'_> {
         })
     }
 
-    fn absent(&self, key: &str) -> Error {
+    fn missing_key(&self, key: &str) -> Error {
         Error::bad_input(format!("the task has no `{key}`")).at(&self.node.place).expected(format!("`{key}: …`"))
     }
 
@@ -154,11 +154,11 @@ impl KeyReader<'_> {
         self.known_keys()?;
         let output = self.output()?;
         let data = self.data()?;
-        let text = self.field("doc_to_text")?.ok_or_else(|| self.absent("doc_to_text"))?;
-        let target = self.field("doc_to_target")?.ok_or_else(|| self.absent("doc_to_target"))?;
+        let text = self.field("doc_to_text")?.ok_or_else(|| self.missing_key("doc_to_text"))?;
+        let target = self.field("doc_to_target")?.ok_or_else(|| self.missing_key("doc_to_target"))?;
         let choices = self.get("doc_to_choice")?.map(|node| choices("doc_to_choice", node)).transpose()?;
         if output == Output::MultipleChoice && choices.is_none() {
-            return Err(self.absent("doc_to_choice"));
+            return Err(self.missing_key("doc_to_choice"));
         }
         let EvaluatedSplits { test, validation } = self.evaluated_splits()?;
         let fewshot_delimiter = self.joined("fewshot_delimiter", "\n\n")?;
@@ -176,7 +176,7 @@ impl KeyReader<'_> {
             training: self.text("training_split")?,
             validation,
             test,
-            source: equivalent::with_hooks_replaced(self.node, &keep_rows)?,
+            source: equivalent::replace_hooks(self.node, &keep_rows)?,
             keep_rows,
             prepare: self.prepare()?,
             output,
@@ -220,7 +220,7 @@ impl KeyReader<'_> {
 
     /// Reads the data set and its loading options.
     fn data(&self) -> Result<Data> {
-        let path = self.text("dataset_path")?.ok_or_else(|| self.absent("dataset_path"))?;
+        let path = self.text("dataset_path")?.ok_or_else(|| self.missing_key("dataset_path"))?;
         let options = match self.get("dataset_kwargs")? {
             Some(node) if matches!(node.tree, Tree::Map(_)) => {
                 if let Some((key, odd)) = node.pairs().iter().find(|(key, _)| !LOADING.contains(&&*key.text())) {
@@ -241,7 +241,7 @@ impl KeyReader<'_> {
         let test = self.text("test_split")?;
         let validation = self.text("validation_split")?;
         if test.is_none() && validation.is_none() {
-            return Err(self.absent("test_split").expected("`test_split` or `validation_split`"));
+            return Err(self.missing_key("test_split").expected("`test_split` or `validation_split`"));
         }
         Ok(EvaluatedSplits { test, validation })
     }

@@ -68,8 +68,8 @@ pub(super) fn add(environment: &mut Environment<'static>) {
 }
 
 fn add_tests(environment: &mut Environment<'static>) {
-    type Holds = fn(Ordering) -> bool;
-    let tests: [(&[&'static str], Holds); 4] = [
+    type OrderTest = fn(Ordering) -> bool;
+    let tests: [(&[&'static str], OrderTest); 4] = [
         (&["lt", "lessthan", "<"], Ordering::is_lt),
         (&["le", "<="], Ordering::is_le),
         (&["gt", "greaterthan", ">"], Ordering::is_gt),

@@ -7,7 +7,7 @@ fn library(files: &[(&str, &str)]) -> (tempfile::TempDir, Result<Library>) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    let library = Library::of_folders(&[folder.path()]);
+    let library = Library::from_folders(&[folder.path()]);
     (folder, library)
 }
 

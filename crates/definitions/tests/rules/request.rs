@@ -121,8 +121,8 @@ fn begun_answer_follows_delimiter_and_blank_in_examples() {
 #[test]
 fn contexts_are_the_choices_where_the_question_is_a_number() {
     let text = choices("doc_to_text: n\ndoc_to_target: q\nfewshot_config: {sampler: first_n}\n");
-    let of_first: Vec<_> = texts(&text, &shots(1)).into_iter().take(2).collect();
-    assert_eq!(of_first, [pair("a one\n\na", " one"), pair("a one\n\nb", " one")]);
+    let first_texts: Vec<_> = texts(&text, &shots(1)).into_iter().take(2).collect();
+    assert_eq!(first_texts, [pair("a one\n\na", " one"), pair("a one\n\nb", " one")]);
 }
 
 #[test]

@@ -29,7 +29,8 @@ fn full_disk_is_refused_upfront_and_named_during_a_run() {
     assert!(gets(&server, &file).is_empty());
 
     // At first there is enough space, but another process fills it during the download.
-    let fault = of_content(&file, |_, _, answer| Answer { stall: Some((1 << 20, Duration::from_secs(3))), ..answer });
+    let fault =
+        content_fault(&file, |_, _, answer| Answer { stall: Some((1 << 20, Duration::from_secs(3))), ..answer });
     let server = FakeHub::start(REPO, vec![file], fault);
     let filler = "{ (sleep 1; cat /dev/zero > \"$HUB_TEST_CACHE/filler\" 2> /dev/null) & }";
     let Some(output) = in_own_file_system(&format!("{} && {filler}", mount_command(120)), &server, cache.path()) else {

@@ -184,7 +184,7 @@ fn every_download_fault_ends_in_right_file_or_error() {
 /// Downloads a file with a fault and checks the outcome.
 fn check_download_fault(name: &str, change: ChangeAnswer, then: &Then, large: bool) {
     let file = Served { name: "f".into(), content: content(100), large };
-    let server = FakeHub::start(REPO, vec![file.clone()], of_content(&file, change));
+    let server = FakeHub::start(REPO, vec![file.clone()], content_fault(&file, change));
     let cache = TempDir::new().unwrap();
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
     let asked: Vec<Option<usize>> = gets(&server, &file).iter().map(Request::from).collect();
@@ -212,7 +212,7 @@ fn a_connection_may_be_cut_at_any_byte() {
     for size in [true, false] {
         for cut in 0..=40 {
             let file = Served { name: "sub/f".into(), content: content(40), large: size };
-            let fault = of_content(
+            let fault = content_fault(
                 &file,
                 move |_, before, answer| if before == 0 { Answer { cut: Some(cut), ..answer } } else { answer },
             );

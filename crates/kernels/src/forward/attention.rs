@@ -167,7 +167,7 @@ fn masked_numerators(scores: &mut [f32], sums: &mut [f32], before: usize, starts
             // the query's segment or window.
             let unseen = [0..starts[row].prefix, before..before + starts[row].own - start];
             unseen.iter().for_each(|keys| visible[keys.clone()].fill(f32::NEG_INFINITY));
-            *sum = simd::numerators(visible);
+            *sum = simd::softmax_numerators(visible);
             unseen.into_iter().for_each(|keys| visible[keys].fill(0.0));
             masked.fill(0.0);
         }

@@ -18,14 +18,14 @@ use crate::linalg::simd;
 
 /// Packed keys and values of one segment and key head.
 #[derive(Default)]
-struct LaidSegment {
+struct PackedSegment {
     /// Keys `[keys / 32, D / 2, 32]`, one key per column.
     keys: Vec<u32>,
     /// Values `[D / 32, keys / 2, 32]`, one channel per column. The keys are padded to full panels.
     values: Vec<u32>,
 }
 
-impl LaidSegment {
+impl PackedSegment {
     /// Packs the keys and values of a segment.
     ///
     /// # Shapes
@@ -33,7 +33,7 @@ impl LaidSegment {
     fn new([keys, values]: [&[f32]; 2], strides: [usize; 2], rows: usize, head_dim: usize) -> Self {
         let panels = rows.div_ceil(LANES);
         let depth = head_dim.div_ceil(2);
-        let mut laid = Self {
+        let mut packed = Self {
             keys: vec![0; panels * depth * LANES],
             values: vec![0; head_dim.div_ceil(LANES) * panels * LANES / 2 * LANES],
         };
@@ -43,13 +43,13 @@ impl LaidSegment {
                 Bf16::pack_column(
                     &keys[row * strides[0]..][..head_dim],
                     row % LANES,
-                    &mut laid.keys[row / LANES * depth * LANES..][..depth * LANES],
+                    &mut packed.keys[row / LANES * depth * LANES..][..depth * LANES],
                 );
             }
             for row in (0..rows).step_by(2) {
                 for (panel, first) in (0..head_dim).step_by(LANES).enumerate() {
                     let columns = first..head_dim.min(first + LANES);
-                    let line = &mut laid.values[(panel * panels * LANES / 2 + row / 2) * LANES..][..columns.len()];
+                    let line = &mut packed.values[(panel * panels * LANES / 2 + row / 2) * LANES..][..columns.len()];
                     let one = line.iter_mut().zip(&value(row)[columns.clone()]);
                     if row + 1 < rows {
                         let both = one.zip(&value(row + 1)[columns]);
@@ -60,7 +60,7 @@ impl LaidSegment {
                 }
             }
         });
-        laid
+        packed
     }
 }
 
@@ -69,7 +69,7 @@ impl LaidSegment {
 struct SeenKeys<'a> {
     kernels: Bf16Kernels,
     /// Packed keys and values by key head.
-    laid: &'a [LaidSegment],
+    packed: &'a [PackedSegment],
     rows: Range<usize>,
     /// End of the range of keys that the first row attends to.
     first_end: usize,
@@ -110,7 +110,7 @@ impl SeenKeys<'_> {
         depth: usize,
         (scores, stride): (&mut [f32], usize),
     ) {
-        let keys = &self.laid[head].keys[self.from * depth * LANES..];
+        let keys = &self.packed[head].keys[self.from * depth * LANES..];
         for rows in self.tiles() {
             let words = &queries[rows.start * row_words..rows.end * row_words];
             let queries = RowWords { words, row_words, count: rows.len() };
@@ -131,7 +131,7 @@ impl SeenKeys<'_> {
         adds: bool,
         words: &mut Vec<u32>,
     ) {
-        let values = &self.laid[head].values;
+        let values = &self.packed[head].values;
         let lines = values.len() / LANES / (wide / LANES);
         for rows in self.tiles() {
             let width = self.width(rows.end - 1);
@@ -166,8 +166,8 @@ pub(super) fn paired_attention(
 ) -> Scratch {
     let (q_width, k_width) = heads.widths();
     let stride = q_width + 2 * k_width;
-    let laid = lay_segments(qkv, rotated, heads, segments);
-    let batch = LaidBatch { kernels, rotated, heads, segments, laid: &laid };
+    let packed = pack_segments(qkv, rotated, heads, segments);
+    let batch = PackedBatch { kernels, rotated, heads, segments, packed: &packed };
     let mut out = scratch(qkv.len() / stride * q_width);
     let blocks = query_blocks(&mut out, q_width, segments, heads.window);
     blocks.into_par_iter().for_each(|block| batch.attend(block));
@@ -175,7 +175,7 @@ pub(super) fn paired_attention(
 }
 
 /// Packs the keys and values of all segments and key heads, as `[segment, head]`.
-fn lay_segments(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Vec<LaidSegment> {
+fn pack_segments(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Vec<PackedSegment> {
     let head_dim = heads.head_dim;
     let (q_width, k_width) = heads.widths();
     let stride = q_width + 2 * k_width;
@@ -186,27 +186,27 @@ fn lay_segments(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segme
             let rows = segments.rows[pair / heads.keys].clone();
             let channel = pair % heads.keys * head_dim;
             if rows.is_empty() {
-                return LaidSegment::default();
+                return PackedSegment::default();
             }
             let keys = &rotated[rows.start * rotated_stride + q_width + channel..];
             let values = &qkv[rows.start * stride + q_width + k_width + channel..];
-            LaidSegment::new([keys, values], [rotated_stride, stride], rows.len(), head_dim)
+            PackedSegment::new([keys, values], [rotated_stride, stride], rows.len(), head_dim)
         })
         .collect()
 }
 
 /// A batch with packed keys and values.
-struct LaidBatch<'a> {
+struct PackedBatch<'a> {
     kernels: Bf16Kernels,
     /// Rotated queries and keys `[tokens, (H + K)·D]`.
     rotated: &'a [f32],
     heads: &'a Heads<'a>,
     segments: Segments<'a>,
     /// Packed keys and values as `[segment, head]`.
-    laid: &'a [LaidSegment],
+    packed: &'a [PackedSegment],
 }
 
-impl<'a> LaidBatch<'a> {
+impl<'a> PackedBatch<'a> {
     /// Computes attention for one block of queries.
     fn attend(&self, block: Block<'_>) {
         let Self { kernels, heads, .. } = *self;
@@ -262,8 +262,8 @@ impl<'a> LaidBatch<'a> {
             let first_end = segments.rows[parent].len();
             // Skip a prefix outside the window.
             if from * LANES < first_end {
-                let laid = self.laid(parent);
-                seen.push(SeenKeys { kernels, laid, rows: 0..block.len(), first_end, more: 0, from, column: 0 });
+                let packed = self.packed_segments(parent);
+                seen.push(SeenKeys { kernels, packed, rows: 0..block.len(), first_end, more: 0, from, column: 0 });
             }
         }
         let column = seen.first().map_or(0, |prefix| prefix.width(0));
@@ -273,14 +273,22 @@ impl<'a> LaidBatch<'a> {
             let rows = rows_of_segment.start.max(first) - first..rows_of_segment.end.min(block.end) - first;
             let from = (starts[rows.start].own - rows_of_segment.start) / LANES;
             let first_end = first + rows.start + 1 - rows_of_segment.start;
-            seen.push(SeenKeys { kernels, laid: self.laid(segment), rows, first_end, more: 1, from, column });
+            seen.push(SeenKeys {
+                kernels,
+                packed: self.packed_segments(segment),
+                rows,
+                first_end,
+                more: 1,
+                from,
+                column,
+            });
         }
         seen
     }
 
     /// Returns the packed keys and values of a segment, by key head.
-    fn laid(&self, segment: usize) -> &'a [LaidSegment] {
-        &self.laid[segment * self.heads.keys..(segment + 1) * self.heads.keys]
+    fn packed_segments(&self, segment: usize) -> &'a [PackedSegment] {
+        &self.packed[segment * self.heads.keys..(segment + 1) * self.heads.keys]
     }
 
     /// Replaces `queries` with the packed queries of a head in the given rows.
@@ -345,7 +353,7 @@ impl BlockMask<'_> {
                 let count = first + row + 1 - starts[row].own; // visible keys of the query's own segment
                 let hidden = run.end(row) - count - run.from * LANES;
                 visible[column..column + hidden].fill(f32::NEG_INFINITY);
-                parts[row] = simd::numerators(visible);
+                parts[row] = simd::softmax_numerators(visible);
                 masked.fill(0.0);
             }
         });

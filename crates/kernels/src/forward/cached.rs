@@ -91,7 +91,7 @@ fn attend(queries: &[f32], run: &SeenRun<'_>, seen: Range<usize>, channel: usize
         if let Some(cap) = heads.cap {
             simd::soft_cap(&mut scores, cap);
         }
-        let sums = scores.chunks_exact_mut(count).map(simd::numerators).collect::<Vec<_>>();
+        let sums = scores.chunks_exact_mut(count).map(simd::softmax_numerators).collect::<Vec<_>>();
         for (index, (block, start)) in visible.enumerate() {
             let value = &block.values[start..][..head_dim];
             for (out, scores) in out.chunks_exact_mut(head_dim).zip(scores.chunks_exact(count)) {

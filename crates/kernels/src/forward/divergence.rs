@@ -255,8 +255,8 @@ mod tests {
     #[test]
     fn divergences_agree_with_a_plain_f64_computation() {
         let [x, y] = streams();
-        let single = Panels::<F32>::of_rows(&weight(), CHANNELS, VOCAB);
-        let half = Panels::<Bf16>::of_rows(&weight(), CHANNELS, VOCAB);
+        let single = Panels::<F32>::from_rows(&weight(), CHANNELS, VOCAB);
+        let half = Panels::<Bf16>::from_rows(&weight(), CHANNELS, VOCAB);
         for weight in [PackedWeights::F32(&single), PackedWeights::Bf16(&half)] {
             let [all_x, all_y] = [&x, &y].map(|x| logits(x, CHANNELS, ENDS, weight, &[0, 1, 2]));
             let tiled = divergences([&x, &y], CHANNELS, ENDS, weight, &targets());
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn a_model_does_not_diverge_from_itself() {
         let [x, _] = streams();
-        let panels = Panels::<F32>::of_rows(&weight(), CHANNELS, VOCAB);
+        let panels = Panels::<F32>::from_rows(&weight(), CHANNELS, VOCAB);
         for ours in divergences([&x, &x], CHANNELS, ENDS, PackedWeights::F32(&panels), &targets()) {
             assert_eq!((ours.kl_pq, ours.kl_qp, ours.same_top), (0.0, 0.0, true));
             assert_eq!(ours.ln_p.to_bits(), ours.ln_q.to_bits());

@@ -46,11 +46,11 @@ impl Softmax {
     /// Adds the logits of a tile that starts at token `first`.
     #[inline(always)]
     pub(super) fn add(&mut self, first: usize, logits: &[f32]) {
-        let of_tile = simd::max(logits);
-        let top = if of_tile > self.greatest { of_tile } else { self.greatest };
-        if of_tile > self.greatest {
+        let tile_max = simd::max(logits);
+        let top = if tile_max > self.greatest { tile_max } else { self.greatest };
+        if tile_max > self.greatest {
             // Rare: few tiles contain a new maximum.
-            self.likeliest = first + logits.iter().position(|&logit| logit == of_tile).unwrap_or(0);
+            self.likeliest = first + logits.iter().position(|&logit| logit == tile_max).unwrap_or(0);
         }
         // The first tile has no previous sum.
         let carried = if first == 0 { 0.0 } else { self.sum * simd::exp(self.greatest - top) };
@@ -190,7 +190,7 @@ mod tests {
         for token in [7, 9, TILE_VOCAB + 3] {
             weight[token] = 1.0;
         }
-        let panels = Panels::<F32>::of_rows(&weight, 1, vocab);
+        let panels = Panels::<F32>::from_rows(&weight, 1, vocab);
         let norm = Ends { norm: Norm { weight: &[1.0], eps: 1e-5 }, cap: None };
         let targets = [7, 9, TILE_VOCAB + 3, 0].map(|token| ScoredRow { row: 0, token: token as u32 });
         let flags: Vec<bool> =
@@ -208,9 +208,9 @@ mod tests {
         let ones = vec![1.0; channels];
         let norm = Ends { norm: Norm { weight: &ones, eps: 1e-5 }, cap: None };
         let targets = [(0, 5), (2, 0), (2, vocab as u32 - 1)].map(|(row, token)| ScoredRow { row, token });
-        let single = Panels::<F32>::of_rows(&weight, channels, vocab);
-        let half = Panels::<Bf16>::of_rows(&weight, channels, vocab);
-        let tiled = Panels::<Bf16Amx>::of_rows(&weight, channels, vocab);
+        let single = Panels::<F32>::from_rows(&weight, channels, vocab);
+        let half = Panels::<Bf16>::from_rows(&weight, channels, vocab);
+        let tiled = Panels::<Bf16Amx>::from_rows(&weight, channels, vocab);
         for (ours, all) in [PackedWeights::F32(&single), PackedWeights::Bf16(&half), PackedWeights::Bf16Amx(&tiled)]
             .map(|weight| {
                 (predictions(&x, channels, norm, weight, &targets), logits(&x, channels, norm, weight, &[0, 1, 2]))

@@ -42,7 +42,7 @@ impl Weight<'_> {
     pub(super) fn outer(self) -> usize {
         match self {
             Self::Plain(_, outer) => outer,
-            Self::PackedWeights(laid) => laid.outer(),
+            Self::PackedWeights(packed) => packed.outer(),
         }
     }
 
@@ -57,7 +57,7 @@ impl Weight<'_> {
                 let (rows, weight) = (x.height(), MatrixView::rows(weight, x.width(), outer));
                 gemm(MatrixViewMut::rows(out, rows, outer), into, x, weight);
             }
-            Self::PackedWeights(laid) => laid.product(x, few, into, out),
+            Self::PackedWeights(packed) => packed.product(x, few, into, out),
         }
     }
 }
@@ -113,7 +113,7 @@ pub fn linear(
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
     let outer = projection.weight.outer();
-    new_blocks(x, inner, outer, beneath(after, residual), |x, first, out, few| {
+    new_blocks(x, inner, outer, direct_residual(after, residual), |x, first, out, few| {
         let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
         let x = MatrixView::rows(x, x.len() / inner, inner);
         write(x, projection, few, out, after, residual);
@@ -171,25 +171,25 @@ pub fn add(x: &mut [f32], y: &[f32]) {
 }
 
 /// Returns the residual stream if the product is added to it directly, without a norm in between.
-pub(super) fn beneath<'a>(after: Option<Norm<'_>>, residual: Option<&'a [f32]>) -> Option<&'a [f32]> {
+pub(super) fn direct_residual<'a>(after: Option<Norm<'_>>, residual: Option<&'a [f32]>) -> Option<&'a [f32]> {
     residual.filter(|_| after.is_none())
 }
 
 /// Allocates `[rows, outer]` and runs `task` on its blocks like [`each_block`]. Each block is initialized with the
-/// corresponding rows of `beneath`, or with zeros. Each task initializes its own block, because the other threads would
-/// have to wait if one thread initialized all blocks.
+/// corresponding rows of `initial_rows`, or with zeros. Each task initializes its own block, because the other threads
+/// would have to wait if one thread initialized all blocks.
 pub(super) fn new_blocks(
     x: &[f32],
     inner: usize,
     outer: usize,
-    beneath: Option<&[f32]>,
+    initial_rows: Option<&[f32]>,
     task: impl Fn(&[f32], usize, &mut [f32], bool) + Sync,
 ) -> Vec<f32> {
     let len = x.len() / inner * outer;
-    assert!(beneath.is_none_or(|rows| rows.len() == len), "shape mismatch of the residual stream");
+    assert!(initial_rows.is_none_or(|rows| rows.len() == len), "shape mismatch of the residual stream");
     let mut out: Vec<f32> = Vec::with_capacity(len);
     each_block(x, inner, &mut out.spare_capacity_mut()[..len], outer, |x, first, block, few| {
-        match beneath {
+        match initial_rows {
             Some(rows) => {
                 let rows = &rows[first * outer..];
                 block.iter_mut().zip(rows).for_each(|(number, &row)| _ = number.write(row));

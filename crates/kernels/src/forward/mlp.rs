@@ -1,6 +1,6 @@
 //! Gated MLP, with norms and residual additions fused in.
 
-use super::linear::{Linear, Weight, add, beneath, new_blocks, normed, write};
+use super::linear::{Linear, Weight, add, direct_residual, new_blocks, normed, write};
 use super::scratch::{Scratch, scratch};
 use super::{Activation, Norm, with_panels};
 use crate::linalg::gemm::{MatrixView, Update, profile};
@@ -33,7 +33,7 @@ pub fn mlp(
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
     let width = mlp_weights.gate_up.weight.outer() / 2;
-    new_blocks(x, channels, channels, beneath(after, residual), |x, first, out, few| {
+    new_blocks(x, channels, channels, direct_residual(after, residual), |x, first, out, few| {
         let block = x.len() / channels;
         let normed = before.map(|norm| normed(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
@@ -150,10 +150,10 @@ mod tests {
     fn activations_do_not_depend_on_the_pieces() {
         let [channels, outer] = [70, 2 * (2 * PIECE_COLUMNS + LANES)];
         let weights: Vec<f32> = (0..channels * outer).map(|i| noise(i + 3)).collect();
-        compare(&Panels::<F32>::of_rows(&weights, channels, outer), PackedWeights::F32);
-        compare(&Panels::<Bf16>::of_rows(&weights, channels, outer), PackedWeights::Bf16);
-        compare(&Panels::<Bf16Amx>::of_rows(&weights, channels, outer), PackedWeights::Bf16Amx);
-        compare(&Panels::<Bf16Split<2>>::of_rows(&weights, channels, outer), PackedWeights::Bf16x3);
-        compare(&Panels::<Bf16Split<3>>::of_rows(&weights, channels, outer), PackedWeights::Bf16x6);
+        compare(&Panels::<F32>::from_rows(&weights, channels, outer), PackedWeights::F32);
+        compare(&Panels::<Bf16>::from_rows(&weights, channels, outer), PackedWeights::Bf16);
+        compare(&Panels::<Bf16Amx>::from_rows(&weights, channels, outer), PackedWeights::Bf16Amx);
+        compare(&Panels::<Bf16Split<2>>::from_rows(&weights, channels, outer), PackedWeights::Bf16x3);
+        compare(&Panels::<Bf16Split<3>>::from_rows(&weights, channels, outer), PackedWeights::Bf16x6);
     }
 }

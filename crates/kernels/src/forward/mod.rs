@@ -23,7 +23,7 @@ pub use head::{Ends, logits, predictions};
 pub use linear::MAX_ROWS as BLOCK_ROWS;
 pub use linear::{Linear, Weight, add, apply_diagonal, gather, linear, norm, project, scatter};
 pub use mlp::{Mlp, mlp};
-pub use rows::{add_rows, denominators, normalize_rows, rotate_rows, silu_mul, weigh};
+pub use rows::{add_rows, attention_weights, denominators, normalize_rows, rotate_rows, silu_mul};
 pub use scratch::Scratch;
 
 use crate::linalg::bf16::Bf16;

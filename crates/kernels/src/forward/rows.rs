@@ -42,7 +42,7 @@ pub fn rotate_rows(x: &[f32], heads: usize, head_dim: usize, [cos, sin]: [&[f32]
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]` with entries 0 and −∞.
-pub fn weigh(scores: &mut [f32], mask: &[f32], keys: usize, scale: f32, cap: Option<f32>) {
+pub fn attention_weights(scores: &mut [f32], mask: &[f32], keys: usize, scale: f32, cap: Option<f32>) {
     // One chunk per score matrix, so that the rows of a task match those of the mask.
     scores.par_chunks_mut(mask.len().max(1)).for_each(|block| {
         simd::in_widest!({
@@ -52,7 +52,7 @@ pub fn weigh(scores: &mut [f32], mask: &[f32], keys: usize, scale: f32, cap: Opt
                     simd::soft_cap(row, cap);
                 }
                 simd::add(row, mask);
-                let part = 1.0 / simd::numerators(row);
+                let part = 1.0 / simd::softmax_numerators(row);
                 row.iter_mut().for_each(|weight| *weight *= part);
             }
         });

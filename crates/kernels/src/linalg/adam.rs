@@ -25,14 +25,14 @@ impl Adam {
     }
 
     #[must_use]
-    pub fn decaying(mut self, weight_decay: f32) -> Self {
+    pub fn with_weight_decay(mut self, weight_decay: f32) -> Self {
         self.weight_decay = weight_decay;
         self
     }
 
     /// Restores the state after `steps` steps with the given moments.
     #[must_use]
-    pub fn resumed(mut self, steps: usize, first: Vec<f32>, second: Vec<f32>) -> Self {
+    pub fn with_state(mut self, steps: usize, first: Vec<f32>, second: Vec<f32>) -> Self {
         (self.first, self.second, self.steps) = (first, second, i32::try_from(steps).unwrap_or(i32::MAX));
         self
     }
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn steps_are_those_of_algorithm_2_in_f64() {
         let mut ours = [0.5f32, -2.0];
-        let mut adam = Adam::new(2, 0.01).decaying(0.1);
+        let mut adam = Adam::new(2, 0.01).with_weight_decay(0.1);
         let mut exact = [(0.5f64, 0.0f64, 0.0f64), (-2.0, 0.0, 0.0)];
         for step in 1..=20 {
             let gradients: Vec<f32> = ours.iter().map(|&p| sample_gradient(step, f64::from(p)) as f32).collect();
@@ -96,14 +96,14 @@ mod tests {
     fn a_training_goes_on_where_it_was() {
         let mut uninterrupted = [1.0f32, 2.0];
         let mut cut = [1.0f32, 2.0];
-        let mut adam = Adam::new(2, 0.1).decaying(0.01);
+        let mut adam = Adam::new(2, 0.1).with_weight_decay(0.01);
         let mut first = adam.clone();
         for step in 0..6 {
             adam.update(&mut uninterrupted, &[step as f32, 0.5]);
         }
         (0..3).for_each(|step| first.update(&mut cut, &[step as f32, 0.5]));
         let (m, v) = first.moments();
-        let mut second = Adam::new(2, 0.1).decaying(0.01).resumed(3, m.to_vec(), v.to_vec());
+        let mut second = Adam::new(2, 0.1).with_weight_decay(0.01).with_state(3, m.to_vec(), v.to_vec());
         (3..6).for_each(|step| second.update(&mut cut, &[step as f32, 0.5]));
         assert_eq!(uninterrupted.map(f32::to_bits), cut.map(f32::to_bits));
         assert_eq!(adam, second);

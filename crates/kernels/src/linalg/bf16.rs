@@ -135,7 +135,7 @@ mod tests {
     }
 
     fn panels(weights: &[f32], inner: usize, outer: usize) -> Panels<Bf16> {
-        Panels::of_rows(weights, inner, outer)
+        Panels::from_rows(weights, inner, outer)
     }
 
     #[test]
@@ -183,14 +183,14 @@ mod tests {
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
         let matrix = panels(&w, inner, outer);
-        let of_rows = |rows: usize| {
+        let multiply_rows = |rows: usize| {
             let mut out = vec![0.0; rows * outer];
             product(&mut out, Update::Replace, MatrixView::rows(&x[..rows * inner], rows, inner), &matrix);
             out
         };
-        let all = of_rows(37);
+        let all = multiply_rows(37);
         for rows in 1..37 {
-            assert!(of_rows(rows).iter().zip(&all).all(|(a, b)| a.to_bits() == b.to_bits()), "{rows} rows");
+            assert!(multiply_rows(rows).iter().zip(&all).all(|(a, b)| a.to_bits() == b.to_bits()), "{rows} rows");
         }
         let panel = &matrix.words()[..Bf16::depth(inner) * LANES];
         for (rows, adds) in (1..=27).flat_map(|rows| [(rows, false), (rows, true)]) {

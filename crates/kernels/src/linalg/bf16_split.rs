@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn panels_return_their_numbers() {
         let weights: Vec<f32> = (0..75 * 40).map(noise).collect();
-        assert_eq!(Panels::<Bf16Split<3>>::of_rows(&weights, 75, 40).to_rows(), weights);
+        assert_eq!(Panels::<Bf16Split<3>>::from_rows(&weights, 75, 40).to_rows(), weights);
     }
 
     /// Returns the root mean square of the errors in a product, relative to the root mean square of `Σ |x·w|`.
@@ -141,7 +141,12 @@ mod tests {
         let x: Vec<f32> = (0..rows * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
         let mut out = vec![0.0; rows * outer];
-        product(&mut out, Update::Replace, MatrixView::rows(&x, rows, inner), &Panels::<K>::of_rows(&w, inner, outer));
+        product(
+            &mut out,
+            Update::Replace,
+            MatrixView::rows(&x, rows, inner),
+            &Panels::<K>::from_rows(&w, inner, outer),
+        );
         let mut errors = 0.0;
         let mut sizes = 0.0;
         for row in 0..rows {
@@ -171,7 +176,7 @@ mod tests {
         let [inner, outer] = [301, 70];
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
-        let panels = Panels::<Bf16Split<2>>::of_rows(&w, inner, outer);
+        let panels = Panels::<Bf16Split<2>>::from_rows(&w, inner, outer);
         let first_rows = |rows: usize| {
             let mut out = vec![0.0; rows * outer];
             product(&mut out, Update::Replace, MatrixView::rows(&x[..rows * inner], rows, inner), &panels);

@@ -125,7 +125,7 @@ impl Bf16Tile {
                 for tile in tiles(rows, 12) {
                     let row = (&words[tile.start * row_words..], row_words);
                     let tile_out = (first.add(tile.start * stride), stride);
-                    by_rows!(tile.len(), [1 2 3 4 5 6 7 8 9 10 11 12], (avx512::widened), (row, panel, tile_out, adds));
+                    by_rows!(tile.len(), [1 2 3 4 5 6 7 8 9 10 11 12], (avx512::multiply_widened), (row, panel, tile_out, adds));
                 }
             },
             #[cfg(target_arch = "x86_64")]
@@ -136,7 +136,7 @@ impl Bf16Tile {
                 if (1..=2).contains(&rows) {
                     // Memory bandwidth limits the speed, so read full lines of the panel and use enough sums to hide
                     // the FMA latency.
-                    by_rows!(rows, [1 2], (avx2::few), ((words, row_words), panel, tile_out(&(0..rows)), adds));
+                    by_rows!(rows, [1 2], (avx2::multiply_few_rows), ((words, row_words), panel, tile_out(&(0..rows)), adds));
                     return;
                 }
                 // The sums of four rows and half of the columns fill half of the registers, and half a panel stays in
@@ -145,7 +145,7 @@ impl Bf16Tile {
                     for tile in tiles(rows, 4) {
                         let row = (&words[tile.start * row_words..], row_words);
                         let tile_out = tile_out(&tile);
-                        by_rows!(tile.len(), [1 2 3 4], (avx2::half), (row, panel, column, tile_out, adds));
+                        by_rows!(tile.len(), [1 2 3 4], (avx2::multiply_half_panel), (row, panel, column, tile_out, adds));
                     }
                 }
             },
@@ -193,7 +193,12 @@ mod avx2 {
     /// # Safety
     /// See [`rows`].
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn few<const R: usize>(row: (&[u32], usize), panel: &[u32], out: (*mut f32, usize), adds: bool) {
+    pub(super) unsafe fn multiply_few_rows<const R: usize>(
+        row: (&[u32], usize),
+        panel: &[u32],
+        out: (*mut f32, usize),
+        adds: bool,
+    ) {
         // SAFETY: the caller upholds the contract of `rows`. Four registers cover 32 columns.
         unsafe { rows::<R, 4>(row, panel, 0, out, adds) }
     }
@@ -203,7 +208,7 @@ mod avx2 {
     /// # Safety
     /// See [`rows`].
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn half<const R: usize>(
+    pub(super) unsafe fn multiply_half_panel<const R: usize>(
         row: (&[u32], usize),
         panel: &[u32],
         column: usize,
@@ -217,7 +222,7 @@ mod avx2 {
     /// Returns the second number of each pair.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn second(words: __m256i) -> __m256 {
+    fn second_of_pairs(words: __m256i) -> __m256 {
         _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32.cast_signed())))
     }
 
@@ -231,7 +236,7 @@ mod avx2 {
     /// Adds both products of two pairs to a sum, beginning with the product of the second numbers.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn added(sum: __m256, x: &[__m256; 2], weights: &[__m256; 2]) -> __m256 {
+    fn add_pairs(sum: __m256, x: &[__m256; 2], weights: &[__m256; 2]) -> __m256 {
         _mm256_fmadd_ps(x[1], weights[1], _mm256_fmadd_ps(x[0], weights[0], sum))
     }
 
@@ -263,23 +268,23 @@ mod avx2 {
             if R < C {
                 let mut rows = [[_mm256_setzero_ps(); 2]; R];
                 for (row, numbers) in rows.iter_mut().enumerate() {
-                    *numbers = [second(x(row)), first_of_pairs(x(row))];
+                    *numbers = [second_of_pairs(x(row)), first_of_pairs(x(row))];
                 }
                 for index in 0..C {
-                    let weights = [second(weights(index)), first_of_pairs(weights(index))];
+                    let weights = [second_of_pairs(weights(index)), first_of_pairs(weights(index))];
                     for (parts, x) in parts.iter_mut().zip(&rows) {
-                        parts[index] = added(parts[index], x, &weights);
+                        parts[index] = add_pairs(parts[index], x, &weights);
                     }
                 }
             } else {
                 let mut line = [[_mm256_setzero_ps(); 2]; C];
                 for (index, numbers) in line.iter_mut().enumerate() {
-                    *numbers = [second(weights(index)), first_of_pairs(weights(index))];
+                    *numbers = [second_of_pairs(weights(index)), first_of_pairs(weights(index))];
                 }
                 for (row, parts) in parts.iter_mut().enumerate() {
-                    let x = [second(x(row)), first_of_pairs(x(row))];
+                    let x = [second_of_pairs(x(row)), first_of_pairs(x(row))];
                     for (part, weights) in parts.iter_mut().zip(&line) {
-                        *part = added(*part, &x, weights);
+                        *part = add_pairs(*part, &x, weights);
                     }
                 }
             }
@@ -350,7 +355,7 @@ mod avx512 {
     /// # Safety
     /// See [`pairs`]. AVX-512F is sufficient, and `words [R, row_words]` must contain f32 values.
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn widened<const R: usize>(
+    pub(super) unsafe fn multiply_widened<const R: usize>(
         (words, row_words): (&[u32], usize),
         panel: &[u32],
         out: (*mut f32, usize),

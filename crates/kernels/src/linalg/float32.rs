@@ -133,7 +133,7 @@ impl F32Tile {
             // all writes.
             Self::Avx512 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
-                let mut ahead = Ahead::new(next, rows.div_ceil(ROWS));
+                let mut ahead = PrefetchSchedule::new(next, rows.div_ceil(ROWS));
                 for top in (0..rows).step_by(ROWS) {
                     let x = (&x[top * row_stride..], row_stride);
                     let tile_out = (first.add(top * stride), stride);
@@ -146,7 +146,7 @@ impl F32Tile {
             // SAFETY: as above. The sums of six rows occupy twelve of sixteen registers.
             Self::Avx2 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
-                let mut ahead = Ahead::new(next, rows.div_ceil(6));
+                let mut ahead = PrefetchSchedule::new(next, rows.div_ceil(6));
                 for tile in tiles(rows, 6) {
                     let x = (&x[tile.start * row_stride..], row_stride);
                     let tile_out = (first.add(tile.start * stride), stride);
@@ -159,13 +159,13 @@ impl F32Tile {
 
 /// Prefetch schedule that divides the next panel piece evenly among the tiles of the current piece.
 #[cfg(target_arch = "x86_64")]
-struct Ahead<'a> {
+struct PrefetchSchedule<'a> {
     left: &'a [f32],
     share: usize,
 }
 
 #[cfg(target_arch = "x86_64")]
-impl<'a> Ahead<'a> {
+impl<'a> PrefetchSchedule<'a> {
     /// Minimum number of tiles for prefetching. With fewer tiles, prefetches would complete too late, and the hardware
     /// prefetcher suffices.
     const MIN_TILES: usize = 4;
@@ -359,7 +359,7 @@ mod tests {
         for (rows, inner, outer) in SHAPES {
             let x: Vec<f32> = (0..rows * inner).map(noise).collect();
             let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
-            let panels = Panels::<F32>::of_rows(&w, inner, outer);
+            let panels = Panels::<F32>::from_rows(&w, inner, outer);
             assert_eq!(panels.to_rows(), w);
             for into in [Update::Replace, Update::Add] {
                 let mut theirs = vec![0.25; rows * outer];
@@ -381,7 +381,7 @@ mod tests {
         let outer = 70;
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
-        let panels = Panels::<F32>::of_rows(&w, inner, outer);
+        let panels = Panels::<F32>::from_rows(&w, inner, outer);
         let product = |rows: usize| {
             let mut out = vec![0.0; rows * outer];
             super::super::panels::product(

@@ -15,7 +15,7 @@ pub trait Element: Copy + 'static + private::Sealed {
 
     /// Multiplies a few rows by a few columns in the summation order of AVX-512. Returns `false` if the product is not
     /// supported.
-    fn few(
+    fn small_product(
         _destination: &mut MatrixViewMut<'_, Self>,
         _into: Update,
         _a: MatrixView<'_, Self>,
@@ -29,7 +29,7 @@ impl Element for f32 {
     const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
 
-    fn few(
+    fn small_product(
         destination: &mut MatrixViewMut<'_, Self>,
         into: Update,
         a: MatrixView<'_, Self>,
@@ -131,7 +131,7 @@ fn run<T: Element>(
         row.copy_from_slice(&pair[..b.columns]);
         return;
     }
-    if !T::few(destination, into, a, b) {
+    if !T::small_product(destination, into, a, b) {
         run_crate(destination, into, a, b, threads);
     }
 }

@@ -9,7 +9,7 @@ use super::transpose::transpose;
 
 /// Low-rank map as two row-major factors, `down [C, r]` and `up [r, C]`.
 #[derive(Debug)]
-pub struct Thin {
+pub struct LowRankFactors {
     pub down: Vec<f64>,
     pub up: Vec<f64>,
     /// Share of the full map's output that the low-rank map keeps, `‖X·M_r‖² / ‖X·M‖²` including the ridge.
@@ -54,7 +54,7 @@ impl NormalEquations {
     ///
     /// # Errors
     /// Fails if the eigendecomposition does not converge.
-    pub fn thin(&self, map: &[f64], rank: usize) -> Result<Thin> {
+    pub fn low_rank(&self, map: &[f64], rank: usize) -> Result<LowRankFactors> {
         let c = self.channels;
         let mut common = vec![0.0; c * c]; // YᵀX·M, symmetric within rounding
         let view = MatrixView::rows(map, c, c);
@@ -77,7 +77,7 @@ impl NormalEquations {
         gemm_parallel(MatrixViewMut::rows(&mut down, c, rank), Update::Replace, view, right);
         let share =
             sum_positive(&mut values.iter().skip(c - rank).copied()) / sum_positive(&mut values.iter().copied());
-        Ok(Thin { down, up, share })
+        Ok(LowRankFactors { down, up, share })
     }
 
     /// Computes the sum of squared canonical correlations of `X` and `Y`, which must both have mean zero. `others` is
@@ -138,13 +138,13 @@ mod tests {
         // XᵀX = diag(16, 1) and M = diag(1, 3). The first channel contributes outputs of size 4, the second of size 3.
         let normal = equations(2, &[4.0, 0.0, 0.0, 1.0], &[4.0, 0.0, 0.0, 3.0]);
         let map = normal.solve(0.0).unwrap();
-        let thin = normal.thin(&map, 1).unwrap();
-        let product: Vec<f64> = (0..4).map(|index| thin.down[index / 2] * thin.up[index % 2]).collect();
+        let factors = normal.low_rank(&map, 1).unwrap();
+        let product: Vec<f64> = (0..4).map(|index| factors.down[index / 2] * factors.up[index % 2]).collect();
         for (found, expected) in product.iter().zip([1.0, 0.0, 0.0, 0.0]) {
             assert!((found - expected).abs() < 1e-12, "{product:?}");
         }
-        assert!((thin.share - 16.0 / 25.0).abs() < 1e-12, "{}", thin.share);
-        let full = normal.thin(&map, 2).unwrap();
+        assert!((factors.share - 16.0 / 25.0).abs() < 1e-12, "{}", factors.share);
+        let full = normal.low_rank(&map, 2).unwrap();
         for (i, expected) in [1.0, 3.0].into_iter().enumerate() {
             let product: f64 = (0..2).map(|r| full.down[i * 2 + r] * full.up[r * 2 + i]).sum();
             assert!((product - expected).abs() < 1e-12, "{product}");

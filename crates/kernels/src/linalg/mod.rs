@@ -22,4 +22,4 @@ pub mod streaming_qr;
 mod transpose;
 mod view;
 
-pub use solve_error::Unsolved;
+pub use solve_error::SolveError;

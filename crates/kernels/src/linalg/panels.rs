@@ -177,7 +177,7 @@ impl<K: Kind> Panels<K> {
     }
 
     /// Packs rows `[inner, outer]`.
-    pub fn of_rows(rows: &[f32], inner: usize, outer: usize) -> Self {
+    pub fn from_rows(rows: &[f32], inner: usize, outer: usize) -> Self {
         let mut words = vec![K::Word::default(); Self::length(inner, outer)];
         for (panel, words) in words.chunks_exact_mut(Self::panel(inner).max(1)).enumerate() {
             for column in panel * K::lanes()..outer.min((panel + 1) * K::lanes()) {

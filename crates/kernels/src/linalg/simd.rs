@@ -120,7 +120,7 @@ pub fn sum_exp(xs: &[f32], shift: f32) -> f32 {
 /// Replaces `xs` with the softmax numerators `e^(x − max)` and returns their sum. Callers divide their output by the
 /// sum, because their output has fewer elements than `xs`.
 #[inline(always)]
-pub fn numerators(xs: &mut [f32]) -> f32 {
+pub fn softmax_numerators(xs: &mut [f32]) -> f32 {
     let shift = max(xs);
     let mut parts = [0.0f32; LANES];
     let (chunks, rest) = xs.as_chunks_mut::<LANES>();
@@ -267,7 +267,7 @@ mod tests {
     fn a_nan_among_numerators_is_not_hidden() {
         let mut xs = vec![0.0f32; 40];
         xs[17] = f32::NAN;
-        assert!(numerators(&mut xs).is_nan());
+        assert!(softmax_numerators(&mut xs).is_nan());
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
         for n in 1..50 {
             let logits: Vec<f32> = (0..n).map(|i| (i as f32 * 0.7).sin() * 30.0).collect();
             let mut xs = logits.clone();
-            let sum = widest(|| numerators(&mut xs));
+            let sum = widest(|| softmax_numerators(&mut xs));
             let exact: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
             for (&x, &logit) in xs.iter().zip(&logits) {
                 assert!((f64::from(x / sum) - f64::from(logit).exp() / exact).abs() < 1e-6, "{n}");

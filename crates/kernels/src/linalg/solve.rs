@@ -8,7 +8,7 @@ use faer::{Accum, MatMut, MatRef, Par, Side, Spec};
 use rayon::prelude::*;
 
 use super::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel, gram_parallel};
-use super::solve_error::{Result, Unsolved};
+use super::solve_error::{Result, SolveError};
 use super::spectrum::{self, Spectrum, dot};
 use super::transpose::transpose;
 
@@ -163,7 +163,7 @@ impl NormalEquations {
             MemStack::new(&mut memory),
             Spec::default(),
         )
-        .map_err(|_| Unsolved::Singular { rows: self.rows, channels: c, ridge })?;
+        .map_err(|_| SolveError::Singular { rows: self.rows, channels: c, ridge })?;
         Ok(Factor { normal: self, ridge, lower })
     }
 
@@ -220,7 +220,7 @@ impl NormalEquations {
     fn all_eigenvalues(&self) -> Result<Spectrum> {
         let values = self.lower().self_adjoint_eigenvalues(Side::Lower).map_err(|_| self.no_eigenvalues())?;
         let cutoff = self.floor(values.last().copied().unwrap_or(0.0));
-        Ok(Spectrum::of_squares(&values, cutoff))
+        Ok(Spectrum::from_squares(&values, cutoff))
     }
 
     /// Returns a view of `XᵀX`. Only its lower triangle is valid.
@@ -236,8 +236,8 @@ impl NormalEquations {
         }
     }
 
-    pub(super) fn no_eigenvalues(&self) -> Unsolved {
-        Unsolved::NoEigenvalues { rows: self.rows, channels: self.channels }
+    pub(super) fn no_eigenvalues(&self) -> SolveError {
+        SolveError::NoEigenvalues { rows: self.rows, channels: self.channels }
     }
 }
 
@@ -319,8 +319,8 @@ pub(super) fn finite(solution: Vec<f64>) -> Result<Vec<f64>> {
     Err(not_finite("the least-squares solution"))
 }
 
-pub(super) fn not_finite(matrix: &str) -> Unsolved {
-    Unsolved::NotFinite(matrix.to_owned())
+pub(super) fn not_finite(matrix: &str) -> SolveError {
+    SolveError::NotFinite(matrix.to_owned())
 }
 
 /// Returns the faer setting that uses all rayon threads.
@@ -369,7 +369,7 @@ mod tests {
     fn a_singular_system_is_an_error_that_counts_its_rows() {
         let mut normal = NormalEquations::new(3);
         normal.add(&[1.0, 2.0, 3.0], &[0.0, 0.0, 0.0]);
-        let expected = Unsolved::Singular { rows: 1, channels: 3, ridge: 0.0 };
+        let expected = SolveError::Singular { rows: 1, channels: 3, ridge: 0.0 };
         assert_eq!(normal.solve(0.0).unwrap_err(), expected);
     }
 

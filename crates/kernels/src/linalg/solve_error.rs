@@ -2,7 +2,7 @@
 
 /// Reason for the failure to solve a linear system.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Unsolved {
+pub enum SolveError {
     /// The value at the given location is infinite or NaN.
     NotFinite(String),
     /// `XᵀX + ridge·I` is not positive definite in f64.
@@ -21,4 +21,4 @@ pub enum Unsolved {
     },
 }
 
-pub(super) type Result<T> = std::result::Result<T, Unsolved>;
+pub(super) type Result<T> = std::result::Result<T, SolveError>;

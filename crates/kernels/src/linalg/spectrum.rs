@@ -27,7 +27,7 @@ pub struct Spectrum {
 impl Spectrum {
     /// Builds a spectrum from the ascending eigenvalues of `XᵀX`, which are the squared singular values of `X`.
     /// Eigenvalues up to `cutoff` count as zero.
-    pub(super) fn of_squares(ascending: &[f64], cutoff: f64) -> Self {
+    pub(super) fn from_squares(ascending: &[f64], cutoff: f64) -> Self {
         let (Some(&smallest), Some(&greatest)) = (ascending.first(), ascending.last()) else {
             return Self { rank: 0, condition: f64::INFINITY };
         };
@@ -157,7 +157,7 @@ mod tests {
     }
 
     fn spectrum_of(squares: &[f64]) -> Spectrum {
-        Spectrum::of_squares(squares, floor(squares.len(), squares[squares.len() - 1], 1.0))
+        Spectrum::from_squares(squares, floor(squares.len(), squares[squares.len() - 1], 1.0))
     }
 
     #[test]

@@ -16,7 +16,7 @@ use faer::{Accum, Conj, Mat, MatMut, MatRef, Spec};
 use rayon::prelude::*;
 
 use super::solve::{finite, not_finite, threads};
-use super::solve_error::{Result, Unsolved};
+use super::solve_error::{Result, SolveError};
 use super::transpose::transpose;
 
 /// Number of channels per panel. The reflections of a panel are applied to the other columns in one matrix product,
@@ -109,7 +109,7 @@ impl StreamingQr {
         }
         let svd = MatRef::from_column_major_slice(r, c, c)
             .thin_svd()
-            .map_err(|_| Unsolved::NoSingularValues { rows: self.rows, channels: c })?;
+            .map_err(|_| SolveError::NoSingularValues { rows: self.rows, channels: c })?;
         let values = svd.S().column_vector(); // descending
         let rounding = c as f64 * f64::EPSILON;
         let smallest = cutoff.max(rounding) * values[0];

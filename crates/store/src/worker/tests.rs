@@ -170,19 +170,19 @@ fn suspended_process_notices_its_lost_leases() {
     let (_folder, one, two) = workers();
     let lease = leased(&one);
     expire_lease(&lease);
-    assert!(lease.holds(), "the lease was not taken over");
+    assert!(lease.is_held(), "the lease was not taken over");
     fs::remove_file(one.leases.join("a")).unwrap();
-    assert!(lease.holds(), "a recent check must be reused");
+    assert!(lease.is_held(), "a recent check must be reused");
     expire_lease(&lease);
-    assert!(!lease.holds(), "the lease was removed");
+    assert!(!lease.is_held(), "the lease was removed");
     let LeaseResult::Mine(theirs) = two.lease("a") else { panic!("not free") };
-    assert!(!lease.holds(), "another process holds the lease");
+    assert!(!lease.is_held(), "another process holds the lease");
     drop(theirs);
     drop(lease);
     let lease = leased(&one);
     expire_lease(&lease);
     fs::remove_file(&one.record).unwrap();
-    assert!(!lease.holds(), "a process without a record counts as dead, so any process can take its lease");
+    assert!(!lease.is_held(), "a process without a record counts as dead, so any process can take its lease");
     drop(lease);
     // Taking a lease first restores the record of this process.
     let lease = leased(&one);
@@ -190,7 +190,7 @@ fn suspended_process_notices_its_lost_leases() {
     // A change of the system clock does not hide the loss of a lease.
     lock(&lease.known).1 += STALE_AFTER * 9;
     fs::remove_file(one.leases.join("a")).unwrap();
-    assert!(!lease.holds());
+    assert!(!lease.is_held());
 }
 
 fn leased(worker: &Worker) -> Lease {

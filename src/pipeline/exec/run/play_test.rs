@@ -88,7 +88,8 @@ impl SimulatedGrid {
 
     /// Returns the plan for the grid on a server that already stores all tokens.
     fn plan(&self, server: &Arc<Server>) -> Plan<'_> {
-        let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), stage::WORDS);
+        let store =
+            Store::open_on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), stage::STORE_WORDS);
         let plan = Plan::new(&self.grid, &store, settings().engine, Some(LENGTH)).unwrap();
         crate::pipeline::stage::tokens::tokenise_missing(
             plan.grid_inputs(),
@@ -104,7 +105,8 @@ impl SimulatedGrid {
     /// Returns the total time for the plan in seconds, as estimated by the cost model.
     fn planned(&self, server: &Arc<Server>) -> f64 {
         let mut plan = self.plan(server);
-        let store = Store::on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), stage::WORDS);
+        let store =
+            Store::open_on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), stage::STORE_WORDS);
         let state = StoreState::read(&plan, &store);
         plan.backbones.iter_mut().for_each(|backbone| backbone.config = self.shape.clone());
         job_costs(&plan, &state).unwrap().iter().map(|job| job.cost.shared).sum::<f64>() / FLOPS
@@ -166,7 +168,7 @@ impl SimulatedGrid {
         let _killed = process.at_random(draws, rates.killed, process.kill());
         let _halted = process.at_random(draws, rates.halted, process.pause());
         let done = {
-            let store = Store::on(Arc::<Client>::clone(disk), Path::new(ROOT), stage::WORDS);
+            let store = Store::open_on(Arc::<Client>::clone(disk), Path::new(ROOT), stage::STORE_WORDS);
             self.grid_of(plan, &store, pace, stop)
         };
         match done {
@@ -212,7 +214,8 @@ impl Reporter for Failing {
 /// Reads the payloads of all objects in the plan. They must be the same in every simulation.
 fn results(stage: &SimulatedGrid, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
     let plan = stage.plan(&played.server);
-    let store = Store::on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT), stage::WORDS);
+    let store =
+        Store::open_on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT), stage::STORE_WORDS);
     let mut all = Vec::new();
     for key in plan.variants().flat_map(|(_, variant)| variant.keys()) {
         let ghostlab_store::Lookup::Whole(artifact) = store.get(key) else { panic!("not whole: {}", key.short()) };

@@ -17,7 +17,7 @@ use crate::tasks::Solutions;
 use ghostlab_store::{Lookup, Store, StoredObject};
 
 /// Payload that contains the correct choices of a built-in task.
-pub(super) const SHEET: &str = "sheet.json";
+pub(super) const SOLUTIONS: &str = "sheet.json";
 /// Payload that contains the documents of a task with a definition.
 pub(super) const DOCUMENTS: &str = "documents.json";
 
@@ -48,14 +48,14 @@ impl AnswerKey {
     /// # Errors
     /// Fails if the object is damaged.
     pub(crate) fn read(evaluation: &Evaluation, store: &Store) -> Result<Option<Self>> {
-        let (EvalTarget::Task(task), Lookup::Whole(object)) = (&evaluation.target, store.look(&evaluation.tokens))
+        let (EvalTarget::Task(task), Lookup::Whole(object)) = (&evaluation.target, store.lookup(&evaluation.tokens))
         else {
             return Ok(None);
         };
         if task.defined {
             return Ok(Some(Self::Defined(from_json(&object, DOCUMENTS)?)));
         }
-        let all: Solutions = from_json(&object, SHEET)?;
+        let all: Solutions = from_json(&object, SOLUTIONS)?;
         let solutions = match task.how.draw {
             None => all,
             Some(draw) => all.only(&draw.indices(all.documents())?),
@@ -131,7 +131,7 @@ impl Documents {
     pub fn read_answers(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
         if definition.output != Output::Generate {
             let answers = self.answers(definition.output, &scores::read(object)?)?;
-            let non_finite = answers.iter().filter(|answer| !answer.iter().all(finite)).count();
+            let non_finite = answers.iter().filter(|answer| !answer.iter().all(is_finite_answer)).count();
             return Ok((answers, non_finite));
         }
         let texts = generations::read(object)?;
@@ -169,7 +169,7 @@ impl Documents {
     }
 }
 
-fn finite(answer: &Answer) -> bool {
+fn is_finite_answer(answer: &Answer) -> bool {
     match answer {
         Answer::LogLikelihood(number, _) | Answer::Rolling(number) => number.is_finite(),
         Answer::Texts(_) => true,

@@ -8,7 +8,7 @@ use ghostlab_definitions::tokens::tokenised;
 use ghostlab_definitions::{Request, RequestKind, Setting, Task, builtin};
 use rayon::prelude::*;
 
-use super::answer_key::{DOCUMENTS, Documents, SHEET};
+use super::answer_key::{DOCUMENTS, Documents, SOLUTIONS};
 use super::{Prompts, store_requests};
 use crate::corpus::Tokenizer;
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ pub(crate) fn task(given: GridInputs<'_>, used: &EvalTask) -> Result<Task> {
     let rows = data.rows()?;
     let files: Vec<_> = rows.evaluated(definition).iter().map(AsRef::as_ref).collect();
     let limit = used.how.limit.map(DocumentLimit::new).transpose()?;
-    given.inputs.guarded(&files, || Task::limited(definition.clone(), &*rows, limit))
+    given.inputs.read_unchanged(&files, || Task::limited(definition.clone(), &*rows, limit))
 }
 
 /// Builds all requests of a task, in the order of its documents.
@@ -55,7 +55,7 @@ pub(crate) fn requests(
         multiturn: how.chat.unwrap_or(true),
     };
     let files: Vec<_> = rows.examples(&task.definition, how.shots).iter().map(AsRef::as_ref).collect();
-    given.inputs.guarded(&files, || task.requests(&*rows, &setting))
+    given.inputs.read_unchanged(&files, || task.requests(&*rows, &setting))
 }
 
 #[derive(Clone, Copy)]
@@ -91,16 +91,16 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
     while !rest.is_empty() {
         // Windows and the documents of built-in tasks are scored one by one, because they share no few-shot examples or
         // other prefix.
-        let (now, later) = rest.split_at(if windows || builtin.is_some() { 1 } else { together(rest) });
+        let (now, later) = rest.split_at(if windows || builtin.is_some() { 1 } else { shared_document_count(rest) });
         rest = later;
-        let joined = together_with(&mut ids, now.iter().flatten());
+        let joined = append_ids(&mut ids, now.iter().flatten());
         match windows {
             true => lengths.extend(joined.into_iter().map(|length| vec![length])),
             false => lengths.push(joined),
         }
     }
     let judged_by = match builtin {
-        Some(builtin) => (SHEET, to_json(&builtin::solutions(builtin, task, &all)?)?),
+        Some(builtin) => (SOLUTIONS, to_json(&builtin::solutions(builtin, task, &all)?)?),
         None => {
             let truncated = all.iter().flatten().filter(|text| !text.cut_ids.is_empty()).count();
             let documents = Documents::new(task, all.iter().map(Vec::len).collect(), truncated);
@@ -111,7 +111,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
 }
 
 /// Appends the ids of texts to `ids`, and returns the lengths of their inputs and continuations.
-fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenised>) -> Vec<[usize; 2]> {
+fn append_ids<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenised>) -> Vec<[usize; 2]> {
     texts
         .map(|text| {
             ids.extend(&text.input_ids);
@@ -125,7 +125,7 @@ fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenis
 const MAX_SHARED_TOKENS: usize = 2048;
 
 /// Returns how many leading documents to score together, so that the few-shot examples they share run only once.
-fn together(documents: &[Vec<Tokenised>]) -> usize {
+fn shared_document_count(documents: &[Vec<Tokenised>]) -> usize {
     let Some(first) = documents.first().and_then(|document| document.first()) else { return 1 };
     // Number of distinct inputs, their total length, and the length of their common prefix.
     let measure = |tokeniseds: &[Tokenised]| {
@@ -226,16 +226,16 @@ mod tests {
         let b = with(&head, &[70, 71, 72]);
         let c = with(&head, &[80]);
         let row = |inputs: &[&[u32]]| texts(inputs);
-        assert_eq!(together(&[row(&[&a, &a]), row(&[&b, &b]), row(&[&c])]), 3);
+        assert_eq!(shared_document_count(&[row(&[&a, &a]), row(&[&b, &b]), row(&[&c])]), 3);
         let other: Vec<u32> = (100..140).collect();
-        assert_eq!(together(&[row(&[&a]), row(&[&other]), row(&[&b])]), 1);
+        assert_eq!(shared_document_count(&[row(&[&a]), row(&[&other]), row(&[&b])]), 1);
         // If both documents were scored together, the long question of the second one would run twice.
         let long: Vec<u32> = (200..290).collect();
         let [one, two] = [[&[0][..], &long, &[1]].concat(), [&[0][..], &long, &[2]].concat()];
-        assert_eq!(together(&[row(&[&[0, 5]]), row(&[&one, &two])]), 1);
+        assert_eq!(shared_document_count(&[row(&[&[0, 5]]), row(&[&one, &two])]), 1);
         let large: Vec<u32> = (0..2000).collect();
-        assert_eq!(together(&[row(&[&more(&large, 1)]), row(&[&more(&large, 2)])]), 1, "too many tokens");
-        assert_eq!(together(&[row(&[])]), 1);
+        assert_eq!(shared_document_count(&[row(&[&more(&large, 1)]), row(&[&more(&large, 2)])]), 1, "too many tokens");
+        assert_eq!(shared_document_count(&[row(&[])]), 1);
     }
 
     fn with(head: &[u32], rest: &[u32]) -> Vec<u32> {

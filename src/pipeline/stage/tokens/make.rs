@@ -22,15 +22,15 @@ use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::event::{Event, Reporter};
 use crate::pipeline::env::inputs::GridInputs;
 use crate::pipeline::env::progress;
-use crate::quantity::counted;
+use crate::quantity::pluralize;
 use crate::sandbox;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 /// Key of tokens to compute for a backbone, and the source of the tokens.
-type WantedTokens<'a> = (&'a Arc<Key>, What<'a>);
+type WantedTokens<'a> = (&'a Arc<Key>, TokensSource<'a>);
 
 #[derive(Clone, Copy)]
-enum What<'a> {
+enum TokensSource<'a> {
     Calibration(&'a Calibration),
     Evaluation(&'a EvalTarget),
 }
@@ -70,7 +70,7 @@ pub(crate) fn tokenise_missing(
         reporter.event(Event::Note { text });
     }
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
-    reporter.event(Event::Note { text: format!("tokenizing {}", counted(count, "input")) });
+    reporter.event(Event::Note { text: format!("tokenizing {}", pluralize(count, "input")) });
     for (backbone, wanted) in missing {
         let tokenizer = tokenizer(given, backbone)?;
         wanted.par_iter().try_for_each(|&(key, what)| {
@@ -99,7 +99,7 @@ pub(crate) fn text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalT
 pub(crate) fn full_text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
     tokens(run, backbone, key, |artifact: &StoredObject| match target {
         EvalTarget::Windows(_) => read_windows(artifact).map(Text::Windows),
-        EvalTarget::Task(task) if run.grid.task(task).generates() => {
+        EvalTarget::Task(task) if run.grid.task(task).is_generative() => {
             let tokenizer = tokenizer(GridInputs { grid: run.grid, inputs: run.inputs }, backbone)?;
             Prompts::read(artifact, tokenizer, run.settings.cache_bytes())
                 .map(|prompts| Text::Generation(Box::new(prompts)))
@@ -139,8 +139,8 @@ fn remake(given: GridInputs<'_>, backbone: &BackbonePlan, key: &Key, store: &Sto
 }
 
 fn wanted_tokens(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
-    let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
-    let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, What::Evaluation(&e.target)));
+    let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, TokensSource::Calibration(&c.calibration)));
+    let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, TokensSource::Evaluation(&e.target)));
     calibrations.chain(evaluations).collect()
 }
 
@@ -170,7 +170,7 @@ fn tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer
     let path = parts::tokenizer(&backbone.folder);
     let files_beside = corpus::files_beside(&path);
     let files: Vec<&Path> = [path.as_path()].into_iter().chain(files_beside.iter().map(PathBuf::as_path)).collect();
-    let tokenizer = given.inputs.guarded(&files, || Tokenizer::load(&path))?;
+    let tokenizer = given.inputs.read_unchanged(&files, || Tokenizer::load(&path))?;
     if tokenizer.vocab_size() > backbone.config.vocab {
         return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
             .at(tokenizer.path().display().to_string())
@@ -189,13 +189,16 @@ struct Sources {
 }
 
 impl Sources {
-    fn read<'a>(given: GridInputs<'_>, wanted: impl Iterator<Item = (&'a BackbonePlan, What<'a>)>) -> Result<Self> {
+    fn read<'a>(
+        given: GridInputs<'_>,
+        wanted: impl Iterator<Item = (&'a BackbonePlan, TokensSource<'a>)>,
+    ) -> Result<Self> {
         let mut sources = Self { rows: BTreeMap::new(), tasks: BTreeMap::new() };
         for (backbone, what) in wanted {
             let corpus = match what {
-                What::Calibration(calibration) => &calibration.corpus,
-                What::Evaluation(EvalTarget::Windows(text)) => &text.corpus,
-                What::Evaluation(EvalTarget::Task(task)) => {
+                TokensSource::Calibration(calibration) => &calibration.corpus,
+                TokensSource::Evaluation(EvalTarget::Windows(text)) => &text.corpus,
+                TokensSource::Evaluation(EvalTarget::Task(task)) => {
                     let entry = sources.tasks.entry(source_name(task));
                     // Probe the task in the sandbox. A task with a chat template must be probed once per backbone, and
                     // any other task only once.
@@ -216,7 +219,7 @@ impl Sources {
             if let Entry::Vacant(free) = sources.rows.entry(corpus.clone()) {
                 // Reject texts that do not fit in memory. Otherwise, the system might kill the process.
                 let limit = TextLimit::current().at_most(machine::free_memory());
-                free.insert(given.inputs.guarded(&[&entry.path], || {
+                free.insert(given.inputs.read_unchanged(&[&entry.path], || {
                     corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit)
                 })?);
             }
@@ -237,7 +240,7 @@ impl Sources {
     ) -> Result<Vec<String>> {
         let mut notes = Vec::new();
         for (_, what) in wanted {
-            let What::Evaluation(EvalTarget::Windows(text)) = what else { continue };
+            let TokensSource::Evaluation(EvalTarget::Windows(text)) = what else { continue };
             let entry = &given.grid.corpora[&text.corpus];
             let rule: Rule = entry.rule.parse()?;
             let is_single = self.rows.get(&text.corpus).is_some_and(|rows| rows.len() == 1);
@@ -261,7 +264,7 @@ fn source_name(task: &EvalTask) -> String {
 }
 
 /// Tokenizes one text or task. Returns a note for the user, if any.
-fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<Option<String>> {
+fn tokenise(to: TokensTarget<'_>, what: TokensSource<'_>, sources: &Sources) -> Result<Option<String>> {
     let TokensTarget { given, tokenizer, store, key, .. } = to;
     let started = Instant::now();
     let windows = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
@@ -279,7 +282,7 @@ fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<O
             let shards = Shards { count: stream.count, order: stream.shards, open: &open };
             let files = entry.files();
             let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-            given.inputs.guarded(&files, || match calibration {
+            given.inputs.read_unchanged(&files, || match calibration {
                 Some((sequences, seed)) => corpus::streamed_calibration(&shards, tokenizer, sequences, length, seed),
                 None => corpus::streamed_evaluation(&shards, tokenizer, length, entry.limit),
             })
@@ -287,21 +290,21 @@ fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<O
         windows().map_err(|error| error.at(format!("corpus `{corpus}` ({})", entry.path.display())))
     };
     let windows = match what {
-        What::Calibration(c) => windows(&c.corpus, c.length, Some((c.sequences, c.seed)))?,
-        What::Evaluation(EvalTarget::Windows(text)) => windows(&text.corpus, text.length, None)?,
-        What::Evaluation(EvalTarget::Task(used)) => {
+        TokensSource::Calibration(c) => windows(&c.corpus, c.length, Some((c.sequences, c.seed)))?,
+        TokensSource::Evaluation(EvalTarget::Windows(text)) => windows(&text.corpus, text.length, None)?,
+        TokensSource::Evaluation(EvalTarget::Task(used)) => {
             let task = &sources.tasks[&source_name(used)];
             return defined::store(to, used, task, || seconds_since(&started)).map(|()| None);
         }
     };
     store_windows(store, key, &windows, seconds_since(&started))?;
     Ok(match what {
-        What::Calibration(calibration)
+        TokensSource::Calibration(calibration)
             if given.grid.corpora[&calibration.corpus].rule.parse::<Rule>()?.joins_rows() =>
         {
             note_of_overlap(calibration, &windows)
         }
-        What::Calibration(_) | What::Evaluation(_) => None,
+        TokensSource::Calibration(_) | TokensSource::Evaluation(_) => None,
     })
 }
 

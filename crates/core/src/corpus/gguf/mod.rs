@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-pub(in crate::corpus) use read::of_gguf;
+pub(in crate::corpus) use read::tokenizer_from_gguf;
 pub use write::{GgufTokenizer, to_gguf};
 
 /// Token types (`tokenizer.ggml.token_type`).

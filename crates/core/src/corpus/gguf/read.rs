@@ -16,7 +16,7 @@ struct GgufVocabulary<'a> {
 ///
 /// # Errors
 /// Fails if the file has no tokenizer, its type or pre-tokenizer is unsupported, or its lists have different lengths.
-pub(in crate::corpus) fn of_gguf(file: &Gguf) -> Result<Value> {
+pub(in crate::corpus) fn tokenizer_from_gguf(file: &Gguf) -> Result<Value> {
     let key = "tokenizer.ggml.tokens";
     let tokens = file
         .texts(key)?

@@ -60,7 +60,7 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
     }
     say("tokens", Entry::Array(vocabulary.tokens.iter().map(|token| string_entry(token)).collect()));
     say("token_type", Entry::Array(vocabulary.kinds.iter().map(|kind| Entry::I32(*kind as i32)).collect()));
-    let [before, after] = around(tokenizer)?;
+    let [before, after] = surrounding_tokens(tokenizer)?;
     for (name, id) in ids {
         let put = match *name {
             "bos" => before,
@@ -276,7 +276,7 @@ fn space_prefix(tokenizer: &Value) -> Result<bool> {
 }
 
 /// Returns the tokens added before and after a text.
-fn around(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
+fn surrounding_tokens(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
     let processor = &tokenizer["post_processor"];
     let steps = steps(processor, "processors").into_iter().filter(|step| !step.is_null());
     let mut found = [None, None];

@@ -54,7 +54,7 @@ fn pair_to_last(from: usize) -> Pair {
 
 #[test]
 fn regions_are_maximal_runs() {
-    let selection = Selection::of_layers([0, 2, 3, 4, 7], Vec::new());
+    let selection = Selection::from_layers([0, 2, 3, 4, 7], Vec::new());
     assert_eq!(selection.regions(), [(0, 1), (2, 5), (7, 8)]);
 }
 
@@ -67,7 +67,7 @@ fn lowest_takes_the_lower_layer_of_equal_scores() {
 fn reasons(rule: &str, options: &serde_json::Value, ids: &[u32], scores: &[f64]) -> Vec<String> {
     let starts = vec![Start { document: 0, token: 0 }];
     let calibration = Windows { ids: ids.to_vec(), length: ids.len(), starts, corpus_tokens: ids.len(), bytes: 0 };
-    let selection = Selection::of_layers([1], scores.iter().copied().enumerate().collect());
+    let selection = Selection::from_layers([1], scores.iter().copied().enumerate().collect());
     let cut = PruneSpec { backbone: "llama-3-8b", layers: 32, depth: 1, unit: DepthUnit::Layers };
     degenerate(&*build(rule, options.as_object().unwrap()).unwrap(), &cut, &selection, &calibration, 4)
 }

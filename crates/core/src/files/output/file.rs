@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::apart::{Input, is_within, real};
+use super::overlap::{Input, is_within, real};
 use super::swap::above;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_whole;

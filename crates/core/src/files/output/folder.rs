@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::manifest::{HashCache, Manifest, Standing};
+use super::manifest::{FileState, HashCache, Manifest};
 use super::swap::{self, above};
 use crate::error::{Error, Result};
 use crate::files::atomic::{WholeFile, ensure_writable, may_be_written, try_exchange};
@@ -119,7 +119,7 @@ impl OutputFolder {
         names.iter().zip(&hashes).for_each(|(name, hash)| manifest.add(name, hash.clone()));
         manifest.write(&self.path)?;
         staged.into_iter().try_for_each(WholeFile::publish)?;
-        names.iter().zip(hashes).for_each(|(name, hash)| manifest.settle(name, hash));
+        names.iter().zip(hashes).for_each(|(name, hash)| manifest.replace_hashes(name, hash));
         manifest.write(&self.path)
     }
 }
@@ -198,15 +198,15 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &HashCa
             .found(format!("a folder that contains {other}"))
             .hint("choose another folder"));
     }
-    let mut taken: Vec<(String, Standing)> = Vec::new();
+    let mut taken: Vec<(String, FileState)> = Vec::new();
     for name in names.iter().map(String::as_str).chain([Manifest::FILE]) {
         // A file may exist where a parent folder is needed.
         let above = name.match_indices('/').map(|(end, _)| &name[..end]);
-        let wrong = above.map(|parent| (parent, manifest.standing(folder, parent, seen)));
-        let wrong = wrong.filter(|(_, found)| !matches!(found, Standing::Nothing | Standing::Folder));
-        let standing = manifest.standing(folder, name, seen);
-        let standing = Some((name, standing)).filter(|(_, found)| !matches!(found, Standing::Nothing | Standing::Ours));
-        let found = wrong.chain(standing).next().map(|(name, found)| (name.to_owned(), found));
+        let wrong = above.map(|parent| (parent, manifest.file_state(folder, parent, seen)));
+        let wrong = wrong.filter(|(_, found)| !matches!(found, FileState::Nothing | FileState::Folder));
+        let state = manifest.file_state(folder, name, seen);
+        let state = Some((name, state)).filter(|(_, found)| !matches!(found, FileState::Nothing | FileState::Ours));
+        let found = wrong.chain(state).next().map(|(name, found)| (name.to_owned(), found));
         taken.extend(found.filter(|found| !taken.contains(found)));
     }
     let [(first, found), rest @ ..] = taken.as_slice() else { return Ok(()) };

@@ -22,7 +22,7 @@ pub struct Manifest {
 
 /// State of a file in a folder relative to the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum FileState {
     Nothing,
     /// Listed and unchanged.
     Ours,
@@ -45,8 +45,8 @@ impl Manifest {
     /// Reads the manifest of a folder. Returns an empty one if there is none.
     pub fn read(folder: &Path) -> Self {
         let path = folder.join(Self::FILE);
-        let ordinary = path.symlink_metadata().is_ok_and(|data| data.is_file());
-        let text = if ordinary { regular::read(&path).ok() } else { None };
+        let is_file = path.symlink_metadata().is_ok_and(|data| data.is_file());
+        let text = if is_file { regular::read(&path).ok() } else { None };
         let text = text.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
         let mut lines = text.lines();
         let Some(kind) = lines.next().and_then(|line| line.strip_prefix(Self::HEAD)) else { return Self::default() };
@@ -84,7 +84,7 @@ impl Manifest {
     }
 
     /// Replaces all hashes of a name with a single one.
-    pub(super) fn settle(&mut self, name: &str, hash: String) {
+    pub(super) fn replace_hashes(&mut self, name: &str, hash: String) {
         self.files.insert(name.to_owned(), vec![hash]);
     }
 
@@ -114,28 +114,28 @@ impl Manifest {
     }
 
     /// Compares the file called `name` in `folder` with the manifest.
-    pub(super) fn standing(&self, folder: &Path, name: &str, seen: &HashCache) -> Standing {
+    pub(super) fn file_state(&self, folder: &Path, name: &str, seen: &HashCache) -> FileState {
         let path = folder.join(name);
-        let Ok(data) = path.symlink_metadata() else { return Standing::Nothing };
+        let Ok(data) = path.symlink_metadata() else { return FileState::Nothing };
         if data.is_dir() {
-            return Standing::Folder;
+            return FileState::Folder;
         }
         if data.file_type().is_symlink() {
-            return Standing::Link;
+            return FileState::Link;
         }
         match self.files.get(name) {
-            _ if name == Self::FILE && self.kind.is_some() => Standing::Ours,
-            None => Standing::Foreign,
-            Some(_) if !data.is_file() => Standing::Changed,
+            _ if name == Self::FILE && self.kind.is_some() => FileState::Ours,
+            None => FileState::Foreign,
+            Some(_) if !data.is_file() => FileState::Changed,
             Some(hashes) => match seen.hash(&path, &data) {
-                Some(hash) if hashes.contains(&hash) => Standing::Ours,
-                _ => Standing::Changed,
+                Some(hash) if hashes.contains(&hash) => FileState::Ours,
+                _ => FileState::Changed,
             },
         }
     }
 }
 
-impl Standing {
+impl FileState {
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -186,18 +186,18 @@ mod tests {
             assert_eq!(read.has_below(Path::new(folder)), expected, "{folder}");
         }
         let seen = HashCache::default();
-        let standing = |name: &str| Manifest::read(root.path()).standing(root.path(), name, &seen);
-        assert_eq!(standing("a"), Standing::Ours);
-        assert_eq!(standing("lm_eval/c"), Standing::Ours);
-        assert_eq!(standing(Manifest::FILE), Standing::Ours);
-        assert_eq!((standing("none"), standing("lm_eval")), (Standing::Nothing, Standing::Folder));
+        let state = |name: &str| Manifest::read(root.path()).file_state(root.path(), name, &seen);
+        assert_eq!(state("a"), FileState::Ours);
+        assert_eq!(state("lm_eval/c"), FileState::Ours);
+        assert_eq!(state(Manifest::FILE), FileState::Ours);
+        assert_eq!((state("none"), state("lm_eval")), (FileState::Nothing, FileState::Folder));
         write_text("mine", "a", root.path());
-        assert_eq!(standing("mine"), Standing::Foreign);
+        assert_eq!(state("mine"), FileState::Foreign);
         write_text("b", "c", root.path());
-        assert_eq!(standing("b"), Standing::Changed, "the new content has the same length");
+        assert_eq!(state("b"), FileState::Changed, "the new content has the same length");
         // A manifest in another format is ignored.
         write_text(Manifest::FILE, &format!("{}  a\n", sha256::of_bytes("a")), root.path());
-        assert_eq!((standing("a"), standing(Manifest::FILE)), (Standing::Foreign, Standing::Foreign));
+        assert_eq!((state("a"), state(Manifest::FILE)), (FileState::Foreign, FileState::Foreign));
     }
 
     fn write_text(name: &str, text: &str, root: &Path) {

@@ -7,15 +7,15 @@
 //! | `folder` | folders that are replaced as a whole or file by file |
 //! | `swap` | removal of a replaced folder, keeping the user's files |
 //! | `file` | single files |
-//! | `apart` | check that outputs do not overlap inputs |
+//! | `overlap` | check that outputs do not overlap inputs |
 
-mod apart;
 mod file;
 mod folder;
 mod manifest;
+mod overlap;
 mod swap;
 
-pub use apart::{Input, check_separate};
 pub use file::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
 pub use folder::{Draft, OutputFolder};
 pub use manifest::Manifest;
+pub use overlap::{Input, check_separate};

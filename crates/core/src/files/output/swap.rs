@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::manifest::{HashCache, Manifest, Standing};
+use super::manifest::{FileState, HashCache, Manifest};
 use crate::files::atomic::is_temporary;
 use crate::files::name;
 use crate::files::owner::Owner;
@@ -93,7 +93,7 @@ fn clear_below(old: &Path, output: &Path, below: &Path, manifest: &Manifest, see
 
 fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, seen: &HashCache) -> bool {
     // This program writes only UTF-8 names.
-    let text = name.to_str().is_some_and(|name| manifest.standing(folder, name, seen) == Standing::Ours);
+    let text = name.to_str().is_some_and(|name| manifest.file_state(folder, name, seen) == FileState::Ours);
     text || name.file_name().and_then(|file_name| file_name.to_str()).is_some_and(is_temporary)
 }
 
@@ -136,7 +136,7 @@ pub(super) fn sweep(output: &Path, seen: &HashCache) {
         let age = item.metadata().and_then(|data| data.modified()).ok();
         let age = age.and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default();
         // A draft left by a dead process is removed regardless of its age.
-        let left = Owner::of_tag_lives(tag).map_or(age >= ABANDONED_AFTER, |lives| !lives);
+        let left = Owner::is_tag_alive(tag).map_or(age >= ABANDONED_AFTER, |lives| !lives);
         if left {
             clear(&item.path(), output, seen);
         }

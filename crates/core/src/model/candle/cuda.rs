@@ -27,22 +27,22 @@ pub(super) fn supports(tensors: &[&Tensor]) -> bool {
 
 /// Computes [`super::ops::rms_norm`].
 pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    Ok(x.contiguous()?.apply_op2_no_bwd(&numbers(weight)?, &On2(Norm { eps: eps as f32 }))?)
+    Ok(x.contiguous()?.apply_op2_no_bwd(&numbers(weight)?, &BinaryAdapter(Norm { eps: eps as f32 }))?)
 }
 
 /// Computes [`super::ops::rotate`] over all channels of a head.
 pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    of_three(Rotate, [x, &numbers(cos)?, &numbers(sin)?])
+    apply_ternary(Rotate, [x, &numbers(cos)?, &numbers(sin)?])
 }
 
 /// Computes [`super::fused::weights`] in the dtype of the scores.
 pub(super) fn weights(scores: &Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
-    Ok(scores.contiguous()?.apply_op2_no_bwd(&numbers(mask)?, &On2(Weights(settings)))?)
+    Ok(scores.contiguous()?.apply_op2_no_bwd(&numbers(mask)?, &BinaryAdapter(Weights(settings)))?)
 }
 
 /// Computes `silu(gate) * up`.
 pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    Ok(gate.contiguous()?.apply_op2_no_bwd(&up.contiguous()?, &On2(SiluMul))?)
+    Ok(gate.contiguous()?.apply_op2_no_bwd(&up.contiguous()?, &BinaryAdapter(SiluMul))?)
 }
 
 /// Computes `x·Wᵀ` for half-precision operands, with f32 accumulation and output.
@@ -50,7 +50,7 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 /// # Shapes
 /// `x [rows, in]`, `weight [out, in]`, of the same dtype; result `[rows, out]` in f32.
 pub(super) fn wide_linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    Ok(x.contiguous()?.apply_op2_no_bwd(&weight.contiguous()?, &On2(WideLinear))?)
+    Ok(x.contiguous()?.apply_op2_no_bwd(&weight.contiguous()?, &BinaryAdapter(WideLinear))?)
 }
 
 /// Computes the log-sum-exp and the argmax (lowest token id on ties) of each row.
@@ -119,9 +119,9 @@ mod kernel;
 mod prefill;
 
 /// Storage and layout of a contiguous tensor on a device.
-struct On<'a>(&'a CudaStorage, &'a Layout);
+struct DeviceTensor<'a>(&'a CudaStorage, &'a Layout);
 
-impl On<'_> {
+impl DeviceTensor<'_> {
     fn view<T: Number>(&self) -> candle_core::Result<CudaView<'_, T>> {
         Ok(self.0.as_cuda_slice::<T>()?.slice(self.1.start_offset()..))
     }
@@ -159,15 +159,15 @@ fn unsupported_on_cpu() -> CpuResult {
 }
 
 /// Operation on two tensors. The result has the dtype of the first tensor.
-trait Of2: Send + Sync {
+trait BinaryOp: Send + Sync {
     const NAME: &'static str;
 
-    fn run<T: Number>(&self, a: &On<'_>, b: &On<'_>) -> CudaResult;
+    fn run<T: Number>(&self, a: &DeviceTensor<'_>, b: &DeviceTensor<'_>) -> CudaResult;
 }
 
-struct On2<O>(O);
+struct BinaryAdapter<O>(O);
 
-impl<O: Of2> CustomOp2 for On2<O> {
+impl<O: BinaryOp> CustomOp2 for BinaryAdapter<O> {
     fn name(&self) -> &'static str {
         O::NAME
     }
@@ -176,28 +176,28 @@ impl<O: Of2> CustomOp2 for On2<O> {
         unsupported_on_cpu()
     }
 
-    fn cuda_fwd(&self, a: &CudaStorage, of_a: &Layout, b: &CudaStorage, of_b: &Layout) -> CudaResult {
+    fn cuda_fwd(&self, a: &CudaStorage, a_layout: &Layout, b: &CudaStorage, b_layout: &Layout) -> CudaResult {
         let operation = &self.0;
-        let a = On(a, of_a);
-        let b = On(b, of_b);
+        let a = DeviceTensor(a, a_layout);
+        let b = DeviceTensor(b, b_layout);
         by_type!(a.0, operation.run(&a, &b))
     }
 }
 
 /// Operation on three tensors. The result has the dtype of the first tensor.
-trait Of3: Send + Sync {
+trait TernaryOp: Send + Sync {
     const NAME: &'static str;
 
-    fn run<T: Number>(&self, operands: [&On<'_>; 3]) -> CudaResult;
+    fn run<T: Number>(&self, operands: [&DeviceTensor<'_>; 3]) -> CudaResult;
 }
 
-struct On3<O>(O);
+struct TernaryAdapter<O>(O);
 
-fn of_three<O: Of3>(operation: O, [a, b, c]: [&Tensor; 3]) -> Result<Tensor> {
-    Ok(a.contiguous()?.apply_op3_no_bwd(&b.contiguous()?, &c.contiguous()?, &On3(operation))?)
+fn apply_ternary<O: TernaryOp>(operation: O, [a, b, c]: [&Tensor; 3]) -> Result<Tensor> {
+    Ok(a.contiguous()?.apply_op3_no_bwd(&b.contiguous()?, &c.contiguous()?, &TernaryAdapter(operation))?)
 }
 
-impl<O: Of3> CustomOp3 for On3<O> {
+impl<O: TernaryOp> CustomOp3 for TernaryAdapter<O> {
     fn name(&self) -> &'static str {
         O::NAME
     }
@@ -209,16 +209,16 @@ impl<O: Of3> CustomOp3 for On3<O> {
     fn cuda_fwd(
         &self,
         a: &CudaStorage,
-        of_a: &Layout,
+        a_layout: &Layout,
         b: &CudaStorage,
-        of_b: &Layout,
+        b_layout: &Layout,
         c: &CudaStorage,
-        of_c: &Layout,
+        c_layout: &Layout,
     ) -> CudaResult {
         let operation = &self.0;
-        let a = On(a, of_a);
-        let b = On(b, of_b);
-        let c = On(c, of_c);
+        let a = DeviceTensor(a, a_layout);
+        let b = DeviceTensor(b, b_layout);
+        let c = DeviceTensor(c, c_layout);
         by_type!(a.0, operation.run([&a, &b, &c]))
     }
 }
@@ -232,10 +232,10 @@ struct Norm {
     eps: f32,
 }
 
-impl Of2 for Norm {
+impl BinaryOp for Norm {
     const NAME: &'static str = "rms_norm";
 
-    fn run<T: Number>(&self, x: &On<'_>, weight: &On<'_>) -> CudaResult {
+    fn run<T: Number>(&self, x: &DeviceTensor<'_>, weight: &DeviceTensor<'_>) -> CudaResult {
         let width = x.width();
         let out = x.room::<T>(x.count())?;
         let threads = if width > THREADS { THREADS } else { WARP };
@@ -255,10 +255,10 @@ impl Of2 for Norm {
 
 struct Rotate;
 
-impl Of3 for Rotate {
+impl TernaryOp for Rotate {
     const NAME: &'static str = "rotate";
 
-    fn run<T: Number>(&self, [x, cos, sin]: [&On<'_>; 3]) -> CudaResult {
+    fn run<T: Number>(&self, [x, cos, sin]: [&DeviceTensor<'_>; 3]) -> CudaResult {
         let ((_, heads, width), out) = (x.1.shape().dims3()?, x.room::<T>(x.count())?);
         let count = x.count() / 2;
         launch!(
@@ -279,10 +279,10 @@ impl Of3 for Rotate {
 
 struct Weights(Scores);
 
-impl Of2 for Weights {
+impl BinaryOp for Weights {
     const NAME: &'static str = "weights";
 
-    fn run<T: Number>(&self, scores: &On<'_>, mask: &On<'_>) -> CudaResult {
+    fn run<T: Number>(&self, scores: &DeviceTensor<'_>, mask: &DeviceTensor<'_>) -> CudaResult {
         let (queries, keys) = mask.1.shape().dims2()?;
         let rows = scores.count() / keys.max(1);
         let out = scores.room::<T>(scores.count())?;
@@ -305,10 +305,10 @@ impl Of2 for Weights {
 
 struct SiluMul;
 
-impl Of2 for SiluMul {
+impl BinaryOp for SiluMul {
     const NAME: &'static str = "silu_mul";
 
-    fn run<T: Number>(&self, gate: &On<'_>, up: &On<'_>) -> CudaResult {
+    fn run<T: Number>(&self, gate: &DeviceTensor<'_>, up: &DeviceTensor<'_>) -> CudaResult {
         let out = gate.room::<T>(gate.count())?;
         launch!(
             kernel(gate.0.device(), &format!("silu_mul_{}", T::NAME)),
@@ -334,9 +334,9 @@ impl CustomOp1 for HeadRows {
         unsupported_on_cpu()
     }
 
-    fn cuda_fwd(&self, logits: &CudaStorage, of_logits: &Layout) -> CudaResult {
-        let logits = On(logits, of_logits);
-        let (rows, vocab) = of_logits.shape().dims2()?;
+    fn cuda_fwd(&self, logits: &CudaStorage, logits_layout: &Layout) -> CudaResult {
+        let logits = DeviceTensor(logits, logits_layout);
+        let (rows, vocab) = logits_layout.shape().dims2()?;
         let mut out = logits.room::<f32>(2 * rows)?;
         let (mut denominators, mut likeliest) = out.split_at_mut(rows);
         launch!(
@@ -354,19 +354,19 @@ impl CustomOp1 for HeadRows {
 
 struct WideLinear;
 
-impl Of2 for WideLinear {
+impl BinaryOp for WideLinear {
     const NAME: &'static str = "wide_linear";
 
-    fn run<T: Number>(&self, x: &On<'_>, weight: &On<'_>) -> CudaResult {
+    fn run<T: Number>(&self, x: &DeviceTensor<'_>, weight: &DeviceTensor<'_>) -> CudaResult {
         let ((rows, inner), (outer, _)) = (x.1.shape().dims2()?, weight.1.shape().dims2()?);
         let device = x.0.device();
         let mut out = x.room::<f32>(rows * outer)?;
         {
             let stream = device.cuda_stream();
             let blas = device.cublas_handle();
-            let of_x = x.view::<T>()?;
-            let of_weight = weight.view::<T>()?;
-            let ((x, _read_x), (weight, _read_weight)) = (of_x.device_ptr(&stream), of_weight.device_ptr(&stream));
+            let x_view = x.view::<T>()?;
+            let weight_view = weight.view::<T>()?;
+            let ((x, _read_x), (weight, _read_weight)) = (x_view.device_ptr(&stream), weight_view.device_ptr(&stream));
             let (out, _written) = out.device_ptr_mut(&stream);
             let [m, n, k] = [outer, rows, inner].map(|count| count as i32);
             let one = 1.0f32;

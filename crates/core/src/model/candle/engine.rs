@@ -11,9 +11,9 @@ use candle_core::{D, DType, Device, Tensor};
 use rayon::prelude::*;
 
 use super::device::{DeviceName, FloatType};
-use super::half::End;
 use super::head::Ends;
-use super::layout::{Layout, Piece, Placing, Seen};
+use super::layer::End;
+use super::layout::{AttentionContext, Layout, Piece, Placing};
 use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory, out_of_memory};
 use super::notes::Notes;
 use super::operators::Operators;
@@ -21,12 +21,12 @@ use super::parts::{LayerTensors, Parts, TensorPart, weight_bytes};
 use super::{head, ops};
 use crate::error::{Error, Result};
 use crate::model::batch::{Batch, Divergence, Prediction};
-use crate::model::compare::{Compare, compared, compared_side_by_side};
+use crate::model::compare::{Compare, compare_parts_in_parallel, compare_trie};
 use crate::model::config::Config;
 use crate::model::decoding::{Decoding, TrieDecoding};
 use crate::model::engine::{
-    Compared, Engine, EngineId, HostRows, InStep, PROMPT_TOKENS, Predicted, ResidualStream, Watched, by_part, in_step,
-    side_by_side,
+    Compared, Engine, EngineId, HostRows, Lockstep, PROMPT_TOKENS, Predicted, ResidualStream, StreamAdapter,
+    regroup_by_part, run_lockstep, run_parts_in_parallel,
 };
 use crate::model::merged_layer::MergedLayers;
 use crate::model::program::Step;
@@ -169,7 +169,7 @@ impl CandleEngine {
         let most_scores = self.numbers() / self.config.heads;
         let tokens = self.piece_tokens.load(Relaxed);
         if rows < batch.tokens() {
-            return Ok(Arc::new(Layout::of_rows(rows, tokens)));
+            return Ok(Arc::new(Layout::from_rows(rows, tokens)));
         }
         let windows = &self.windows;
         let rotaries = &self.rotaries;
@@ -195,7 +195,7 @@ impl CandleEngine {
             layout = self.layout(batch, stream.x.dim(0)?)?;
         }
         loop {
-            let of_piece = |piece: &Piece| {
+            let run_piece = |piece: &Piece| {
                 #[cfg(test)]
                 if piece.rows.len() > self.room {
                     return Err(Error::job("a tensor operation failed").found("CUDA_ERROR_OUT_OF_MEMORY"));
@@ -204,9 +204,9 @@ impl CandleEngine {
             };
             // Other devices run operations sequentially anyway, and parallel pieces would only need more memory.
             let done: Result<Vec<Tensor>> = if self.is_cpu() {
-                layout.pieces.par_iter().map(of_piece).collect()
+                layout.pieces.par_iter().map(run_piece).collect()
             } else {
-                layout.pieces.iter().map(of_piece).collect()
+                layout.pieces.iter().map(run_piece).collect()
             };
             let joined = done.and_then(|pieces| match pieces.as_slice() {
                 [piece] => Ok(piece.clone()),
@@ -235,20 +235,27 @@ impl CandleEngine {
     }
 
     /// Computes a sublayer for the rows of a piece, up to the point `end`.
-    fn branch(&self, half: Sublayer, layer: &LayerTensors, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
+    fn branch(
+        &self,
+        half: Sublayer,
+        layer: &LayerTensors,
+        seen: &dyn AttentionContext,
+        x: &Tensor,
+        end: End,
+    ) -> Result<Tensor> {
         let scores = ops::Scores::from_config(&self.config);
-        let turned = seen.turned(self.rotaries.number(layer.index));
-        layer.branch(&self.config, half, x, end, turned, |queries, keys, values| {
+        let cos_sin = seen.cos_sin(self.rotaries.number(layer.index));
+        layer.branch(&self.config, half, x, end, cos_sin, |queries, keys, values| {
             seen.attention([queries, keys, values], layer.window, scores)
         })
     }
 
-    fn plain_step(&self, half: Sublayer, layer: usize, piece: &dyn Seen, x: &Tensor) -> Result<Tensor> {
+    fn plain_step(&self, half: Sublayer, layer: usize, piece: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         let part = self.parts.layer(layer)?;
         ops::sum(x, &self.branch(half, part.layer()?, piece, x, End::Branch)?)
     }
 
-    fn step(&self, step: &Step, piece: &dyn Seen, x: &Tensor) -> Result<Tensor> {
+    fn step(&self, step: &Step, piece: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         match step {
             Step::Attention(layer) => self.plain_step(Sublayer::Attention, *layer, piece, x),
             Step::Mlp(layer) => self.plain_step(Sublayer::Mlp, *layer, piece, x),
@@ -313,8 +320,8 @@ impl Model for CandleEngine {
     type Residual = Stream;
     type Output = Vec<Prediction>;
 
-    fn expect(&self, now: Option<usize>, next: Option<usize>) {
-        self.parts.expect(now, next);
+    fn announce_weights(&self, now: Option<usize>, next: Option<usize>) {
+        self.parts.announce_weights(now, next);
     }
 
     fn begin(&self, batch: &Batch) -> Result<Stream> {
@@ -339,7 +346,7 @@ impl Model for CandleEngine {
 
     fn finish(&self, batch: &Batch, stream: &Stream) -> Result<Vec<Prediction>> {
         let weight = self.parts.head()?;
-        let targets = batch.targets_among(stream.x.dim(0)?);
+        let targets = batch.targets_for_rows(stream.x.dim(0)?);
         let mut rows = self.numbers() / self.config.vocab;
         loop {
             let done = head::predictions(&stream.x, self.ends(), &weight, &targets, rows);
@@ -363,7 +370,7 @@ impl Compare for CandleEngine {
             false => self.narrow(batch, stream.clone()),
         });
         let [reference, stream] = [reference?, stream?];
-        let targets = batch.targets_among(narrowed);
+        let targets = batch.targets_for_rows(narrowed);
         // Use the same number of rows as without a comparison, because the number may affect the rounding of a product.
         let mut rows = self.numbers() / self.config.vocab;
         loop {
@@ -415,23 +422,23 @@ impl Engine for CandleEngine {
     }
 
     fn run(&self, trie: &Trie, batch: &Batch, observer: &mut dyn Observer<dyn ResidualStream>) -> Result<Predicted> {
-        trie.run(self, batch, &mut Watched(observer))
+        trie.run(self, batch, &mut StreamAdapter(observer))
     }
 
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
         if self.parts.keeps_all() {
-            side_by_side(self, trie, parts, seconds)
+            run_parts_in_parallel(self, trie, parts, seconds)
         } else {
-            in_step(self, trie, parts, seconds)
+            run_lockstep(self, trie, parts, seconds)
         }
     }
 
     fn compare(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Compared>> {
         if self.parts.keeps_all() {
-            return compared_side_by_side(self, trie, parts, seconds);
+            return compare_parts_in_parallel(self, trie, parts, seconds);
         }
-        let model = InStep { model: self, side_by_side: true };
-        compared(&model, trie, None, parts, seconds).map(|outputs| by_part(outputs, parts.len()))
+        let model = Lockstep { model: self, one_core_per_batch: true };
+        compare_trie(&model, trie, None, parts, seconds).map(|outputs| regroup_by_part(outputs, parts.len()))
     }
 
     fn decoding<'a>(&'a self, trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {

@@ -81,7 +81,7 @@ pub(super) fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result
     let scores = scores.contiguous()?;
     scores.inplace_op2(
         &mask.contiguous()?,
-        &Change(|scores: &mut [f32], mask: &[f32]| kernels::weigh(scores, mask, keys, scale, settings.cap)),
+        &Change(|scores: &mut [f32], mask: &[f32]| kernels::attention_weights(scores, mask, keys, scale, settings.cap)),
     )?;
     Ok(scores)
 }
@@ -118,12 +118,12 @@ impl<F: Fn(&mut [f32], &[f32])> InplaceOp2 for Change<F> {
     fn cpu_fwd(
         &self,
         x: &mut CpuStorage,
-        of_x: &Layout,
+        x_layout: &Layout,
         other: &CpuStorage,
-        of_other: &Layout,
+        other_layout: &Layout,
     ) -> candle_core::Result<()> {
         let CpuStorage::F32(values) = x else { return Err(candle_core::Error::msg("expected f32 values")) };
-        (self.0)(&mut values[extent(of_x)?], numbers(other, of_other)?);
+        (self.0)(&mut values[extent(x_layout)?], numbers(other, other_layout)?);
         Ok(())
     }
 }
@@ -136,13 +136,13 @@ impl<F: Fn(&mut [f32], &[f32])> CustomOp2 for Change<F> {
     fn cpu_fwd(
         &self,
         x: &CpuStorage,
-        of_x: &Layout,
+        x_layout: &Layout,
         other: &CpuStorage,
-        of_other: &Layout,
+        other_layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let mut out = numbers(x, of_x)?.to_vec();
-        (self.0)(&mut out, numbers(other, of_other)?);
-        Ok((CpuStorage::F32(out), of_x.shape().clone()))
+        let mut out = numbers(x, x_layout)?.to_vec();
+        (self.0)(&mut out, numbers(other, other_layout)?);
+        Ok((CpuStorage::F32(out), x_layout.shape().clone()))
     }
 }
 
@@ -156,19 +156,19 @@ impl CustomOp3 for Rotate {
     fn cpu_fwd(
         &self,
         x: &CpuStorage,
-        of_x: &Layout,
+        x_layout: &Layout,
         cos: &CpuStorage,
-        of_cos: &Layout,
+        cos_layout: &Layout,
         sin: &CpuStorage,
-        of_sin: &Layout,
+        sin_layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (_, heads, head_dim) = of_x.shape().dims3()?;
-        let x = numbers(x, of_x)?;
-        let cos = numbers(cos, of_cos)?;
-        let sin = numbers(sin, of_sin)?;
+        let (_, heads, head_dim) = x_layout.shape().dims3()?;
+        let x = numbers(x, x_layout)?;
+        let cos = numbers(cos, cos_layout)?;
+        let sin = numbers(sin, sin_layout)?;
         let mut out = vec![0.0; x.len()];
         kernels::rotate_rows(x, heads, head_dim, [cos, sin], &mut out);
-        Ok((CpuStorage::F32(out), of_x.shape().clone()))
+        Ok((CpuStorage::F32(out), x_layout.shape().clone()))
     }
 }
 

@@ -39,11 +39,11 @@ pub(super) fn predictions(
     for rows in rows.chunks(most_rows.max(1)) {
         let indices: Vec<usize> = rows.iter().map(|targets| targets[0].row).collect();
         let logits = logits(x, ends, weight, &indices)?; // [rows, vocab]
-        let (of_row, token): (Vec<u32>, Vec<u32>) =
+        let (target_rows, token): (Vec<u32>, Vec<u32>) =
             rows.iter().enumerate().flat_map(|(i, row)| row.iter().map(move |target| (i as u32, target.token))).unzip();
-        let (values, likeliest) = score_rows(&logits, &of_row, &token)?;
-        let of_target = values.into_iter().zip(&of_row).zip(token);
-        predictions.extend(of_target.map(|((log_probability, &row), token)| Prediction {
+        let (values, likeliest) = score_rows(&logits, &target_rows, &token)?;
+        let scored_targets = values.into_iter().zip(&target_rows).zip(token);
+        predictions.extend(scored_targets.map(|((log_probability, &row), token)| Prediction {
             log_probability,
             likeliest: likeliest[row as usize] == token as f32,
         }));
@@ -69,19 +69,19 @@ pub(super) fn divergences(
     for rows in rows.chunks(most_rows.max(1)) {
         let indices: Vec<usize> = rows.iter().map(|targets| targets[0].row).collect();
         let numbered = rows.iter().enumerate();
-        let of_rows: Vec<ScoredRow> = numbered
+        let renumbered: Vec<ScoredRow> = numbered
             .flat_map(|(row, targets)| targets.iter().map(move |target| ScoredRow { row, token: target.token }))
             .collect();
         let p: Vec<f32> = logits(reference, ends, weight, &indices)?.flatten_all()?.to_vec1()?;
         let tensor = logits(variant, ends, weight, &indices)?;
         let q: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
-        let mut done = divergences_of_logits([&p, &q], vocab, &of_rows);
+        let mut done = divergences_of_logits([&p, &q], vocab, &renumbered);
         if !tensor.device().is_cpu() {
             // Recompute the losses on the device, so that their bits equal those of a run without divergences.
             let (row, token): (Vec<u32>, Vec<u32>) =
-                of_rows.iter().map(|target| (target.row as u32, target.token)).unzip();
+                renumbered.iter().map(|target| (target.row as u32, target.token)).unzip();
             let (values, likeliest) = score_rows(&tensor, &row, &token)?;
-            for ((divergence, target), log_probability) in done.iter_mut().zip(&of_rows).zip(values) {
+            for ((divergence, target), log_probability) in done.iter_mut().zip(&renumbered).zip(values) {
                 let likeliest = likeliest[target.row] == target.token as f32;
                 divergence.prediction = Prediction { log_probability, likeliest };
             }
@@ -108,7 +108,7 @@ pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]
     if weight.dtype() != DType::F32 && cuda::supports(&[&x, weight]) {
         return ops::capped(cuda::wide_linear(&x, weight)?, ends.cap);
     }
-    let x = ops::wide(&x)?;
+    let x = ops::widen(&x)?;
     if weight.dtype() == DType::F32 {
         return ops::capped(ops::linear(&x, weight)?, ends.cap);
     }
@@ -117,7 +117,7 @@ pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]
     let tile = (TILE / channels).max(1);
     let tiles = (0..vocab)
         .step_by(tile)
-        .map(|first| ops::linear(&x, &ops::wide(&weight.narrow(0, first, tile.min(vocab - first))?)?))
+        .map(|first| ops::linear(&x, &ops::widen(&weight.narrow(0, first, tile.min(vocab - first))?)?))
         .collect::<Result<Vec<_>>>()?;
     ops::capped(if tiles.len() == 1 { tiles[0].clone() } else { Tensor::cat(&tiles, 1)? }, ends.cap)
 }
@@ -135,16 +135,16 @@ pub(super) fn likeliest(logits: &Tensor) -> Result<Vec<Option<u32>>> {
 
 /// Computes the log-probability of each target and the most likely token of each row of `logits [rows, vocab]`. Ties,
 /// which are frequent in half precision, go to the lowest token id.
-fn score_rows(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
+fn score_rows(logits: &Tensor, target_rows: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
     let device = logits.device();
     let vocab = logits.dim(1)?;
     if device.is_cpu() {
-        return scored_here(&logits.flatten_all()?.to_vec1()?, vocab, of_row, token);
+        return scored_here(&logits.flatten_all()?.to_vec1()?, vocab, target_rows, token);
     }
     let picked = |denominators: &Tensor| -> Result<Vec<f32>> {
-        let places: Vec<u32> = of_row.iter().zip(token).map(|(&row, &token)| row * vocab as u32 + token).collect();
+        let places: Vec<u32> = target_rows.iter().zip(token).map(|(&row, &token)| row * vocab as u32 + token).collect();
         let picked = logits.flatten_all()?.index_select(&Tensor::new(places, device)?, 0)?;
-        Ok((picked - denominators.index_select(&Tensor::new(of_row, device)?, 0)?)?.to_vec1()?)
+        Ok((picked - denominators.index_select(&Tensor::new(target_rows, device)?, 0)?)?.to_vec1()?)
     };
     #[cfg(feature = "cuda")]
     if cuda::supports(&[logits]) {
@@ -162,11 +162,11 @@ fn score_rows(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32
 }
 
 /// Computes [`score_rows`] in host memory in one pass.
-fn scored_here(logits: &[f32], vocab: usize, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
+fn scored_here(logits: &[f32], vocab: usize, target_rows: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
     let (denominators, likeliest) = denominators(logits, vocab);
     let likeliest = likeliest.into_iter().map(|token| token.map_or(f32::MAX, |token| token as f32)).collect();
-    let of_target = of_row.iter().zip(token).map(|(&row, &token)| (row as usize, token as usize));
-    let values = of_target.map(|(row, token)| logits[row * vocab + token] - denominators[row]).collect();
+    let scored_targets = target_rows.iter().zip(token).map(|(&row, &token)| (row as usize, token as usize));
+    let values = scored_targets.map(|(row, token)| logits[row * vocab + token] - denominators[row]).collect();
     Ok((values, likeliest))
 }
 

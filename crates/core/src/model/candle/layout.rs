@@ -34,7 +34,7 @@ pub(super) struct Piece {
     pub(super) rows: Range<usize>,
     /// Cosines and sines `[rows, R/2]` for each rotary embedding of the backbone. `None` if no layer uses the embedding
     /// or it rotates no channels.
-    pub(super) turned: Vec<Option<(Tensor, Tensor)>>,
+    pub(super) cos_sin: Vec<Option<(Tensor, Tensor)>>,
     blocks: Blocks,
     /// Kernel input that replaces the blocks where the attention kernel is available.
     #[cfg(feature = "cuda")]
@@ -117,13 +117,13 @@ impl Layout {
     }
 
     /// Creates a layout for rows that need no attention.
-    pub(super) fn of_rows(rows: usize, piece_tokens: usize) -> Self {
+    pub(super) fn from_rows(rows: usize, piece_tokens: usize) -> Self {
         Self {
             pieces: (0..rows)
                 .step_by(piece_tokens.max(1))
                 .map(|start| Piece {
                     rows: start..rows.min(start + piece_tokens),
-                    turned: Vec::new(),
+                    cos_sin: Vec::new(),
                     blocks: Blocks::default(),
                     #[cfg(feature = "cuda")]
                     sight: None,
@@ -137,18 +137,18 @@ impl Layout {
 impl Piece {
     fn new(batch: &Batch, trees: &[Range<usize>], seen: &[AttendedRows], placing: Placing<'_>) -> Result<Self> {
         let rows = trees[0].start..trees[trees.len() - 1].end;
-        let turned = placing.rotaries.turned(|rotary| {
-            let (table, of_rows) = rotary.rows(batch)?;
-            rope::tensors(&table, &of_rows[rows.clone()], placing.device)
+        let cos_sin = placing.rotaries.map_used(|rotary| {
+            let (table, table_rows) = rotary.rows(batch)?;
+            rope::tensors(&table, &table_rows[rows.clone()], placing.device)
         })?;
         #[cfg(feature = "cuda")]
         if let Some(sight) = PieceSight::new(seen, rows.clone(), placing.head_dim, placing.device)? {
-            return Ok(Self { rows, turned, blocks: Blocks::default(), sight: Some(sight) });
+            return Ok(Self { rows, cos_sin, blocks: Blocks::default(), sight: Some(sight) });
         }
         let blocks = grouped(&blocks(trees), seen, &rows, placing)?;
         Ok(Self {
             rows,
-            turned,
+            cos_sin,
             blocks,
             #[cfg(feature = "cuda")]
             sight: None,
@@ -295,10 +295,10 @@ fn mask(
 }
 
 /// Rotary tables and attention for the rows of a stream.
-pub(super) trait Seen {
+pub(super) trait AttentionContext {
     /// Returns the cosines and sines of each row's position for a rotary embedding, each `[rows, R/2]`, or `None` if
     /// the embedding rotates no channels.
-    fn turned(&self, rotary: usize) -> Option<&(Tensor, Tensor)>;
+    fn cos_sin(&self, rotary: usize) -> Option<&(Tensor, Tensor)>;
 
     /// Computes attention for the rows, including cached rows if there are any.
     ///
@@ -307,9 +307,9 @@ pub(super) trait Seen {
     fn attention(&self, inputs: [&Tensor; 3], window: Option<usize>, scores: ops::Scores) -> Result<Tensor>;
 }
 
-impl Seen for Piece {
-    fn turned(&self, rotary: usize) -> Option<&(Tensor, Tensor)> {
-        self.turned.get(rotary).and_then(Option::as_ref)
+impl AttentionContext for Piece {
+    fn cos_sin(&self, rotary: usize) -> Option<&(Tensor, Tensor)> {
+        self.cos_sin.get(rotary).and_then(Option::as_ref)
     }
 
     fn attention(
@@ -322,12 +322,12 @@ impl Seen for Piece {
         if let Some(sight) = &self.sight {
             return cuda::prefill([queries, keys, values], sight, window, scores);
         }
-        let of_groups = self.blocks.groups.iter().map(|group| {
+        let group_outputs = self.blocks.groups.iter().map(|group| {
             let [keys, values] = [keys, values].map(|x| group.keys.gather(x));
             ops::attention(&group.queries.gather(queries)?, &keys?, &values?, group.mask(window)?, scores)
         });
-        let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
-        let blocks = self.blocks.order.iter().map(|&(group, index)| Ok(of_groups[group].get(index)?));
+        let group_outputs = group_outputs.collect::<Result<Vec<_>>>()?;
+        let blocks = self.blocks.order.iter().map(|&(group, index)| Ok(group_outputs[group].get(index)?));
         let blocks = blocks.collect::<Result<Vec<_>>>()?;
         Ok(if blocks.len() == 1 { blocks[0].clone() } else { Tensor::cat(&blocks, 0)? })
     }

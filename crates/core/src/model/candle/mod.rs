@@ -7,22 +7,22 @@ mod engine;
 mod fused;
 #[cfg(test)]
 mod fused_test;
-mod half;
 mod head;
+mod layer;
 mod layout;
 mod memory;
 mod merged;
 mod notes;
 mod operators;
 pub mod ops;
-mod own;
 mod parts;
+mod reference;
 
 pub use device::{DeviceName, FloatType, Gpu};
 pub use engine::{CandleEngine, Placement};
-pub use half::{End, Turned};
+pub use layer::{CosSin, End};
 pub(super) use memory::MAX_PIECE;
 pub(crate) use memory::{is_out_of_memory, out_of_memory};
-pub use own::CandleReference;
 pub(super) use parts::weight_bytes;
 pub use parts::{FrozenWeights, GatedTensors, LayerTensors, MlpTensors};
+pub use reference::CandleReference;

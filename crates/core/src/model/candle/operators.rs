@@ -32,7 +32,7 @@ impl Operators {
         match (&operator.matrix, &operator.bias) {
             (Matrix::Identity, bias) => ops::biased(x, bias.as_ref()),
             (Matrix::Normed { norm, matrix }, bias) => {
-                let input = ops::wide(x)?;
+                let input = ops::widen(x)?;
                 let normed = ops::rms_norm(&input, &norm.weight, f64::from(norm.eps))?;
                 let sum = (&input + ops::apply(&normed, matrix)?)?;
                 Ok(ops::biased(&sum, bias.as_ref())?.to_dtype(x.dtype())?)
@@ -40,11 +40,11 @@ impl Operators {
             (Matrix::Dense(matrix) | Matrix::Diagonal(matrix), None) => ops::apply(x, matrix),
             (Matrix::Dense(matrix) | Matrix::Diagonal(matrix), Some(bias)) => {
                 // Add the bias in f32 so that the result is rounded once.
-                let sum = ops::biased(&ops::apply(&ops::wide(x)?, matrix)?, Some(bias))?;
+                let sum = ops::biased(&ops::apply(&ops::widen(x)?, matrix)?, Some(bias))?;
                 Ok(sum.to_dtype(x.dtype())?)
             }
             (Matrix::LowRank { down, up }, bias) => {
-                let input = ops::wide(x)?;
+                let input = ops::widen(x)?;
                 let sum = (&input + ops::apply(&ops::apply(&input, down)?, up)?)?;
                 Ok(ops::biased(&sum, bias.as_ref())?.to_dtype(x.dtype())?)
             }

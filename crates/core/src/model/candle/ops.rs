@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::model::architecture::Activation;
 
 /// Converts a tensor to the accumulation dtype: f32 for half precision, otherwise unchanged.
-pub fn wide(x: &Tensor) -> Result<Tensor> {
+pub fn widen(x: &Tensor) -> Result<Tensor> {
     Ok(match x.dtype() {
         DType::F16 | DType::BF16 => x.to_dtype(DType::F32)?,
         _ => x.clone(),
@@ -30,7 +30,7 @@ pub fn wide(x: &Tensor) -> Result<Tensor> {
 pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if matches!(a.device(), Device::Cpu) {
         // On the CPU, candle's half-precision kernels are missing or accumulate in half precision.
-        return Ok(wide(a)?.matmul(&wide(b)?)?.to_dtype(a.dtype())?);
+        return Ok(widen(a)?.matmul(&widen(b)?)?.to_dtype(a.dtype())?);
     }
     Ok(a.matmul(b)?)
 }
@@ -49,7 +49,7 @@ pub fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 /// `x [rows, out]`, `bias [out]` in f32 (f64 for an f64 `x`); result `[rows, out]`.
 pub fn biased(x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     match bias {
-        Some(bias) => Ok(wide(x)?.broadcast_add(bias)?.to_dtype(x.dtype())?),
+        Some(bias) => Ok(widen(x)?.broadcast_add(bias)?.to_dtype(x.dtype())?),
         None => Ok(x.clone()),
     }
 }
@@ -64,7 +64,7 @@ pub fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
 /// # Shapes
 /// `x [rows, C]`, `matrix [C, C]` or its diagonal `[C]`, in f32 (f64 for an f64 `x`); result `[rows, C]`.
 pub fn apply(x: &Tensor, matrix: &Tensor) -> Result<Tensor> {
-    let input = wide(x)?;
+    let input = widen(x)?;
     let out = if matrix.rank() == 1 { input.broadcast_mul(matrix)? } else { input.matmul(matrix)? };
     Ok(out.to_dtype(x.dtype())?)
 }
@@ -78,7 +78,7 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if cuda::supports(&[x, weight]) {
         return cuda::rms_norm(x, weight, eps);
     }
-    let input = wide(x)?;
+    let input = widen(x)?;
     let weight = weight.to_dtype(input.dtype())?;
     if fused::supports(&[&input, &weight]) {
         return Ok(fused::rms_norm(&input, &weight, eps)?.to_dtype(x.dtype())?);
@@ -98,7 +98,7 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     if all == 2 * half && cuda::supports(&[x, cos, sin]) {
         return cuda::rotate(x, cos, sin);
     }
-    let input = wide(x)?;
+    let input = widen(x)?;
     if all == 2 * half && fused::supports(&[&input, cos, sin]) {
         return Ok(fused::rotate(&input, cos, sin)?.to_dtype(x.dtype())?);
     }
@@ -118,7 +118,7 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 
 /// Computes the softmax over the last dimension in f32 (f64 for f64). A row that contains only −∞ yields NaN.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
-    let x = wide(x)?;
+    let x = widen(x)?;
     if fused::supports(&[&x]) {
         return fused::softmax(&x);
     }
@@ -128,7 +128,7 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
 
 /// Computes the log-softmax over the last dimension in f32 (f64 for f64).
 pub fn log_softmax(x: &Tensor) -> Result<Tensor> {
-    let x = shifted(&wide(x)?)?;
+    let x = shifted(&widen(x)?)?;
     let denominator = x.exp()?.sum_keepdim(D::Minus1)?.log()?;
     Ok(x.broadcast_sub(&denominator)?)
 }
@@ -168,7 +168,7 @@ fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
         return cuda::weights(&scores, mask, settings);
     }
     let dtype = scores.dtype();
-    let scores = if dtype.size_in_bytes() < 4 { wide(&scores)? } else { scores };
+    let scores = if dtype.size_in_bytes() < 4 { widen(&scores)? } else { scores };
     let weights = if fused::supports(&[&scores, mask]) {
         fused::weights(scores, mask, settings)?
     } else {
@@ -183,7 +183,7 @@ pub fn activated(x: &Tensor, activation: Activation) -> Result<Tensor> {
         Activation::Silu => x.silu()?,
         // candle's own GELU rounds the constants of its gradient to six digits.
         Activation::Gelu => {
-            let input = wide(x)?;
+            let input = widen(x)?;
             let cube = (input.sqr()? * &input)?;
             let inner = ((&input + (cube * 0.044_715)?)? * (2.0 / std::f64::consts::PI).sqrt())?;
             ((&input * 0.5)? * (inner.tanh()? + 1.0)?)?.to_dtype(x.dtype())?

@@ -135,11 +135,11 @@ impl Parts {
     }
 
     /// Announces the weights needed now and next, and loads the next weights in the background.
-    pub(super) fn expect(&self, now: Option<usize>, next: Option<usize>) {
+    pub(super) fn announce_weights(&self, now: Option<usize>, next: Option<usize>) {
         if let (false, Some(next)) = (self.keeps_all, next) {
             // The head comes after the last layer.
             let head = self.place.config.layers;
-            self.cache.ahead(now.map(|weights| weights.min(head)), next.min(head));
+            self.cache.prefetch(now.map(|weights| weights.min(head)), next.min(head));
         }
     }
 
@@ -159,7 +159,7 @@ impl Parts {
             let table = self.table(config.layers + usize::from(!config.tied_embeddings))?;
             let rows = table.index_select(&Tensor::new(ids, device)?, 0)?;
             return match embedding_factor(config, weights) {
-                Some(factor) => Ok((ops::wide(&rows)? * f64::from(factor))?.to_dtype(rows.dtype())?),
+                Some(factor) => Ok((ops::widen(&rows)? * f64::from(factor))?.to_dtype(rows.dtype())?),
                 None => Ok(rows),
             };
         }
@@ -303,7 +303,7 @@ impl FrozenWeights {
     /// Fails if a tensor operation fails.
     pub fn rotary(&self, positions: usize) -> Result<Vec<Option<(Tensor, Tensor)>>> {
         let rows: Vec<usize> = (0..positions).collect();
-        self.rotaries.turned(|rotary| rope::tensors(&rotary.table(positions), &rows, self.head.device()))
+        self.rotaries.map_used(|rotary| rope::tensors(&rotary.table(positions), &rows, self.head.device()))
     }
 
     /// Returns the index of a layer's rotary embedding.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use candle_core::Tensor;
 use ghostlab_kernels::forward::{self as kernels, Heads, KeyValues, Scratch, SeenRun};
 
-use super::{Decoder, Seen};
+use super::{AttentionContext, Decoder};
 use crate::error::Result;
 use crate::model::batch::Batch;
 use crate::model::config::Config;
@@ -20,10 +20,10 @@ type Blocks = HashMap<BlockId, HashMap<usize, KeyValues>>;
 
 type PastRows<'a> = Past<'a, (), Blocks>;
 
-impl Seen for PastRows<'_> {
+impl AttentionContext for PastRows<'_> {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
-        let (table, turned) = rotary.continued(self.runs);
-        let rotated = kernels::rotate(qkv, heads, &turned, &table);
+        let (table, table_rows) = rotary.decoding_rows(self.runs);
+        let rotated = kernels::rotate(qkv, heads, &table_rows, &table);
         let mut blocks = self.blocks.borrow_mut();
         for placed in self.runs {
             if let Some(block) = blocks.get_mut(&placed.run.block).and_then(|block| block.get_mut(&self.node)) {

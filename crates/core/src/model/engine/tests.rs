@@ -81,7 +81,7 @@ impl Engine for Adding {
         batch: &Batch,
         observer: &mut dyn Observer<dyn ResidualStream>,
     ) -> Result<Vec<Option<Vec<Prediction>>>> {
-        trie.run(self, batch, &mut Watched(observer))
+        trie.run(self, batch, &mut StreamAdapter(observer))
     }
 
     fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {

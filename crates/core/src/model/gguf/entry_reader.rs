@@ -227,7 +227,7 @@ fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result
         }
         let theta = file.number(&entry("rope.freq_base"))?.map_or(10_000.0, single);
         let trained = file.count(&entry("context_length"))?.unwrap_or(0);
-        return Ok(Some(of_divisors(&divisors, theta, trained)));
+        return Ok(Some(scaling_from_divisors(&divisors, theta, trained)));
     }
     Ok(match kind {
         None => None,
@@ -252,7 +252,7 @@ fn scaling_key(name: &str, entry: &dyn Fn(&str) -> String) -> String {
 
 /// Converts frequency divisors to a config entry. The rope type is `llama3` if its formula reproduces the divisors, and
 /// `longrope` otherwise.
-fn of_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
+fn scaling_from_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
     let largest = divisors.iter().copied().fold(1.0_f32, f32::max);
     // Try the context length of Llama 3 first, then other powers of two.
     let contexts = [8192.0].into_iter().chain((4..20).map(|power| f64::from(1_u32 << power)));

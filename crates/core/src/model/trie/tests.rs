@@ -175,5 +175,5 @@ fn shares_add_up_to_the_whole() {
     let trie = Trie::new(&programs());
     let by_node: Vec<f64> = (0..trie.len()).map(|node| node as f64).collect();
     let total: f64 = by_node.iter().sum();
-    assert!((trie.shares(&by_node).iter().sum::<f64>() - total).abs() < 1e-9);
+    assert!((trie.divide_among_programs(&by_node).iter().sum::<f64>() - total).abs() < 1e-9);
 }

@@ -258,13 +258,14 @@ fn multiply(registers: &mut [Tile; TILES], [sums, left, right]: [usize; 3]) -> b
                 for part in 0..2 {
                     let a = left.half(m, 2 * k + part);
                     let b = right.half(k, 2 * n + part);
-                    temp[2 * n + part] = flushed(flushed(a).mul_add(flushed(b), temp[2 * n + part]));
+                    temp[2 * n + part] =
+                        flush_denormal(flush_denormal(a).mul_add(flush_denormal(b), temp[2 * n + part]));
                 }
             }
         }
         for n in 0..sums.row_bytes / 4 {
-            let both = flushed(temp[2 * n] + temp[2 * n + 1]);
-            let sum = flushed(flushed(f32::from_bits(sums.word(m, n))) + both);
+            let both = flush_denormal(temp[2 * n] + temp[2 * n + 1]);
+            let sum = flush_denormal(flush_denormal(f32::from_bits(sums.word(m, n))) + both);
             sums.data[m][4 * n..][..4].copy_from_slice(&sum.to_bits().to_le_bytes());
         }
         sums.data[m][sums.row_bytes..].fill(0);
@@ -273,6 +274,6 @@ fn multiply(registers: &mut [Tile; TILES], [sums, left, right]: [usize; 3]) -> b
     true
 }
 
-fn flushed(x: f32) -> f32 {
+fn flush_denormal(x: f32) -> f32 {
     if x.is_subnormal() { f32::from_bits(x.to_bits() & 0x8000_0000) } else { x }
 }

@@ -318,7 +318,7 @@ mod tests {
         let outer = 70;
         let x: Vec<f32> = (0..rows * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
-        let panels = Panels::<Bf16Amx>::of_rows(&w, inner, outer);
+        let panels = Panels::<Bf16Amx>::from_rows(&w, inner, outer);
         let mut out = vec![0.25; rows * outer];
         panel_product(&mut out, Update::Add, MatrixView::rows(&x, rows, inner), &panels);
         for row in 0..rows {
@@ -346,7 +346,7 @@ mod tests {
         let outer = 70;
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
-        let panels = Panels::<Bf16Amx>::of_rows(&w, inner, outer);
+        let panels = Panels::<Bf16Amx>::from_rows(&w, inner, outer);
         let product = |rows: usize| {
             let mut out = vec![0.0; rows * outer];
             let x = MatrixView::rows(&x[..rows * inner], rows, inner);

@@ -8,7 +8,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig, PushKer
 use candle_core::{DType, Device, Error as Failed, Storage, Tensor};
 
 use super::kernel::kernel;
-use super::{CudaResult, Number, Of3, On, THREADS, of_three};
+use super::{CudaResult, DeviceTensor, Number, THREADS, TernaryOp, apply_ternary};
 use crate::error::{Error, Result};
 use crate::model::candle::fused::Scores;
 use crate::model::decoding::{BlockId, Placed, not_cached};
@@ -131,7 +131,7 @@ pub(in crate::model::candle) fn attend(
     scores: Scores,
 ) -> Result<Tensor> {
     let operation = Attend { visible, places, window: window.unwrap_or(usize::MAX), scores };
-    of_three(operation, given)
+    apply_ternary(operation, given)
 }
 
 /// Returns the device address of a contiguous CUDA tensor.
@@ -139,7 +139,7 @@ pub(in crate::model::candle) fn place(x: &Tensor) -> Result<u64> {
     let (storage, layout) = x.storage_and_layout();
     Ok(match &*storage {
         Storage::Cuda(storage) => {
-            let operand = On(storage, layout);
+            let operand = DeviceTensor(storage, layout);
             by_type!(storage, operand.address())?
         }
         _ => 0,
@@ -153,10 +153,10 @@ struct Attend<'a> {
     scores: Scores,
 }
 
-impl Of3 for Attend<'_> {
+impl TernaryOp for Attend<'_> {
     const NAME: &'static str = "attend";
 
-    fn run<T: Number>(&self, [queries, keys, values]: [&On<'_>; 3]) -> CudaResult {
+    fn run<T: Number>(&self, [queries, keys, values]: [&DeviceTensor<'_>; 3]) -> CudaResult {
         let (rows, heads, width) = queries.1.shape().dims3()?;
         let (_, shared, _) = keys.1.shape().dims3()?;
         if rows != self.visible.rows {
@@ -179,9 +179,9 @@ impl Of3 for Attend<'_> {
             .into_iter()
             .find(|divisor| (heads / shared).is_multiple_of(*divisor) && rows * heads / divisor >= MIN_BLOCKS)
             .unwrap_or(1);
-        let of_width = width_of(width).map_or(0, |index| WIDTHS[index]);
+        let kernel_width = width_of(width).map_or(0, |index| WIDTHS[index]);
         launch!(
-            kernel(device, &format!("attend_{}_{of_width}", T::NAME)),
+            kernel(device, &format!("attend_{}_{kernel_width}", T::NAME)),
             rows * heads / together,
             THREADS,
             &queries.view::<T>()?,

@@ -12,7 +12,7 @@ use candle_core::{Device, Error as Failed, Tensor};
 
 use super::attend::{WIDTHS, width_of};
 use super::kernel::{Compiled, Kernel, compile, loaded};
-use super::{CudaResult, Number, Of3, On, THREADS, of_three};
+use super::{CudaResult, DeviceTensor, Number, THREADS, TernaryOp, apply_ternary};
 use crate::error::Result;
 use crate::model::candle::fused::Scores;
 
@@ -33,8 +33,8 @@ fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<
         };
         compile(concat!(include_str!("../kernels.cu"), include_str!("../prefill.cu")), options)
     });
-    let of_width = WIDTHS[index];
-    loaded(device, &format!("{name}_{of_width}"), &format!("ghostlab-prefill-{of_width}"), compiled)
+    let kernel_width = WIDTHS[index];
+    loaded(device, &format!("{name}_{kernel_width}"), &format!("ghostlab-prefill-{kernel_width}"), compiled)
 }
 
 /// Rows that each row of a piece attends to. They are the same in all layers, except for sliding windows.
@@ -81,7 +81,7 @@ pub(in crate::model::candle) fn prefill(
     scores: Scores,
 ) -> Result<Tensor> {
     let operation = Prefill { sight, window: window.unwrap_or(usize::MAX), scores };
-    of_three(operation, given)
+    apply_ternary(operation, given)
 }
 
 struct Prefill<'a> {
@@ -90,10 +90,10 @@ struct Prefill<'a> {
     scores: Scores,
 }
 
-impl Of3 for Prefill<'_> {
+impl TernaryOp for Prefill<'_> {
     const NAME: &'static str = "prefill";
 
-    fn run<T: Number>(&self, [queries, keys, values]: [&On<'_>; 3]) -> CudaResult {
+    fn run<T: Number>(&self, [queries, keys, values]: [&DeviceTensor<'_>; 3]) -> CudaResult {
         let (rows, heads, width) = queries.1.shape().dims3()?;
         let (_, shared, _) = keys.1.shape().dims3()?;
         if rows != self.sight.rows {

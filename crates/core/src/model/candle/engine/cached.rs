@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::model::batch::Batch;
 #[cfg(feature = "cuda")]
 use crate::model::candle::cuda::{self, BlockPlace, Places, VisibleBlocks};
-use crate::model::candle::layout::Seen;
+use crate::model::candle::layout::AttentionContext;
 use crate::model::candle::{head, ops};
 use crate::model::config::Config;
 use crate::model::decoding::{BlockId, Cached, Past, Placed};
@@ -55,7 +55,7 @@ pub(in crate::model) struct Blocks {
 /// Data of the new rows, shared by all steps.
 pub(in crate::model) struct Shared {
     /// Cosines and sines for each rotary embedding, as in a [`Piece`](crate::model::candle::layout::Piece).
-    turned: Vec<Option<(Tensor, Tensor)>>,
+    cos_sin: Vec<Option<(Tensor, Tensor)>>,
     #[cfg(feature = "cuda")]
     visible: Option<VisibleBlocks>,
 }
@@ -93,9 +93,9 @@ fn attend(
     Ok(ops::attention(&queries.unsqueeze(0)?, &keys, &values, &mask, scores)?.squeeze(0)?)
 }
 
-impl Seen for PastRows<'_> {
-    fn turned(&self, rotary: usize) -> Option<&(Tensor, Tensor)> {
-        self.shared.turned.get(rotary).and_then(Option::as_ref)
+impl AttentionContext for PastRows<'_> {
+    fn cos_sin(&self, rotary: usize) -> Option<&(Tensor, Tensor)> {
+        self.shared.cos_sin.get(rotary).and_then(Option::as_ref)
     }
 
     fn attention(
@@ -166,12 +166,12 @@ impl Cached for CandleEngine {
 
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "used only by CUDA kernels"))]
     fn shared(&self, runs: &[Placed<'_>], blocks: &Blocks) -> Result<Shared> {
-        let turned = self.rotaries.turned(|rotary| {
-            let (table, rows) = rotary.continued(runs);
+        let cos_sin = self.rotaries.map_used(|rotary| {
+            let (table, rows) = rotary.decoding_rows(runs);
             rope::tensors(&table, &rows, &self.device)
         })?;
         Ok(Shared {
-            turned,
+            cos_sin,
             #[cfg(feature = "cuda")]
             visible: VisibleBlocks::new(runs, self.config.head_dim, &self.device, |id| {
                 blocks.all.get(&id).map(KeyValues::place)

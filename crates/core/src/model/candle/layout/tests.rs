@@ -72,9 +72,9 @@ fn rows_see_prefix_and_own_segment_however_cut() {
 
 #[test]
 fn equal_windows_share_an_operation_within_piece_size() {
-    let of_windows = layout(&batch(&[(512, None); 8]), usize::MAX, usize::MAX);
+    let window_layout = layout(&batch(&[(512, None); 8]), usize::MAX, usize::MAX);
     // The groups are the first and second halves of the windows.
-    assert_eq!((of_windows.pieces.len(), of_windows.pieces[0].blocks.groups.len()), (1, 2));
+    assert_eq!((window_layout.pieces.len(), window_layout.pieces[0].blocks.groups.len()), (1, 2));
     let bounded = layout(&batch(&[(512, None); 8]), usize::MAX, 4 * 256 * 256);
     assert_eq!(bounded.pieces[0].blocks.groups.iter().map(|group| group.queries.blocks).max(), Some(4));
     let pieces = layout(&batch(&[(512, None); 8]), 1100, usize::MAX);

@@ -8,16 +8,16 @@ use super::node::{Positioned, YamlPosition};
 use super::search::{Search, Unselectable};
 use crate::criterion::{self, Criterion, DepthUnit, PruneSpec};
 use crate::error::{Error, Result};
-use crate::recovery::{Place, Recovery};
+use crate::recovery::{Recovery, RepairTarget};
 
 /// Cell whose depth is rejected by its criterion or recovery, although it is below the number of layers.
-pub(super) struct Impossible {
+pub(super) struct UnprunableCell {
     cell: Cell,
     position: YamlPosition,
     error: Error,
 }
 
-impl Impossible {
+impl UnprunableCell {
     /// Returns the error, located at the position of the cell.
     pub(super) fn into_error(self) -> Error {
         self.error.at(self.position.to_string())
@@ -26,9 +26,12 @@ impl Impossible {
 
 /// Returns the cells that are rejected by their criterion or recovery. A depth that a criterion rejects is reported
 /// only for the first cell that has it.
-pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<Impossible> {
+pub(super) fn find_unprunable(
+    cells: &[Positioned<Cell>],
+    backbones: &BTreeMap<String, Backbone>,
+) -> Vec<UnprunableCell> {
     let mut seen = HashSet::new();
-    let mut impossible = Vec::new();
+    let mut unprunable = Vec::new();
     for Positioned { value: cell, position } in cells {
         let Cell { backbone, criterion: Some(criterion), depth, recovery, .. } = cell else { continue };
         let mut error = None;
@@ -36,15 +39,15 @@ pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String
             let cut = PruneSpec { backbone, layers: backbones[backbone].layers, depth: depth.count, unit: depth.unit };
             error = criterion::check(&criterion.name, &*criterion.rule, &cut).err();
         }
-        let error = error.or_else(|| unrepairable(recovery.as_ref()?, *depth));
-        let error = error.or_else(|| unmergeable(criterion, recovery.as_ref()?));
-        impossible.extend(error.map(|error| Impossible { cell: cell.clone(), position: position.clone(), error }));
+        let error = error.or_else(|| unsupported_unit_error(recovery.as_ref()?, *depth));
+        let error = error.or_else(|| iterative_merge_error(criterion, recovery.as_ref()?));
+        unprunable.extend(error.map(|error| UnprunableCell { cell: cell.clone(), position: position.clone(), error }));
     }
-    impossible
+    unprunable
 }
 
 /// Returns an error if the recovery cannot repair a cut in the unit of `depth`.
-fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Option<Error> {
+fn unsupported_unit_error(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Option<Error> {
     let repaired = recovery.rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from);
     if depth.unit == repaired || !recovery.rule.repairs() {
         return None;
@@ -67,8 +70,8 @@ fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Opt
 }
 
 /// Returns an error if an iterative criterion is combined with a recovery that merges layers.
-fn unmergeable(criterion: &Method<dyn Criterion>, recovery: &Method<dyn Recovery>) -> Option<Error> {
-    if !criterion.rule.is_iterative() || recovery.rule.place() != Place::Layer {
+fn iterative_merge_error(criterion: &Method<dyn Criterion>, recovery: &Method<dyn Recovery>) -> Option<Error> {
+    if !criterion.rule.is_iterative() || recovery.rule.target() != RepairTarget::Layer {
         return None;
     }
     let error = Error::bad_input(format!("`{}` cannot repair layers that are removed one by one", recovery.name));
@@ -80,8 +83,8 @@ fn unmergeable(criterion: &Method<dyn Criterion>, recovery: &Method<dyn Recovery
 fn is_combinable(cell: &Cell) -> bool {
     let (Some(criterion), Some(recovery)) = (&cell.criterion, &cell.recovery) else { return true };
     criterion.rule.units().contains(&cell.depth.unit)
-        && unrepairable(recovery, cell.depth).is_none()
-        && unmergeable(criterion, recovery).is_none()
+        && unsupported_unit_error(recovery, cell.depth).is_none()
+        && iterative_merge_error(criterion, recovery).is_none()
 }
 
 /// Removes the cells of a search that cannot be pruned, and records them in `search`. For each criterion, only depths
@@ -89,7 +92,7 @@ fn is_combinable(cell: &Cell) -> bool {
 ///
 /// # Errors
 /// Fails if no cell remains for a backbone, or for a layer count that the budget requests.
-pub(super) fn without_impossible(
+pub(super) fn remove_unprunable(
     mut cells: Vec<Positioned<Cell>>,
     backbones: &BTreeMap<String, Backbone>,
     search: &mut Search,
@@ -97,15 +100,15 @@ pub(super) fn without_impossible(
     if cells.iter().any(|cell| !cell.value.is_dense() && is_combinable(&cell.value)) {
         cells.retain(|cell| is_combinable(&cell.value));
     }
-    let impossible = impossible(&cells, backbones);
+    let unprunable = find_unprunable(&cells, backbones);
     cells.retain(|cell| {
-        !impossible.iter().any(|one| {
+        !unprunable.iter().any(|one| {
             (&one.cell.backbone, &one.cell.criterion, one.cell.depth)
                 == (&cell.value.backbone, &cell.value.criterion, cell.value.depth)
         })
     });
     let layers = search.budget.layers.clone();
-    for one in impossible {
+    for one in unprunable {
         let Cell { backbone, criterion, depth, .. } = &one.cell;
         let wanted = layers.is_empty() || layers.iter().any(|count| depth == count);
         let neighbours = cells.iter().map(|cell| &cell.value).filter(|cell| cell.backbone == *backbone);

@@ -19,7 +19,7 @@ pub enum End {
 }
 
 /// Cosines and sines of each row, each `[rows, R/2]`. `None` if the layer has no rotary embedding.
-pub type Turned<'a> = Option<&'a (Tensor, Tensor)>;
+pub type CosSin<'a> = Option<&'a (Tensor, Tensor)>;
 
 impl LayerTensors {
     /// Returns the post-norm of a sublayer, if any.
@@ -38,7 +38,7 @@ impl LayerTensors {
         half: Sublayer,
         x: &Tensor,
         end: End,
-        turned: Turned<'_>,
+        cos_sin: CosSin<'_>,
         attend: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let eps = f64::from(config.norm_eps);
@@ -46,7 +46,7 @@ impl LayerTensors {
         let normed = before.map_or_else(|| Ok(x.clone()), |weight| ops::rms_norm(x, weight, eps))?;
         let out = match half {
             Sublayer::Attention => {
-                let [queries, keys, values] = self.heads(config, &normed, turned)?;
+                let [queries, keys, values] = self.heads(config, &normed, cos_sin)?;
                 let context = attend(&queries, &keys, &values)?;
                 ops::biased(&ops::linear(&context, &self.output)?, self.biases[3].as_ref())?
             }
@@ -59,7 +59,7 @@ impl LayerTensors {
     }
 
     /// Returns the queries, keys and values of normalized rows.
-    fn heads(&self, config: &Config, x: &Tensor, turned: Turned<'_>) -> Result<[Tensor; 3]> {
+    fn heads(&self, config: &Config, x: &Tensor, cos_sin: CosSin<'_>) -> Result<[Tensor; 3]> {
         let rows = x.dim(0)?;
         let head_dim = config.head_dim;
         let eps = f64::from(config.norm_eps);
@@ -71,7 +71,7 @@ impl LayerTensors {
                 Some(weight) if weight.elem_count() == head_dim => ops::rms_norm(&x.reshape(shape)?, weight, eps)?,
                 Some(weight) => ops::rms_norm(&x, weight, eps)?.reshape(shape)?,
             };
-            turned.map_or_else(|| Ok(x.clone()), |(cos, sin)| ops::rotate(&x, cos, sin))
+            cos_sin.map_or_else(|| Ok(x.clone()), |(cos, sin)| ops::rotate(&x, cos, sin))
         };
         let [query, key, value, _] = &self.biases;
         let queries = heads(project(&self.query, query, x)?, self.query_norm.as_ref(), config.heads)?;
@@ -114,14 +114,14 @@ fn routed(
     experts: &[GatedTensors],
     x: &Tensor,
 ) -> Result<Tensor> {
-    let logits = ops::wide(&ops::linear(x, router)?)?; // [rows, E]
+    let logits = ops::widen(&ops::linear(x, router)?)?; // [rows, E]
     let shown = logits.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
     let routes = experts_config.routes(&shown);
     let rows = x.dim(0)?;
     let all = ops::softmax(&logits)?;
     // [rows, E], 1 where a row is routed to an expert
     let mut chosen = vec![0.0f32; rows * experts_config.count];
-    for (expert, (tokens, _)) in routes.of_expert.iter().enumerate() {
+    for (expert, (tokens, _)) in routes.per_expert.iter().enumerate() {
         tokens.iter().for_each(|&token| chosen[token as usize * experts_config.count + expert] = 1.0);
     }
     let chosen = Tensor::from_vec(chosen, (rows, experts_config.count), x.device())?.to_dtype(all.dtype())?;
@@ -129,12 +129,12 @@ fn routed(
     if experts_config.normalised {
         weights = weights.broadcast_div(&weights.sum_keepdim(1)?)?;
     }
-    let mut out = ops::wide(x)?.zeros_like()?;
+    let mut out = ops::widen(x)?.zeros_like()?;
     for (expert, (tokens, _)) in
-        routes.of_expert.into_iter().enumerate().filter(|(_, (experts_config, _))| !experts_config.is_empty())
+        routes.per_expert.into_iter().enumerate().filter(|(_, (experts_config, _))| !experts_config.is_empty())
     {
         let places = Tensor::new(tokens, x.device())?;
-        let value = ops::wide(&experts[expert].forward(config, &x.index_select(&places, 0)?)?)?;
+        let value = ops::widen(&experts[expert].forward(config, &x.index_select(&places, 0)?)?)?;
         let weight = weights.narrow(1, expert, 1)?.contiguous()?.index_select(&places, 0)?; // [rows of the expert, 1]
         out = out.index_add(&places, &value.broadcast_mul(&weight)?, 0)?;
     }

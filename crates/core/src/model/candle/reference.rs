@@ -50,18 +50,26 @@ impl CandleReference {
         }
         let from = (entries, tensors);
         Ok(Self(match config.architecture.class {
-            "LlamaForCausalLM" => own(from, llama, |(model, cache), ids, position| model.forward(ids, position, cache)),
-            "MistralForCausalLM" => own(from, mistral::Model::new, mistral::Model::forward),
-            "Qwen2ForCausalLM" => own(from, qwen2::ModelForCausalLM::new, qwen2::ModelForCausalLM::forward),
-            "Qwen3ForCausalLM" => own(from, qwen3::ModelForCausalLM::new, qwen3::ModelForCausalLM::forward),
-            "Qwen3MoeForCausalLM" => own(from, qwen3_moe::ModelForCausalLM::new, qwen3_moe::ModelForCausalLM::forward),
-            "Olmo2ForCausalLM" => own(from, olmo2::Model::new, olmo2::Model::forward),
-            "Gemma2ForCausalLM" => {
-                own(from, |config_of_model, vb| gemma2::Model::new(false, config_of_model, vb), gemma2::Model::forward)
+            "LlamaForCausalLM" => {
+                model_runner(from, llama, |(model, cache), ids, position| model.forward(ids, position, cache))
             }
-            "Phi3ForCausalLM" => own(from, phi3::Model::new, phi3::Model::forward),
-            "MixtralForCausalLM" => own(from, mixtral::Model::new, mixtral::Model::forward),
-            "SmolLM3ForCausalLM" => own(from, smollm3::ModelForCausalLM::new, smollm3::ModelForCausalLM::forward),
+            "MistralForCausalLM" => model_runner(from, mistral::Model::new, mistral::Model::forward),
+            "Qwen2ForCausalLM" => model_runner(from, qwen2::ModelForCausalLM::new, qwen2::ModelForCausalLM::forward),
+            "Qwen3ForCausalLM" => model_runner(from, qwen3::ModelForCausalLM::new, qwen3::ModelForCausalLM::forward),
+            "Qwen3MoeForCausalLM" => {
+                model_runner(from, qwen3_moe::ModelForCausalLM::new, qwen3_moe::ModelForCausalLM::forward)
+            }
+            "Olmo2ForCausalLM" => model_runner(from, olmo2::Model::new, olmo2::Model::forward),
+            "Gemma2ForCausalLM" => model_runner(
+                from,
+                |config_of_model, vb| gemma2::Model::new(false, config_of_model, vb),
+                gemma2::Model::forward,
+            ),
+            "Phi3ForCausalLM" => model_runner(from, phi3::Model::new, phi3::Model::forward),
+            "MixtralForCausalLM" => model_runner(from, mixtral::Model::new, mixtral::Model::forward),
+            "SmolLM3ForCausalLM" => {
+                model_runner(from, smollm3::ModelForCausalLM::new, smollm3::ModelForCausalLM::forward)
+            }
             // Gemma 3 is not supported on the CPU, because its model copies keys into the cache with an operation that
             // candle only implements for other devices.
             other => return Err(missing_tensor(other)),
@@ -80,7 +88,7 @@ impl CandleReference {
 }
 
 /// Creates a function that runs a model. Each text gets a new model, because some models cannot clear their cache.
-fn own<C: DeserializeOwned + 'static, M: 'static>(
+fn model_runner<C: DeserializeOwned + 'static, M: 'static>(
     (entries, tensors): (Map<String, Value>, HashMap<String, Tensor>),
     new: fn(&C, VarBuilder<'_>) -> Candle<M>,
     forward: fn(&mut M, &Tensor, usize) -> Candle<Tensor>,
@@ -150,9 +158,9 @@ fn rope_scaling(config: &Config) -> Result<Value> {
 fn refuse_unsupported(config: &Config) -> Result<()> {
     let class = config.architecture.class;
     let Config { heads, head_dim, hidden, biases, .. } = config;
-    let of_inputs = Biases { inputs: true, ..Biases::default() };
+    let input_biases = Biases { inputs: true, ..Biases::default() };
     let biased = match class {
-        "Qwen2ForCausalLM" => *biases == of_inputs,
+        "Qwen2ForCausalLM" => *biases == input_biases,
         "LlamaForCausalLM" | "MistralForCausalLM" | "Phi3ForCausalLM" => *biases == Biases::default(),
         _ => !biases.mlp && biases.inputs == biases.output,
     };

@@ -15,7 +15,7 @@ pub const MAX_SESSIONS: usize = 8;
 ///
 /// # Errors
 /// Propagates errors from `session` and `again`.
-pub fn settled(
+pub fn measure_until_stable(
     max_sessions: usize,
     session: &mut dyn FnMut() -> Result<Vec<LatencyResult>>,
     again: &mut dyn FnMut(usize, usize) -> Result<()>,
@@ -55,7 +55,7 @@ mod tests {
     fn run(max_sessions: usize, sessions: &[[[f64; 2]; 2]]) -> (Vec<LatencyResult>, Vec<(usize, usize)>) {
         let mut left = sessions.iter();
         let mut repeated = Vec::new();
-        let results = settled(
+        let results = measure_until_stable(
             max_sessions,
             &mut || Ok(left.next().unwrap().iter().copied().map(variant).collect()),
             &mut |unstable, sessions| {

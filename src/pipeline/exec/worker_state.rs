@@ -4,24 +4,24 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::schedule::Scheduled;
+use super::schedule::ScheduledTask;
 use crate::pipeline::env::progress::lock;
 use crate::pipeline::plan::Plan;
 use ghostlab_store::{Lease, LeaseResult, Store};
 
 /// State that a worker keeps to coordinate with the others.
 #[derive(Default)]
-pub(super) struct Spread {
-    pub(super) seat: SeatClaim,
-    pub(super) sightings: Sightings,
+pub(super) struct WorkerState {
+    pub(super) seat: SeatLease,
+    pub(super) seen_leases: SeenLeases,
 }
 
 /// Lease on one of the numbered seats of a backbone. A worker chooses the backbone with the fewest workers and stays
 /// with it until it is finished. It thus loads only one backbone at a time.
 #[derive(Default)]
-pub(super) struct SeatClaim(Mutex<Option<Lease>>);
+pub(super) struct SeatLease(Mutex<Option<Lease>>);
 
-impl SeatClaim {
+impl SeatLease {
     /// Chooses the backbone with the fewest workers, and leases its lowest free seat. `backbones` and the result are
     /// indices into the plan.
     pub(super) fn choose(&self, plan: &Plan<'_>, backbones: &[usize], store: &Store) -> usize {
@@ -55,13 +55,13 @@ const SEAT: &str = "at-";
 /// Leases of other workers when they were last read, by job. A job is not retried while its leases are unchanged,
 /// because no part of it can have become free.
 #[derive(Default)]
-pub(super) struct Sightings(Mutex<HashMap<String, (Vec<String>, Duration)>>);
+pub(super) struct SeenLeases(Mutex<HashMap<String, (Vec<String>, Duration)>>);
 
-impl Sightings {
+impl SeenLeases {
     /// Time after which a job is retried even if its leases are unchanged. The workers that hold them may have died.
     const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
-    pub(super) fn is_leased_elsewhere(&self, task: &Scheduled<'_>, store: &Store) -> bool {
+    pub(super) fn is_leased_elsewhere(&self, task: &ScheduledTask<'_>, store: &Store) -> bool {
         let leases = store
             .with_leases(|leases: &BTreeSet<String>| -> Vec<String> {
                 leases
@@ -94,13 +94,13 @@ mod tests {
     #[test]
     fn contended_job_is_rechecked_when_its_lease_changes() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), crate::pipeline::stage::WORDS).unwrap();
-        let sightings = Sightings::default();
+        let store = Store::open(folder.path(), crate::pipeline::stage::STORE_WORDS).unwrap();
+        let seen_leases = SeenLeases::default();
         let calibration = job("calibrate", true);
         let text = job("text", false);
-        let is_leased_elsewhere = |task: &Scheduled<'_>| {
+        let is_leased_elsewhere = |task: &ScheduledTask<'_>| {
             std::thread::sleep(Duration::from_millis(250));
-            sightings.is_leased_elsewhere(task, &store)
+            seen_leases.is_leased_elsewhere(task, &store)
         };
         assert!(!is_leased_elsewhere(&calibration) && !is_leased_elsewhere(&text), "no worker is left");
         let leases = ["calibrate", "text-1", "text-2"].map(|name| match store.lease(name).unwrap() {
@@ -117,8 +117,8 @@ mod tests {
         assert!(!is_leased_elsewhere(&calibration));
     }
 
-    fn job(lease_name: &str, exclusive: bool) -> Scheduled<'_> {
-        Scheduled {
+    fn job(lease_name: &str, exclusive: bool) -> ScheduledTask<'_> {
+        ScheduledTask {
             after: Vec::new(),
             model: 0,
             bytes: 0,

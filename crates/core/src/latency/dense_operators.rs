@@ -7,7 +7,7 @@ use crate::model::{Operator, Program, Step};
 ///
 /// # Errors
 /// Propagates errors from [`Operator::to_dense`].
-pub fn in_full(program: &Program) -> Result<Program> {
+pub fn with_dense_operators(program: &Program) -> Result<Program> {
     program
         .0
         .iter()
@@ -35,7 +35,7 @@ mod tests {
         let diagonal = Operator::diagonal(vec![2.0, 3.0]).unwrap();
         let program = Program::pruned(3, &[1], |_| Some(diagonal.clone()));
         assert!(has_diagonal(&program));
-        let full = in_full(&program).unwrap();
+        let full = with_dense_operators(&program).unwrap();
         assert!(!has_diagonal(&full));
         let Some(Step::Apply(operator)) = full.0.iter().find(|step| matches!(step, Step::Apply(_))) else {
             panic!("no operator")

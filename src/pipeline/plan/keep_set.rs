@@ -9,7 +9,7 @@ use super::Plan;
 use crate::model::CPU;
 use crate::pipeline::identity::ComputeId;
 use crate::pipeline::stage::{KINDS, Member, Stage};
-use ghostlab_store::{Found, InventoryItem, Key, Store};
+use ghostlab_store::{InventoryItem, Key, ObjectCondition, Store};
 
 /// Hashes of the objects that plans use, directly or as inputs of other objects.
 #[derive(Debug, Default)]
@@ -28,8 +28,8 @@ impl KeepSet {
     }
 
     /// Returns whether the plans read all files from which an object was computed.
-    pub fn knows_inputs(&self, entry: &InventoryItem) -> bool {
-        let Found::Whole(object) = &entry.found else { return true };
+    pub fn has_all_inputs(&self, entry: &InventoryItem) -> bool {
+        let ObjectCondition::Whole(object) = &entry.found else { return true };
         let mut hashes = BTreeSet::new();
         hashes_in(&object.meta().key["of"], &mut hashes);
         hashes.is_subset(&self.contents)
@@ -40,9 +40,10 @@ impl KeepSet {
         self.add_plan(plan, store, &|key| !store.has(key));
     }
 
-    /// Adds the objects of a plan. If `goes_on` returns true for an object, its inputs are also added, recursively.
-    fn add_plan(&mut self, plan: &Plan<'_>, store: &Store, goes_on: &dyn Fn(&Key) -> bool) {
-        plan.keys().for_each(|key| self.add_key(key, goes_on));
+    /// Adds the objects of a plan. If `includes_inputs` returns true for an object, its inputs are also added,
+    /// recursively.
+    fn add_plan(&mut self, plan: &Plan<'_>, store: &Store, includes_inputs: &dyn Fn(&Key) -> bool) {
+        plan.keys().for_each(|key| self.add_key(key, includes_inputs));
         self.unfinished.extend(
             plan.keys()
                 .filter(|key| {
@@ -54,9 +55,9 @@ impl KeepSet {
         );
     }
 
-    fn add_key(&mut self, key: &Key, goes_on: &dyn Fn(&Key) -> bool) {
-        if self.used.insert(key.hash().to_string()) && goes_on(key) {
-            key.parents().for_each(|(_, parent)| self.add_key(parent, goes_on));
+    fn add_key(&mut self, key: &Key, includes_inputs: &dyn Fn(&Key) -> bool) {
+        if self.used.insert(key.hash().to_string()) && includes_inputs(key) {
+            key.parents().for_each(|(_, parent)| self.add_key(parent, includes_inputs));
         }
     }
 
@@ -68,7 +69,9 @@ impl KeepSet {
         self.used.contains(&entry.hash)
             || stage.is_some_and(|stage| {
                 stage.members.iter().any(|member| match member {
-                    Member::Of(fields) => entry.hash_without(fields).is_some_and(|hash| self.used.contains(&hash)),
+                    Member::WithFields(fields) => {
+                        entry.hash_without(fields).is_some_and(|hash| self.used.contains(&hash))
+                    }
                     Member::Toward(parent) => entry.parent(parent).is_some_and(|hash| self.unfinished.contains(&hash)),
                 })
             })
@@ -78,7 +81,7 @@ impl KeepSet {
 /// Returns the engines used to compute an object and its inputs.
 pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     let mut found = BTreeSet::new();
-    if let Found::Whole(artifact) = &entry.found {
+    if let ObjectCondition::Whole(artifact) = &entry.found {
         engines_in(&artifact.meta().key, &mut found);
     }
     found
@@ -115,52 +118,57 @@ pub struct Quota {
     /// Total size in bytes of the other objects that will not be evicted.
     pub kept: u64,
     /// Objects to evict, ordered by the cost of recomputing them per byte, cheapest first.
-    pub going: Vec<InventoryItem>,
+    pub evicted: Vec<InventoryItem>,
     /// Number of bytes that will be written.
-    pub coming: u64,
+    pub incoming: u64,
 }
 
 impl Quota {
-    /// Determines which objects to evict to make space for `coming` bytes. `in_use` contains the hashes of the objects
-    /// that running processes have reserved.
-    pub fn new(plan: &Plan<'_>, store: &Store, in_use: &BTreeSet<String>, limit: u64, coming: u64) -> Self {
+    /// Determines which objects to evict to make space for `incoming` bytes. `in_use` contains the hashes of the
+    /// objects that running processes have reserved.
+    pub fn new(plan: &Plan<'_>, store: &Store, in_use: &BTreeSet<String>, limit: u64, incoming: u64) -> Self {
         let mut needed = KeepSet::default();
         needed.add_needed(plan, store);
-        Self::divided(
+        Self::from_entries(
             store.entries(),
-            |entry: &InventoryItem| in_use.contains(&entry.hash) || (entry.current() && needed.has(entry)),
+            |entry: &InventoryItem| in_use.contains(&entry.hash) || (entry.is_current() && needed.has(entry)),
             limit,
-            coming,
+            incoming,
         )
     }
 
-    fn divided(entries: Vec<InventoryItem>, needed: impl Fn(&InventoryItem) -> bool, limit: u64, coming: u64) -> Self {
+    fn from_entries(
+        entries: Vec<InventoryItem>,
+        needed: impl Fn(&InventoryItem) -> bool,
+        limit: u64,
+        incoming: u64,
+    ) -> Self {
         let (needed, mut others): (Vec<_>, Vec<_>) = entries.into_iter().partition(needed);
         let needed = sum_of_sizes(&needed);
         let mut kept = sum_of_sizes(&others);
         // Objects from other program versions are never evicted.
         others.retain(|entry| !entry.is_older_version() && !entry.is_newer_version());
         // The cost of damaged objects is unknown, so they are evicted first.
-        others.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.hash.cmp(&b.hash)));
-        let mut going = Vec::new();
+        others.sort_by(|a, b| cost_per_byte(a).total_cmp(&cost_per_byte(b)).then_with(|| a.hash.cmp(&b.hash)));
+        let mut evicted = Vec::new();
         for entry in others {
-            if needed + kept + coming <= limit {
+            if needed + kept + incoming <= limit {
                 break;
             }
             kept -= entry.bytes();
-            going.push(entry);
+            evicted.push(entry);
         }
-        Self { limit, needed, kept, going, coming }
+        Self { limit, needed, kept, evicted, incoming }
     }
 
     /// Returns the number of bytes by which the store exceeds its limit after all evictions.
-    pub fn beyond(&self) -> u64 {
-        (self.needed + self.kept + self.coming).saturating_sub(self.limit)
+    pub fn excess(&self) -> u64 {
+        (self.needed + self.kept + self.incoming).saturating_sub(self.limit)
     }
 }
 
 /// Returns the time it took to compute an object, in seconds per stored byte.
-fn price(entry: &InventoryItem) -> f64 {
+fn cost_per_byte(entry: &InventoryItem) -> f64 {
     entry.seconds() / entry.bytes().max(1) as f64
 }
 
@@ -178,7 +186,7 @@ mod tests {
     #[test]
     fn cheapest_objects_are_evicted_first_needed_ones_never() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), stage::WORDS).unwrap();
+        let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
         // The compute times per byte are 10, 1, 100 and 2 ms.
         for (number, (bytes, seconds)) in [(100, 1.0), (1000, 1.0), (10, 1.0), (500, 1.0)].into_iter().enumerate() {
             let key = Key::new(stage::selection::KIND, json!({"number": number}), []);
@@ -191,8 +199,8 @@ mod tests {
         assert_eq!(quota(&store, 1000, 900, 0), (vec![500, 100, 10], 100));
     }
 
-    fn quota(store: &Store, needed: u64, limit: u64, coming: u64) -> (Vec<u64>, u64) {
-        let quota = Quota::divided(store.entries(), |entry| entry.bytes() == needed, limit, coming);
-        (quota.going.iter().map(InventoryItem::bytes).collect::<Vec<_>>(), quota.beyond())
+    fn quota(store: &Store, needed: u64, limit: u64, incoming: u64) -> (Vec<u64>, u64) {
+        let quota = Quota::from_entries(store.entries(), |entry| entry.bytes() == needed, limit, incoming);
+        (quota.evicted.iter().map(InventoryItem::bytes).collect::<Vec<_>>(), quota.excess())
     }
 }

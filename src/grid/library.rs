@@ -30,9 +30,9 @@ impl Library {
     /// Lists `backbones/*.yaml`, `corpora/*.yaml` and `tasks/*.yaml` in the grid's directory, in its ancestors, in
     /// `experiments`, and finally in the installed experiments. If a name is found several times, the nearest file is
     /// used.
-    pub(super) fn around(grid: &Path) -> Self {
+    pub(super) fn for_grid(grid: &Path) -> Self {
         let nearest = grid.parent().unwrap_or(Path::new("")).to_owned();
-        let upwards = std::iter::successors(Some(nearest), |folder| above(folder)).take(1 + LEVELS);
+        let upwards = std::iter::successors(Some(nearest), |folder| parent_folder(folder)).take(1 + LEVELS);
         let last = [PathBuf::from("experiments")].into_iter().chain(installed::experiments());
         let folders: Vec<PathBuf> = upwards.chain(last).collect();
         let mut files = BTreeMap::new();
@@ -64,7 +64,7 @@ impl Library {
     }
 
     /// Returns the directories that are searched for entries of a kind, one per line.
-    pub(super) fn looked(&self, kind: EntryKind) -> String {
+    pub(super) fn searched_folders(&self, kind: EntryKind) -> String {
         let lines = self.folders.iter().map(|folder| folder.join(kind.key()).display().to_string());
         lines.collect::<Vec<_>>().join("\n")
     }
@@ -94,7 +94,7 @@ impl Library {
                 if let Some(inline) = inline {
                     node.merge(inline);
                 }
-                put(root, kind, name, node);
+                insert_entry(root, kind, name, node);
             }
         }
         Ok(read)
@@ -163,12 +163,12 @@ fn read_backbone_file(folder: &Path, path: &Path) -> Result<BackboneFile> {
 }
 
 /// Returns the names of all entries of a kind that a grid at `grid` can refer to.
-pub fn names_around(grid: &Path, kind: EntryKind) -> Vec<String> {
-    Library::around(grid).names(kind).map(str::to_owned).collect()
+pub fn available_names(grid: &Path, kind: EntryKind) -> Vec<String> {
+    Library::for_grid(grid).names(kind).map(str::to_owned).collect()
 }
 
-fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
-    let entry = MapEntry { key: name, key_place: node.position.clone(), node };
+fn insert_entry(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
+    let entry = MapEntry { key: name, key_position: node.position.clone(), node };
     let Value::Map(keys) = &mut root.value else { return };
     match keys.iter_mut().find(|known| known.key == kind.key()).map(|known| &mut known.node.value) {
         Some(Value::Map(entries)) => match entries.iter_mut().find(|known| known.key == entry.key) {
@@ -182,7 +182,7 @@ fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
             let position = root.position.clone();
             keys.push(MapEntry {
                 key,
-                key_place: position.clone(),
+                key_position: position.clone(),
                 node: YamlNode { position, value: Value::Map(vec![entry]) },
             });
         }
@@ -190,7 +190,7 @@ fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
 }
 
 /// Returns the parent directory without resolving the path, because messages show paths as the user gave them.
-fn above(folder: &Path) -> Option<PathBuf> {
+fn parent_folder(folder: &Path) -> Option<PathBuf> {
     match folder.components().next_back() {
         Some(Component::Normal(_)) => folder.parent().map(Path::to_owned),
         Some(Component::RootDir | Component::Prefix(_)) => None,
@@ -200,7 +200,7 @@ fn above(folder: &Path) -> Option<PathBuf> {
 }
 
 /// Returns the error for a name that is defined neither in the grid nor in a file.
-pub(super) fn unknown<'a>(
+pub(super) fn unknown_name_error<'a>(
     library: &'a Library,
     kind: EntryKind,
     name: &str,
@@ -216,8 +216,8 @@ pub(super) fn unknown<'a>(
     };
     let near = crate::error::nearest(name, known).map(|near| format!("did you mean `{near}`?\n")).unwrap_or_default();
     let key = kind.key();
-    let looked = library.looked(kind);
-    error.hint(format!("{near}add it to the grid's `{key}`, or add `{name}.yaml` to one of\n{looked}"))
+    let searched_folders = library.searched_folders(kind);
+    error.hint(format!("{near}add it to the grid's `{key}`, or add `{name}.yaml` to one of\n{searched_folders}"))
 }
 
 #[cfg(test)]
@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn climb(from: &str) -> Vec<String> {
-        let steps = std::iter::successors(Some(PathBuf::from(from)), |folder| above(folder)).take(4);
+        let steps = std::iter::successors(Some(PathBuf::from(from)), |folder| parent_folder(folder)).take(4);
         steps.map(|folder| folder.display().to_string()).collect::<Vec<_>>()
     }
 }
