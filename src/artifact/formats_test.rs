@@ -333,6 +333,13 @@ fn a_task_of_any_name_is_ranked_by_its_highest_accuracy() {
 }
 
 #[test]
+fn a_definition_that_was_not_evaluated_has_no_column() {
+    let description = table(false, &rows(), &["rte", "squad/f1,none", "copa"]);
+    let heads = laid(&description, numbers(), &[]).unwrap().columns.into_iter().map(|column| column.head);
+    assert_eq!(heads.collect::<Vec<_>>(), ["RTE", "CoPa"]);
+}
+
+#[test]
 fn a_metric_that_there_is_not_is_refused_with_the_nearest() {
     let description = table(false, &rows(), &["acc_avarage"]);
     let error = laid(&description, numbers(), &[]).unwrap_err().to_string();

@@ -207,7 +207,8 @@ fn positions(depths: &[Vec<Depth>], depth: Depth) -> BTreeSet<usize> {
 /// Headings with the number of columns they span.
 type GroupHeads = Vec<(String, usize)>;
 
-/// Returns the columns for a table's metrics, and the headings above them.
+/// Returns the columns for a table's metrics, and the headings above them. Metrics of task definitions that were not
+/// evaluated have no columns, because a profile may replace the definitions of another.
 fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LayoutColumn>, GroupHeads)> {
     // A latency metric expands to one column per timed prompt.
     let prompts =
@@ -220,7 +221,12 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
     let mut wanted = Vec::new();
     let mut over = Vec::new();
     for id in &table.metrics {
-        let metric = found_column(numbers, id).map_or_else(|| Metric::find(id), Ok)?;
+        let found = found_column(numbers, id);
+        let is_measured = found.is_some();
+        let metric = found.map_or_else(|| Metric::find(id), Ok)?;
+        if metric.is_defined() && !is_measured {
+            continue;
+        }
         let prompt_metrics = prompts(&metric);
         let (head, metrics) = match prompt_metrics.is_empty() {
             true => (

@@ -355,4 +355,11 @@ mod tests {
     fn a_text_is_named_without_its_split() {
         assert_eq!((stem("c4-train"), stem("wikitext2"), stem("ptb-test")), ("c4", "wikitext2", "ptb"));
     }
+
+    #[test]
+    fn number_of_documents_is_in_a_label_but_not_in_a_metric_id() {
+        let how = TaskSettings { shots: Some(5), limit: Some(200.0), ..TaskSettings::default() };
+        let metric = defined_column("t", &how, "acc", "none").metric();
+        assert_eq!((&*metric.id, &*metric.label), ("t(shots=5)/acc,none", "t(shots=5,limit=200) acc"));
+    }
 }

@@ -29,7 +29,7 @@ pub enum MergeForm {
     /// As in the published notebook, which subtracts the sum so far instead of `θ`. The result is the weights of the
     /// last layer.
     Released,
-    /// As `paper`, but the norms are merged too.
+    /// Like `paper`, but also merges the norms.
     Norms,
 }
 

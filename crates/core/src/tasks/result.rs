@@ -175,7 +175,7 @@ fn count_documents(holds: &dyn Fn(&DocumentResult) -> bool, documents: &[Documen
 
 /// Computes the paper's average: the unweighted mean of the tasks' columns. Its standard error is sqrt(Σ se²) / tasks,
 /// assuming that the tasks are independent. Returns `None` if there are no tasks.
-#[allow(clippy::cast_precision_loss, reason = "there are ten tasks")]
+#[allow(clippy::cast_precision_loss, reason = "there are nine tasks")]
 pub fn average<'a>(results: impl IntoIterator<Item = &'a TaskResult>) -> Option<Measure> {
     let columns: Vec<Measure> = results.into_iter().map(TaskResult::column).collect();
     let values: Vec<f64> = columns.iter().map(|column| column.value).collect();
