@@ -127,7 +127,7 @@ fn decoder_of(backbone: &Path, kind: &str) -> Result<Decoder> {
 struct Silent;
 
 impl Detokenizer for Silent {
-    fn text(&self, _: &[u32], _: bool) -> Result<String> {
+    fn decode(&self, _: &[u32], _: bool) -> Result<String> {
         Ok(String::new())
     }
 }

@@ -58,7 +58,7 @@ fn of_device(device: DeviceName, gpu: Option<Gpu>) -> Value {
 }
 
 /// Describes a machine by the device and the number of threads in its [`identity`].
-pub fn in_words(identity: &Value) -> String {
+pub fn describe(identity: &Value) -> String {
     let cpu = identity["cpu"].as_str();
     let gpu = &identity["gpu"];
     let processor = match gpu["model"].as_str().or_else(|| gpu["device"].as_str()) {
@@ -286,9 +286,9 @@ mod tests {
             machine_of(DeviceName::Cpu, None),
         ];
         assert!(others.iter().all(|other| *other != first));
-        assert_eq!(in_words(&first), "NVIDIA H100 80GB HBM3 (cuda:0), 8 threads");
-        assert_eq!(in_words(&others[2]), "cuda:0, 8 threads");
-        assert_eq!(in_words(&others[3]), "EPYC, 8 threads");
+        assert_eq!(describe(&first), "NVIDIA H100 80GB HBM3 (cuda:0), 8 threads");
+        assert_eq!(describe(&others[2]), "cuda:0, 8 threads");
+        assert_eq!(describe(&others[3]), "EPYC, 8 threads");
         assert_eq!(identity(DeviceName::Cpu)["gpu"], Value::Null, "a CPU identity has no GPU");
     }
 

@@ -17,7 +17,9 @@ use ghostlab::artifact::audit::Severity;
 use ghostlab::artifact::page::{
     CellNote, ClaimRow, FigureView, FindingRow, Judgement, ObjectNote, Page, PageArtifact, render,
 };
-use ghostlab::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
+use ghostlab::results::{
+    PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable,
+};
 use ghostlab::{criterion, recovery};
 use sample::sample;
 

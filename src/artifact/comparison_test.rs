@@ -204,7 +204,7 @@ fn ours(paper: &[Record; 2], metric: &str, change: impl Fn(&mut Setup)) -> Strin
     let mut ours = number(record("sleb", "c4", metric, 100.0));
     change(&mut ours.setup);
     let comparison = compare(&ours, paper, &Tolerance::default()).unwrap();
-    assert_eq!(comparison.word().is_some(), comparison.other_protocol().is_none());
+    assert_eq!(comparison.verdict_label().is_some(), comparison.other_protocol().is_none());
     comparison.other_protocol().unwrap_or_default()
 }
 

@@ -163,7 +163,7 @@ impl FinishedRun<'_> {
         files.push(stored.write(folder)?);
         // In a recorded run, the provenance lists only the keys of the stored objects.
         let cells: Value =
-            outcome.cells.iter().map(|result| cell_json(result, target.records())).collect::<Result<_>>()?;
+            outcome.cells.iter().map(|result| cell_json(result, target.is_recording())).collect::<Result<_>>()?;
         let kept = (results.protocols.clone(), cells);
         self.record(kept, files, folder)
     }
@@ -183,7 +183,7 @@ impl FinishedRun<'_> {
             dirty: env!("GHOSTLAB_DIRTY") == "true",
             command: machine::command(),
             description: target.description().clone(),
-            recorded: target.records(),
+            recorded: target.is_recording(),
             grid: grid.resolved()?,
             protocols,
             inputs: outcome.inputs.clone(),

@@ -84,12 +84,12 @@ impl ResultsFolder {
     }
 
     /// Returns whether the run will be the recorded one.
-    pub fn records(&self) -> bool {
+    pub fn is_recording(&self) -> bool {
         matches!(self.record, Record::This { .. })
     }
 
     /// Returns whether noisy timings must be rejected because the run will be recorded.
-    pub fn needs_quiet_times(&self) -> bool {
+    pub fn rejects_noisy_times(&self) -> bool {
         matches!(self.record, Record::This { may_be_noisy: false })
     }
 
@@ -193,7 +193,7 @@ impl ResultsFolder {
     pub fn publish(&self, draft: Draft, files: &[PathBuf]) -> Result<Published> {
         let staged = draft.path().to_owned();
         let plain = self.path();
-        if self.records() {
+        if self.is_recording() {
             recorded::check_anonymous(&staged)?;
         }
         let names = Names { staged: &staged, files };

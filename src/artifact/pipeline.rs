@@ -158,7 +158,7 @@ pub fn make(
     if target.as_described() {
         let mut part = page_part::table_page_part(artifact, profile, &outcome, table.as_ref(), figures);
         part.artifact.provenance = provenance_lines(&record, grid.cells.len());
-        if target.records() { part.without_numbers() } else { part }.write(staging.path())?;
+        if target.is_recording() { part.without_numbers() } else { part }.write(staging.path())?;
     }
     check_recordable(artifact, &outcome, target)?;
     let Published { files, recorded } = target.publish(staging, &files)?;
@@ -172,7 +172,7 @@ pub fn make(
 
 /// Rejects a run that is to be recorded if it is incomplete or has noisy timings.
 fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &ResultsFolder) -> Result<()> {
-    if target.records() && outcome.failed_count() + outcome.incomplete_count() > 0 {
+    if target.is_recording() && outcome.failed_count() + outcome.incomplete_count() > 0 {
         let found = format!(
             "{} failed, {} not computed",
             pluralize(outcome.failed_count(), "cell"),
@@ -184,7 +184,7 @@ fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &Results
             .found(found)
             .hint("run the same command without --record to see which cells failed, and why"));
     }
-    if let Some(noisy) = NoisyTimes::from_outcome(outcome).filter(|_| target.needs_quiet_times()) {
+    if let Some(noisy) = NoisyTimes::from_outcome(outcome).filter(|_| target.rejects_noisy_times()) {
         return Err(Error::job("unstable times cannot be recorded")
             .at(artifact.name.clone())
             .expected("an idle machine")

@@ -170,7 +170,7 @@ const SAME: [(&str, &str); 15] = [
     ("latencyms", "prefillms"),
 ];
 
-pub(super) fn in_one_language(facts: &Facts) -> Facts {
+pub(super) fn normalize_terms(facts: &Facts) -> Facts {
     facts
         .iter()
         .map(|line| {

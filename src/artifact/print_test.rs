@@ -13,7 +13,7 @@ use super::catalogue::{self, Artifact};
 use super::layout::{layout, with_notes};
 use super::lists;
 use super::pipeline::printed_forms;
-use super::print_facts::{facts, fixture, in_one_language};
+use super::print_facts::{facts, fixture, normalize_terms};
 use crate::artifact::paper;
 use crate::grid::ListEntry;
 use crate::metric::Metric;
@@ -80,8 +80,8 @@ fn tables_have_the_papers_columns_rules_rows_and_shading() {
     let fixture = fixture();
     assert_eq!(fixture.len(), 15, "the paper has tables 1 to 5 and A1 to A10");
     for (name, (_, paper)) in &fixture {
-        let ours = in_one_language(&facts(&printed(name)));
-        let paper = in_one_language(paper);
+        let ours = normalize_terms(&facts(&printed(name)));
+        let paper = normalize_terms(paper);
         for (at, (ours, paper)) in ours.iter().zip(&paper).enumerate() {
             assert_eq!(ours, paper, "{name}, line {}", at + 1);
         }

@@ -56,7 +56,7 @@ fn text(Comparison { first, second, differences }: &Comparison) {
         println!("{letter}: {name} {profile} ({folder}), {program}");
     }
     println!("");
-    for part in [settings, data, protocols, engines_text, global_differences_text] {
+    for part in [settings_text, data_text, protocols_text, engines_text, global_differences_text] {
         print!("{}", part(differences));
     }
     print!("\n{}{}{}", values_text(differences), omitted_note(differences), coinciding_text(differences));
@@ -98,14 +98,14 @@ fn folder(path: &Path) -> Result<PathBuf> {
     }
 }
 
-fn settings(differences: &Differences) -> String {
+fn settings_text(differences: &Differences) -> String {
     match differences.settings.as_slice() {
         [] => "settings: the same\n".to_owned(),
         settings => format!("settings that differ:\n{}", settings_table("setting", settings, &ToString::to_string)),
     }
 }
 
-fn data(differences: &Differences) -> String {
+fn data_text(differences: &Differences) -> String {
     if !differences.data_known {
         return "data: unknown; one of the runs was written by an older version, which did not record input hashes\n"
             .to_owned();
@@ -117,7 +117,7 @@ fn data(differences: &Differences) -> String {
 }
 
 /// Formats the differences between protocols, except those in data hashes.
-fn protocols(differences: &Differences) -> String {
+fn protocols_text(differences: &Differences) -> String {
     let mut text = String::new();
     for protocol in &differences.protocols {
         let (Some(one), Some(two)) = (&protocol.first, &protocol.second) else { continue };

@@ -107,7 +107,7 @@ fn explanation_text(artifact: &ExplainedObject) -> String {
     }
     lines.push(format!("  path: {}", artifact.folder.display()));
     lines.push("  inputs:".to_string());
-    fields(&artifact.identity, "    ", &mut lines);
+    push_fields(&artifact.identity, "    ", &mut lines);
     lines.join("\n") + "\n"
 }
 
@@ -116,7 +116,7 @@ fn explained_source(field: &Option<String>) -> String {
 }
 
 /// Formats the fields of a key. Nested input objects are expanded under their kind.
-fn fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
+fn push_fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
     for (name, value) in object.as_object().into_iter().flatten() {
         match value {
             Value::Object(map) if map.contains_key("kind") && map.contains_key("of") => {
@@ -125,7 +125,7 @@ fn fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
                     map["kind"].as_str().unwrap_or(""),
                     map["version"]
                 ));
-                fields(&map["of"], &format!("{indent}  "), lines);
+                push_fields(&map["of"], &format!("{indent}  "), lines);
             }
             other => lines.push(format!("{indent}{name}: {other}")),
         }

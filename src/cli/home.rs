@@ -109,7 +109,7 @@ pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
     if let Some(folder) = checkout(Some(&grid.file)) {
         let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
         inputs.push(Input::new("the experiments", folder.join("experiments")));
-        inputs.push(Input::around("the checkout", folder));
+        inputs.push(Input::allowing_outputs("the checkout", folder));
     }
     inputs.retain(|input| input.path.exists());
     inputs

@@ -318,7 +318,7 @@ impl ReproduceRun<'_> {
         if let Some(done) = finished().and_then(|(check, _)| check.cached_answer::<Done>(&target.folders())) {
             return Ok(done.again(artifact, &grid, &target));
         }
-        if target.needs_quiet_times() && will_measure_latency(&grid, runner) {
+        if target.rejects_noisy_times() && will_measure_latency(&grid, runner) {
             check_machine_is_quiet(&artifact.name, latency::machine_spread())?;
         }
         let made = artifact::make(artifact, &grid, &gated, &target, runner)?;

@@ -143,7 +143,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
         source::find(source, "config.json")?;
     }
     let source_config = read_config(source)?;
-    let generation = generation(source, &source_config)?;
+    let generation = read_generation_config(source, &source_config)?;
     let trimmed = variant_config(source_config, config, layout, form.dtype)?;
     put(draft, "config.json", pretty(&Value::Object(trimmed))?.as_bytes())?;
     put(draft, "generation_config.json", pretty(&Value::Object(generation))?.as_bytes())?;
@@ -155,7 +155,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
     if is_gguf(source) {
         put(draft, "tokenizer.json", &corpus::description(&parts::tokenizer(source), config.vocab)?)?;
     }
-    tokenizer_config(draft, source, layout.needs_modeling_file())?;
+    write_tokenizer_config(draft, source, layout.needs_modeling_file())?;
     if layout.needs_modeling_file() {
         put(draft, MODELING, checkpoint::modeling(config.architecture).as_bytes())?;
     }
@@ -172,7 +172,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
 }
 
 /// Returns the generation settings of the backbone. If it has none, derives them from its config.
-fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
+fn read_generation_config(source: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
     let name = "generation_config.json";
     let folder = parts::sibling_file(source, name).parent().map(Path::to_path_buf).unwrap_or_default();
     if let Some(file) = source::find(&folder, name)? {
@@ -191,7 +191,7 @@ fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, 
 /// Writes the tokenizer settings. Sets the tokenizer class for a custom model type, because transformers cannot infer
 /// the class from it. Removes references to custom code. The code is not exported, because `tokenizer.json` is
 /// sufficient.
-fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
+fn write_tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
     let name = "tokenizer_config.json";
     let class = "tokenizer_class";
     let code = "auto_map";

@@ -91,7 +91,7 @@ impl de::Error for Fault {
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::new(FaultKind::Type { expected: expected_in_words(expected), found: found_in_words(found) })
+        Self::new(FaultKind::Type { expected: describe_expected(expected), found: describe_found(found) })
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -126,7 +126,7 @@ fn glued_key_hint(key: &str, known: &[&str]) -> Option<String> {
 }
 
 /// Describes, in YAML terms, the type that serde expects.
-fn expected_in_words(expected: &dyn Expected) -> String {
+fn describe_expected(expected: &dyn Expected) -> String {
     let expected = expected.to_string();
     match expected.as_str() {
         "usize" | "u64" => "a whole number, 0 or more".to_owned(),
@@ -137,7 +137,7 @@ fn expected_in_words(expected: &dyn Expected) -> String {
     }
 }
 
-fn found_in_words(found: Unexpected<'_>) -> String {
+fn describe_found(found: Unexpected<'_>) -> String {
     match found {
         Unexpected::Bool(value) => format!("the boolean `{value}`"),
         Unexpected::Unsigned(value) => format!("the number {value}"),

@@ -94,7 +94,7 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
         column("paper", besides().map(|besides| Some(besides?.paper))),
         column("difference", besides().map(|besides| besides?.difference)),
         column("tolerance", besides().map(|besides| Some(besides?.tolerance))),
-        column("verdict", besides().map(|besides| besides?.word())),
+        column("verdict", besides().map(|besides| besides?.verdict_label())),
         column("other_protocol", besides().map(|besides| besides?.other_protocol())),
         column("test", pairs().map(|pairs| Some(pairs?.test))),
         column("against", pairs().map(|pairs| Some(pairs?.against.clone()))),

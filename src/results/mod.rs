@@ -64,7 +64,7 @@ pub use provenance::{By, Provenance, RunDescription};
 pub use record::MetricKey;
 pub use run_tables::{long, wide};
 pub use same_measurement::{MeasuredProgram, RowContent, is_one_measurement};
-pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
+pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};
 pub use scores::{ModelScore, ModelScores, add_task, empty_file, harness_files};
 pub use screen::{screen, wrap};
 pub use settings::{Settings, distinct, grouped};

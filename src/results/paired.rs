@@ -129,7 +129,7 @@ impl PaperComparison {
     }
 
     /// Returns the verdict in one word, or `None` if the protocols differ.
-    pub fn word(&self) -> Option<String> {
+    pub fn verdict_label(&self) -> Option<String> {
         self.other_protocol().is_none().then(|| self.verdict.to_string())
     }
 }
@@ -149,7 +149,7 @@ pub enum PaperVerdict {
 }
 
 impl PaperVerdict {
-    pub fn word(&self) -> &'static str {
+    pub fn label(&self) -> &'static str {
         match self {
             Self::Same => "same",
             Self::Differs => "differs",
@@ -172,8 +172,8 @@ impl PaperVerdict {
 impl std::fmt::Display for PaperVerdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::OtherProtocol(differences) => write!(f, "{}: {}", self.word(), differences.join("; ")),
-            other => f.write_str(other.word()),
+            Self::OtherProtocol(differences) => write!(f, "{}: {}", self.label(), differences.join("; ")),
+            other => f.write_str(other.label()),
         }
     }
 }

@@ -79,7 +79,7 @@ pub struct SavedCell {
     #[serde(skip_serializing_if = "is_default")]
     pub second: bool,
     #[serde(skip_serializing_if = "is_default")]
-    pub mark: Option<SavedMark>,
+    pub mark: Option<SavedSignificance>,
     #[serde(skip_serializing_if = "is_default")]
     #[serde(rename = "beside")]
     pub comparison: Option<SavedComparison>,
@@ -130,7 +130,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 /// Mark for a significant difference from another variant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SavedMark {
+pub struct SavedSignificance {
     pub better: bool,
     /// Description of the other variant and the test.
     pub says: String,
@@ -197,7 +197,7 @@ fn cell(shown: &PrintedNumber) -> SavedCell {
         let better = paired.mark() == "+";
         let word = if better { "better" } else { "worse" };
         let against = recovery::label(&paired.against);
-        SavedMark { better, says: format!("{word} than {against} (p = {:.2e}, {})", paired.p, paired.test) }
+        SavedSignificance { better, says: format!("{word} than {against} (p = {:.2e}, {})", paired.p, paired.test) }
     });
     SavedCell {
         text: shown.text.clone(),

@@ -299,7 +299,7 @@ impl Table {
         let mut known: Vec<(&str, &str)> = self
             .numbers()
             .filter_map(|(_, shown)| shown.comparison.as_ref())
-            .map(|comparison| (comparison.verdict.sign(), comparison.verdict.word()))
+            .map(|comparison| (comparison.verdict.sign(), comparison.verdict.label()))
             .filter(|(sign, _)| !sign.is_empty())
             .collect();
         known.sort_unstable();

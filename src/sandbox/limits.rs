@@ -58,7 +58,7 @@ pub(super) enum Exceeded {
 
 impl Exceeded {
     /// Returns the name of the exhausted resource and a description of the limit.
-    pub(super) fn in_words(self, limits: Limits) -> (&'static str, String) {
+    pub(super) fn describe(self, limits: Limits) -> (&'static str, String) {
         match self {
             Self::Heap => ("memory", format!("at most {} MB of memory", limits.heap_bytes >> 20)),
             Self::Time => ("time", format!("at most {} s", limits.milliseconds.div_ceil(1_000))),

@@ -175,7 +175,7 @@ impl Outcome {
         let input = input.unwrap_or_else(|| request.probe.origin());
         let error = match limit {
             Some(limit) => {
-                let (resource, most) = limit.in_words(request.limits);
+                let (resource, most) = limit.describe(request.limits);
                 Error::bad_input(format!("an untrusted input exceeds the {resource} limit"))
                     .expected(most)
                     .found("more")

@@ -139,7 +139,7 @@ impl Found {
             let copies: Vec<&str> = candidate.same.iter().map(|name| names.shorten(name)).collect();
             lines.push(format!("Identical to {}: {}.", names.shorten(&candidate.cell), copies.join(", ")));
         }
-        lines.extend(names.without_middle().map(|(short, full)| format!("{short} is {full}.")));
+        lines.extend(names.truncated_names().map(|(short, full)| format!("{short} is {full}.")));
         lines.extend(self.objectives.iter().zip(&self.leads).map(|(objective, lead)| objective.lead_sentence(lead)));
         let spent = &self.spent;
         lines.push(format!(

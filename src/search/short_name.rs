@@ -35,7 +35,7 @@ impl ShortNames {
     }
 
     /// Returns pairs of short and full names, for those names whose middle was dropped.
-    pub(super) fn without_middle(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub(super) fn truncated_names(&self) -> impl Iterator<Item = (&str, &str)> {
         let cut = self.0.iter().filter(|(_, short)| short.contains('…'));
         cut.map(|(full, short)| (short.as_str(), full.as_str()))
     }
@@ -66,7 +66,7 @@ mod tests {
         let shown: Vec<&str> = names.iter().map(|name| short.shorten(name)).collect();
         assert_eq!(shown.iter().collect::<BTreeSet<_>>().len(), names.len(), "{shown:?}");
         assert!(shown.iter().all(|name| name.chars().count() <= MAX_LENGTH), "{shown:?}");
-        let kept: Vec<&str> = short.without_middle().map(|(_, full)| full).collect();
+        let kept: Vec<&str> = short.truncated_names().map(|(_, full)| full).collect();
         assert_eq!(kept, [&names[1], &names[2]]);
     }
 

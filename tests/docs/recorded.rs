@@ -166,7 +166,7 @@ fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
             None => bullets.push((words, vec![count])),
         }
     }
-    bullets.iter().map(|(words, counts)| format!("- {}: {words}: {}.\n", verdict.word(), counts.join(", "))).collect()
+    bullets.iter().map(|(words, counts)| format!("- {}: {words}: {}.\n", verdict.label(), counts.join(", "))).collect()
 }
 
 /// Formats a count such as `0 of 2 in table2`, followed by the number of significant settings if there are any.

@@ -111,7 +111,7 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
         SavedCell {
             text: if failed { "failed".into() } else { value.into() },
             value: value.parse().ok().filter(|_| !failed),
-            mark: (first.recovery() == "ghosted" && index % 3 == 0).then(|| SavedMark {
+            mark: (first.recovery() == "ghosted" && index % 3 == 0).then(|| SavedSignificance {
                 better: index > 0,
                 says: "better than ReplaceMe (LS) (p = 1.00e-3, mcnemar)".into(),
             }),

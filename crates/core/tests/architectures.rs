@@ -162,7 +162,7 @@ fn compare_float_types(folder: &Path) {
 struct Ids;
 
 impl Detokenizer for Ids {
-    fn text(&self, _: &[u32], _: bool) -> Result<String> {
+    fn decode(&self, _: &[u32], _: bool) -> Result<String> {
         Ok(String::new())
     }
 }

@@ -21,7 +21,7 @@ const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistra
 struct Digits;
 
 impl Detokenizer for Digits {
-    fn text(&self, ids: &[u32], _: bool) -> Result<String> {
+    fn decode(&self, ids: &[u32], _: bool) -> Result<String> {
         Ok(ids.iter().map(|id| format!("{:02} ", id % 100)).collect())
     }
 }
@@ -250,10 +250,10 @@ fn continuation_ends_at_stop_string_end_token_or_length() {
     let ids = &free[0][0].ids;
     // The stop string consists of the second digit of the third token, the space, and the first digit of the fourth
     // token.
-    let stop = Digits.text(ids, true).unwrap()[7..10].to_owned();
+    let stop = Digits.decode(ids, true).unwrap()[7..10].to_owned();
     let continuation =
         &run(&engine, &prompts[..1], &Settings { stops: vec![stop.clone()], ..Settings::greedy(12, 60) })[0][0];
-    let text = Digits.text(ids, true).unwrap();
+    let text = Digits.decode(ids, true).unwrap();
     assert_eq!((continuation.end, continuation.text.as_str()), (End::Stop, &text[..text.find(&stop).unwrap()]));
     assert!(continuation.ids.len() <= 4 && ids.starts_with(&continuation.ids));
     let continuation =

@@ -32,7 +32,7 @@ const NEW: usize = 24;
 struct Ids;
 
 impl Detokenizer for Ids {
-    fn text(&self, _: &[u32], _: bool) -> Result<String> {
+    fn decode(&self, _: &[u32], _: bool) -> Result<String> {
         Ok(String::new())
     }
 }

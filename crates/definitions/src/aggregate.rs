@@ -134,8 +134,8 @@ impl Aggregation {
                 sound.iter().sum::<f64>() / sound.len() as f64
             }
             Self::Perplexity => (-(numbers.sum::<f64>() / count)).exp(),
-            Self::WeightedPerplexity => (-weighted(items)).exp(),
-            Self::BitsPerByte => -weighted(items) / std::f64::consts::LN_2,
+            Self::WeightedPerplexity => (-weighted_mean(items)).exp(),
+            Self::BitsPerByte => -weighted_mean(items) / std::f64::consts::LN_2,
             Self::F1 => binary_f1(&labels(items))?,
             Self::WeightedF1 => weighted_f1(&labels(items)),
             Self::Matthews => matthews(&labels(items)),
@@ -230,7 +230,7 @@ fn deviation(numbers: &[f64]) -> f64 {
     (numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / (numbers.len() as f64 - 1.0)).sqrt()
 }
 
-fn weighted(items: &[&Item]) -> f64 {
+fn weighted_mean(items: &[&Item]) -> f64 {
     let mut sum = 0.0;
     let mut weights = 0.0;
     for item in items {

@@ -18,7 +18,7 @@ use minijinja::{Environment, Error as JinjaError, ErrorKind, Value as Jinja};
 use crate::activity;
 use crate::bounds::check_operators;
 use crate::exchange::{python, variables};
-use crate::jinja::reset;
+use crate::jinja::reset_render_state;
 use crate::prompt::{Message, Role};
 use crate::template::{compiled, environment, render_catching_panics, template_error};
 use crate::value::{JsonStyle, Value};
@@ -177,7 +177,7 @@ impl ChatTemplate {
 
     fn once(&self, messages: &[Message], continued: bool) -> Result<String> {
         activity::started(format_args!("{}, chat template", self.place));
-        reset();
+        reset_render_state();
         let last = messages.len().saturating_sub(1);
         let shown = messages.iter().enumerate().map(|(index, one)| {
             let mark = if continued && index == last { MARK } else { "" };

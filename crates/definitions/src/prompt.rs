@@ -130,7 +130,7 @@ pub fn plain(messages: &[Message]) -> String {
 }
 
 /// Merges all messages except the system text and a partial answer into one user message.
-pub fn in_one_turn(messages: &[Message]) -> Vec<Message> {
+pub fn merge_turns(messages: &[Message]) -> Vec<Message> {
     let system = usize::from(messages.first().is_some_and(|one| one.role == Role::System));
     let end = messages.len() - usize::from(messages.last().is_some_and(|one| one.role == Role::Assistant));
     let mut content = plain(&messages[system..end.max(system)]);

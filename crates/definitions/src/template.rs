@@ -13,7 +13,7 @@ use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, Unde
 use crate::bounds::{check_operators, next_tag};
 use crate::exchange::{MAX_BYTES, printed, python, text, variables};
 use crate::jinja::rewrite::rewritten;
-use crate::jinja::{extend, reset};
+use crate::jinja::{extend, reset_render_state};
 use crate::method::{self, METHODS};
 use crate::value::{JsonStyle, Value};
 use crate::yaml::Place;
@@ -113,7 +113,7 @@ impl Template {
     /// Fails if a column is missing, the template raises an exception, or the step limit is exceeded.
     pub fn render(&self, document: &Value) -> Result<String> {
         let template = self.environment.get_template("it").map_err(|error| template_error(&error).at(&self.place))?;
-        reset();
+        reset_render_state();
         render_catching_panics(|| template.render(variables(document))).map_err(|error| {
             let Value::Map(pairs) = document else { return template_error(&error).at(&self.place) };
             let columns: Vec<&str> = pairs.iter().filter_map(|(name, _)| name.as_text()).collect();

@@ -11,7 +11,7 @@ use crate::answer::{RequestContext, RequestFailure, header_text};
 use crate::cache::{make_folder, refused};
 use crate::client::{FetchControl, Hub, HubRequest, Reply, await_network, display_name, stopped, until};
 use crate::event::Event;
-use crate::listing::encoded;
+use crate::listing::percent_encode;
 use crate::name::{BlobName, strip_etag};
 use crate::partial_file::{Expected, PartialFile};
 use crate::plan::{PlannedFile, PlannedRepo};
@@ -44,7 +44,7 @@ impl Hub {
         let source = &repo.source;
         let shown = display_name(&repo.source, &file.name);
         let context = self.request_context(source, Some(&file.name));
-        let path: Vec<String> = file.name.as_str().split('/').map(encoded).collect();
+        let path: Vec<String> = file.name.as_str().split('/').map(percent_encode).collect();
         let url = self.url(&format!("{}/resolve/{}/{}", source.repo, repo.commit, path.join("/")))?;
         let head = match &file.blob {
             Some(blob) => FileHead { etag: blob.clone(), bytes: file.bytes },

@@ -53,7 +53,7 @@ struct LargeFile {
     size: u64,
 }
 
-pub(crate) fn encoded(part: &str) -> String {
+pub(crate) fn percent_encode(part: &str) -> String {
     utf8_percent_encode(part, PERCENT_ENCODED).to_string()
 }
 
@@ -63,7 +63,7 @@ impl Hub {
         if let Some(commit) = source.commit() {
             return Ok(commit);
         }
-        let url = self.url(&format!("api/{}/revision/{}", source.repo.api(), encoded(source.revision())))?;
+        let url = self.url(&format!("api/{}/revision/{}", source.repo.api(), percent_encode(source.revision())))?;
         Ok(self.json::<Revision>(source, url, control).await?.0.sha)
     }
 
@@ -76,8 +76,11 @@ impl Hub {
         deep: bool,
         control: FetchControl<'_>,
     ) -> Result<Vec<ListedFile>> {
-        let folder: String =
-            folder.split('/').filter(|part| !part.is_empty()).map(|part| format!("/{}", encoded(part))).collect();
+        let folder: String = folder
+            .split('/')
+            .filter(|part| !part.is_empty())
+            .map(|part| format!("/{}", percent_encode(part)))
+            .collect();
         let deep = if deep { "?recursive=true" } else { "" };
         let mut url = self.url(&format!("api/{}/tree/{commit}{folder}{deep}", source.repo.api()))?;
         let mut files = Vec::new();
@@ -180,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_revision_with_a_slash_is_one_part_of_an_address() {
-        assert_eq!(encoded("refs/convert/parquet"), "refs%2Fconvert%2Fparquet");
-        assert_eq!(encoded("Llama-3.1_8B~a b"), "Llama-3.1_8B~a%20b");
+        assert_eq!(percent_encode("refs/convert/parquet"), "refs%2Fconvert%2Fparquet");
+        assert_eq!(percent_encode("Llama-3.1_8B~a b"), "Llama-3.1_8B~a%20b");
     }
 }

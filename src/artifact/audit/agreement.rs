@@ -77,7 +77,9 @@ fn check_within_table(values: &ValueGroups, entries: &[PaperNumber], findings: &
             Some(apart) => {
                 (Severity::Suspicion, format!("repeated measurements, {apart:.1} standard deviations apart"))
             }
-            None if is_last_digit(one, two) => (Severity::Remark, "only the last digit differs".to_owned()),
+            None if differs_only_in_last_digit(one, two) => {
+                (Severity::Remark, "only the last digit differs".to_owned())
+            }
             None => (Severity::Contradiction, describe_possible_source(one, two, entries)),
         };
         findings.push(differing(severity, first, other, note));
@@ -127,7 +129,7 @@ fn relative_deviation(entry: &PaperNumber, twin: &PaperNumber) -> Option<f64> {
 }
 
 /// Returns whether two values differ by at most one unit in the last digit that both print.
-fn is_last_digit(one: &PaperNumber, other: &PaperNumber) -> bool {
+fn differs_only_in_last_digit(one: &PaperNumber, other: &PaperNumber) -> bool {
     let (Some(a), Some(b)) = (one.record.value, other.record.value) else { return false };
     (a - b).abs() <= one.unit().max(other.unit()) + EPSILON
 }

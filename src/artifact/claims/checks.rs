@@ -58,67 +58,72 @@ fn is_llm_streamline(condition: &Condition) -> bool {
 
 /// Check functions by claim id.
 pub(super) static CHECKS: &[(&str, Checked)] = &[
-    ("abstract-accuracy", |setting| setting.lead(ACCURACY, GHOSTED, &REPAIRS).above(0.0)),
-    ("abstract-perplexity", |setting| setting.lead(PERPLEXITY, GHOSTED, &REPAIRS).above(0.0)),
+    ("abstract-accuracy", |setting| setting.lead(ACCURACY, GHOSTED, &REPAIRS).check_above(0.0)),
+    ("abstract-perplexity", |setting| setting.lead(PERPLEXITY, GHOSTED, &REPAIRS).check_above(0.0)),
     ("figure1-uncorrected", |setting| {
-        setting.minimum(BOUNDARY_ERROR, &EXISTING).above(0.5 * setting.value(BOUNDARY_ERROR, NONE))
+        setting.minimum(BOUNDARY_ERROR, &EXISTING).check_above(0.5 * setting.value(BOUNDARY_ERROR, NONE))
     }),
-    ("figure3-substantial", |setting| setting.value(ANTISYMMETRIC, GHOSTED).at_least(0.5)),
+    ("figure3-substantial", |setting| setting.value(ANTISYMMETRIC, GHOSTED).check_at_least(0.5)),
     ("figure3-comparable", |setting| {
         let symmetric = setting.value(SYMMETRIC, GHOSTED);
         let antisymmetric = setting.value(ANTISYMMETRIC, GHOSTED);
-        let non_zero = antisymmetric.above(0.0);
-        let comparable =
-            antisymmetric.at_most(2.0 * symmetric.clone()).and(symmetric.at_most(2.0 * antisymmetric.clone()));
+        let non_zero = antisymmetric.check_above(0.0);
+        let comparable = antisymmetric
+            .check_at_most(2.0 * symmetric.clone())
+            .and(symmetric.check_at_most(2.0 * antisymmetric.clone()));
         non_zero.and(comparable)
     }),
     ("figure4-baselines-track", |setting| {
-        setting.mean(CHANNEL_ERROR, &EXISTING).at_least(0.75 * setting.value(CHANNEL_ERROR, NONE))
+        setting.mean(CHANNEL_ERROR, &EXISTING).check_at_least(0.75 * setting.value(CHANNEL_ERROR, NONE))
     }),
-    ("figure4-baselines-exceed", |setting| setting.minimum(CHANNELS_REDUCED, &EXISTING).is_below(0.5)),
+    ("figure4-baselines-exceed", |setting| setting.minimum(CHANNELS_REDUCED, &EXISTING).check_below(0.5)),
     ("figure4-uniform", |setting| {
-        let uniformly = setting.value(CHANNELS_REDUCED, GHOSTED).at_least(0.99);
+        let uniformly = setting.value(CHANNELS_REDUCED, GHOSTED).check_at_least(0.99);
         let error = setting.value(CHANNEL_ERROR, GHOSTED);
-        let substantially = error.is_below(0.75 * setting.value(CHANNEL_ERROR, NONE));
-        uniformly.and(substantially).and(setting.lead(CHANNEL_ERROR, GHOSTED, &REPAIRS).above(0.0))
+        let substantially = error.check_below(0.75 * setting.value(CHANNEL_ERROR, NONE));
+        uniformly.and(substantially).and(setting.lead(CHANNEL_ERROR, GHOSTED, &REPAIRS).check_above(0.0))
     }),
-    ("table2-average", |setting| setting.rank(ACCURACY, GHOSTED, &REPAIRS).at_most(2.0)),
+    ("table2-average", |setting| setting.rank(ACCURACY, GHOSTED, &REPAIRS).check_at_most(2.0)),
     ("table2-highest", |setting| setting.best(ACCURACY, GHOSTED, &REPAIRS)),
     ("table3-lowest", |setting| setting.best(PERPLEXITY, GHOSTED, &RECOVERIES)),
     ("table3-margin-widens", |setting| lead_widens(setting, PERPLEXITY, &REPAIRS)),
     ("table4-saturates", |setting| {
         let [few, more, most] = values_by_sequences(setting, ACCURACY, [32, 64, 128]);
-        (more.max(most) - few).is_below(0.1)
+        (more.max(most) - few).check_below(0.1)
     }),
     ("table4-perplexity-improves", |setting| {
         let [few, more, most] = values_by_sequences(setting, PERPLEXITY, [32, 64, 128]);
-        more.clone().is_below(few).and(most.is_below(more))
+        more.clone().check_below(few).and(most.check_below(more))
     }),
     ("table4-returns-diminish", |setting| {
         let [first, second, third] = [16, 32, 64].map(|sequences| saved_by_doubling(setting, sequences));
-        second.clone().is_below(first).and(third.is_below(second))
+        second.clone().check_below(first).and(third.check_below(second))
     }),
     ("table5-linearpatch", |setting| {
-        ClaimCheck::all([ACCURACY, PERPLEXITY].map(|metric| setting.lead(metric, GHOSTED, &[DIAG, ROTATE]).above(0.0)))
+        ClaimCheck::all(
+            [ACCURACY, PERPLEXITY].map(|metric| setting.lead(metric, GHOSTED, &[DIAG, ROTATE]).check_above(0.0)),
+        )
     }),
     ("figure5-highest", |setting| setting.best(ACCURACY, GHOSTED, &DEPTHS_SHOWN)),
     ("figure5-gap-widens", |setting| lead_widens(setting, ACCURACY, &DEPTHS_SHOWN)),
     ("tableA4-highest", |setting| setting.best(ACCURACY, GHOSTED, &FINETUNED)),
-    ("tableA4-margin", |setting| setting.lead(ACCURACY, GHOSTED, &[ROTATE]).at_least(0.08)),
-    ("tableA4-rotate-stronger", |setting| setting.value(ACCURACY, ROTATE).at_least(setting.value(ACCURACY, DIAG))),
+    ("tableA4-margin", |setting| setting.lead(ACCURACY, GHOSTED, &[ROTATE]).check_at_least(0.08)),
+    ("tableA4-rotate-stronger", |setting| {
+        setting.value(ACCURACY, ROTATE).check_at_least(setting.value(ACCURACY, DIAG))
+    }),
     ("tableA5-lowest", |setting| setting.best(PERPLEXITY, GHOSTED, &FINETUNED)),
     ("tableA5-reduction", |setting| {
-        setting.lead(PERPLEXITY, GHOSTED, &[ROTATE]).share_of(setting.value(PERPLEXITY, ROTATE)).at_least(0.1435)
+        setting.lead(PERPLEXITY, GHOSTED, &[ROTATE]).share_of(setting.value(PERPLEXITY, ROTATE)).check_at_least(0.1435)
     }),
     ("tableA5-more-pronounced", |setting| {
-        lead_over_rotate(setting, PERPLEXITY).above(lead_over_rotate(setting, ACCURACY))
+        lead_over_rotate(setting, PERPLEXITY).check_above(lead_over_rotate(setting, ACCURACY))
     }),
     ("tableA6-highest", highest_of_all_rows),
     ("tableA6-qwen-widens", |setting| lead_widens(setting, ACCURACY, &REPAIRS)),
     ("tableA7-highest", highest_of_all_rows),
     ("tableA7-corpus", |setting| {
         let [one, other] = ["wikitext2", "c4"].map(|corpus| setting.corpus(corpus).value(ACCURACY, GHOSTED));
-        (one - other).abs().at_most(0.36)
+        (one - other).abs().check_at_most(0.36)
     }),
     ("tableA7-gap-widens", |setting| lead_widens(setting, ACCURACY, &REPAIRS)),
     ("tableA10-identical", |setting| {
@@ -127,18 +132,20 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     }),
     ("tableA10-negligible", |setting| {
         ClaimCheck::all(
-            A10.map(|metric| setting.lead(metric, SVD, &[SOLVE]).abs().is_below(0.001 * setting.value(metric, SOLVE))),
+            A10.map(|metric| {
+                setting.lead(metric, SVD, &[SOLVE]).abs().check_below(0.001 * setting.value(metric, SOLVE))
+            }),
         )
     }),
     ("table5-identical-cost", |setting| {
         ClaimCheck::all([DIAG, ROTATE].map(|other| {
             let apart = (setting.value(PREFILL, GHOSTED) - setting.value(PREFILL, other)).abs();
-            let memory = setting.value(MEMORY, GHOSTED).equal(setting.value(MEMORY, other));
-            apart.at_most(0.01 * setting.value(PREFILL, other)).and(memory)
+            let memory = setting.value(MEMORY, GHOSTED).check_equal(setting.value(MEMORY, other));
+            apart.check_at_most(0.01 * setting.value(PREFILL, other)).and(memory)
         }))
     }),
     ("table5-half-a-millisecond", |setting| {
-        (setting.value(PREFILL, GHOSTED) - setting.value(PREFILL, ROTATE)).abs().at_most(0.5)
+        (setting.value(PREFILL, GHOSTED) - setting.value(PREFILL, ROTATE)).abs().check_at_most(0.5)
     }),
     ("tableA8-matches-linearpatch", matches_linearpatch),
     ("tableA8-speedup", speedup_stays),
@@ -151,8 +158,9 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
 /// Checks whether ghosted has the highest accuracy of all rows, including the unrepaired rows of other criteria.
 fn highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
     let streamlined = setting.criterion("llm-streamline");
-    let above =
-        |criterion| streamlined.value(ACCURACY, GHOSTED).above(setting.criterion(criterion).value(ACCURACY, NONE));
+    let above = |criterion| {
+        streamlined.value(ACCURACY, GHOSTED).check_above(setting.criterion(criterion).value(ACCURACY, NONE))
+    };
     streamlined.best(ACCURACY, GHOSTED, &RECOVERIES).and(above("shortgpt")).and(above("shortened-llama"))
 }
 
@@ -168,7 +176,7 @@ fn saved_by_doubling(setting: &ClaimSetting<'_>, sequences: usize) -> Quantity {
 }
 
 fn is_same_by_solvers(setting: &ClaimSetting<'_>, metric: &str) -> ClaimCheck {
-    setting.value(metric, SVD).equal(setting.value(metric, SOLVE))
+    setting.value(metric, SVD).check_equal(setting.value(metric, SOLVE))
 }
 
 fn lead_over_rotate(setting: &ClaimSetting<'_>, metric: &str) -> Quantity {
@@ -177,15 +185,16 @@ fn lead_over_rotate(setting: &ClaimSetting<'_>, metric: &str) -> Quantity {
 
 /// Checks whether the lead over the best rival is larger at the deepest cut than at the shallowest.
 fn lead_widens(setting: &ClaimSetting<'_>, metric: &str, rivals: &[&str]) -> ClaimCheck {
-    setting
-        .between_depths(|deep, shallow| deep.lead(metric, GHOSTED, rivals).above(shallow.lead(metric, GHOSTED, rivals)))
+    setting.between_depths(|deep, shallow| {
+        deep.lead(metric, GHOSTED, rivals).check_above(shallow.lead(metric, GHOSTED, rivals))
+    })
 }
 
 fn matches_linearpatch(setting: &ClaimSetting<'_>) -> ClaimCheck {
     ClaimCheck::all(setting.prompts(PREFILL, &[GHOSTED, DIAG, ROTATE]).iter().map(|prompt| {
         ClaimCheck::all([DIAG, ROTATE].map(|other| {
             let apart = (setting.value(prompt, GHOSTED) - setting.value(prompt, other)).abs();
-            apart.at_most(DEVIATIONS * setting.noise(prompt, GHOSTED, other))
+            apart.check_at_most(DEVIATIONS * setting.noise(prompt, GHOSTED, other))
         }))
     }))
 }
@@ -193,8 +202,8 @@ fn matches_linearpatch(setting: &ClaimSetting<'_>) -> ClaimCheck {
 fn speedup_stays(setting: &ClaimSetting<'_>) -> ClaimCheck {
     ClaimCheck::all(setting.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(|prompt| {
         time_saved(setting, prompt, GHOSTED)
-            .above(0.0)
-            .and(time_saved(setting, prompt, GHOSTED).at_least(0.9 * time_saved(setting, prompt, NONE)))
+            .check_above(0.0)
+            .and(time_saved(setting, prompt, GHOSTED).check_at_least(0.9 * time_saved(setting, prompt, NONE)))
     }))
 }
 
@@ -205,6 +214,6 @@ fn time_saved(setting: &ClaimSetting<'_>, prompt: &str, recovery: &str) -> Quant
 fn overhead_is_small(setting: &ClaimSetting<'_>) -> ClaimCheck {
     ClaimCheck::all(setting.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(|prompt| {
         let one_layer = (1.0 / setting.depth()) * (setting.dense_value(prompt) - setting.value(prompt, NONE));
-        (setting.value(prompt, GHOSTED) - setting.value(prompt, NONE)).is_below(one_layer)
+        (setting.value(prompt, GHOSTED) - setting.value(prompt, NONE)).check_below(one_layer)
     }))
 }

@@ -76,7 +76,7 @@ pub fn render(judged: &[JudgedClaim<'_>]) -> String {
         format!("{ours} (on the paper's numbers {})\n", theirs.split_once(": ").map_or("", |(_, detail)| detail));
     for JudgedClaim { claim, paper, ours, profile } in judged {
         let [(paper_count, paper_word), (our_count, our_word)] =
-            [paper, ours].map(|verdict| (verdict.count(), verdict.outcome.word().to_uppercase()));
+            [paper, ours].map(|verdict| (verdict.count(), verdict.outcome.label().to_uppercase()));
         let _ =
             writeln!(text, "{}: paper {paper_count}: {paper_word}; ours ({profile}) {our_count}: {our_word}", claim.id);
         if let Some(reading) = claim.reading {
@@ -85,7 +85,7 @@ pub fn render(judged: &[JudgedClaim<'_>]) -> String {
         for (side, verdict) in [("paper", paper), ("ours", ours)] {
             for setting in verdict.settings.iter().filter(|setting| setting.outcome != Judgement::Holds) {
                 let name: String = setting.setting.iter().map(|(_, value)| format!(" {value}")).collect();
-                let word = setting.outcome.word();
+                let word = setting.outcome.label();
                 let _ = writeln!(text, "  {side}{name}: {word}: {}", setting.shown);
             }
         }
@@ -131,10 +131,10 @@ pub fn format_claims(judged: &[&JudgedClaim<'_>]) -> String {
 /// Formats a claim as a Markdown table row.
 pub fn line(judged: &JudgedClaim<'_>) -> String {
     let ClaimRow { claim, section, paper, paper_verdict, ours, verdict, .. } = row(judged);
-    let paper = format!("{paper}: {}", paper_verdict.word());
+    let paper = format!("{paper}: {}", paper_verdict.label());
     format!(
         "| {} |",
-        [claim, section, paper, ours, verdict.word().to_owned()]
+        [claim, section, paper, ours, verdict.label().to_owned()]
             .map(|text| text.replace('|', "\\|").replace('\n', " "))
             .join(" | ")
     )

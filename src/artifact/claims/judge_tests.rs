@@ -99,7 +99,7 @@ fn joined() -> Claim {
         artifacts: &["table2", "tableA7"],
         check: |setting| {
             let [one, other] = ["c4", "wikitext2"].map(|corpus| setting.corpus(corpus).value("acc_average", "ghosted"));
-            (one - other).abs().at_most(1.0)
+            (one - other).abs().check_at_most(1.0)
         },
         ..claim(Needed::All)
     }
@@ -239,7 +239,7 @@ fn texts(criterion: &str, repaired: f64) -> Vec<Record> {
 #[test]
 fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
     let claim = Claim {
-        check: |setting| setting.value("prefill_ms", "ghosted").is_below(setting.value("prefill_ms", "none")),
+        check: |setting| setting.value("prefill_ms", "ghosted").check_below(setting.value("prefill_ms", "none")),
         ..claim(Needed::All)
     };
     let time =

@@ -24,23 +24,23 @@ impl Quantity {
         }
     }
 
-    pub(super) fn above(&self, other: impl Into<Quantity>) -> ClaimCheck {
+    pub(super) fn check_above(&self, other: impl Into<Quantity>) -> ClaimCheck {
         self.compared(&other.into(), Ordering::is_gt)
     }
 
-    pub(super) fn at_least(&self, other: impl Into<Quantity>) -> ClaimCheck {
+    pub(super) fn check_at_least(&self, other: impl Into<Quantity>) -> ClaimCheck {
         self.compared(&other.into(), Ordering::is_ge)
     }
 
-    pub(super) fn is_below(&self, other: impl Into<Quantity>) -> ClaimCheck {
+    pub(super) fn check_below(&self, other: impl Into<Quantity>) -> ClaimCheck {
         self.compared(&other.into(), Ordering::is_lt)
     }
 
-    pub(super) fn at_most(&self, other: impl Into<Quantity>) -> ClaimCheck {
+    pub(super) fn check_at_most(&self, other: impl Into<Quantity>) -> ClaimCheck {
         self.compared(&other.into(), Ordering::is_le)
     }
 
-    pub(super) fn equal(&self, other: impl Into<Quantity>) -> ClaimCheck {
+    pub(super) fn check_equal(&self, other: impl Into<Quantity>) -> ClaimCheck {
         self.compared(&other.into(), Ordering::is_eq)
     }
 
@@ -183,10 +183,10 @@ mod tests {
 
     #[test]
     fn numbers_that_differ_by_rounding_alone_are_equal() {
-        assert_eq!(gap().at_most(0.36).outcome, Judgement::Holds);
-        assert_eq!(gap().above(0.36).outcome, Judgement::Fails);
-        assert_eq!(gap().equal(0.36).outcome, Judgement::Holds);
-        assert_eq!(gap().at_most(0.359_999).outcome, Judgement::Fails);
+        assert_eq!(gap().check_at_most(0.36).outcome, Judgement::Holds);
+        assert_eq!(gap().check_above(0.36).outcome, Judgement::Fails);
+        assert_eq!(gap().check_equal(0.36).outcome, Judgement::Holds);
+        assert_eq!(gap().check_at_most(0.359_999).outcome, Judgement::Fails);
     }
 
     /// Returns a difference that is inexact in floating point: 40.52 − 40.16 is 0.36000000000000654.
@@ -203,19 +203,22 @@ mod tests {
             missing().abs(),
             number(1.0).max(missing()),
         ] {
-            let check = made.above(0.0);
+            let check = made.check_above(0.0);
             assert_eq!((check.outcome, check.shown.as_str()), (Judgement::Unknown, "it is missing"));
-            assert_eq!(number(0.0).is_below(made).outcome, Judgement::Unknown);
+            assert_eq!(number(0.0).check_below(made).outcome, Judgement::Unknown);
         }
-        assert_eq!(number(f64::NAN).at_most(1.0).outcome, Judgement::Unknown);
+        assert_eq!(number(f64::NAN).check_at_most(1.0).outcome, Judgement::Unknown);
     }
 
     #[test]
     fn a_comparison_shows_what_is_whatever_was_asked() {
-        assert_eq!((0.5 * number(3.0)).above(2.0).shown, "1.50 (0.5 * 3) < 2");
-        assert_eq!((number(1.0) - number(3.0)).abs().at_least(2.0).shown, "|-2.00 (1 - 3)| = 2");
-        assert_eq!(number(1.0).max(number(3.0)).is_below(4.0).shown, "3.00 (the larger of 1, 3) < 4");
-        assert_eq!(missing().above(Quantity::new(Err("also missing".to_owned()))).shown, "it is missing; also missing");
+        assert_eq!((0.5 * number(3.0)).check_above(2.0).shown, "1.50 (0.5 * 3) < 2");
+        assert_eq!((number(1.0) - number(3.0)).abs().check_at_least(2.0).shown, "|-2.00 (1 - 3)| = 2");
+        assert_eq!(number(1.0).max(number(3.0)).check_below(4.0).shown, "3.00 (the larger of 1, 3) < 4");
+        assert_eq!(
+            missing().check_above(Quantity::new(Err("also missing".to_owned()))).shown,
+            "it is missing; also missing"
+        );
     }
 
     #[test]

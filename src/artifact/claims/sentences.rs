@@ -29,7 +29,7 @@ impl fmt::Display for SentenceCount {
         let counts: Vec<String> = counts
             .map(|(verdict, &count)| match verdict {
                 Judgement::Unknown | Judgement::NotApplicable => {
-                    format!("{count} {} {}", if count == 1 { "is" } else { "are" }, verdict.word())
+                    format!("{count} {} {}", if count == 1 { "is" } else { "are" }, verdict.label())
                 }
                 Judgement::Holds | Judgement::Fails => format!("{count} {}", verdict.verb(count)),
             })

@@ -59,24 +59,30 @@ fn what_prints_alike_is_alike() {
     );
     assert_eq!(setting.best(ACCURACY, "replaceme-ls", &ALL).outcome, Judgement::Holds);
     assert_eq!(setting.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
-    assert_eq!(setting.lead(ACCURACY, "ghosted", &ALL).equal(0.0).outcome, Judgement::Holds);
+    assert_eq!(setting.lead(ACCURACY, "ghosted", &ALL).check_equal(0.0).outcome, Judgement::Holds);
     assert_eq!(
-        setting.value(ACCURACY, "ghosted").equal(setting.value(ACCURACY, "replaceme-ls")).outcome,
+        setting.value(ACCURACY, "ghosted").check_equal(setting.value(ACCURACY, "replaceme-ls")).outcome,
         Judgement::Holds
     );
-    assert_eq!(setting.rank(ACCURACY, "ghosted", &ALL).equal(1.0).outcome, Judgement::Holds);
-    assert_eq!(setting.rank(ACCURACY, "none", &ALL).equal(3.0).outcome, Judgement::Holds);
+    assert_eq!(setting.rank(ACCURACY, "ghosted", &ALL).check_equal(1.0).outcome, Judgement::Holds);
+    assert_eq!(setting.rank(ACCURACY, "none", &ALL).check_equal(3.0).outcome, Judgement::Holds);
 }
 
 #[test]
 fn a_lead_is_positive_where_the_first_one_is_better() {
     let records = table();
-    assert_eq!(lead(&records, "ghosted", &ALL).equal(0.65).outcome, Judgement::Holds);
-    assert_eq!(lead(&records, "replaceme-ls", &ALL).equal(-0.65).outcome, Judgement::Holds);
-    assert_eq!(claim_setting(&records).lead(ACCURACY, "none", &["ghosted"]).equal(-19.4).outcome, Judgement::Holds);
-    let shown = lead(&records, "ghosted", &ALL).above(1.0).shown;
+    assert_eq!(lead(&records, "ghosted", &ALL).check_equal(0.65).outcome, Judgement::Holds);
+    assert_eq!(lead(&records, "replaceme-ls", &ALL).check_equal(-0.65).outcome, Judgement::Holds);
+    assert_eq!(
+        claim_setting(&records).lead(ACCURACY, "none", &["ghosted"]).check_equal(-19.4).outcome,
+        Judgement::Holds
+    );
+    let shown = lead(&records, "ghosted", &ALL).check_above(1.0).shown;
     assert_eq!(shown, "0.65 (ghosted 60.10 over replaceme-ls 59.45) < 1");
-    assert_eq!(claim_setting(&perplexities()).lead(PERPLEXITY, "none", &ALL).equal(18.75).outcome, Judgement::Holds);
+    assert_eq!(
+        claim_setting(&perplexities()).lead(PERPLEXITY, "none", &ALL).check_equal(18.75).outcome,
+        Judgement::Holds
+    );
 }
 
 fn lead(records: &[Record], name: &str, rivals: &[&str]) -> Quantity {
@@ -89,8 +95,8 @@ fn of_a_share_neither_much_nor_little_is_best() {
     let setting = claim_setting(&shares);
     let reason = "m_symmetric_share has no better direction";
     assert_eq!(setting.best("m_symmetric_share", "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
-    assert_eq!(setting.lead("m_symmetric_share", "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
-    assert_eq!(setting.value("m_symmetric_share", "ghosted").above(0.0).outcome, Judgement::Holds);
+    assert_eq!(setting.lead("m_symmetric_share", "ghosted", &ALL).check_above(0.0), ClaimCheck::unknown(reason.into()));
+    assert_eq!(setting.value("m_symmetric_share", "ghosted").check_above(0.0).outcome, Judgement::Holds);
 }
 
 #[test]
@@ -101,10 +107,10 @@ fn a_rival_that_is_missing_leaves_it_open() {
         let setting = claim_setting(&records);
         let reason = "acc_average has no value for replaceme-ls";
         assert_eq!(setting.best(ACCURACY, "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
-        assert_eq!(setting.lead(ACCURACY, "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
-        assert_eq!(setting.rank(ACCURACY, "ghosted", &ALL).at_most(2.0), ClaimCheck::unknown(reason.into()));
-        assert_eq!(setting.mean(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
-        assert_eq!(setting.minimum(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
+        assert_eq!(setting.lead(ACCURACY, "ghosted", &ALL).check_above(0.0), ClaimCheck::unknown(reason.into()));
+        assert_eq!(setting.rank(ACCURACY, "ghosted", &ALL).check_at_most(2.0), ClaimCheck::unknown(reason.into()));
+        assert_eq!(setting.mean(ACCURACY, &ALL).check_above(0.0), ClaimCheck::unknown(reason.into()));
+        assert_eq!(setting.minimum(ACCURACY, &ALL).check_above(0.0), ClaimCheck::unknown(reason.into()));
         // A single better rival makes the check fail, even if other numbers are missing.
         assert_eq!(setting.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
     }
@@ -116,8 +122,8 @@ fn a_rival_that_is_missing_leaves_it_open() {
 fn mean_and_least_are_over_those_that_are_named() {
     let records = table();
     let setting = claim_setting(&records);
-    assert_eq!(setting.mean(ACCURACY, &["replaceme-ls", "ghosted"]).equal(59.775).outcome, Judgement::Holds);
-    let least = setting.minimum(ACCURACY, &ALL).above(50.0);
+    assert_eq!(setting.mean(ACCURACY, &["replaceme-ls", "ghosted"]).check_equal(59.775).outcome, Judgement::Holds);
+    let least = setting.minimum(ACCURACY, &ALL).check_above(50.0);
     assert_eq!(least, ClaimCheck::from_verdict(false, "40.70 (none, minimum of 3) < 50".into()));
 }
 
@@ -127,12 +133,12 @@ fn several_values_where_one_is_asked_are_not_guessed_between() {
     records.push(record("a", 11, "ghosted", 53.66));
     let complete = claim_setting(&records);
     assert_eq!(
-        complete.value(ACCURACY, "ghosted").above(0.0).shown,
+        complete.value(ACCURACY, "ghosted").check_above(0.0).shown,
         "acc_average has 2 values for ghosted; they differ in depth"
     );
     assert_eq!(complete.best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
-    assert_eq!(complete.deepest().value(ACCURACY, "ghosted").above(0.0).shown, "53.66 (ghosted, depth 11) > 0");
-    assert_eq!(complete.shallowest().value(ACCURACY, "ghosted").equal(60.1).outcome, Judgement::Holds);
+    assert_eq!(complete.deepest().value(ACCURACY, "ghosted").check_above(0.0).shown, "53.66 (ghosted, depth 11) > 0");
+    assert_eq!(complete.shallowest().value(ACCURACY, "ghosted").check_equal(60.1).outcome, Judgement::Holds);
 }
 
 #[test]
@@ -148,7 +154,7 @@ fn a_comparison_of_depths_needs_two_and_a_failed_cell_is_one() {
 }
 
 fn is_lower_if_deeper(deep: &ClaimSetting<'_>, shallow: &ClaimSetting<'_>) -> ClaimCheck {
-    deep.value(ACCURACY, "ghosted").is_below(shallow.value(ACCURACY, "ghosted"))
+    deep.value(ACCURACY, "ghosted").check_below(shallow.value(ACCURACY, "ghosted"))
 }
 
 #[test]
@@ -156,10 +162,10 @@ fn the_parts_of_a_calibration_are_told_apart() {
     let mut records = table();
     records[1].condition = Condition { calibration: "c4:32".into(), ..records[2].condition.clone() };
     let setting = claim_setting(&records);
-    assert_eq!(setting.sequences(32).value(ACCURACY, "ghosted").equal(59.45).outcome, Judgement::Holds);
-    assert_eq!(setting.corpus("wikitext2").value(ACCURACY, "ghosted").above(0.0).outcome, Judgement::Unknown);
-    assert!(setting.corpus("c4").value(ACCURACY, "ghosted").above(0.0).shown.contains("differ in calibration"));
-    assert_eq!(setting.criterion("shortgpt").value(ACCURACY, "none").above(0.0).outcome, Judgement::Unknown);
+    assert_eq!(setting.sequences(32).value(ACCURACY, "ghosted").check_equal(59.45).outcome, Judgement::Holds);
+    assert_eq!(setting.corpus("wikitext2").value(ACCURACY, "ghosted").check_above(0.0).outcome, Judgement::Unknown);
+    assert!(setting.corpus("c4").value(ACCURACY, "ghosted").check_above(0.0).shown.contains("differ in calibration"));
+    assert_eq!(setting.criterion("shortgpt").value(ACCURACY, "none").check_above(0.0).outcome, Judgement::Unknown);
 }
 
 #[test]
@@ -175,18 +181,22 @@ fn noisy_time_decides_nothing_and_shows_its_deviation() {
     assert_eq!(
         (setting.value(metric, "ghosted") - setting.value(metric, "none"))
             .abs()
-            .at_most(3.0 * setting.noise(metric, "ghosted", "none")),
+            .check_at_most(3.0 * setting.noise(metric, "ghosted", "none")),
         ClaimCheck::unknown(noise.into())
     );
     assert_eq!(setting.best(metric, "none", &ALL), ClaimCheck::unknown(noise.into()));
-    assert_eq!(setting.value(metric, "replaceme-ls").above(0.0).outcome, Judgement::Holds, "five percent can be used");
+    assert_eq!(
+        setting.value(metric, "replaceme-ls").check_above(0.0).outcome,
+        Judgement::Holds,
+        "five percent can be used"
+    );
     let dense = time_record(0, "none", 20.0, 5.0);
-    let dense_check = ClaimSetting::new(Vec::new()).with_dense(vec![&dense]).dense_value(metric).above(0.0);
+    let dense_check = ClaimSetting::new(Vec::new()).with_dense(vec![&dense]).dense_value(metric).check_above(0.0);
     assert_eq!(dense_check.outcome, Judgement::Unknown);
     assert!(dense_check.shown.contains("of dense, 20.00 ± 5.00, deviates by 25 %"), "{dense_check:?}");
     // The error of an accuracy does not count as noise, because significance tests account for it.
     let accuracy = Record { error: Some(30.0), ..record("a", 7, "ghosted", 60.0) };
-    assert_eq!(claim_setting(&[accuracy]).value(ACCURACY, "ghosted").above(0.0).outcome, Judgement::Holds);
+    assert_eq!(claim_setting(&[accuracy]).value(ACCURACY, "ghosted").check_above(0.0).outcome, Judgement::Holds);
 }
 
 fn time_record(depth: usize, recovery: &str, value: f64, error: f64) -> Record {

@@ -18,7 +18,7 @@ pub struct Axis {
 }
 
 impl Scale {
-    pub(super) fn hides(self) -> &'static str {
+    pub(super) fn empty_plot_hint(self) -> &'static str {
         match self {
             Self::Linear => "check for missing and non-finite values",
             Self::Log => "use positive values on a log axis",

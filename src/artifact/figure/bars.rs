@@ -92,8 +92,9 @@ impl BarChart {
             let error = size(value.error);
             Some([number - error, number, number + error])
         });
-        let range = Range::from_values(numbers.flatten(), self.axis.scale)
-            .ok_or_else(|| Error::bad_input("the bar chart has no finite value").hint(self.axis.scale.hides()))?;
+        let range = Range::from_values(numbers.flatten(), self.axis.scale).ok_or_else(|| {
+            Error::bad_input("the bar chart has no finite value").hint(self.axis.scale.empty_plot_hint())
+        })?;
         Ok(self.draw_on(around, range.with_base().with_end_ticks(Frame::max_ticks(around.width)), scene))
     }
 
@@ -121,18 +122,18 @@ impl BarChart {
             for (j, value) in series.values.iter().enumerate() {
                 let x = groups.column(j, i);
                 let label = self.label(*value, decimals);
-                self.bar(scene, &frame, (x, pitch * FILLED / 2.0), *value, style, (written, &label));
+                self.draw_bar(scene, &frame, (x, pitch * FILLED / 2.0), *value, style, (written, &label));
                 let below = (x, frame.bottom + MARKERS / 2.0 + 1.0);
                 scene.marker(below, style.marker, style.colour, (pitch * 0.3).min(2.4));
             }
         }
-        frame.axis_line(scene, frame.base());
-        groups.names(scene, &self.groups, frame.bottom + MARKERS + GAP)
+        frame.draw_axis_line(scene, frame.base());
+        groups.draw_names(scene, &self.groups, frame.bottom + MARKERS + GAP)
     }
 
     /// Draws a bar centered on `x`, with its error bar and label. Draws only the label if the axis cannot show the
     /// value.
-    fn bar(
+    fn draw_bar(
         &self,
         scene: &mut Scene,
         frame: &Frame,
@@ -154,7 +155,7 @@ impl BarChart {
                 let low = frame.y(number - error.abs());
                 let high = frame.y(number + error.abs());
                 scene.line(&[(x, low), (x, high)], SURFACE, 2.4, Dash::Solid);
-                frame.whisker(scene, x, (number - error.abs(), number + error.abs()), TEXT);
+                frame.draw_whisker(scene, x, (number - error.abs(), number + error.abs()), TEXT);
                 ends = (ends.0.max(low), ends.1.min(high));
             }
         }
@@ -260,7 +261,7 @@ impl Dots {
                 }
             }
         }
-        frame.axis_line(scene, frame.bottom);
-        Ok(groups.names(scene, &self.groups, frame.bottom + GAP))
+        frame.draw_axis_line(scene, frame.bottom);
+        Ok(groups.draw_names(scene, &self.groups, frame.bottom + GAP))
     }
 }

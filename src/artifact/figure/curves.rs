@@ -66,7 +66,7 @@ impl Curves {
     /// Fails if there are no lines, or no points that the axes can show.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if self.lines.is_empty() {
-            return Err(draw_nothing().expected("at least one line").found("none"));
+            return Err(empty_chart_error().expected("at least one line").found("none"));
         }
         let points: Vec<_> =
             self.lines.iter().flat_map(|line| &line.points).filter_map(|point| self.visible_point(point)).collect();
@@ -77,7 +77,9 @@ impl Curves {
         // Levels have no x values, so they cannot define the x range.
         let (Some(xs), Some(ys)) = (xs, ys) else {
             let scale = if self.x.scale == Scale::Log { Scale::Log } else { self.y.scale };
-            return Err(draw_nothing().found("no point with two finite coordinates").hint(scale.hides()));
+            return Err(empty_chart_error()
+                .found("no point with two finite coordinates")
+                .hint(scale.empty_plot_hint()));
         };
         let ys = ys.with_margin(true).with_end_ticks(Frame::max_ticks(around.width));
         Ok(self.draw_on(around, (xs, ys), scene))
@@ -113,7 +115,7 @@ impl Curves {
             let runs = self.point_runs(line);
             if marked { plot.draw_marked(&runs, scene) } else { plot.draw_thin(&runs, scene) }
         }
-        frame.x_axis(scene, &self.x, &ticks, &xs)
+        frame.draw_x_axis(scene, &self.x, &ticks, &xs)
     }
 
     /// Returns the legend entries: the lines, then the levels.
@@ -173,7 +175,7 @@ impl Curves {
     }
 }
 
-fn draw_nothing() -> Error {
+fn empty_chart_error() -> Error {
     Error::bad_input("the line chart is empty")
 }
 
@@ -204,7 +206,7 @@ impl LinePlot<'_> {
             let at = self.point(x, y);
             scene.marker(at, self.style.marker, self.style.colour, MARKER);
             if error > 0.0 {
-                self.frame.whisker(scene, at.0, (y - error, y + error), self.style.colour);
+                self.frame.draw_whisker(scene, at.0, (y - error, y + error), self.style.colour);
             }
         }
     }

@@ -48,14 +48,14 @@ pub(super) const CAP: f64 = 3.0;
 pub(super) const HALF: f64 = font::SIZE * 0.36;
 
 /// Draws the heading and returns the position below it.
-pub(super) fn heading_lines(scene: &mut Scene, words: &str) -> f64 {
+pub(super) fn draw_heading(scene: &mut Scene, words: &str) -> f64 {
     let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
     let end = scene.lines((MARGIN, MARGIN), &lines, Anchor::Start);
     if lines.is_empty() { MARGIN } else { end + 2.0 }
 }
 
 /// Draws the note and sets the height of the figure.
-pub(super) fn end(scene: &mut Scene, words: &str, below: f64) {
+pub(super) fn finish(scene: &mut Scene, words: &str, below: f64) {
     let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
     let gap = if lines.is_empty() { 0.0 } else { GAP };
     scene.height = scene.lines((MARGIN, below + gap), &lines, Anchor::Start) + MARGIN;
@@ -88,8 +88,8 @@ pub(super) struct FramePlan<'a> {
 impl Frame {
     /// Draws the heading, legend, axis title, ticks and grid.
     pub(super) fn draw(scene: &mut Scene, plan: FramePlan<'_>) -> Self {
-        let headed = heading_lines(scene, &plan.around.heading);
-        let below = legend(scene, plan.entries, (MARGIN, scene.width - MARGIN, headed));
+        let headed = draw_heading(scene, &plan.around.heading);
+        let below = draw_legend(scene, plan.entries, (MARGIN, scene.width - MARGIN, headed));
         Self::draw_below(scene, plan, below)
     }
 
@@ -132,13 +132,13 @@ impl Frame {
         self.y(self.range.base())
     }
 
-    pub(super) fn axis_line(&self, scene: &mut Scene, y: f64) {
+    pub(super) fn draw_axis_line(&self, scene: &mut Scene, y: f64) {
         scene.line(&[(self.left, y), (self.right, y)], TEXT, 0.8, Dash::Solid);
     }
 
     /// Draws the x-axis and returns the position below it.
-    pub(super) fn x_axis(&self, scene: &mut Scene, axis: &Axis, ticks: &[Tick], xs: &Range) -> f64 {
-        self.axis_line(scene, self.bottom);
+    pub(super) fn draw_x_axis(&self, scene: &mut Scene, axis: &Axis, ticks: &[Tick], xs: &Range) -> f64 {
+        self.draw_axis_line(scene, self.bottom);
         let baseline = self.bottom + GAP + font::LINE * 0.8;
         for tick in ticks {
             let x = self.x(xs, tick.at);
@@ -155,16 +155,16 @@ impl Frame {
     }
 
     /// Draws an error bar. The caps are wider than a marker so that short bars stay visible.
-    pub(super) fn whisker(&self, scene: &mut Scene, x: f64, (lower, upper): (f64, f64), colour: Colour) {
+    pub(super) fn draw_whisker(&self, scene: &mut Scene, x: f64, (lower, upper): (f64, f64), colour: Colour) {
         let low = self.y(lower);
         let high = self.y(upper);
-        for (from, to) in [((x, low), (x, high)), draw_cap(x, low), draw_cap(x, high)] {
+        for (from, to) in [((x, low), (x, high)), cap_line(x, low), cap_line(x, high)] {
             scene.line(&[from, to], colour, 0.8, Dash::Solid);
         }
     }
 }
 
-fn draw_cap(x: f64, y: f64) -> ((f64, f64), (f64, f64)) {
+fn cap_line(x: f64, y: f64) -> ((f64, f64), (f64, f64)) {
     ((x - CAP, y), (x + CAP, y))
 }
 
@@ -194,7 +194,7 @@ impl Groups {
     }
 
     /// Draws the group names and returns the position below them.
-    pub(super) fn names(&self, scene: &mut Scene, names: &[String], below: f64) -> f64 {
+    pub(super) fn draw_names(&self, scene: &mut Scene, names: &[String], below: f64) -> f64 {
         names.iter().enumerate().fold(below, |lowest, (group, name)| {
             let at = (self.middle(group), below);
             lowest.max(scene.lines(at, &font::wrap(name, self.width - GAP), Anchor::Middle))
@@ -236,7 +236,7 @@ const ENTRY_GAP: f64 = 10.0;
 const ROW: f64 = font::LINE + 2.0;
 
 /// Draws the legend from `top` downward and returns the position below it.
-pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right, top): (f64, f64, f64)) -> f64 {
+pub(super) fn draw_legend(scene: &mut Scene, entries: &[(Key, String)], (left, right, top): (f64, f64, f64)) -> f64 {
     let room = right - left;
     let labels: Vec<String> =
         entries.iter().map(|(key, label)| font::shorten(label, room - key.width() - GAP)).collect();
@@ -292,11 +292,11 @@ fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
             }
             scene.border(from, to, border, 0.7, dash);
         }
-        Key::Arrow(colour) => arrow(scene, &[(x, y), (end, y)], colour),
+        Key::Arrow(colour) => draw_arrow(scene, &[(x, y), (end, y)], colour),
     }
 }
 
-pub(super) fn arrow(scene: &mut Scene, places: &[ScenePoint], colour: Colour) {
+pub(super) fn draw_arrow(scene: &mut Scene, places: &[ScenePoint], colour: Colour) {
     const HEAD: f64 = 3.6;
     let [.., before, tip] = places else { return };
     let length = (tip.0 - before.0).hypot(tip.1 - before.1);

@@ -1,7 +1,7 @@
 //! Layer stacks as in the paper's figure 2: dense, pruned, and ghosted.
 
 use super::font;
-use super::frame::{self, GAP, HALF, Key, MARGIN, Surroundings, Width, arrow};
+use super::frame::{self, GAP, HALF, Key, MARGIN, Surroundings, Width, draw_arrow};
 use super::palette::{self, KEPT, MUTED, ON_GHOST, REMOVED, STREAM, TEXT};
 use super::scene::{Anchor, Scene};
 use crate::error::{Error, Result};
@@ -78,9 +78,9 @@ impl LayerDiagram {
             (Key::Block { fill: Some(ghost), border: ghost, dash: Dash::Solid }, GHOST),
             (Key::Arrow(STREAM), "hidden state past a cut"),
         ];
-        let headed = frame::heading_lines(scene, &around.heading);
+        let headed = frame::draw_heading(scene, &around.heading);
         let entries = entries.map(|(key, label)| (key, label.to_owned()));
-        let top = frame::legend(scene, &entries, (MARGIN, scene.width - MARGIN, headed)) + GAP;
+        let top = frame::draw_legend(scene, &entries, (MARGIN, scene.width - MARGIN, headed)) + GAP;
         let panel = (scene.width - 2.0 * MARGIN) / self.selections.len() as f64;
         let mut titled = top;
         for (i, selection) in self.selections.iter().enumerate() {
@@ -101,7 +101,7 @@ impl LayerDiagram {
                 let x = MARGIN + i as f64 * panel + (j as f64 + 0.5) * panel / 3.0 - BYPASS_GAP / 2.0;
                 scene.text((x, titled + GAP + HALF * 2.0), name, Anchor::Middle, TEXT);
                 let operators = &operators;
-                DrawnStack { scene, x, ground, layers: self.layers, regions, operators }.stack(*stack);
+                DrawnStack { scene, x, ground, layers: self.layers, regions, operators }.draw_stack(*stack);
             }
         }
         Ok(ground + ENDS + font::LINE)
@@ -128,7 +128,7 @@ impl DrawnStack<'_> {
         self.ground - layer as f64 * PITCH - PAD * pads.filter(|lies| *lies).count() as f64
     }
 
-    fn stack(&mut self, stack: Stack) {
+    fn draw_stack(&mut self, stack: Stack) {
         let top = self.bottom_edge(self.layers);
         // Draw the stream behind the layers.
         let mut from = self.ground + ENDS;
@@ -142,26 +142,26 @@ impl DrawnStack<'_> {
             }
         }
         if stack == Stack::Dense || self.regions.last().is_none_or(|(_, last)| last + 1 < self.layers) {
-            arrow(self.scene, &[(self.x, from), (self.x, top - ENDS)], TEXT);
+            draw_arrow(self.scene, &[(self.x, from), (self.x, top - ENDS)], TEXT);
         }
         for layer in 0..self.layers {
             let removed = stack != Stack::Dense && self.regions.iter().any(|(a, b)| (*a..=*b).contains(&layer));
             if !(removed && stack == Stack::Ghosted) {
-                self.layer(layer, removed);
+                self.draw_layer(layer, removed);
             }
         }
         for (first, last) in self.regions {
             match stack {
                 Stack::Dense => {}
-                Stack::Pruned => self.bypass(*first, *last),
-                Stack::Ghosted => self.ghost(*first, *last),
+                Stack::Pruned => self.draw_bypass(*first, *last),
+                Stack::Ghosted => self.draw_ghost(*first, *last),
             }
         }
         self.scene.text((self.x, self.ground + ENDS + font::LINE * 0.8), "embedding", Anchor::Middle, TEXT);
         self.scene.text((self.x, top - ENDS - GAP * 0.7), "head", Anchor::Middle, TEXT);
     }
 
-    fn layer(&mut self, layer: usize, removed: bool) {
+    fn draw_layer(&mut self, layer: usize, removed: bool) {
         let bottom = self.bottom_edge(layer);
         let from = (self.x - HALF_BLOCK, bottom - BLOCK);
         let to = (self.x + HALF_BLOCK, bottom);
@@ -181,17 +181,17 @@ impl DrawnStack<'_> {
         (start, end)
     }
 
-    fn bypass(&mut self, first: usize, last: usize) {
+    fn draw_bypass(&mut self, first: usize, last: usize) {
         let (start, end) = self.ends(first, last);
         let low = self.bottom_edge(first) + PAD * 0.4;
         let high = self.bottom_edge(last) - BLOCK - PAD * 0.25;
         let side = self.x + HALF_BLOCK + BYPASS_GAP;
         let places = [(self.x, start), (self.x, low), (side, low), (side, high), (self.x, high), (self.x, end)];
-        arrow(self.scene, &places, STREAM);
+        draw_arrow(self.scene, &places, STREAM);
     }
 
     /// Draws the Ghosted Layers that replace a region, and the residual stream through them.
-    fn ghost(&mut self, first: usize, last: usize) {
+    fn draw_ghost(&mut self, first: usize, last: usize) {
         let ((mut start, end), colour) = (self.ends(first, last), palette::papers_colour());
         for &(lowest, highest) in self.operators.iter().filter(|(a, b)| (first..=last).contains(a) && *b <= last) {
             let low = self.bottom_edge(lowest);
@@ -204,12 +204,12 @@ impl DrawnStack<'_> {
             let middle = f64::midpoint(low, high);
             let from = middle - BLOCK / 2.0 - 0.4;
             let to = middle + BLOCK / 2.0 + 0.4;
-            arrow(self.scene, &[(self.x, start), (self.x, to)], STREAM);
+            draw_arrow(self.scene, &[(self.x, start), (self.x, to)], STREAM);
             self.scene.rect((self.x - HALF_BLOCK, from), (self.x + HALF_BLOCK, to), colour);
             self.scene.text((self.x, middle + HALF), GHOST, Anchor::Middle, ON_GHOST);
             start = from;
         }
-        arrow(self.scene, &[(self.x, start), (self.x, end)], STREAM);
+        draw_arrow(self.scene, &[(self.x, start), (self.x, end)], STREAM);
     }
 }
 

@@ -125,7 +125,7 @@ impl Figure {
             Plot::Pareto(pareto) => pareto.draw(&self.around, &mut scene),
         }
         .map_err(|error| error.at(title.as_str()))?;
-        frame::end(&mut scene, note, below);
+        frame::finish(&mut scene, note, below);
         Ok(scene)
     }
 }

@@ -83,11 +83,11 @@ impl Pareto {
         let xs =
             Range::from_values(sizes.filter_map(|x| drawable(Some(x))), self.x.scale).ok_or_else(no_points_error)?;
         let xs = xs.with_margin(false);
-        let mut below = frame::heading_lines(scene, &around.heading);
-        below = frame::legend(scene, &self.keys(), (frame::MARGIN, scene.width - frame::MARGIN, below));
+        let mut below = frame::draw_heading(scene, &around.heading);
+        below = frame::draw_legend(scene, &self.keys(), (frame::MARGIN, scene.width - frame::MARGIN, below));
         for number in 0..self.panels.len() {
             let gap = if number == 0 { 0.0 } else { PANEL_GAP };
-            below = self.panel(number, around, (below + gap, &xs), scene)?;
+            below = self.draw_panel(number, around, (below + gap, &xs), scene)?;
         }
         Ok(below)
     }
@@ -119,7 +119,13 @@ impl Pareto {
     }
 
     /// Draws a panel below `top` and returns the position below it.
-    fn panel(&self, number: usize, around: &Surroundings, (top, xs): (f64, &Range), scene: &mut Scene) -> Result<f64> {
+    fn draw_panel(
+        &self,
+        number: usize,
+        around: &Surroundings,
+        (top, xs): (f64, &Range),
+        scene: &mut Scene,
+    ) -> Result<f64> {
         let ParetoPanel { axis, dense, .. } = &self.panels[number];
         let points = self.visible_points(number);
         let level = drawable(*dense).filter(|value| axis.shows(*value));
@@ -138,7 +144,7 @@ impl Pareto {
         self.draw_points(number, &points, (&frame, xs, line), scene);
         let is_last = number + 1 == self.panels.len();
         let title = if is_last { self.x.clone() } else { Axis { scale: self.x.scale, ..Axis::default() } };
-        Ok(frame.x_axis(scene, &title, &xs.ticks(10), xs))
+        Ok(frame.draw_x_axis(scene, &title, &xs.ticks(10), xs))
     }
 
     /// Draws the frontier, then the markers on top of it. Frontier points are labeled if there is space. Labels do not

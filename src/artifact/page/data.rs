@@ -170,7 +170,7 @@ impl Judgement {
         order.into_iter().find(|verdict| parts.contains(verdict)).unwrap_or(Self::NotApplicable)
     }
 
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Holds => "holds",
             Self::Fails => "fails",
@@ -184,12 +184,12 @@ impl Judgement {
         match self {
             Self::Holds if count != 1 => "hold",
             Self::Fails if count != 1 => "fail",
-            _ => self.word(),
+            _ => self.label(),
         }
     }
 
     pub(super) fn class(self) -> String {
-        self.word().replace(' ', "-")
+        self.label().replace(' ', "-")
     }
 
     pub(super) fn sign(self) -> &'static str {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::artifact::audit::Severity;
-use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
+use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};
 
 /// Text that would break out of every context in which data is embedded if it were not escaped.
 const HOSTILE: &str = "\"'><script>alert(1)</script></style></title><!--<img src=x onerror=alert(2)>{{body}}&amp;";
@@ -101,7 +101,7 @@ fn hostile_cell(numeric: bool) -> SavedCell {
     SavedCell {
         text: hostile(),
         value: numeric.then_some(1.5),
-        mark: Some(SavedMark { better: numeric, says: hostile() }),
+        mark: Some(SavedSignificance { better: numeric, says: hostile() }),
         comparison: Some(SavedComparison {
             paper: hostile(),
             difference: Some(hostile()),

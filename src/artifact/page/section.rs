@@ -270,9 +270,9 @@ fn claim_row(at: usize, claim: &ClaimRow, has_several_profiles: bool) -> SavedRo
         anchor: Some(summary::anchor(at)),
         cells: vec![
             SavedCell::from_text(&claim.claim),
-            SavedCell { best: true, ..SavedCell::from_text(claim.verdict.word()) },
+            SavedCell { best: true, ..SavedCell::from_text(claim.verdict.label()) },
             SavedCell::from_text(&claim.ours),
-            SavedCell::from_text(claim.paper_verdict.word()),
+            SavedCell::from_text(claim.paper_verdict.label()),
             SavedCell::from_text(&claim.paper),
             SavedCell::from_text(counted),
             SavedCell::from_text(&claim.section),

@@ -164,7 +164,7 @@ fn strip_row(name: &'static str, claims: &[(usize, &ClaimRow)], verdict: fn(&Cla
         squares: claims
             .iter()
             .map(|(at, claim)| {
-                let word = verdict(claim).word();
+                let word = verdict(claim).label();
                 let sign = verdict(claim).sign();
                 let says = format!("{word}: {}", claim.claim.chars().take(90).collect::<String>());
                 Square { class: verdict(claim).class(), sign, id: anchor(*at), says }

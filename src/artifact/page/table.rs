@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::data::CellNote;
 use super::html::cell_id;
 use crate::error::{Error, Result};
-use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
+use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};
 
 /// Maximum length of the texts in a column that does not wrap.
 const PROSE: usize = 36;
@@ -88,7 +88,7 @@ struct TableCell {
     error: String,
     error_kind: String,
     items: Option<usize>,
-    mark: Option<SavedMark>,
+    mark: Option<SavedSignificance>,
     #[serde(rename = "beside")]
     comparison: Option<ComparisonBadge>,
 }
@@ -312,7 +312,7 @@ fn judge_comparison(comparison: &SavedComparison) -> ComparisonBadge {
     };
     ComparisonBadge {
         sign: comparison.verdict.sign(),
-        word: comparison.verdict.word(),
+        word: comparison.verdict.label(),
         unlike,
         comparison: comparison.clone(),
     }

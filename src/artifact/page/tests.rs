@@ -3,7 +3,7 @@
 use super::safety_tests::{assert_links_lead_somewhere, without_ours};
 use super::samples::{hostile_page, large_page};
 use super::*;
-use crate::results::{PaperVerdict, SavedCell, SavedComparison, SavedMark};
+use crate::results::{PaperVerdict, SavedCell, SavedComparison, SavedSignificance};
 
 #[test]
 fn the_text_alternatives_say_what_the_print_does() {
@@ -68,8 +68,8 @@ fn page_of(count: usize) -> String {
 fn a_mark_of_a_paired_test_is_to_be_seen() {
     let mut page = large_page(1);
     let row = &mut page.artifacts[0].tables[0].rows[0].cells;
-    row[3].mark = Some(SavedMark { better: true, says: "better than A".into() });
-    row[4].mark = Some(SavedMark { better: false, says: "worse than B".into() });
+    row[3].mark = Some(SavedSignificance { better: true, says: "better than A".into() });
+    row[4].mark = Some(SavedSignificance { better: false, says: "worse than B".into() });
     let html = render(&page).unwrap();
     assert!(html.contains("<sup class=\"up\" title=\"better than A\"><span aria-hidden=\"true\">+</span>"), "{html}");
     assert!(html.contains("<sup class=\"down\" title=\"worse than B\"><span aria-hidden=\"true\">−</span>"));

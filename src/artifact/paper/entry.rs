@@ -120,8 +120,8 @@ impl PaperNumber {
             ));
         }
         let metric = if row.metric == "average" { metric::ACCURACY.id.to_owned() } else { row.metric };
-        let value = decimal("value", &row.value)?;
-        let error = decimal("std", &row.std)?;
+        let value = parse_decimal("value", &row.value)?;
+        let error = parse_decimal("std", &row.std)?;
         let record = Record { condition, metric, value, error };
         Ok(Self { artifact: row.artifact, file: file.to_owned(), line, printed: row.value, record })
     }
@@ -147,7 +147,7 @@ fn as_bad_input(error: Error) -> Error {
 }
 
 /// Parses digits with an optional decimal point. Returns `None` for an empty field.
-fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
+fn parse_decimal(column: &str, field: &str) -> Result<Option<f64>> {
     if field.is_empty() {
         return Ok(None);
     }

@@ -262,7 +262,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
     let mut stored = 0;
     for backbone in &plan.backbones {
         for index in 0..backbone.calibrations.len() {
-            for trials in TrialCount::count(plan, backbone, index, state) {
+            for trials in TrialCount::count_by_criterion(plan, backbone, index, state) {
                 (needed, stored) = (needed + trials.needed, stored + trials.stored);
             }
         }
@@ -286,7 +286,7 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Vec<Pla
             .filter(|variant| !is_stored(state, &variant.selection) || !is_stored(state, &variant.operator))
             .count();
         let text = calibration.calibration.to_string();
-        for TrialCount { criterion, needed, stored } in TrialCount::count(plan, backbone, index, state) {
+        for TrialCount { criterion, needed, stored } in TrialCount::count_by_criterion(plan, backbone, index, state) {
             if stored < needed {
                 let calibration = text.clone();
                 let trials = needed - stored;

@@ -181,14 +181,14 @@ impl<'a> RunContext<'a> {
     /// Reports progress like [`advance`](Self::advance). `ran` is the number of tokens that were actually processed.
     pub(crate) fn advance_running(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.advance_without_waiting(job, tokens, ran)?;
-        self.wait_while_timed()
+        self.wait_for_latency_measurement()
     }
 
     /// Waits while another process is measuring latencies on this machine.
     ///
     /// # Errors
     /// Fails under the same conditions as [`progress::lease`].
-    pub(crate) fn wait_while_timed(&self) -> Result<()> {
+    pub(crate) fn wait_for_latency_measurement(&self) -> Result<()> {
         if self.store.with_leases(|leases| leases.contains(timing_lease()))? {
             let what = "measuring times on this machine";
             progress::lease(self.store, timing_lease(), what, self.reporter, self.stop).map(drop)?;

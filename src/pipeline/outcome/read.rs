@@ -45,7 +45,7 @@ impl GridOutcome {
             .collect();
         let first = plan.variants().next().and_then(|(_, variant)| variant.prompts.first());
         let machine = first.and_then(|prompt| prompt.machine());
-        let machine = machine.map_or_else(String::new, |machine| machine::in_words(&machine.value()));
+        let machine = machine.map_or_else(String::new, |machine| machine::describe(&machine.value()));
         Ok(Self { cells, inputs, engines, rounded, machine })
     }
 }

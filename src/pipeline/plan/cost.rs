@@ -231,7 +231,9 @@ impl BackboneEstimator<'_> {
             variants.iter().filter_map(|variant| solve_flops(plan.grid, backbone, variant, &load, state)).collect()
         });
         let mut cost = operator::cost(config, pass, &all, &left);
-        for CriterionTrials { metric, all, missing, .. } in CriterionTrials::count(plan.grid, backbone, index, state) {
+        for CriterionTrials { metric, all, missing, .. } in
+            CriterionTrials::list_by_criterion(plan.grid, backbone, index, state)
+        {
             cost += scores::trial_cost(config, metric, [&all, &missing], &load);
         }
         self.add_trainings(&mut cost, &calibrated, pass / load.tokens.max(1) as f64);

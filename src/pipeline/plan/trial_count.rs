@@ -25,8 +25,13 @@ pub struct TrialCount {
 impl TrialCount {
     /// Counts the trials on a calibration of a backbone, by criterion. A trial that several criteria share counts for
     /// the first of them, which measures it.
-    pub fn count(plan: &Plan<'_>, backbone: &BackbonePlan, calibration: usize, state: &StoreState) -> Vec<Self> {
-        let trials = CriterionTrials::count(plan.grid, backbone, calibration, state).into_iter();
+    pub fn count_by_criterion(
+        plan: &Plan<'_>,
+        backbone: &BackbonePlan,
+        calibration: usize,
+        state: &StoreState,
+    ) -> Vec<Self> {
+        let trials = CriterionTrials::list_by_criterion(plan.grid, backbone, calibration, state).into_iter();
         trials
             .filter(|trials| !trials.all.is_empty() || !trials.missing.is_empty())
             .map(|CriterionTrials { criterion, all, missing, .. }| {
@@ -53,7 +58,12 @@ pub(super) struct CriterionTrials {
 
 impl CriterionTrials {
     /// Returns the trials for each criterion and each unit of depth on a calibration.
-    pub(super) fn count(grid: &Grid, backbone: &BackbonePlan, calibration: usize, state: &StoreState) -> Vec<Self> {
+    pub(super) fn list_by_criterion(
+        grid: &Grid,
+        backbone: &BackbonePlan,
+        calibration: usize,
+        state: &StoreState,
+    ) -> Vec<Self> {
         let tokens = &backbone.calibrations[calibration].tokens;
         let stored = |metric: TrialMetric, trial: &Trial| {
             state.trial(&scores::trial(backbone.calibrated().key_parts(), tokens, metric, trial), metric)

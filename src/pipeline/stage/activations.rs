@@ -218,7 +218,7 @@ fn measure(
     work: &PassRequest,
 ) -> Result<Vec<ShardResults>> {
     fault::fault_point("activations");
-    job.run.wait_while_timed()?;
+    job.run.wait_for_latency_measurement()?;
     let store = job.run.store;
     let started = Instant::now();
     let mut drafts = shards.iter().map(|_| Drafts::create(store, &work.sites)).collect::<Result<Vec<_>>>()?;

@@ -119,7 +119,7 @@ impl ChunkRun<'_> {
         if group.chunks.is_empty() {
             return Ok(());
         }
-        self.run.wait_while_timed()?;
+        self.run.wait_for_latency_measurement()?;
         // Record failures while the leases are still held, so that no other process repeats work that is known to fail.
         let result = catch_panic(|| self.record(&group, journal, candidates, &mut sweep.trie));
         if let Err(error) = &result

@@ -68,7 +68,7 @@ pub fn load(object: &StoredObject) -> Result<Load> {
     Ok(Load { tokens, scored, length })
 }
 
-fn load_bytes(load: &Load) -> Vec<u8> {
+fn encode_load(load: &Load) -> Vec<u8> {
     json!([load.tokens, load.scored, load.length]).to_string().into_bytes()
 }
 
@@ -82,7 +82,7 @@ struct WindowsRecord {
     starts: Vec<(usize, usize)>,
 }
 
-fn id_bytes(ids: &[u32]) -> Vec<u8> {
+fn encode_ids(ids: &[u32]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).collect()
 }
 
@@ -96,7 +96,7 @@ pub fn store_windows(store: &Store, key: &Key, windows: &Windows, seconds: f64) 
     let record =
         WindowsRecord { length: windows.length, corpus_tokens: windows.corpus_tokens, bytes: windows.bytes, starts };
     let load = Load::windows(windows.ids.len(), windows.length);
-    let payloads = [(IDS, id_bytes(&windows.ids)), (WINDOWS, to_json(&record)?), (LOAD, load_bytes(&load))];
+    let payloads = [(IDS, encode_ids(&windows.ids)), (WINDOWS, to_json(&record)?), (LOAD, encode_load(&load))];
     put_payloads(store, key, seconds, &payloads)
 }
 
@@ -151,7 +151,8 @@ fn store_requests(
     let tokens = TaskTokens { ranges: ranges(lengths), ids };
     let eval_set = MultipleChoiceEval::new(tokens.choices(), &to.backbone.config, 1)?;
     let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
-    let payloads = [(IDS, id_bytes(&tokens.ids)), (REQUESTS, to_json(lengths)?), judged_by, (LOAD, load_bytes(&load))];
+    let payloads =
+        [(IDS, encode_ids(&tokens.ids)), (REQUESTS, to_json(lengths)?), judged_by, (LOAD, encode_load(&load))];
     put_payloads(to.store, to.key, seconds, &payloads)
 }
 
@@ -335,7 +336,7 @@ impl Prompts {
         let all: Vec<u32> = self.prompts.iter().flat_map(|prompt| prompt.ids.iter().copied()).collect();
         let eval_set = self.eval_set();
         let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
-        let files = [(IDS, id_bytes(&all)), (PROMPTS, to_json(&record)?), (LOAD, load_bytes(&load))];
+        let files = [(IDS, encode_ids(&all)), (PROMPTS, to_json(&record)?), (LOAD, encode_load(&load))];
         put_payloads(store, key, seconds, &files.into_iter().chain(more).collect::<Vec<_>>())
     }
 

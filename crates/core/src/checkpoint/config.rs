@@ -25,7 +25,7 @@ pub fn variant_config(
     dtype: Option<FloatType>,
 ) -> Result<Map<String, Value>> {
     let architecture = unpruned.architecture;
-    count_layers(&mut config, unpruned, &layout.kept);
+    retain_layers(&mut config, unpruned, &layout.kept);
     // Some classes tie the embeddings by default. If `tie_word_embeddings` is true and the checkpoint has a separate
     // head, transformers 5 keeps both tables, but other loaders use the embedding for both.
     if layout.has_head() && config.get("tie_word_embeddings").map_or(architecture.is_tied(), |tied| *tied == true) {
@@ -74,7 +74,7 @@ fn export_entry(unpruned: &Config, layout: &Layout) -> Result<Value> {
 }
 
 /// Sets the layer count and drops the per-layer settings of removed layers.
-fn count_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usize]) {
+fn retain_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usize]) {
     let architecture = unpruned.architecture;
     let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
     for value in config.values_mut() {
@@ -199,14 +199,14 @@ mod tests {
         assert_eq!(unpruned.windows.iter().filter(|window| window.is_some()).count(), 6);
         let kept: Vec<usize> = (0..34).filter(|layer| !(5..25).contains(layer) && *layer != 30).collect();
         let mut config = entries.clone();
-        count_layers(&mut config, &unpruned, &kept);
+        retain_layers(&mut config, &unpruned, &kept);
         let expected: Vec<Option<usize>> = kept.iter().map(|&layer| unpruned.windows[layer]).collect();
         assert_eq!(read_written(&config, folder.path()).windows, expected);
         let kinds: Vec<&str> =
             (0..34).map(|layer| if layer % 3 == 0 { "sliding_attention" } else { "full_attention" }).collect();
         entries.insert("layer_types".into(), json!(kinds));
         let expected: Vec<Option<usize>> = kept.iter().map(|&layer| (layer % 3 == 0).then_some(40)).collect();
-        count_layers(&mut entries, &unpruned, &kept);
+        retain_layers(&mut entries, &unpruned, &kept);
         assert_eq!(read_written(&entries, folder.path()).windows, expected);
     }
 
@@ -235,7 +235,7 @@ mod tests {
             let unpruned = read_written(&entries, folder.path());
             for kept in [vec![0, 2, 3, 4, 5], vec![1, 5], vec![0, 1, 2, 5]] {
                 let mut config = entries.clone();
-                count_layers(&mut config, &unpruned, &kept);
+                retain_layers(&mut config, &unpruned, &kept);
                 let cut = read_written(&config, folder.path());
                 let all: Vec<usize> = (0..kept.len()).collect();
                 assert_eq!(

@@ -121,7 +121,7 @@ impl<'a> Training<'a> {
         let device = self.tail.device();
         let matrix = Var::from_tensor(&Tensor::from_slice(&self.state.matrix, (c, c), device)?)?;
         let stream = Tensor::from_slice(stream, (stream.len() / c, c), device)?;
-        let stream = ops::apply(&stream, matrix.as_tensor())?;
+        let stream = ops::apply_matrix(&stream, matrix.as_tensor())?;
         let loss = divergence(&self.tail.logits(&stream)?, teacher)?;
         let gradients = loss.backward()?;
         let gradient =

@@ -194,7 +194,7 @@ mod tests {
     struct Letters;
 
     impl Detokenizer for Letters {
-        fn text(&self, ids: &[u32], _: bool) -> Result<String> {
+        fn decode(&self, ids: &[u32], _: bool) -> Result<String> {
             Ok(ids.iter().filter_map(|&id| char::from_digit(id, 36)).collect())
         }
     }

@@ -8,7 +8,7 @@ const READABLE: usize = 120;
 
 /// Returns a unique, readable file name for any text: at most 137 bytes of ASCII letters, digits and `-.=_`, ending in
 /// 16 hexadecimal digits of the text's SHA-256. The name is also unique on case-insensitive file systems.
-pub fn from_text(text: &str) -> String {
+pub fn sanitize(text: &str) -> String {
     let readable: String = text
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '=') { c } else { '_' })
@@ -29,7 +29,7 @@ mod tests {
     fn names_are_safe_short_and_distinct() {
         let long = "x".repeat(500);
         let texts = ["a b", "a_b", "A_b", "a/b", "../a", ".", "", "é", "a\u{1b}[31m", &long, &long[1..], "NUL", "a\0"];
-        let names: HashSet<String> = texts.iter().map(|text| from_text(text).to_lowercase()).collect();
+        let names: HashSet<String> = texts.iter().map(|text| sanitize(text).to_lowercase()).collect();
         assert_eq!(names.len(), texts.len(), "{names:?}");
         let folder = tempfile::tempdir().unwrap();
         for name in names {

@@ -11,11 +11,11 @@ pub trait Detokenizer: Sync {
     ///
     /// # Errors
     /// Fails if an id is not in the vocabulary.
-    fn text(&self, ids: &[u32], special: bool) -> Result<String>;
+    fn decode(&self, ids: &[u32], special: bool) -> Result<String>;
 }
 
 impl Detokenizer for Tokenizer {
-    fn text(&self, ids: &[u32], special: bool) -> Result<String> {
+    fn decode(&self, ids: &[u32], special: bool) -> Result<String> {
         self.decode_all(ids, special)
     }
 }
@@ -48,7 +48,7 @@ impl Generation {
     /// # Errors
     /// Fails if an id is not in the vocabulary.
     pub fn new(ids: Vec<u32>, end: End, settings: &super::Settings, text: &dyn Detokenizer) -> Result<Self> {
-        let shown = trimmed(text.text(&ids, false)?, &settings.stops);
+        let shown = trimmed(text.decode(&ids, false)?, &settings.stops);
         Ok(Self { ids, text: shown, end })
     }
 }
@@ -60,7 +60,7 @@ pub(super) fn end(ids: &[u32], settings: &super::Settings, text: &dyn Detokenize
         return Ok(Some(End::EndOfText));
     }
     if !settings.stops.is_empty() {
-        let shown = text.text(ids, true)?;
+        let shown = text.decode(ids, true)?;
         if settings.stops.iter().any(|stop| shown.contains(stop.as_str())) {
             return Ok(Some(End::Stop));
         }

@@ -140,7 +140,7 @@ mod tests {
     struct Silent;
 
     impl Detokenizer for Silent {
-        fn text(&self, _: &[u32], _: bool) -> Result<String> {
+        fn decode(&self, _: &[u32], _: bool) -> Result<String> {
             Ok(String::new())
         }
     }

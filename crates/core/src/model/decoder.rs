@@ -355,7 +355,7 @@ impl Decoder {
         seen: &dyn AttentionContext,
         x: &Tensor,
     ) -> Result<Tensor> {
-        let part = self.merged.get(merged, || self.parts.merged(&self.config, merged))?;
+        let part = self.merged.get_or_compute(merged, || self.parts.merged(&self.config, merged))?;
         let layer = merged.layer();
         match sublayer {
             Sublayer::Attention => self.attention(part.layer()?, self.rotaries.get(layer), seen, x, End::Stream),

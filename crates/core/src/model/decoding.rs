@@ -110,11 +110,11 @@ pub(super) trait Cached: Model + Sync {
     ///
     /// # Shapes
     /// `x [rows, C]`; result `[rows][vocab]`.
-    fn head(&self, x: &Tensor) -> Result<Vec<Vec<f32>>>;
+    fn row_logits(&self, x: &Tensor) -> Result<Vec<Vec<f32>>>;
 
     /// Returns the result of [`likeliest`] for each row.
     fn likeliest(&self, x: &Tensor) -> Result<Vec<Option<u32>>> {
-        Ok(self.head(x)?.iter().map(|logits| likeliest(logits)).collect())
+        Ok(self.row_logits(x)?.iter().map(|logits| likeliest(logits)).collect())
     }
 
     /// Returns the size in bytes of one token's keys and values across all heads.
@@ -350,7 +350,7 @@ impl<M: Cached> Decoding for TrieDecoding<'_, M> {
     // Enters the thread pool only once. A token needs about a hundred small products. Submitting each of them from
     // outside the pool would wake a worker each time.
     fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>> {
-        rayon::scope(|_| self.forward(runs, M::head))
+        rayon::scope(|_| self.forward(runs, M::row_logits))
     }
 
     fn likeliest(&mut self, runs: &[Run]) -> Result<Vec<Vec<Option<u32>>>> {

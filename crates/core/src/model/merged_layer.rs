@@ -102,7 +102,11 @@ impl<T> MergedLayers<T> {
     /// Other workers wait for the computation, which must not run on the global thread pool. While a thread in that
     /// pool waits for part of the computation, it may start another job that needs the same layer. This would cause a
     /// deadlock.
-    pub(super) fn get(&self, merged: &Arc<MergedLayer>, compute: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
+    pub(super) fn get_or_compute(
+        &self,
+        merged: &Arc<MergedLayer>,
+        compute: impl FnOnce() -> Result<T>,
+    ) -> Result<Arc<T>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let known = held.iter().position(|(layer, _)| layer == merged);
         let entry = match known {
@@ -143,10 +147,12 @@ mod tests {
             .map(|layer| Arc::new(MergedLayer::new(layer, vec![(layer, 1)], false)))
             .collect();
         let cache = MergedLayers::default();
-        layers.iter().for_each(|layer| assert_eq!(*cache.get(layer, || Ok(layer.layer())).unwrap(), layer.layer()));
+        layers
+            .iter()
+            .for_each(|layer| assert_eq!(*cache.get_or_compute(layer, || Ok(layer.layer())).unwrap(), layer.layer()));
         let missing = || Err(crate::error::Error::job("computed again"));
-        assert!(cache.get(&layers[1], missing).is_ok());
-        assert!(cache.get(&layers[0], missing).is_err());
+        assert!(cache.get_or_compute(&layers[1], missing).is_ok());
+        assert!(cache.get_or_compute(&layers[0], missing).is_err());
     }
 
     #[test]

@@ -125,7 +125,7 @@ fn parse_single(
     head_dim: usize,
     notes: &mut Vec<String>,
 ) -> Result<Rope> {
-    let (old, new) = both(entries)?;
+    let (old, new) = rope_sections(entries)?;
     if old.is_some() && new.is_some() {
         notes.push("config.json has rope_scaling and rope_parameters: using rope_scaling, as in transformers".into());
     }
@@ -145,7 +145,7 @@ fn parse_single(
 /// Parses Gemma 3's two embeddings. In the old format `rope_theta` and `rope_scaling` apply to full-attention layers
 /// and `rope_local_base_freq` to sliding-window layers. In the new format, each layer type has its own map.
 fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rope>)> {
-    let (old, new) = both(entries)?;
+    let (old, new) = rope_sections(entries)?;
     if let Some(flat) =
         new.as_ref().filter(|section| section.map.values().any(|value| !value.is_object() && !value.is_null()))
     {
@@ -172,7 +172,7 @@ fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rop
 }
 
 /// Returns the old-format map, or `None` if it is empty, and the new-format map.
-fn both<'a>(entries: &Entries<'a>) -> Result<(Option<Entries<'a>>, Option<Entries<'a>>)> {
+fn rope_sections<'a>(entries: &Entries<'a>) -> Result<(Option<Entries<'a>>, Option<Entries<'a>>)> {
     Ok((entries.map_at("rope_scaling")?.filter(|map| !map.map.is_empty()), entries.map_at("rope_parameters")?))
 }
 
@@ -182,7 +182,7 @@ fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) ->
     if architecture.rope != RopeEntries::Partial {
         return Ok(head_dim);
     }
-    let (old, new) = both(entries)?;
+    let (old, new) = rope_sections(entries)?;
     let inner = old.or(new).map_or(Ok(None), |section| section.optional_number(KEY, 1e-3..=1.0))?;
     let share = inner.or(entries.optional_number(KEY, 1e-3..=1.0)?).unwrap_or(1.0);
     let width = (head_dim as f64 * share) as usize;

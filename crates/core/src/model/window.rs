@@ -59,10 +59,11 @@ struct WindowFields<'a> {
 impl WindowFields<'_> {
     fn never(&self) -> Result<Vec<Option<usize>>> {
         if self.switch == Some(true) {
-            return self.refuse(SWITCH, &Value::from(true), "false, because this architecture has no sliding windows");
+            let expected = "false, because this architecture has no sliding windows";
+            return Err(self.entries.unsupported(SWITCH, &Value::from(true), expected));
         }
         if let Some(found) = self.entries.get(KEY).filter(|_| self.switch.is_none()) {
-            return self.refuse(KEY, found, "null (attention to all earlier tokens)");
+            return Err(self.entries.unsupported(KEY, found, "null (attention to all earlier tokens)"));
         }
         self.uniform(None, &format!("{FULL} in every layer"))
     }
@@ -71,11 +72,8 @@ impl WindowFields<'_> {
         let window = width(self.entries, notes)?;
         // transformers ignores the other entries here, so reject a config that sets them.
         if let Some(found) = self.entries.get(SWITCH).filter(|_| self.switch != Some(window.is_some())) {
-            return self.refuse(
-                SWITCH,
-                found,
-                &format!("a value that agrees with `{KEY}`, where null means no window"),
-            );
+            let expected = format!("a value that agrees with `{KEY}`, where null means no window");
+            return Err(self.entries.unsupported(SWITCH, found, &expected));
         }
         self.uniform(window, &format!("the same in every layer, according to `{KEY}`"))
     }
@@ -124,20 +122,19 @@ impl WindowFields<'_> {
     /// Returns the given window for all layers. Fails if `layer_types` contradicts it.
     fn uniform(&self, window: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
         let other = self.kinds.iter().flatten().find(|kind| is_sliding(kind) == window.is_none());
-        other.map_or_else(|| Ok(vec![window; self.layers]), |found| self.refuse(LAYERS, found, expected))
+        match other {
+            Some(found) => Err(self.entries.unsupported(LAYERS, found, expected)),
+            None => Ok(vec![window; self.layers]),
+        }
     }
 
     /// Returns the window that `layer_types` specifies for each layer. Fails if a layer requires a window but the
     /// config sets no width.
     fn by_kind(&self, kinds: &[&Value], width: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
         if let Some(found) = kinds.iter().find(|kind| width.is_none() && is_sliding(kind)) {
-            return self.refuse(LAYERS, found, expected);
+            return Err(self.entries.unsupported(LAYERS, found, expected));
         }
         Ok(kinds.iter().map(|kind| width.filter(|_| is_sliding(kind))).collect())
-    }
-
-    fn refuse(&self, key: &str, found: &Value, expected: &str) -> Result<Vec<Option<usize>>> {
-        Err(self.entries.unsupported(key, found, expected))
     }
 }
 

@@ -25,7 +25,7 @@ const FOREIGN_FILTERS: [&str; 7] = ["bool", "chain", "groupby", "lines", "pprint
 const FOREIGN_TESTS: [&str; 3] = ["endingwith", "safe", "startingwith"];
 
 /// Resets the byte count and the saved operands at the start of a rendering.
-pub(crate) fn reset() {
+pub(crate) fn reset_render_state() {
     exchange::reset_byte_count();
     ordering::clear_operands();
 }

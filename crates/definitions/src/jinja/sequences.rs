@@ -40,25 +40,25 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
 
 fn add_generators(environment: &mut Environment<'static>) {
     type Arguments = Rest<ValueOrKwargs>;
-    type Name<'a> = Option<Cow<'a, str>>;
+    type TestName<'a> = Option<Cow<'a, str>>;
     environment.add_filter("map", |state: &mut State<'_, '_>, value: Jinja, args: Arguments| {
         filters::map(state, value, args).map(Lazy::value)
     });
-    environment.add_filter("select", |state: &mut State<'_, '_>, value: Jinja, test: Name<'_>, args: Arguments| {
+    environment.add_filter("select", |state: &mut State<'_, '_>, value: Jinja, test: TestName<'_>, args: Arguments| {
         filters::select(state, value, test, args).map(Lazy::value)
     });
-    environment.add_filter("reject", |state: &mut State<'_, '_>, value: Jinja, test: Name<'_>, args: Arguments| {
+    environment.add_filter("reject", |state: &mut State<'_, '_>, value: Jinja, test: TestName<'_>, args: Arguments| {
         filters::reject(state, value, test, args).map(Lazy::value)
     });
     environment.add_filter(
         "selectattr",
-        |state: &mut State<'_, '_>, value: Jinja, name: Cow<'_, str>, test: Name<'_>, args: Arguments| {
+        |state: &mut State<'_, '_>, value: Jinja, name: Cow<'_, str>, test: TestName<'_>, args: Arguments| {
             filters::selectattr(state, value, name, test, args).map(Lazy::value)
         },
     );
     environment.add_filter(
         "rejectattr",
-        |state: &mut State<'_, '_>, value: Jinja, name: Cow<'_, str>, test: Name<'_>, args: Arguments| {
+        |state: &mut State<'_, '_>, value: Jinja, name: Cow<'_, str>, test: TestName<'_>, args: Arguments| {
             filters::rejectattr(state, value, name, test, args).map(Lazy::value)
         },
     );

@@ -5,7 +5,7 @@ use ghostlab_core::error::{Error, Result};
 use super::{RequestKind, Setting, Task};
 use crate::document::Columns;
 use crate::metric::{Kind, Output};
-use crate::prompt::{Message, Role, Turn, check_label, choice, delimited, ends_blank, in_one_turn, plain};
+use crate::prompt::{Message, Role, Turn, check_label, choice, delimited, ends_blank, merge_turns, plain};
 use crate::rows::{Rows, filtered_rows, prepared};
 use crate::value::Value;
 
@@ -69,7 +69,7 @@ impl Task {
                 match setting.chat {
                     None => Ok(plain(&all)),
                     Some(chat) if setting.multiturn => chat.render(&all, continued),
-                    Some(chat) => chat.render(&in_one_turn(&all), continued),
+                    Some(chat) => chat.render(&merge_turns(&all), continued),
                 }
             })
             .collect()

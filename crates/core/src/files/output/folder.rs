@@ -50,7 +50,7 @@ impl OutputFolder {
     /// Fails with exit code 3 if the location is not writable, and with exit code 2 if a name is taken by a file that
     /// this program did not write.
     pub fn check(&self, names: &[String]) -> Result<()> {
-        self.examine(names)?;
+        self.check_names(names)?;
         ensure_writable(above(&self.path), &[])
     }
 
@@ -59,11 +59,11 @@ impl OutputFolder {
     /// # Errors
     /// See [`Self::check`].
     pub fn precheck(&self, names: &[String]) -> Result<()> {
-        self.examine(names)?;
+        self.check_names(names)?;
         may_be_written(above(&self.path))
     }
 
-    fn examine(&self, names: &[String]) -> Result<()> {
+    fn check_names(&self, names: &[String]) -> Result<()> {
         if !self.path.is_dir() && self.path.symlink_metadata().is_ok() {
             return Err(Error::missing("cannot write to the results folder")
                 .at(self.path.display())

@@ -22,7 +22,7 @@ impl Input {
     }
 
     /// Creates an entry for a folder that must not be replaced but may contain outputs.
-    pub fn around(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+    pub fn allowing_outputs(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
         Self { whole: false, ..Self::new(what, path) }
     }
 }
@@ -102,7 +102,7 @@ mod tests {
         let inputs = [
             Input::new("the backbone llama", path_in("models/llama", root.path())),
             Input::new("the text a", path_in("texts/a.txt", root.path())),
-            Input::around("the checkout", root.path()),
+            Input::allowing_outputs("the checkout", root.path()),
         ];
         for (name, found) in [
             ("models/llama", "the same folder"),

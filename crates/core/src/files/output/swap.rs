@@ -27,7 +27,7 @@ pub(super) fn sibling_path(output: &Path, id: &str, ending: &str) -> PathBuf {
 fn prefix(output: &Path) -> String {
     let file_name = output.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     if file_name.len() > MAX_NAME_BYTES {
-        format!(".{}.", name::from_text(&file_name))
+        format!(".{}.", name::sanitize(&file_name))
     } else {
         format!(".{file_name}.")
     }

@@ -272,7 +272,7 @@ impl CandleEngine {
                 ops::sum(x, &branch)
             }
             Step::Merged(half, merged) => {
-                let part = self.merged.get(merged, || self.parts.merged(merged))?;
+                let part = self.merged.get_or_compute(merged, || self.parts.merged(merged))?;
                 ops::sum(x, &self.branch(*half, part.layer()?, piece, x, End::Branch)?)
             }
             Step::Apply(operator) => self.operators.apply(operator, x),

@@ -48,7 +48,7 @@ impl LayerTensors {
             Sublayer::Attention => {
                 let [queries, keys, values] = self.heads(config, &normed, cos_sin)?;
                 let context = attend(&queries, &keys, &values)?;
-                ops::biased(&ops::linear(&context, &self.output)?, self.biases[3].as_ref())?
+                ops::add_bias(&ops::linear(&context, &self.output)?, self.biases[3].as_ref())?
             }
             Sublayer::Mlp => self.mlp.forward(config, &normed)?,
         };
@@ -82,7 +82,7 @@ impl LayerTensors {
 }
 
 fn project(weight: &Tensor, bias: &Option<Tensor>, x: &Tensor) -> Result<Tensor> {
-    ops::biased(&ops::linear(x, weight)?, bias.as_ref())
+    ops::add_bias(&ops::linear(x, weight)?, bias.as_ref())
 }
 
 impl MlpTensors {

@@ -30,23 +30,23 @@ impl Operators {
     pub(super) fn apply(&self, operator: &Arc<Operator>, x: &Tensor) -> Result<Tensor> {
         let operator = self.on_device(operator)?;
         match (&operator.matrix, &operator.bias) {
-            (Matrix::Identity, bias) => ops::biased(x, bias.as_ref()),
+            (Matrix::Identity, bias) => ops::add_bias(x, bias.as_ref()),
             (Matrix::Normed { norm, matrix }, bias) => {
                 let input = ops::widen(x)?;
                 let normed = ops::rms_norm(&input, &norm.weight, f64::from(norm.eps))?;
-                let sum = (&input + ops::apply(&normed, matrix)?)?;
-                Ok(ops::biased(&sum, bias.as_ref())?.to_dtype(x.dtype())?)
+                let sum = (&input + ops::apply_matrix(&normed, matrix)?)?;
+                Ok(ops::add_bias(&sum, bias.as_ref())?.to_dtype(x.dtype())?)
             }
-            (Matrix::Dense(matrix) | Matrix::Diagonal(matrix), None) => ops::apply(x, matrix),
+            (Matrix::Dense(matrix) | Matrix::Diagonal(matrix), None) => ops::apply_matrix(x, matrix),
             (Matrix::Dense(matrix) | Matrix::Diagonal(matrix), Some(bias)) => {
                 // Add the bias in f32 so that the result is rounded once.
-                let sum = ops::biased(&ops::apply(&ops::widen(x)?, matrix)?, Some(bias))?;
+                let sum = ops::add_bias(&ops::apply_matrix(&ops::widen(x)?, matrix)?, Some(bias))?;
                 Ok(sum.to_dtype(x.dtype())?)
             }
             (Matrix::LowRank { down, up }, bias) => {
                 let input = ops::widen(x)?;
-                let sum = (&input + ops::apply(&ops::apply(&input, down)?, up)?)?;
-                Ok(ops::biased(&sum, bias.as_ref())?.to_dtype(x.dtype())?)
+                let sum = (&input + ops::apply_matrix(&ops::apply_matrix(&input, down)?, up)?)?;
+                Ok(ops::add_bias(&sum, bias.as_ref())?.to_dtype(x.dtype())?)
             }
         }
     }

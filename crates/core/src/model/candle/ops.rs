@@ -47,7 +47,7 @@ pub fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 ///
 /// # Shapes
 /// `x [rows, out]`, `bias [out]` in f32 (f64 for an f64 `x`); result `[rows, out]`.
-pub fn biased(x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+pub fn add_bias(x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     match bias {
         Some(bias) => Ok(widen(x)?.broadcast_add(bias)?.to_dtype(x.dtype())?),
         None => Ok(x.clone()),
@@ -63,7 +63,7 @@ pub fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
 ///
 /// # Shapes
 /// `x [rows, C]`, `matrix [C, C]` or its diagonal `[C]`, in f32 (f64 for an f64 `x`); result `[rows, C]`.
-pub fn apply(x: &Tensor, matrix: &Tensor) -> Result<Tensor> {
+pub fn apply_matrix(x: &Tensor, matrix: &Tensor) -> Result<Tensor> {
     let input = widen(x)?;
     let out = if matrix.rank() == 1 { input.broadcast_mul(matrix)? } else { input.matmul(matrix)? };
     Ok(out.to_dtype(x.dtype())?)
@@ -178,7 +178,7 @@ fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
 }
 
 /// Applies the activation function of an MLP.
-pub fn activated(x: &Tensor, activation: Activation) -> Result<Tensor> {
+pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     Ok(match activation {
         Activation::Silu => x.silu()?,
         // candle's own GELU rounds the constants of its gradient to six digits.
@@ -197,7 +197,7 @@ pub fn gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tenso
         #[cfg(feature = "cuda")]
         Activation::Silu if cuda::supports(&[gate, up]) => cuda::silu_mul(gate, up),
         Activation::Silu if fused::supports(&[gate, up]) => fused::silu_mul(gate, up),
-        _ => Ok((activated(gate, activation)? * up)?),
+        _ => Ok((activate(gate, activation)? * up)?),
     }
 }
 
@@ -211,10 +211,10 @@ pub fn mlp(
     [gate_bias, up_bias, down_bias]: [Option<&Tensor>; 3],
     activation: Activation,
 ) -> Result<Tensor> {
-    let gate = biased(&linear(x, gate)?, gate_bias)?;
-    let up = biased(&linear(x, up)?, up_bias)?;
+    let gate = add_bias(&linear(x, gate)?, gate_bias)?;
+    let up = add_bias(&linear(x, up)?, up_bias)?;
     let hidden = gated(&gate, &up, activation)?;
-    biased(&linear(&hidden, down)?, down_bias)
+    add_bias(&linear(&hidden, down)?, down_bias)
 }
 
 #[cfg(test)]
@@ -277,9 +277,9 @@ mod tests {
     #[test]
     fn every_operation_has_the_gradient_of_finite_differences() {
         gradients_hold("linear", &[&[3, 4], &[5, 4]], |x| linear(&x[0], &x[1]));
-        gradients_hold("bias", &[&[3, 4], &[4]], |x| biased(&x[0], Some(&x[1])));
-        gradients_hold("dense operator", &[&[3, 4], &[4, 4]], |x| apply(&x[0], &x[1]));
-        gradients_hold("diagonal operator", &[&[3, 4], &[4]], |x| apply(&x[0], &x[1]));
+        gradients_hold("bias", &[&[3, 4], &[4]], |x| add_bias(&x[0], Some(&x[1])));
+        gradients_hold("dense operator", &[&[3, 4], &[4, 4]], |x| apply_matrix(&x[0], &x[1]));
+        gradients_hold("diagonal operator", &[&[3, 4], &[4]], |x| apply_matrix(&x[0], &x[1]));
         gradients_hold("norm", &[&[3, 4], &[4]], |x| rms_norm(&x[0], &x[1], 1e-5));
         gradients_hold("rotary", &[&[3, 2, 4]], |x| rotate(&x[0], &some(8, &[3, 2]), &some(9, &[3, 2])));
         gradients_hold("softmax", &[&[3, 5]], |x| softmax(&x[0]));

@@ -149,14 +149,14 @@ impl Parts {
 
     /// Returns the output projection, `[vocab, C]`.
     pub(super) fn head(&self) -> Result<Tensor> {
-        self.table(self.place.config.layers)
+        self.cached_table(self.place.config.layers)
     }
 
     /// Returns the embeddings `[tokens, C]` of the given token ids, which must be valid.
     pub(super) fn embeddings(&self, ids: &[u32]) -> Result<Tensor> {
         let WeightSource { config, weights, device, dtype } = &*self.place;
         if self.keeps_all {
-            let table = self.table(config.layers + usize::from(!config.tied_embeddings))?;
+            let table = self.cached_table(config.layers + usize::from(!config.tied_embeddings))?;
             let rows = table.index_select(&Tensor::new(ids, device)?, 0)?;
             return match embedding_factor(config, weights) {
                 Some(factor) => Ok((ops::widen(&rows)? * f64::from(factor))?.to_dtype(rows.dtype())?),
@@ -171,7 +171,7 @@ impl Parts {
         Ok(Tensor::from_vec(rows, (ids.len(), config.hidden), device)?.to_dtype(dtype.tensors())?)
     }
 
-    fn table(&self, part: usize) -> Result<Tensor> {
+    fn cached_table(&self, part: usize) -> Result<Tensor> {
         match &*self.cache.get(part)? {
             TensorPart::Table(table) => Ok(table.clone()),
             TensorPart::Layer(_) => Err(Error::job("expected a table of the backbone, got a layer")),
@@ -185,7 +185,7 @@ impl WeightSource {
         if index < layers {
             return Ok(TensorPart::Layer(Box::new(self.layer(index)?)));
         }
-        if index == layers { self.head() } else { self.table(EMBEDDING) }.map(TensorPart::Table)
+        if index == layers { self.head() } else { self.load_table(EMBEDDING) }.map(TensorPart::Table)
     }
 
     /// Returns the output projection, `[vocab, C]`.
@@ -193,10 +193,10 @@ impl WeightSource {
     /// # Errors
     /// See [`Self::layer`].
     fn head(&self) -> Result<Tensor> {
-        self.table(if self.config.tied_embeddings { EMBEDDING } else { HEAD })
+        self.load_table(if self.config.tied_embeddings { EMBEDDING } else { HEAD })
     }
 
-    fn table(&self, name: &str) -> Result<Tensor> {
+    fn load_table(&self, name: &str) -> Result<Tensor> {
         self.tensor(name, &[self.config.vocab, self.config.hidden], self.dtype)
     }
 

@@ -74,7 +74,7 @@ impl Cached for Decoder {
         blocks.remove(&block);
     }
 
-    fn head(&self, x: &Tensor) -> Result<Vec<Vec<f32>>> {
+    fn row_logits(&self, x: &Tensor) -> Result<Vec<Vec<f32>>> {
         let rows: Vec<usize> = (0..x.dim(0)?).collect();
         let logits = self.logits(x, &rows)?;
         Ok(elements(&logits)?.chunks_exact(self.config.vocab).map(<[f32]>::to_vec).collect())

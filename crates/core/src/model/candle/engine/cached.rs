@@ -208,7 +208,7 @@ impl Cached for CandleEngine {
         blocks.last.clear();
     }
 
-    fn head(&self, x: &Tensor) -> Result<Vec<Vec<f32>>> {
+    fn row_logits(&self, x: &Tensor) -> Result<Vec<Vec<f32>>> {
         Ok(self.every_logit(x)?.to_vec2()?)
     }
 

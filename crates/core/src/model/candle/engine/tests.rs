@@ -77,7 +77,7 @@ fn full_device_memory_reduces_tokens_and_is_noted_once() {
 fn full_device_memory_reduces_concurrent_prompts() {
     struct Numbers;
     impl Detokenizer for Numbers {
-        fn text(&self, ids: &[u32], _: bool) -> Result<String> {
+        fn decode(&self, ids: &[u32], _: bool) -> Result<String> {
             Ok(ids.iter().map(u32::to_string).collect())
         }
     }
