@@ -147,6 +147,9 @@ def random_wide(bench):
     """Returns the folder of a random wide backbone, which all parts share."""
     (like, layers), folder = WIDE, bench.folder / "random-wide"
     if not folder.exists():
+        if not bench.tiny.exists():
+            build = "cargo build --release --manifest-path tools/tiny/Cargo.toml --target-dir target"
+            sys.exit(f"error: {bench.tiny} is missing: build it with `{build}`")
         command = [bench.tiny, "random", "--like", like, "--layers", str(layers), folder]
         subprocess.run(command, check=True, capture_output=True)
     return folder
