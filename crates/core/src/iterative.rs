@@ -19,12 +19,9 @@ use crate::corpus::Windows;
 use crate::criterion::{CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, Trial, TrialMetric};
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity::{Losses, PerplexityEval};
-use crate::evaluate::score;
+use crate::evaluate::{Progress, score};
 use crate::model::{Cut, Engine, Program, Step, Sublayer, Trie};
 use crate::recovery::{self, Boundary, Recovery, RemainingLayer, Repair, RepairMetrics, Solution, Span, layer_before};
-
-/// Callback that receives the token count of each batch in a pass. It may return an error to stop the pass.
-pub type Progress<'a> = dyn FnMut(usize) -> Result<()> + 'a;
 
 /// Backbone from which layers or sublayers are removed one at a time.
 pub struct ShrinkingModel<'a> {

@@ -4,10 +4,9 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::trunks::Trunks;
+use super::trunks::{Progress, Trunks};
 use crate::corpus::Windows;
 use crate::error::Result;
-use crate::iterative::Progress;
 use crate::model::{Engine, HostRows, Program};
 use crate::named::named;
 

@@ -30,4 +30,4 @@ mod trunks;
 
 pub use encoder::{PrefixToken, SpecialToken, TaskEncoder, end_of_text, end_tokens, prefix_token};
 pub use eval_set::{ChunkValues, EvalSet, score};
-pub use trunks::output_cosines;
+pub use trunks::{Progress, output_cosines};

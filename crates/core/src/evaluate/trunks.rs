@@ -2,8 +2,10 @@
 
 use crate::corpus::Windows;
 use crate::error::{Error, Result};
-use crate::iterative::Progress;
 use crate::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, RmsNorm, Step, Trie};
+
+/// Callback that receives the token count of each batch in a pass. It may return an error to stop the pass.
+pub type Progress<'a> = dyn FnMut(usize) -> Result<()> + 'a;
 
 /// The dense backbone and programs to compare with it, all without heads.
 pub(super) struct Trunks {
