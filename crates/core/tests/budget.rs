@@ -31,14 +31,14 @@ fn numbers(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
         Program::pruned(config.layers, &[1], |_| Some(patch.clone())),
     ];
     let trie = Trie::new(&programs);
-    let text = windows(config.vocab, 13, 128);
-    let scores = [(2048, 1), (256, 7)].map(|(batch, chunks)| {
+    let text = windows(config.vocab, 13, 32);
+    let scores = [(512, 1), (64, 7)].map(|(batch, chunks)| {
         let eval_set = PerplexityEval::new(&text, batch);
         assert_eq!(eval_set.chunks(), chunks, "wrong number of chunks");
         score(&eval_set, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(())).unwrap().concat()
     });
     let sites: Vec<HookPoint> = (0..=config.layers).map(HookPoint::Stream).collect();
-    let activations = in_memory(engine, &windows(config.vocab, 10, 64), sites.iter().copied()).unwrap();
+    let activations = in_memory(engine, &windows(config.vocab, 10, 16), sites.iter().copied()).unwrap();
     let rows = sites.iter().flat_map(|&site| activations.rows(site, 0..10).unwrap().to_vec());
     (scores.concat().into_iter().map(f64::to_bits).collect(), rows.map(f32::to_bits).collect())
 }
