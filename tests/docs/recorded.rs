@@ -134,7 +134,7 @@ fn row_name((criterion, recovery): &Method) -> String {
 const REAL: &str = "smollm2";
 
 /// Claims that the real model's artifacts can test, in plain words. Claims with the same wording share one list item.
-const PLAIN_CLAIMS: [(&str, &str); 14] = [
+const PLAIN_CLAIMS: [(&str, &str); 16] = [
     ("abstract-accuracy", FIRST),
     ("figure1-uncorrected", "other repairs leave most of the error at the cut"),
     ("figure3-substantial", "the best operator has a large anti-symmetric part"),
@@ -146,6 +146,8 @@ const PLAIN_CLAIMS: [(&str, &str); 14] = [
     ("figure5-highest", FIRST),
     ("table2-average", "Ghost Layer (Ours) is first or second in accuracy"),
     ("table2-highest", FIRST),
+    ("table5-identical-cost", "Ghost Layer (Ours) needs the same memory and time as Linear Patch"),
+    ("table5-linearpatch", "Ghost Layer (Ours) is better than Linear Patch in accuracy and perplexity"),
     ("tableA4-highest", "with fine-tuning, Ghost Layer (Ours) is first in accuracy"),
     ("tableA7-highest", FIRST),
     ("tableA7-gap-widens", "the lead over the best other repair grows with the depth"),
