@@ -21,6 +21,7 @@ use crate::pipeline::env::backbone::{BackbonePlan, ScoredExtent, Variant};
 use crate::pipeline::env::context::CalibrationJob;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::CutId;
+use crate::quantity::pluralize;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 // Version 3: keys name the inputs of the criterion and contain every option. Version 4: the bound of `cca` no longer
@@ -360,7 +361,7 @@ impl<'a> Trials<'a> {
 }
 
 fn trials_label(criterion: &str, backbone: &BackbonePlan, count: usize) -> String {
-    format!("{criterion} for {} ({count} trials)", backbone.name)
+    format!("{criterion} for {} ({})", backbone.name, pluralize(count, "trial"))
 }
 
 /// Returns the values of each variant. Those that are missing are scored and stored first.
