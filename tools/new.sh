@@ -27,7 +27,7 @@ declared="mod $module;" line="$module::ENTRY"
 [ "$kind" = metric ] && line="\\&$line"
 [ "$kind" = stage ] && declared="pub mod $module;" line="$module::STAGE"
 # Declare the module after the existing ones, and append its entry to the list.
-last=$(grep -nE '^(pub(\(crate\))? )?mod [a-z0-9_]+;' "$folder/mod.rs" | grep -v ' template;' | tail -n 1 | cut -d: -f1)
+last=$(grep -nE '^(pub(\(crate\))? )?mod [a-z0-9_]+;' "$folder/mod.rs" | grep -vE ' (template|tests);' | tail -n 1 | cut -d: -f1)
 {
     sed -n "1,${last}p" "$folder/mod.rs"
     echo "$declared"
