@@ -24,6 +24,8 @@ pub struct Draft {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
     payloads: BTreeSet<String>,
+    /// Whether the commit waits until the object is on the disk.
+    durable: bool,
     committed: bool,
 }
 
@@ -55,7 +57,15 @@ impl Draft {
         static DRAFTS: AtomicU64 = AtomicU64::new(0);
         let folder = drafts.join(format!("{owner}.{}", DRAFTS.fetch_add(1, Relaxed)));
         disk.make_folder(&folder).map_err(|error| Error::io("create", drafts, &error))?;
-        Ok(Self { disk, folder, payloads: BTreeSet::new(), committed: false })
+        Ok(Self { disk, folder, payloads: BTreeSet::new(), durable: true, committed: false })
+    }
+
+    /// Leaves it to the operating system when the object is written to the disk. A power failure may then damage the
+    /// object, which readers detect. This is for large objects that can be computed again.
+    #[must_use]
+    pub fn without_sync(mut self) -> Self {
+        self.durable = false;
+        self
     }
 
     /// Opens a payload file. Close it with [`Payload::close`] before committing the draft.
@@ -90,7 +100,7 @@ impl Draft {
         let folder = &*self.folder;
         let hashed = |name: &String| {
             let path = folder.join(name);
-            disk.sync(&path).map_err(|error| Error::io("write", &path, &error))?;
+            self.sync(&path).map_err(|error| Error::io("write", &path, &error))?;
             Ok((name.clone(), StoredFile::read(disk, &path).map_err(|error| Error::io("read", &path, &error))?))
         };
         let payloads = match self.payloads.len() {
@@ -101,7 +111,11 @@ impl Draft {
         let meta = Meta { key: key.record(), seconds, made, payloads };
         let text = meta.to_text()?;
         let path = folder.join(META);
-        let written = disk.create(&path, &text).and_then(|()| disk.sync(folder));
+        let written = match self.durable {
+            true => disk.create(&path, &text),
+            false => disk.writer(&path).and_then(|mut file| file.write_all(&text)),
+        };
+        let written = written.and_then(|()| self.sync(folder));
         written.map_err(|error| Error::io("write", &path, &error))?;
         // If an intact object exists, the draft is dropped.
         self.committed = self.put(folder, destination, &keep)?;
@@ -117,6 +131,10 @@ impl Draft {
         self.disk.create(&path, bytes).map_err(|error| write_error(&path, &error))?;
         // The draft folder is removed on drop.
         self.put(&path, destination, &keep).map(drop)
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        if self.durable { self.disk.sync(path) } else { Ok(()) }
     }
 
     /// Moves a finished file or folder into place. Returns whether it was moved, rather than dropped in favor of an
@@ -147,7 +165,7 @@ impl Draft {
             // Another process may have repaired the object at the same moment.
             if moved.is_err() && keep() { Ok(()) } else { moved }
         });
-        let moved = moved.and_then(|()| disk.sync(parent));
+        let moved = moved.and_then(|()| self.sync(parent));
         moved.map(|()| moved_away).map_err(|error| Error::io("replace", destination, &error))
     }
 }

@@ -288,7 +288,7 @@ impl Drafts {
             sites
                 .iter()
                 .map(|&site| {
-                    let mut draft = store.draft()?;
+                    let mut draft = store.draft()?.without_sync();
                     let payload = draft.payload(ROWS)?;
                     Ok((site, (draft, payload)))
                 })
