@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::common::world::{World, records};
 use ghostlab::error::ErrorKind;
@@ -107,7 +107,7 @@ fn trials_report_progress_and_stop_between_windows() {
         write_grid(&world, axes);
         let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
         let store = Store::open(&world.path("store"), stage::STORE_WORDS).unwrap();
-        let reporter = StopsAfterWindows { windows: 2, advanced: Mutex::default(), stop: AtomicBool::new(false) };
+        let reporter = Stopper { label: " trial", tokens: 128, ..Stopper::default() };
         let error = run(&grid, RunSettings::default(), &store, &reporter, &reporter.stop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
         let (label, tokens) = reporter.advanced.lock().unwrap().clone();
@@ -116,22 +116,60 @@ fn trials_report_progress_and_stop_between_windows() {
     }
 }
 
-/// Reporter that interrupts a run after some windows of a trial.
-struct StopsAfterWindows {
-    windows: usize,
-    /// Label of the latest job of trials, and the tokens of its steps.
+#[test]
+fn interrupted_iterative_selection_continues_after_its_last_step() {
+    let whole = World::new();
+    let axes = "criterion: {name: sleb, iterative: true}\ndepth: 3\nrecovery: mean\n";
+    write_grid(&whole, axes);
+    whole.runs(&[]);
+    let world = World::new();
+    write_grid(&world, axes);
+    let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
+    let store = Store::open(&world.path("data/store"), stage::STORE_WORDS).unwrap();
+    // The text has 512 tokens. Of five passes, the first selects a layer and the second repairs the model.
+    let select = |tokens| {
+        let reporter = Stopper { label: ": remove ", tokens, ..Stopper::default() };
+        let ended = run(&grid, RunSettings::default(), &store, &reporter, &reporter.stop);
+        let selecting = reporter.advanced.lock().unwrap().1.iter().sum::<usize>();
+        (ended.map(drop), selecting)
+    };
+    let (ended, _) = select(2 * 512 + 64);
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
+    assert_eq!(trials(&plan(&world)), (4 + 3 + 2, 4));
+    let (ended, tokens) = select(usize::MAX);
+    ended.unwrap();
+    assert_eq!(tokens, 4 * 512, "tokens of the last three passes and of the repeated repair");
+    assert_nothing_left(&plan(&world));
+    world.runs(&[]);
+    assert_eq!(results(&world), results(&whole));
+    // The selections for smaller depths are the stored steps.
+    write_grid(&world, &axes.replace("depth: 3", "depth: [1, 2]"));
+    assert_eq!(trials(&plan(&world)), (4 + 3 + 4, 4 + 3 + 4));
+}
+
+/// Reporter that interrupts a run after some tokens of a job.
+#[derive(Default)]
+struct Stopper {
+    /// Part of the job's label.
+    label: &'static str,
+    tokens: usize,
+    /// Label of the job, and the tokens of its steps.
     advanced: Mutex<(String, Vec<usize>)>,
+    job: AtomicUsize,
     stop: AtomicBool,
 }
 
-impl Reporter for StopsAfterWindows {
+impl Reporter for Stopper {
     fn event(&self, event: Event) {
         let mut advanced = self.advanced.lock().unwrap();
         match event {
-            Event::Started(job) => *advanced = (job.label, Vec::new()),
-            Event::Advanced { tokens, .. } if advanced.0.contains(" trial") => {
+            Event::Started(job) if job.label.contains(self.label) => {
+                *advanced = (job.label, Vec::new());
+                self.job.store(job.id, Relaxed);
+            }
+            Event::Advanced { job, tokens, .. } if !advanced.0.is_empty() && job == self.job.load(Relaxed) => {
                 advanced.1.push(tokens);
-                self.stop.store(advanced.1.len() == self.windows, Relaxed);
+                self.stop.store(advanced.1.iter().sum::<usize>() >= self.tokens, Relaxed);
             }
             _ => {}
         }

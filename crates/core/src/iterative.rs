@@ -129,21 +129,43 @@ impl<'a> ShrinkingModel<'a> {
         cut: &PruneSpec<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<Selection> {
+        self.resume(rule, cut, &Selection::new(Cut::default(), Vec::new()), &mut |_| Ok(()), progress)
+    }
+
+    /// Continues a selection after its first steps. `earlier` is the result of these steps, whose repairs are fitted
+    /// again. Calls `on_step` after each further step with the result of all steps so far, which is the selection for a
+    /// smaller depth.
+    ///
+    /// # Errors
+    /// See [`Self::select`]. Also fails if `on_step` fails.
+    pub fn resume(
+        &mut self,
+        rule: &dyn Criterion,
+        cut: &PruneSpec<'_>,
+        earlier: &Selection,
+        on_step: &mut dyn FnMut(&Selection) -> Result<()>,
+        progress: &mut Progress<'_>,
+    ) -> Result<Selection> {
         let one = PruneSpec { depth: 1, ..*cut };
-        let mut scores = Vec::new();
-        let mut removed = Cut::default();
-        while scores.len() < cut.depth {
+        let mut selection = earlier.clone();
+        if self.recovery.repairs() {
+            self.replay(cut.unit, earlier, progress)?;
+        } else {
+            self.removed.extend(&earlier.removed);
+        }
+        while selection.scores.len() < cut.depth {
             let score = self.next_removal(rule, &one, progress)?;
-            scores.push(score);
             let chosen = removal(cut.unit, score.0);
-            removed.extend(&chosen);
-            if self.recovery.repairs() && scores.len() < cut.depth {
+            selection.removed.extend(&chosen);
+            selection.scores.push(score);
+            on_step(&selection)?;
+            if self.recovery.repairs() && selection.scores.len() < cut.depth {
                 self.remove(&chosen, progress)?;
             } else {
                 self.removed.extend(&chosen);
             }
         }
-        Ok(Selection::new(removed, scores))
+        Ok(selection)
     }
 
     /// Returns the candidate that a criterion removes next, with its score.

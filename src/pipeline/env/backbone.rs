@@ -177,6 +177,9 @@ pub struct Variant {
     /// Index of the calibration. For the dense backbone, `calibration`, `selection` and `operator` are `None`.
     pub calibration: Option<usize>,
     pub selection: Option<Arc<Key>>,
+    /// Keys of the selections after each step of an iterative criterion but the last: those for the depths 1, 2 and so
+    /// on. An interrupted selection continues after the last of them that is stored.
+    pub steps: Vec<Arc<Key>>,
     pub operator: Option<Arc<Key>>,
     /// Number of leading calibration sequences on which the operator is solved.
     pub fitted: usize,
@@ -226,6 +229,7 @@ impl Variant {
             identity: Arc::new(identity),
             calibration: None,
             selection: None,
+            steps: Vec::new(),
             operator: None,
             fitted: 0,
             trained: None,

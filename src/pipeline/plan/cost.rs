@@ -403,7 +403,8 @@ fn solve_flops(
     let spans = recovery::spans(recovery, &removed).len();
     // If layers are removed one by one, each layer takes additional passes: two to select it, and one to repair it.
     let is_iterative = cell.criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
-    let passes = if is_iterative { cell.depth.count * if recovery.repairs() { 3 } else { 2 } } else { 0 };
+    let steps = if is_iterative { cell.depth.count } else { 0 };
+    let passes = 2 * (steps - state.selected_steps(variant).min(steps)) + if recovery.repairs() { steps } else { 0 };
     let passes = passes as f64 * activations::pass_flops(&backbone.config, load);
     Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
 }

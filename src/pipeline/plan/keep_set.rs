@@ -44,6 +44,8 @@ impl KeepSet {
     /// recursively.
     fn add_plan(&mut self, plan: &Plan<'_>, store: &Store, includes_inputs: &dyn Fn(&Key) -> bool) {
         plan.keys().for_each(|key| self.add_key(key, includes_inputs));
+        let steps = plan.variants().flat_map(|(_, variant)| &variant.steps);
+        self.used.extend(steps.map(|key| key.hash().to_owned()));
         self.unfinished.extend(
             plan.keys()
                 .filter(|key| {

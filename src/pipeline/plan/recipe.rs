@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::contents::{self, BackboneContents};
-use crate::criterion::{Criterion, Depth};
+use crate::criterion::{Criterion, Depth, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::files::{parts, sha256};
@@ -266,19 +266,24 @@ impl BackbonePlan {
             Some(_) => format!("{criterion} with {recovery} on {}", repair.fitted),
             None => criterion.to_string(),
         };
-        let (cut, selection) = match cuts.entry((position, rule, cell.depth)) {
+        let (cut, selection, steps) = match cuts.entry((position, rule, cell.depth)) {
             std::collections::btree_map::Entry::Occupied(known) => known.get().clone(),
             std::collections::btree_map::Entry::Vacant(free) => {
-                let cut = Arc::new(contents::cut(criterion, &spec, repaired)?);
-                let chosen = Identity {
-                    cut: Some(Arc::clone(&cut)),
-                    calibration: Some(Arc::clone(&plan.identity)),
-                    ..calibrated.clone()
+                let select = |spec: &PruneSpec<'_>| -> Result<(Arc<CutId>, Arc<Key>)> {
+                    let cut = Arc::new(contents::cut(criterion, spec, repaired)?);
+                    let chosen = Identity {
+                        cut: Some(Arc::clone(&cut)),
+                        calibration: Some(Arc::clone(&plan.identity)),
+                        ..calibrated.clone()
+                    };
+                    let key = selection::key(calibrating, &cut, (&*criterion.rule, spec), &plan.tokens);
+                    Ok((cut, Arc::new(key.with_description(&Arc::new(chosen)))))
                 };
-                let looked = (&*criterion.rule, &spec);
-                let selection =
-                    selection::key(calibrating, &cut, looked, &plan.tokens).with_description(&Arc::new(chosen));
-                free.insert((cut, Arc::new(selection))).clone()
+                let earlier = if criterion.rule.is_iterative() { 1..spec.depth } else { 0..0 };
+                let steps = earlier.map(|depth| Ok(select(&PruneSpec { depth, ..spec })?.1));
+                let steps = steps.collect::<Result<Vec<_>>>()?;
+                let (cut, selection) = select(&spec)?;
+                free.insert((cut, selection, steps)).clone()
             }
         };
         let identity = repaired_identity(plan, &cut, dense, repair.clone());
@@ -300,6 +305,7 @@ impl BackbonePlan {
         Ok(Variant {
             calibration: Some(position),
             selection: Some(selection),
+            steps,
             operator: Some(operator),
             fitted: repair.fitted,
             trained,
@@ -364,5 +370,5 @@ struct PlannedParts {
     cuts: BTreeMap<(usize, String, Depth), SelectedCut>,
 }
 
-/// Cut, and the key of the selection that it is based on.
-type SelectedCut = (Arc<CutId>, Arc<Key>);
+/// Cut, the key of the selection that it is based on, and the keys of the selections after its earlier steps.
+type SelectedCut = (Arc<CutId>, Arc<Key>, Vec<Arc<Key>>);

@@ -80,6 +80,15 @@ impl StoreState {
         self.selections.get(key.hash())
     }
 
+    /// Returns how many steps of a variant's iterative selection are stored.
+    pub fn selected_steps(&self, variant: &Variant) -> usize {
+        if variant.selection.as_ref().is_some_and(|key| self.has(key)) {
+            return variant.steps.len() + 1;
+        }
+        let whole = |key: &Arc<Key>| matches!(self.store.lookup(key), Lookup::Whole(_));
+        variant.steps.iter().rposition(whole).map_or(0, |last| last + 1)
+    }
+
     /// Returns the result of a trial, or `None` if it is not stored.
     pub(super) fn trial(&self, key: &Key, metric: TrialMetric) -> Option<f64> {
         match self.store.lookup(key) {

@@ -75,8 +75,11 @@ impl CriterionTrials {
             let follow = |depth| FollowedTrials::follow(rule, &backbone.cut(depth), &stored);
             let [known, lacking] = &mut counted;
             let all = follow(used.deepest).into_cuts(|_| true, known);
-            let missing = used.missing.map(follow);
-            let missing = missing.map_or_else(Vec::new, |trials| trials.into_cuts(|is_stored| !is_stored, lacking));
+            let missing = match used.missing {
+                Some(depth) if rule.is_iterative() => rule.remaining_trials(&backbone.cut(depth), used.steps),
+                Some(depth) => follow(depth).into_cuts(|is_stored| !is_stored, lacking),
+                None => Vec::new(),
+            };
             Self { criterion: used.name, metric: rule.trial_metric(), all, missing }
         })
         .collect()
@@ -93,6 +96,8 @@ struct CriterionUse<'g> {
     deepest: Depth,
     /// Greatest depth among the selections that are not stored.
     missing: Option<Depth>,
+    /// Number of stored steps of an iterative selection.
+    steps: usize,
 }
 
 fn criterion_uses<'g>(
@@ -119,7 +124,10 @@ fn criterion_uses<'g>(
                 used.deepest = used.deepest.max(cell.depth);
                 used.missing = used.missing.max(missing);
             }
-            None => uses.push(CriterionUse { name, method, selection, deepest: cell.depth, missing }),
+            None => {
+                let steps = state.selected_steps(variant);
+                uses.push(CriterionUse { name, method, selection, deepest: cell.depth, missing, steps });
+            }
         }
     }
     uses

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::output_cosines;
 use crate::evaluate::perplexity::PerplexityEval;
 use crate::iterative::ShrinkingModel;
-use crate::model::{Load, Program, Trie};
+use crate::model::{Cut, Load, Program, Trie};
 use crate::pipeline::env::backbone::{BackbonePlan, ScoredExtent, Variant};
 use crate::pipeline::env::context::CalibrationJob;
 use crate::pipeline::env::event::WorkKind;
@@ -231,44 +231,58 @@ impl SelectionSlot<'_> {
         let norms = |layer: usize| job.engine.stream_norm(layer);
         let mut stats = CalibrationStats::new(similarities, activations, &mut measure).with_norms(&norms);
         let selected = self.criterion.select(&self.cut, &mut stats);
-        self.store(selected, job, started)
+        self.settle(selected, job, started)
     }
 
-    /// Selects layers by removing them one by one. Each removal is followed by the repair of the variant.
+    /// Selects layers by removing them one by one. Each removal is followed by the repair of the variant. The selection
+    /// after each step is stored, so that an interrupted selection continues after its last complete step.
     fn pick_one_by_one(&mut self, variant: &Variant, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
         let recovery = operator::recovery_of(&job.run.grid.cells[variant.cell])?;
-        let label =
-            format!("{}: remove {} one by one", job.label, Depth { count: self.cut.depth, unit: self.cut.unit });
-        let passes = self.cut.depth * if recovery.repairs() { 2 } else { 1 };
+        let PruneSpec { depth, unit, .. } = self.cut;
+        let label = format!("{}: remove {} one by one", job.label, Depth { count: depth, unit });
+        let stored = variant.steps.iter().rev().find_map(|key| self::read(&job.run.get(key)?).ok());
+        let earlier = stored.unwrap_or_else(|| Selection::new(Cut::default(), Vec::new()));
+        let done = earlier.scores.len();
+        let passes = depth - done + if recovery.repairs() { depth - 1 } else { 0 };
         let load = Load::windows(job.shape.sequences * job.shape.length, job.shape.length);
-        let trials = self.criterion.trials(&self.cut);
+        let trials = self.criterion.remaining_trials(&self.cut, done);
         let trial_cost = scores::trial_cost(&job.backbone.config, self.criterion.trial_metric(), [&trials, &[]], &load);
         let progress = operator::begin_passes(job, &label, passes, trial_cost.shared);
         let batch = job.backbone.batch_tokens;
         let limit = activation_limit(job.run.settings.memory_bytes());
         let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted)
             .with_activation_limit(limit);
-        let selected = model.select(&*self.criterion, &self.cut, &mut |tokens| job.run.advance(progress, tokens));
+        let mut store_step = |selection: &Selection| match variant.steps.get(selection.scores.len() - 1) {
+            Some(key) => self.store(key, selection, job, started),
+            None => Ok(()),
+        };
+        let mut advance = |tokens| job.run.advance(progress, tokens);
+        let selected = model.resume(&*self.criterion, &self.cut, &earlier, &mut store_step, &mut advance);
         job.run.finish(progress);
-        job.check_unchanged()?;
-        self.store(selected, job, started)
+        self.settle(selected, job, started)
     }
 
     /// Stores a selection, or records why it failed.
-    fn store(&mut self, selected: Result<Selection>, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
+    fn settle(&mut self, selected: Result<Selection>, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
         self.picked = match selected {
             Ok(selection) => {
-                let seconds = started.elapsed().as_secs_f64();
-                job.guard.check()?;
-                let channels = job.backbone.config.hidden;
-                let notes = criterion::degenerate(&*self.criterion, &self.cut, &selection, &job.windows, channels);
-                self::store(job.run.store, &self.key, seconds, &selection, &notes)?;
-                job.guard.record_progress();
+                self.store(&self.key, &selection, job, started)?;
                 PickState::Done(selection)
             }
             Err(error) if error.kind() == ErrorKind::Job => PickState::Failed(error.one_line()),
             Err(error) => return Err(error),
         };
+        Ok(())
+    }
+
+    /// Stores a selection under a key: that of this slot, or that of an earlier step.
+    fn store(&self, key: &Key, selection: &Selection, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
+        let seconds = started.elapsed().as_secs_f64();
+        job.check_unchanged()?;
+        let channels = job.backbone.config.hidden;
+        let notes = criterion::degenerate(&*self.criterion, &self.cut, selection, &job.windows, channels);
+        self::store(job.run.store, key, seconds, selection, &notes)?;
+        job.guard.record_progress();
         Ok(())
     }
 }

@@ -195,6 +195,12 @@ pub trait Criterion: Send + Sync {
         Vec::new()
     }
 
+    /// Returns the part of [`Self::trials`] that is left after `done` steps of an iterative selection.
+    fn remaining_trials(&self, cut: &PruneSpec<'_>, done: usize) -> Vec<Cut> {
+        let measured = self.trials(&PruneSpec { depth: done, ..*cut }).len();
+        self.trials(cut).split_off(measured)
+    }
+
     /// Returns the quantity by which [`Self::select`] ranks its trials.
     fn trial_metric(&self) -> TrialMetric {
         TrialMetric::Perplexity
