@@ -10,12 +10,14 @@ corpora:
   train: {path: train.txt, rule: wikitext2}
   test: {path: test.jsonl, rule: ptb, limit: 1}
 backbone: tiny
-criterion: [llm-streamline, shortgpt, shortened-llama, angular, cca]
+criterion: [llm-streamline, shortgpt, shortened-llama, sleb, angular, cca]
 depth: 1
 recovery: none
 calibration: {corpus: train, sequences: 8, length: 64}
 include:
   - {criterion: llm-drop, depth: {sublayers: 1}}
+  - {criterion: block-pruner, depth: {sublayers: 1}}
+  - {criterion: finercut, depth: {sublayers: 1}}
   - {criterion: nbl, depth: {attention: 1}}
 evaluate: {perplexity: {corpus: test, length: 64}}
 ";
@@ -44,21 +46,53 @@ fn first_ranked_candidate_is_what_a_grid_removes() {
     let size = ["--corpus", "train.txt", "--sequences", "8", "--length", "64"];
     let ranked = answer(&world, &[&["layers", "backbone"], &size[..], &["--json"]].concat());
     let columns = ranked["criteria"].as_array().unwrap();
-    assert_eq!(columns.len(), 8, "expected one entry per criterion, and two for llm-drop");
+    assert_eq!(columns.len(), 13, "expected one entry per criterion, and two for criteria of both sublayers");
     let output = world.ghostlab(&["run", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     for (criterion, cell) in [
         ("llm-streamline", "tiny.streamline-1.none"),
         ("shortgpt", "tiny.shortgpt-1.none"),
         ("shortened-llama", "tiny.shortened-1.none"),
+        ("sleb", "tiny.sleb-1.none"),
         ("angular", "tiny.angular-1.none"),
         ("cca", "tiny.cca-1.none"),
         ("llm-drop", "tiny.llm-drop-sublayers-1.none"),
+        ("block-pruner", "tiny.block-pruner-sublayers-1.none"),
+        ("finercut", "tiny.finercut-sublayers-1.none"),
         ("nbl", "tiny.nbl-attention-1.none"),
     ] {
         let explained = answer(&world, &["explain", "grid.yaml", cell, "--json"]);
         assert_eq!(explained["removed_layers"], json!([first_ranked(columns, criterion)]), "{criterion}");
     }
+}
+
+/// Greedy criteria store only the score of the candidate that they remove. The other scores come from their trials.
+#[test]
+fn greedy_criteria_list_the_trials_of_their_first_step() {
+    let world = World::large();
+    let line = ["layers", "backbone", "--corpus", "train.txt", "--sequences", "8", "--length", "64", "--json"];
+    let ranked = answer(&world, &line);
+    let columns = ranked["criteria"].as_array().unwrap();
+    let layers = usize::try_from(ranked["layers"].as_u64().unwrap()).unwrap();
+    for (criterion, candidates) in [("sleb", layers), ("block-pruner", 2 * layers), ("finercut", 2 * layers)] {
+        let mut scores = scores_of(columns, criterion);
+        assert_eq!(scores.len(), candidates, "{criterion}");
+        scores.sort_by_key(|score| score["rank"].as_u64());
+        let values: Vec<f64> = scores.iter().map(|score| score["score"].as_f64().unwrap()).collect();
+        assert!(values.is_sorted() && values[0] < values[candidates - 1], "{criterion}: {values:?}");
+    }
+    // Both criteria measure the perplexity without a single layer.
+    assert_eq!(scores_of(columns, "sleb"), scores_of(columns, "shortened-llama"));
+    let quick = answer(&world, &[&line[..], &["--no-trials"]].concat());
+    let names: Vec<&str> =
+        quick["criteria"].as_array().unwrap().iter().map(|column| column["criterion"].as_str().unwrap()).collect();
+    assert_eq!(names, ["llm-streamline", "shortgpt", "angular", "cca", "llm-drop", "llm-drop", "nbl"]);
+}
+
+/// Returns the scores of a criterion, for all kinds of candidates.
+fn scores_of(columns: &[Value], criterion: &str) -> Vec<Value> {
+    let columns = columns.iter().filter(|column| column["criterion"] == criterion);
+    columns.flat_map(|column| column["scores"].as_array().unwrap().clone()).collect()
 }
 
 #[test]

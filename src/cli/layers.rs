@@ -21,10 +21,11 @@ use crate::corpus::Rule;
 use crate::criterion::{self, DepthUnit, Ranking};
 use crate::error::{Error, Result};
 use crate::files::output::OutputFile;
-use crate::grid::Grid;
+use crate::grid::{Cell, Grid};
 use crate::model::Sublayer;
 use crate::pipeline::exec;
 use crate::pipeline::outcome::GridOutcome;
+use crate::pipeline::plan::{Plan, trial_scores};
 use crate::quantity::MAX;
 
 #[derive(Args)]
@@ -47,9 +48,21 @@ pub(super) struct Arguments {
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
     rule: String,
     /// Use only these criteria [default: all that rank layers or sublayers].
+    ///
+    /// Three criteria rank neither: `lorp` chooses layers by their clusters, `laco` scores merges of several layers, and
+    /// `explicit` scores nothing.
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     criteria: Vec<String>,
+    /// Skip the criteria that need one trial per layer or sublayer.
+    ///
+    /// A trial scores the model without a single layer (`shortened-llama`, `sleb`) or sublayer (`block-pruner`,
+    /// `finercut`) on all sequences. The other criteria need one pass for the whole model, so the trials take most of
+    /// the time.
+    #[arg(long, conflicts_with = "criteria")]
+    no_trials: bool,
     /// Plot the ranks to an .svg, .pdf or .png file.
+    ///
+    /// Criteria measure different quantities, so the figure compares ranks. The scores are in the table and in `--json`.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     figure: Option<PathBuf>,
     /// Overwrite an existing figure file.
@@ -103,7 +116,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     output.as_ref().map_or(Ok(()), OutputFile::check)?;
     let settings = arguments.limits.settings(arguments.engine.request());
     let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
-    let ranked = arguments.ranked(&rankings, &outcome)?;
+    let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens)?;
+    let ranked = arguments.ranked(&rankings, &outcome, &|cell| trial_scores(&plan, cell, &store))?;
     if let (Some(output), Some(format)) = (&output, format) {
         let drawing = figure(&ranked).draw()?;
         let bytes = drawing.forms().find(|(ending, _)| *ending == format).map(|(_, bytes)| bytes);
@@ -128,8 +142,10 @@ impl Arguments {
                 .expected(known.join(", "))
                 .found(format!("`{unknown}`")));
         }
-        let is_wanted =
-            |ranking: &Ranking| self.criteria.is_empty() || self.criteria.iter().any(|name| name == ranking.name);
+        let is_wanted = |ranking: &Ranking| match self.criteria.is_empty() {
+            true => !(self.no_trials && ranking.has_trials),
+            false => self.criteria.iter().any(|name| name == ranking.name),
+        };
         Ok(all.into_iter().filter(is_wanted).collect())
     }
 
@@ -156,8 +172,14 @@ impl Arguments {
         Ok(grid.to_string())
     }
 
-    /// Extracts the layer scores of each criterion from the grid's outcome.
-    fn ranked(&self, rankings: &[Ranking], outcome: &GridOutcome) -> Result<RankedLayers> {
+    /// Extracts the layer scores of each criterion from the grid's outcome. `trial_scores` returns the scores of a
+    /// cell's trials, or `None` if its criterion measures none.
+    fn ranked(
+        &self,
+        rankings: &[Ranking],
+        outcome: &GridOutcome,
+        trial_scores: &dyn Fn(&Cell) -> Result<Option<Vec<(usize, f64)>>>,
+    ) -> Result<RankedLayers> {
         let mut criteria = Vec::new();
         for ranking in rankings {
             let found = outcome
@@ -168,7 +190,8 @@ impl Arguments {
             if let Some(failure) = &cell.failure {
                 return Err(Error::job("a criterion failed").at(ranking.name).found(failure));
             }
-            criteria.extend(columns_of(ranking, &cell.scores));
+            let scores = trial_scores(&cell.cell)?;
+            criteria.extend(columns_of(ranking, scores.as_ref().unwrap_or(&cell.scores)));
         }
         let layers = outcome.cells.first().map_or(0, |cell| cell.layers);
         let engines: Vec<String> = outcome.engines.values().map(ToString::to_string).collect();
@@ -229,28 +252,37 @@ fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores
         .collect()
 }
 
-/// Formats the table with one row per layer and one column per criterion.
-fn table(ranked: &RankedLayers) -> String {
-    let mut labels = vec![String::new()];
-    let mut heads = vec!["layer".to_owned()];
-    for column in &ranked.criteria {
-        labels.push(column.label.clone());
-        heads.push(if column.of == "layer" {
-            column.quantity.clone()
-        } else {
-            format!("{}, {}", column.of, column.quantity)
-        });
+/// Merges columns with equal scores, such as those of criteria that measure the same trials. Returns each column with
+/// the labels of its criteria.
+fn merge_equal(criteria: &[CriterionScores]) -> Vec<(String, &CriterionScores)> {
+    let mut merged: Vec<(String, &CriterionScores)> = Vec::new();
+    for column in criteria {
+        match merged.iter_mut().find(|(_, other)| other.of == column.of && other.scores == column.scores) {
+            Some((labels, _)) => *labels = format!("{labels}, {}", column.label),
+            None => merged.push((column.label.clone(), column)),
+        }
     }
-    let mut rows = vec![labels, heads];
+    merged
+}
+
+/// Formats the table with one row per layer. Criteria with equal scores share a column.
+fn table(ranked: &RankedLayers) -> String {
+    let merged = merge_equal(&ranked.criteria);
+    let mut rows = vec![vec![String::new()], vec![String::new()], vec!["layer".to_owned()]];
+    for (label, column) in &merged {
+        rows[0].push(label.clone());
+        rows[1].push(column.of.clone());
+        rows[2].push(column.quantity.clone());
+    }
     for layer in 0..ranked.layers {
         let mut row = vec![layer.to_string()];
-        row.extend(ranked.criteria.iter().map(|column| {
+        row.extend(merged.iter().map(|(_, column)| {
             let score = column.scores.iter().find(|score| score.layer == layer);
             score.map_or("kept".to_owned(), |score| format!("{} ({})", format_score(score.score), score.rank))
         }));
         rows.push(row);
     }
-    let right: Vec<usize> = (1..=ranked.criteria.len()).collect();
+    let right: Vec<usize> = (1..=merged.len()).collect();
     columns(&rows, &right)
 }
 
@@ -261,9 +293,9 @@ fn format_score(score: f64) -> String {
 
 /// Builds the figure that shows the rank of each layer.
 fn figure(ranked: &RankedLayers) -> Figure {
-    let lines = ranked.criteria.iter().map(|column| Line {
-        method: format!("{} {}", column.criterion, column.of),
-        label: if column.of == "layer" { column.label.clone() } else { format!("{}, {}", column.label, column.of) },
+    let lines = merge_equal(&ranked.criteria).into_iter().map(|(label, column)| Line {
+        method: String::new(),
+        label: if column.of == "layer" { label } else { format!("{label}, {}", column.of) },
         points: column
             .scores
             .iter()
@@ -293,8 +325,7 @@ mod tests {
 
     #[test]
     fn ranks_are_among_all_sublayers_and_columns_are_by_kind() {
-        let ranking =
-            Ranking { name: "llm-drop", unit: DepthUnit::Sublayers, quantity: "1 − cosine", lowest_first: true };
+        let ranking = ranking("llm-drop", DepthUnit::Sublayers, true);
         let found = columns_of(&ranking, &[(0, 0.5), (2, 0.1), (1, 0.3), (3, 0.2)]);
         let ranks: Vec<(&str, Vec<usize>)> = found
             .iter()
@@ -305,13 +336,26 @@ mod tests {
 
     #[test]
     fn highest_scores_are_first_where_the_criterion_says_so() {
-        let ranking =
-            Ranking { name: "llm-streamline", unit: DepthUnit::Layers, quantity: "cosine", lowest_first: false };
+        let ranking = ranking("llm-streamline", DepthUnit::Layers, false);
         let found = columns_of(&ranking, &[(1, 0.5), (2, 0.9)]);
         assert_eq!(
             found[0].scores,
             [LayerScore { layer: 1, score: 0.5, rank: 2 }, LayerScore { layer: 2, score: 0.9, rank: 1 }]
         );
+    }
+
+    #[test]
+    fn criteria_with_equal_scores_share_a_column() {
+        let mut scores = Vec::new();
+        for (name, third) in [("shortened-llama", 0.3), ("sleb", 0.3), ("shortgpt", 0.4)] {
+            scores.extend(columns_of(&ranking(name, DepthUnit::Layers, true), &[(0, 0.5), (1, 0.1), (2, third)]));
+        }
+        let labels: Vec<String> = merge_equal(&scores).into_iter().map(|(label, _)| label).collect();
+        assert_eq!(labels, ["Shortened LLaMA, SLEB", "ShortGPT"]);
+    }
+
+    fn ranking(name: &'static str, unit: DepthUnit, lowest_first: bool) -> Ranking {
+        Ranking { name, unit, quantity: "score", lowest_first, has_trials: false }
     }
 
     #[test]

@@ -21,11 +21,19 @@ pub struct Point {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Method, which determines the color and the marker (see [`palette::look`]).
+    /// Method, which determines the color and the marker (see [`palette::look`]). If it is empty, they follow from the
+    /// position among the lines.
     pub method: String,
     /// Name of the method as displayed.
     pub label: String,
     pub points: Vec<Point>,
+}
+
+impl Line {
+    /// Returns the style of the line, given its position among the lines.
+    fn look(&self, number: usize) -> Look {
+        if self.method.is_empty() { palette::nth(number) } else { palette::look(&self.method) }
+    }
 }
 
 /// Value shown as a dashed horizontal line, such as that of the dense backbone.
@@ -111,7 +119,7 @@ impl Curves {
         }
         for (number, line) in self.lines.iter().enumerate() {
             let aside = (number as f64 - (self.lines.len() - 1) as f64 / 2.0) * apart;
-            let plot = LinePlot { frame: &frame, xs: &xs, aside, style: palette::look(&line.method) };
+            let plot = LinePlot { frame: &frame, xs: &xs, aside, style: line.look(number) };
             let runs = self.point_runs(line);
             if marked { plot.draw_marked(&runs, scene) } else { plot.draw_thin(&runs, scene) }
         }
@@ -120,8 +128,8 @@ impl Curves {
 
     /// Returns the legend entries: the lines, then the levels.
     fn keys(&self, marked: bool) -> Vec<(Key, String)> {
-        let line_keys = self.lines.iter().map(|line| {
-            let style = palette::look(&line.method);
+        let line_keys = self.lines.iter().enumerate().map(|(number, line)| {
+            let style = line.look(number);
             (Key::Line { style, dash: Dash::Solid, marked }, line.label.clone())
         });
         let level_keys = self.levels.iter().map(|level| {

@@ -141,8 +141,8 @@ const SERIES_MARKERS: [Marker; 8] = [
     Marker::Star,
 ];
 
-/// Returns the style of a numbered series. Used in figures whose series are pairs of a selection and a repair. The
-/// first 40 styles are distinct.
+/// Returns the style of a numbered series. Used in figures whose series are criteria, or pairs of a selection and a
+/// repair. The first 40 styles are distinct.
 pub(super) fn nth(number: usize) -> Look {
     let hue = SERIES_HUES[number % SERIES_HUES.len()];
     let marker = SERIES_MARKERS[number % SERIES_MARKERS.len()];

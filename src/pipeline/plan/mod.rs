@@ -1,6 +1,7 @@
 //! Plan for a grid (layer 1 of the architecture). It contains the keys of all required objects, which of them are
 //! stored, the reasons why the others are missing, and the costs. Planning does not compute any results.
 
+mod candidates;
 mod contents;
 mod cost;
 mod keep_set;
@@ -10,6 +11,7 @@ mod recipe;
 mod state;
 mod trial_count;
 
+pub use self::candidates::trial_scores;
 pub use self::cost::{Estimate, JobCost, batch_bytes, job_costs, placeholder_operator, weights_budget};
 pub use self::keep_set::{KeepSet, Quota, engines_of};
 pub use self::outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};

@@ -91,10 +91,7 @@ impl StoreState {
 
     /// Returns the result of a trial, or `None` if it is not stored.
     pub(super) fn trial(&self, key: &Key, metric: TrialMetric) -> Option<f64> {
-        match self.store.lookup(key) {
-            Lookup::Whole(object) => Some(scores::trial_result(metric, scores::read(&object).ok()?)),
-            _ => None,
-        }
+        scores::read_trial(&self.store, key, metric)
     }
 
     pub fn hashes(&self, damaged: bool) -> impl Iterator<Item = &str> {

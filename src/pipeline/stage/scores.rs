@@ -20,7 +20,7 @@ use crate::pipeline::env::backbone::ScoredExtent;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::Identity;
 use crate::tasks::{Answered, Score, Solutions};
-use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
+use ghostlab_store::{JournalRecord, Key, Lookup, ObjectKind, Store, StoredObject};
 
 // Version 2: the softmax divides last, which changes the rounding. Version 3: products of single rows are rounded
 // differently. Version 4: candle does not round logits in half precision. Version 5: see version 4 of `tokens`.
@@ -143,6 +143,12 @@ pub fn trial_result(metric: TrialMetric, windows: Vec<f64>) -> f64 {
         TrialMetric::Perplexity => Losses { windows }.perplexity(),
         TrialMetric::Distance(_) | TrialMetric::Cosine => windows.iter().sum::<f64>() / windows.len() as f64,
     }
+}
+
+/// Reads the result of a trial. Returns `None` if it is not stored.
+pub fn read_trial(store: &Store, key: &Key, metric: TrialMetric) -> Option<f64> {
+    let Lookup::Whole(object) = store.lookup(key) else { return None };
+    Some(trial_result(metric, read(&object).ok()?))
 }
 
 /// Estimates the cost of all trials of a criterion, and of those that are not stored.

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::depth::DepthUnit;
-use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TrialMetric, build};
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TrialMetric, build};
 use super::sublayers::{check_sublayers, greedy_trials, remove_greedily};
 use crate::error::Result;
 use crate::model::Cut;
@@ -46,6 +46,10 @@ impl Criterion for BlockPruner {
 
     fn is_iterative(&self) -> bool {
         self.iterative
+    }
+
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "perplexity without", lowest_first: true })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {

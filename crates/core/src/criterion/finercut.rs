@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::depth::DepthUnit;
-use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TrialMetric, build};
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TrialMetric, build};
 use super::sublayers::{check_sublayers, greedy_trials, remove_greedily};
 use crate::error::Result;
 use crate::evaluate::logit_distance::LogitDistance;
@@ -64,6 +64,14 @@ impl Criterion for FinerCut {
 
     fn is_iterative(&self) -> bool {
         self.iterative
+    }
+
+    fn importance(&self) -> Option<Importance> {
+        let quantity = match self.distance {
+            LogitDistance::Angle => "logit angle",
+            LogitDistance::Js => "logit divergence",
+        };
+        Some(Importance { quantity, lowest_first: true })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {

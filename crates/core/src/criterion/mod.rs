@@ -165,6 +165,8 @@ pub struct Ranking {
     pub unit: DepthUnit,
     pub quantity: &'static str,
     pub lowest_first: bool,
+    /// Whether the criterion measures one trial per candidate.
+    pub has_trials: bool,
 }
 
 /// Returns the criteria that, with default options and a depth of 1, score every candidate.
@@ -174,7 +176,8 @@ pub fn rankings() -> Vec<Ranking> {
         let Ok(rule) = entry.build(&Options::new()) else { continue };
         let Some(Importance { quantity, lowest_first }) = rule.importance() else { continue };
         let Some(&unit) = rule.units().last() else { continue };
-        rankings.push(Ranking { name: entry.shown.name, unit, quantity, lowest_first });
+        let has_trials = !rule.trials(&PruneSpec { backbone: "", layers: 2, depth: 1, unit }).is_empty();
+        rankings.push(Ranking { name: entry.shown.name, unit, quantity, lowest_first, has_trials });
     }
     rankings
 }
@@ -236,6 +239,16 @@ mod tests {
             let text = build(name, &options).err().unwrap().to_string();
             assert!(text.contains("`iterative: true` only with") && text.contains(value), "{text}");
         }
+    }
+
+    #[test]
+    fn only_criteria_without_scores_per_layer_have_no_ranking() {
+        let rankings = rankings();
+        let unranked = ENTRIES.iter().map(|entry| entry.shown.name);
+        let unranked = unranked.filter(|name| rankings.iter().all(|ranking| ranking.name != *name));
+        assert_eq!(unranked.collect::<Vec<_>>(), [explicit::NAME, lorp::NAME, laco::NAME]);
+        let measured = rankings.iter().filter(|ranking| ranking.has_trials).map(|ranking| ranking.name);
+        assert_eq!(measured.collect::<Vec<_>>(), ["shortened-llama", "sleb", "block-pruner", "finercut"]);
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl<'a> CalibrationStats<'a> {
     }
 }
 
-/// Meaning of a criterion's scores at a depth of 1.
+/// Meaning of a criterion's scores of all candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Importance {
     /// Name of the measured quantity.
@@ -222,7 +222,8 @@ pub trait Criterion: Send + Sync {
         false
     }
 
-    /// Returns the meaning of the scores at a depth of 1, if the rule scores every candidate.
+    /// Returns the meaning of the scores of all candidates, if a selection at a depth of 1 scores each of them. These
+    /// are the selection's scores, or the results of its trials if the rule measures any.
     fn importance(&self) -> Option<Importance> {
         None
     }

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, TrialMetric, build, check_depth,
+    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, TrialMetric, build,
+    check_depth,
 };
 use crate::error::{Error, Result};
 use crate::model::Cut;
@@ -54,6 +55,10 @@ impl Criterion for Sleb {
 
     fn is_iterative(&self) -> bool {
         self.iterative
+    }
+
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "perplexity without", lowest_first: true })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {

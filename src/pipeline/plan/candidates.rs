@@ -1,0 +1,57 @@
+//! Scores of all candidates of a criterion that measures trials. A greedy selection stores only those of the candidates
+//! that it removes.
+
+use super::Plan;
+use crate::calibrate::Similarities;
+use crate::criterion::{CalibrationStats, DepthUnit, PruneSpec, Trial, TrialMetric};
+use crate::error::{Error, Result};
+use crate::grid::Cell;
+use crate::model::Cut;
+use crate::pipeline::stage::scores;
+use ghostlab_store::Store;
+
+/// Returns the stored results of the trials in the first step of a cell's criterion, as pairs of candidate and score.
+/// Candidates are in the criterion's order, and numbered as in [`Selection`](crate::criterion::Selection). Returns
+/// `None` if the criterion measures no trials.
+///
+/// # Errors
+/// Fails if a trial is not stored.
+pub fn trial_scores(plan: &Plan<'_>, cell: &Cell, store: &Store) -> Result<Option<Vec<(usize, f64)>>> {
+    let variant = plan.variants().find(|(_, variant)| plan.grid.cells[variant.cell] == *cell);
+    let Some((backbone, calibration)) = variant.and_then(|(backbone, variant)| Some((backbone, variant.calibration?)))
+    else {
+        return Ok(None);
+    };
+    let Some(method) = &cell.criterion else { return Ok(None) };
+    let cut = PruneSpec { depth: 1, ..backbone.cut(cell.depth) };
+    if method.rule.trials(&cut).is_empty() {
+        return Ok(None);
+    }
+    let tokens = &backbone.calibrations[calibration].tokens;
+    let mut found = Vec::new();
+    let mut trials = |metric: TrialMetric, trials: &[Trial]| -> Result<Vec<f64>> {
+        let mut results = Vec::new();
+        for trial in trials {
+            let key = scores::trial(backbone.calibrated().key_parts(), tokens, metric, trial);
+            let result = scores::read_trial(store, &key, metric).ok_or_else(|| {
+                Error::missing("a trial was evicted from the store, but its selection was not")
+                    .at(format!("`{method}`, without {}", trial.removed))
+                    .hint("pass another folder with --store")
+            })?;
+            found.extend(candidate(cut.unit, &trial.removed).map(|candidate| (candidate, result)));
+            results.push(result);
+        }
+        Ok(results)
+    };
+    let similarities = Similarities::default();
+    method.rule.select(&cut, &mut CalibrationStats::new(&similarities, None, &mut trials))?;
+    Ok(Some(found))
+}
+
+/// Returns the number of the candidate that a cut removes, or `None` if the cut is empty.
+fn candidate(unit: DepthUnit, removed: &Cut) -> Option<usize> {
+    if unit.is_layers() {
+        return removed.whole_layers().first().copied();
+    }
+    removed.iter().next().map(|(layer, sublayer)| sublayer.number(layer))
+}
