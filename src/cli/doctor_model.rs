@@ -4,15 +4,15 @@ use std::path::Path;
 
 use super::answer::seen::{CheckItem, Mark};
 use super::out::bytes;
-use crate::checkpoint::{GgufType, Layout, fits_deci, fits_gguf};
+use crate::checkpoint::{GgufType, Layout, fits_gguf};
 use crate::corpus::Tokenizer;
-use crate::criterion::{self, PruneSpec};
+use crate::criterion::{self, DepthUnit, PruneSpec};
 use crate::error::{Error, Result};
-use crate::export::gguf_texts;
+use crate::export::{ExportableCut, Formats, exportable_cuts, gguf_texts};
 use crate::files::parts;
 use crate::model::architecture::QueryKeyNorm;
 use crate::model::{
-    Batch, CandleReference, Config, DeviceName, EngineChoice, FloatType, HostRows, Observer, Placement, Products,
+    Batch, CandleReference, Config, Cut, DeviceName, EngineChoice, FloatType, HostRows, Observer, Placement, Products,
     Program, ResidualStream, Step, Sublayer, Trie, check_weights, deployed, folder_program,
 };
 use crate::options::Options;
@@ -41,6 +41,7 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     lines.push(CheckItem::ok("parameters", format!("{millions:.1} M, stored as {stored}")));
     lines.extend(config.notes.iter().map(|note| CheckItem::note("config", note.clone(), "")));
     lines.push(CheckItem::ok("memory needed", memory(&config)));
+    lines.push(CheckItem::ok("KV cache", kv_cache(&config, &dense.program)));
     if check {
         lines.extend(checks(&config, model).unwrap_or_else(|error| vec![CheckItem::missing("check", &error)]));
     }
@@ -71,33 +72,54 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
         let found = "the MLP ends in a norm: ReplaceMe's map comes after the norm and cannot be folded into a weight";
         lines.push(CheckItem::note("folding", found, ""));
     }
-    lines.extend(exports(&config, &layout, model));
+    lines.extend(exports(&config, &layout, model)?);
     Ok(lines)
 }
 
-/// Describes which cuts and recoveries each export format supports.
-fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<CheckItem> {
-    let plain =
-        "whole layers removed and no operators outside the weights: `none`, Prune&Comp, ReplaceMe if it can be folded";
-    let code = "all other cells: operators stored next to the weights, or single attention or MLP sublayers removed";
-    let sublayers = "single attention or MLP sublayers removed, `mean`, `ghosted` with `input: normed`";
-    let mut things =
-        vec![CheckItem::ok("export to a folder", plain), CheckItem::ok("export to a folder with a code file", code)];
+/// Describes which cuts and repairs each export format can hold.
+fn exports(config: &Config, layout: &Layout, model: &Path) -> Result<Vec<CheckItem>> {
+    let cuts = exportable_cuts(config);
+    let mut things = vec![
+        CheckItem::ok("export to a folder", list_cuts(&cuts, |formats| !formats.needs_code)),
+        CheckItem::ok("export to a folder with a code file", list_cuts(&cuts, |formats| formats.needs_code)),
+    ];
+    let without_attention = Program::without(config.layers, &Cut::sublayers([(0, Sublayer::Attention)]));
+    let of_sublayers = Layout::plan(config, model, &deployed(&without_attention, config), None)?;
     let texts = gguf_texts(model, config);
-    for (what, cells, fits) in [
-        ("export --gguf", plain, fits_gguf(config, layout).map(drop)),
-        ("export --gguf, as `deci`", sublayers, fits_gguf(config, layout).and_then(|_| fits_deci(config))),
-    ] {
-        things.push(match (fits, &texts) {
+    for (what, layout) in [("export --gguf", layout), ("export --gguf, as `deci`", &of_sublayers)] {
+        let needs_deci = layout.needs_modeling_file();
+        let cells = list_cuts(&cuts, |formats| formats.fits_gguf && formats.needs_code == needs_deci);
+        things.push(match (fits_gguf(config, layout), &texts) {
             (Err(error), _) => CheckItem::from_result(what, Err(error)),
-            (Ok(()), Err(error)) => CheckItem::note(what, error.one_line(), error.advice().unwrap_or_default()),
-            (Ok(()), Ok((_, notes))) => {
+            (Ok(_), Err(error)) => CheckItem::note(what, error.one_line(), error.advice().unwrap_or_default()),
+            (Ok(_), Ok((_, notes))) => {
                 let types = GgufType::ALL.map(GgufType::name).join(", ");
                 CheckItem::new(Mark::Good, what, format!("{types}; {cells}"), notes.join("\n"))
             }
         });
     }
-    things
+    Ok(things)
+}
+
+/// Lists the cuts and recoveries that a format can hold, such as `` whole layers removed with `none`, `merge` ``.
+fn list_cuts(cuts: &[ExportableCut], is_held: impl Fn(&Formats) -> bool) -> String {
+    let mut by_unit: Vec<(DepthUnit, Vec<&str>)> = Vec::new();
+    for ExportableCut { unit, recovery, .. } in cuts.iter().filter(|cut| is_held(&cut.formats)) {
+        match by_unit.iter_mut().find(|(listed, _)| listed == unit) {
+            Some((_, recoveries)) => recoveries.push(recovery.as_str()),
+            None => by_unit.push((*unit, vec![recovery.as_str()])),
+        }
+    }
+    let groups = by_unit.into_iter().map(|(unit, recoveries)| {
+        let removed = match unit {
+            DepthUnit::Layers => "whole layers",
+            DepthUnit::Attention => "attention sublayers",
+            DepthUnit::Mlp => "MLP sublayers",
+            DepthUnit::Sublayers => "attention or MLP sublayers",
+        };
+        format!("{removed} removed with {}", recoveries.join(", "))
+    });
+    groups.collect::<Vec<_>>().join("; ")
 }
 
 /// Compares the logits of the built-in kernels with those of the candle engine and of the model in candle-transformers.
@@ -196,6 +218,19 @@ fn attention(config: &Config) -> String {
     });
     lines.extend(max_positions.map(|context| format!("context of {context} tokens")));
     lines.join(", ")
+}
+
+/// Formats the size of a model's KV cache, and how much of it one attention takes.
+fn kv_cache(config: &Config, program: &Program) -> String {
+    let one = Program(vec![Step::Attention(0)]);
+    let [all, saved] = [program, &one].map(|program| {
+        let per_token = config.cache_bytes(program);
+        let context = config.max_positions.map(|context| {
+            format!(", {} for the context of {context} tokens", bytes(per_token.saturating_mul(context as u64)))
+        });
+        format!("{} per token{}", bytes(per_token), context.unwrap_or_default())
+    });
+    format!("{all}, in f32; dropping one attention saves {saved}")
 }
 
 /// Formats the memory needed for the weights and for a batch with one window of 2048 tokens.

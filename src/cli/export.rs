@@ -40,8 +40,8 @@ pub(super) struct Arguments {
     compute: Option<ComputeType>,
     /// Write a GGUF file for llama.cpp with `f32`, `bf16`, `f16` or `q8_0` matrices.
     ///
-    /// The recovery must be one that is folded into the weights. For Llama-like models, removed sublayers and the
-    /// recoveries `mean` and `ghosted` with a norm are also supported.
+    /// The recovery must be one that is folded into the weights. For Llama-like models, removed sublayers and some
+    /// other recoveries are also supported. `ghostlab doctor MODEL` lists them.
     #[arg(long, value_name = "TYPE", value_parser = str::parse::<GgufType>, conflicts_with = "dtype")]
     gguf: Option<GgufType>,
     /// Maximum size of a weight file in GB.

@@ -5,15 +5,18 @@
 //! | --- | --- |
 //! | `folder` | output folder with weights, config, tokenizer and other files of the backbone |
 //! | `card` | model card |
+//! | `formats` | formats that can hold a cut and its repair |
 //! | `source` | files of the backbone to copy |
 //!
 //! This module also exports cells as GGUF files for llama.cpp and programs based on it.
 
 mod card;
 mod folder;
+mod formats;
 mod source;
 
 pub use folder::{Exported, Form, MARK, check};
+pub use formats::{ExportableCut, Formats, exportable_cuts};
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -24,7 +27,7 @@ use candle_core::quantized::gguf_file::Value as Entry;
 use folder::{check_disk_space, object, read_config};
 use serde_json::Value;
 
-use crate::checkpoint::{GgufMetadata, GgufType, Layout, fits_deci, fits_deci_step, fits_gguf};
+use crate::checkpoint::{GgufMetadata, GgufType, Layout, fits_gguf};
 use crate::corpus::{self, GgufTokenizer, to_gguf};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
@@ -201,13 +204,8 @@ fn refuse_gguf(grid: &Grid, cell: usize) -> Result<()> {
     let Some(backbone) = grid.backbones.get(&cell.backbone) else { return Ok(()) };
     // Ignore an invalid config here, because the run reports the error.
     let Ok(config) = Config::read_with_attachments(&backbone.path) else { return Ok(()) };
-    let step = cell.recovery.as_ref().and_then(|recovery| recovery.rule.step_form(&config));
-    let fits = match step {
-        Some(step) => fits_deci_step(&config, step),
-        None if cell.depth.is_in_layers() => Ok(()),
-        None => fits_deci(&config),
-    };
-    fits.map_err(|error| error.at(cell.to_string()))
+    let recovery = cell.recovery.as_ref().map(|recovery| &*recovery.rule);
+    formats::check_gguf(&config, recovery, cell.depth.unit).map_err(|error| error.at(cell.to_string()))
 }
 
 /// Returns an error if the user interrupted the export.

@@ -69,6 +69,10 @@ impl ModelReport<'_> {
             "{report:?}"
         );
         assert!(self.found("parameters").contains(" M, stored as "), "{report:?}");
+        // Keys and values of 2 heads in f32, with 16 channels each in the fixture and 32 in the bundled model.
+        let saved = if ["backbone", "repaired"].contains(&self.name) { "256 B" } else { "512 B" };
+        let saved = format!("dropping one attention saves {saved} per token");
+        assert!(self.found("KV cache").contains(&saved), "{report:?}");
     }
 
     fn check_engines(&self) {
@@ -108,13 +112,85 @@ impl ModelReport<'_> {
                 );
                 assert!(self.found("export to a folder").contains("whole layers removed"), "{report:?}");
                 assert!(
-                    self.found("export to a folder with a code file").contains("single attention or MLP"),
+                    self.found("export to a folder with a code file").contains("attention or MLP sublayers removed"),
                     "{report:?}"
                 );
                 // The tokenizer in `backbone` cannot be stored in a GGUF file.
                 let is_in_gguf = *name != "backbone";
                 assert_eq!(self.found("export --gguf, as `deci`").contains("`mean`"), is_in_gguf, "{report:?}");
             }
+        }
+    }
+}
+
+/// Lines of `doctor` about exports.
+const FOLDER: &str = "export to a folder";
+const FOLDER_WITH_CODE: &str = "export to a folder with a code file";
+const GGUF: &str = "export --gguf";
+const DECI: &str = "export --gguf, as `deci`";
+
+/// Cut and recovery in a line of `doctor`, such as `whole layers` and `` `ghosted` (`input: normed`) ``.
+type ListedCut = (String, String);
+
+/// Returns the cuts and recoveries that a line lists.
+fn listed(report: &BTreeMap<String, (String, String)>, line: &str) -> Vec<ListedCut> {
+    let groups = report[line].1.split("; ").filter_map(|group| group.split_once(" removed with "));
+    let cuts = groups.flat_map(|(cut, recoveries)| {
+        recoveries.split(", ").map(move |recovery| (cut.to_owned(), recovery.to_owned()))
+    });
+    cuts.collect()
+}
+
+/// Returns the grid entry for a cut and its recovery.
+fn entry((cut, recovery): &ListedCut) -> Value {
+    let (criterion, depth) = match cut.as_str() {
+        "whole layers" => (json!({"name": "explicit", "layers": [4, 5]}), json!(2)),
+        "attention sublayers" => (json!("llm-drop"), json!({"attention": 1})),
+        _ => (json!("llm-drop"), json!({"mlp": 1})),
+    };
+    let mut quoted = recovery.split('`').skip(1).step_by(2);
+    let mut method = json!({"name": quoted.next().unwrap()});
+    if let Some((option, value)) = quoted.next().and_then(|option| option.split_once(": ")) {
+        method[option] = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
+    }
+    json!({"criterion": criterion, "depth": depth, "recovery": method})
+}
+
+/// In OLMo-2, branches end in norms: some repairs cannot be folded, and llama.cpp has no form for the other ones.
+#[test]
+fn doctor_lists_exactly_what_exports_accept() {
+    for backbone in ["llama", "olmo2"] {
+        let world = World::new();
+        let model = checkout().canonicalize().unwrap().join("data/tiny").join(backbone);
+        let report = doctor(&world, model.to_str().unwrap());
+        let [plain, coded, gguf, deci] = [FOLDER, FOLDER_WITH_CODE, GGUF, DECI].map(|line| listed(&report, line));
+        assert!(coded.len() > 8 && !plain.is_empty() && !gguf.is_empty(), "{report:?}");
+        assert_eq!(deci.is_empty(), backbone == "olmo2", "{report:?}");
+        let cuts = [plain.as_slice(), &coded].concat();
+        let entries: Vec<Value> = cuts.iter().map(entry).collect();
+        let (first, others) = entries.split_first().unwrap();
+        world.write_bundled_grid(&format!(
+            "calibration: {{corpus: train, sequences: 4, length: 64}}\ncriterion: {}\ndepth: {}\nrecovery: {}\n\
+             include: {}\nevaluate: {{perplexity: [{{corpus: test, length: 64}}]}}\n",
+            first["criterion"],
+            first["depth"],
+            first["recovery"],
+            json!(others),
+        ));
+        let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+        world.write("grid.yaml", grid.replacen("/llama}", &format!("/{backbone}}}"), 1));
+        let output = world.ghostlab(&["export", "grid.yaml", "--to", "folders", "--json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let folders = document["answer"]["folders"].as_array().unwrap();
+        assert_eq!(folders.len(), cuts.len(), "{folders:?}");
+        for (cut, folder) in cuts.iter().zip(folders) {
+            assert_eq!(folder["needs_code"], coded.contains(cut), "{backbone}, {cut:?}");
+            let cell = folder["cell"].as_str().unwrap();
+            let output = world.ghostlab(&["export", "grid.yaml", cell, "--gguf", "f32", "--to", "it.gguf"]);
+            let is_listed = gguf.contains(cut) || deci.contains(cut);
+            let log = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(if is_listed { 0 } else { 2 }), "{backbone}, {cut:?}: {log}");
         }
     }
 }

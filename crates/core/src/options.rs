@@ -205,6 +205,26 @@ impl Described {
             _ => false,
         }
     }
+
+    /// Returns each option with each value that its schema names.
+    pub fn choices(&self) -> Vec<(String, Value)> {
+        let options = self.options["properties"].as_object().into_iter().flatten();
+        options
+            .flat_map(|(option, schema)| fixed_values(schema).into_iter().map(move |value| (option.clone(), value)))
+            .collect()
+    }
+}
+
+/// Returns the values that a schema names, without those of its properties.
+fn fixed_values(schema: &Value) -> Vec<Value> {
+    if schema["type"] == "boolean" {
+        return vec![Value::Bool(true), Value::Bool(false)];
+    }
+    let listed = schema["enum"].as_array().into_iter().flatten().chain(schema.get("const"));
+    let mut values: Vec<Value> = listed.filter(|value| !value.is_null()).cloned().collect();
+    let branches = ["anyOf", "oneOf"].into_iter().filter_map(|keyword| schema[keyword].as_array()).flatten();
+    values.extend(branches.flat_map(fixed_values));
+    values
 }
 
 /// Generates a JSON schema (draft 7) in which all subschemas are inlined, because YAML language servers support this
