@@ -89,6 +89,33 @@ fn grid_of_sublayer_cuts_equals_the_reference() {
 }
 
 #[test]
+fn listed_sublayers_equal_the_reference() {
+    let Some(file) = shared("oracles/beyond/numbers.json") else { return };
+    let reference = json(&file)["tiny-llama"].take();
+    let folder = tempfile::tempdir().unwrap();
+    let variants = [
+        ("half:joint:4", "removed", "{sublayers: 4}", "none"),
+        ("nbl:stream:stream:4", "replaced", "{attention: 4}", "nbl"),
+    ];
+    let cells = variants.map(|(variant, key, depth, recovery)| {
+        let listed = serde_json::to_string(&cut(&reference["variants"][variant][key])).unwrap();
+        format!("{{criterion: {{name: explicit, sublayers: {listed}}}, depth: {depth}, recovery: {recovery}}}")
+    });
+    let [joint, attentions] = &cells;
+    let axes = format!(
+        "criterion: llm-drop\ndepth: {{attention: 4}}\nrecovery: none\ninclude:\n  - {joint}\n  - {attentions}\n"
+    );
+    let outcome = run(&axes, folder.path());
+    for ((variant, key, ..), result) in variants.into_iter().zip(&outcome.cells[2..]) {
+        let expected = &reference["variants"][variant];
+        assert_eq!(result.failure, None, "{variant}");
+        assert_eq!(result.removed, cut(&expected[key]), "{variant}");
+        let perplexity = result.texts[0].sample.as_ref().unwrap().perplexity();
+        assert_close(variant, perplexity, expected["ppl"].as_f64().unwrap(), PERPLEXITY);
+    }
+}
+
+#[test]
 fn layers_removed_one_by_one_equal_the_reference() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let reference = json(&file)["tiny-llama"].take();

@@ -33,6 +33,16 @@ fn depths_of_sublayers_make_cells_with_safe_names() {
 }
 
 #[test]
+fn listed_sublayers_make_cells_with_safe_names() {
+    let folder = GridFolder::new();
+    let criterion = "{name: explicit, sublayers: [[attention 3, mlp 8], [4]]}";
+    let grid = folder.load(grid(criterion, "{sublayers: 2}", "none"), &[]).unwrap();
+    let names: Vec<String> = grid.cells.iter().skip(1).map(ToString::to_string).collect();
+    let name = "english.explicit-sublayers-2.none.sublayers";
+    assert_eq!(names, [format!("{name}-attention-3-mlp-8"), format!("{name}-4")]);
+}
+
+#[test]
 fn attentions_are_repaired_under_names_of_their_own() {
     let folder = GridFolder::new();
     let grid =

@@ -1,17 +1,20 @@
-//! Explicit criterion: removes the layers that the grid lists (design §6).
+//! Explicit criterion: removes the layers or sublayers that the grid lists (design §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::depth::DepthUnit;
 use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection};
+use super::sublayers::check_sublayers;
 use crate::error::{Error, Result};
+use crate::model::Cut;
 use crate::options::{self, Options};
 
 pub(super) const NAME: &str = "explicit";
 const SOURCE: &str = "";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ExplicitOptions>(NAME, SOURCE, build);
 
-/// Layers listed in the grid, as either `layers` or `order`.
+/// Parts listed in the grid, as one of `layers`, `order` and `sublayers`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ExplicitOptions {
@@ -19,68 +22,119 @@ struct ExplicitOptions {
     layers: Option<Vec<usize>>,
     /// Order of removal for sweeps over depths. The first `depth` layers are removed.
     order: Option<Vec<usize>>,
+    /// Sublayers to remove, such as `attention 3` or `mlp 3`. A number lists both sublayers of a layer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sublayers: Option<Cut>,
 }
 
-struct Explicit {
-    layers: Vec<usize>,
-    /// Whether the list must have exactly `depth` layers.
-    exact: bool,
+enum Explicit {
+    /// Layers to remove, as many as the depth.
+    Layers(Vec<usize>),
+    /// Layers of which the first `depth` are removed.
+    Order(Vec<usize>),
+    /// Sublayers to remove, as many as the depth.
+    Sublayers(Cut),
 }
 
 fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
-    let settings: ExplicitOptions = options::read(name, options)?;
-    let (layers, exact) = match (settings.layers, settings.order) {
-        (Some(layers), None) => (layers, true),
-        (None, Some(order)) => (order, false),
-        (layers, _) => {
-            return Err(Error::bad_input(format!("`{name}` requires a list of layers"))
-                .expected("either `layers` (removes exactly these) or `order` (removes the first `depth` layers)")
-                .found(if layers.is_some() { "both" } else { "neither" })
+    let rule = match options::read::<ExplicitOptions>(name, options)? {
+        ExplicitOptions { layers: Some(layers), order: None, sublayers: None } => Explicit::Layers(layers),
+        ExplicitOptions { layers: None, order: Some(order), sublayers: None } => Explicit::Order(order),
+        ExplicitOptions { layers: None, order: None, sublayers: Some(removed) } => Explicit::Sublayers(removed),
+        ExplicitOptions { layers, order, sublayers } => {
+            let is_empty = layers.is_none() && order.is_none() && sublayers.is_none();
+            return Err(Error::bad_input(format!("`{name}` requires a list of layers or sublayers"))
+                .expected(
+                    "one of `layers` and `sublayers` (removes exactly these) and `order` (removes the first `depth` \
+                     layers)",
+                )
+                .found(if is_empty { "none of them" } else { "several of them" })
                 .hint("write, for example, `{name: explicit, layers: [8, 9, 12]}`"));
         }
     };
-    if let Some((i, twice)) = layers.iter().enumerate().find(|(i, layer)| layers[..*i].contains(layer)) {
+    if let Explicit::Layers(layers) | Explicit::Order(layers) = &rule
+        && let Some((i, twice)) = layers.iter().enumerate().find(|(i, layer)| layers[..*i].contains(layer))
+    {
         return Err(Error::bad_input(format!("`{name}` contains a layer twice"))
             .expected("each layer once")
             .found(format!("{twice} again at position {}", i + 1)));
     }
-    Ok(Box::new(Explicit { layers, exact }))
+    Ok(Box::new(rule))
 }
 
 impl Criterion for Explicit {
+    fn units(&self) -> &'static [DepthUnit] {
+        match self {
+            Self::Layers(_) | Self::Order(_) => &[DepthUnit::Layers],
+            Self::Sublayers(_) => DepthUnit::SUBLAYER_UNITS,
+        }
+    }
+
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        if let Some(layer) = self.layers.iter().find(|&&layer| layer >= cut.layers) {
-            return Err(Error::bad_input(format!("`{NAME}` contains a layer that `{}` does not have", cut.backbone))
-                .expected(format!("layers below {}", cut.layers))
-                .found(layer));
+        match self {
+            Self::Layers(layers) => check_layers(layers, layers.len() == cut.depth, cut),
+            Self::Order(layers) => check_layers(layers, layers.len() >= cut.depth, cut),
+            Self::Sublayers(removed) => check_listed_sublayers(removed, cut),
         }
-        let fits = if self.exact { self.layers.len() == cut.depth } else { self.layers.len() >= cut.depth };
-        if fits {
-            return Ok(());
-        }
-        Err(Error::bad_input(format!("`{NAME}` lists {} layers for a depth of {}", self.layers.len(), cut.depth))
-            .expected(format!("{} layers", cut.depth))
-            .found(format!("{:?}", self.layers))
-            .hint("use `order` to remove the first `depth` layers of a longer list"))
     }
 
     fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
-        self.selection(cut).regions()
+        self.removed(cut.depth).regions()
     }
 
     fn one_block(&self, cut: &PruneSpec<'_>) -> bool {
-        self.selection(cut).regions().len() == 1
+        self.removed(cut.depth).regions().len() == 1
     }
 
     fn select(&self, cut: &PruneSpec<'_>, _: &mut CalibrationStats<'_>) -> Result<Selection> {
-        Ok(self.selection(cut))
+        Ok(Selection::new(self.removed(cut.depth), Vec::new()))
     }
 }
 
 impl Explicit {
-    fn selection(&self, cut: &PruneSpec<'_>) -> Selection {
-        Selection::from_layers(self.layers[..cut.depth].iter().copied(), Vec::new())
+    fn removed(&self, depth: usize) -> Cut {
+        match self {
+            Self::Layers(layers) | Self::Order(layers) => Cut::layers(layers[..depth].iter().copied()),
+            Self::Sublayers(removed) => removed.clone(),
+        }
     }
+}
+
+/// Rejects layers that the backbone does not have. Also rejects a list whose length does not fit the depth.
+fn check_layers(layers: &[usize], fits: bool, cut: &PruneSpec<'_>) -> Result<()> {
+    if let Some(layer) = layers.iter().find(|&&layer| layer >= cut.layers) {
+        return Err(Error::bad_input(format!("`{NAME}` contains a layer that `{}` does not have", cut.backbone))
+            .expected(format!("layers below {}", cut.layers))
+            .found(layer));
+    }
+    if fits {
+        return Ok(());
+    }
+    Err(Error::bad_input(format!("`{NAME}` lists {} layers for a depth of {}", layers.len(), cut.depth))
+        .expected(format!("{} layers", cut.depth))
+        .found(format!("{layers:?}"))
+        .hint("use `order` to remove the first `depth` layers of a longer list"))
+}
+
+/// Rejects sublayers that the depth does not count or the backbone does not have. Also rejects a list whose length
+/// differs from the depth.
+fn check_listed_sublayers(removed: &Cut, cut: &PruneSpec<'_>) -> Result<()> {
+    let candidates: Cut = cut.unit.candidates(cut.layers).into_iter().collect();
+    if let Some((layer, kind)) = removed.iter().find(|&(layer, kind)| !candidates.contains(layer, kind)) {
+        return Err(Error::bad_input(format!("`{NAME}` contains a sublayer that cannot be removed"))
+            .expected(format!("{} of layers below {}", cut.unit.plural(), cut.layers))
+            .found(format!("{kind} {layer}")));
+    }
+    if removed.len() != cut.depth {
+        return Err(Error::bad_input(format!(
+            "`{NAME}` lists {} sublayers for a depth of {}",
+            removed.len(),
+            cut.depth
+        ))
+        .expected(format!("{} different sublayers", cut.depth))
+        .found(removed));
+    }
+    check_sublayers(NAME, cut)
 }
 
 #[cfg(test)]
@@ -88,13 +142,16 @@ mod tests {
     use crate::criterion::DepthUnit;
     use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
-    use serde_json::json;
+    use crate::model::Cut;
+    use serde_json::{Value, json};
 
-    fn removed(options: &serde_json::Value, depth: usize) -> Result<Vec<usize>, String> {
-        let cut = PruneSpec { backbone: "b", layers: 6, depth, unit: DepthUnit::Layers };
-        select(&super::ENTRY, options, &cut, |_| 0.0, |_| 0.0)
-            .map(|s| s.removed.whole_layers())
-            .map_err(|error| error.to_string())
+    fn cut(options: &Value, depth: usize, unit: DepthUnit) -> Result<Cut, String> {
+        let cut = PruneSpec { backbone: "b", layers: 6, depth, unit };
+        select(&super::ENTRY, options, &cut, |_| 0.0, |_| 0.0).map(|s| s.removed).map_err(|error| error.to_string())
+    }
+
+    fn removed(options: &Value, depth: usize) -> Result<Vec<usize>, String> {
+        cut(options, depth, DepthUnit::Layers).map(|removed| removed.whole_layers())
     }
 
     #[test]
@@ -115,11 +172,56 @@ mod tests {
             (json!({"order": [1, 2]}), 3, "expected: 3 layers"),
             (json!({"layers": [1, 6]}), 2, "layers below 6"),
             (json!({"layers": [1, 1]}), 2, "twice"),
-            (json!({}), 2, "neither"),
-            (json!({"layers": [1], "order": [1]}), 1, "both"),
+            (json!({}), 2, "none of them"),
+            (json!({"layers": [1], "order": [1]}), 1, "several of them"),
+            (json!({"layers": [1], "sublayers": [1]}), 1, "several of them"),
+            (json!({"sublayers": ["mlp 1"]}), 1, "the depth is given in layers"),
         ] {
             let text = removed(&options, depth).unwrap_err();
             assert!(text.contains(words), "{text}");
+        }
+    }
+
+    #[test]
+    fn listed_sublayers_are_removed() {
+        for (sublayers, depth, unit, expected) in [
+            (json!(["mlp 4", "attention 1"]), 2, DepthUnit::Sublayers, "[attention 1, mlp 4]"),
+            (json!(["attention 5", "attention 0"]), 2, DepthUnit::Attention, "[attention 0, attention 5]"),
+            (json!(["mlp 3"]), 1, DepthUnit::Mlp, "[mlp 3]"),
+            (json!([3, "attention 1"]), 3, DepthUnit::Sublayers, "[attention 1, 3]"),
+        ] {
+            let removed = cut(&json!({"sublayers": sublayers}), depth, unit).unwrap();
+            assert_eq!(removed.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn unusable_sublayers_are_refused_with_the_reason() {
+        use DepthUnit::{Attention, Mlp, Sublayers};
+        for (sublayers, depth, unit, words) in [
+            (json!(["attention 1", "mlp 1"]), 2, Attention, "found:    mlp 1"),
+            (json!(["attention 6"]), 1, Sublayers, "sublayers of layers below 6"),
+            (json!([1]), 2, Mlp, "found:    attention 1"),
+            (json!(["mlp 1", "mlp 2"]), 1, Mlp, "lists 2 sublayers for a depth of 1"),
+            (json!(["mlp 1", "mlp 1"]), 2, Mlp, "expected: 2 different sublayers"),
+            (json!([0, 1, 2, 3, 4, 5]), 12, Sublayers, "too few sublayers"),
+            (json!(["gate 1"]), 1, Mlp, "`gate 1` is not a sublayer"),
+            (json!("mlp 1"), 1, Mlp, "invalid options"),
+        ] {
+            let text = cut(&json!({"sublayers": sublayers}), depth, unit).unwrap_err();
+            assert!(text.contains(words), "{sublayers} {unit}: {text}");
+        }
+    }
+
+    #[test]
+    fn keys_of_listed_layers_do_not_name_sublayers() {
+        for (options, keys) in [
+            (json!({"layers": [1]}), &["layers", "order"][..]),
+            (json!({"order": [1]}), &["layers", "order"]),
+            (json!({"sublayers": [1]}), &["layers", "order", "sublayers"]),
+        ] {
+            let resolved = super::ENTRY.resolve(options.as_object().unwrap()).unwrap();
+            assert_eq!(resolved.keys().collect::<Vec<_>>(), keys, "{options}");
         }
     }
 }
