@@ -14,6 +14,7 @@ use crate::files::sha256;
 use crate::grid::Grid;
 use crate::machine;
 use crate::model::{BranchPlace, Cut, Deployed, FloatType, Step, Sublayer, describe_quantization};
+use crate::pipeline::exec::CellResult;
 use crate::pipeline::identity::Canonical;
 use crate::recovery;
 use crate::results::{ranges, removed_text};
@@ -40,6 +41,8 @@ struct CardValues {
     removed: String,
     /// Amount removed, such as `7 of 32 layers` or `8 of 32 attention sublayers`.
     amount: String,
+    /// Verb for the change: `removed` or `replaced by an affine map`.
+    verb: &'static str,
     /// Phrases that list the checkpoint layers without attention and those without an MLP.
     without: Vec<String>,
     /// Whether the pruned model can be exported to GGUF.
@@ -127,6 +130,7 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
         kept: layout.kept.len(),
         removed: removed_text(&result.removed),
         amount: amount(&result.removed, result.layers),
+        verb: verb(result),
         without: without(layout),
         in_gguf: fits_gguf(&backbone.config, layout).is_ok(),
         criterion: cell
@@ -210,6 +214,12 @@ fn amount(removed: &Cut, layers: usize) -> String {
         Some(Sublayer::Mlp) => format!("{count} of {layers} MLP sublayers"),
         None => format!("{count} of {} sublayers", 2 * layers),
     }
+}
+
+/// Returns the verb for the change of a model.
+fn verb(result: &CellResult) -> &'static str {
+    let replaced = result.replaced_sublayers();
+    if !replaced.is_empty() && replaced == result.removed { "replaced by an affine map" } else { "removed" }
 }
 
 /// Describes which layers of the checkpoint lack a sublayer. Returns one phrase per kind of sublayer.

@@ -147,6 +147,20 @@ fn sublayer_cuts_export_and_score_as_their_cells() {
 }
 
 #[test]
+fn card_says_that_nbl_replaced_the_attentions() {
+    let world = World::new();
+    let set = ["--set", "criterion=nbl", "--set", "depth={attention: 1}", "--set", "recovery=nbl"];
+    export(&world, "nbl-attention-1", "out", &set);
+    let card = fs::read_to_string(world.path("out/README.md")).unwrap();
+    for text in
+        ["1 of 4 attention sublayers replaced by an affine map", "were replaced by an affine map; 4 layers remain"]
+    {
+        assert!(card.contains(text), "`{text}` is not in:\n{card}");
+    }
+    assert!(!card.contains("sublayers removed") && !card.contains("were removed"), "{card}");
+}
+
+#[test]
 fn export_without_sublayers_is_not_pruned_or_misread() {
     let world = World::new();
     export(

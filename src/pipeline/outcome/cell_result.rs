@@ -16,10 +16,9 @@ use crate::files::parts;
 use crate::grid::{Cell, EvalTask, Grid, GroupUse, Latency, Perplexity};
 use crate::latency::LatencyResult;
 use crate::metric::{Savings, TextSample};
-use crate::model::Cut;
-use crate::model::EngineId;
+use crate::model::{Cut, EngineId, Sublayer};
 use crate::pipeline::identity::{Identity, MeasureId};
-use crate::pipeline::stage::operator::BoundaryResult;
+use crate::pipeline::stage::operator::{BoundaryResult, PlacedRepair};
 use crate::tasks::{AccuracyKind, Answered, Measure, TaskResult};
 
 /// Results of a grid run.
@@ -240,6 +239,12 @@ impl CellResult {
     /// `failure` is the reason.
     pub fn unmeasured(cell: Cell, layers: usize, failure: Option<String>) -> Self {
         Self { cell, layers, failure, ..Self::default() }
+    }
+
+    /// Returns the removed sublayers that an affine map replaces.
+    pub fn replaced_sublayers(&self) -> Cut {
+        let attentions = self.boundaries.iter().filter(|boundary| boundary.placed == Some(PlacedRepair::Attention));
+        attentions.map(|boundary| (boundary.region.0, Sublayer::Attention)).collect()
     }
 
     pub fn text(&self, requested: &Perplexity) -> Option<&Measured<Perplexity, TextExtent, Losses>> {
