@@ -9,6 +9,7 @@ mod folders;
 mod listing;
 mod page;
 mod recorded;
+mod sublayers;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::tradeoff::pareto;
 use crate::artifact::figure::{
-    Axis, BarChart, BarValue, Curves, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Plot, Point, Scale,
-    Series, Surroundings, Width,
+    Axis, BarChart, BarValue, Curves, DiagramCut, DiagramRow, Drawing, Figure, LayerDiagram, Level, Line, Plot, Point,
+    Scale, Series, SublayerCut, Surroundings, Width,
 };
 use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
@@ -79,7 +79,11 @@ impl Drawer<'_> {
             FigureKind::Shares => Ok(vec![(String::new(), self.shares().draw()?)]),
             FigureKind::Channels => draw_each(&backbones, |backbone| Ok(self.channels(backbone))),
             FigureKind::Depths => draw_each(&backbones, |backbone| Ok(self.depths(backbone))),
-            FigureKind::Layers => draw_each(&backbones, |backbone| self.layers(backbone)),
+            FigureKind::Layers => {
+                // A cut of sublayers without a repair may have no number.
+                let backbones = distinct(self.outcome.cells.iter().map(|result| &result.cell.backbone));
+                draw_each(&backbones, |backbone| self.layers(backbone))
+            }
             FigureKind::Pareto => draw_each(&backbones, |backbone| self.pareto(backbone)),
         }
     }
@@ -322,37 +326,50 @@ impl Drawer<'_> {
     }
 
     fn layers(&self, backbone: &str) -> Result<Figure> {
-        let mut selections: Vec<(DiagramRow, String)> = Vec::new();
-        let mut layers = 0;
+        let mut selections: Vec<(DiagramRow, &CellResult)> = Vec::new();
         for result in self.outcome.cells.iter().filter(|result| result.cell.backbone == backbone) {
             let Some(criterion) = &result.cell.criterion else { continue };
-            layers = result.layers;
-            let label = criterion::label(&criterion.name).to_owned();
             if result.removed.is_empty() {
                 continue;
             }
-            let known = selections.iter().find(|(known, _)| known.label == label);
-            if let Some((_, other)) = known.filter(|(known, _)| result.removed != known.removed) {
-                return Err(duplicate_place_error(other, &result.cell.to_string()));
-            }
-            if known.is_none() {
-                let operators = result.boundaries.iter().map(|boundary| boundary.region).collect();
-                let row = DiagramRow { label, removed: result.removed.whole_layers(), operators };
-                selections.push((row, result.cell.to_string()));
+            let label = criterion::label(&criterion.name).to_owned();
+            // A repair of whole layers does not change a row, but an affine map replaces a sublayer.
+            let known = selections.iter().find(|(row, other)| {
+                row.label == label
+                    && other.cell.depth.unit == result.cell.depth.unit
+                    && other.replaced_sublayers() == result.replaced_sublayers()
+            });
+            match known {
+                Some((_, other)) if other.removed != result.removed => {
+                    return Err(duplicate_place_error(&other.cell.to_string(), &result.cell.to_string()));
+                }
+                Some(_) => {}
+                None => selections.push((DiagramRow { label, cut: diagram_cut(result) }, result)),
             }
         }
-        let selections: Vec<DiagramRow> = selections.into_iter().map(|(row, _)| row).collect();
-        if selections.is_empty() {
+        let Some(layers) = selections.first().map(|(_, result)| result.layers) else {
             return Err(Error::job("no selection to draw").at(backbone.to_owned()).expected("a pruned cell"));
-        }
-        let rule = match selections.iter().any(DiagramRow::is_layer_by_layer) {
-            true => "an operator for each removed layer (boundary: layer)",
-            false => "one operator for each region of removed layers (boundary: region)",
+        };
+        let selections: Vec<DiagramRow> = selections.into_iter().map(|(row, _)| row).collect();
+        let rule = if selections.iter().all(|row| matches!(row.cut, DiagramCut::Sublayers(_))) {
+            "attention (left) and MLP (right) of each layer"
+        } else if selections.iter().any(DiagramRow::is_layer_by_layer) {
+            "an operator for each removed layer (boundary: layer)"
+        } else {
+            "one operator for each region of removed layers (boundary: region)"
         };
         let heading = format!("{}: {rule}", backbone_label(backbone));
         let wide = selections.len() > 1;
         Ok(self.figure(Some(backbone), heading, wide, Plot::Layers(LayerDiagram { layers, selections })))
     }
+}
+
+fn diagram_cut(result: &CellResult) -> DiagramCut {
+    if result.cell.depth.is_in_layers() {
+        let operators = result.boundaries.iter().map(|boundary| boundary.region).collect();
+        return DiagramCut::Layers { removed: result.removed.whole_layers(), operators };
+    }
+    DiagramCut::Sublayers(SublayerCut { removed: result.removed.clone(), replaced: result.replaced_sublayers() })
 }
 
 #[cfg(test)]

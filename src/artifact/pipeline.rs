@@ -20,13 +20,13 @@ use crate::artifact::page::{FigureView, WRITING_FINISHED, WRITING_STARTED};
 use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::files::output::Draft;
-use crate::grid::{Description, Grid, ListEntry, TableEntry};
+use crate::grid::{Description, FigureKind, Grid, ListEntry, TableEntry};
 use crate::metric::MetricSource;
 use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::quantity::pluralize;
 use crate::results::record::Record;
 use crate::results::{
-    Measurement, NoisyTimes, Provenance, Results, Table, collect, drawn_frame, latex, latex_notes, markdown,
+    Measurement, NoisyTimes, Provenance, Results, Table, collect, cut_frame, drawn_frame, latex, latex_notes, markdown,
     notes_file, put, run_frame, screen, tidy_frame, write_csv, write_frame,
 };
 use ghostlab_store::Store;
@@ -205,16 +205,20 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
 
 /// Rejects cuts of sublayers if the table or figure supports only whole layers.
 fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
-    match grid.cells.iter().find(|cell| !cell.depth.is_in_layers()) {
-        Some(cell) if !artifact.description.shows_sublayers() => {
-            Err(Error::bad_input("the table or figure only supports whole layers")
-                .at(format!("{}, {cell}", artifact.name))
-                .expected("depths in layers")
-                .found(format!("a depth of {}", cell.depth))
-                .hint("name `removed` in the table's `lead`, or leave `artifact` out and use `ghostlab run`"))
-        }
-        _ => Ok(()),
+    let description = &artifact.description;
+    let Some(cell) = grid.cells.iter().find(|cell| !cell.depth.is_in_layers()) else { return Ok(()) };
+    if description.shows_sublayers() {
+        return Ok(());
     }
+    let (what, hint) = match description.table {
+        Some(_) => ("the table counts whole layers", "name `removed` in the table's `lead`"),
+        None => ("the figure counts whole layers", "use a figure of kind `layers` or `pareto`"),
+    };
+    Err(Error::bad_input(what)
+        .at(format!("{}, {cell}", artifact.name))
+        .expected("depths in layers")
+        .found(format!("a depth of {}", cell.depth))
+        .hint(format!("{hint}, or leave `artifact` out and use `ghostlab run`")))
 }
 
 /// Runs the dense backbones with `run`. Returns the result of the gate, and the grid without the cells that the gate
@@ -301,7 +305,12 @@ fn figures(
             })
             .collect();
         let path = staging.path().join(format!("{}.csv", artifact.name));
-        write_csv(&path, &drawn_frame(&artifact.name, profile, &numbers)?)?;
+        let splits_layers = outcome.cells.iter().any(|result| !result.cell.depth.is_in_layers());
+        let frame = match figure.kind {
+            FigureKind::Layers if splits_layers => cut_frame(&artifact.name, profile, &outcome.cells)?,
+            _ => drawn_frame(&artifact.name, profile, &numbers)?,
+        };
+        write_csv(&path, &frame)?;
         files.push(path);
     }
     let over = description.table.as_ref().filter(|table| table.over.is_some());

@@ -187,7 +187,7 @@ pub enum FigureKind {
     Channels,
     /// One line per recovery over the depth.
     Depths,
-    /// Layer stacks of the dense, pruned and repaired model.
+    /// Layer stacks of the dense, pruned and repaired model. Cuts of sublayers split each layer.
     Layers,
     /// One panel per metric over the parameters kept, with the Pareto frontier. May accompany a table.
     Pareto,
@@ -243,11 +243,12 @@ impl Description {
         Ok(Some((artifact, has_grid)))
     }
 
-    /// Returns whether the artifact can show cuts of sublayers. A table needs the column `removed` for this, and a
-    /// figure must be a Pareto figure.
+    /// Returns whether the artifact can show cuts of sublayers. A table needs the column `removed` for this. Figures of
+    /// other kinds have axes or labels that count layers.
     pub fn shows_sublayers(&self) -> bool {
         let in_table = self.table.as_ref().is_none_or(|table| table.lead.contains(&RowHeader::Removed));
-        in_table && self.figure.as_ref().is_none_or(|figure| figure.kind == FigureKind::Pareto)
+        let kind = self.figure.as_ref().map(|figure| figure.kind);
+        in_table && matches!(kind, None | Some(FigureKind::Layers | FigureKind::Pareto))
     }
 
     pub fn metrics(&self) -> &[String] {
@@ -312,6 +313,8 @@ struct Alone {
 mod tests {
     use std::io::Write;
 
+    use serde_json::json;
+
     use super::*;
 
     const TABLE: &str = "table: {lead: [removed], rows: [{criterion: sleb, recovery: none}], metrics: [ppl_c4]}";
@@ -334,17 +337,22 @@ mod tests {
     }
 
     #[test]
-    fn sublayers_need_a_column_with_their_unit() {
-        for (lead, figure, expected) in
-            [("removed", "pareto", true), ("depth", "pareto", false), ("removed", "depths", false)]
-        {
-            let description: Description = serde_json::from_value(serde_json::json!({
-                "title": "a",
-                "table": {"lead": [lead], "rows": [], "metrics": []},
-                "figure": {"kind": figure},
-            }))
-            .unwrap();
-            assert_eq!(description.shows_sublayers(), expected, "{lead} {figure}");
+    fn sublayers_need_a_place_that_names_them() {
+        for (part, expected) in [
+            (json!({"table": {"lead": ["removed"], "rows": [], "metrics": []}}), true),
+            (json!({"table": {"lead": ["depth"], "rows": [], "metrics": []}}), false),
+            (json!({"figure": {"kind": "pareto"}}), true),
+            (json!({"figure": {"kind": "layers"}}), true),
+            (json!({"figure": {"kind": "bars"}}), false),
+            (json!({"figure": {"kind": "shares"}}), false),
+            (json!({"figure": {"kind": "channels"}}), false),
+            (json!({"figure": {"kind": "depths"}}), false),
+            (json!({"table": {"lead": ["depth"], "rows": [], "metrics": []}, "figure": {"kind": "pareto"}}), false),
+        ] {
+            let mut description = json!({"title": "a"});
+            description.as_object_mut().unwrap().extend(part.as_object().unwrap().clone());
+            let description: Description = serde_json::from_value(description).unwrap();
+            assert_eq!(description.shows_sublayers(), expected, "{part}");
         }
     }
 }

@@ -8,11 +8,14 @@ use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, S
 
 use super::file::{ParquetFile, polars_error, write_csv};
 use super::measurement::{Measurement, Sample};
-use super::notes::protocol_line;
+use super::notes::{protocol_line, removed_text};
+use super::protocol::stem;
 use super::table::{OUT_OF_MEMORY, PrintedNumber, RowHeader, Table, TableRow, Visibility};
 use crate::error::Result;
 use crate::files::atomic::write_atomically;
 use crate::metric::Spread;
+use crate::model::Cut;
+use crate::pipeline::outcome::CellResult;
 
 /// Writes `NAME.csv` and `NAME.parquet` into `dir` atomically, and returns their paths.
 ///
@@ -133,6 +136,35 @@ pub fn drawn_frame(artifact: &str, profile: &str, numbers: &[&Measurement]) -> R
     columns.retain(|column| column.name().as_str() != "finetuned");
     columns.push(column("cell", numbers.iter().map(|number| number.cell.as_str())));
     DataFrame::new(numbers.len(), columns).map_err(|error| polars_error(&error))
+}
+
+/// Builds the data frame for a diagram of sublayers, with one row per pruned cell. Such a cell may have no number.
+pub fn cut_frame(artifact: &str, profile: &str, cells: &[CellResult]) -> Result<DataFrame> {
+    let pruned: Vec<&CellResult> = cells.iter().filter(|result| !result.cell.is_dense()).collect();
+    let named = || pruned.iter().map(|result| &result.cell);
+    let columns = vec![
+        column("artifact", pruned.iter().map(|_| artifact)),
+        column("profile", pruned.iter().map(|_| profile)),
+        column("backbone", named().map(|cell| cell.backbone.as_str())),
+        column("total_layers", pruned.iter().map(|result| result.layers as u64)),
+        column("pruned_layers", named().map(|cell| cell.depth.count as u64)),
+        column("unit", named().map(|cell| cell.depth.unit.name())),
+        column("criterion", named().map(|cell| cell.criterion.as_ref().map(ToString::to_string))),
+        column("recovery", named().map(|cell| cell.recovery.as_ref().map(ToString::to_string))),
+        column("calibration", named().map(|cell| Some(stem(&cell.calibration.as_ref()?.corpus)))),
+        column("removed", pruned.iter().map(|result| cut_text(&result.removed))),
+        column(REPLACED, pruned.iter().map(|result| cut_text(&result.replaced_sublayers()))),
+        column("cell", named().map(ToString::to_string)),
+    ];
+    DataFrame::new(pruned.len(), columns).map_err(|error| polars_error(&error))
+}
+
+/// Column of [`cut_frame`] that no other table has.
+pub const REPLACED: &str = "replaced";
+
+/// Formats a cut, or returns `None` if it is empty.
+fn cut_text(cut: &Cut) -> Option<String> {
+    Some(removed_text(cut)).filter(|text| !text.is_empty())
 }
 
 /// Builds the columns that describe numbers, as in `data/paper/*.csv`.

@@ -52,7 +52,7 @@ pub use differences::{
 pub use documents::{CHANNELS, CellAnswers, DOCUMENTS, LM_EVAL, write_channels, write_documents, write_lm_eval};
 pub use file::{csv_text, polars_error, put, write_csv};
 pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, may_be_left_out, write_forms};
-pub use frame::{drawn_frame, run_frame, spread_head, tidy_frame, write_frame};
+pub use frame::{REPLACED, cut_frame, drawn_frame, run_frame, spread_head, tidy_frame, write_frame};
 pub use frame_difference::{FrameDifference, damaged_frame, read_frame};
 pub use latency::{LATENCY, NOISY, NoisyTimes, latency_notes, write_latencies};
 pub use latex::{latex, latex_notes, notes_file};

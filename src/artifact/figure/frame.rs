@@ -1,4 +1,4 @@
-//! Layout shared by bars and curves.
+//! Layout shared by bars, curves and layer stacks.
 
 use super::axis::{Axis, Range, Tick};
 use super::font;
@@ -46,6 +46,11 @@ pub(super) const GAP: f64 = 4.0;
 pub(super) const CAP: f64 = 3.0;
 /// Distance from the middle of a line of text to its baseline, in points.
 pub(super) const HALF: f64 = font::SIZE * 0.36;
+/// Distance between the bottom edges of two adjacent layers in a stack, in points.
+pub(super) const LAYER_PITCH: f64 = 10.4;
+pub(super) const LAYER_HEIGHT: f64 = 8.9;
+/// Length of the arrows from the embedding to the first layer and from the last layer to the head, in points.
+pub(super) const STACK_ENDS: f64 = 9.0;
 
 /// Draws the heading and returns the position below it.
 pub(super) fn draw_heading(scene: &mut Scene, words: &str) -> f64 {
@@ -311,4 +316,10 @@ pub(super) fn draw_arrow(scene: &mut Scene, places: &[ScenePoint], colour: Colou
     let side = (-along.1 * HEAD * 0.6, along.0 * HEAD * 0.6);
     let corners = vec![*tip, (foot.0 + side.0, foot.1 + side.1), (foot.0 - side.0, foot.1 - side.1)];
     scene.fill(corners, colour, 1.0);
+}
+
+/// Draws the labels below and above a layer stack.
+pub(super) fn draw_stack_ends(scene: &mut Scene, x: f64, (ground, top): (f64, f64)) {
+    scene.text((x, ground + STACK_ENDS + font::LINE * 0.8), "embedding", Anchor::Middle, TEXT);
+    scene.text((x, top - STACK_ENDS - GAP * 0.7), "head", Anchor::Middle, TEXT);
 }

@@ -1,26 +1,41 @@
-//! Layer stacks as in the paper's figure 2: dense, pruned, and ghosted.
+//! Layer stacks as in the paper's figure 2: dense, pruned, and ghosted. Cuts of sublayers have split layers.
 
 use super::font;
-use super::frame::{self, GAP, HALF, Key, MARGIN, Surroundings, Width, draw_arrow};
+use super::frame::{
+    self, GAP, HALF, Key, LAYER_HEIGHT, LAYER_PITCH, MARGIN, STACK_ENDS, Surroundings, Width, draw_arrow,
+    draw_stack_ends,
+};
 use super::palette::{self, KEPT, MUTED, ON_GHOST, REMOVED, STREAM, TEXT};
 use super::scene::{Anchor, Scene};
+use super::split_stack::{MAP, SplitStack, SublayerCut};
 use crate::error::{Error, Result};
 use crate::results::ranges;
 use crate::style::Dash;
 
-/// Layers that a criterion removed, and the operators that replace them.
+/// Cut that a criterion selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiagramRow {
     /// Label above the stacks, such as `LLM-Streamline (contiguous)`.
     pub label: String,
-    /// Indices of the removed layers, counted from 0. They are distinct and may be in any order.
-    pub removed: Vec<usize>,
-    /// Layer ranges `[start, end)` that the operators replace. If empty, there is one operator per region of adjacent
-    /// removed layers.
-    pub operators: Vec<(usize, usize)>,
+    pub cut: DiagramCut,
 }
 
-/// Diagram with three stacks per selection (dense, pruned, ghosted). Layer 0 is at the bottom.
+/// Removed parts of a backbone, and what replaces them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiagramCut {
+    /// Whole layers, drawn as a dense, a pruned and a ghosted stack.
+    Layers {
+        /// Indices of the removed layers, counted from 0. They are distinct and may be in any order.
+        removed: Vec<usize>,
+        /// Layer ranges `[start, end)` that the operators replace. If empty, there is one operator per region of
+        /// adjacent removed layers.
+        operators: Vec<(usize, usize)>,
+    },
+    /// Sublayers, drawn as a dense and a pruned stack of split layers.
+    Sublayers(SublayerCut),
+}
+
+/// Diagram with several stacks per selection. Layer 0 is at the bottom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerDiagram {
     pub layers: usize,
@@ -31,17 +46,12 @@ pub struct LayerDiagram {
 /// First and last layer in a region of adjacent removed layers.
 type Region = (usize, usize);
 
-/// Distance between the bottom edges of two adjacent layers, in points. `BLOCK` is the height of a layer.
-const PITCH: f64 = 10.4;
-const BLOCK: f64 = 8.9;
 /// Gap before and after a region that leaves room for the arrows.
 const PAD: f64 = 6.0;
 /// Half the width of a layer.
 const HALF_BLOCK: f64 = 30.5;
 /// Distance between a layer and the stream that bypasses it.
 const BYPASS_GAP: f64 = 5.0;
-/// Length of the arrows from the embedding to the first layer and from the last layer to the head.
-const ENDS: f64 = 9.0;
 
 const GHOST: &str = "Ghosted Layer";
 const STACKS: [(&str, Stack); 3] = [("Dense", Stack::Dense), ("Pruned", Stack::Pruned), ("Ghosted", Stack::Ghosted)];
@@ -66,45 +76,94 @@ impl LayerDiagram {
                 .expected(format!("1 to {most}"))
                 .found(self.selections.len().to_string()));
         }
-        let regions = self
-            .selections
-            .iter()
-            .map(|row| regions(&row.removed, self.layers).map_err(|error| error.at(row.label.as_str())))
-            .collect::<Result<Vec<_>>>()?;
-        let ghost = palette::papers_colour();
-        let entries = [
-            (Key::Block { fill: Some(KEPT), border: TEXT, dash: Dash::Solid }, "kept layer"),
-            (Key::Block { fill: None, border: REMOVED, dash: Dash::Dashed }, "removed layer"),
-            (Key::Block { fill: Some(ghost), border: ghost, dash: Dash::Solid }, GHOST),
-            (Key::Arrow(STREAM), "hidden state past a cut"),
-        ];
+        let regions = self.selections.iter().map(|row| row.regions(self.layers)).collect::<Result<Vec<_>>>()?;
         let headed = frame::draw_heading(scene, &around.heading);
-        let entries = entries.map(|(key, label)| (key, label.to_owned()));
-        let top = frame::draw_legend(scene, &entries, (MARGIN, scene.width - MARGIN, headed)) + GAP;
-        let panel = (scene.width - 2.0 * MARGIN) / self.selections.len() as f64;
+        let top = frame::draw_legend(scene, &self.legend(), (MARGIN, scene.width - MARGIN, headed)) + GAP;
+        let width = (scene.width - 2.0 * MARGIN) / self.selections.len() as f64;
         let mut titled = top;
         for (i, selection) in self.selections.iter().enumerate() {
-            let middle = MARGIN + (i as f64 + 0.5) * panel;
-            let removed = ranges(&selection.removed, "–", ", ");
-            let words = format!("{} of {} layers removed: {removed}", selection.removed.len(), self.layers);
-            let mut lines = font::wrap(&selection.label, panel - 2.0 * GAP);
-            lines.extend(font::wrap(&words, panel - 2.0 * GAP));
+            let middle = MARGIN + (i as f64 + 0.5) * width;
+            let words = std::iter::once(selection.label.clone()).chain(selection.cut.sentences(self.layers));
+            let lines: Vec<String> = words.flat_map(|words| font::wrap(&words, width - 2.0 * GAP)).collect();
             titled = titled.max(scene.lines((middle, top), &lines, Anchor::Middle));
         }
         // Align the stacks at the bottom.
-        let tallest = regions.iter().map(Vec::len).max().unwrap_or(0) as f64 * 2.0 * PAD + self.layers as f64 * PITCH;
+        let tallest =
+            regions.iter().map(Vec::len).max().unwrap_or(0) as f64 * 2.0 * PAD + self.layers as f64 * LAYER_PITCH;
         let heads = titled + 2.0 * GAP + font::LINE;
-        let ground = heads + font::LINE + ENDS + tallest;
+        let ground = heads + font::LINE + STACK_ENDS + tallest;
         for (i, (selection, regions)) in self.selections.iter().zip(&regions).enumerate() {
-            let operators = selection.operators(regions);
-            for (j, (name, stack)) in STACKS.iter().enumerate() {
-                let x = MARGIN + i as f64 * panel + (j as f64 + 0.5) * panel / 3.0 - BYPASS_GAP / 2.0;
-                scene.text((x, titled + GAP + HALF * 2.0), name, Anchor::Middle, TEXT);
-                let operators = &operators;
-                DrawnStack { scene, x, ground, layers: self.layers, regions, operators }.draw_stack(*stack);
+            let left = MARGIN + i as f64 * width;
+            let title = titled + GAP + HALF * 2.0;
+            let mut panel = Panel { scene, left, width, title, ground, layers: self.layers };
+            match &selection.cut {
+                DiagramCut::Layers { operators, .. } => panel.draw_layers(regions, &replaced(operators, regions)),
+                DiagramCut::Sublayers(cut) => panel.draw_sublayers(cut),
             }
         }
-        Ok(ground + ENDS + font::LINE)
+        Ok(ground + STACK_ENDS + font::LINE)
+    }
+
+    /// Returns the legend entries for the symbols that the stacks contain.
+    fn legend(&self) -> Vec<(Key, String)> {
+        let mut cuts = Vec::new();
+        for row in &self.selections {
+            if let DiagramCut::Sublayers(cut) = &row.cut {
+                cuts.push(cut);
+            }
+        }
+        let has_layers = cuts.len() < self.selections.len();
+        let part = match (has_layers, cuts.is_empty()) {
+            (_, true) => "layer",
+            (false, false) => "sublayer",
+            (true, false) => "layer or sublayer",
+        };
+        let mut entries = vec![
+            (Key::Block { fill: Some(KEPT), border: TEXT, dash: Dash::Solid }, format!("kept {part}")),
+            (Key::Block { fill: None, border: REMOVED, dash: Dash::Dashed }, format!("removed {part}")),
+        ];
+        if has_layers {
+            let ghost = palette::papers_colour();
+            entries.push((Key::Block { fill: Some(ghost), border: ghost, dash: Dash::Solid }, GHOST.to_owned()));
+            entries.push((Key::Arrow(STREAM), "hidden state past a cut".to_owned()));
+        }
+        if cuts.iter().any(|cut| !cut.replaced.is_empty()) {
+            let map = palette::map_colour();
+            entries.push((Key::Block { fill: Some(map), border: map, dash: Dash::Solid }, MAP.to_owned()));
+        }
+        entries
+    }
+}
+
+/// Part of the figure that shows one selection.
+struct Panel<'a> {
+    scene: &'a mut Scene,
+    left: f64,
+    width: f64,
+    /// Baseline of the stack titles.
+    title: f64,
+    /// Vertical position of the bottom of layer 0.
+    ground: f64,
+    layers: usize,
+}
+
+impl Panel<'_> {
+    fn draw_layers(&mut self, regions: &[Region], operators: &[Region]) {
+        let &mut Self { left, width, title, ground, layers, .. } = self;
+        for (j, (name, stack)) in STACKS.iter().enumerate() {
+            let x = left + (j as f64 + 0.5) * width / 3.0 - BYPASS_GAP / 2.0;
+            self.scene.text((x, title), name, Anchor::Middle, TEXT);
+            DrawnStack { scene: self.scene, x, ground, layers, regions, operators }.draw_stack(*stack);
+        }
+    }
+
+    fn draw_sublayers(&mut self, cut: &SublayerCut) {
+        let &mut Self { left, width, title, ground, layers, .. } = self;
+        for (j, (name, cut)) in [("Dense", None), (cut.title(), Some(cut))].into_iter().enumerate() {
+            let x = left + (j as f64 + 0.5) * width / 2.0 + SplitStack::OFFSET;
+            self.scene.text((x, title), name, Anchor::Middle, TEXT);
+            SplitStack { scene: self.scene, x, ground, layers, cut }.draw();
+        }
     }
 }
 
@@ -125,24 +184,24 @@ impl DrawnStack<'_> {
         // Every region that starts at or below the layer adds one gap, and every region that ends below it adds
         // another.
         let pads = self.regions.iter().flat_map(|(first, last)| [*first <= layer, *last < layer]);
-        self.ground - layer as f64 * PITCH - PAD * pads.filter(|lies| *lies).count() as f64
+        self.ground - layer as f64 * LAYER_PITCH - PAD * pads.filter(|lies| *lies).count() as f64
     }
 
     fn draw_stack(&mut self, stack: Stack) {
         let top = self.bottom_edge(self.layers);
         // Draw the stream behind the layers.
-        let mut from = self.ground + ENDS;
+        let mut from = self.ground + STACK_ENDS;
         if stack != Stack::Dense {
             for &(first, last) in self.regions {
                 if first > 0 {
-                    let below = self.bottom_edge(first - 1) - BLOCK;
+                    let below = self.bottom_edge(first - 1) - LAYER_HEIGHT;
                     self.scene.line(&[(self.x, from), (self.x, below)], TEXT, 1.0, Dash::Solid);
                 }
                 from = self.bottom_edge(last + 1);
             }
         }
         if stack == Stack::Dense || self.regions.last().is_none_or(|(_, last)| last + 1 < self.layers) {
-            draw_arrow(self.scene, &[(self.x, from), (self.x, top - ENDS)], TEXT);
+            draw_arrow(self.scene, &[(self.x, from), (self.x, top - STACK_ENDS)], TEXT);
         }
         for layer in 0..self.layers {
             let removed = stack != Stack::Dense && self.regions.iter().any(|(a, b)| (*a..=*b).contains(&layer));
@@ -157,34 +216,36 @@ impl DrawnStack<'_> {
                 Stack::Ghosted => self.draw_ghost(*first, *last),
             }
         }
-        self.scene.text((self.x, self.ground + ENDS + font::LINE * 0.8), "embedding", Anchor::Middle, TEXT);
-        self.scene.text((self.x, top - ENDS - GAP * 0.7), "head", Anchor::Middle, TEXT);
+        draw_stack_ends(self.scene, self.x, (self.ground, top));
     }
 
     fn draw_layer(&mut self, layer: usize, removed: bool) {
         let bottom = self.bottom_edge(layer);
-        let from = (self.x - HALF_BLOCK, bottom - BLOCK);
+        let from = (self.x - HALF_BLOCK, bottom - LAYER_HEIGHT);
         let to = (self.x + HALF_BLOCK, bottom);
         let (border, ink, dash) = if removed { (REMOVED, MUTED, Dash::Dashed) } else { (TEXT, TEXT, Dash::Solid) };
         if !removed {
             self.scene.rect(from, to, KEPT);
         }
         self.scene.border(from, to, border, 0.6, dash);
-        self.scene.text((self.x, bottom - BLOCK / 2.0 + HALF), &layer.to_string(), Anchor::Middle, ink);
+        self.scene.text((self.x, bottom - LAYER_HEIGHT / 2.0 + HALF), &layer.to_string(), Anchor::Middle, ink);
     }
 
     /// Returns the positions at which the stream leaves the layer below a region and enters the layer above it.
     fn ends(&self, first: usize, last: usize) -> (f64, f64) {
-        let start = if first == 0 { self.ground + ENDS } else { self.bottom_edge(first - 1) - BLOCK };
-        let end =
-            if last + 1 == self.layers { self.bottom_edge(self.layers) - ENDS } else { self.bottom_edge(last + 1) };
+        let start = if first == 0 { self.ground + STACK_ENDS } else { self.bottom_edge(first - 1) - LAYER_HEIGHT };
+        let end = if last + 1 == self.layers {
+            self.bottom_edge(self.layers) - STACK_ENDS
+        } else {
+            self.bottom_edge(last + 1)
+        };
         (start, end)
     }
 
     fn draw_bypass(&mut self, first: usize, last: usize) {
         let (start, end) = self.ends(first, last);
         let low = self.bottom_edge(first) + PAD * 0.4;
-        let high = self.bottom_edge(last) - BLOCK - PAD * 0.25;
+        let high = self.bottom_edge(last) - LAYER_HEIGHT - PAD * 0.25;
         let side = self.x + HALF_BLOCK + BYPASS_GAP;
         let places = [(self.x, start), (self.x, low), (side, low), (side, high), (self.x, high), (self.x, end)];
         draw_arrow(self.scene, &places, STREAM);
@@ -195,15 +256,15 @@ impl DrawnStack<'_> {
         let ((mut start, end), colour) = (self.ends(first, last), palette::papers_colour());
         for &(lowest, highest) in self.operators.iter().filter(|(a, b)| (first..=last).contains(a) && *b <= last) {
             let low = self.bottom_edge(lowest);
-            let high = self.bottom_edge(highest) - BLOCK;
+            let high = self.bottom_edge(highest) - LAYER_HEIGHT;
             if highest > lowest {
                 let from = (self.x - HALF_BLOCK, high);
                 let to = (self.x + HALF_BLOCK, low);
                 self.scene.border(from, to, REMOVED, 0.6, Dash::Dashed);
             }
             let middle = f64::midpoint(low, high);
-            let from = middle - BLOCK / 2.0 - 0.4;
-            let to = middle + BLOCK / 2.0 + 0.4;
+            let from = middle - LAYER_HEIGHT / 2.0 - 0.4;
+            let to = middle + LAYER_HEIGHT / 2.0 + 0.4;
             draw_arrow(self.scene, &[(self.x, start), (self.x, to)], STREAM);
             self.scene.rect((self.x - HALF_BLOCK, from), (self.x + HALF_BLOCK, to), colour);
             self.scene.text((self.x, middle + HALF), GHOST, Anchor::Middle, ON_GHOST);
@@ -216,17 +277,38 @@ impl DrawnStack<'_> {
 impl DiagramRow {
     /// Returns whether each removed layer has its own operator even though some of the layers are adjacent.
     pub fn is_layer_by_layer(&self) -> bool {
-        self.operators.len() == self.removed.len()
-            && self.removed.iter().any(|layer| self.removed.contains(&(layer + 1)))
+        let DiagramCut::Layers { removed, operators } = &self.cut else { return false };
+        operators.len() == removed.len() && removed.iter().any(|layer| removed.contains(&(layer + 1)))
     }
 
-    /// Returns the first and last layer replaced by each operator.
-    fn operators(&self, regions: &[Region]) -> Vec<Region> {
-        let mut all: Vec<Region> =
-            self.operators.iter().filter(|(start, end)| start < end).map(|(start, end)| (*start, end - 1)).collect();
-        all.sort_unstable();
-        if all.is_empty() { regions.to_vec() } else { all }
+    /// Returns the regions of removed layers, which are empty for a cut of sublayers.
+    fn regions(&self, layers: usize) -> Result<Vec<Region>> {
+        let found = match &self.cut {
+            DiagramCut::Layers { removed, .. } => regions(removed, layers),
+            DiagramCut::Sublayers(cut) => cut.check(layers).map(|()| Vec::new()),
+        };
+        found.map_err(|error| error.at(self.label.as_str()))
     }
+}
+
+impl DiagramCut {
+    /// Describes the cut of a backbone with `layers` layers.
+    fn sentences(&self, layers: usize) -> Vec<String> {
+        match self {
+            Self::Layers { removed, .. } => {
+                vec![format!("{} of {layers} layers removed: {}", removed.len(), ranges(removed, "–", ", "))]
+            }
+            Self::Sublayers(cut) => cut.sentences(layers),
+        }
+    }
+}
+
+/// Returns the first and last layer replaced by each operator.
+fn replaced(operators: &[(usize, usize)], regions: &[Region]) -> Vec<Region> {
+    let mut all: Vec<Region> =
+        operators.iter().filter(|(start, end)| start < end).map(|(start, end)| (*start, end - 1)).collect();
+    all.sort_unstable();
+    if all.is_empty() { regions.to_vec() } else { all }
 }
 
 /// Groups the removed layers into regions of adjacent layers.

@@ -3,7 +3,7 @@
 //! | figure in the paper | type |
 //! | --- | --- |
 //! | 1, boundary error by recovery; 3, norms of the operator's parts | [`BarChart`] |
-//! | 2, removed layers and Ghosted Layers | [`LayerDiagram`] |
+//! | 2, removed layers and Ghosted Layers, or removed sublayers | [`LayerDiagram`] |
 //! | 4, error in each channel; 5, accuracy against depth | [`Curves`] |
 //! | none, one value per calibration seed | [`Dots`] |
 //! | none, quality against size, with the Pareto frontier | [`Pareto`] |
@@ -50,6 +50,7 @@ mod png;
 #[cfg(test)]
 mod samples;
 mod scene;
+mod split_stack;
 mod svg;
 #[cfg(test)]
 mod tests;
@@ -58,8 +59,9 @@ pub use axis::{Axis, Scale};
 pub use bars::{BarChart, BarValue, Dots, Series};
 pub use curves::{Curves, Level, Line, Point};
 pub use frame::{Surroundings, Width};
-pub use layers::{DiagramRow, LayerDiagram};
+pub use layers::{DiagramCut, DiagramRow, LayerDiagram};
 pub use pareto::{Pareto, ParetoPanel, ParetoPoint, ParetoSeries, frontier};
+pub use split_stack::SublayerCut;
 
 use crate::error::Result;
 

@@ -1,6 +1,7 @@
 //! Sample figures of each kind and size, for tests.
 
 use super::*;
+use crate::model::{Cut, Sublayer};
 use crate::recovery::label;
 
 pub(super) const METHODS: [&str; 7] =
@@ -157,11 +158,25 @@ pub(super) fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usiz
     let diagram = LayerDiagram {
         layers,
         selections: vec![
-            DiagramRow { label: "LLM-Streamline, contiguous".into(), removed: contiguous, operators: vec![] },
-            DiagramRow { label: "SLEB, not contiguous".into(), removed: scattered, operators: vec![] },
+            diagram_row("LLM-Streamline, contiguous", contiguous),
+            diagram_row("SLEB, not contiguous", scattered),
         ],
     };
     (around, diagram)
+}
+
+fn diagram_row(label: &str, removed: Vec<usize>) -> DiagramRow {
+    DiagramRow { label: label.into(), cut: DiagramCut::Layers { removed, operators: vec![] } }
+}
+
+/// Builds a diagram of 40 layers with replaced attentions and with removed layers or sublayers.
+pub(super) fn split_diagram() -> (Surroundings, LayerDiagram) {
+    let (around, mut figure) = diagram(40, vec![30, 31], vec![]);
+    let replaced = Cut::sublayers([3, 9, 10, 38].map(|layer| (layer, Sublayer::Attention)));
+    let removed = replaced.with(10, Sublayer::Mlp).with(20, Sublayer::Attention).with(20, Sublayer::Mlp);
+    let cut = DiagramCut::Sublayers(SublayerCut { removed, replaced });
+    figure.selections[1] = DiagramRow { label: "NBL bound".into(), cut };
+    (around, figure)
 }
 
 pub(super) fn figure_from<T>((around, data): (Surroundings, T), plot: fn(T) -> Plot) -> Figure {
@@ -180,6 +195,7 @@ pub(super) fn all() -> Vec<(&'static str, Figure)> {
         ("fig4_4096", figure_from(channels(4096), Plot::Curves)),
         ("fig5", figure_from(depths(), Plot::Curves)),
         ("fig2_16", figure_from(diagram(16, vec![9, 10, 11, 12], vec![3, 7, 8, 12]), Plot::Layers)),
+        ("fig2_split", figure_from(split_diagram(), Plot::Layers)),
         (
             "fig2_40",
             figure_from(diagram(40, (24..35).collect(), vec![4, 9, 10, 17, 22, 23, 24, 30, 31, 35, 38]), Plot::Layers),
