@@ -25,7 +25,7 @@ use crate::grid::{Cell, Grid};
 use crate::model::Sublayer;
 use crate::pipeline::exec;
 use crate::pipeline::outcome::GridOutcome;
-use crate::pipeline::plan::{Plan, trial_scores};
+use crate::pipeline::plan::{CandidateScores, Plan, trial_scores};
 use crate::quantity::MAX;
 
 #[derive(Args)]
@@ -178,7 +178,7 @@ impl Arguments {
         &self,
         rankings: &[Ranking],
         outcome: &GridOutcome,
-        trial_scores: &dyn Fn(&Cell) -> Result<Option<Vec<(usize, f64)>>>,
+        trial_scores: &dyn Fn(&Cell) -> Result<Option<CandidateScores>>,
     ) -> Result<RankedLayers> {
         let mut criteria = Vec::new();
         for ranking in rankings {

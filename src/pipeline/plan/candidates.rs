@@ -10,13 +10,16 @@ use crate::model::Cut;
 use crate::pipeline::stage::scores;
 use ghostlab_store::Store;
 
+/// Pairs of candidate and score, in the criterion's order.
+pub type CandidateScores = Vec<(usize, f64)>;
+
 /// Returns the stored results of the trials in the first step of a cell's criterion, as pairs of candidate and score.
 /// Candidates are in the criterion's order, and numbered as in [`Selection`](crate::criterion::Selection). Returns
 /// `None` if the criterion measures no trials.
 ///
 /// # Errors
 /// Fails if a trial is not stored.
-pub fn trial_scores(plan: &Plan<'_>, cell: &Cell, store: &Store) -> Result<Option<Vec<(usize, f64)>>> {
+pub fn trial_scores(plan: &Plan<'_>, cell: &Cell, store: &Store) -> Result<Option<CandidateScores>> {
     let variant = plan.variants().find(|(_, variant)| plan.grid.cells[variant.cell] == *cell);
     let Some((backbone, calibration)) = variant.and_then(|(backbone, variant)| Some((backbone, variant.calibration?)))
     else {

@@ -11,7 +11,7 @@ mod recipe;
 mod state;
 mod trial_count;
 
-pub use self::candidates::trial_scores;
+pub use self::candidates::{CandidateScores, trial_scores};
 pub use self::cost::{Estimate, JobCost, batch_bytes, job_costs, placeholder_operator, weights_budget};
 pub use self::keep_set::{KeepSet, Quota, engines_of};
 pub use self::outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
