@@ -51,9 +51,9 @@ impl Artifact {
     }
 
     fn with_axis_choice<T>(&self, load: impl FnOnce(&AxisChoice<'_>) -> T) -> T {
-        let metrics = self.description.metrics();
-        let known: Vec<Metric> =
-            metrics.iter().map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
+        let costs = self.description.figure.iter().flat_map(|figure| &figure.costs);
+        let metrics = self.description.metrics().iter().chain(costs);
+        let known: Vec<Metric> = metrics.map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
         load(&AxisChoice {
             text: &|corpus| {
                 known.iter().any(|metric| {

@@ -40,7 +40,7 @@ fn duplicate_place_error(one: &str, other: &str) -> Error {
 }
 
 const ERROR_BARS: &str = "Error bars: ± 1 standard error. Points are offset horizontally for legibility.";
-const FRONTIER: &str = "No other variant here is both smaller and better than one on the frontier. Where points coincide, the \
+const FRONTIER: &str = "No other variant here is both cheaper and better than one on the frontier. Where points coincide, the \
     last in the legend covers the others.";
 const ABOVE_ONE: &str = "Above 1 a channel is worse than without a repair.";
 

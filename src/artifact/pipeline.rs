@@ -21,7 +21,6 @@ use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::files::output::Draft;
 use crate::grid::{Description, FigureKind, Grid, ListEntry, TableEntry};
-use crate::metric::MetricSource;
 use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::quantity::pluralize;
 use crate::results::record::Record;
@@ -300,8 +299,8 @@ fn figures(
             .iter()
             .map(AsRef::as_ref)
             .filter(|number| {
-                let is_size = matches!(number.metric.source, MetricSource::Size(_));
-                figure.metrics.is_empty() || figure.metrics.contains(&number.record.metric) || is_size
+                let is_cost = figure.costs.iter().any(|cost| cost == number.metric.family());
+                figure.metrics.is_empty() || figure.metrics.contains(&number.record.metric) || is_cost
             })
             .collect();
         let path = staging.path().join(format!("{}.csv", artifact.name));

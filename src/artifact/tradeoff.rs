@@ -3,37 +3,62 @@
 use std::sync::Arc;
 
 use super::layout::cut_and_repair;
-use crate::artifact::figure::{Axis, Pareto, ParetoPanel, ParetoPoint, ParetoSeries, Scale};
+use crate::artifact::figure::{Axis, Pareto, ParetoPoint, ParetoRow, ParetoSeries, Scale};
 use crate::criterion::DepthUnit;
 use crate::error::{Error, Result};
 use crate::grid::FigureEntry;
-use crate::metric::{Direction, PARAMETERS_REMOVED, Unit};
+use crate::metric::{Direction, Metric, MetricSource, Unit};
 use crate::results::record::{Condition, DENSE};
 use crate::results::{Measurement, distinct};
 
 /// Builds the figure from the numbers for one backbone.
 ///
 /// # Errors
-/// Fails if the grid does not measure the percentage of parameters removed.
+/// Fails if the grid does not measure a cost.
 pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Pareto> {
-    let sizes = filter_by_metric(numbers, PARAMETERS_REMOVED.id);
-    if sizes.is_empty() {
-        return Err(Error::bad_input("no sizes for the Pareto figure")
-            .expected(format!("the metric `{}`", PARAMETERS_REMOVED.id))
-            .hint("add it to `evaluate: {metrics: […]}` in the grid"));
-    }
+    let costs = costs(entry, numbers)?;
+    let sizes = costs.first().map(|cost| filter_by_metric(numbers, &cost.id)).unwrap_or_default();
     let pruned: Vec<&Measurement> = sizes.into_iter().filter(|size| size.record.condition.criterion != DENSE).collect();
     let keys: Vec<SeriesKey> = pruned.iter().map(|size| SeriesKey::from_condition(&size.record.condition)).collect();
     let series = distinct(&keys).into_iter().map(|key| {
         let members = pruned.iter().zip(&keys).filter(|(_, other)| **other == key).map(|(size, _)| *size);
-        let points = members.filter_map(|size| point(size, entry, numbers));
+        let points = members.map(|size| point(size, entry, &costs, numbers));
         ParetoSeries { label: key.label(&keys), points: points.collect() }
     });
     Ok(Pareto {
-        x: Axis { label: "Parameters kept".to_owned(), unit: "%".to_owned(), scale: Scale::Linear },
         series: series.collect(),
-        panels: entry.metrics.iter().map(|metric| panel(metric, entry.log, numbers)).collect(),
+        rows: entry.metrics.iter().map(|metric| row(metric, entry.log, numbers)).collect(),
+        columns: costs.iter().map(cost_axis).collect(),
     })
+}
+
+/// Returns the metrics of the costs. A time has one metric per prompt.
+fn costs(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Vec<Metric>> {
+    let mut costs = Vec::new();
+    for id in &entry.costs {
+        let metrics = numbers.iter().map(|number| &number.metric).filter(|metric| metric.family() == id);
+        let found = distinct(metrics);
+        if found.is_empty() {
+            return Err(Error::bad_input("a cost of the Pareto figure is not measured")
+                .expected(format!("the metric `{id}`"))
+                .hint(
+                    "add a size to `evaluate: {metrics: […]}` in the grid, or a prompt to `evaluate: {latency: …}`",
+                ));
+        }
+        costs.extend(found);
+    }
+    Ok(costs)
+}
+
+/// Returns the x-axis for a cost.
+fn cost_axis(cost: &Metric) -> Axis {
+    let entry = cost.entry();
+    let (label, unit) = match (entry.source, cost.prompt()) {
+        (MetricSource::Size(_), _) => (format!("{} kept", entry.label.trim_end_matches(" removed")), "%"),
+        (_, Some(prompt)) => (format!("{}, {prompt} tokens", entry.label), ""),
+        (_, None) => (entry.label.to_owned(), ""),
+    };
+    Axis { label, unit: unit.to_owned(), scale: Scale::Linear }
 }
 
 /// Returns the numbers for a metric, one per cell.
@@ -60,20 +85,28 @@ impl SeriesKey {
     }
 }
 
-/// Returns the point for a cell, or `None` if its size is unknown.
-fn point(size: &Measurement, entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Option<ParetoPoint> {
-    let value_of = |metric: &String| {
-        let found = filter_by_metric(numbers, metric).into_iter().find(|number| number.cell == size.cell)?;
-        found.record.value.filter(|_| found.failure.is_none())
-    };
-    Some(ParetoPoint {
-        x: 100.0 - size.record.value?,
-        values: entry.metrics.iter().map(value_of).collect(),
+/// Returns the point for the cell of `size`.
+fn point(size: &Measurement, entry: &FigureEntry, costs: &[Metric], numbers: &[&Arc<Measurement>]) -> ParetoPoint {
+    ParetoPoint {
+        costs: costs.iter().map(|cost| cost_of(&size.cell, cost, numbers)).collect(),
+        values: entry.metrics.iter().map(|metric| value_of(&size.cell, metric, numbers)).collect(),
         label: size.record.condition.cut_depth().words(),
-    })
+    }
 }
 
-fn panel(metric: &str, log: bool, numbers: &[&Arc<Measurement>]) -> ParetoPanel {
+/// Returns a cost of a cell: the share that a size metric leaves, or the value of another metric.
+fn cost_of(cell: &str, cost: &Metric, numbers: &[&Arc<Measurement>]) -> Option<f64> {
+    let value = value_of(cell, &cost.id, numbers)?;
+    Some(if matches!(cost.source, MetricSource::Size(_)) { 100.0 - value } else { value })
+}
+
+/// Returns the value of a metric for a cell, or `None` if the cell failed or the value is unknown.
+fn value_of(cell: &str, metric: &str, numbers: &[&Arc<Measurement>]) -> Option<f64> {
+    let found = filter_by_metric(numbers, metric).into_iter().find(|number| number.cell == cell)?;
+    found.record.value.filter(|_| found.failure.is_none())
+}
+
+fn row(metric: &str, log: bool, numbers: &[&Arc<Measurement>]) -> ParetoRow {
     let all = filter_by_metric(numbers, metric);
     let known = all.first().map(|number| &number.metric);
     let label = known.map_or_else(
@@ -85,7 +118,7 @@ fn panel(metric: &str, log: bool, numbers: &[&Arc<Measurement>]) -> ParetoPanel 
     );
     let unit = if known.is_some_and(|known| known.unit == Unit::Nats) { "nats" } else { "" };
     let dense = all.iter().find(|number| number.record.condition.criterion == DENSE);
-    ParetoPanel {
+    ParetoRow {
         axis: Axis { label, unit: unit.to_owned(), scale: if log { Scale::Log } else { Scale::Linear } },
         is_higher_better: known.is_some_and(|known| known.direction == Direction::Higher),
         dense: dense.and_then(|number| number.record.value).filter(|value| *value > 0.0),

@@ -24,12 +24,18 @@ fn description() -> Description {
             ],
             "metrics": ["parameters_removed", "ppl_c4", "kl_c4"],
         },
-        "figure": {"kind": "pareto", "metrics": ["ppl_c4", "kl_c4"], "log": true},
+        "figure": {
+            "kind": "pareto",
+            "metrics": ["ppl_c4", "kl_c4"],
+            "costs": ["parameters_removed", "prefill_ms"],
+            "log": true,
+        },
     }))
     .unwrap()
 }
 
-/// Criterion, recovery, number of removed units, unit, percentage of parameters removed, perplexity, and divergence.
+/// Criterion, recovery, number of removed units, unit, percentage of parameters removed, perplexity, and divergence. The
+/// prefill of a variant takes ten times its perplexity.
 type Row = (&'static str, &'static str, usize, DepthUnit, f64, f64, f64);
 
 const ROWS: [Row; 6] = [
@@ -44,7 +50,13 @@ const ROWS: [Row; 6] = [
 fn numbers() -> Vec<Arc<Measurement>> {
     let mut all = Vec::new();
     for (at, (criterion, recovery, depth, unit, removed, perplexity, divergence)) in ROWS.into_iter().enumerate() {
-        for (metric, value) in [("parameters_removed", removed), ("ppl_c4", perplexity), ("kl_c4", divergence)] {
+        let values = [
+            ("parameters_removed", removed),
+            ("ppl_c4", perplexity),
+            ("kl_c4", divergence),
+            ("prefill_ms", 10.0 * perplexity),
+        ];
+        for (metric, value) in values {
             let condition = Condition {
                 backbone: "tiny-llama".into(),
                 layers: 16,
@@ -101,20 +113,23 @@ fn figure_has_a_series_per_method_and_unit() {
     ];
     assert_eq!(labels, expected);
     let point = &figure.series[1].points[0];
-    assert_eq!((point.x, point.label.as_str()), (82.5, "3 layers"));
+    assert_eq!((&point.costs[..], point.label.as_str()), (&[Some(82.5), Some(30.0)][..], "3 layers"));
     assert_eq!(point.values, [Some(3.0), Some(0.25)]);
-    let dense: Vec<Option<f64>> = figure.panels.iter().map(|panel| panel.dense).collect();
+    let columns: Vec<String> =
+        figure.columns.iter().map(|axis| format!("{} {}", axis.label, axis.unit).trim_end().to_owned()).collect();
+    assert_eq!(columns, ["Params kept %", "Prefill (ms)"]);
+    let dense: Vec<Option<f64>> = figure.rows.iter().map(|row| row.dense).collect();
     assert_eq!(dense, [Some(2.0), None], "no divergence from itself on a log axis");
-    let axes: Vec<(&str, Scale)> =
-        figure.panels.iter().map(|panel| (panel.axis.label.as_str(), panel.axis.scale)).collect();
+    let axes: Vec<(&str, Scale)> = figure.rows.iter().map(|row| (row.axis.label.as_str(), row.axis.scale)).collect();
     assert_eq!(axes, [("ppl on c4", Scale::Log), ("KL on c4", Scale::Log)]);
 }
 
 #[test]
-fn figure_without_sizes_is_refused() {
+fn figure_without_a_cost_is_refused() {
     let numbers = numbers();
-    let others: Vec<&Arc<Measurement>> =
-        numbers.iter().filter(|number| number.record.metric != "parameters_removed").collect();
-    let error = pareto(description().figure.as_ref().unwrap(), &others).unwrap_err().to_string();
-    assert!(error.contains("`parameters_removed`") && error.contains("evaluate"), "{error}");
+    for cost in ["parameters_removed", "prefill_ms"] {
+        let others: Vec<&Arc<Measurement>> = numbers.iter().filter(|number| number.record.metric != cost).collect();
+        let error = pareto(description().figure.as_ref().unwrap(), &others).unwrap_err().to_string();
+        assert!(error.contains(&format!("`{cost}`")) && error.contains("evaluate"), "{error}");
+    }
 }

@@ -11,6 +11,7 @@ use super::node::{Value, YamlNode};
 use super::yaml::{self, FileShape};
 use super::{deserialize, one_or_many};
 use crate::error::{Error, Result};
+use crate::metric::{Direction, Metric, MetricSource, PARAMETERS_REMOVED};
 
 /// Table or figure of the paper.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -164,6 +165,10 @@ pub struct FigureEntry {
     /// none.
     #[serde(default)]
     pub metrics: Vec<String>,
+    /// Costs on the x-axes of a Pareto figure, with one column of panels each. For a removed share, the axis shows the
+    /// share that is kept. Any other metric must be one for which lower is better, such as `prefill_ms`.
+    #[serde(default = "default_costs")]
+    pub costs: Vec<String>,
     /// Label of the value axis, including the unit.
     #[serde(default)]
     pub axis: String,
@@ -173,6 +178,30 @@ pub struct FigureEntry {
     /// Recoveries to draw, in this order; all recoveries of the grid by default.
     #[serde(default)]
     pub recovery: Vec<String>,
+}
+
+fn default_costs() -> Vec<String> {
+    vec![PARAMETERS_REMOVED.id.to_owned()]
+}
+
+impl FigureEntry {
+    /// Checks the metrics of a Pareto figure.
+    fn check_panels(&self) -> Result<()> {
+        if self.metrics.is_empty() || self.costs.is_empty() {
+            return reject("a Pareto figure has no panel", "`metrics` and `costs` with an entry");
+        }
+        for id in &self.costs {
+            let metric = Metric::find(id)?;
+            let is_size = matches!(metric.source, MetricSource::Size(_));
+            if !is_size && metric.direction != Direction::Lower {
+                return reject(
+                    &format!("`{id}` is not a cost"),
+                    "a removed share, or a metric for which lower is better",
+                );
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Kind of figure.
@@ -189,7 +218,7 @@ pub enum FigureKind {
     Depths,
     /// Layer stacks of the dense, pruned and repaired model. Cuts of sublayers split each layer.
     Layers,
-    /// One panel per metric over the parameters kept, with the Pareto frontier. May accompany a table.
+    /// One row of panels per metric and one column per cost, with the Pareto frontier. May accompany a table.
     Pareto,
 }
 
@@ -275,9 +304,7 @@ impl Description {
         if self.list.is_none() && !has_grid {
             return reject("the artifact has no cells", "the keys of a grid next to `artifact`");
         }
-        if pareto.is_some_and(|figure| figure.metrics.is_empty()) {
-            return reject("a Pareto figure has no panel", "`metrics` with an entry");
-        }
+        pareto.map_or(Ok(()), FigureEntry::check_panels)?;
         if let (Some(figure), Some(table)) = (pareto, &self.table)
             && let Some(other) = figure.metrics.iter().find(|metric| !table.metrics.contains(metric))
         {
@@ -324,6 +351,9 @@ mod tests {
         for (parts, refused) in [
             ("figure: {kind: pareto, metrics: [ppl_c4]}", None),
             ("figure: {kind: pareto, metrics: [kl_c4]}", Some("draws `kl_c4`")),
+            ("figure: {kind: pareto, metrics: [ppl_c4], costs: [kv_cache_removed, prefill_ms]}", None),
+            ("figure: {kind: pareto, metrics: [ppl_c4], costs: [speedup]}", Some("`speedup` is not a cost")),
+            ("figure: {kind: pareto, metrics: [ppl_c4], costs: [size]}", Some("unknown metric `size`")),
             ("figure: {kind: pareto}", Some("no panel")),
             ("figure: {kind: bars, metrics: [ppl_c4]}", Some("exactly one kind")),
             ("list: methods", Some("exactly one kind")),

@@ -95,18 +95,22 @@ impl Frame {
     pub(super) fn draw(scene: &mut Scene, plan: FramePlan<'_>) -> Self {
         let headed = draw_heading(scene, &plan.around.heading);
         let below = draw_legend(scene, plan.entries, (MARGIN, scene.width - MARGIN, headed));
-        Self::draw_below(scene, plan, below)
+        let ends = (MARGIN, scene.width - MARGIN);
+        Self::draw_between(scene, plan, ends, below)
     }
 
-    /// Draws the axis title, ticks and grid below `top`.
-    pub(super) fn draw_below(scene: &mut Scene, plan: FramePlan<'_>, top: f64) -> Self {
+    /// Draws the axis title, ticks and grid between the left and right `ends`, below `top`.
+    pub(super) fn draw_between(scene: &mut Scene, plan: FramePlan<'_>, ends: (f64, f64), top: f64) -> Self {
         let FramePlan { around: Surroundings { width, .. }, axis, range, head, foot, aside, .. } = plan;
         let width = *width;
-        let end = scene.width - MARGIN;
-        let title = font::wrap(&axis.title(), end - MARGIN);
-        let top = scene.lines((MARGIN, top + GAP), &title, Anchor::Start) + font::LINE / 2.0;
+        let (start, end) = ends;
+        let title = font::wrap(&axis.title(), end - start);
+        let top = scene.lines((start, top + GAP), &title, Anchor::Start) + font::LINE / 2.0;
         let bottom = top + width.plot_height() + head + foot;
-        let frame = Self { left: end - Self::room(width, &range), right: end - aside, top, bottom, head, foot, range };
+        // Width of the figure that other frames use.
+        let taken = width.points() - 2.0 * MARGIN - (end - start);
+        let left = end - (Self::room(width, &range) - taken);
+        let frame = Self { left, right: end - aside, top, bottom, head, foot, range };
         for tick in Self::ticks(width, &frame.range) {
             let y = frame.y(tick.at);
             scene.line(&[(frame.left, y), (frame.right, y)], GRID, 0.5, Dash::Solid);

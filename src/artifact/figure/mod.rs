@@ -6,7 +6,7 @@
 //! | 2, removed layers and Ghosted Layers, or removed sublayers | [`LayerDiagram`] |
 //! | 4, error in each channel; 5, accuracy against depth | [`Curves`] |
 //! | none, one value per calibration seed | [`Dots`] |
-//! | none, quality against size, with the Pareto frontier | [`Pareto`] |
+//! | none, quality against size and time, with the Pareto frontier | [`Pareto`] |
 //!
 //! A figure is converted into a `scene` of shapes, measured in points. The scene is written as SVG and PDF and
 //! rasterized by plotters, so all formats have the same proportions. Text is set at 8 points at the printed width. A
@@ -60,7 +60,7 @@ pub use bars::{BarChart, BarValue, Dots, Series};
 pub use curves::{Curves, Level, Line, Point};
 pub use frame::{Surroundings, Width};
 pub use layers::{DiagramCut, DiagramRow, LayerDiagram};
-pub use pareto::{Pareto, ParetoPanel, ParetoPoint, ParetoSeries, frontier};
+pub use pareto::{Pareto, ParetoPoint, ParetoRow, ParetoSeries, frontier};
 pub use split_stack::SublayerCut;
 
 use crate::error::Result;

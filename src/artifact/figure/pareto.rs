@@ -1,8 +1,9 @@
-//! Scatter plots of quality against size with the Pareto frontier. There is one panel per quality metric.
+//! Scatter plots of quality against cost with the Pareto frontier. There is a row of panels per quality metric and a
+//! column per cost.
 
 use super::axis::{Axis, Range, drawable};
 use super::font;
-use super::frame::{self, Frame, FramePlan, GAP, HALF, Key, Surroundings};
+use super::frame::{self, Frame, FramePlan, GAP, HALF, Key, MARGIN, Surroundings};
 use super::palette::{self, MUTED, TEXT};
 use super::scene::{Anchor, Scene, ScenePoint};
 use crate::error::{Error, Result};
@@ -11,9 +12,9 @@ use crate::style::Dash;
 /// Variant of a model, drawn as one point in each panel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParetoPoint {
-    /// Size of the variant. Smaller is better.
-    pub x: f64,
-    /// Quality in each panel. `None` if it was not measured.
+    /// Cost in each column of panels, such as a size or a time. Smaller is better. `None` if it was not measured.
+    pub costs: Vec<Option<f64>>,
+    /// Quality in each row of panels. `None` if it was not measured.
     pub values: Vec<Option<f64>>,
     /// Label, drawn only if the point is on the frontier.
     pub label: String,
@@ -25,8 +26,9 @@ pub struct ParetoSeries {
     pub points: Vec<ParetoPoint>,
 }
 
+/// Row of panels.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ParetoPanel {
+pub struct ParetoRow {
     pub axis: Axis,
     /// Whether higher values are better.
     pub is_higher_better: bool,
@@ -34,11 +36,12 @@ pub struct ParetoPanel {
     pub dense: Option<f64>,
 }
 
-/// Scatter plot of all series, in panels with a shared x-axis.
+/// Scatter plots of all series. The panels of a row share a y-axis, and those of a column an x-axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pareto {
-    pub x: Axis,
-    pub panels: Vec<ParetoPanel>,
+    /// X-axes, one per column of panels.
+    pub columns: Vec<Axis>,
+    pub rows: Vec<ParetoRow>,
     pub series: Vec<ParetoSeries>,
 }
 
@@ -46,14 +49,32 @@ pub struct Pareto {
 const MARKER: f64 = 2.6;
 /// Gap between a marker and its label, in points.
 const LABEL_GAP: f64 = 2.0;
-/// Gap between two panels, in points.
-const PANEL_GAP: f64 = 8.0;
+/// Gap between two rows of panels, in points.
+const ROW_GAP: f64 = 8.0;
+/// Gap between two columns of panels, in points.
+const COLUMN_GAP: f64 = 12.0;
+/// Maximum number of ticks on the x-axes of a row.
+const MAX_ROW_TICKS: usize = 10;
+/// Maximum number of ticks on the x-axis of a narrow panel.
+const MIN_PANEL_TICKS: usize = 4;
 
 /// Maximum distance between two points that share a label, in typographic points (1/72 inch).
 const SAME_LABEL: f64 = 14.0;
 
 /// Occupied rectangle, given by its upper left and lower right corners.
 type OccupiedBox = (ScenePoint, ScenePoint);
+
+/// Row and column of a panel.
+type PanelIndex = (usize, usize);
+
+/// Point that a panel shows.
+#[derive(Debug, Clone, Copy)]
+struct VisiblePoint<'a> {
+    series: usize,
+    label: &'a str,
+    cost: f64,
+    value: f64,
+}
 
 /// Returns the indices of the points that no other point dominates, in order of ascending x. Smaller is better for both
 /// coordinates.
@@ -74,22 +95,34 @@ pub fn frontier(points: &[(f64, f64)]) -> Vec<usize> {
 }
 
 impl Pareto {
-    /// Draws the panels below one another.
+    /// Draws the rows of panels below one another.
     ///
     /// # Errors
     /// Fails if a panel has no point that its axes can show.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
-        let sizes = self.series.iter().flat_map(|series| &series.points).map(|point| point.x);
-        let xs =
-            Range::from_values(sizes.filter_map(|x| drawable(Some(x))), self.x.scale).ok_or_else(no_points_error)?;
-        let xs = xs.with_margin(false);
+        let ranges = (0..self.columns.len()).map(|column| self.x_range(column)).collect::<Result<Vec<Range>>>()?;
         let mut below = frame::draw_heading(scene, &around.heading);
-        below = frame::draw_legend(scene, &self.keys(), (frame::MARGIN, scene.width - frame::MARGIN, below));
-        for number in 0..self.panels.len() {
-            let gap = if number == 0 { 0.0 } else { PANEL_GAP };
-            below = self.draw_panel(number, around, (below + gap, &xs), scene)?;
+        below = frame::draw_legend(scene, &self.keys(), (MARGIN, scene.width - MARGIN, below));
+        for row in 0..self.rows.len() {
+            let top = if row == 0 { below } else { below + ROW_GAP };
+            for (column, xs) in ranges.iter().enumerate() {
+                below = below.max(self.draw_panel((row, column), around, (top, xs), scene)?);
+            }
         }
         Ok(below)
+    }
+
+    fn x_range(&self, column: usize) -> Result<Range> {
+        let costs = self.series.iter().flat_map(|series| &series.points).filter_map(|point| cost(point, column));
+        let range = Range::from_values(costs, self.columns[column].scale).ok_or_else(no_points_error)?;
+        Ok(range.with_margin(false))
+    }
+
+    /// Returns the left and right ends of a column in a figure of the given width.
+    fn column_ends(&self, column: usize, width: f64) -> (f64, f64) {
+        let pitch = (width - 2.0 * MARGIN + COLUMN_GAP) / self.columns.len() as f64;
+        let left = MARGIN + column as f64 * pitch;
+        (left, left + pitch - COLUMN_GAP)
     }
 
     fn keys(&self) -> Vec<(Key, String)> {
@@ -98,7 +131,7 @@ impl Pareto {
             markers.map(|(at, series)| (Key::Marker(palette::nth(at)), series.label.clone())).collect();
         let line = palette::Look { colour: MUTED, ..palette::nth(0) };
         keys.push((Key::Line { style: line, dash: Dash::Solid, marked: false }, "Pareto frontier".to_owned()));
-        if self.panels.iter().any(|panel| panel.dense.is_some()) {
+        if self.rows.iter().any(|row| row.dense.is_some()) {
             let dense = palette::look(crate::criterion::DENSE.name);
             let label = crate::criterion::DENSE.label.to_owned();
             keys.push((Key::Line { style: dense, dash: dense.dash, marked: false }, label));
@@ -106,75 +139,84 @@ impl Pareto {
         keys
     }
 
-    /// Returns the points that a panel can show, each with the index of its series.
-    fn visible_points(&self, number: usize) -> Vec<(usize, &ParetoPoint, f64)> {
-        let axis = &self.panels[number].axis;
-        let all = self.series.iter().enumerate();
-        all.flat_map(|(at, series)| series.points.iter().map(move |point| (at, point)))
-            .filter_map(|(at, point)| {
-                let value = drawable(point.values.get(number).copied().flatten()).filter(|value| axis.shows(*value))?;
-                drawable(Some(point.x)).map(|_| (at, point, value))
-            })
-            .collect()
+    /// Returns the value of a point in a row, if the axis can show it.
+    fn value(&self, point: &ParetoPoint, row: usize) -> Option<f64> {
+        drawable(point.values.get(row).copied().flatten()).filter(|value| self.rows[row].axis.shows(*value))
+    }
+
+    fn visible_points(&self, (row, column): PanelIndex) -> Vec<VisiblePoint<'_>> {
+        let mut visible = Vec::new();
+        for (series, ParetoSeries { points, .. }) in self.series.iter().enumerate() {
+            for point in points {
+                if let (Some(cost), Some(value)) = (cost(point, column), self.value(point, row)) {
+                    visible.push(VisiblePoint { series, label: &point.label, cost, value });
+                }
+            }
+        }
+        visible
     }
 
     /// Draws a panel below `top` and returns the position below it.
     fn draw_panel(
         &self,
-        number: usize,
+        (row, column): PanelIndex,
         around: &Surroundings,
         (top, xs): (f64, &Range),
         scene: &mut Scene,
     ) -> Result<f64> {
-        let ParetoPanel { axis, dense, .. } = &self.panels[number];
-        let points = self.visible_points(number);
+        let ParetoRow { axis, dense, .. } = &self.rows[row];
+        let points = self.visible_points((row, column));
         let level = drawable(*dense).filter(|value| axis.shows(*value));
-        let values = points.iter().map(|(.., value)| *value).chain(level);
+        let all = self.series.iter().flat_map(|series| &series.points);
+        let values = all.filter_map(|point| self.value(point, row)).chain(level);
         let range =
             Range::from_values(values, axis.scale).filter(|_| !points.is_empty()).ok_or_else(no_points_error)?;
         let range = range.with_margin(false);
         let plan = FramePlan { around, axis, range, entries: &[], head: 0.0, foot: 0.0, aside: 0.0 };
-        let frame = Frame::draw_below(scene, plan, top);
+        let ends = self.column_ends(column, scene.width);
+        let frame = Frame::draw_between(scene, plan, ends, top);
         if let Some(level) = level {
             let look = palette::look(crate::criterion::DENSE.name);
             let y = frame.y(level);
             scene.line(&[(frame.left, y), (frame.right, y)], look.colour, 0.8, look.dash);
         }
         let line = level.map(|value| around_line((frame.left, frame.y(value)), (frame.right, frame.y(value))));
-        self.draw_points(number, &points, (&frame, xs, line), scene);
-        let is_last = number + 1 == self.panels.len();
-        let title = if is_last { self.x.clone() } else { Axis { scale: self.x.scale, ..Axis::default() } };
-        Ok(frame.draw_x_axis(scene, &title, &xs.ticks(10), xs))
+        self.draw_points(row, &points, (&frame, xs, line), scene);
+        let is_last = row + 1 == self.rows.len();
+        let x = &self.columns[column];
+        let title = if is_last { x.clone() } else { Axis { scale: x.scale, ..Axis::default() } };
+        let most = (MAX_ROW_TICKS / self.columns.len()).max(MIN_PANEL_TICKS);
+        Ok(frame.draw_x_axis(scene, &title, &xs.ticks(most), xs))
     }
 
     /// Draws the frontier, then the markers on top of it. Frontier points are labeled if there is space. Labels do not
     /// overlap `line`.
     fn draw_points(
         &self,
-        number: usize,
-        points: &[(usize, &ParetoPoint, f64)],
+        row: usize,
+        points: &[VisiblePoint<'_>],
         (frame, xs, line): (&Frame, &Range, Option<OccupiedBox>),
         scene: &mut Scene,
     ) {
-        let sign = if self.panels[number].is_higher_better { -1.0 } else { 1.0 };
-        let costs: Vec<(f64, f64)> = points.iter().map(|(_, point, value)| (point.x, sign * value)).collect();
+        let sign = if self.rows[row].is_higher_better { -1.0 } else { 1.0 };
+        let costs: Vec<(f64, f64)> = points.iter().map(|point| (point.cost, sign * point.value)).collect();
         let positions: Vec<ScenePoint> =
-            points.iter().map(|(_, point, value)| (frame.x(xs, point.x), frame.y(*value))).collect();
+            points.iter().map(|point| (frame.x(xs, point.cost), frame.y(point.value))).collect();
         let best = frontier(&costs);
         let stairs = step_line(&best.iter().map(|&at| positions[at]).collect::<Vec<_>>());
         scene.line(&stairs, MUTED, 1.0, Dash::Solid);
-        for ((series, ..), position) in points.iter().zip(&positions) {
-            let look = palette::nth(*series);
+        for (point, position) in points.iter().zip(&positions) {
+            let look = palette::nth(point.series);
             scene.marker(*position, look.marker, look.colour, MARKER);
         }
         let mut taken: Vec<OccupiedBox> = positions.iter().map(|(x, y)| around_point(*x, *y)).collect();
         taken.extend(line);
         taken.extend(stairs.windows(2).map(|pair| around_line(pair[0], pair[1])));
         for (rank, &at) in best.iter().enumerate() {
-            let label = &points[at].1.label;
-            let is_labelled = best[..rank].iter().any(|&other| {
-                points[other].1.label == *label && distance(positions[other], positions[at]) < SAME_LABEL
-            });
+            let label = points[at].label;
+            let is_labelled = best[..rank]
+                .iter()
+                .any(|&other| points[other].label == label && distance(positions[other], positions[at]) < SAME_LABEL);
             if is_labelled {
                 continue;
             }
@@ -186,8 +228,13 @@ impl Pareto {
     }
 }
 
+/// Returns the cost of a point in a column, if it can be drawn.
+fn cost(point: &ParetoPoint, column: usize) -> Option<f64> {
+    drawable(point.costs.get(column).copied().flatten())
+}
+
 fn no_points_error() -> Error {
-    Error::bad_input("the Pareto figure has no points").expected("a variant with a size and a value in each panel")
+    Error::bad_input("the Pareto figure has no points").expected("a variant with a cost and a value in each panel")
 }
 
 /// Returns the frontier as a step line, in which each value extends to the next point.
@@ -246,6 +293,7 @@ fn find_free_position(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::artifact::figure::scene::SceneShape;
     use crate::artifact::figure::{Figure, Plot, Scale};
 
     #[test]
@@ -271,36 +319,40 @@ mod tests {
         assert!(step_line(&[]).is_empty());
     }
 
-    fn dense_figure(points: usize) -> Pareto {
+    fn dense_figure(points: usize, columns: usize) -> Pareto {
         let point = |at: usize| {
-            let x = 50.0 + at as f64 / 2.0;
-            ParetoPoint { x, values: vec![Some(1e3 / x), Some(1.0 / x)], label: format!("{at} attentions") }
+            let cost = 50.0 + at as f64 / 2.0;
+            let values = vec![Some(1e3 / cost), Some(1.0 / cost)];
+            ParetoPoint { costs: vec![Some(cost); columns], values, label: format!("{at} attentions") }
         };
-        let panel = |label: &str| ParetoPanel {
+        let row = |label: &str| ParetoRow {
             axis: Axis { label: label.to_owned(), scale: Scale::Log, ..Axis::default() },
             is_higher_better: false,
             dense: Some(9.0),
         };
+        let x = Axis { label: "Params kept".to_owned(), unit: "%".to_owned(), ..Axis::default() };
         Pareto {
-            x: Axis { label: "Parameters kept".to_owned(), unit: "%".to_owned(), ..Axis::default() },
-            panels: vec![panel("ppl"), panel("KL")],
+            columns: vec![x; columns],
+            rows: vec![row("ppl"), row("KL")],
             series: vec![ParetoSeries { label: "LLM-Drop".to_owned(), points: (0..points).map(point).collect() }],
         }
     }
 
-    #[test]
-    fn labels_overlap_no_label_and_leave_no_panel() {
+    /// Draws a figure of page width. Returns the boxes of its texts that end with `ending`.
+    fn text_boxes(figure: &Pareto, ending: &str) -> Vec<OccupiedBox> {
         font::load().unwrap();
         let mut scene = Scene::new("", "", 489.6);
-        dense_figure(40)
-            .draw(&Surroundings { width: frame::Width::Page, ..Surroundings::default() }, &mut scene)
-            .unwrap();
-        let labels: Vec<OccupiedBox> = scene
+        figure.draw(&Surroundings { width: frame::Width::Page, ..Surroundings::default() }, &mut scene).unwrap();
+        let texts = scene
             .shapes
             .iter()
-            .filter(|shape| matches!(shape, super::super::scene::SceneShape::Text { text, .. } if text.ends_with("attentions")))
-            .filter_map(Scene::bounding_box)
-            .collect();
+            .filter(|shape| matches!(shape, SceneShape::Text { text, .. } if text.ends_with(ending)));
+        texts.filter_map(Scene::bounding_box).collect()
+    }
+
+    #[test]
+    fn labels_overlap_no_label_and_leave_no_panel() {
+        let labels = text_boxes(&dense_figure(40, 1), "attentions");
         assert!(labels.len() >= 8, "{}", labels.len());
         for (at, one) in labels.iter().enumerate() {
             assert!(labels[..at].iter().all(|other| !overlaps(*one, *other)), "{one:?}");
@@ -309,8 +361,21 @@ mod tests {
     }
 
     #[test]
+    fn columns_lie_side_by_side() {
+        let figure = dense_figure(5, 3);
+        let titles = text_boxes(&figure, "Params kept (%)");
+        let [one, two, three] = titles[..] else { panic!("{titles:?}") };
+        for (left, right) in [(one, two), (two, three)] {
+            assert!(left.1.0 < right.0.0 && left.0.1 == right.0.1, "{left:?} {right:?}");
+        }
+        assert!(three.1.0 <= 489.6);
+        // Each panel repeats the title of its row.
+        assert_eq!(text_boxes(&figure, "KL").len(), 3);
+    }
+
+    #[test]
     fn figure_without_points_is_refused() {
-        let plot = Plot::Pareto(dense_figure(0));
+        let plot = Plot::Pareto(dense_figure(0, 1));
         let error = Figure { around: Surroundings::default(), plot }.draw().unwrap_err();
         assert!(error.to_string().contains("no points"), "{error}");
     }
