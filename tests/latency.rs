@@ -113,6 +113,26 @@ fn decoding_is_timed_after_the_prompt_on_both_engines() {
     assert!(other.contains("time tiny over 16×1+2"), "{other}");
 }
 
+#[test]
+fn cuts_of_sublayers_are_timed() {
+    let world = world("{length: 24, decode: 5}");
+    replace_in_grid(
+        &world,
+        "[llm-streamline]\ndepth: [1, 2]\nrecovery: [none, linearpatch-diag, linearpatch-rotate, ghosted]\n",
+        "llm-drop\ndepth: {attention: 1}\nrecovery: none\ninclude:\n  - {criterion: nbl, recovery: nbl}\n",
+    );
+    world.runs(&["--set", "name=grid"]);
+    for name in ["prefill_ms 24×1+5", "decode_tps 24×1+5", "peak_memory_mb 24×1+5"] {
+        let values = column(&world, name);
+        assert_eq!(values.keys().collect::<Vec<_>>(), ["dense", "nbl", "none"], "{name}");
+        assert!(values.values().all(|value| number(value) > 0.0), "{name}: {values:?}");
+    }
+    let predicted = column(&world, "decode_predicted 24×1+5");
+    let [none, nbl] = ["none", "nbl"].map(|recovery| number(&predicted[recovery]));
+    // The map of NBL has C² weights. The attention has more.
+    assert!(none > nbl && nbl > 1.0, "{predicted:?}");
+}
+
 /// Replaces a piece of text in the grid file.
 fn replace_in_grid(world: &World, from: &str, to: &str) {
     let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
