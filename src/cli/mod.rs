@@ -53,6 +53,7 @@ mod run;
 mod score;
 mod search;
 mod search_grid;
+mod search_methods;
 mod status;
 mod stop;
 mod submit;

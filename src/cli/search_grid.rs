@@ -9,14 +9,13 @@ use serde_json::{Map, Value, json};
 
 use super::named_entries::{SharedEntries, backbone, with_entries, with_fetch_hint};
 use super::out::plain;
+use super::search_methods;
 use crate::corpus::Rule;
-use crate::criterion::{self, Criterion, Depth, DepthUnit, PruneSpec};
+use crate::criterion::{Depth, DepthUnit};
 use crate::error::{Error, Result};
 use crate::grid::{Budget, Grid, InputList, Latency, Search};
 use crate::model::{Config, EngineRequest};
-use crate::options::Options;
 use crate::quantity::MAX;
-use crate::recovery::{self, Recovery};
 use crate::search;
 use crate::tasks::Bos;
 
@@ -51,10 +50,15 @@ pub(super) struct SearchArgs {
     pub(super) calibration: Vec<String>,
     /// Criteria [default: the paper's criteria and the one-pass sublayer criteria].
     ///
-    /// One-pass criteria need only one calibration pass.
+    /// One-pass criteria need only one calibration pass. Greedy criteria such as `sleb`, `block-pruner` and `finercut`
+    /// measure many cuts and must be named. `default,block-pruner` adds a criterion to the default list. Options follow
+    /// a colon, e.g. `nbl:input=normed`.
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) criteria: Vec<String>,
-    /// Recoveries [default: the paper's recoveries and all sublayer recoveries].
+    /// Recoveries [default: the paper's, those for sublayers, and two cheap ones].
+    ///
+    /// The two are `mean` and `ghosted:input=normed:bias=true`. `default,affine` adds a recovery to the default list.
+    /// Options follow a colon.
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) recoveries: Vec<String>,
     /// Maximum number of documents and of windows [default: all].
@@ -286,62 +290,17 @@ impl SearchArgs {
         if bounds.contains_key("layers") {
             return Ok(vec![DepthUnit::Layers]);
         }
-        let criteria = self.criteria()?;
+        let criteria = search_methods::criteria(&self.criteria)?;
         let mut units = DepthUnit::ALL.to_vec();
         units.retain(|unit| criteria.iter().any(|(_, rule)| rule.units().contains(unit)));
         Ok(units)
     }
 
-    /// Returns the requested criteria. By default, these are the paper's criteria and those for sublayers, except
-    /// criteria that need options or trials.
-    fn criteria(&self) -> Result<Vec<(String, Box<dyn Criterion>)>> {
-        let none = Options::new();
-        if !self.criteria.is_empty() {
-            let mut rules = Vec::new();
-            for name in &self.criteria {
-                let rule = criterion::build(name, &none).map_err(|error| error.at(format!("--criteria {name}")))?;
-                rules.push((name.clone(), rule));
-            }
-            return Ok(rules);
-        }
-        let mut criteria = Vec::new();
-        for method in criterion::described() {
-            let Ok(rule) = criterion::build(&method.name, &none) else { continue };
-            let Some(&unit) = rule.units().first() else { continue };
-            let any = PruneSpec { backbone: "", layers: 8, depth: 2, unit };
-            if rule.trials(&any).is_empty() && (!method.beyond || !unit.is_layers()) {
-                criteria.push((method.name, rule));
-            }
-        }
-        Ok(criteria)
-    }
-
-    /// Builds the requested recoveries. By default, these are the paper's recoveries and those for sublayers.
-    fn recoveries(&self) -> Result<Vec<(String, Box<dyn Recovery>)>> {
-        let none = Options::new();
-        if !self.recoveries.is_empty() {
-            let mut rules = Vec::new();
-            for name in &self.recoveries {
-                let rule = recovery::build(name, &none).map_err(|error| error.at(format!("--recoveries {name}")))?;
-                rules.push((name.clone(), rule));
-            }
-            return Ok(rules);
-        }
-        let mut recoveries = Vec::new();
-        for method in recovery::described() {
-            let rule = recovery::build(&method.name, &none)?;
-            if !method.beyond || rule.sublayer().is_some() {
-                recoveries.push((method.name, rule));
-            }
-        }
-        Ok(recoveries)
-    }
-
     /// Groups criteria, depths and recoveries by depth unit, in the order of [`DepthUnit::ALL`]. Leaves out units that
     /// lack a criterion, a depth or a recovery.
     fn axes(&self, depths: &[Depth]) -> Result<Vec<Axes>> {
-        let criteria = self.criteria()?;
-        let recoveries = self.recoveries()?;
+        let criteria = search_methods::criteria(&self.criteria)?;
+        let recoveries = search_methods::recoveries(&self.recoveries)?;
         let mut all = Vec::new();
         for unit in DepthUnit::ALL {
             let counting = criteria.iter().filter(|(_, rule)| rule.units().contains(&unit));
@@ -349,9 +308,9 @@ impl SearchArgs {
                 !rule.repairs() || rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from) == unit
             });
             let axes = Axes {
-                criteria: counting.map(|(name, _)| name.clone()).collect(),
+                criteria: counting.map(|(entry, _)| entry.clone()).collect(),
                 depths: depths.iter().copied().filter(|depth| depth.unit == unit).collect(),
-                recoveries: repairing.map(|(name, _)| name.clone()).collect(),
+                recoveries: repairing.map(|(entry, _)| entry.clone()).collect(),
             };
             if !axes.criteria.is_empty() && !axes.depths.is_empty() && !axes.recoveries.is_empty() {
                 all.push(axes);
@@ -363,9 +322,9 @@ impl SearchArgs {
 
 /// Values for the axes of a grid. Every combination of them is a cell.
 struct Axes {
-    criteria: Vec<String>,
+    criteria: Vec<Value>,
     depths: Vec<Depth>,
-    recoveries: Vec<String>,
+    recoveries: Vec<Value>,
 }
 
 /// Parses `TEXT:SEQUENCESxTOKENS@SEED`. Everything after the text is optional.
