@@ -83,7 +83,8 @@ fn transformers_matches_every_recovery_and_architecture() {
     // Use sixteen calibration tokens per channel, and a ridge for ReplaceMe. Otherwise, the maps become very large
     // (largest singular value 600 on OLMo-2), and transformers in f32 differs by 1e-4 from transformers in f64. The
     // grid covers every recovery at a single cut and a trained operator. It also has operators at two cuts, at each
-    // removed layer and at both ends of the model.
+    // removed layer and at both ends of the model. To save time, only some backbones have merged layers and linear
+    // attention.
     let world = world(
         "backbone: [llama, qwen3, olmo2]\ncriterion: llm-streamline\ndepth: 4\n\
          recovery: [none, prune-and-comp, {name: prune-and-comp, granularity: scalar}, {name: replaceme-ls, alpha: 10}, \
@@ -97,6 +98,9 @@ fn transformers_matches_every_recovery_and_architecture() {
          \x20 - {criterion: {name: explicit, layers: [0, 1, 15]}, depth: 3, recovery: [ghosted, linearpatch-diag, \
          prune-and-comp]}\n\
          \x20 - {criterion: llm-drop, depth: [{attention: 4}, {mlp: 2}, {sublayers: 8}], recovery: none}\n\
+         \x20 - {backbone: [llama, olmo2], criterion: nbl, depth: {attention: 4}, recovery: nbl}\n\
+         \x20 - {backbone: [llama, qwen3], criterion: nbl, depth: {attention: 4}, recovery: {name: nbl, input: normed}}\n\
+         \x20 - {backbone: llama, criterion: {name: explicit, layers: [3, 4, 9]}, depth: 3, recovery: merge}\n\
          evaluate: {perplexity: {corpus: test, length: 64}}\n",
     );
     ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
@@ -105,7 +109,7 @@ fn transformers_matches_every_recovery_and_architecture() {
     let settings = RunSettings::default();
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
     let cells: Vec<String> = grid.cells.iter().filter(|cell| !cell.is_dense()).map(ToString::to_string).collect();
-    assert_eq!(cells.len(), 3 * 23);
+    assert_eq!(cells.len(), 3 * 23 + 5);
     let folders: Vec<String> = cells.iter().map(|cell| format!("{}/out/{cell}", world.path().display())).collect();
     let (out, text) =
         (world.path().join("logits.safetensors"), "Question: What does the pet of Anna eat?\nAnswer: The");
@@ -113,10 +117,11 @@ fn transformers_matches_every_recovery_and_architecture() {
     script(&python, &arguments.collect::<Vec<_>>());
 
     let with_code = compare(&world, &plan, &grid, &store, &out);
-    // Of the 23 cells, 20 remove whole layers. Six of these need no code: `none`, four folded repairs, and a folded
-    // repair at two cuts. On OLMo-2, the maps of ReplaceMe (LS, Cos, and at two cuts) and the scaling of the stream
-    // need code too. At layer 0, there is no earlier layer into which a scale can be folded.
-    assert_eq!(with_code, 2 * 14 + 18 + 3 * 3);
+    // Of the 23 cells of each backbone, 20 remove whole layers. Six of these need no code: `none`, four folded repairs,
+    // and a folded repair at two cuts. On OLMo-2, the maps of ReplaceMe (LS, Cos, and at two cuts) and the scaling of
+    // the stream need code too. At layer 0, there is no earlier layer into which a scale can be folded. The four linear
+    // attentions need code, and merged layers do not.
+    assert_eq!(with_code, 2 * 14 + 18 + 3 * 3 + 4);
 }
 
 /// Compares our logits with those that transformers computes from the folder of each pruned cell. Returns the number of
@@ -210,10 +215,15 @@ fn biases_and_windows_follow_the_kept_layers() {
     let world = random_world(
         &backbones,
         "criterion: [{name: explicit, layers: [1]}]\ndepth: 1\n\
-         recovery: [none, prune-and-comp, {name: replaceme-ls, alpha: 10}, ghosted, affine]\n\
-         calibration: {corpus: train, sequences: 16, length: 64}\n",
+         recovery: [none, prune-and-comp, {name: replaceme-ls, alpha: 10}, ghosted, affine, merge]\n\
+         calibration: {corpus: train, sequences: 16, length: 64}\n\
+         include:\n  - {criterion: llm-drop, depth: {attention: 2}, recovery: nbl}\n",
     );
-    assert_eq!(compare_random(&python, &world).1, 2 * 2, "expected two recoveries with operators next to the weights");
+    assert_eq!(
+        compare_random(&python, &world).1,
+        2 * 3,
+        "expected three recoveries with operators next to the weights"
+    );
 }
 
 /// Covers every supported architecture, including features that transformers derives from the layer index: attention
@@ -254,14 +264,16 @@ fn every_architecture_and_recovery_exports_as_computed() {
          calibration: {corpus: train, sequences: 16, length: 64}\n\
          include:\n  - {criterion: {name: explicit, layers: [0]}, depth: 1, recovery: [none]}\n\
          \x20 - {criterion: {name: explicit, layers: [1]}, depth: 1, recovery: [none, {name: replaceme-ls, alpha: 10}]}\n\
-         \x20 - {criterion: llm-drop, depth: [{attention: 2}, {mlp: 1}], recovery: none}\n",
+         \x20 - {criterion: llm-drop, depth: [{attention: 2}, {mlp: 1}], recovery: none}\n\
+         \x20 - {backbone: [gemma2, phi3-longrope], criterion: llm-drop, depth: {attention: 2}, recovery: nbl}\n\
+         \x20 - {backbone: phi3-longrope, criterion: {name: explicit, layers: [1]}, depth: 1, recovery: merge}\n",
     );
     let (cells, with_code) = compare_random(&python, &world);
-    assert_eq!(cells, 19 * names.len());
-    // The nine recoveries with operators on the stream need code, and so do the two sublayer cuts. If an MLP ends with
-    // a norm, the scaling and the three maps of ReplaceMe need code too.
+    assert_eq!(cells, 19 * names.len() + 3);
+    // The nine recoveries with operators on the stream need code, and so do the two sublayer cuts and both linear
+    // attentions. If an MLP ends with a norm, the scaling and the three maps of ReplaceMe need code too.
     let behind_norms = configs.iter().filter(|config| config.ends_in_norm(Sublayer::Mlp)).count();
-    assert_eq!(with_code, (9 + 2) * names.len() + 4 * behind_norms);
+    assert_eq!(with_code, (9 + 2) * names.len() + 2 + 4 * behind_norms);
 }
 
 #[test]
