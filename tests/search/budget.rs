@@ -27,12 +27,21 @@ fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
     }
 }
 
-/// Searches the world's backbone with a budget and with the default criteria and recoveries.
-fn searched_under(world: &World, budget: &str) -> Value {
-    let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--json"];
-    let output = world.ghostlab(&[&line[..], &["--budget", budget]].concat());
-    assert_eq!(output.status.code(), Some(0), "{budget}: {}", stderr(&output));
-    serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone()
+const LINE: [&str; 6] = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64"];
+
+/// Searches the world's backbone under a budget. Returns the exit code and the search.
+fn search_under(world: &World, budget: &str, more: &[&str]) -> (Option<i32>, Value) {
+    let output = world.ghostlab(&[&LINE[..], more, &["--json", "--budget", budget]].concat());
+    assert!(matches!(output.status.code(), Some(0 | 4)), "{budget}: {}", stderr(&output));
+    let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone();
+    (output.status.code(), answer)
+}
+
+/// Searches the world's backbone under a budget that some candidate must meet.
+fn searched_under(world: &World, budget: &str, more: &[&str]) -> Value {
+    let (code, found) = search_under(world, budget, more);
+    assert_eq!(code, Some(0), "{found}");
+    found
 }
 
 /// Returns the names of all candidates and of their duplicates, such as `shortgpt-1.none`, in sorted order.
@@ -50,11 +59,18 @@ fn methods_of(found: &Value) -> Vec<String> {
 #[test]
 fn share_of_parameters_races_layers_with_sublayers() {
     let world = World::large();
-    let found = searched_under(&world, "params=0.9");
+    let found = searched_under(&world, "params=0.9", &[]);
     let methods = methods_of(&found);
     // An attention sublayer has 7 % of the parameters and an MLP 12 %. A map that replaces an attention sublayer has 2
     // %.
-    for expected in ["streamline-1.ghosted", "llm-drop-mlp-1.none", "llm-drop-attention-2.none", "shortgpt-1.none"] {
+    for expected in [
+        "streamline-1.ghosted",
+        "streamline-1.ghosted.bias-true",
+        "streamline-1.mean",
+        "llm-drop-mlp-1.none",
+        "llm-drop-attention-2.none",
+        "shortgpt-1.none",
+    ] {
         assert!(methods.contains(&expected.to_owned()), "{expected} is not in {methods:?}");
     }
     assert!(methods.iter().any(|name| name.starts_with("nbl-attention-") && name.ends_with(".nbl")), "{methods:?}");
@@ -67,6 +83,82 @@ fn share_of_parameters_races_layers_with_sublayers() {
     assert!(found["winner"].is_string());
 }
 
+#[test]
+fn greedy_criteria_are_added_to_the_default_list() {
+    let world = World::large();
+    let more = ["--criteria", "default,block-pruner,finercut", "--recoveries", "none", "--items", "20"];
+    let methods = methods_of(&searched_under(&world, "params=0.9", &more));
+    for expected in ["streamline-1.none", "llm-drop-mlp-1.none", "block-pruner-mlp-1.none", "finercut-mlp-1.none"] {
+        assert!(methods.contains(&expected.to_owned()), "{expected} is not in {methods:?}");
+    }
+}
+
+/// Settings under which layers, attention sublayers, MLPs and linear attention race, and are timed quickly.
+const TIMED: [&str; 8] =
+    ["--criteria", "llm-streamline,llm-drop", "--recoveries", "none,nbl", "--prompt", "128x4", "--items", "20"];
+
+#[test]
+fn memory_and_times_race_layers_with_sublayers() {
+    let world = World::large();
+    // The dense backbone has 705 kB of weights. An MLP has 86 kB, and an attention sublayer 49 kB.
+    let latency = 0.95 * dense_milliseconds(&world);
+    for (key, bound, unit) in [("memory", 0.62, "MB"), ("speedup", 1.05, ""), ("latency", latency, "ms")] {
+        let (code, found) = search_under(&world, &format!("{key}={bound}{unit}"), &TIMED);
+        let methods = methods_of(&found);
+        for part in ["streamline-1.none", "llm-drop-mlp-", "llm-drop-attention-", ".nbl"] {
+            assert!(methods.iter().any(|name| name.contains(part)), "{key}: {part} is not in {methods:?}");
+        }
+        let candidates = found["candidates"].as_array().unwrap();
+        candidates.iter().for_each(|candidate| check_bound(candidate, key, bound));
+        let timed = candidates.iter().filter(|candidate| candidate["milliseconds"].is_f64());
+        assert_eq!(timed.filter(|candidate| candidate["removed"][0].is_string()).count() > 1, key != "memory");
+        // No candidate may be fast enough on a busy machine.
+        assert_eq!(found["winner"].is_null(), code == Some(4), "{found}");
+        assert!(key != "memory" || code == Some(0), "{found}");
+    }
+}
+
+/// Checks that the cost model or the measured latency of a candidate meets a bound, or that the candidate is excluded.
+fn check_bound(candidate: &Value, key: &str, bound: f64) {
+    let time = candidate["milliseconds"].as_f64();
+    let is_slow = candidate["fate"]["slow"].is_object();
+    match key {
+        "memory" => assert!(candidate["bytes"].as_f64().unwrap() <= bound * 1e6 && time.is_none(), "{candidate}"),
+        "speedup" => assert!(candidate["speedup"].as_f64().unwrap() >= bound, "{candidate}"),
+        _ => assert_eq!(is_slow, time.is_some_and(|time| time > bound), "{candidate}"),
+    }
+}
+
+/// Measures the latency of the dense backbone, which later searches read from the store. A search reports it if the
+/// dense backbone already meets the budget.
+fn dense_milliseconds(world: &World) -> f64 {
+    let text = stderr(&world.ghostlab(&[&LINE[..], &TIMED, &["--budget", "latency=10s"]].concat()));
+    let time = text.split_once("speedup 1.000, ").and_then(|(_, rest)| rest.split_once(" ms"));
+    time.unwrap_or_else(|| panic!("{text}")).0.parse().unwrap()
+}
+
+#[test]
+fn exported_sublayer_winner_scores_as_its_cell() {
+    let world = world();
+    let axes =
+        GRID.replace("criterion: [llm-streamline, shortgpt]", "criterion: llm-drop\ndepth: [{attention: 1}, {mlp: 1}]");
+    let axes = axes.replace("recovery: [none, linearpatch-diag, ghosted]", "recovery: [none, nbl]");
+    world.write("search.yaml", axes.replace("{layers: 1}", "{params: 0.96}"));
+    assert_eq!(world.ghostlab(&["run", "search.yaml"]).status.code(), Some(0));
+    let results = StoredResults::read(&world.path("results/search")).unwrap();
+    for recovery in ["none", "nbl"] {
+        let answer = run_search(&world, &["--set", &format!("recovery={recovery}"), "--export", recovery]);
+        let winner = answer["searches"][0]["winner"].as_str().unwrap();
+        let expected = mean(&losses_of(&results, winner)).exp();
+        let output = world.ghostlab(&["score", recovery, "--perplexity", "long.jsonl@64", "--rule", "ptb", "--json"]);
+        let scores: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let found = &scores["answer"]["lm_eval"]["results"]["long@64"]["perplexity,none"];
+        let difference = found.as_f64().unwrap() / expected - 1.0;
+        assert!(difference.abs() < 1e-12, "{winner}: {found} and {expected}");
+        assert!(world.path(recovery).join("modeling_ghostlab.py").exists(), "{winner} needs no code");
+    }
+}
+
 /// Returns the report on a search with a budget.
 fn files_of(world: &World, budget: &str) -> String {
     let folder = world.path(&format!("results/backbone/search+{budget}"));
@@ -76,7 +168,7 @@ fn files_of(world: &World, budget: &str) -> String {
 #[test]
 fn share_of_the_kv_cache_is_met_without_mlps() {
     let world = World::large();
-    let found = searched_under(&world, "kv_cache=0.75");
+    let found = searched_under(&world, "kv_cache=0.75", &[]);
     let methods = methods_of(&found);
     assert!(methods.contains(&"llm-drop-attention-1.none".to_owned()), "{methods:?}");
     assert!(methods.contains(&"nbl-attention-1.nbl".to_owned()), "{methods:?}");
@@ -90,8 +182,7 @@ fn share_of_the_kv_cache_is_met_without_mlps() {
         ("params=many", "invalid share"),
         ("params=0.01", "the budget is out of reach even with a single layer left"),
     ] {
-        let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
-        let output = world.ghostlab(&[&line[..], &[budget]].concat());
+        let output = world.ghostlab(&[&LINE[..], &["--budget", budget]].concat());
         assert_eq!(output.status.code(), Some(2), "{budget}: {}", stderr(&output));
         assert!(stderr(&output).contains(words), "{budget}: {}", stderr(&output));
     }
@@ -132,26 +223,9 @@ fn each_criterion_of_a_file_takes_the_depths_of_its_unit() {
 }
 
 fn speedup_and_time(world: &World, prompt: &str) -> (f64, f64) {
-    let output = world.ghostlab(&[
-        "search",
-        "backbone",
-        "--calibration",
-        "train.txt:8x64",
-        "--texts",
-        "long.jsonl@64",
-        "--criteria",
-        "shortgpt",
-        "--recoveries",
-        "none",
-        "--budget",
-        "latency=10s",
-        "layers=1",
-        "--prompt",
-        prompt,
-        "--json",
-    ]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone();
+    let methods = ["--criteria", "shortgpt", "--recoveries", "none"];
+    let answer =
+        searched_under(world, "latency=10s", &[&methods[..], &["--budget", "layers=1", "--prompt", prompt]].concat());
     assert_eq!(answer["prompt"], prompt.replace('x', "×"));
     let candidate = answer["candidates"][0].clone();
     let calibration = candidate["calibration"].as_str().unwrap();
