@@ -42,6 +42,7 @@ mod search;
 mod server;
 mod shell;
 mod slurm;
+mod smollm2;
 mod store;
 mod sublayers;
 mod submit;

@@ -428,7 +428,7 @@ fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
 
 /// Computes the perplexity as `score` does: the exponential of the mean loss over windows. The first token in each
 /// window is not scored.
-fn perplexity(logits: &[f64], windows: &[Vec<u32>], vocab: usize) -> f64 {
+pub(crate) fn perplexity(logits: &[f64], windows: &[Vec<u32>], vocab: usize) -> f64 {
     let mut rows = logits.chunks_exact(vocab);
     (windows
         .iter()

@@ -1,11 +1,7 @@
-"""Compares `ghostlab score` with transformers on a GGUF file, which transformers dequantizes: `gguf_scores.py FILE WINDOWS SAMPLES...`.
+"""Scores a GGUF file with transformers, which dequantizes it, for tests/smollm2.rs: `gguf_scores.py FILE TEXT WINDOWS REQUESTS.json OUT.json`.
 
-    pip install torch transformers gguf pyarrow
-    ghostlab score FILE --tasks TASK --rows ROWS --samples samples --documents 20
-    python tools/gguf_scores.py FILE wikitext2-test.parquet samples/samples_TASK.jsonl...
-
-Prints the perplexity of the first 32 windows of 512 tokens of the text (rows joined by blank lines), summed in float64. For
-each file of samples, prints the number of requests and the largest relative difference of a log-likelihood.
+Writes the perplexity of the first WINDOWS windows of 512 tokens of a Parquet text (rows joined by blank lines), and the
+log-likelihood of each request, which is a pair of context and continuation. Both are summed in float64.
 """
 
 import json
@@ -16,57 +12,43 @@ import pyarrow.parquet
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-LENGTH, WINDOWS = 512, 32
+LENGTH = 512
 
 
-def log_likelihoods(model, ids):
-    """Returns the log-probability of each token except the first, in float64."""
+def log_likelihoods(model, ids, count):
+    """Returns the log-probabilities of the last `count` tokens in float64."""
     with torch.no_grad():
-        logits = model(torch.tensor([ids])).logits[0].double()
-    shares = torch.log_softmax(logits, -1)
-    return shares[range(len(ids) - 1), ids[1:]]
+        logits = model(torch.tensor([ids]), logits_to_keep=count + 1).logits[0, :-1]
+    # A few rows at a time: float64 logits of a window take 200 MB.
+    parts = zip(logits.split(32), torch.tensor(ids[-count:]).split(32), strict=True)
+    return torch.cat([torch.log_softmax(rows.double(), -1).gather(1, targets[:, None])[:, 0] for rows, targets in parts])
 
 
-def perplexity(model, tokenizer, path):
+def perplexity(model, tokenizer, path, count):
     rows = pyarrow.parquet.read_table(path)["text"].to_pylist()
     ids = tokenizer("\n\n".join(rows), add_special_tokens=False)["input_ids"]
-    windows = [ids[start : start + LENGTH] for start in range(0, WINDOWS * LENGTH, LENGTH)]
-    losses = torch.stack([-log_likelihoods(model, window) for window in windows])
+    windows = [ids[start : start + LENGTH] for start in range(0, count * LENGTH, LENGTH)]
+    losses = torch.stack([-log_likelihoods(model, window, LENGTH - 1) for window in windows])
     return float(losses.mean().exp())
 
 
-def encoded(tokenizer, context, continuation):
+def log_likelihood(model, tokenizer, context, continuation):
     """Splits a request like lm-evaluation-harness, which moves trailing blanks of the context to the continuation."""
-    blanks = len(context) - len(context.rstrip())
-    if blanks:
-        context, continuation = context[:-blanks], context[-blanks:] + continuation
-    whole = tokenizer(context + continuation, add_special_tokens=False)["input_ids"]
-    return whole, len(tokenizer(context, add_special_tokens=False)["input_ids"])
+    text = context + continuation
+    ids, before = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (text, context.rstrip()))
+    return float(log_likelihoods(model, ids, len(ids) - len(before)).sum())
 
 
-def compare(model, tokenizer, path):
-    worst, requests = 0.0, 0
-    for line in Path(path).read_text().splitlines():
-        sample = json.loads(line)
-        arguments = sample["arguments"]
-        pairs = [list(pair.values()) for pair in arguments.values()] if isinstance(arguments, dict) else arguments
-        for (context, continuation), response in zip(pairs, sample["filtered_resps"], strict=True):
-            ids, start = encoded(tokenizer, context, continuation)
-            theirs = float(log_likelihoods(model, ids)[start - 1 :].sum())
-            ours = float(response[0])
-            worst = max(worst, abs(ours - theirs) / abs(theirs))
-            requests += 1
-    return worst, requests
-
-
-def main(file, text, *samples):
+def main(file, text, windows, requests, out):
     folder, name = Path(file).parent, Path(file).name
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    print(f"perplexity of {WINDOWS} windows: {perplexity(model, tokenizer, text):.9f}")
-    for path in samples:
-        worst, requests = compare(model, tokenizer, path)
-        print(f"{Path(path).stem}: {requests} log-likelihoods, largest relative difference {worst:.2e}")
+    pairs = json.loads(Path(requests).read_text())
+    scores = {
+        "perplexity": perplexity(model, tokenizer, text, int(windows)),
+        "log_likelihoods": [log_likelihood(model, tokenizer, *pair) for pair in pairs],
+    }
+    Path(out).write_text(json.dumps(scores))
 
 
 if __name__ == "__main__":
