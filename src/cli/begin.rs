@@ -10,6 +10,7 @@ use super::answer::done::{Begun, BegunStore, Refused, display_path};
 use super::answer::plan_cost::probe;
 use super::answer::{self, Answer};
 use super::home;
+use super::out::seconds;
 use crate::error::Result;
 use crate::files::output::{Input, OutputFile};
 use crate::pipeline::stage;
@@ -79,6 +80,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::show(begun, Answer::Init, |answer| {
         println!("wrote {}: a grid of {}", answer.file, answer.models.join(", "));
     })?;
+    if let Some(time) = starter.seconds_over_limit() {
+        note!("a run takes about {} on this machine, even with the smallest default sizes", seconds(time));
+    }
     note!(
         "use `ghostlab plan {0}` to see the jobs and their cost, and `ghostlab run {0}` to run them",
         target.display()

@@ -46,16 +46,16 @@ impl fmt::Display for Calibration {
     }
 }
 
-/// Minimum number of calibration tokens per channel for solving an operator. With fewer tokens, SmolLM2 had a worse C4
-/// perplexity with repair than without.
-const MIN_TOKENS_PER_CHANNEL: usize = 16;
-
 impl Calibration {
+    /// Minimum number of tokens per channel for solving an operator. With fewer tokens, SmolLM2 had a worse C4
+    /// perplexity with repair than without.
+    pub const MIN_TOKENS_PER_CHANNEL: usize = 16;
+
     /// Returns a warning if there are too few tokens to solve the operators of a backbone with `channels` channels.
     pub fn shortage(&self, backbone: &str, channels: usize) -> Option<String> {
         let Self { operator_sequences, length, .. } = self;
         let tokens = operator_sequences * length;
-        let needed = MIN_TOKENS_PER_CHANNEL * channels;
+        let needed = Self::MIN_TOKENS_PER_CHANNEL * channels;
         (tokens < needed).then(|| {
             format!(
                 "Warning: operators of `{backbone}` are solved on {tokens} tokens, {:.1} for each of its {channels} channels: \

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use find::{Corpus, Model};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, context};
-use sizes::{Amounts, Sizes};
+use sizes::{Amounts, DEPTHS, Sizes, last};
 pub use split::{SplitText, WrittenParts};
 
 use crate::corpus::{Rule, read_rows};
@@ -44,6 +44,8 @@ pub struct Starter {
     sizes: Sizes,
     /// Whether sizes were reduced below those of the paper to shorten the run.
     is_reduced: bool,
+    /// Estimated duration of a run in seconds.
+    seconds: f64,
 }
 
 impl Starter {
@@ -77,8 +79,9 @@ impl Starter {
             _ => Vec::new(),
         };
         let folder = folder.to_owned();
-        let sizes = Sizes { length, sequences, windows: None };
-        let mut starter = Self { folder, models: Vec::new(), left_out, corpora, tasks, sizes, is_reduced: false };
+        let sizes = Sizes::new(length, sequences);
+        let mut starter =
+            Self { folder, models: Vec::new(), left_out, corpora, tasks, sizes, is_reduced: false, seconds: 0.0 };
         for mut model in models {
             // Leave out a model if a grid that contains only this model is invalid.
             match Grid::from_text(&starter.text(std::slice::from_ref(&model), target)?, target) {
@@ -99,6 +102,7 @@ impl Starter {
         };
         let reduced = sizes::shrink_to_budget(sizes, &starter.models, &amounts, flop_per_second);
         starter.is_reduced = reduced != sizes;
+        starter.seconds = sizes::seconds(reduced, &starter.models, &amounts, flop_per_second);
         starter.sizes = reduced;
         Ok(starter)
     }
@@ -122,6 +126,11 @@ impl Starter {
         let texts = self.corpora.iter().map(|corpus| Input::new("a text", &corpus.path));
         let tasks = self.tasks.iter().map(|(name, file)| Input::new(format!("the task {name}"), file));
         files.map(|file| Input::new("a model file", file)).chain(texts).chain(tasks).collect()
+    }
+
+    /// Returns the estimated duration of a run in seconds if even the smallest sizes exceed the limit.
+    pub fn seconds_over_limit(&self) -> Option<f64> {
+        Some(self.seconds).filter(|seconds| *seconds > sizes::MAX_SECONDS)
     }
 
     /// Returns the directories that were left out, each with the reason.
@@ -189,11 +198,13 @@ impl Starter {
         let tasks = self.tasks.iter().map(|(name, file)| context! { name, path => quoted(&relative(file, target)) });
         let left_out = self.left_out.iter().map(|(folder, error)| format!("{}: {}", plain(folder), error.one_line()));
         let scored = self.tasks.iter().map(|(name, _)| name.clone()).filter(|name| SCORED.contains(&name.as_str()));
-        let rotates = models.iter().all(|model| model.rotates);
+        let patch = if models.iter().all(|model| model.rotates) { "linearpatch-rotate" } else { "linearpatch-diag" };
+        let all = [recovery::NONE, "replaceme-ls", patch, "ghosted"];
+        let kept = [&all[..1], last(&all, self.sizes.repairs)].concat();
         let values = context! {
             folder => plain(&self.folder),
             file => target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            models => models.iter().map(|model| model_values(model, target)).collect::<Vec<_>>(),
+            models => models.iter().map(|model| self.model_values(model, target)).collect::<Vec<_>>(),
             left_out => left_out.collect::<Vec<_>>(),
             rules => grid::rules().join(", "),
             rule => RULE.to_string(),
@@ -202,12 +213,14 @@ impl Starter {
             tasks => tasks.collect::<Vec<_>>(),
             criteria => described(&criterion::described()),
             recoveries => described(&recovery::described()),
-            patch => if rotates { "linearpatch-rotate" } else { "linearpatch-diag" },
+            depth => reduced_list(last(&DEPTHS, self.sizes.depths), &DEPTHS),
+            recovery => reduced_list(&kept, &all),
             length => self.sizes.length,
             sequences => self.sizes.sequences,
             windows => self.sizes.windows,
             is_reduced => self.is_reduced,
-            minutes => sizes::MAX_SECONDS / 60.0,
+            limit => sizes::MAX_SECONDS / 60.0,
+            minutes => self.seconds_over_limit().map(|seconds| (seconds / 60.0).ceil()),
             paper_length => LENGTH,
             paper_sequences => SEQUENCES,
             known => grid::tasks().join(", "),
@@ -221,14 +234,20 @@ impl Starter {
             .map_err(|error| render_error(&error))?;
         Ok(text)
     }
+
+    fn model_values(&self, model: &Model, target: &Path) -> minijinja::Value {
+        let depths: Vec<String> = last(&model.depths, self.sizes.depths).iter().map(ToString::to_string).collect();
+        context! {
+            name => quoted(&model.name), plain => &model.name, path => quoted(&relative(&model.path, target)),
+            architecture => model.architecture, layers => model.layers, depths => depths.join(" and "),
+        }
+    }
 }
 
-fn model_values(model: &Model, target: &Path) -> minijinja::Value {
-    let depths: Vec<String> = model.depths.iter().map(ToString::to_string).collect();
-    context! {
-        name => quoted(&model.name), plain => &model.name, path => quoted(&relative(&model.path, target)),
-        architecture => model.architecture, layers => model.layers, depths => depths.join(" and "),
-    }
+/// Formats a list for YAML. If items were left out, adds the complete list as a comment.
+fn reduced_list(kept: &[&str], all: &[&str]) -> String {
+    let [kept_list, all_list] = [kept, all].map(|items| format!("[{}]", items.join(", ")));
+    if kept.len() == all.len() { kept_list } else { format!("{kept_list}   # reduced from {all_list} to save time") }
 }
 
 fn render_error(error: &minijinja::Error) -> Error {

@@ -1,6 +1,7 @@
 //! Sizes of a starter grid: the paper's sizes, reduced until the estimated run takes only minutes on this machine.
 
 use super::find::Model;
+use crate::grid::Calibration;
 use crate::model::{Load, Program, Trie};
 use crate::pipeline::stage::activations;
 
@@ -11,15 +12,16 @@ const ESTIMATE_SHARE: f64 = 0.7;
 /// Minimum number of windows that gives reliable bootstrap intervals.
 const MIN_WINDOWS: usize = 32;
 /// Preferred minimum number of calibration tokens per channel. It applies as long as other sizes can still be reduced.
-/// [`MIN_TOKENS_PER_CHANNEL`] always applies.
+/// [`Calibration::MIN_TOKENS_PER_CHANNEL`] always applies.
 const GOOD_TOKENS_PER_CHANNEL: usize = 56;
-const MIN_TOKENS_PER_CHANNEL: usize = 16;
 /// Minimum length in tokens to which windows are shortened.
 const MIN_LENGTH: usize = 512;
 /// Approximate number of tokens in the scored documents of a task.
 const TASK_TOKENS: usize = 20_000;
-/// Number of cells at each depth: plain removal and three recoveries.
-const CELLS_PER_DEPTH: usize = 4;
+/// Depths of a starter grid.
+pub(super) const DEPTHS: [&str; 2] = ["12.5%", "25%"];
+/// Number of recoveries in a starter grid, without plain removal.
+pub(super) const REPAIRS: usize = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sizes {
@@ -28,6 +30,22 @@ pub(super) struct Sizes {
     pub(super) sequences: usize,
     /// Maximum number of scored windows per text; `None` for all windows.
     pub(super) windows: Option<usize>,
+    /// Number of depths. The largest ones are kept.
+    pub(super) depths: usize,
+    /// Number of recoveries that repair the cut.
+    pub(super) repairs: usize,
+}
+
+impl Sizes {
+    /// Creates sizes with all windows, depths and repairs.
+    pub(super) fn new(length: usize, sequences: usize) -> Self {
+        Self { length, sequences, windows: None, depths: DEPTHS.len(), repairs: REPAIRS }
+    }
+}
+
+/// Returns the last `count` items.
+pub(super) fn last<T>(items: &[T], count: usize) -> &[T] {
+    &items[items.len().saturating_sub(count)..]
 }
 
 /// Amount of data that a grid scores.
@@ -37,13 +55,12 @@ pub(super) struct Amounts {
     pub(super) tasks: usize,
 }
 
-/// Halves sizes until the estimated time fits the budget. Reduces the number of scored windows first, then the number
-/// of sequences, then their length.
+/// Halves sizes until the estimated time fits the budget. Reduces the number of scored windows first, then
+/// the number of sequences, then their length. If this is not enough, leaves out depths and then repairs.
 pub(super) fn shrink_to_budget(mut sizes: Sizes, models: &[Model], amounts: &Amounts, flop_per_second: f64) -> Sizes {
     let channels = models.iter().map(|model| model.config.hidden).max().unwrap_or(1);
     let longest = amounts.scored_tokens.iter().max().copied().unwrap_or(0);
-    let budget = MAX_SECONDS * ESTIMATE_SHARE * flop_per_second;
-    while flops(sizes, models, amounts) > budget {
+    while seconds(sizes, models, amounts, flop_per_second) > ESTIMATE_SHARE * MAX_SECONDS {
         let windows = sizes.windows.unwrap_or(longest / sizes.length.max(1));
         let tokens = sizes.sequences * sizes.length;
         if windows > MIN_WINDOWS {
@@ -54,8 +71,12 @@ pub(super) fn shrink_to_budget(mut sizes: Sizes, models: &[Model], amounts: &Amo
             // Keep the number of calibration tokens the same.
             sizes.length /= 2;
             sizes.sequences *= 2;
-        } else if tokens / 2 >= MIN_TOKENS_PER_CHANNEL * channels && sizes.sequences > 1 {
+        } else if tokens / 2 >= Calibration::MIN_TOKENS_PER_CHANNEL * channels && sizes.sequences > 1 {
             sizes.sequences /= 2;
+        } else if sizes.depths > 1 {
+            sizes.depths -= 1;
+        } else if sizes.repairs > 1 {
+            sizes.repairs -= 1;
         } else {
             break;
         }
@@ -63,10 +84,15 @@ pub(super) fn shrink_to_budget(mut sizes: Sizes, models: &[Model], amounts: &Amo
     sizes
 }
 
+/// Estimates the duration of a run in seconds.
+pub(super) fn seconds(sizes: Sizes, models: &[Model], amounts: &Amounts, flop_per_second: f64) -> f64 {
+    flops(sizes, models, amounts) / flop_per_second
+}
+
 /// Estimates the floating-point operations for a grid: one calibration pass, and the scoring of all cells. Layers that
 /// cells share are counted once.
 fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
-    let Sizes { length, sequences, windows } = sizes;
+    let Sizes { length, sequences, windows, depths, repairs } = sizes;
     let limit = windows.map_or(usize::MAX, |windows| windows * length);
     let texts = amounts.scored_tokens.iter().map(|tokens| Load::windows((*tokens).min(limit), length));
     let tasks = std::iter::repeat_n(Load::windows(TASK_TOKENS, TASK_TOKENS / 100), amounts.tasks);
@@ -78,7 +104,8 @@ fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
         // Storing activations and solving operators takes about as long as half a pass.
         flops += 1.5 * activations::pass_flops(&model.config, &calibration);
         let mut programs = vec![Program::trunk(layers)];
-        for depth in &model.depths {
+        let depths = last(&model.depths, depths);
+        for depth in depths {
             let start = layers.saturating_sub(*depth) / 2;
             let removed: Vec<usize> = (start..start + depth).collect();
             programs.push(Program::pruned(layers, &removed, |_| None));
@@ -87,10 +114,9 @@ fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
         for load in &loads {
             let trie = Trie::scoring(&programs).flops(&model.config, load);
             // A repaired variant shares the layers below the cut with plain removal, but not those above it.
-            let above: f64 = model.depths.iter().map(|depth| (layers - depth) as f64 / (2 * layers) as f64).sum();
+            let above: f64 = depths.iter().map(|depth| (layers - depth) as f64 / (2 * layers) as f64).sum();
             let head = 2.0 * load.scored as f64 * (model.config.hidden * model.config.vocab) as f64;
-            let repaired = (CELLS_PER_DEPTH - 1) as f64;
-            flops += trie.shared + repaired * (above * dense * load.tokens as f64 + head * model.depths.len() as f64);
+            flops += trie.shared + repairs as f64 * (above * dense * load.tokens as f64 + head * depths.len() as f64);
         }
     }
     flops
@@ -106,7 +132,7 @@ mod tests {
         let (mut models, _) = super::super::find::models(&folder).unwrap();
         models[0].depths = vec![2, 4];
         let amounts = Amounts { scored_tokens: vec![300_000], tasks: 2 };
-        let paper = Sizes { length: 2048, sequences: 128, windows: None };
+        let paper = Sizes::new(2048, 128);
         assert_eq!(shrink_to_budget(paper, &models, &amounts, 1e15), paper);
         let mut before = paper;
         for rate in [1e10, 1e9, 1e8] {
@@ -115,8 +141,9 @@ mod tests {
             before = sizes;
         }
         assert!(before.windows == Some(MIN_WINDOWS) && before.sequences * before.length >= 16 * 128, "{before:?}");
-        let cost = flops(shrink_to_budget(paper, &models, &amounts, 1e10), &models, &amounts);
-        assert!(cost <= MAX_SECONDS * 1e10, "{cost}");
+        let time = seconds(shrink_to_budget(paper, &models, &amounts, 1e10), &models, &amounts, 1e10);
+        assert!(time <= MAX_SECONDS, "{time}");
+        assert_eq!((before.depths, before.repairs), (1, 1));
     }
 
     fn calibrated_and_scored(sizes: Sizes) -> usize {
