@@ -11,8 +11,9 @@ use super::answer::done::{Fetched, HubFile, Refused, display_path};
 use super::answer::{self, Answer};
 pub(super) use super::fetch_request::Arguments;
 use super::fetch_request::{Request, needs_of_targets, requests_of};
+use super::local_data::{self, LocalCopies};
 use super::out::{bytes, columns, seconds};
-use super::{local_data, progress, stop, work};
+use super::{progress, stop, work};
 use crate::error::{Error, Result};
 use crate::grid::{InputList, InputRef};
 use crate::hub::{FetchPlan, Fetched as HubFetched, Hub, HubSettings, Lock, RepoFiles, Reporter};
@@ -23,9 +24,9 @@ use ghostlab_store::Store;
 const AGAIN: &str = "the same command with --lock";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let copied = match &arguments.data {
+    let local = match &arguments.data {
         Some(folder) => local_data::copy(folder, &needs_of_targets(arguments)?)?,
-        None => 0,
+        None => LocalCopies::default(),
     };
     let mut requests = Vec::new();
     for target in &arguments.targets {
@@ -36,7 +37,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return adopt_file(file, &requests);
     }
     if requests.is_empty() {
-        if copied == 0 {
+        if local.copied == 0 {
             note!("nothing to fetch: all inputs are local or bundled");
         }
         return answer::show(Fetched::default(), Answer::Fetch, |_| {});
@@ -48,7 +49,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut run =
         FetchRun { arguments, hub: &hub, store: store.as_ref(), stop: &stop, fetched, code: ExitCode::SUCCESS };
     if !arguments.lock && !arguments.dry_run {
-        run.bring_packages(&requests)?;
+        run.bring_packages(&requests).map_err(|error| local.explain(error))?;
         requests.retain(|request| request.package.is_none());
     }
     let mut wants: BTreeMap<PathBuf, Vec<RepoFiles>> = BTreeMap::new();
@@ -56,7 +57,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         wants.entry(lock).or_default().push(want);
     }
     for (lock_file, wants) in &wants {
-        if arguments.lock { run.pin(lock_file, wants)? } else { run.fetch(lock_file, wants)? }
+        if arguments.lock {
+            run.pin(lock_file, wants)?;
+        } else {
+            run.fetch(lock_file, wants).map_err(|error| local.explain(error))?;
+        }
+    }
+    if let Some(hint) = local.hint().filter(|_| !run.fetched.failures.is_empty()) {
+        note!("{hint}");
     }
     if !arguments.events {
         answer::show(run.fetched, Answer::Fetch, |_| {})?;

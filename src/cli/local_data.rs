@@ -3,25 +3,53 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::atomic::write_atomically;
 use crate::grid::{EntryKind, InputList, InputRef};
 use crate::tasks::Task;
 
 const ENDINGS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
 
-/// Copies inputs from `folder` if they are neither at their paths nor in the hub cache. Returns the number of inputs
-/// copied.
+/// Outcome of copying local files.
+#[derive(Default)]
+pub(super) struct LocalCopies {
+    pub(super) copied: usize,
+    folder: PathBuf,
+    /// File names of each input that was not copied, as an enumeration of alternatives.
+    missing: Vec<String>,
+}
+
+impl LocalCopies {
+    /// Returns a hint that lists the missing local files, or `None` if there are none.
+    pub(super) fn hint(&self) -> Option<String> {
+        let files = self.missing.join("\n");
+        (!files.is_empty())
+            .then(|| format!("to use local copies, add these files to {}:\n{files}", self.folder.display()))
+    }
+
+    /// Adds the missing local files to the hint of an error about missing inputs.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        match self.hint().filter(|_| error.kind() == ErrorKind::Missing) {
+            Some(files) => {
+                let first = error.advice().map_or(String::new(), |hint| format!("{hint}\n"));
+                error.hint(first + &files)
+            }
+            None => error,
+        }
+    }
+}
+
+/// Copies inputs from `folder` if they are neither at their paths nor in the hub cache.
 ///
 /// # Errors
 /// Fails if `folder` does not exist or a copy fails.
-pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
+pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<LocalCopies> {
     if !folder.is_dir() {
         return Err(Error::missing("folder of local copies not found")
             .at(folder.display())
             .expected("a folder with `corpora` and `tasks`"));
     }
-    let mut copied = 0;
+    let mut copies = LocalCopies { folder: folder.to_owned(), ..LocalCopies::default() };
     for list in lists {
         let resolver = list.resolver();
         for need in list.needs.iter().filter(|need| need.kind != EntryKind::Backbone) {
@@ -33,19 +61,17 @@ pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
                 Some((from, to)) => {
                     copy_file(&from, &to)?;
                     note!("{} {}: copied from {} to {}", need.kind.word(), need.name, from.display(), to.display());
-                    copied += 1;
+                    copies.copied += 1;
                 }
-                None => note!(
-                    "{} {}: not found in {} (to avoid a download from the hub, add {} there)",
-                    need.kind.word(),
-                    need.name,
-                    folder.display(),
-                    candidates(need, path).into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" or ")
-                ),
+                None => {
+                    let names: Vec<String> = candidates(need, path).into_iter().map(|(name, _)| name).collect();
+                    note!("{} {}: not found in {}", need.kind.word(), need.name, folder.display());
+                    copies.missing.push(names.join(" or "));
+                }
             }
         }
     }
-    Ok(copied)
+    Ok(copies)
 }
 
 /// Returns the first local copy of an input and its destination.

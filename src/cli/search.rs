@@ -18,8 +18,7 @@ use super::{fetch, progress, stop, work};
 use crate::artifact::{
     self, Artifact, Executor, Published, ResultsFolder, Runner, SearchResults, search_files, search_names,
 };
-use crate::cluster;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, command_line};
 use crate::export::{self, Exporter, Form};
 use crate::files::output::{OutputFolder, check_separate};
 use crate::grid::{self, Grid, RacesEntry, Search};
@@ -183,7 +182,7 @@ fn export_winner(grid: &Grid, found: &Found, folder: &Path, runner: &Runner<'_>)
 /// Returns the command line of this process with `--export` added.
 fn export_command() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    format!("ghostlab {} --export FOLDER", cluster::line(words))
+    format!("ghostlab {} --export FOLDER", command_line(words))
 }
 
 /// Maximum number of skipped cells that are printed.

@@ -12,7 +12,7 @@ mod submission;
 pub use options::{MIN_TIME_LIMIT, check_options, time_limit};
 pub use profile::{GpuType, SlurmProfile};
 pub use queue::{JobEnd, Queue, QueuedJob, SubmitError, cancel, sbatch, scontrol_requeue};
-pub use script::{JobScript, line, plain};
+pub use script::{JobScript, plain};
 pub use submission::{ArtifactCall, Submission, SubmittedJobs};
 
 use std::collections::BTreeSet;

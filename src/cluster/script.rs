@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use minijinja::{Environment, context};
 
 use super::submission::Submission;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, command_line};
 
 const TEMPLATE: &str = include_str!("slurm.sh.j2");
 
@@ -54,7 +54,7 @@ impl JobScript<'_> {
         let Submission { id, name, .. } = self.submission;
         let path = plain(&folder.join(Submission::SCRIPT))?;
         let by_hand =
-            |options: Vec<String>| line(["sbatch".to_owned()].into_iter().chain(options).chain([path.clone()]));
+            |options: Vec<String>| command_line(["sbatch".to_owned()].into_iter().chain(options).chain([path.clone()]));
         let array = by_hand(self.array_options()?);
         let report = by_hand(self.report_options("ARRAY")?);
         // The script shows the name in a one-line comment, so it must not contain line breaks.
@@ -70,8 +70,8 @@ impl JobScript<'_> {
             memory => self.memory,
             setup => &self.setup,
             export => self.exported(),
-            worker => line(self.worker.iter().cloned()),
-            report => line(self.report.iter().cloned()),
+            worker => command_line(self.worker.iter().cloned()),
+            report => command_line(self.report.iter().cloned()),
         };
         let mut templates = Environment::new();
         let failed = |error: minijinja::Error| Error::job("cannot write the job script").found(format!("{error:#}"));
@@ -134,28 +134,4 @@ fn path_error(path: &Path) -> Error {
     Error::bad_input("the path cannot be passed to the scheduler")
         .at(path.display().to_string())
         .hint("choose other folders with --store and --results")
-}
-
-/// Joins words into a command line, quoting them for the shell.
-pub fn line(words: impl Iterator<Item = String>) -> String {
-    words
-        .map(|word| {
-            match !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./=:,%@+".contains(c)) {
-                true => word,
-                false => format!("'{}'", word.replace('\'', r"'\''")),
-            }
-        })
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_reach_the_shell_as_they_are() {
-        let words = ["a b", "it's", "$HOME", "--set=depth=7,9", ""].map(str::to_owned);
-        assert_eq!(line(words.into_iter()), r"'a b' 'it'\''s' '$HOME' --set=depth=7,9 ''");
-    }
 }

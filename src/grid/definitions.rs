@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::eval_task::{TaskData, TaskSource};
-use super::input::{EntryKind, HubSource, InputRef, InputResolver, ResolvedInput, SourceEntry};
+use super::input::{self, EntryKind, HubSource, InputRef, InputResolver, ResolvedInput, SourceEntry};
 use super::library::{self, Library};
 use super::node::{At, Positioned};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
@@ -250,13 +250,22 @@ pub(super) fn with_other_missing(first: Error, needs: &[InputRef], resolver: &In
     if first.kind() != ErrorKind::Missing {
         return first;
     }
-    let mut errors: Vec<Error> = needs.iter().filter_map(|need| need.find(resolver).err()).collect();
-    errors.retain(|error| error.kind() == ErrorKind::Missing);
-    errors.retain(|error| missing_key(error) != missing_key(&first));
-    if errors.is_empty() {
+    let mut missing: Vec<(&InputRef, Error)> =
+        needs.iter().filter_map(|need| Some((need, need.find(resolver).err()?))).collect();
+    missing.retain(|(_, error)| error.kind() == ErrorKind::Missing);
+    // One hint covers all inputs that `fetch` provides.
+    let single_hint = |need: &InputRef| input::fetch_hint(&[need], resolver);
+    let fetched: Vec<&InputRef> = missing
+        .iter()
+        .filter(|(need, error)| error.advice().is_some_and(|advice| advice == single_hint(need)))
+        .map(|(need, _)| *need)
+        .collect();
+    let covered: Vec<String> = fetched.iter().map(|need| single_hint(need)).collect();
+    missing.retain(|(_, error)| missing_key(error) != missing_key(&first));
+    if missing.is_empty() {
         return first;
     }
-    errors.insert(0, first);
+    let errors: Vec<Error> = [first].into_iter().chain(missing.into_iter().map(|(_, error)| error)).collect();
     let lines: Vec<String> = errors
         .iter()
         .map(|error| {
@@ -266,7 +275,12 @@ pub(super) fn with_other_missing(first: Error, needs: &[InputRef], resolver: &In
             format!("{what} ({position}): {}", expected.replace('\n', " "))
         })
         .collect();
-    let mut hints: Vec<&str> = errors.iter().filter_map(Error::advice).collect();
+    let mut hints: Vec<String> = Vec::new();
+    if !fetched.is_empty() {
+        hints.push(input::fetch_hint(&fetched, resolver));
+    }
+    let others = errors.iter().filter_map(Error::advice).map(str::to_owned);
+    hints.extend(others.filter(|advice| !covered.contains(advice)));
     hints.dedup();
     Error::missing(format!("{} inputs of the grid are missing", errors.len()))
         .expected(lines.join("\n"))

