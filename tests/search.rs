@@ -262,6 +262,7 @@ fn one_line_searches_a_model_and_writes_the_winner_as_a_folder() {
     ];
     let output = world.ghostlab(&line);
     assert!(matches!(output.status.code(), Some(0 | 4)), "{}", stderr(&output));
+    assert!(stderr(&output).contains("solved on 512 tokens, 8.0 for each of its 64 channels"), "{}", stderr(&output));
     let stdout = String::from_utf8_lossy(&output.stdout);
     // A pass takes only half a millisecond, so the pruned model may be measured as slower on a busy machine (exit code
     // 4).
