@@ -187,16 +187,39 @@ fn judged_real(root: &Path) -> Vec<JudgedClaim<'static>> {
     judge_folders(&folders, REAL).unwrap()
 }
 
-/// Formats table 2 for the real model, with the number of claims that hold and the number that fail.
+/// Formats table 2 for the real model, with the verdicts on the paper's claims.
 fn real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredResults) -> String {
     let (_, counts) = headline(real, Some(seeds)).unwrap();
-    let [hold, fail] =
-        [Judgement::Holds, Judgement::Fails].map(|verdict| plain_claims(judged, verdict).lines().count());
+    let [hold, fail, undecided, other] =
+        [Judgement::Holds, Judgement::Fails, Judgement::Unknown, Judgement::NotApplicable]
+            .map(|verdict| judged.iter().filter(|entry| entry.ours.outcome == verdict).count());
     format!(
-        "SmolLM2-135M, a real language model, over six tasks:\n\n{}\n{}Of the paper's claims that it can test, {hold} hold \
-         and {fail} fail ([list](docs/paper.md#claims-on-smollm2)).\n",
+        "SmolLM2-135M, a real language model, over six tasks:\n\n{}\n{}Of {} claims of the paper, {hold} hold on this model, \
+         {fail} fail, {undecided} are undecided and {other} are about the paper's models.\n\n{}{}{}",
         table(&Numbers::new(real.records(), "acc_average")),
         ahead(&counts),
+        judged.len(),
+        plain_claims(judged, Judgement::Holds),
+        plain_claims(judged, Judgement::Fails),
+        undecided_claims(judged),
+    )
+}
+
+/// Counts the undecided claims by the reason.
+fn undecided_claims(judged: &[JudgedClaim<'_>]) -> String {
+    let unknown = judged.iter().filter(|entry| entry.ours.outcome == Judgement::Unknown);
+    let (absent, incomplete): (Vec<_>, Vec<_>) = unknown.partition(|entry| entry.ours.settings.is_empty());
+    for entry in &incomplete {
+        let mut unknown = entry.ours.settings.iter().filter(|setting| setting.outcome == Judgement::Unknown);
+        assert!(unknown.all(|setting| setting.shown.contains("ppl_average")), "{}: another reason", entry.claim.id);
+    }
+    let artifacts = absent.iter().flat_map(|entry| entry.claim.artifacts).map(|name| (*name).to_owned());
+    format!(
+        "- undecided: {} claims about average perplexity, because this profile has one of the paper's three texts.\n\
+         - undecided: {} claims about {}, which this profile leaves out.\n",
+        incomplete.len(),
+        absent.len(),
+        listed(&once(artifacts))
     )
 }
 
@@ -293,19 +316,18 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     let (_, counts) = headline(&second, Some(&seeds)).unwrap();
     let accuracy = Numbers::new(second.records(), "acc_average");
     let perplexity = Numbers::new(third.records(), "ppl_average");
-    let judged = judged_real(root);
+    let bundled = sentences(&accuracy, &perplexity, &counts);
     let part = format!(
-        "{}\nThe three bundled models, over nine tasks:\n\n{}\n{}",
-        real_part(&judged, &real, &real_seeds),
-        table(&accuracy),
-        sentences(&accuracy, &perplexity, &counts)
+        "{}\nThe three bundled models have [this table](docs/paper.md#table-2-of-the-bundled-models) over nine tasks.\n{}\n",
+        real_part(&judged_real(root), &real, &real_seeds),
+        bundled.lines().next().unwrap()
     );
+    let bundled = format!("{}\n{bundled}", table(&accuracy));
     let picture = fs::read_to_string(root.join("results/figure1/tiny/figure1.svg")).unwrap();
     let paper = fs::read_to_string(root.join("docs/paper.md")).unwrap();
-    let claims = plain_claims(&judged, Judgement::Holds) + &plain_claims(&judged, Judgement::Fails);
     for (file, made) in [
         ("README.md", with(&readme, &part)),
-        ("docs/paper.md", with(&paper, &claims)),
+        ("docs/paper.md", with(&paper, &bundled)),
         ("docs/pictures/figure1.svg", picture),
     ] {
         let file = root.join(file);
