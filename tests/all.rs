@@ -30,6 +30,7 @@ mod memory;
 mod methods;
 mod model_files;
 mod new;
+mod normed;
 mod outputs;
 mod page;
 mod python;

@@ -1,0 +1,102 @@
+//! Checks where Ghost Layer on the normed stream with a bias (`ghosted: {input: normed, bias: true}`) has a lower
+//! perplexity and KL divergence than `ghosted`: in a PyTorch reference (`shared/oracles/beyond`) and in the recorded
+//! results. `docs/methods.md` describes both.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
+
+use crate::common::{checkout, json, shared};
+use ghostlab::results::StoredResults;
+use ghostlab::results::record::{Condition, Record};
+
+/// Numbers of the reference that are not lower: backbone, cut and metric. On `real` no perplexity is among them.
+const REFERENCE_LOSSES: [&str; 9] = [
+    "real cut:[3,4)+[8,10)+[13,14) kl_dense_variant",
+    "real cut:[8,11) kl_dense_variant",
+    "real cut:[8,13) kl_dense_variant",
+    "real cut:[9,10) kl_dense_variant",
+    "tiny-llama cut:[3,4)+[8,10)+[13,14) ppl",
+    "tiny-llama lorp:4 ppl",
+    "tiny-llama lorp:6 ppl",
+    "tiny-olmo2 lorp:4 kl_dense_variant",
+    "tiny-olmo2 lorp:4 ppl",
+];
+
+/// Recorded numbers that are not lower: folder, backbone, criterion, depth and metric.
+const RECORDED_LOSSES: [&str; 16] = [
+    "beyond/smollm2 smollm2 lorp-7 ppl_wikitext2",
+    "beyond/smollm2 smollm2 shortgpt-7 ppl_wikitext2",
+    "beyond/tiny tiny-llama llm-streamline-4 ppl_ptb",
+    "beyond/tiny tiny-llama lorp-6 ppl_ptb",
+    "beyond/tiny tiny-olmo2 llm-streamline-4 ppl_wikitext2",
+    "beyond/tiny tiny-olmo2 llm-streamline-6 ppl_wikitext2",
+    "beyond/tiny tiny-olmo2 lorp-4 ppl_ptb",
+    "beyond/tiny tiny-olmo2 lorp-6 ppl_ptb",
+    "beyond/tiny tiny-olmo2 shortgpt-4 ppl_wikitext2",
+    "beyond/tiny tiny-olmo2 shortgpt-6 ppl_wikitext2",
+    "beyond/tiny tiny-qwen3 lorp-4 ppl_c4",
+    "beyond/tiny tiny-qwen3 lorp-4 ppl_ptb",
+    "beyond/tiny tiny-qwen3 lorp-4 ppl_wikitext2",
+    "sublayers/smollm2 smollm2 llm-streamline-1 kl_wikitext2",
+    "sublayers/smollm2 smollm2 llm-streamline-1 ppl_wikitext2",
+    "sublayers/tiny tiny-llama llm-streamline-1 ppl_wikitext2",
+];
+
+#[test]
+fn normed_maps_lose_in_the_reference_where_listed() {
+    let Some(file) = shared("oracles/beyond/numbers.json") else { return };
+    let reference = json(&file);
+    let mut cuts = 0;
+    let mut losses = Vec::new();
+    for (backbone, numbers) in reference.as_object().unwrap() {
+        let variants = numbers["variants"].as_object().unwrap();
+        for (name, ghosted) in variants {
+            let Some(cut) = name.strip_suffix(":ghosted") else { continue };
+            let normed = &variants[&format!("{cut}:normed-bias")];
+            cuts += 1;
+            for metric in ["ppl", "kl_dense_variant"] {
+                if normed[metric].as_f64().unwrap() >= ghosted[metric].as_f64().unwrap() {
+                    losses.push(format!("{backbone} {cut} {metric}"));
+                }
+            }
+        }
+    }
+    losses.sort();
+    assert_eq!((cuts, losses), (16, REFERENCE_LOSSES.map(str::to_owned).to_vec()));
+}
+
+/// Returns whether a record is a perplexity or KL divergence of `ghosted`.
+fn is_compared(record: &Record) -> bool {
+    let metric = record.metric.as_str();
+    record.condition.recovery == "ghosted"
+        && metric != "ppl_average"
+        && ["ppl_", "kl_"].iter().any(|kind| metric.starts_with(kind))
+}
+
+/// Returns the numbers of both repairs for each perplexity and KL divergence of a recorded run, each with a label.
+fn recorded_pairs(folder: &str) -> Vec<(String, f64, f64)> {
+    let records = StoredResults::read(&checkout().join("results").join(folder)).unwrap().records();
+    let pairs = records.iter().filter(|record| is_compared(record)).filter_map(|ghosted| {
+        let condition = Condition { recovery: "ghosted:normed:bias".to_owned(), ..ghosted.condition.clone() };
+        let normed = records.iter().find(|other| other.metric == ghosted.metric && other.condition == condition)?;
+        let Condition { backbone, criterion, depth, .. } = condition;
+        let label = format!("{folder} {backbone} {criterion}-{depth} {}", ghosted.metric);
+        Some((label, ghosted.value.unwrap(), normed.value.unwrap()))
+    });
+    pairs.collect()
+}
+
+#[test]
+fn normed_maps_lose_in_recorded_results_where_listed() {
+    let folders = ["beyond/tiny", "beyond/smollm2", "sublayers/tiny", "sublayers/smollm2"];
+    let pairs: Vec<(String, f64, f64)> = folders.into_iter().flat_map(recorded_pairs).collect();
+    let losses = pairs.iter().filter(|(_, ghosted, normed)| normed >= ghosted);
+    let mut losses: Vec<&str> = losses.map(|(label, ..)| label.as_str()).collect();
+    losses.sort_unstable();
+    assert_eq!((pairs.len(), losses), (73, RECORDED_LOSSES.to_vec()));
+    // For the cuts of ShortGPT and LoRP on SmolLM2, the perplexity is several times as high. No other number is more than
+    // 2 % higher.
+    for (label, ghosted, normed) in &pairs {
+        let is_much_worse = ["smollm2 lorp-7", "smollm2 shortgpt-7"].iter().any(|cut| label.contains(cut));
+        assert_eq!(normed / ghosted > 4.0, is_much_worse, "{label}: {normed} and {ghosted}");
+        assert!(is_much_worse || normed / ghosted < 1.02, "{label}: {normed} and {ghosted}");
+    }
+}
