@@ -184,8 +184,8 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
 /// depends on all variants that are timed together.
 const NEWER: [&str; 2] = ["lorp", "mean"];
 
-/// Methods whose keys `keys.json` does not pin.
-const UNPINNED: [&str; 2] = ["merge", "laco"];
+/// Methods that merge layers. They have a grid of their own too.
+const MERGING: [&str; 2] = ["merge", "laco"];
 
 /// Writes a grid that combines every older criterion with every older recovery.
 fn write_grid_of_methods(world: &World) {
@@ -206,22 +206,57 @@ fn needs_sublayers(name: &str) -> bool {
     criterion::build(name, &Map::new()).is_ok_and(|rule| !rule.units().contains(&DepthUnit::Layers))
 }
 
-/// Writes a grid with all criteria that remove sublayers.
-fn write_grid_of_sublayers(world: &World) {
-    let all = criterion::described().into_iter().map(|method| method.name).filter(|name| needs_sublayers(name));
+/// Writes a grid that evaluates one text.
+fn write_small_grid(world: &World, axes: &str) {
     world.write(
         "grid.yaml",
         format!(
             "backbones:\n  tiny: {{path: backbone}}\n\
              corpora:\n  train: {{path: train.txt, rule: wikitext2}}\n  test: {{path: test.jsonl, rule: ptb, limit: 5}}\n\
-             backbone: tiny\ncriterion: [{}]\ndepth: {{attention: 2}}\nrecovery: none\n\
-             calibration: {{corpus: train, sequences: 8, length: 64}}\n\
-             include:\n  - {{criterion: llm-drop, depth: [{{sublayers: 2}}, {{mlp: 1}}]}}\n\
-             \x20 - {{criterion: [nbl, {{name: nbl, input: normed}}], recovery: [nbl, {{name: nbl, input: normed}}]}}\n\
-             evaluate:\n  perplexity: [{{corpus: test, length: 64}}]\n",
-            all.collect::<Vec<_>>().join(", ")
+             backbone: tiny\ncalibration: {{corpus: train, sequences: 8, length: 64}}\n{axes}\
+             evaluate:\n  perplexity: [{{corpus: test, length: 64}}]\n"
         ),
     );
+}
+
+/// Writes a grid with all criteria that remove sublayers.
+fn write_grid_of_sublayers(world: &World) {
+    let all = criterion::described().into_iter().map(|method| method.name).filter(|name| needs_sublayers(name));
+    let axes = format!(
+        "criterion: [{}]\ndepth: {{attention: 2}}\nrecovery: none\n\
+         include:\n  - {{criterion: llm-drop, depth: [{{sublayers: 2}}, {{mlp: 1}}]}}\n\
+         \x20 - {{criterion: [nbl, {{name: nbl, input: normed}}], recovery: [nbl, {{name: nbl, input: normed}}]}}\n",
+        all.collect::<Vec<_>>().join(", ")
+    );
+    write_small_grid(world, &axes);
+}
+
+/// Writes a grid with all criteria that have an iterative form.
+fn write_grid_of_iterative_criteria(world: &World) {
+    let options = json!({"iterative": true});
+    let names = criterion::described().into_iter().map(|method| method.name);
+    let (sublayers, layers): (Vec<String>, Vec<String>) = names
+        .filter(|name| criterion::build(name, options.as_object().unwrap()).is_ok())
+        .partition(|name| needs_sublayers(name));
+    let [sublayers, layers] = [sublayers, layers].map(|names| {
+        let criteria = names.iter().map(|name| format!("{{name: {name}, iterative: true}}"));
+        criteria.collect::<Vec<_>>().join(", ")
+    });
+    let axes = format!(
+        "criterion: [{layers}]\ndepth: 2\nrecovery: [none, prune-and-comp, ghosted]\n\
+         include:\n  - {{criterion: [{sublayers}], depth: {{attention: 2}}, recovery: none}}\n\
+         \x20 - {{criterion: {{name: nbl, iterative: true}}, depth: {{attention: 2}}, recovery: nbl}}\n"
+    );
+    write_small_grid(world, &axes);
+}
+
+/// Writes a grid with the methods that merge layers.
+fn write_grid_of_merges(world: &World) {
+    let axes = "criterion: llm-streamline\ndepth: [1, 2]\n\
+         recovery: [merge, {name: merge, form: released}, {name: merge, form: norms}]\n\
+         include:\n  - {criterion: {name: laco, combine: 2}, recovery: merge}\n\
+         \x20 - {criterion: {name: laco, combine: 3, form: released}, recovery: {name: merge, form: released}}\n";
+    write_small_grid(world, axes);
 }
 
 /// Writes a grid with the newer methods, and with newer options of older methods.
@@ -311,12 +346,16 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     let cells = other["tiny"]["cells"].as_object().unwrap().iter().take(4);
     let cells: Map<String, Value> = cells.map(|(name, cell)| (name.clone(), cell.clone())).collect();
     now.insert("candle".to_owned(), json!({"cells": cells, "members": other["tiny"]["members"]}));
-    write_grid_of_newer_methods(&world);
-    now.insert("newer methods".to_owned(), names(&grid, None, engine));
-    write_grid_of_sublayers(&world);
-    now.insert("sublayers".to_owned(), names(&grid, None, engine));
-    write_grid_of_damage(&world);
-    now.insert("damage".to_owned(), names(&grid, None, engine));
+    for (name, write) in [
+        ("newer methods", write_grid_of_newer_methods as fn(&World)),
+        ("sublayers", write_grid_of_sublayers),
+        ("damage", write_grid_of_damage),
+        ("iterative", write_grid_of_iterative_criteria),
+        ("merges", write_grid_of_merges),
+    ] {
+        write(&world);
+        now.insert(name.to_owned(), names(&grid, None, engine));
+    }
     let now = Value::Object(now);
     if bless {
         let renewed = json!({"stages": stages, "keys": now});
@@ -337,5 +376,5 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
 }
 
 fn is_older(method: &Described) -> bool {
-    ![&NEWER[..], &UNPINNED].concat().contains(&method.name.as_str()) && !needs_sublayers(&method.name)
+    ![&NEWER[..], &MERGING].concat().contains(&method.name.as_str()) && !needs_sublayers(&method.name)
 }
