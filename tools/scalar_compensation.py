@@ -2,7 +2,7 @@
 
     python tools/scalar_compensation.py ../shared/oracles/beyond > tests/fixtures/scalar_compensation.json
 
-BEYOND contains `make.py`, whose model, cosines and perplexities are used here, and its recorded numbers. `make.py` scales the
+BEYOND contains `make.py`, whose model, cosines, perplexities and damage are used here, and its recorded numbers. `make.py` scales the
 embedding and all projections before the cut, while ghostlab scales the stream at the cut. Both are equal except for the ε of the
 norms. The script prints the difference between both forms to stderr, and checks that the first form gives the recorded numbers.
 """
@@ -43,15 +43,14 @@ def shrink(make, net, ids, depth, axis, on_stream):
     steps = []
     for number, layer in zip(left, layers):
         if number in factors:
-            steps.append(lambda x, factor=factors[number]: x * factor)
+            steps.append(make.placed(lambda x, factor=factors[number]: x * factor))
         steps += net.of([layer])
     return trail, steps, embed
 
 
-def measured(make, net, ids, windows, depth, axis, on_stream):
+def measured(make, net, ids, against, depth, axis, on_stream):
     trail, steps, embed = shrink(make, net, ids, depth, axis, on_stream)
-    losses = [make.losses(net.logits(make.along(embed[part], steps)), part) for part in windows.split(make.FEW)]
-    return {"trail": trail, "ppl": make.perplexity(torch.cat(losses))}
+    return {"trail": trail, **against.of(steps, lambda part: embed[part])}
 
 
 def apart(one, other):
@@ -74,11 +73,11 @@ def main(folder):
         net, tokenizer = make.Net(backbone, torch.float64), Tokenizer.from_file(str(backbone / "tokenizer.json"))
         calibration, evaluation = world["calibration"], world["evaluation"]
         _, ids = make.Text(folder, tokenizer, calibration).calibration(*(calibration[key] for key in ("sequences", "length", "seed")))
-        windows = make.Text(folder, tokenizer, evaluation).evaluation(evaluation["length"], evaluation["limit"])
+        against = make.Against(net, make.Text(folder, tokenizer, evaluation).evaluation(evaluation["length"], evaluation["limit"]))
         for depth, granularity, axis in world["run"].get("iterative", []):
             if granularity == "scalar":
                 name = VARIANT.format(depth=depth, axis=axis)
-                on_weights, on_stream = (measured(make, net, ids, windows, depth, axis, form) for form in (False, True))
+                on_weights, on_stream = (measured(make, net, ids, against, depth, axis, form) for form in (False, True))
                 theirs = published[world["name"]]["variants"][name]
                 print(f"{world['name']} {name}: on weights against the published numbers: {apart(on_weights, theirs)}", file=sys.stderr)
                 print(f"{world['name']} {name}: on the stream against on weights: {apart(on_stream, on_weights)}", file=sys.stderr)
