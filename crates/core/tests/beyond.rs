@@ -2,153 +2,85 @@
 //! are in the `beyond` reference data, whose README documents the formulas and tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+pub(crate) mod world;
 
-use crate::common::stories::recovery;
-use crate::common::{assert_close, checkout, engines, flat, json, no_trials, numbers, relative_error, shared, tensors};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::common::stories::{perplexities, recovery};
+use crate::common::{assert_close, compare_matrix, engines, flat, no_trials, relative_error};
 use crate::official::setting::{Calibrated, calibrate, layers, losses, pruned, spans};
-use candle_core::Tensor;
 use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::checkpoint::Layout;
-use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
 use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection};
-use ghostlab_core::evaluate::damage::{Damage, Damages, WindowPart, measure_damage};
-use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, deployed};
-use ghostlab_core::recovery::{Recovery, Solution, Span};
+use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, RmsNorm, deployed};
+use ghostlab_core::recovery::{Recovery, Repair, Solution, Span};
 use serde_json::{Value, json};
+use world::{OPERATOR, PERPLEXITY, SCORE, World};
 
-/// Relative tolerance for perplexities.
-const PERPLEXITY_TOLERANCE: f64 = 2e-6;
-/// Relative tolerance for operators (in the Frobenius norm) and for their norms.
-const OPERATOR_TOLERANCE: f64 = 1e-5;
-/// Relative tolerance for damage metrics.
-const DAMAGE_TOLERANCE: f64 = 1e-5;
-/// Relative tolerance for scores.
-const SCORE_TOLERANCE: f64 = 1e-6;
+/// Repair that stores a norm without a weight. The weight is part of the matrix, so the variant equals `normed-bias`.
+const UNIT_NORM: &str = ":unit-normed-bias";
 
-/// Backbone in the reference data, with its texts and expected numbers.
-struct OracleWorld {
-    name: &'static str,
-    expected: Value,
-    operators: HashMap<String, Tensor>,
-    backbone: PathBuf,
-    calibration: Windows,
-    evaluation: Windows,
-}
-
-impl OracleWorld {
-    /// Reads a backbone from the reference data, and checks that its windows match. Returns `None` if a required file
-    /// is missing.
-    fn read(name: &'static str) -> Option<Self> {
-        let folder = shared("oracles/beyond")?;
-        let settings = json(&folder.join("settings.json"));
-        let worlds = settings["worlds"].as_array().unwrap();
-        let settings = worlds.iter().find(|world| world["name"] == name).unwrap();
-        let backbone = input(&settings["backbone"])?;
-        let texts = ["calibration", "evaluation"].map(|part| input(&settings[part]["path"]));
-        let [Some(calibration_text), Some(evaluation_text)] = texts else { return None };
-        let tokenizer = Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
-        let [sequences, length] = ["sequences", "length"].map(|key| number(settings, "calibration", key));
-        let rows = read_rows(&calibration_text, None).unwrap();
-        let seed = number(settings, "calibration", "seed") as u64;
-        let calibration = calibration(Rule::Wikitext2, &rows, &tokenizer, sequences, length, seed).unwrap();
-        let rows = read_rows(&evaluation_text, None).unwrap();
-        let limit = number(settings, "evaluation", "limit");
-        let length = number(settings, "evaluation", "length");
-        let evaluation = evaluation(Rule::Wikitext2, &rows, &tokenizer, length, Some(limit)).unwrap();
-        let expected = json(&folder.join("numbers.json"))[name].take();
-        let starts: Vec<f64> = calibration.starts.iter().map(|start| start.token as f64).collect();
-        assert_eq!(starts, numbers(&expected["starts"]), "{name}");
-        for (part, windows) in [("calibration", &calibration), ("evaluation", &evaluation)] {
-            let sum: u64 = windows.ids.iter().map(|&id| u64::from(id)).sum();
-            assert_eq!(expected[format!("{part}_checksum")], sum, "{name}: sum of the ids for {part}");
-        }
-        let operators = tensors(&folder.join("operators.safetensors"));
-        Some(Self { name, expected, operators, backbone, calibration, evaluation })
-    }
-
-    /// Returns the names and expected numbers of the variants that remove complete layers. Repairs without a
-    /// corresponding option are skipped. Engines other than the CPU engine take minutes, so for them only the first cut
-    /// and the first LoRP selection are returned.
+impl World {
+    /// Returns the names and expected numbers of the variants that remove complete layers. Engines other than the CPU
+    /// engine take minutes, so for them only the first cut and the first LoRP selection are returned.
     fn cuts(&self, engine: &dyn Engine) -> Vec<(&str, &Value)> {
-        let variants: Vec<(&str, &Value)> =
-            self.expected["variants"].as_object().unwrap().iter().map(|(name, value)| (name.as_str(), value)).collect();
-        let prefixes = ["cut:", "lorp:"].map(|kind| {
-            if engine.id() == CPU {
-                return kind.to_owned();
-            }
-            let (name, _) = variants.iter().find(|(name, _)| name.starts_with(kind)).unwrap();
-            name[..=name.rfind(':').unwrap()].to_owned()
-        });
-        let mut cuts = variants;
-        cuts.retain(|(name, _)| {
-            prefixes.iter().any(|prefix| name.starts_with(prefix.as_str())) && !name.ends_with(":unit-normed-bias")
-        });
+        let mut cuts = self.variants(&["cut:", "lorp:"]);
+        if engine.id() != CPU {
+            let first = ["cut:", "lorp:"].map(|kind| {
+                let (name, _) = self.variants(&[kind])[0];
+                &name[..=name.rfind(':').unwrap()]
+            });
+            cuts.retain(|(name, _)| first.iter().any(|cut| name.starts_with(cut)) && !name.ends_with(UNIT_NORM));
+        }
         cuts
     }
 
-    /// Compares operators, selections and perplexities on one engine.
-    fn compare(&self, engine: &dyn Engine) {
+    /// Compares operators, selections, perplexities and damage on one engine.
+    fn compare_cuts(&self, engine: &dyn Engine) {
         let mut request = PassRequest::default();
         let depth = 1;
+        let all = engine.config().layers;
         request.pairs.extend(lorp(None).pairs(&PruneSpec {
             backbone: "",
-            layers: engine.config().layers,
+            layers: all,
             depth,
             unit: DepthUnit::Layers,
         }));
-        for (name, variant) in self.cuts(engine) {
+        let cuts = self.cuts(engine);
+        for (name, variant) in &cuts {
             let method = method(name);
             let spans = spans(&*method, &layers(&variant["removed"]));
             request.sites.extend(spans.into_iter().flat_map(|span| method.sites(span)));
         }
         let calibrated = calibrate(engine, &self.calibration, &request);
         self.compare_selections(engine, &calibrated);
-        let all = engine.config().layers;
-        let mut programs = vec![Program::dense(all)];
-        programs.extend(self.cuts(engine).into_iter().map(|(name, variant)| {
-            let removed = layers(&variant["removed"]);
-            let solved = self.solve(engine, &calibrated, name, &removed);
-            self.compare_operators(engine, name, variant, &solved);
-            let program = pruned(all, &removed, &solved);
-            let deployed = deployed(&program, engine.config());
-            let checkpoint = Layout::plan(engine.config(), &self.backbone, &deployed, None).unwrap();
-            assert_eq!(variant["parameters"], checkpoint.parameters(), "{}: {name}: parameters", self.name);
-            program
-        }));
-        let variants = self.cuts(engine).into_iter();
-        let expected: Vec<(&str, &Value)> = [("dense", &self.expected["dense"])].into_iter().chain(variants).collect();
-        let damages = measure_damage(engine, &programs[0], &programs, &self.evaluation).unwrap();
-        assert_eq!(damages.len(), programs.len());
-        for ((name, expected), ours) in expected.iter().zip(&damages) {
-            let what = format!("{} on {}: {name}", self.name, engine.id());
-            let perplexity = expected["ppl"].as_f64().unwrap();
-            assert_close(&what, ours.losses.perplexity(), perplexity, PERPLEXITY_TOLERANCE);
-            compare_damages(&what, ours, WindowPart::All, expected);
-            compare_damages(&what, ours, WindowPart::SecondHalf, &expected["second_half"]);
-        }
-        self.compare_dense_with_itself(engine, &programs[0], &damages);
-    }
-
-    /// Checks that the dense model has no damage relative to itself, and that a comparison leaves its losses
-    /// bit-identical.
-    fn compare_dense_with_itself(&self, engine: &dyn Engine, dense: &Program, damages: &[Damages]) {
-        for part in [WindowPart::All, WindowPart::SecondHalf] {
-            for (damage, expected) in
-                MEASURES.map(|(damage, _)| damage).into_iter().zip([0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0])
-            {
-                assert_eq!(damages[0].measure(damage, part).unwrap().value, expected, "{}: {damage:?}", self.name);
-            }
-        }
-        let losses = losses(engine, std::slice::from_ref(dense), &self.evaluation);
-        assert_eq!(losses[0].windows, damages[0].losses.windows, "{} on {}", self.name, engine.id());
+        let programs: Vec<Program> = cuts
+            .iter()
+            .map(|&(name, variant)| {
+                let removed = layers(&variant["removed"]);
+                let solved = self.solve(engine, &calibrated, name, &removed);
+                self.compare_operators(engine, name, variant, &solved);
+                let program = pruned(all, &removed, &solved);
+                let deployed = deployed(&program, engine.config());
+                let checkpoint = Layout::plan(engine.config(), &self.folder, &deployed, None).unwrap();
+                assert_eq!(variant["parameters"], checkpoint.parameters(), "{}: {name}: parameters", self.name);
+                program
+            })
+            .collect();
+        let compared = self.compare_variants(engine, &cuts, &programs);
+        // The comparison must leave the losses of the dense model bit-identical.
+        let dense = [Program::dense(all)];
+        let what = format!("{} on {}", self.name, engine.id());
+        assert_eq!(losses(engine, &dense, &self.evaluation)[0].windows, compared.windows, "{what}");
+        let expected = self.numbers["dense"]["calibration_ppl"].as_f64().unwrap();
+        assert_close(&what, perplexities(engine, &dense, &self.calibration)[0], expected, PERPLEXITY);
     }
 
     /// Compares the layers that LoRP removes, in removal order, and their redundancies.
     fn compare_selections(&self, engine: &dyn Engine, calibrated: &Calibrated) {
         // The reference data contains the similarities only once per backbone.
-        let all = self.expected["lorp"].as_object().unwrap();
+        let all = self.numbers["lorp"].as_object().unwrap();
         let similarity = all.values().find_map(|found| found["similarity"].as_array()).unwrap();
         for (name, expected) in all {
             let (depth, clusters) = name.split_once(":K=").map_or((name.as_str(), None), |(n, k)| (n, Some(k)));
@@ -163,7 +95,7 @@ impl OracleWorld {
                 let others = (0..labels.len()).filter(|&other| other != layer && labels[other] == labels[layer]);
                 let others: Vec<f64> = others.map(|other| similarity[layer][other].as_f64().unwrap()).collect();
                 let mean = others.iter().sum::<f64>() / others.len() as f64;
-                assert_close(&format!("{what}: layer {layer}"), redundancy, mean, SCORE_TOLERANCE);
+                assert_close(&format!("{what}: layer {layer}"), redundancy, mean, SCORE);
             }
         }
     }
@@ -176,8 +108,16 @@ impl OracleWorld {
         removed: &[usize],
     ) -> Vec<(Span, Solution)> {
         let method = method(name);
-        let spans = spans(&*method, removed).into_iter();
-        spans.map(|span| (span, calibrated.solve(engine, &*method, span, self.calibration.count()))).collect()
+        spans(&*method, removed)
+            .into_iter()
+            .map(|span| {
+                let mut solution = calibrated.solve(engine, &*method, span, self.calibration.count());
+                if name.ends_with(UNIT_NORM) {
+                    solution.repair = Repair::Stream(with_unit_norm(solution.repair.operator().unwrap()));
+                }
+                (span, solution)
+            })
+            .collect()
     }
 
     /// Compares the norms of operators with the reference data. Also compares the operators' elements if the reference
@@ -192,46 +132,17 @@ impl OracleWorld {
             for (part, values) in parts(operator) {
                 let key = format!("{}.{part}", span.start);
                 let what = format!("{} on {}: {name}: {key}", self.name, engine.id());
-                let expected = &variant["operators"][&key];
-                let norm = values.iter().map(|v| v * v).sum::<f64>().sqrt();
-                let expected_norm = expected["frobenius"].as_f64().unwrap();
-                assert_close(&what, norm, expected_norm, OPERATOR_TOLERANCE);
-                let sum: f64 = values.iter().sum();
-                let cosine_sum: f64 = values.iter().enumerate().map(|(index, v)| v * (index as f64).cos()).sum();
-                for (sum, key) in [(sum, "sum"), (cosine_sum, "cosine_sum")] {
-                    let off = (sum - expected[key].as_f64().unwrap()).abs() / expected_norm;
-                    assert!(off <= OPERATOR_TOLERANCE, "{what}: {key} is off by {off:e} of the norm");
-                }
+                compare_matrix(&what, &values, &variant["operators"][&key], OPERATOR);
                 let stored = name.strip_prefix("cut:").map(|cut| cut.replace(':', "."));
                 let stored = stored.map(|cut| format!("{}/{cut}.{key}", self.name));
                 if let Some(stored) = stored.and_then(|stored| self.operators.get(&stored)) {
                     let error = relative_error(&values, &flat(stored));
-                    assert!(error <= OPERATOR_TOLERANCE, "{what}: {error:e}");
+                    assert!(error <= OPERATOR, "{what}: {error:e}");
                 }
                 compared += 1;
             }
         }
         assert_eq!(compared, variant["operators"].as_object().unwrap().len(), "{name}");
-    }
-}
-
-/// Damage metrics, and their names in the reference data.
-const MEASURES: [(Damage, &str); 7] = [
-    (Damage::KlDenseVariant, "kl_dense_variant"),
-    (Damage::KlVariantDense, "kl_variant_dense"),
-    (Damage::SameTop, "same_top"),
-    (Damage::MeanChange, "mean_dp"),
-    (Damage::MeanAbsoluteChange, "mean_abs_dp"),
-    (Damage::RmsChange, "rms_dp"),
-    (Damage::PerplexityRatio, "ppl_ratio"),
-];
-
-/// Compares the damage metrics that the reference data contains for a variant.
-pub(crate) fn compare_damages(what: &str, ours: &Damages, part: WindowPart, expected: &Value) {
-    for (damage, key) in MEASURES {
-        let Some(expected) = expected[key].as_f64() else { continue };
-        let what = format!("{what}: {key}, {part:?}");
-        assert_close(&what, ours.measure(damage, part).unwrap().value, expected, DAMAGE_TOLERANCE);
     }
 }
 
@@ -248,23 +159,27 @@ fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &Calibrated, de
     rule.select(&cut, &mut stats).unwrap()
 }
 
-/// Resolves a path from the settings, which is relative to the checkout or to the shared folder.
-fn input(path: &Value) -> Option<PathBuf> {
-    let path = path.as_str().unwrap();
-    match path.split_once("/main/") {
-        Some((_, path)) => Some(checkout().join(path)),
-        None => shared(path.trim_start_matches("../")),
-    }
-}
-
 /// Returns the recovery for a variant. The last part of `variant` is the name of the repair in the reference data.
 fn method(variant: &str) -> Box<dyn Recovery> {
     let (name, options) = match variant.rsplit(':').next().unwrap() {
         "normed" => ("ghosted", json!({"input": "normed"})),
-        "normed-bias" => ("ghosted", json!({"input": "normed", "bias": true})),
+        "normed-bias" | "unit-normed-bias" => ("ghosted", json!({"input": "normed", "bias": true})),
         name => (name, json!({})),
     };
     recovery(name, options)
+}
+
+/// Moves the weight of an operator's norm into its matrix.
+fn with_unit_norm(operator: &Operator) -> Arc<Operator> {
+    let RmsNorm { eps, weight } = operator.norm().unwrap().unwrap();
+    let channels = operator.channels();
+    let mut matrix = operator.change().unwrap();
+    for (row, factor) in matrix.chunks_exact_mut(channels).zip(weight.unwrap()) {
+        row.iter_mut().for_each(|v| *v *= f64::from(factor));
+    }
+    let matrix = matrix.into_iter().map(|v| v as f32).collect();
+    let norm = RmsNorm { eps, weight: None };
+    Operator::normed(norm, channels, matrix, operator.bias().unwrap()).unwrap()
 }
 
 /// Returns the matrix and bias of an operator, each with its name in the reference data.
@@ -276,8 +191,8 @@ fn parts(operator: &Operator) -> Vec<(&'static str, Vec<f64>)> {
 }
 
 fn compare(name: &'static str, load: impl Fn(&Path) -> Vec<Box<dyn Engine>>) {
-    let Some(world) = OracleWorld::read(name) else { return };
-    load(&world.backbone).iter().for_each(|engine| world.compare(&**engine));
+    let Some(world) = World::read(name) else { return };
+    load(&world.folder).iter().for_each(|engine| world.compare_cuts(&**engine));
 }
 
 #[test]
@@ -300,8 +215,4 @@ fn tiny_olmo2_equals_the_oracle() {
 #[ignore = "slow: 35 variants of 14 million parameters"]
 fn english_backbone_equals_the_oracle() {
     compare("real", |backbone| vec![Box::new(Decoder::load(backbone).unwrap())]);
-}
-
-fn number(settings: &Value, part: &str, key: &str) -> usize {
-    settings[part][key].as_u64().unwrap() as usize
 }

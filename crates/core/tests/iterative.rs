@@ -2,17 +2,17 @@
 //! results are in `shared/oracles/beyond`, whose README documents formulas and tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
-use crate::common::stories::{perplexities, recovery};
+use crate::beyond::world::{OPERATOR, SCORE, TINY, World};
+use crate::common::stories::recovery;
 use crate::common::{assert_close, fixture, json};
-use crate::sublayers::{PERPLEXITY, SCORE, TINY, World};
 use ghostlab_core::criterion::{self, DepthUnit, PruneSpec, Selection};
 use ghostlab_core::iterative::ShrinkingModel;
-use ghostlab_core::model::{CPU, Engine, Program, Sublayer};
+use ghostlab_core::model::{Engine, Program, Sublayer};
 use ghostlab_core::recovery::Recovery;
 use serde_json::{Value, json};
 
-/// Relative tolerance for factors. It equals the tolerance for norms given in the reference data.
-const OPERATOR: f64 = 1e-5;
+/// Kinds of variants in the reference data.
+const KINDS: [&str; 4] = [":channel:", ":scalar:", "half-iterative:", "iterative-none:"];
 /// Number of tokens per batch.
 const BATCH: usize = 1024;
 
@@ -32,7 +32,7 @@ struct Variant<'a> {
 }
 
 impl<'a> Variant<'a> {
-    fn parse(world: &str, name: &'a str, expected: &'a Value) -> Option<Self> {
+    fn parse(world: &str, name: &'a str, expected: &'a Value) -> Self {
         let (criterion, options, recovery, unit, depth) = match name.split(':').collect::<Vec<_>>()[..] {
             ["iterative-pc", depth, granularity, axis] => {
                 let options = json!({"cosine": axis, "iterative": true});
@@ -49,10 +49,10 @@ impl<'a> Variant<'a> {
             ["half-iterative", "joint", depth] => {
                 ("llm-drop", json!({"iterative": true}), recovery("none", json!({})), DepthUnit::Sublayers, depth)
             }
-            _ => return None,
+            _ => panic!("{name}"),
         };
         let on_stream = name.contains(":scalar:").then(|| on_stream(world, name));
-        Some(Self { name, expected, on_stream, criterion, options, recovery, unit, depth: depth.parse().unwrap() })
+        Self { name, expected, on_stream, criterion, options, recovery, unit, depth: depth.parse().unwrap() }
     }
 
     /// Returns the expected numbers. If the factor is a scalar, these are the numbers for a factor applied to the
@@ -136,27 +136,22 @@ fn selected(world: &World, engine: &dyn Engine, variant: &Variant<'_>) -> Progra
 
 fn compare(world: &World) {
     for engine in world.engines() {
-        let variants = world.numbers["variants"].as_object().unwrap();
-        let mut variants: Vec<Variant<'_>> =
-            variants.iter().filter_map(|(name, expected)| Variant::parse(world.name, name, expected)).collect();
-        // Run fewer variants on candle, which is several times slower.
-        variants.truncate(if engine.id().name == CPU.name { variants.len() } else { 2 });
+        let variants = world.variants_on(&*engine, &KINDS, 1);
+        let variants: Vec<Variant<'_>> =
+            variants.into_iter().map(|(name, expected)| Variant::parse(world.name, name, expected)).collect();
         let programs: Vec<Program> = variants.iter().map(|variant| selected(world, &*engine, variant)).collect();
-        let found = perplexities(&*engine, &programs, &world.evaluation);
-        for (variant, found) in variants.iter().zip(found) {
-            let what = format!("{} {} {}", world.name, engine.id(), variant.name);
-            assert_close(&what, found, variant.numbers()["ppl"].as_f64().unwrap(), PERPLEXITY);
-        }
+        let expected: Vec<(&str, &Value)> = variants.iter().map(|variant| (variant.name, variant.numbers())).collect();
+        world.compare_variants(&*engine, &expected, &programs);
     }
 }
 
 #[test]
 fn tiny_backbones_shrink_as_in_the_reference() {
-    TINY.into_iter().filter_map(World::tiny).for_each(|world| compare(&world));
+    TINY.into_iter().filter_map(World::read).for_each(|world| compare(&world));
 }
 
 #[test]
 #[ignore = "slow: nine variants of the real backbone, three to four passes each"]
 fn real_backbone_shrinks_as_in_the_reference() {
-    World::real().iter().for_each(compare);
+    World::read("real").iter().for_each(compare);
 }

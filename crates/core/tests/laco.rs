@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::assert_close;
-use crate::common::stories::{perplexities, recovery};
-use crate::sublayers::{PERPLEXITY, SCORE, World};
+use crate::beyond::world::{SCORE, World};
+use crate::common::stories::recovery;
 use ghostlab_core::calibrate::Similarities;
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, Trial, TrialMetric};
 use ghostlab_core::error::Result;
@@ -23,18 +22,11 @@ struct Variant<'a> {
 }
 
 impl<'a> Variant<'a> {
-    fn parse(name: &'a str, expected: &'a Value) -> Option<Self> {
-        let [combine, threshold, form] = name.strip_prefix("laco:")?.split(':').collect::<Vec<_>>()[..] else {
-            return None;
-        };
-        let combine = combine.strip_prefix("C=")?.parse().ok()?;
-        let threshold = threshold.strip_prefix("T=")?.parse().ok()?;
-        Some(Self { name, combine, threshold, form, expected })
-    }
-
-    fn all(world: &'a World) -> Vec<Self> {
-        let variants = world.numbers["variants"].as_object().unwrap();
-        variants.iter().filter_map(|(name, expected)| Self::parse(name, expected)).collect()
+    fn parse(name: &'a str, expected: &'a Value) -> Self {
+        let ["laco", combine, threshold, form] = name.split(':').collect::<Vec<_>>()[..] else { panic!("{name}") };
+        let combine = combine.strip_prefix("C=").unwrap().parse().unwrap();
+        let threshold = threshold.strip_prefix("T=").unwrap().parse().unwrap();
+        Self { name, combine, threshold, form, expected }
     }
 
     /// Returns, for each remaining layer, the original layers merged into it.
@@ -120,26 +112,20 @@ impl<'a> Variant<'a> {
 
 fn compare(world: &World) {
     for engine in world.engines() {
-        let mut variants = Variant::all(world);
-        assert!(!variants.is_empty(), "{}", world.name);
-        // Run fewer variants on candle, which is several times slower.
-        variants.truncate(if engine.id() == CPU { variants.len() } else { 1 });
-        let programs: Vec<Program> = variants.iter().map(|variant| variant.program(world, &*engine)).collect();
-        let found = perplexities(&*engine, &programs, &world.evaluation);
-        for (variant, found) in variants.iter().zip(found) {
-            let what = format!("{} {} {}", world.name, engine.id(), variant.name);
-            assert_close(&what, found, variant.expected["ppl"].as_f64().unwrap(), PERPLEXITY);
-        }
+        let variants = world.variants_on(&*engine, &["laco:"], 1);
+        let programs: Vec<Program> =
+            variants.iter().map(|(name, expected)| Variant::parse(name, expected).program(world, &*engine)).collect();
+        world.compare_variants(&*engine, &variants, &programs);
     }
 }
 
 #[test]
 fn loop_on_tiny_backbones_equals_the_reference() {
-    ["tiny-llama", "tiny-olmo2"].into_iter().filter_map(World::tiny).for_each(|world| compare(&world));
+    ["tiny-llama", "tiny-olmo2"].into_iter().filter_map(World::read).for_each(|world| compare(&world));
 }
 
 #[test]
 #[ignore = "slow: two loops on the real backbone on two engines"]
 fn loop_on_the_real_backbone_equals_the_reference() {
-    World::real().iter().for_each(compare);
+    World::read("real").iter().for_each(compare);
 }

@@ -4,19 +4,17 @@
 
 use std::path::Path;
 
-use crate::beyond::compare_damages;
+use crate::beyond::world::{OPERATOR, TINY, World};
 use crate::common::stories::{perplexities, recovery};
 use crate::common::{assert_close, compare_matrix, engines_of_all_types, flat, tensors};
-use crate::sublayers::{PERPLEXITY, TINY, World};
 use ghostlab_core::calibrate::{self, HookPoint};
 use ghostlab_core::checkpoint::Layout;
-use ghostlab_core::evaluate::damage::{WindowPart, measure_damage};
 use ghostlab_core::model::{CPU, Cut, Engine, FloatType, Program, Tolerance, deployed};
 use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Span, merged_layers, place_repairs};
 use serde_json::{Value, json};
 
-/// Relative tolerance for the norms of merged matrices.
-const MATRIX: f64 = 1e-5;
+/// Kinds of variants in the reference data.
+const KINDS: [&str; 3] = ["):released", "):norms", "):paper"];
 
 /// Variant in the reference data, `merge:[FIRST,END):FORM`. All other layers in the range are merged into layer FIRST.
 struct Variant<'a> {
@@ -28,17 +26,10 @@ struct Variant<'a> {
 }
 
 impl<'a> Variant<'a> {
-    fn parse(name: &'a str, expected: &'a Value) -> Option<Self> {
-        let (layers, form) = name.strip_prefix("merge:[")?.split_once("):")?;
-        let (first, end) = layers.split_once(',')?;
-        Some(Self { name, first: first.parse().ok()?, end: end.parse().ok()?, form, expected })
-    }
-
-    fn all(world: &'a World) -> Vec<Self> {
-        let variants = world.numbers["variants"].as_object().unwrap();
-        let variants: Vec<_> = variants.iter().filter_map(|(name, expected)| Self::parse(name, expected)).collect();
-        assert!(variants.len() > 1, "{}", world.name);
-        variants
+    fn parse(name: &'a str, expected: &'a Value) -> Self {
+        let (layers, form) = name.strip_prefix("merge:[").unwrap().split_once("):").unwrap();
+        let (first, end) = layers.split_once(',').unwrap();
+        Self { name, first: first.parse().unwrap(), end: end.parse().unwrap(), form, expected }
     }
 
     fn removed(&self) -> Cut {
@@ -85,7 +76,7 @@ impl<'a> Variant<'a> {
                 &format!("{what}: {name}"),
                 &flat(&exported[&name]),
                 &self.expected["weights"][part],
-                MATRIX,
+                OPERATOR,
             );
         }
         self.compare_norms(&what, &exported, &world.folder);
@@ -103,23 +94,13 @@ type Tensors = std::collections::HashMap<String, candle_core::Tensor>;
 
 fn compare(world: &World) {
     for engine in world.engines() {
-        let mut variants = Variant::all(world);
-        // Run fewer variants on candle, which is several times slower.
-        variants.truncate(if engine.id() == CPU { variants.len() } else { 2 });
-        let layers = engine.config().layers;
-        let mut programs = vec![Program::dense(layers)];
-        programs.extend(variants.iter().map(|variant| variant.program(world, &*engine)));
-        let damages = measure_damage(&*engine, &programs[0], &programs, &world.evaluation).unwrap();
-        for ((variant, program), ours) in variants.iter().zip(&programs[1..]).zip(&damages[1..]) {
-            let what = format!("{} on {}: {}", world.name, engine.id(), variant.name);
-            assert_close(&what, ours.losses.perplexity(), variant.expected["ppl"].as_f64().unwrap(), PERPLEXITY);
-            compare_damages(&what, ours, WindowPart::All, variant.expected);
-            compare_damages(&what, ours, WindowPart::SecondHalf, &variant.expected["second_half"]);
-            let config = engine.config();
-            assert_eq!(variant.expected["parameters"], config.parameters(program), "{what}");
-            let attentions = config.cache_bytes(program) / config.cache_bytes(&Program::dense(1));
-            assert_eq!(variant.expected["attentions"], attentions, "{what}");
-            if engine.id() == CPU {
+        let variants = world.variants_on(&*engine, &KINDS, 2);
+        let parsed = variants.iter().map(|(name, expected)| Variant::parse(name, expected));
+        let parsed: Vec<Variant<'_>> = parsed.collect();
+        let programs: Vec<Program> = parsed.iter().map(|variant| variant.program(world, &*engine)).collect();
+        world.compare_variants(&*engine, &variants, &programs);
+        if engine.id() == CPU {
+            for (variant, program) in parsed.iter().zip(&programs) {
                 variant.compare_export(world, &*engine, program);
             }
         }
@@ -128,21 +109,23 @@ fn compare(world: &World) {
 
 #[test]
 fn merged_layers_of_tiny_backbones_equal_the_reference() {
-    TINY.into_iter().filter_map(World::tiny).for_each(|world| compare(&world));
+    TINY.into_iter().filter_map(World::read).for_each(|world| compare(&world));
 }
 
 #[test]
 #[ignore = "slow: five variants of the real backbone on two engines"]
 fn merged_layers_of_the_real_backbone_equal_the_reference() {
-    World::real().iter().for_each(compare);
+    World::read("real").iter().for_each(compare);
 }
 
 /// Weights that are loaded on demand must give the same merged layers as weights in memory.
 #[test]
 fn merged_layers_run_in_every_float_type() {
-    let Some(world) = World::tiny("tiny-llama") else { return };
+    let Some(world) = World::read("tiny-llama") else { return };
     let engines = engines_of_all_types(&world.folder);
-    let mut variants = Variant::all(&world);
+    let variants = world.variants(&KINDS);
+    let mut variants: Vec<Variant<'_>> =
+        variants.iter().map(|(name, expected)| Variant::parse(name, expected)).collect();
     // Skip models that merging has destroyed, because their perplexities amplify rounding errors.
     variants.retain(|variant| variant.expected["ppl"].as_f64().unwrap() < 3.0);
     let programs: Vec<Program> = variants.iter().map(|variant| variant.program(&world, &*engines[0])).collect();

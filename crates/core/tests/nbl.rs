@@ -3,22 +3,19 @@
 //! tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use crate::beyond::world::{OPERATOR, SCORE, TINY, World};
 use crate::common::stories::{perplexities, recovery};
-use crate::common::{
-    assert_close, compare_matrix, engines_of_all_types, flat, no_trials, numbers, relative_error, shared, tensors,
-};
-use crate::sublayers::{PERPLEXITY, SCORE, TINY, World};
-use candle_core::Tensor;
+use crate::common::{assert_close, compare_matrix, engines_of_all_types, flat, no_trials, numbers, relative_error};
 use ghostlab_core::calibrate::{self, Activations, HookPoint, Similarities};
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection};
-use ghostlab_core::model::{CPU, Cut, Engine, Operator, Program, Repairs, Sublayer, Tolerance};
+use ghostlab_core::model::{Cut, Engine, Operator, Program, Repairs, Sublayer, Tolerance};
 use ghostlab_core::recovery::{Boundary, spans};
 use serde_json::{Value, json};
 
-/// Relative tolerance for maps (in the Frobenius norm) and for their norms.
-const OPERATOR: f64 = 1e-5;
+/// Kinds of variants in the reference data.
+const KINDS: [&str; 3] = ["nbl:normed:", "nbl:stream:", "nbl-dropped:"];
 
 /// Variant in the reference data: `nbl:INPUT:BOUND:DEPTH`, or `nbl-dropped:BOUND:DEPTH` if the attention sublayers are
 /// removed without being replaced by maps.
@@ -31,18 +28,17 @@ struct Variant<'a> {
 }
 
 impl<'a> Variant<'a> {
-    fn parse(name: &'a str, expected: &'a Value) -> Option<Self> {
+    fn parse(name: &'a str, expected: &'a Value) -> Self {
         let (input, bound, depth) = match name.split(':').collect::<Vec<_>>()[..] {
             ["nbl", input, bound, depth] => (Some(input), bound, depth),
             ["nbl-dropped", bound, depth] => (None, bound, depth),
-            _ => return None,
+            _ => panic!("{name}"),
         };
-        Some(Self { name, input, bound, depth: depth.parse().unwrap(), expected })
+        Self { name, input, bound, depth: depth.parse().unwrap(), expected }
     }
 
     fn all(world: &'a World) -> Vec<Self> {
-        let variants = world.numbers["variants"].as_object().unwrap();
-        variants.iter().filter_map(|(name, expected)| Self::parse(name, expected)).collect()
+        world.variants(&KINDS).into_iter().map(|(name, expected)| Self::parse(name, expected)).collect()
     }
 
     /// Returns the cut that consists of the attention sublayers that are removed or replaced.
@@ -57,15 +53,13 @@ struct Setting<'a> {
     world: &'a World,
     engine: &'a dyn Engine,
     activations: Activations,
-    operators: HashMap<String, Tensor>,
 }
 
 impl<'a> Setting<'a> {
     fn new(world: &'a World, engine: &'a dyn Engine) -> Self {
         let sites = (0..engine.config().layers).flat_map(|layer| [HookPoint::Stream(layer), HookPoint::Middle(layer)]);
         let activations = calibrate::in_memory(engine, &world.calibration, sites).unwrap();
-        let operators = tensors(&shared("oracles/beyond/operators.safetensors").unwrap());
-        Self { world, engine, activations, operators }
+        Self { world, engine, activations }
     }
 
     fn what(&self, variant: &Variant<'_>) -> String {
@@ -129,7 +123,7 @@ impl<'a> Setting<'a> {
                 let what = format!("{what} {part}");
                 compare_matrix(&what, &values, expected, OPERATOR);
                 let stored = format!("{}/nbl.{input}.{}.{part}", self.world.name, span.start);
-                if let Some(stored) = self.operators.get(&stored) {
+                if let Some(stored) = self.world.operators.get(&stored) {
                     let error = relative_error(&values, &flat(stored));
                     assert!(error <= OPERATOR, "{what}: {error:e}");
                 }
@@ -150,47 +144,39 @@ fn parts(operator: &Operator) -> [(&'static str, Vec<f64>); 2] {
 fn compare(world: &World) {
     for engine in world.engines() {
         let setting = Setting::new(world, &*engine);
-        let mut variants = Variant::all(world);
         // Variants with different maps have the same selection.
         let mut selections = BTreeMap::new();
-        for variant in &variants {
-            let selection = selections.entry((variant.bound, variant.depth)).or_insert_with(|| setting.select(variant));
-            setting.compare_selection(variant, selection);
+        for variant in Variant::all(world) {
+            let selection =
+                selections.entry((variant.bound, variant.depth)).or_insert_with(|| setting.select(&variant));
+            setting.compare_selection(&variant, selection);
         }
         // OLMo-2 has no norm before its attention, so both inputs are the same.
         for input in ["stream", "normed"] {
             setting.compare_maps(input);
         }
-        // Run fewer variants on candle, which is several times slower.
-        variants.truncate(if engine.id().name == CPU.name { variants.len() } else { 3 });
-        let programs: Vec<Program> = variants.iter().map(|variant| setting.program(variant)).collect();
-        let found = perplexities(&*engine, &programs, &world.evaluation);
-        for ((variant, program), found) in variants.iter().zip(&programs).zip(found) {
-            let what = setting.what(variant);
-            let config = engine.config();
-            assert_close(&what, found, variant.expected["ppl"].as_f64().unwrap(), PERPLEXITY);
-            assert_eq!(variant.expected["parameters"], config.parameters(program), "{what}");
-            let attentions = config.cache_bytes(program) / config.cache_bytes(&Program::dense(1));
-            assert_eq!(variant.expected["attentions"], attentions, "{what}");
-        }
+        let variants = world.variants_on(&*engine, &KINDS, 2);
+        let programs: Vec<Program> =
+            variants.iter().map(|(name, expected)| setting.program(&Variant::parse(name, expected))).collect();
+        world.compare_variants(&*engine, &variants, &programs);
     }
 }
 
 #[test]
 fn nbl_on_tiny_backbones_equals_the_reference() {
-    TINY.into_iter().filter_map(World::tiny).for_each(|world| compare(&world));
+    TINY.into_iter().filter_map(World::read).for_each(|world| compare(&world));
 }
 
 #[test]
 #[ignore = "slow: fifteen variants of the real backbone on two engines"]
 fn nbl_on_the_real_backbone_equals_the_reference() {
-    World::real().iter().for_each(compare);
+    World::read("real").iter().for_each(compare);
 }
 
 /// Applies maps fitted in f32 in every float type. The results must agree within the type's tolerance.
 #[test]
 fn nbl_maps_apply_in_every_float_type() {
-    let Some(world) = World::tiny("tiny-llama") else { return };
+    let Some(world) = World::read("tiny-llama") else { return };
     let exact = &*world.engines()[0];
     let setting = Setting::new(&world, exact);
     let variants: Vec<Variant<'_>> =

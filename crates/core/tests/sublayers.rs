@@ -2,151 +2,57 @@
 //! `shared/oracles/beyond`, whose README documents formulas and tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
 
-use crate::common::stories::perplexities;
-use crate::common::{assert_close, checkout, engines, json, numbers, shared};
+use crate::beyond::world::{DAMAGE, PERPLEXITY, SCORE, TINY, World, compare_damages};
+use crate::common::{assert_close, engines_of_all_types, no_trials, numbers};
 use ghostlab_core::calibrate::{self, InMemory, Pair, PassRequest, Similarities, WindowSubset};
-use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
-use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, Trial, TrialMetric};
-use ghostlab_core::evaluate::output_cosines;
-use ghostlab_core::model::{CPU, Cut, Engine, Program, Sublayer, Trie};
+use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, Trial, TrialMetric, Trials};
+use ghostlab_core::error::Result;
+use ghostlab_core::evaluate::damage::{WindowPart, measure_damage};
+use ghostlab_core::model::{Cut, Decoder, Engine, Program, Sublayer, Tolerance, Trie};
 use ghostlab_core::options::Options;
 use serde_json::{Value, json};
 
-/// Relative tolerance for scores for f32 engines.
-pub(crate) const SCORE: f64 = 1e-6;
-/// Relative tolerance for divergences. The reference data specifies it for damage metrics.
-const DIVERGENCE: f64 = 1e-5;
-/// Relative tolerance for perplexities for f32 engines.
-pub(crate) const PERPLEXITY: f64 = 2e-6;
+/// Kinds of variants without sublayers.
+const KINDS: [&str; 6] = ["half:joint:", "half:attn:", "half:mlp:", "blockpruner:", "finercut:angle:", "finercut:js:"];
 
-/// Names of the bundled backbones in the reference data.
-pub(crate) const TINY: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
-
-/// Backbone from the reference data, with its texts.
-pub(crate) struct World {
-    pub(crate) name: &'static str,
-    pub(crate) folder: PathBuf,
-    pub(crate) calibration: Windows,
-    pub(crate) evaluation: Windows,
-    pub(crate) numbers: Value,
+/// Runs a criterion on similarities and trials.
+fn select(
+    world: &World,
+    engine: &dyn Engine,
+    (name, options): (&str, &Value),
+    (unit, depth): (DepthUnit, usize),
+    similarities: &Similarities,
+    trials: &mut Trials<'_>,
+) -> Selection {
+    let options: Options = options.as_object().unwrap().clone();
+    let rule = criterion::build(name, &options).unwrap();
+    let cut = PruneSpec { backbone: world.name, layers: engine.config().layers, depth, unit };
+    criterion::check(name, &*rule, &cut).unwrap();
+    rule.select(&cut, &mut CalibrationStats::new(similarities, None, trials)).unwrap()
 }
 
-impl World {
-    /// Reads a bundled backbone. Returns `None` if the shared folder is missing.
-    pub(crate) fn tiny(name: &'static str) -> Option<Self> {
-        let data = checkout().join("data/tiny");
-        let corpora = ["train", "test"].map(|part| data.join(format!("corpora/wiki-{part}.jsonl.gz")));
-        Self::read(name, data.join(&name[5..]), &corpora)
-    }
-
-    /// Reads the larger trained backbone and WikiText-2. Returns `None` if the shared folder is missing.
-    pub(crate) fn real() -> Option<Self> {
-        let corpora = shared("real/corpora")?;
-        let corpora = ["validation", "test"].map(|part| corpora.join(format!("wikitext2-{part}.parquet")));
-        Self::read("real", shared("real/backbone")?, &corpora)
-    }
-
-    fn read(name: &'static str, folder: PathBuf, corpora: &[PathBuf; 2]) -> Option<Self> {
-        let numbers = json(&shared("oracles/beyond/numbers.json")?)[name].clone();
-        let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
-        let [train, test] = corpora.each_ref().map(|path| read_rows(path, None).unwrap());
-        let calibration = calibration(Rule::Wikitext2, &train, &tokenizer, 16, 256, 0).unwrap();
-        let evaluation = evaluation(Rule::Wikitext2, &test, &tokenizer, 256, Some(40)).unwrap();
-        let world = Self { name, folder, calibration, evaluation, numbers };
-        for (key, windows) in [("calibration", &world.calibration), ("evaluation", &world.evaluation)] {
-            let sum: u64 = windows.ids.iter().map(|&id| u64::from(id)).sum();
-            assert_eq!(sum, world.numbers[format!("{key}_checksum")].as_u64().unwrap(), "{name}: {key}");
-        }
-        Some(world)
-    }
-
-    pub(crate) fn engines(&self) -> Vec<Box<dyn Engine>> {
-        engines(&self.folder)
-    }
-
-    /// Returns the variants whose names begin with `prefix`, each with its cut.
-    fn variants(&self, prefix: &str) -> Vec<(&String, &Value, Cut)> {
-        let variants = self.numbers["variants"].as_object().unwrap().iter();
-        let variants = variants.filter(|(name, variant)| name.starts_with(prefix) && variant["removed"].is_array());
-        variants.map(|(name, variant)| (name, variant, cut(&variant["removed"]))).collect()
-    }
-
-    /// Runs a criterion. The similarities and trials that it needs are measured on the given engine.
-    fn select(
-        &self,
-        engine: &dyn Engine,
-        similarities: &Similarities,
-        (name, options): (&str, &Value),
-        (unit, depth): (DepthUnit, usize),
-    ) -> Selection {
-        let options: Options = options.as_object().unwrap().clone();
-        let rule = criterion::build(name, &options).unwrap();
-        let cut = PruneSpec { backbone: self.name, layers: engine.config().layers, depth, unit };
-        criterion::check(name, &*rule, &cut).unwrap();
-        let selection = rule.select(
-            &cut,
-            &mut CalibrationStats::new(similarities, None, &mut |metric, trials| self.measure(engine, metric, trials)),
-        );
-        selection.unwrap()
-    }
-
-    pub(crate) fn measure(
-        &self,
-        engine: &dyn Engine,
-        metric: TrialMetric,
-        trials: &[Trial],
-    ) -> ghostlab_core::error::Result<Vec<f64>> {
-        let programs: Vec<Program> = trials.iter().map(|trial| trial.program(engine.config().layers)).collect();
-        match metric {
-            TrialMetric::Perplexity => Ok(perplexities(engine, &programs, &self.calibration)),
-            TrialMetric::Distance(distance) => {
-                let windows = distance.by_window(engine, &programs, &self.calibration, &mut |_| Ok(()))?;
-                Ok(windows.iter().map(|means| means.iter().sum::<f64>() / means.len() as f64).collect())
-            }
-            TrialMetric::Cosine => {
-                let windows = output_cosines(engine, &programs, &self.calibration, &mut |_| Ok(()))?;
-                Ok(windows.iter().map(|cosines| cosines.iter().sum::<f64>() / cosines.len() as f64).collect())
-            }
-        }
-    }
-
-    /// Measures the similarity between the streams before and after each sublayer.
-    fn similarities(&self, engine: &dyn Engine) -> Similarities {
-        let candidates = DepthUnit::Sublayers.candidates(engine.config().layers);
-        let pairs = candidates.into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect();
-        let request = PassRequest { pairs, ..PassRequest::default() };
-        let windows: Vec<&[u32]> = self.calibration.iter().collect();
-        let mut kept = InMemory::default();
-        let mut pieces = [WindowSubset { windows, first_sequence: 0, spool: &mut kept }];
-        calibrate::run(engine, &mut pieces, 1024, &request, |_| Ok(())).unwrap().remove(0)
-    }
-
-    /// Compares the steps of a greedy selection with the reference data.
-    fn compare_steps(&self, engine: &dyn Engine, selection: &Selection, steps: &[Value], tolerance: f64) {
-        assert_eq!(selection.scores.len(), steps.len());
-        for (index, ((removed, cost), step)) in selection.scores.iter().zip(steps).enumerate() {
-            let what = format!("{} {} step {index}", self.name, engine.id());
-            assert_eq!(Sublayer::numbered(*removed), sublayer(&step["removed"]), "{what}: {:?}", selection.scores);
-            assert_close(&what, *cost, step["cost"].as_f64().unwrap(), tolerance);
-        }
-    }
+/// Measures the similarity between the streams before and after each sublayer.
+fn similarities(world: &World, engine: &dyn Engine) -> Similarities {
+    let candidates = DepthUnit::Sublayers.candidates(engine.config().layers);
+    let pairs = candidates.into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect();
+    let request = PassRequest { pairs, ..PassRequest::default() };
+    let windows: Vec<&[u32]> = world.calibration.iter().collect();
+    let mut kept = InMemory::default();
+    let mut pieces = [WindowSubset { windows, first_sequence: 0, spool: &mut kept }];
+    calibrate::run(engine, &mut pieces, 1024, &request, |_| Ok(())).unwrap().remove(0)
 }
 
 /// Parses a sublayer such as `attn 3` or `mlp 3`.
-fn sublayer(name: &Value) -> (usize, Sublayer) {
-    let (kind, layer) = name.as_str().unwrap().split_once(' ').unwrap();
+fn sublayer(name: &str) -> (usize, Sublayer) {
+    let (kind, layer) = name.split_once(' ').unwrap();
     let kind = if kind == "attn" { Sublayer::Attention } else { Sublayer::Mlp };
     (layer.parse().unwrap(), kind)
 }
 
 fn cut(removed: &Value) -> Cut {
-    removed.as_array().unwrap().iter().map(sublayer).collect()
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap()
+    removed.as_array().unwrap().iter().map(|name| sublayer(name.as_str().unwrap())).collect()
 }
 
 /// Parses the kind and depth in a variant name such as `half:attn:4`.
@@ -160,50 +66,51 @@ fn depth(variant: &str) -> (DepthUnit, usize) {
     (unit, depth.parse().unwrap())
 }
 
-fn perplexities_of_all_cuts(world: &World) {
+fn compare_cuts(world: &World) {
     for engine in world.engines() {
+        let variants = world.variants_on(&*engine, &KINDS, 2);
         let layers = engine.config().layers;
-        let mut variants: Vec<_> =
-            ["half:", "blockpruner:", "finercut:"].iter().flat_map(|prefix| world.variants(prefix)).collect();
-        // Run fewer variants on candle, which is several times slower.
-        variants.truncate(if engine.id().name == CPU.name { variants.len() } else { 3 });
-        assert!(!variants.is_empty());
-        let mut programs = vec![Program::dense(layers)];
-        programs.extend(variants.iter().map(|(_, _, cut)| Program::without(layers, cut)));
-        let found = perplexities(&*engine, &programs, &world.evaluation);
-        let what = format!("{} {}", world.name, engine.id());
-        assert_close(&what, found[0], number(&world.numbers["dense"]["ppl"]), PERPLEXITY);
-        for (((name, variant, cut), program), found) in variants.iter().zip(&programs[1..]).zip(&found[1..]) {
-            assert_close(&format!("{what} {name}"), *found, number(&variant["ppl"]), PERPLEXITY);
-            let attentions = program.0.iter().filter(|step| matches!(step.sublayer(), Some((Sublayer::Attention, _))));
-            assert_eq!(attentions.count() as u64, variant["attentions"].as_u64().unwrap(), "{what} {name}");
-            let parameters = engine.config().parameters(program);
-            assert_eq!(parameters, variant["parameters"].as_u64().unwrap(), "{what} {name}");
-            let ours = engine.config().cache_bytes(program) / engine.config().cache_bytes(&Program::dense(1));
-            assert_eq!(ours, variant["attentions"].as_u64().unwrap(), "{what} {name}: {cut}");
-        }
+        let programs = variants.iter().map(|(_, variant)| Program::without(layers, &cut(&variant["removed"])));
+        world.compare_variants(&*engine, &variants, &programs.collect::<Vec<_>>());
     }
 }
 
 #[test]
-fn perplexities_without_sublayers_equal_the_reference() {
-    TINY.into_iter().filter_map(World::tiny).for_each(|world| perplexities_of_all_cuts(&world));
+fn models_without_sublayers_equal_the_reference() {
+    TINY.into_iter().filter_map(World::read).for_each(|world| compare_cuts(&world));
 }
 
 #[test]
-#[ignore = "slow: thirteen variants of the real backbone on two engines"]
-fn perplexities_of_the_real_backbone_equal_the_reference() {
-    World::real().iter().for_each(perplexities_of_all_cuts);
+#[ignore = "slow: ten variants of the real backbone on two engines"]
+fn real_backbone_without_sublayers_equals_the_reference() {
+    World::read("real").iter().for_each(compare_cuts);
+}
+
+/// Runs one variant without attentions and MLPs, and its damage, in every float type.
+#[test]
+fn sublayers_are_dropped_in_every_float_type() {
+    let Some(world) = World::read(TINY[0]) else { return };
+    let (name, expected) = world.variants(&["half:joint:8"])[0];
+    for engine in engines_of_all_types(&world.folder) {
+        let what = format!("{} {name}", engine.id());
+        let tolerance = Tolerance::for_dtype(engine.id().dtype);
+        let dense = Program::dense(engine.config().layers);
+        let program = Program::without(engine.config().layers, &cut(&expected["removed"]));
+        let found = measure_damage(&*engine, &dense, &[program], &world.evaluation).unwrap().remove(0);
+        assert_close(&what, found.losses.perplexity(), expected["ppl"].as_f64().unwrap(), tolerance.perplexity);
+        compare_damages(&what, &found, WindowPart::All, expected, (tolerance.activations.max(DAMAGE), 0.0));
+    }
 }
 
 fn llm_drop_of_all_kinds(world: &World) {
     let expected = [&world.numbers["half_scores"]["attn"], &world.numbers["half_scores"]["mlp"]].map(numbers);
     for engine in world.engines() {
-        let similarities = world.similarities(&*engine);
-        for (name, _, cut) in world.variants("half:") {
+        let similarities = similarities(world, &*engine);
+        for (name, variant) in world.variants(&["half:"]) {
             let what = format!("{} {} {name}", world.name, engine.id());
-            let selection = world.select(&*engine, &similarities, ("llm-drop", &json!({})), depth(name));
-            assert_eq!(selection.removed, cut, "{what}: {:?}", selection.scores);
+            let rule = ("llm-drop", &json!({}));
+            let selection = select(world, &*engine, rule, depth(name), &similarities, &mut no_trials);
+            assert_eq!(selection.removed, cut(&variant["removed"]), "{what}: {:?}", selection.scores);
             for &(candidate, score) in &selection.scores {
                 assert_close(&what, score, expected[candidate % 2][candidate / 2], SCORE);
             }
@@ -213,40 +120,99 @@ fn llm_drop_of_all_kinds(world: &World) {
 
 #[test]
 fn llm_drop_selects_what_the_reference_does() {
-    TINY.into_iter().filter_map(World::tiny).for_each(|world| llm_drop_of_all_kinds(&world));
+    TINY.into_iter().filter_map(World::read).for_each(|world| llm_drop_of_all_kinds(&world));
 }
 
 #[test]
 fn llm_drop_on_the_real_backbone_equals_the_reference() {
-    World::real().iter().for_each(llm_drop_of_all_kinds);
+    World::read("real").iter().for_each(llm_drop_of_all_kinds);
 }
 
-/// Compares the first `steps` steps of a greedy criterion on one engine with the reference data.
-fn greedy(world: &World, engine: &dyn Engine, (name, options): (&str, &Value), expected: &Value, steps: usize) {
-    let expected = &expected.as_array().unwrap()[..steps];
-    let selection = world.select(engine, &Similarities::default(), (name, options), (DepthUnit::Sublayers, steps));
-    let tolerance = if options["distance"] == "js" { DIVERGENCE } else { SCORE };
-    world.compare_steps(engine, &selection, expected, tolerance);
+/// Trials of a greedy selection.
+struct GreedyTrials<'a> {
+    world: &'a World,
+    engine: &'a dyn Engine,
+    /// Steps in the reference data. The first step has the costs of all candidates, and later steps have the two lowest
+    /// costs.
+    steps: &'a [Value],
+    /// Number of steps in which all candidates are measured. Later steps measure only the candidates that the reference
+    /// data names, and take all others to cost more.
+    complete: usize,
+    /// Measured costs.
+    costs: BTreeMap<Cut, f64>,
 }
 
-/// Checks only the first step, and only on the CPU engine, because each step takes minutes on candle.
+impl GreedyTrials<'_> {
+    /// Measures the trials of one step.
+    fn measure(&mut self, metric: TrialMetric, trials: &[Trial]) -> Result<Vec<f64>> {
+        let step = trials[0].removed.len() - 1;
+        let named = ["removed", "next"].map(|key| sublayer(self.steps[step][key].as_str().unwrap()));
+        let mut measured = trials.to_vec();
+        if step >= self.complete {
+            measured.retain(|trial| named.iter().any(|&(layer, kind)| trial.removed.contains(layer, kind)));
+        }
+        let values = self.world.measure(self.engine, metric, &measured)?;
+        self.costs.extend(measured.into_iter().map(|trial| trial.removed).zip(values));
+        Ok(trials.iter().map(|trial| self.costs.get(&trial.removed).copied().unwrap_or(f64::MAX)).collect())
+    }
+
+    /// Compares the removed sublayers and the costs of a selection with the reference data.
+    fn compare(&self, what: &str, selection: &Selection, tolerance: f64) {
+        let mut removed = Cut::default();
+        for (index, (step, (candidate, _))) in self.steps.iter().zip(&selection.scores).enumerate() {
+            let what = format!("{what} step {index}");
+            let best = step["removed"].as_str().unwrap();
+            let (layer, kind) = sublayer(best);
+            assert_eq!(Sublayer::numbered(*candidate), (layer, kind), "{what}: {:?}", selection.scores);
+            let mut expected = vec![(best, &step["cost"]), (step["next"].as_str().unwrap(), &step["next_cost"])];
+            if let Some(all) = step["all"].as_object() {
+                assert_eq!(all.len(), 2 * self.engine.config().layers, "{what}");
+                expected.extend(all.iter().map(|(name, cost)| (name.as_str(), cost)));
+            }
+            for (name, cost) in expected {
+                let (layer, kind) = sublayer(name);
+                let found = self.costs[&removed.with(layer, kind)];
+                assert_close(&format!("{what}: {name}"), found, cost.as_f64().unwrap(), tolerance);
+            }
+            removed = removed.with(layer, kind);
+        }
+        assert_eq!((selection.scores.len(), &selection.removed), (self.steps.len(), &removed), "{what}");
+    }
+}
+
+/// Compares a greedy criterion on the CPU engine with the reference data, where its steps are called `key`. Each step
+/// takes minutes on candle.
+fn greedy(world: &World, key: &str, complete: usize, rule: (&str, &Value), tolerance: f64) {
+    let engine = Decoder::load(&world.folder).unwrap();
+    let steps = world.numbers[key].as_array().unwrap();
+    let mut trials = GreedyTrials { world, engine: &engine, steps, complete, costs: BTreeMap::new() };
+    let measure = &mut |metric: TrialMetric, tried: &[Trial]| trials.measure(metric, tried);
+    let depth = (DepthUnit::Sublayers, steps.len());
+    let selection = select(world, &engine, rule, depth, &Similarities::default(), measure);
+    trials.compare(&format!("{} {key}", world.name), &selection, tolerance);
+}
+
 #[test]
 fn block_pruner_removes_what_the_reference_does() {
-    for (name, steps) in [("tiny-llama", 1), ("tiny-olmo2", 1)] {
-        let Some(world) = World::tiny(name) else { return };
-        let engine = &*world.engines()[0];
-        greedy(&world, engine, ("block-pruner", &json!({})), &world.numbers["blockpruner"], steps);
+    for (name, complete) in [("tiny-llama", 4), ("tiny-olmo2", 2)] {
+        let Some(world) = World::read(name) else { return };
+        greedy(&world, "blockpruner", complete, ("block-pruner", &json!({})), PERPLEXITY);
     }
 }
 
 #[test]
 fn finercut_removes_what_the_reference_does() {
-    let Some(world) = World::tiny("tiny-llama") else { return };
-    let engine = &*world.engines()[0];
-    for distance in ["angle", "js"] {
-        let expected = &world.numbers[format!("finercut_{distance}")];
-        greedy(&world, engine, ("finercut", &json!({"distance": distance})), expected, 1);
-    }
+    let Some(world) = World::read("tiny-llama") else { return };
+    greedy(&world, "finercut_angle", 2, ("finercut", &json!({"distance": "angle"})), SCORE);
+    greedy(&world, "finercut_js", 1, ("finercut", &json!({"distance": "js"})), DAMAGE);
+}
+
+#[test]
+#[ignore = "slow: two greedy selections on the real backbone"]
+fn greedy_steps_on_the_real_backbone_equal_the_reference() {
+    let Some(world) = World::read("real") else { return };
+    greedy(&world, "blockpruner", 1, ("block-pruner", &json!({})), PERPLEXITY);
+    greedy(&world, "finercut_angle", 1, ("finercut", &json!({"distance": "angle"})), SCORE);
 }
 
 #[test]
