@@ -11,7 +11,7 @@ use ghostlab::grid::Grid;
 use ghostlab::model::EngineRequest;
 use ghostlab::pipeline::exec::RunSettings;
 use ghostlab::pipeline::identity::{Identity, SettingPath, setting_paths};
-use ghostlab::pipeline::plan::{Estimate, Plan, StoreState, job_costs};
+use ghostlab::pipeline::plan::{Estimate, Plan, StoreState};
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
@@ -223,7 +223,8 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
     plan_of(several, &|plan, state| {
         let backbone = &plan.backbones[0];
         assert_eq!(backbone.calibrations.len(), 1);
-        assert_eq!(job_costs(plan, state).unwrap().len(), 1 + backbone.evaluations.len());
+        let estimate = Estimate::from_plan(plan, state, u64::MAX, u64::MAX).unwrap();
+        assert_eq!(estimate.jobs.len(), 1 + backbone.evaluations.len());
         let fitted: BTreeSet<usize> =
             backbone.variants.iter().filter_map(|variant| Some(variant.identity.repair.as_ref()?.fitted)).collect();
         assert!(fitted.is_superset(&BTreeSet::from([2, 4])), "operators do not keep their sequence counts: {fitted:?}");
@@ -232,7 +233,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
     let naive = |count: &str| {
         plan_of(count, &|plan, state| {
             let all = Estimate::from_plan(plan, state, u64::MAX, u64::MAX).unwrap();
-            let jobs: f64 = job_costs(plan, state).unwrap().iter().take(1).map(|job| job.cost.shared).sum();
+            let jobs: f64 = all.jobs.iter().take(1).map(|job| job.cost.shared).sum();
             vec![all.cost.shared, jobs]
         })
     };

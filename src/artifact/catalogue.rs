@@ -1,11 +1,11 @@
 //! Tables and figures described by the files in an experiments directory.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::artifact::paper;
 use crate::error::{Error, Result};
 use crate::files;
-use crate::grid::{AxisChoice, Cell, Description, EntryKind, Grid, InputList};
+use crate::grid::{AxisChoice, Cell, Description, EntryKind, Grid, GridFile, InputList};
 use crate::metric::{Metric, MetricSource};
 use crate::results::stem;
 
@@ -13,7 +13,7 @@ use crate::results::stem;
 #[derive(Debug, Clone)]
 pub struct Artifact {
     pub name: String,
-    pub file: PathBuf,
+    pub file: GridFile,
     pub description: Description,
 }
 
@@ -23,9 +23,16 @@ impl Artifact {
     /// # Errors
     /// Fails if the file cannot be read or its description is invalid.
     pub fn read(file: &Path) -> Result<Option<Self>> {
-        let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        let described = Description::read(file)?;
-        Ok(described.map(|(description, _)| Self { name, file: file.to_owned(), description }))
+        Self::from_file(&GridFile::read(file)?)
+    }
+
+    /// Returns the artifact described by a parsed file, or `None` if the file contains only a grid.
+    ///
+    /// # Errors
+    /// Fails if the description is invalid.
+    pub fn from_file(file: &GridFile) -> Result<Option<Self>> {
+        let name = file.path().file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        Ok(file.description()?.map(|description| Self { name, file: file.clone(), description }))
     }
 
     /// Returns the artifact's name and aliases.
@@ -34,7 +41,7 @@ impl Artifact {
     }
 
     pub fn has_profile(&self, profile: &str) -> bool {
-        Grid::profiles(&self.file).is_ok_and(|names| names.iter().any(|name| name == profile))
+        self.file.profiles().iter().any(|name| name == profile)
     }
 
     /// Builds the artifact's grid. Omits scores that the artifact does not show so that their data need not exist.
@@ -43,7 +50,7 @@ impl Artifact {
     /// # Errors
     /// Fails if the grid is invalid or an input does not exist.
     pub fn grid(&self, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
-        let mut grid = self.with_axis_choice(|shown| Grid::load_selected(&self.file, profile, overrides, shown))?;
+        let mut grid = self.with_axis_choice(|shown| self.file.grid_with(profile, overrides, shown))?;
         if !scores(&grid) && grid.evaluate.latency.is_empty() {
             grid.cells.retain(|cell| !cell.is_dense());
         }
@@ -79,7 +86,7 @@ impl Artifact {
         if self.description.list.is_some() {
             return Ok(Vec::new());
         }
-        let subset = self.with_axis_choice(|shown| Grid::needs(&self.file, profile, overrides, shown))?;
+        let subset = self.with_axis_choice(|shown| self.file.needs(profile, overrides, shown))?;
         let paper = paper::all()?;
         let mut backbones = subset.needs.iter().filter(|need| need.kind == EntryKind::Backbone);
         let gate = match !subset.scored
@@ -87,7 +94,7 @@ impl Artifact {
         {
             true => {
                 let texts_only = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
-                Some(Grid::needs(&self.file, profile, overrides, &texts_only)?)
+                Some(self.file.needs(profile, overrides, &texts_only)?)
             }
             false => None,
         };
@@ -109,7 +116,7 @@ impl Artifact {
             true => grid.clone(),
             false => {
                 let shown = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
-                let texts = Grid::load_selected(&self.file, profile, overrides, &shown);
+                let texts = self.file.grid_with(profile, overrides, &shown);
                 texts.map_err(|error| error.hint(NEEDED))?
             }
         };

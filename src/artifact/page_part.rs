@@ -96,7 +96,7 @@ pub(super) fn table_page_part(
     let cells = outcome
         .cells
         .iter()
-        .map(|result| (result.cell.to_string(), note(result, &artifact.file, profile, outcome)))
+        .map(|result| (result.cell.to_string(), note(result, artifact.file.path(), profile, outcome)))
         .collect();
     let artifact = PageArtifact {
         profile: profile.to_owned(),

@@ -21,7 +21,7 @@ use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::files::output::Draft;
 use crate::grid::{Description, FigureKind, Grid, ListEntry, TableEntry};
-use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
+use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, SurveyHook};
 use crate::quantity::pluralize;
 use crate::results::record::Record;
 use crate::results::{
@@ -54,6 +54,8 @@ pub struct Runner<'a> {
     pub stop: &'a AtomicBool,
     /// Whether to use only stored results.
     pub stored: bool,
+    /// Function to call before each grid is computed.
+    pub surveyed: SurveyHook<'a>,
 }
 
 impl Executor for Runner<'_> {
@@ -69,10 +71,10 @@ impl Executor for Runner<'_> {
 impl Runner<'_> {
     fn run_with(&self, settings: RunSettings, grid: &Grid, results: &Path) -> Result<GridOutcome> {
         if self.stored {
-            return exec::read_stored(grid, settings, self.store, self.reporter);
+            return exec::read_stored(grid, settings, self.store, self.reporter, self.surveyed);
         }
         let recorder = Recorder::for_run(grid, results, self.store, self.reporter)?;
-        let outcome = exec::run(grid, settings, self.store, &recorder, self.stop);
+        let outcome = exec::run_surveyed(grid, settings, self.store, &recorder, self.stop, self.surveyed);
         outcome.inspect_err(|error| recorder.end(error))
     }
 }

@@ -148,23 +148,24 @@ impl Bench {
     /// Creates an artifact with a table that aggregates over calibration seeds.
     pub(super) fn over_seeds() -> Self {
         let bench = Self::new();
-        let text = fs::read_to_string(&bench.artifact.file).unwrap();
+        let text = fs::read_to_string(bench.artifact.file.path()).unwrap();
         let text = text.replace("metrics: [ppl_c4]", "metrics: [ppl_c4]\n    over: seed\n    order_of: table3");
         fs::write(
-            &bench.artifact.file,
+            bench.artifact.file.path(),
             text.replace("length: 64}\nevaluate", "length: 64, seed: [0, 1, 2]}\nevaluate"),
         )
         .unwrap();
-        let artifact = Artifact::read(&bench.artifact.file).unwrap().unwrap();
+        let artifact = Artifact::read(bench.artifact.file.path()).unwrap().unwrap();
         Self { artifact, ..bench }
     }
 
     pub(super) fn timed() -> Self {
         let bench = Self::new();
-        let text = fs::read_to_string(&bench.artifact.file).unwrap();
+        let text = fs::read_to_string(bench.artifact.file.path()).unwrap();
         let text = text.replace("metrics: [ppl_c4]", "metrics: [prefill_ms, speedup]");
-        fs::write(&bench.artifact.file, text.replace("  tasks: [rte]", "  latency: {length: 8, batch: 1}")).unwrap();
-        let artifact = Artifact::read(&bench.artifact.file).unwrap().unwrap();
+        fs::write(bench.artifact.file.path(), text.replace("  tasks: [rte]", "  latency: {length: 8, batch: 1}"))
+            .unwrap();
+        let artifact = Artifact::read(bench.artifact.file.path()).unwrap().unwrap();
         Self { artifact, ..bench }
     }
 

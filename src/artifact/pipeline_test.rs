@@ -18,7 +18,7 @@ fn hidden_cells_of_an_artifact_need_no_run_or_data() {
     let corpora: Vec<&str> = grid.evaluate.perplexity.iter().map(|text| text.corpus.as_str()).collect();
     assert_eq!((corpora, grid.evaluate.tasks.len(), grid.tasks.len()), (vec!["c4"], 0, 0));
     assert_eq!(grid.corpora.keys().collect::<Vec<_>>(), ["c4"]);
-    let error = Grid::load(&bench.artifact.file, None, &[]).unwrap_err();
+    let error = bench.artifact.file.grid(None, &[]).unwrap_err();
     assert!(error.to_string().contains("nowhere"), "`run` needs all of them: {error}");
 }
 

@@ -10,7 +10,7 @@ use super::page::{self, Page};
 use super::page_part::{PagePart, table_page_part};
 use super::{Artifact, ResultsFolder, TableShape, write_run};
 use crate::evaluate::perplexity::Losses;
-use crate::grid::{Cell, Description, Grid};
+use crate::grid::{Cell, Description, Grid, GridFile};
 use crate::machine;
 use crate::pipeline::exec::{CellResult, GridOutcome, MadeFrom, Measured, TaskScores};
 use crate::pipeline::identity::MeasureId;
@@ -155,7 +155,7 @@ fn the_record_and_the_page_of_a_large_run_stay_small() {
     write_run(&grid, &outcome, &target, SystemTime::now(), &TableShape::Long, None, None).unwrap();
 
     let description: Description = serde_json::from_value(serde_json::json!({"title": "Large"})).unwrap();
-    let artifact = Artifact { name: "large".into(), file: grid.file.clone(), description };
+    let artifact = Artifact { name: "large".into(), file: GridFile::read(&grid.file).unwrap(), description };
     let PagePart { artifact, cells } = table_page_part(&artifact, "", &outcome, None, Vec::new());
     let page = page::render(&Page { artifacts: vec![artifact], cells, ..Page::default() }).unwrap().len();
     assert!(bytes(&target, "run.json") < 25_000 * CELLS, "{}", bytes(&target, "run.json"));

@@ -103,17 +103,17 @@ fn calibration(corpus: &str, more: &str) -> String {
 #[test]
 fn one_setting_distinguishes_cells_in_every_table_view() {
     let bench = Bench::new();
-    let file = fs::read_to_string(&bench.artifact.file).unwrap();
+    let file = fs::read_to_string(bench.artifact.file.path()).unwrap();
     let file = file.replace("corpora:\n", "corpora:\n  again: {path: text.jsonl, rule: ptb}\n");
     fs::write(
-        &bench.artifact.file,
+        bench.artifact.file.path(),
         file.replace(
             "recovery: [none, ghosted]}",
             "recovery: [none, ghosted]}\n      - {criterion: llm-streamline, recovery: ghosted, finetuned: true}",
         ),
     )
     .unwrap();
-    let bench = Bench { artifact: Artifact::read(&bench.artifact.file).unwrap().unwrap(), ..bench };
+    let bench = Bench { artifact: Artifact::read(bench.artifact.file.path()).unwrap().unwrap(), ..bench };
     for (axis, setting) in axes() {
         // Every cell has a different value.
         let fake = Fake::new(|cell| Some(10.0 + cell.to_string().bytes().map(f64::from).sum::<f64>()));

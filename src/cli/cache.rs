@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
@@ -17,7 +17,7 @@ use super::out::{bytes, columns, seconds};
 use super::progress;
 use crate::cluster::{self, FrozenProgram};
 use crate::error::{self, Error, Result};
-use crate::grid::{AxisChoice, EntryKind, Grid};
+use crate::grid::{AxisChoice, EntryKind, GridFile};
 use crate::model::EngineRequest;
 use crate::pipeline::exec::{self, RunSettings};
 use crate::pipeline::identity::ComputeId;
@@ -340,11 +340,12 @@ impl KeptObjects {
         }
         let mut kept = Self { unknown_engines, ..Self::default() };
         for file in &gc.keep {
-            let wanted = if gc.profile.is_empty() { Grid::profiles(file)? } else { gc.profile.clone() };
+            let file = GridFile::read(file)?;
+            let wanted = if gc.profile.is_empty() { file.profiles() } else { gc.profile.clone() };
             let profiles: Vec<Option<&str>> =
                 if wanted.is_empty() { vec![None] } else { wanted.iter().map(|name| Some(name.as_str())).collect() };
             for profile in profiles {
-                kept.add(gc, (file, profile), store, &requests)?;
+                kept.add(gc, (&file, profile), store, &requests)?;
             }
         }
         Ok(kept)
@@ -354,7 +355,7 @@ impl KeptObjects {
     fn add(
         &mut self,
         gc: &Gc,
-        (file, profile): (&Path, Option<&str>),
+        (file, profile): (&GridFile, Option<&str>),
         store: &Store,
         requests: &[EngineRequest],
     ) -> Result<()> {
@@ -364,7 +365,7 @@ impl KeptObjects {
         };
         match profile {
             Some(name) if has_no_backbone(file, name, &gc.overrides)? => {
-                self.absent.push(format!("profile `{name}` of {}", file.display()));
+                self.absent.push(format!("profile `{name}` of {}", file.path().display()));
                 Ok(())
             }
             Some(name) => Err(missing_profile_error(gc, file, name, &error)),
@@ -375,11 +376,11 @@ impl KeptObjects {
     fn add_plans(
         &mut self,
         gc: &Gc,
-        (file, profile): (&Path, Option<&str>),
+        (file, profile): (&GridFile, Option<&str>),
         store: &Store,
         requests: &[EngineRequest],
     ) -> Result<()> {
-        let grid = Grid::load(file, profile, &gc.overrides)?;
+        let grid = file.grid(profile, &gc.overrides)?;
         for &request in requests {
             let plan = Plan::new(&grid, store, request, RunSettings::default().batch_tokens)?;
             self.used.add(&plan, store);
@@ -389,19 +390,19 @@ impl KeptObjects {
 }
 
 /// Returns whether none of a profile's backbones are on this machine.
-fn has_no_backbone(file: &Path, profile: &str, overrides: &[String]) -> Result<bool> {
+fn has_no_backbone(file: &GridFile, profile: &str, overrides: &[String]) -> Result<bool> {
     let shown = AxisChoice { text: &|_| false, task: &|_| false, latency: false };
-    let list = Grid::needs(file, Some(profile), overrides, &shown)?;
+    let list = file.needs(Some(profile), overrides, &shown)?;
     let resolver = list.resolver();
     Ok(list.needs.iter().filter(|need| need.kind == EntryKind::Backbone).all(|need| need.find(&resolver).is_err()))
 }
 
 /// Creates the error for a profile whose inputs are missing.
-fn missing_profile_error(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
-    let here = Grid::profiles(file).unwrap_or_default();
-    let here: Vec<String> = here
+fn missing_profile_error(gc: &Gc, file: &GridFile, name: &str, error: &Error) -> Error {
+    let here: Vec<String> = file
+        .profiles()
         .into_iter()
-        .filter(|profile| Grid::load(file, Some(profile), &gc.overrides).is_ok())
+        .filter(|profile| file.grid(Some(profile), &gc.overrides).is_ok())
         .map(|profile| format!("--profile {profile}"))
         .collect();
     let hint = match here.as_slice() {
@@ -409,7 +410,7 @@ fn missing_profile_error(gc: &Gc, file: &Path, name: &str, error: &Error) -> Err
         here => format!("run `{}` to keep only the objects of the other profiles", here.join(" ")),
     };
     Error::missing(format!("the inputs of profile `{name}` are missing, so the objects it uses are unknown"))
-        .at(file.display())
+        .at(file.path().display())
         .found(&error.parts().what)
         .hint(format!("{hint}; nothing was deleted"))
 }

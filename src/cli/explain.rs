@@ -29,7 +29,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (grids, _) = arguments.grid_args.work()?;
+    let (grids, _) = arguments.grid_args.work(&arguments.grid_args.read()?)?;
     arguments.grid_args.threads.start()?;
     let store = arguments.grid_args.open_read_only()?;
     // Search the artifact's main grid first. It comes last, after the grid that scores the dense backbones for the

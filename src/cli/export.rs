@@ -64,7 +64,7 @@ fn exported_type(dtype: ComputeType) -> Result<FloatType> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (grids, _) = arguments.grid_args.work()?;
+    let (grids, _) = arguments.grid_args.work(&arguments.grid_args.read()?)?;
     let chosen = selected_cells(&grids, arguments)?;
     let store = arguments.grid_args.store()?;
     // Check all output paths before writing anything.

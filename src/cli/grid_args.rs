@@ -13,7 +13,7 @@ use super::out;
 use crate::artifact::Artifact;
 use crate::cluster::Submission;
 use crate::error::{Error, Result};
-use crate::grid::{Grid, TaskSource};
+use crate::grid::{Grid, GridFile, TaskSource};
 use crate::installed;
 use crate::model::{ComputeType, DeviceName, EngineName, EngineRequest, KernelFamily};
 use crate::pipeline::exec::RunSettings;
@@ -39,6 +39,21 @@ pub(super) struct GridArgs {
     pub(super) engine: EngineArgs,
     #[command(flatten)]
     pub(super) threads: Threads,
+}
+
+/// File that the grid argument names. It is read once.
+pub(super) enum GridSource {
+    File(GridFile),
+    Submission(Box<Submission>),
+}
+
+impl GridSource {
+    pub(super) fn submission(&self) -> Option<&Submission> {
+        match self {
+            Self::File(_) => None,
+            Self::Submission(submission) => Some(submission),
+        }
+    }
 }
 
 /// Option for the number of threads.
@@ -182,34 +197,44 @@ impl Threads {
 }
 
 impl GridArgs {
-    /// Loads the grid with its profile and overrides.
-    pub(super) fn grid(&self) -> Result<Grid> {
+    /// Reads the grid file or submission.
+    pub(super) fn read(&self) -> Result<GridSource> {
         self.check_exists()?;
-        if let Some(submission) = self.submission()? {
-            return submission.grids().map(|(grid, _)| grid);
+        if Submission::is_submission(&self.grid) {
+            return Ok(GridSource::Submission(Box::new(Submission::read(&self.grid)?)));
         }
-        Grid::load(&self.grid, self.profile.as_deref(), &self.overrides).inspect(print_details)
+        GridFile::read(&self.grid).map(GridSource::File)
     }
 
-    /// Loads the grid without overrides.
-    pub(super) fn plain(&self) -> Result<Grid> {
-        Grid::load(&self.grid, self.profile.as_deref(), &[])
+    /// Builds the grid of a file with the profile and overrides.
+    pub(super) fn grid_of(&self, file: &GridFile) -> Result<Grid> {
+        file.grid(self.profile.as_deref(), &self.overrides).inspect(print_details)
+    }
+
+    /// Builds the grid with its profile and overrides.
+    pub(super) fn grid(&self, source: &GridSource) -> Result<Grid> {
+        match source {
+            GridSource::File(file) => self.grid_of(file),
+            GridSource::Submission(submission) => submission.grids().map(|(grid, _)| grid),
+        }
     }
 
     /// Returns the grids to run: the one in the file or, for an artifact, those that `reproduce` runs.
-    pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
-        self.check_exists()?;
-        if let Some(submission) = self.submission()? {
-            let (grid, gate) = submission.grids()?;
-            return Ok((gate.into_iter().chain([grid]).collect(), None));
-        }
-        match Artifact::read(&self.grid)? {
+    pub(super) fn work(&self, source: &GridSource) -> Result<(Vec<Grid>, Option<Artifact>)> {
+        let file = match source {
+            GridSource::File(file) => file,
+            GridSource::Submission(submission) => {
+                let (grid, gate) = submission.grids()?;
+                return Ok((gate.into_iter().chain([grid]).collect(), None));
+            }
+        };
+        match Artifact::from_file(file)? {
             Some(artifact) if artifact.description.list.is_none() => {
                 let grids = artifact.grids_to_run(self.profile.as_deref(), &self.overrides)?;
                 grids.iter().for_each(print_details);
                 Ok((grids, Some(artifact)))
             }
-            _ => Ok((vec![self.grid()?], None)),
+            _ => Ok((vec![self.grid_of(file)?], None)),
         }
     }
 
@@ -227,10 +252,6 @@ impl GridArgs {
             false => "check the path for typos".to_owned(),
         };
         Err(home::with_similar_path_hint(error, &self.grid, &otherwise))
-    }
-
-    pub(super) fn submission(&self) -> Result<Option<Submission>> {
-        Some(&self.grid).filter(|file| Submission::is_submission(file)).map(|file| Submission::read(file)).transpose()
     }
 
     pub(super) fn file(&self) -> &Path {

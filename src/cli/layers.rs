@@ -21,7 +21,7 @@ use crate::corpus::Rule;
 use crate::criterion::{self, DepthUnit, Ranking};
 use crate::error::{Error, Result};
 use crate::files::output::OutputFile;
-use crate::grid::{Cell, Grid};
+use crate::grid::{AxisChoice, Cell, GridFile};
 use crate::model::Sublayer;
 use crate::pipeline::exec;
 use crate::pipeline::outcome::GridOutcome;
@@ -97,12 +97,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.store(Some(model).filter(|model| model.is_dir()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let rankings = arguments.rankings()?;
-    let text = arguments.grid(&rankings)?;
+    let file = GridFile::from_text(&arguments.grid(&rankings)?, Path::new(FILE))?;
     if arguments.fetch {
-        let needs = Grid::needs_from_text(&text, Path::new(FILE))?;
+        let needs = file.needs(None, &[], &AxisChoice::ALL)?;
         fetch::fetch_missing(&[needs], &store, false, &stop)?;
     }
-    let mut grid = Grid::from_text(&text, Path::new(FILE)).map_err(with_fetch_hint)?;
+    let mut grid = file.grid(None, &[]).map_err(with_fetch_hint)?;
     // Only criterion scores are shown, and dense cells have none.
     grid.evaluate.perplexity.clear();
     grid.cells.retain(|cell| !cell.is_dense());

@@ -10,7 +10,7 @@ use super::answer::cache::KindSum;
 use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, PlanAnswer};
 use super::answer::plan_cost::{PlanCost, RateSource};
 use super::answer::{self, Answer};
-use super::grid_args::{GridArgs, LimitArgs};
+use super::grid_args::{GridArgs, GridSource, LimitArgs};
 use super::out::{bytes, cells, columns, flops, seconds};
 use super::{home, progress, work};
 use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
@@ -41,12 +41,13 @@ pub(super) struct Arguments {
 const LISTED: usize = 20;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (mut grids, artifact) = arguments.grid_args.work()?;
+    let source = arguments.grid_args.read()?;
+    let (mut grids, artifact) = arguments.grid_args.work(&source)?;
     arguments.grid_args.threads.start()?;
     let store = arguments.grid_args.open_read_only()?;
-    work::check(&arguments.grid_args, &mut grids, artifact.is_some(), &store)?;
+    work::check(&source, &mut grids, artifact.is_some(), &store)?;
     if let Some(grid) = grids.last() {
-        results_can_be_written(arguments, grid, artifact.as_ref(), &store)?;
+        results_can_be_written(arguments, &source, grid, artifact.as_ref(), &store)?;
     }
     let settings = arguments.limits.settings(arguments.grid_args.engine.request());
     let planned = grids.iter().map(|grid| {
@@ -55,7 +56,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         // Tokenize now to determine the text lengths and to report unreadable texts. The tokens are discarded.
         let reporter = progress::reporter(false);
         let stop = AtomicBool::new(false);
-        let preflight = exec::preflight(&plan, &settings, TargetMachine::Local, &store, &*reporter, &stop)?;
+        let preflight = exec::preflight(&plan, &settings, TargetMachine::Local, &store, &*reporter, &stop, &|_, _| ())?;
         GridPlan::new(&plan, &preflight, &store, &settings)
     });
     let answer =
@@ -66,6 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Checks, without writing anything, that `run` or `reproduce` would accept the results directory.
 fn results_can_be_written(
     arguments: &Arguments,
+    source: &GridSource,
     grid: &Grid,
     artifact: Option<&Artifact>,
     store: &Store,
@@ -80,7 +82,7 @@ fn results_can_be_written(
             (target, artifact_files(artifact, grid))
         }
         None => {
-            let target = work::run_folder(grid_args, grid, grid_args.submission()?.as_ref(), results)?;
+            let target = work::run_folder(grid_args, source, grid, results)?;
             (target, run_files(grid, &TableShape::Long))
         }
     };

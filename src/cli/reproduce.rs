@@ -133,7 +133,8 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     let Arguments { retime, record, record_noisy, .. } = *arguments;
     let settle = record && !record_noisy;
     let settings = RunSettings { retime, settle, ..arguments.limits.settings(arguments.engine.request()) };
-    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
+    let stored = arguments.stored;
+    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored, surveyed: &|_, _| () };
     let (made, errors) = call.make_all(&chosen, &runner)?;
     let page = call.write_page(&chosen, &made, &store)?;
     if chosen.len() > 1 {
@@ -302,7 +303,7 @@ impl ReproduceRun<'_> {
         let clock = Instant::now();
         let submission = arguments.frozen.as_deref().map(Submission::read).transpose()?;
         let RequestedWork { grid, gated, .. } = match &submission {
-            Some(submission) => RequestedWork::from_submission(submission, runner.store)?,
+            Some(submission) => RequestedWork::from_submission(submission, Some(artifact.clone()), runner.store)?,
             None => {
                 let profile = arguments.profile.as_deref();
                 let overrides = &arguments.overrides;
@@ -362,7 +363,7 @@ impl ReproduceRun<'_> {
             return None;
         }
         let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens).ok()?;
-        let described = contents(store, [&artifact.file])?;
+        let described = contents(store, [artifact.file.path()])?;
         let gated = matches!(gated, Gated::Yes(_));
         let inputs = json!([described, grid.resolved().ok()?, target.description(), gated, out::width()]);
         let finished = UpToDateCheck::from_plan(

@@ -8,16 +8,15 @@ use clap::{Args, ValueEnum};
 
 use super::answer::done::{CellFailure, Ran, all_shown};
 use super::answer::{self, Answer};
-use super::grid_args::{GridArgs, LimitArgs};
+use super::grid_args::{GridArgs, GridSource, LimitArgs};
 use super::out::cells;
 use super::work::{self, with_job_end};
 use super::{home, out, plan, progress, stop};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
-use crate::cluster::Submission;
 use crate::error::Result;
 use crate::files::output::check_separate;
 use crate::grid::{Grid, Over};
-use crate::pipeline::exec::{CellResult, GridOutcome, RunSettings};
+use crate::pipeline::exec::{CellResult, GridOutcome, RunSettings, SurveyHook};
 use crate::pipeline::plan::{Plan, Reasons, StoreState};
 use ghostlab_store::Store;
 
@@ -78,11 +77,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn run_grid(arguments: &Arguments) -> Result<u8> {
     let started = SystemTime::now();
     let clock = Instant::now();
-    let mut grid = arguments.grid_args.grid()?;
+    let source = arguments.grid_args.read()?;
+    let mut grid = arguments.grid_args.grid(&source)?;
     arguments.grid_args.threads.start()?;
     let store = if arguments.stored { arguments.grid_args.open_read_only()? } else { arguments.grid_args.store()? };
-    let submission = arguments.grid_args.submission()?;
-    match &submission {
+    match source.submission() {
         Some(submission) => submission.check(&store)?,
         None => artifact::check_pins(&mut grid, &work::hash(&store))?,
     }
@@ -90,19 +89,18 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
         TableLayout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
         TableLayout::Long => TableShape::Long,
     };
-    let target = checked_target(arguments, &grid, submission.as_ref(), &shape, &store)?;
+    let target = checked_target(arguments, &source, &grid, &shape, &store)?;
     let reporter = progress::reporter(arguments.events);
-    let hashes = submission.as_ref().map(|submission| submission.inputs().clone()).unwrap_or_default();
+    let hashes = source.submission().map(|submission| submission.inputs().clone()).unwrap_or_default();
     if let Some(note) = target.replaces(&grid, &hashes)? {
         note!("{note}");
     }
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let settings =
         RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.grid_args.engine.request()) };
-    if out::details() {
-        detail!("{}", missing(&grid, &store, &settings)?);
-    }
-    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
+    let surveyed: SurveyHook<'_> = &|plan, state| detail!("{}", missing(plan, state, &store));
+    let stored = arguments.stored;
+    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored, surveyed };
     let outcome = runner.run(&grid, target.path())?;
 
     let over = arguments.over.map(|OverArg::Seed| Over::Seed);
@@ -134,15 +132,15 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
 /// Returns the results folder for a run after checking that its files can be written.
 fn checked_target(
     arguments: &Arguments,
+    source: &GridSource,
     grid: &Grid,
-    submission: Option<&Submission>,
     shape: &TableShape,
     store: &Store,
 ) -> Result<ResultsFolder> {
-    let target = work::run_folder(&arguments.grid_args, grid, submission, arguments.results.as_ref())?;
+    let target = work::run_folder(&arguments.grid_args, source, grid, arguments.results.as_ref())?;
     check_separate(target.path(), &home::inputs(grid, store))?;
     target.check(&artifact::run_files(grid, shape))?;
-    if let Some(submission) = submission {
+    if let Some(submission) = source.submission() {
         work::check_not_newer(arguments.grid_args.file(), submission, &target, grid)?;
     }
     Ok(target)
@@ -185,10 +183,7 @@ fn cells_without_result(
 }
 
 /// Formats how many of the grid's objects are stored and why the others are missing, in the format used by `plan`.
-fn missing(grid: &Grid, store: &Store, settings: &RunSettings) -> Result<String> {
-    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    let state = StoreState::read(&plan, store);
-    let reasons = Reasons::new(store, &plan);
-    let counts = plan::counts(&answer::plan::artifacts(&plan, &state, &reasons, store));
-    Ok(counts.trim_end().to_owned())
+fn missing(plan: &Plan<'_>, state: &StoreState, store: &Store) -> String {
+    let counts = plan::counts(&answer::plan::artifacts(plan, state, &Reasons::new(store, plan), store));
+    counts.trim_end().to_owned()
 }

@@ -20,7 +20,7 @@ use crate::corpus::Rule;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
-use crate::grid::{Grid, HubSource, is_yaml};
+use crate::grid::{AxisChoice, Grid, GridFile, HubSource, is_yaml};
 use crate::model::Config;
 use crate::pipeline::exec;
 use crate::quantity::MAX;
@@ -124,7 +124,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.store(Some(model).filter(|model| model.is_dir()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     if arguments.fetch {
-        let needs = Grid::needs_from_text(&text(arguments, LENGTH)?, Path::new(FILE))?;
+        let file = GridFile::from_text(&text(arguments, LENGTH)?, Path::new(FILE))?;
+        let needs = file.needs(None, &[], &AxisChoice::ALL)?;
         fetch::fetch_missing(&[needs], &store, false, &stop)?;
     }
     let mut grid = grid(arguments)?;

@@ -67,7 +67,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let settings = arguments.limits.settings(arguments.engine.request());
     let progress = progress::reporter(false);
     let reporter = DistinctNotes::new(&*progress);
-    let runner = Runner { store: &store, settings, reporter: &reporter, stop: &stop, stored: false };
+    let runner =
+        Runner { store: &store, settings, reporter: &reporter, stop: &stop, stored: false, surveyed: &|_, _| () };
     if let Some(folder) = &arguments.export {
         export::check(folder)?;
     }
@@ -241,7 +242,7 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
     let started = SystemTime::now();
     let searches = split_searches(grid);
     if searches.is_empty() {
-        return Err(Error::bad_input("the artifact has no `search`").at(artifact.file.display().to_string()));
+        return Err(Error::bad_input("the artifact has no `search`").at(artifact.file.path().display().to_string()));
     }
     target.check(&SearchResults::files(artifact))?;
     let reporter = DistinctNotes::new(runner.reporter);
@@ -255,14 +256,14 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
                 .hint("run the command without --stored to complete it")),
         }
     };
-    let Runner { store, settings, reporter, stop, stored } = *runner;
+    let Runner { store, settings, reporter, stop, stored, .. } = *runner;
     let env = SearchEnv { store, settings, reporter, stop, run: &run, times: !stored };
     let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<Found>>>()?;
     let profile = grid.profile.clone().unwrap_or_default();
     let table_results = StoredResults::read(&results.join(&races.table).join(&profile)).ok();
     let search_results = SearchResults::new(grid, races, &found, table_results.as_ref());
     let dense = Grid { cells: grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect(), ..grid.clone() };
-    let dense = exec::read_stored(&dense, settings, store, &())?;
+    let dense = exec::read_stored(&dense, settings, store, &(), &|_, _| ())?;
     let Published { files, recorded } = search_results.publish(artifact, &dense, target, started)?;
     if !quiet {
         println!("{}\n\n{}", artifact.description.title, columns(&search_results.table(), &[]));

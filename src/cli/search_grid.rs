@@ -13,7 +13,7 @@ use super::search_methods;
 use crate::corpus::Rule;
 use crate::criterion::{Depth, DepthUnit};
 use crate::error::{Error, Result};
-use crate::grid::{Budget, Grid, InputList, Latency, Search};
+use crate::grid::{AxisChoice, Budget, Grid, GridFile, InputList, Latency, Search};
 use crate::model::{Config, EngineRequest};
 use crate::quantity::MAX;
 use crate::search;
@@ -130,7 +130,7 @@ impl SearchArgs {
     pub(super) fn needs(&self) -> Result<InputList> {
         let bounds = self.bounds()?;
         let depths: Vec<Depth> = self.units(&bounds)?.into_iter().map(|unit| Depth { count: 1, unit }).collect();
-        Grid::needs_from_text(&self.text(&bounds, &depths, LENGTH)?, Path::new(FILE))
+        GridFile::from_text(&self.text(&bounds, &depths, LENGTH)?, Path::new(FILE))?.needs(None, &[], &AxisChoice::ALL)
     }
 
     /// Builds the grid. Resolves names and derives the depths from the budget.
@@ -220,7 +220,7 @@ impl SearchArgs {
             "calibration": {"corpus": "none", "sequences": 1, "length": 2},
             "search": {"budget": bounds, "perplexity": {"corpus": "none", "length": 2}, "alpha": self.alpha},
         });
-        match Grid::checked_search(&any.to_string(), Path::new(FILE))? {
+        match GridFile::from_text(&any.to_string(), Path::new(FILE))?.search()? {
             Some(Search { budget, .. }) => Ok(budget),
             None => Ok(Budget::default()),
         }

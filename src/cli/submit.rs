@@ -214,7 +214,7 @@ impl SubmitCall<'_> {
         match &work.artifact {
             None => words.extend(["run".into(), file]),
             Some(artifact) => {
-                let folder = artifact.file.parent().unwrap_or(Path::new("."));
+                let folder = artifact.file.path().parent().unwrap_or(Path::new("."));
                 words.extend(["reproduce".into(), artifact.name.clone(), "--frozen".into(), file]);
                 words.extend(["--experiments".into(), absolute(folder)?]);
                 words.extend(["--reports".into(), absolute(&home::default_directory(None, "reports", near))?]);
@@ -254,12 +254,12 @@ fn prepare(work: &RequestedWork, settings: RunSettings, store: &Store) -> Result
     let mut gate_plan: Option<Plan<'_>> = None;
     if let Some(gate) = work.gate() {
         let plan = Plan::new(gate, store, settings.engine, settings.batch_tokens)?;
-        exec::preflight(&plan, &settings, TargetMachine::Remote, store, &*reporter, &stop)?;
+        exec::preflight(&plan, &settings, TargetMachine::Remote, store, &*reporter, &stop, &|_, _| ())?;
         gate_plan = Some(plan);
     }
     let plan = Plan::new(&work.grid, store, settings.engine, settings.batch_tokens)?;
     let exec::Preflight { state, estimate } =
-        exec::preflight(&plan, &settings, TargetMachine::Remote, store, &*reporter, &stop)?;
+        exec::preflight(&plan, &settings, TargetMachine::Remote, store, &*reporter, &stop, &|_, _| ())?;
     let most = settings.memory.unwrap_or(u64::MAX);
     let device_bytes = plan
         .backbones
@@ -267,9 +267,9 @@ fn prepare(work: &RequestedWork, settings: RunSettings, store: &Store) -> Result
         .map(|backbone| backbone.engine.weight_bytes(&backbone.config) + batch_bytes(&plan, backbone, &state, most));
     let device_memory = device_bytes.max().unwrap_or(0);
     let complete = plan.variants().filter(|(_, variant)| state.is_complete_elsewhere(variant)).count();
-    let outline = Outline::new(&plan, &state)?;
+    let outline = Outline::new(&plan, &estimate.jobs);
     let artifact = work.artifact.as_ref().map(|artifact| ArtifactCall {
-        file: files::absolute(&artifact.file),
+        file: files::absolute(artifact.file.path()),
         profile: work.grid.profile.clone(),
         gated: matches!(work.gated, crate::artifact::Gated::Yes(_)),
     });

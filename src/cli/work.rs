@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::grid_args::GridArgs;
+use super::grid_args::{GridArgs, GridSource};
 use super::home;
 use super::stop::AGAIN;
 use crate::artifact::{self, Artifact, Gated, ResultsFolder};
 use crate::cluster::{JobEnd, Submission};
 use crate::error::{Error, Result};
 use crate::files::sha256;
-use crate::grid::{AxisChoice, Grid, InputList};
+use crate::grid::{AxisChoice, Grid, GridFile, InputList};
 use crate::model::EngineRequest;
 use crate::results::{By, Provenance, RunDescription};
 use ghostlab_store::Store;
@@ -29,12 +29,15 @@ impl RequestedWork {
     /// # Errors
     /// Fails if the grid is invalid, or if a submission was created by another program or with other inputs.
     pub(super) fn new(grid_args: &GridArgs, no_gate: bool, store: &Store) -> Result<Self> {
-        if let Some(submission) = grid_args.submission()? {
-            return Self::from_submission(&submission, store);
-        }
-        let Some(artifact) = Artifact::read(grid_args.file())?.filter(|artifact| artifact.description.list.is_none())
-        else {
-            let mut grid = grid_args.grid()?;
+        let file = match grid_args.read()? {
+            GridSource::File(file) => file,
+            GridSource::Submission(submission) => {
+                let artifact = submission.artifact.as_ref().map(|call| Artifact::read(&call.file)).transpose()?;
+                return Self::from_submission(&submission, artifact.flatten(), store);
+            }
+        };
+        let Some(artifact) = Artifact::from_file(&file)?.filter(|artifact| artifact.description.list.is_none()) else {
+            let mut grid = grid_args.grid_of(&file)?;
             let overrides = grid_args.overrides.clone();
             artifact::check_pins(&mut grid, &hash(store))?;
             return Ok(Self { artifact: None, grid, gated: Gated::No, overrides });
@@ -67,19 +70,19 @@ impl RequestedWork {
         Ok(Self { artifact: Some(artifact), grid, gated, overrides: overrides.to_vec() })
     }
 
-    /// Loads a frozen submission.
+    /// Loads a frozen submission. `artifact` is the artifact that it belongs to, if any.
     ///
     /// # Errors
     /// Fails if the submission was created by another program or with other inputs.
-    pub(super) fn from_submission(submission: &Submission, store: &Store) -> Result<Self> {
+    pub(super) fn from_submission(submission: &Submission, artifact: Option<Artifact>, store: &Store) -> Result<Self> {
         submission.check(store)?;
         let (grid, gate) = submission.grids()?;
         let overrides = submission.overrides.clone();
-        let Some(call) = &submission.artifact else {
-            return Ok(Self { artifact: None, grid, gated: Gated::No, overrides });
+        let gated = match &submission.artifact {
+            Some(call) if call.gated => Gated::Yes(gate.map(Box::new)),
+            _ => Gated::No,
         };
-        let gated = if call.gated { Gated::Yes(gate.map(Box::new)) } else { Gated::No };
-        Ok(Self { artifact: Artifact::read(&call.file)?, grid, gated, overrides })
+        Ok(Self { artifact, grid, gated, overrides })
     }
 
     pub(super) fn gate(&self) -> Option<&Grid> {
@@ -95,8 +98,8 @@ impl RequestedWork {
 /// # Errors
 /// Fails if a submission was created by another program or with other inputs, or if hashing fails. Also fails if a
 /// model differs from the paper's model with the same name.
-pub(super) fn check(grid_args: &GridArgs, grids: &mut [Grid], is_artifact: bool, store: &Store) -> Result<()> {
-    if let Some(submission) = grid_args.submission()? {
+pub(super) fn check(source: &GridSource, grids: &mut [Grid], is_artifact: bool, store: &Store) -> Result<()> {
+    if let Some(submission) = source.submission() {
         return submission.check(store);
     }
     let hash = hash(store);
@@ -109,14 +112,18 @@ pub(super) fn check(grid_args: &GridArgs, grids: &mut [Grid], is_artifact: bool,
 /// Fails if the file is not a grid or the engine is not supported here.
 pub(super) fn run_folder(
     grid_args: &GridArgs,
+    source: &GridSource,
     grid: &Grid,
-    submission: Option<&Submission>,
     results: Option<&PathBuf>,
 ) -> Result<ResultsFolder> {
     let results = home::default_directory(results, "results", Some(grid_args.file()));
-    let overrides = submission.map_or(&grid_args.overrides, |submission| &submission.overrides);
-    let is_artifact = submission.is_none() && Artifact::read(grid_args.file())?.is_some();
-    let overrides = effective_overrides(overrides, grid, || grid_args.plain())?;
+    let (overrides, is_artifact) = match source {
+        GridSource::Submission(submission) => (submission.overrides.as_slice(), false),
+        GridSource::File(file) => {
+            let plain = || file.grid(grid_args.profile.as_deref(), &[]);
+            (effective_overrides(&grid_args.overrides, grid, plain)?, Artifact::from_file(file)?.is_some())
+        }
+    };
     let description =
         RunDescription::new(grid, &grid.name, By::Run, is_artifact, overrides, grid_args.engine.request())?;
     Ok(ResultsFolder::new(&results, description))
@@ -175,7 +182,6 @@ fn effective_overrides<'a>(
     grid: &Grid,
     plain: impl FnOnce() -> Result<Grid>,
 ) -> Result<&'a [String]> {
-    // If there are no overrides, do not load the file, because it may not be a grid.
     let same = match (!overrides.is_empty()).then(plain) {
         Some(Ok(plain)) => plain.resolved()? == grid.resolved()?,
         _ => false,
@@ -209,11 +215,11 @@ pub(super) fn inputs_of_target(
 ) -> Result<Vec<InputList>> {
     let file = Path::new(target);
     if file.is_file() {
-        if let Some(artifact) = Artifact::read(file)? {
-            return artifact.needs(profile, overrides);
-        }
-        let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
-        return Ok(vec![Grid::needs(file, profile, overrides, &all)?]);
+        let file = GridFile::read(file)?;
+        return match Artifact::from_file(&file)? {
+            Some(artifact) => artifact.needs(profile, overrides),
+            None => Ok(vec![file.needs(profile, overrides, &AxisChoice::ALL)?]),
+        };
     }
     if file.is_dir() || file.components().count() > 1 || file.extension().is_some() {
         let found = if file.is_dir() { "a folder without config.json" } else { "nothing" };

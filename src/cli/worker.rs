@@ -69,7 +69,7 @@ impl WorkerGrid<'_> {
             self.left.set(true);
             return Err(Error::interrupted("no work left for this worker"));
         }
-        exec::read_stored(dense, settings, self.store, &())
+        exec::read_stored(dense, settings, self.store, &(), &|_, _| ())
     }
 }
 

@@ -2,13 +2,10 @@
 //!
 //! The key describes rows, columns, grouping and metrics. The cells come from the grid in the same file.
 
-use std::path::Path;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::node::{Value, YamlNode};
-use super::yaml::{self, FileShape};
 use super::{deserialize, one_or_many};
 use crate::error::{Error, Result};
 use crate::metric::{Direction, Metric, MetricSource, PARAMETERS_REMOVED};
@@ -249,27 +246,15 @@ impl Default for Tolerance {
 }
 
 impl Description {
-    /// Reads the artifact description in a file. Also returns whether the file contains a grid. Returns `None` if the
-    /// file has no key `artifact`.
-    ///
-    /// # Errors
-    /// Fails if the file is invalid. The error gives the file, line and column, and the expected and found values.
-    pub fn read(path: &Path) -> Result<Option<(Self, bool)>> {
-        let shape = FileShape {
-            what: "the artifact",
-            expected: "`artifact: …` and a grid",
-            hint: "see docs/grid.md for an example",
-        };
-        let mut root = yaml::read(path, &shape)?;
-        let Value::Map(keys) = &mut root.value else { return Ok(None) };
-        let Some(at) = keys.iter().position(|entry| entry.key == KEY) else { return Ok(None) };
-        let entry = keys.remove(at);
-        let has_grid = !keys.is_empty();
-        root.value = Value::Map(vec![entry]);
+    /// Deserializes the description in the tree of a grid file, or returns `None` if the file has no key `artifact`.
+    pub(super) fn from_root(root: &YamlNode) -> Result<Option<Self>> {
+        let Value::Map(keys) = &root.value else { return Ok(None) };
+        let Some(entry) = keys.iter().find(|entry| entry.key == KEY) else { return Ok(None) };
+        let alone = YamlNode { value: Value::Map(vec![entry.clone()]), position: root.position.clone() };
         let Alone { artifact } =
-            Alone::deserialize(deserialize::FromNode::root(&root)).map_err(deserialize::Fault::into_error)?;
-        artifact.check(has_grid).map_err(|error| error.at(root.position.to_string()))?;
-        Ok(Some((artifact, has_grid)))
+            Alone::deserialize(deserialize::FromNode::root(&alone)).map_err(deserialize::Fault::into_error)?;
+        artifact.check(keys.len() > 1).map_err(|error| error.at(root.position.to_string()))?;
+        Ok(Some(artifact))
     }
 
     /// Returns whether the artifact can show cuts of sublayers. A table needs the column `removed` for this. Figures of
@@ -338,11 +323,12 @@ struct Alone {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::path::Path;
 
     use serde_json::json;
 
     use super::*;
+    use crate::grid::GridFile;
 
     const TABLE: &str = "table: {lead: [removed], rows: [{criterion: sleb, recovery: none}], metrics: [ppl_c4]}";
 
@@ -358,9 +344,9 @@ mod tests {
             ("figure: {kind: bars, metrics: [ppl_c4]}", Some("exactly one kind")),
             ("list: methods", Some("exactly one kind")),
         ] {
-            let mut file = tempfile::NamedTempFile::new().unwrap();
-            writeln!(file, "artifact:\n  title: a\n  {TABLE}\n  {parts}\nbackbone: b").unwrap();
-            let error = Description::read(file.path()).err().map(|error| error.to_string()).unwrap_or_default();
+            let text = format!("artifact:\n  title: a\n  {TABLE}\n  {parts}\nbackbone: b\n");
+            let file = GridFile::from_text(&text, Path::new("grid.yaml")).unwrap();
+            let error = file.description().err().map(|error| error.to_string()).unwrap_or_default();
             assert_eq!(error.is_empty(), refused.is_none(), "{parts}: {error}");
             assert!(error.contains(refused.unwrap_or_default()), "{parts}: {error}");
         }

@@ -24,6 +24,7 @@ mod deserialize;
 mod draw;
 mod eval_task;
 mod evaluate;
+mod file;
 mod input;
 mod library;
 mod name;
@@ -41,7 +42,7 @@ mod validate;
 mod weights;
 mod yaml;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,7 @@ pub use definitions::{Backbone, Corpus, RoundedWeights, rules, tasks};
 pub use draw::Draw;
 pub use eval_task::{EvalTask, TaskData, TaskSettings, TaskSource};
 pub use evaluate::{Evaluate, Latency, Perplexity};
+pub use file::GridFile;
 pub use input::{EntryKind, HubSource, InputRef, InputResolver, ResolvedInput};
 pub use library::{BackboneFile, available_names, backbone_files};
 pub use name::assign_names;
@@ -83,7 +85,7 @@ pub struct AxisChoice<'a> {
 
 impl AxisChoice<'_> {
     /// Filter that includes all evaluations.
-    const ALL: Self = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
+    pub const ALL: Self = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
 }
 
 /// Validated grid. All its inputs exist, and all its cells can be run.
@@ -126,13 +128,6 @@ pub struct Grid {
     pub cells: Vec<Cell>,
 }
 
-/// Expected contents of a grid file.
-const SHAPE: yaml::FileShape<'_> = yaml::FileShape {
-    what: "the grid",
-    expected: "a map with axes and the named inputs",
-    hint: "see the complete example at the top of docs/grid.md",
-};
-
 impl Grid {
     /// Loads and validates the grid file at `path`. A profile and the `--set` arguments (each `key=value`) are applied
     /// to it in order. If `profile` is `None`, the key `profile` in the file selects the profile, if present.
@@ -144,20 +139,7 @@ impl Grid {
     /// Fails if the grid is invalid or inputs are missing. The error gives the file, line and column, the expected
     /// value and the value found.
     pub fn load(path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
-        Self::load_selected(path, profile, overrides, &AxisChoice::ALL)
-    }
-
-    /// Loads a grid with only the evaluations that `shown` includes. The data of the other evaluations need not exist.
-    ///
-    /// # Errors
-    /// Fails like [`Grid::load`].
-    pub fn load_selected(
-        path: &Path,
-        profile: Option<&str>,
-        overrides: &[String],
-        shown: &AxisChoice<'_>,
-    ) -> Result<Grid> {
-        Self::from_layers(Layers::read(path, profile, overrides)?, path, shown)
+        GridFile::read(path)?.grid(profile, overrides)
     }
 
     /// Loads a grid from a string. Names and paths are resolved as if the string were in a file at `path`.
@@ -165,111 +147,7 @@ impl Grid {
     /// # Errors
     /// Fails like [`Grid::load`].
     pub fn from_text(text: &str, path: &Path) -> Result<Grid> {
-        Self::from_layers(
-            Layers::from_node(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?,
-            path,
-            &AxisChoice::ALL,
-        )
-    }
-
-    fn from_layers(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
-        let Layers { root, library, entries, profile, overrides } = layers;
-        let mut checked = check::check(&schema(&root)?, &root, path, &library)?;
-        let resolver = InputResolver::new(library.lock_file(), path, profile.as_deref(), &overrides);
-        let needs = checked.needs(shown);
-        let absent = |error: Error| definitions::with_other_missing(error, &needs, &resolver);
-        let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
-        let mut backbones = definitions::find_backbones(backbones, &resolver).map_err(absent)?;
-        let cells = checked.axes.into_cells(checked.search.as_mut(), &mut backbones)?;
-
-        // Keep only the inputs in use, because the others may be missing.
-        let mut evaluate = checked.evaluate;
-        let mut resolved_definitions = checked.resolved_definitions;
-        resolved_definitions.tasks.retain(|name, _| (shown.task)(name));
-        evaluate
-            .groups
-            .retain(|group| group.group.tasks.iter().all(|task| resolved_definitions.tasks.contains_key(task)));
-        evaluate.perplexity.retain(|text| (shown.text)(&text.corpus));
-        evaluate.tasks.retain(|task| (shown.task)(&task.name));
-        evaluate.latency.retain(|_| shown.latency);
-        let backbone = validate::distinct(cells.iter().map(|cell| &cell.backbone));
-        let calibration = validate::distinct(cells.iter().filter_map(|cell| cell.calibration.as_ref()));
-        let texts = evaluate.perplexity.iter().map(|text| &text.corpus);
-        let texts: BTreeSet<&String> = calibration.iter().map(|entry| &entry.corpus).chain(texts).collect();
-        backbones.retain(|name, _| backbone.contains(name));
-        corpora.retain(|name, _| texts.contains(name));
-        tasks.retain(|name, _| evaluate.builtin().any(|task| task.name == *name));
-        Ok(Grid {
-            name: checked.name,
-            file: path.to_owned(),
-            entries,
-            profile: profile.clone(),
-            lock_file: resolver.lock_file().to_owned(),
-            backbones,
-            corpora: definitions::find_corpora(corpora, &resolver).map_err(absent)?,
-            tasks: definitions::find_tasks(tasks, &resolver).map_err(absent)?,
-            definitions: resolved_definitions.locate_rows(&resolver).map_err(absent)?,
-            backbone,
-            criterion: validate::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
-            depth: validate::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),
-            recovery: validate::distinct(cells.iter().filter_map(|cell| cell.recovery.as_ref())),
-            calibration,
-            evaluate,
-            search: checked.search,
-            cells,
-        })
-    }
-
-    /// Returns the inputs that a grid refers to: all backbones, and the corpora and tasks that `shown` includes. The
-    /// inputs need not exist, and the grid is not expanded into cells.
-    ///
-    /// # Errors
-    /// Fails like [`Grid::load`], except for errors that can be found only if the inputs exist.
-    pub fn needs(
-        path: &Path,
-        profile: Option<&str>,
-        overrides: &[String],
-        shown: &AxisChoice<'_>,
-    ) -> Result<InputList> {
-        Self::list_inputs(Layers::read(path, profile, overrides)?, path, shown)
-    }
-
-    /// Returns the search settings in the text of a grid, if any. The inputs need not exist.
-    ///
-    /// # Errors
-    /// Fails like [`Grid::load`], except for errors that can be found only if the inputs exist.
-    pub fn checked_search(text: &str, path: &Path) -> Result<Option<Search>> {
-        let Layers { root, library, .. } = Layers::from_node(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?;
-        Ok(check::check(&schema(&root)?, &root, path, &library)?.search)
-    }
-
-    /// Returns the inputs that the text of a grid refers to.
-    ///
-    /// # Errors
-    /// Fails like [`Grid::needs`].
-    pub fn needs_from_text(text: &str, path: &Path) -> Result<InputList> {
-        Self::list_inputs(
-            Layers::from_node(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?,
-            path,
-            &AxisChoice::ALL,
-        )
-    }
-
-    fn list_inputs(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<InputList> {
-        let Layers { root, library, profile, overrides, .. } = layers;
-        let checked = check::check(&schema(&root)?, &root, path, &library)?;
-        let scored = checked.evaluate.perplexity.iter().any(|entry| (shown.text)(&entry.corpus))
-            || checked.evaluate.tasks.iter().any(|task| (shown.task)(&task.name));
-        let needs = checked.needs(shown);
-        Ok(InputList { needs, lock_file: library.lock_file(), grid: path.to_owned(), profile, overrides, scored })
-    }
-
-    /// Returns the names of the profiles in the grid file at `path`.
-    ///
-    /// # Errors
-    /// Fails if the file is not a grid.
-    pub fn profiles(path: &Path) -> Result<Vec<String>> {
-        Ok(profile::profile_names(&yaml::read(path, &SHAPE)?))
+        GridFile::from_text(text, path)?.grid(None, &[])
     }
 
     /// Returns the JSON form of the grid for the record of a run. Overrides and defaults are filled in, and paths are
@@ -328,47 +206,5 @@ impl InputList {
     /// Returns a resolver that looks up inputs in the hub cache and the lock file.
     pub fn resolver(&self) -> InputResolver<'_> {
         InputResolver::new(self.lock_file.clone(), &self.grid, self.profile.as_deref(), &self.overrides)
-    }
-}
-
-fn schema(root: &node::YamlNode) -> Result<schema::Schema> {
-    schema::Schema::deserialize(deserialize::FromNode::root(root)).map_err(deserialize::Fault::into_error)
-}
-
-/// Tree of a grid after named entries, a profile and overrides have been merged into it. Also keeps the files, the
-/// profile and the overrides that were used.
-struct Layers {
-    root: node::YamlNode,
-    library: library::Library,
-    entries: Vec<PathBuf>,
-    profile: Option<String>,
-    overrides: Vec<String>,
-}
-
-impl Layers {
-    fn read(path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {
-        Self::from_node(yaml::read(path, &SHAPE)?, path, profile, overrides)
-    }
-
-    fn from_node(mut root: node::YamlNode, path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {
-        artifact::take(&mut root);
-        let library = library::Library::for_grid(path);
-        let profile = profile::take(&mut root, profile, &library)?;
-
-        // Apply the profile and the overrides to a preview to find out which files are needed. They are applied again
-        // after the files have been read.
-        let mut preview = root.clone();
-        if let Some(profile) = &profile {
-            preview.merge(profile.changes.clone());
-        }
-        overrides::try_apply(&mut preview, overrides);
-        let entries = library.load(&mut root, &preview)?;
-
-        let profile = profile.map(|profile| {
-            root.merge(profile.changes);
-            profile.name
-        });
-        overrides::apply(&mut root, overrides)?;
-        Ok(Self { root, library, entries, profile, overrides: overrides.to_vec() })
     }
 }

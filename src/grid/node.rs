@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use self::PathStep::{Item, Key};
 use crate::error::Error;
@@ -14,9 +14,9 @@ use crate::error::Error;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum YamlPosition {
     /// Position in the grid file or in the file of a named entry. Line and column are counted from 1.
-    File { file: Rc<Path>, line: u64, column: u64 },
+    File { file: Arc<Path>, line: u64, column: u64 },
     /// `--set` argument as it was typed.
-    Set(Rc<str>),
+    Set(Arc<str>),
 }
 
 /// Formats the position for messages, as `grid.yaml:7:3` or as the `--set` argument.

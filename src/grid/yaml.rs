@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Error as YamlError, MessageFormatter, Spanned, UserMessageFormatter};
@@ -71,9 +71,9 @@ fn not_utf8(what: &str, path: &Path, error: &std::string::FromUtf8Error) -> Erro
 /// Parses the YAML text of a file.
 pub(super) fn parse_file(text: &str, path: &Path) -> Result<YamlNode> {
     let mut root = parse(text, &path.display().to_string())?;
-    let file: Rc<Path> = path.into();
+    let file: Arc<Path> = path.into();
     root.relocate(&|position| match position {
-        &YamlPosition::File { line, column, .. } => YamlPosition::File { file: Rc::clone(&file), line, column },
+        &YamlPosition::File { line, column, .. } => YamlPosition::File { file: Arc::clone(&file), line, column },
         set @ YamlPosition::Set(_) => set.clone(),
     });
     Ok(root)

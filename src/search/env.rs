@@ -64,7 +64,7 @@ pub(super) fn times(grid: &Grid, env: &SearchEnv<'_>) -> Result<GridOutcome> {
     if env.times {
         return (env.run)(grid);
     }
-    let outcome = exec::read_stored(grid, env.settings, env.store, &())?;
+    let outcome = exec::read_stored(grid, env.settings, env.store, &(), &|_, _| ())?;
     match outcome.cells.iter().find(|cell| cell.missing.is_some() && cell.failure.is_none()) {
         None => Ok(outcome),
         Some(result) => Err(Error::missing("the search has a time budget, but workers do not measure latencies")
@@ -184,7 +184,7 @@ impl Stratum {
 pub(super) fn tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<Vec<Track>> {
     let dense_grid = Grid { cells: dense(grid), ..grid.clone() };
     let plan = env.plan(&dense_grid)?;
-    exec::preflight(&plan, &env.settings, TargetMachine::Local, env.store, env.reporter, env.stop)?;
+    exec::preflight(&plan, &env.settings, TargetMachine::Local, env.store, env.reporter, env.stop, &|_, _| ())?;
     let outcome = GridOutcome::read(&plan, env.store, &BTreeMap::new())?;
     let tasks = grid.evaluate.tasks.iter().map(|used| (EvalTarget::Task(used.clone()), document_count(&outcome, used)));
     let texts =

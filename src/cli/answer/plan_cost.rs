@@ -70,7 +70,7 @@ pub(crate) enum RateSource {
 }
 
 pub(super) fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
-    let Estimate { cost: Cost { separate, shared, left, disk: bytes, inodes }, memory, spool } = *estimate;
+    let Estimate { cost: Cost { separate, shared, left, disk: bytes, inodes }, memory, spool, .. } = *estimate;
     let run = (left > 0.0).then(|| {
         let engine = plan.engines();
         let on_cpu = plan.backbones.iter().all(|backbone| backbone.engine.id().is_on_cpu());

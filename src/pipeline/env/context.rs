@@ -15,7 +15,7 @@ use super::inputs::{GridInputs, Inputs};
 use super::models::Models;
 use super::progress::{self, Backoff, lock, timing_lease};
 use super::settings::{RunSettings, WorkerLimits};
-use super::store_cache::StoreCache;
+use super::store_view::StoreView;
 use crate::calibrate::ActivationShape;
 use crate::corpus::Windows;
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ pub(crate) struct RunContext<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) inputs: &'a Inputs,
     pub(crate) env: RunEnv<'a>,
-    pub(crate) store_cache: StoreCache,
+    pub(crate) store_view: &'a StoreView,
     /// Scores that this process has stored but not yet reported, by key hash. `None` for generated answers.
     fresh_scores: Mutex<BTreeMap<String, Option<Vec<f64>>>>,
     idle: Mutex<Idle>,
@@ -70,12 +70,12 @@ struct Idle {
 }
 
 impl<'a> RunContext<'a> {
-    pub(crate) fn new(GridInputs { grid, inputs }: GridInputs<'a>, store_cache: StoreCache, env: RunEnv<'a>) -> Self {
+    pub(crate) fn new(GridInputs { grid, inputs }: GridInputs<'a>, store_view: &'a StoreView, env: RunEnv<'a>) -> Self {
         Self {
             grid,
             inputs,
             env,
-            store_cache,
+            store_view,
             fresh_scores: Mutex::default(),
             idle: Mutex::new(Idle { since: env.store.now(), backoff: Backoff::default(), timed_out: false }),
             failures: Mutex::default(),
@@ -125,7 +125,7 @@ impl<'a> RunContext<'a> {
     pub(crate) fn report_complete(&self, variants: &[&Variant]) {
         for variant in variants.iter().filter(|variant| !self.has_failed(variant.cell)) {
             let mut complete = lock(&self.complete);
-            if !complete.contains(&variant.cell) && variant.keys().all(|key| self.store_cache.contains(key.hash())) {
+            if !complete.contains(&variant.cell) && variant.keys().all(|key| self.store_view.contains(key.hash())) {
                 complete.insert(variant.cell);
                 let cell = self.grid.cells[variant.cell].to_string();
                 self.reporter.event(Event::Complete { cell, complete: complete.len() });
@@ -139,7 +139,7 @@ impl<'a> RunContext<'a> {
 
     /// Records scores that this process has stored. `values` is `None` for generated answers.
     pub(crate) fn stored_scores(&self, key: &Key, values: Option<Vec<f64>>) {
-        self.store_cache.insert(key);
+        self.store_view.insert(key);
         lock(&self.fresh_scores).insert(key.hash().to_owned(), values);
     }
 
@@ -238,7 +238,7 @@ impl<'a> RunContext<'a> {
             Lookup::Whole(artifact) => Some(artifact),
             Lookup::Absent => None,
             Lookup::Damaged(error) => {
-                self.store_cache.mark_damaged(key);
+                self.store_view.mark_damaged(key);
                 self.report_damage(&error);
                 None
             }

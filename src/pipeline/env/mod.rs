@@ -7,4 +7,4 @@ pub(crate) mod inputs;
 pub(crate) mod models;
 pub(crate) mod progress;
 pub(crate) mod settings;
-pub(crate) mod store_cache;
+pub(crate) mod store_view;

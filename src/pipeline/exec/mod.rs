@@ -13,9 +13,9 @@ mod worker_state;
 
 pub use harness_samples::harness_samples;
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
-pub use preflight::{Preflight, TargetMachine, preflight, prepare};
+pub use preflight::{Preflight, SurveyHook, TargetMachine, preflight};
 pub use record::{Recorder, RunRecord, RunState};
-pub use run::{WorkerOutcome, read_stored, run, work};
+pub use run::{WorkerOutcome, read_stored, run, run_surveyed, work};
 pub use sample::{
     DefinedItems, DocumentLoss, Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost,
 };

@@ -36,10 +36,15 @@ pub struct Preflight {
     pub estimate: Estimate,
 }
 
-/// Checks the plan, tokenizes its texts, and checks that there is enough memory and disk space.
+/// Function that receives the plan and the state of the store before anything is computed.
+pub type SurveyHook<'a> = &'a dyn Fn(&Plan<'_>, &StoreState);
+
+/// Surveys the store and calls `surveyed`. Then checks the plan, tokenizes its texts, and checks that there is enough
+/// memory and disk space.
 ///
 /// # Errors
-/// Fails under the same conditions as [`prepare`], or if there is not enough memory or disk space.
+/// Fails if a weight file cannot be read, a backbone does not support a recovery, a corpus or task cannot be tokenized,
+/// `stop` is set, or there is not enough memory or disk space.
 pub fn preflight(
     plan: &Plan<'_>,
     settings: &RunSettings,
@@ -47,29 +52,40 @@ pub fn preflight(
     store: &Store,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
+    surveyed: SurveyHook<'_>,
 ) -> Result<Preflight> {
+    let mut state =
+        if settings.retime { StoreState::read_for_retime(plan, store) } else { StoreState::read(plan, store) };
+    surveyed(plan, &state);
     let free = machine::told_free_memory().filter(|_| target == TargetMachine::Local);
     if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !store.has(key)) {
         check_token_memory(plan, store, settings.memory, free)?;
-        check_disk(plan, settings, target, store)?;
+        // The costs are estimated again when the lengths of all texts are known.
+        check_disk(plan, &state, settings, target, store)?;
     }
     prepare(plan, store, reporter, stop)?;
-    let found = check_disk(plan, settings, target, store)?;
+    // Tokens are the only objects that `prepare` stores.
+    state.refresh_tokens(plan);
+    let estimate = check_disk(plan, &state, settings, target, store)?;
     for backbone in &plan.backbones {
-        check_job_memory(plan, backbone, &found.state, settings.memory, free)?;
+        check_job_memory(plan, backbone, &state, settings.memory, free)?;
     }
-    Ok(found)
+    Ok(Preflight { state, estimate })
 }
 
-/// Reads the state of the store, and checks that there is enough disk space. Texts that have not been tokenized yet are
-/// ignored.
-fn check_disk(plan: &Plan<'_>, settings: &RunSettings, target: TargetMachine, store: &Store) -> Result<Preflight> {
-    let state = if settings.retime { StoreState::read_for_retime(plan, store) } else { StoreState::read(plan, store) };
+/// Estimates the costs, and checks that there is enough disk space. Texts that have not been tokenized yet are ignored.
+fn check_disk(
+    plan: &Plan<'_>,
+    state: &StoreState,
+    settings: &RunSettings,
+    target: TargetMachine,
+    store: &Store,
+) -> Result<Estimate> {
     let memory = match target {
         TargetMachine::Local => settings.memory_bytes(),
         TargetMachine::Remote => settings.memory.unwrap_or(u64::MAX),
     };
-    let estimate = Estimate::from_plan(plan, &state, settings.spool_bytes, memory)?;
+    let estimate = Estimate::from_plan(plan, state, settings.spool_bytes, memory)?;
     let incoming = estimate.incoming();
     // Space that will be freed when the size limit of the store is enforced.
     let evicted_bytes = settings.store_limit.map(|limit| -> Result<u64> {
@@ -77,15 +93,11 @@ fn check_disk(plan: &Plan<'_>, settings: &RunSettings, target: TargetMachine, st
         Ok(quota.evicted.iter().map(InventoryItem::bytes).sum())
     });
     check_disk_space(&estimate, evicted_bytes.transpose()?.unwrap_or(0), store)?;
-    Ok(Preflight { state, estimate })
+    Ok(estimate)
 }
 
 /// Checks every backbone, and tokenizes the texts that are missing from the store.
-///
-/// # Errors
-/// Fails if a weight file cannot be read, a backbone does not support a recovery, a corpus or task cannot be tokenized,
-/// or `stop` is set.
-pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
+fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     for backbone in &plan.backbones {
         check_backbone(plan.grid, backbone, reporter)?;
     }

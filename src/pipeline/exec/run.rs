@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use super::preflight::{self, Preflight, TargetMachine, preflight};
+use super::preflight::{self, Preflight, SurveyHook, TargetMachine, preflight};
 use super::schedule::{self, Limits, ScheduledTask, TaskHooks};
 use super::worker_state::WorkerState;
 use crate::error::{ErrorKind, Result};
@@ -15,9 +15,8 @@ use crate::pipeline::env::event::{Event, Reporter, Work};
 use crate::pipeline::env::models::{Engines, FileEngines, Models};
 use crate::pipeline::env::progress::{self, JobStatus, catch_panic, lock};
 use crate::pipeline::env::settings::{RunSettings, WorkerLimits};
-use crate::pipeline::env::store_cache::StoreCache;
 use crate::pipeline::outcome::GridOutcome;
-use crate::pipeline::plan::{JobCost, Outline, Plan, StoreState, batch_bytes, job_costs, warnings, weights_budget};
+use crate::pipeline::plan::{Estimate, JobCost, Outline, Plan, StoreState, batch_bytes, warnings, weights_budget};
 use crate::pipeline::stage::group::{Job, JobContext, Order, Programs, ResumeState};
 use crate::pipeline::stage::latency;
 use ghostlab_store::{Attempt, Store};
@@ -34,7 +33,23 @@ pub fn run(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<GridOutcome> {
-    run_all(grid, RunEnv { settings, store, reporter, stop, worker_limits: None }, |plan, context| {
+    run_surveyed(grid, settings, store, reporter, stop, &|_, _| ())
+}
+
+/// Computes the missing results of a grid like [`run`], and calls `surveyed` before.
+///
+/// # Errors
+/// Fails under the same conditions as [`run`].
+pub fn run_surveyed(
+    grid: &Grid,
+    settings: RunSettings,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+    surveyed: SurveyHook<'_>,
+) -> Result<GridOutcome> {
+    let env = RunEnv { settings, store, reporter, stop, worker_limits: None };
+    run_all(grid, env, surveyed, |plan, context| {
         let outcome = GridOutcome::read(plan, store, &context.failures())?;
         let failed = outcome.failed_count();
         let unmade = outcome.incomplete_count();
@@ -67,7 +82,8 @@ pub fn work(
 ) -> Result<WorkerOutcome> {
     // The store counts the attempts of all workers together, so a single worker does not retry.
     let settings = RunSettings { retries: 0, ..settings };
-    run_all(grid, RunEnv { settings, store, reporter, stop, worker_limits: Some(worker_limits) }, |_, context| {
+    let env = RunEnv { settings, store, reporter, stop, worker_limits: Some(worker_limits) };
+    run_all(grid, env, &|_, _| (), |_, context| {
         let complete = context.complete_count();
         let failed = context.failures().len();
         if context.has_timed_out() {
@@ -77,13 +93,20 @@ pub fn work(
     })
 }
 
-/// Reads the stored results of a grid. For missing results, reads the recorded reasons.
+/// Reads the stored results of a grid. For missing results, reads the recorded reasons. Calls `surveyed` before.
 ///
 /// # Errors
 /// Fails if an input cannot be read or an object is damaged.
-pub fn read_stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn Reporter) -> Result<GridOutcome> {
+pub fn read_stored(
+    grid: &Grid,
+    settings: RunSettings,
+    store: &Store,
+    reporter: &dyn Reporter,
+    surveyed: SurveyHook<'_>,
+) -> Result<GridOutcome> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let state = StoreState::read(&plan, store);
+    surveyed(&plan, &state);
     state.damage_errors().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));
     let failures = recorded_failures(&plan, &state, &store.all_attempts());
     let outcome = GridOutcome::read(&plan, store, &failures)?;
@@ -125,11 +148,12 @@ fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Op
     chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }
 
-/// Runs the missing jobs and calls `end`. `end` returns the number of complete cells, the number of failed cells, and
+/// Runs the missing jobs. Calls `surveyed` before and `end` afterwards. `end` returns the number of complete cells, the number of failed cells, and
 /// the value to return.
 fn run_all<T>(
     grid: &Grid,
     env: RunEnv<'_>,
+    surveyed: SurveyHook<'_>,
     end: impl FnOnce(&Plan<'_>, &RunContext<'_>) -> Result<(usize, usize, T)>,
 ) -> Result<T> {
     let RunEnv { settings, store, reporter, stop, worker_limits } = env;
@@ -147,7 +171,8 @@ fn run_all<T>(
     if settings.retime {
         reporter.event(Event::Note { text: latency::announced(&plan.backbones) });
     }
-    let Preflight { state, estimate } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop)?;
+    let Preflight { state, estimate } =
+        preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, surveyed)?;
     let complete: Vec<usize> =
         plan.variants().filter(|(_, variant)| state.is_complete(variant)).map(|(_, variant)| variant.cell).collect();
     if complete.len() < grid.cells.len() {
@@ -161,10 +186,10 @@ fn run_all<T>(
         scores: scores().count(),
         scored: scores().filter(|key| state.has(key)).count(),
         flops: estimate.cost.left,
-        work: remaining_work(&plan, &state)?,
+        work: remaining_work(&plan, &estimate),
         engine: plan.engines(),
         machine: plan.machine(),
-        plan: Outline::new(&plan, &state)?.save(store),
+        plan: Outline::new(&plan, &estimate.jobs).save(store),
     });
     let context = context(&plan, &state, env);
     context.mark_complete(complete.into_iter());
@@ -184,16 +209,15 @@ fn run_all<T>(
     ended.map(|(_, _, ended)| ended)
 }
 
-fn remaining_work(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
-    let left = job_costs(plan, state)?.into_iter().filter(|cost| cost.cost.left > 0.0);
-    Ok(left
-        .map(|JobCost { backbone, job, cost }| {
-            let backbone = &plan.backbones[backbone];
-            let work = job.lease_name(backbone);
-            let kind = job.group.kind;
-            Work { work, backbone: backbone.name.clone(), kind, flops: cost.left }
-        })
-        .collect())
+fn remaining_work(plan: &Plan<'_>, estimate: &Estimate) -> Vec<Work> {
+    let left = estimate.jobs.iter().filter(|cost| cost.cost.left > 0.0);
+    left.map(|JobCost { backbone, job, cost }| {
+        let backbone = &plan.backbones[*backbone];
+        let work = job.lease_name(backbone);
+        let kind = job.group.kind;
+        Work { work, backbone: backbone.name.clone(), kind, flops: cost.left }
+    })
+    .collect()
 }
 
 /// Reserves the objects that the run will use, and waits until a concurrent cleanup has finished. Objects that are
@@ -203,9 +227,8 @@ fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
     progress::lease(store, Store::CLEARING, "cleaning up the store", reporter, stop).map(drop)
 }
 
-pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &StoreState, env: RunEnv<'a>) -> RunContext<'a> {
-    let hashes = |damaged| state.hashes(damaged).map(str::to_owned).collect();
-    RunContext::new(plan.grid_inputs(), StoreCache::new(hashes(false), hashes(true)), env)
+pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &'a StoreState, env: RunEnv<'a>) -> RunContext<'a> {
+    RunContext::new(plan.grid_inputs(), &state.view, env)
 }
 
 fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engines: &dyn Engines) -> Result<()> {

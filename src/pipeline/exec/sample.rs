@@ -21,7 +21,7 @@ use crate::pipeline::env::models::{FileEngines, Models};
 use crate::pipeline::env::progress::JobStatus;
 use crate::pipeline::env::settings::RunSettings;
 use crate::pipeline::identity::{Identity, MeasureId};
-use crate::pipeline::plan::{JobCost, Plan, job_costs, weights_budget};
+use crate::pipeline::plan::{JobCost, Plan, weights_budget};
 use crate::pipeline::stage::chunks::ChunkRun;
 use crate::pipeline::stage::group::{JobContext, Order, Programs};
 use crate::pipeline::stage::operator::{BoundaryResult, figures};
@@ -123,12 +123,12 @@ pub fn sample_cost(
     draw: &Draw<'_>,
 ) -> Result<SampleCost> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    let Preflight { state, .. } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop)?;
+    let Preflight { state, estimate } =
+        preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
     let context = context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
-    let costs = job_costs(&plan, &state)?;
     let mut all = SampleCost::default();
     for (index, backbone) in plan.backbones.iter().enumerate() {
-        for JobCost { job, cost, .. } in costs.iter().filter(|cost| cost.backbone == index) {
+        for JobCost { job, cost, .. } in estimate.jobs.iter().filter(|cost| cost.backbone == index) {
             if job.group.order == Order::First {
                 all.calibrations += usize::from(cost.left > 0.0);
                 all.flops += cost.left;
@@ -161,7 +161,7 @@ pub fn sample(
     draw: &Draw<'_>,
 ) -> Result<Vec<SampledCell>> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    let Preflight { state, .. } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop)?;
+    let Preflight { state, .. } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
     let context = context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
     let memory = settings.memory_bytes();
     let budgets: Vec<(String, u64)> = plan

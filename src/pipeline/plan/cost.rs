@@ -20,13 +20,16 @@ use crate::recovery::{self, RepairTarget};
 use ghostlab_store::{Key, ObjectKind, Store};
 
 /// Costs of a grid, in total or for the remaining work.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Estimate {
     pub cost: Cost,
     /// Peak memory in bytes, including mapped files.
     pub memory: u64,
     /// Number of bytes of activations that are written temporarily, in addition to the stored ones.
     pub spool: u64,
+    /// Cost of each job, in total and for the remaining work. Evaluations whose texts have not been tokenized yet are
+    /// excluded.
+    pub jobs: Vec<JobCost>,
 }
 
 /// Memory that the program itself uses in bytes. It includes tokenizers, tables and memory that the allocator retains,
@@ -43,13 +46,25 @@ pub fn placeholder_operator(index: usize) -> Result<Arc<Operator>> {
     Operator::diagonal(vec![index as f32])
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Number of estimates by this thread.
+    pub(crate) static ESTIMATES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 impl Estimate {
     /// Estimates the costs of a plan. `spool_bytes` limits the activations that a calibration pass stores temporarily.
     /// `memory` limits the memory of jobs and weights.
+    ///
+    /// # Errors
+    /// Fails if a method cannot be built.
     pub fn from_plan(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
+        #[cfg(test)]
+        ESTIMATES.set(ESTIMATES.get() + 1);
         let mut total = Self::default();
-        for backbone in &plan.backbones {
-            let (one, _) = BackboneEstimator { plan, backbone, state }.estimate(spool_bytes, memory)?;
+        for (index, backbone) in plan.backbones.iter().enumerate() {
+            let (one, jobs) = BackboneEstimator { plan, backbone, state }.estimate(spool_bytes, memory)?;
+            total.jobs.extend(jobs.into_iter().map(|(job, cost)| JobCost { backbone: index, job, cost }));
             total.cost += one.cost;
             // Backbones run one after the other.
             total.memory = total.memory.max(one.memory);
@@ -71,20 +86,6 @@ pub struct JobCost {
     pub backbone: usize,
     pub job: Job,
     pub cost: Cost,
-}
-
-/// Estimates the cost of each job, in total and for the remaining work. Evaluations whose texts have not been tokenized
-/// yet are excluded.
-///
-/// # Errors
-/// Fails if a method cannot be built.
-pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
-    let mut all = Vec::new();
-    for (index, backbone) in plan.backbones.iter().enumerate() {
-        let (_, jobs) = BackboneEstimator { plan, backbone, state }.estimate(u64::MAX, u64::MAX)?;
-        all.extend(jobs.into_iter().map(|(job, cost)| JobCost { backbone: index, job, cost }));
-    }
-    Ok(all)
 }
 
 /// Returns how many bytes of `memory` are left for the weights of a backbone while its jobs run.

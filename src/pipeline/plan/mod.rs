@@ -12,15 +12,18 @@ mod state;
 mod trial_count;
 
 pub use self::candidates::{CandidateScores, trial_scores};
-pub use self::cost::{Estimate, JobCost, batch_bytes, job_costs, placeholder_operator, weights_budget};
+#[cfg(test)]
+pub(crate) use self::cost::ESTIMATES;
+pub use self::cost::{Estimate, JobCost, batch_bytes, placeholder_operator, weights_budget};
 pub use self::keep_set::{KeepSet, Quota, engines_of};
 pub use self::outline::{JobProgress, Outline, OutlineCell, OutlineJob, OutlineProgress};
 pub use self::reason::{Change, Reason, Reasons};
 pub use self::recipe::Plan;
-pub use self::state::{ObjectState, StoreState};
+pub use self::state::StoreState;
 pub use self::trial_count::TrialCount;
 pub use crate::pipeline::env::backbone::{
     BackbonePlan, CalibrationPlan, EvalTarget, Evaluation, ScoredExtent, TrainingPlan, Variant,
 };
 pub use crate::pipeline::env::inputs::{Inputs, warnings};
+pub use crate::pipeline::env::store_view::ObjectState;
 pub use crate::pipeline::stage::Job;

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::cost::{JobCost, job_costs};
-use super::{Plan, StoreState};
-use crate::error::Result;
+use super::Plan;
+use super::cost::JobCost;
 use crate::files::sha256;
 use crate::pipeline::stage::{KINDS, Stage};
 use ghostlab_store::{Key, Store};
@@ -76,11 +75,8 @@ pub struct JobProgress {
 }
 
 impl Outline {
-    /// Summarizes a plan.
-    ///
-    /// # Errors
-    /// Fails if a method cannot be built.
-    pub fn new(plan: &Plan<'_>, state: &StoreState) -> Result<Self> {
+    /// Summarizes a plan. `costs` are the costs of its jobs.
+    pub fn new(plan: &Plan<'_>, costs: &[JobCost]) -> Self {
         let mut artifacts: Vec<(String, String)> = Vec::new();
         let mut index: BTreeMap<String, usize> = BTreeMap::new();
         let mut at = |key: &Arc<Key>| {
@@ -95,8 +91,8 @@ impl Outline {
         });
         let cells = cells.collect();
         let mut jobs = Vec::new();
-        for JobCost { backbone, job, cost } in job_costs(plan, state)? {
-            let backbone = &plan.backbones[backbone];
+        for JobCost { backbone, job, cost } in costs {
+            let backbone = &plan.backbones[*backbone];
             let keys = backbone.variants.iter().flat_map(|variant| job.produced_keys(variant));
             // Results that depend on the machine are excluded, because workers do not share them.
             let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::is_machine_specific(key)).map(&mut at).collect();
@@ -113,7 +109,7 @@ impl Outline {
         let file = plan.grid.file.clone();
         let profile = plan.grid.profile.clone();
         let file = std::path::absolute(&file).unwrap_or(file);
-        Ok(Self { grid, file, profile, artifacts, cells, jobs })
+        Self { grid, file, profile, artifacts, cells, jobs }
     }
 
     pub fn id(&self) -> String {

@@ -8,21 +8,13 @@ use rayon::prelude::*;
 use super::{BackbonePlan, Job, Plan, Variant};
 use crate::criterion::{Selection, TrialMetric};
 use crate::error::Error;
+use crate::pipeline::env::store_view::{ObjectState, StoreView};
 use crate::pipeline::stage::{Stage, scores, selection};
-use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
+use ghostlab_store::{Key, Lookup, ObjectKind, Store};
 
-/// State of an object in the store.
-#[derive(Debug)]
-pub enum ObjectState {
-    Absent,
-    /// Stored but damaged. The next run computes the object again.
-    Damaged(Error),
-    Whole(StoredObject),
-}
-
-/// State of all objects of a plan.
+/// State of all objects of a plan, as found by a survey of the store.
 pub struct StoreState {
-    by_hash: HashMap<String, ObjectState>,
+    pub(crate) view: StoreView,
     selections: HashMap<String, Selection>,
     store: Store,
 }
@@ -65,11 +57,20 @@ impl StoreState {
                 _ => None,
             })
             .collect();
-        Self { by_hash, selections, store: store.clone() }
+        Self { view: StoreView::new(by_hash), selections, store: store.clone() }
+    }
+
+    /// Looks up the missing tokens again after texts have been tokenized.
+    pub fn refresh_tokens(&mut self, plan: &Plan<'_>) {
+        for key in plan.backbones.iter().flat_map(BackbonePlan::tokens) {
+            if !self.has(key) {
+                self.view.set_surveyed(key, ObjectState::read(key, &self.store, false));
+            }
+        }
     }
 
     pub fn object(&self, key: &Key) -> &ObjectState {
-        self.by_hash.get(key.hash()).unwrap_or(&ObjectState::Absent)
+        self.view.surveyed(key)
     }
 
     pub fn has(&self, key: &Key) -> bool {
@@ -94,13 +95,9 @@ impl StoreState {
         scores::read_trial(&self.store, key, metric)
     }
 
-    pub fn hashes(&self, damaged: bool) -> impl Iterator<Item = &str> {
-        self.by_hash.iter().filter(move |(_, stored)| is_match(damaged, stored)).map(|(hash, _)| hash.as_str())
-    }
-
     pub fn damage_errors(&self) -> impl Iterator<Item = &Error> {
-        self.by_hash
-            .values()
+        self.view
+            .surveyed_states()
             .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
     }
 
@@ -120,14 +117,6 @@ impl StoreState {
 
     pub fn is_complete(&self, variant: &Variant) -> bool {
         variant.keys().all(|key| self.has(key))
-    }
-}
-
-fn is_match(damaged: bool, stored: &ObjectState) -> bool {
-    match stored {
-        ObjectState::Damaged(_) => damaged,
-        ObjectState::Whole(_) => !damaged,
-        ObjectState::Absent => false,
     }
 }
 

@@ -58,11 +58,11 @@ fn make(
     let Some(lease) = run.lease(&name, &label)? else { return Ok(JobStatus::Contended) };
     let guard = LeaseGuard::new(run, lease, &name);
     // Another process may have computed the objects before this one got the lease.
-    if run.store_cache.has_all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
+    if run.store_view.has_all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
         return Ok(JobStatus::Done);
     }
     run.reset_idle();
-    let made = |variant: &Variant| variant.repairs().all(|key| run.store_cache.has(run.store, key));
+    let made = |variant: &Variant| variant.repairs().all(|key| run.store_view.has(run.store, key));
     let mut left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(variant)).collect();
     left.retain(|variant| {
         let reason = variant.repairs().find_map(|key| run.abandon_reason(key.hash()));
@@ -89,7 +89,7 @@ fn make(
     run.reset_idle();
     done?;
     let repaired = left.iter().filter(|variant| !run.has_failed(variant.cell));
-    repaired.flat_map(|variant| variant.repairs()).for_each(|key| run.store_cache.insert(key));
+    repaired.flat_map(|variant| variant.repairs()).for_each(|key| run.store_view.insert(key));
     Ok(JobStatus::Done)
 }
 

@@ -116,10 +116,10 @@ impl ChunkRun<'_> {
     /// Stores the scores of all variants. One process stores them, while the others wait until they are in the store.
     fn store(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         let store = self.run.store;
-        let store_cache = &self.run.store_cache;
+        let store_view = self.run.store_view;
         let mut left: Vec<&mut ScoredVariant> =
             scoring.candidates.iter_mut().filter(|candidate| !candidate.settled).collect();
-        let stored = |left: &[&mut ScoredVariant]| store_cache.has_all(store, left.iter().map(|variant| &variant.key));
+        let stored = |left: &[&mut ScoredVariant]| store_view.has_all(store, left.iter().map(|variant| &variant.key));
         let mut lease = None;
         let mut all_stored = stored(&left);
         if !all_stored {
@@ -131,14 +131,14 @@ impl ChunkRun<'_> {
             all_stored = stored(&left);
         }
         if !all_stored {
-            left.retain(|variant| !store_cache.contains(variant.key.hash()));
+            left.retain(|variant| !store_view.contains(variant.key.hash()));
             self.put(left)?;
         }
         if let Some(journal) = scoring.journal.take() {
             match lease {
                 Some(_) => {
                     let kind = scoring.candidates.first().map_or(scores::KIND, |candidate| candidate.key.kind());
-                    store.retire(journal, |hash| store_cache.contains(hash) || store.has_hash(kind, hash));
+                    store.retire(journal, |hash| store_view.contains(hash) || store.has_hash(kind, hash));
                     store.clear_attempts(&self.journal);
                 }
                 None => store.remove_journal(journal),
@@ -193,10 +193,10 @@ impl ChunkRun<'_> {
             }
         }
         let store = self.run.store;
-        let store_cache = &self.run.store_cache;
+        let store_view = self.run.store_view;
         let mut left = candidates.iter_mut().filter(|candidate| !candidate.settled).peekable();
-        if left.peek().is_some_and(|first| store_cache.has(store, &first.key)) {
-            left.for_each(|candidate| candidate.settled = store_cache.has(store, &candidate.key));
+        if left.peek().is_some_and(|first| store_view.has(store, &first.key)) {
+            left.for_each(|candidate| candidate.settled = store_view.has(store, &candidate.key));
         }
     }
 }

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::model::{CPU, Config, EngineRequest, Load};
+use crate::pipeline::env::store_view::SURVEYS;
 use crate::pipeline::exec::Recorder;
-use crate::pipeline::plan::job_costs;
+use crate::pipeline::plan::ESTIMATES;
 use crate::pipeline::stage::{self, operator::solve_flops};
 
 mod grid_files;
@@ -109,7 +110,8 @@ impl SimulatedGrid {
             Store::open_on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), stage::STORE_WORDS);
         let state = StoreState::read(&plan, &store);
         plan.backbones.iter_mut().for_each(|backbone| backbone.config = self.shape.clone());
-        job_costs(&plan, &state).unwrap().iter().map(|job| job.cost.shared).sum::<f64>() / FLOPS
+        let estimate = Estimate::from_plan(&plan, &state, u64::MAX, u64::MAX).unwrap();
+        estimate.jobs.iter().map(|job| job.cost.shared).sum::<f64>() / FLOPS
     }
 
     /// Returns the estimated number of FLOPs for solving each operator, by key hash.
@@ -249,6 +251,21 @@ fn plan_predicts_one_worker_and_workers_share_the_time() {
             assert!(played.server.names(&Path::new(ROOT).join(folder)).is_empty(), "{workers}: {folder}");
         }
     }
+}
+
+#[test]
+fn preflight_surveys_and_estimates_once() {
+    let stage = SimulatedGrid::new(SMALL);
+    let server = Arc::<Server>::default();
+    let plan = stage.plan(&server);
+    let store = Store::open_on(Client::new(&server, Network::default(), 1), Path::new(ROOT), stage::STORE_WORDS);
+    let before = (SURVEYS.get(), ESTIMATES.get());
+    let stop = AtomicBool::new(false);
+    let found = preflight(&plan, &settings(), TargetMachine::Local, &store, &(), &stop, &|_, _| ()).unwrap();
+    assert_eq!((SURVEYS.get(), ESTIMATES.get()), (before.0 + 1, before.1 + 1));
+    // The estimate has the costs of all jobs: a calibration and two texts per backbone.
+    assert_eq!(found.estimate.jobs.len(), 2 * 3);
+    assert!(!remaining_work(&plan, &found.estimate).is_empty());
 }
 
 #[test]

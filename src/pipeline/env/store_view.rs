@@ -1,0 +1,100 @@
+//! View of the store: the state of a plan's objects when the store was surveyed, updated by the events of the run.
+//! Objects cannot disappear, because the run has reserved them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::progress::lock;
+use crate::error::Error;
+use ghostlab_store::{Key, Lookup, Store, StoredObject};
+
+/// State of an object in the store.
+#[derive(Debug)]
+pub enum ObjectState {
+    Absent,
+    /// Stored but damaged. The next run computes the object again.
+    Damaged(Error),
+    Whole(StoredObject),
+}
+
+/// View of the store by key hash.
+pub(crate) struct StoreView {
+    /// Objects that the survey found.
+    surveyed: HashMap<String, ObjectState>,
+    /// Objects that were read or written completely (true) or found to be damaged (false) since the survey.
+    changed: Mutex<HashMap<String, bool>>,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Number of surveys by this thread.
+    pub(crate) static SURVEYS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+impl StoreView {
+    pub(crate) fn new(surveyed: HashMap<String, ObjectState>) -> Self {
+        #[cfg(test)]
+        SURVEYS.set(SURVEYS.get() + 1);
+        Self { surveyed, changed: Mutex::default() }
+    }
+
+    /// Returns the state that the survey found.
+    pub(crate) fn surveyed(&self, key: &Key) -> &ObjectState {
+        self.surveyed.get(key.hash()).unwrap_or(&ObjectState::Absent)
+    }
+
+    /// Returns the states of all objects that the survey found.
+    pub(crate) fn surveyed_states(&self) -> impl Iterator<Item = &ObjectState> {
+        self.surveyed.values()
+    }
+
+    /// Replaces the state that the survey found.
+    pub(crate) fn set_surveyed(&mut self, key: &Key, state: ObjectState) {
+        self.surveyed.insert(key.hash().to_owned(), state);
+    }
+
+    /// Records that an object was read or written completely.
+    pub(crate) fn insert(&self, key: &Key) {
+        lock(&self.changed).insert(key.hash().to_owned(), true);
+    }
+
+    pub(crate) fn mark_damaged(&self, key: &Key) {
+        lock(&self.changed).insert(key.hash().to_owned(), false);
+    }
+
+    pub(crate) fn has(&self, store: &Store, key: &Key) -> bool {
+        self.find(&mut lock(&self.changed), store, key)
+    }
+
+    /// Returns whether an object is known to be stored. Does not access the store.
+    pub(crate) fn contains(&self, hash: &str) -> bool {
+        self.known(&lock(&self.changed), hash) == Some(true)
+    }
+
+    pub(crate) fn has_all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> bool {
+        let mut changed = lock(&self.changed);
+        keys.into_iter().all(|key| self.find(&mut changed, store, key))
+    }
+
+    /// Returns whether an object is stored, or damaged (false), or `None` if it was absent from the survey.
+    fn known(&self, changed: &HashMap<String, bool>, hash: &str) -> Option<bool> {
+        changed.get(hash).copied().or(match self.surveyed.get(hash) {
+            None | Some(ObjectState::Absent) => None,
+            Some(ObjectState::Damaged(_)) => Some(false),
+            Some(ObjectState::Whole(_)) => Some(true),
+        })
+    }
+
+    /// Looks up an object that is not known to be stored. A damaged object is read, because it may have been replaced.
+    fn find(&self, changed: &mut HashMap<String, bool>, store: &Store, key: &Key) -> bool {
+        let is_stored = match self.known(changed, key.hash()) {
+            Some(true) => return true,
+            Some(false) => matches!(store.get(key), Lookup::Whole(_)),
+            None => store.has(key),
+        };
+        if is_stored {
+            changed.insert(key.hash().to_owned(), true);
+        }
+        is_stored
+    }
+}
