@@ -107,8 +107,7 @@ fn settings_text(differences: &Differences) -> String {
 
 fn data_text(differences: &Differences) -> String {
     if !differences.data_known {
-        return "data: unknown; one of the runs was written by an older version, which did not record input hashes\n"
-            .to_owned();
+        return "data: unknown; one of the runs did not record input hashes\n".to_owned();
     }
     match differences.data.as_slice() {
         [] => "data: the same for all inputs that both runs use\n".to_owned(),
@@ -143,19 +142,11 @@ fn engines_text(differences: &Differences) -> String {
     }
 }
 
-/// Formats the settings that differ between paired numbers. If a run did not record the settings of each number, also
-/// states which settings are compared.
+/// Formats the settings that differ between paired numbers.
 fn global_differences_text(differences: &Differences) -> String {
-    let known = match differences.identified {
-        true => "",
-        false => {
-            "identity: one of the runs was written by an older version, which did not record the settings of each number; \
-             only backbone, depth, criterion, recovery, text and metric are compared\n"
-        }
-    };
     match differences.global_differences.as_slice() {
-        [] => known.to_owned(),
-        all => format!("{known}paired despite different settings:\n{}", settings_table("setting", all, &short)),
+        [] => String::new(),
+        all => format!("paired despite different settings:\n{}", settings_table("setting", all, &short)),
     }
 }
 

@@ -32,8 +32,7 @@ pub struct Differences {
     pub protocols: Vec<SettingDifference>,
     /// Backbones that ran on different engines, float types or devices.
     pub engines: Vec<SettingDifference>,
-    /// Whether both runs record the full identity of each number. Numbers from older programs are compared only by
-    /// backbone, depth, criterion, recovery, text and metric.
+    /// Whether both runs record the full identity of each number. Always true for results that this version can read.
     pub identified: bool,
     /// Setting differences that apply to all paired numbers. Each run has one value for a named input or method, and
     /// the values differ. Backbones and engines are listed under `data` and `engines`.
@@ -128,7 +127,6 @@ impl Differences {
             .collect();
         let protocols = changed_entries(&one, &second.protocols);
         let engines = engines_that_differ(&renamed, first, second);
-        let identified = first.identified() && second.identified();
         let pairing = pairing(&renamed, first, second);
         let mut values = Vec::new();
         let mut global_differences = BTreeSet::new();
@@ -139,7 +137,7 @@ impl Differences {
                 .iter()
                 .filter(|difference| !difference.path.is_of("engine") && !difference.path.is_of("model"));
             global_differences.extend(notable.cloned());
-            values.extend(value_difference(first, second, pair, identified));
+            values.extend(value_difference(first, second, pair));
         }
         let coinciding = pairing.coinciding.into_iter().map(|numbers| CoincidingNumbers {
             first: all_numbers(first, &numbers.first),
@@ -152,7 +150,7 @@ impl Differences {
             data_known,
             protocols,
             engines,
-            identified,
+            identified: true,
             global_differences: global_differences.into_iter().map(SettingDifference::from).collect(),
             compared: pairing.pairs.len(),
             values,
@@ -164,18 +162,13 @@ impl Differences {
 }
 
 /// Compares the values of a pair of numbers. Returns `None` if they are equal.
-fn value_difference(
-    first: &StoredResults,
-    second: &StoredResults,
-    pair: &NumberPair,
-    identified: bool,
-) -> Option<ValueDifference> {
+fn value_difference(first: &StoredResults, second: &StoredResults, pair: &NumberPair) -> Option<ValueDifference> {
     let number = &first.numbers[pair.first];
     let other = &second.numbers[pair.second];
     if number.record.value == other.record.value {
         return None;
     }
-    let same_items = identified && have_same_items(&pair.differences, &other.record.metric);
+    let same_items = have_same_items(&pair.differences, &other.record.metric);
     let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
     let engines = [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
     // A bound is known only if nothing but the engine differs. The batch size may also differ, because it depends on

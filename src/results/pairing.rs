@@ -59,13 +59,12 @@ struct NumberNames {
 }
 
 pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredResults) -> Pairing {
-    let known = first.identified() && second.identified();
     let mut found = Pairing::default();
     let mut one = Vec::new();
-    let mut two = number_identities(known, second);
+    let mut two = number_identities(second);
     // Numbers whose names are mapped. The second pass pairs them by name.
     let mut mapped = Vec::new();
-    for number in number_identities(known, first) {
+    for number in number_identities(first) {
         let at = number.at;
         let names = number.names.clone();
         match number.renamed(renamed) {
@@ -94,8 +93,8 @@ pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredR
     found
 }
 
-fn number_identities(known: bool, run: &StoredResults) -> Vec<NumberIdentity> {
-    run.numbers.iter().enumerate().map(|(at, number)| NumberIdentity::new(run, at, number, known)).collect()
+fn number_identities(run: &StoredResults) -> Vec<NumberIdentity> {
+    run.numbers.iter().enumerate().map(|(at, number)| NumberIdentity::new(run, at, number)).collect()
 }
 
 /// Pairs numbers that have the same key in both runs. If several numbers share a key, those with equal names are
@@ -146,17 +145,16 @@ fn pair<K: Ord>(
 }
 
 impl NumberIdentity {
-    fn new(run: &StoredResults, at: usize, number: &ResultRow, known: bool) -> Self {
+    fn new(run: &StoredResults, at: usize, number: &ResultRow) -> Self {
         let condition = &number.record.condition;
-        let cell = run.cells.get(&number.cell).filter(|_| known);
+        let cell = run.cells.get(&number.cell);
         let text = cell.and_then(|cell| cell.get(CORPUS)?.as_str().map(str::to_owned));
         let names = NumberNames { backbone: condition.backbone.clone(), metric: number.record.metric.clone(), text };
-        let flat = match run.flat_settings(number).filter(|_| known) {
+        let flat = match run.flat_settings(number) {
             Some(flat) => flat,
             // A number that was never planned has no identity. Use the settings that distinguish it within its run
             // instead.
-            None if known => flatten(&serde_json::json!({"asked": run.number_settings(number)})),
-            None => by_condition(number),
+            None => flatten(&serde_json::json!({"asked": run.number_settings(number)})),
         };
         let kind = match Metric::find(&names.metric) {
             Ok(metric) if metric.is_latency() => metric.family().to_owned(),
@@ -221,17 +219,6 @@ impl NumberIdentity {
 
 /// Settings whose values are names that `--map` can rename.
 const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
-
-/// Builds an identity for a number from an older run, which recorded only the condition.
-fn by_condition(number: &ResultRow) -> FlatSettings {
-    let condition = &number.record.condition;
-    let dense = condition.depth == 0;
-    let calibration = if dense { "" } else { &condition.calibration };
-    flatten(&serde_json::json!({
-        "backbone": condition.backbone, "cut": {"criterion": condition.criterion, "depth": condition.cut_depth()}, "repair": {"recovery": condition.recovery, "trained": condition.finetuned},
-        "calibration": calibration,
-    }))
-}
 
 /// Returns the settings that are constant within each run but differ between the runs. Each comes with the named input
 /// or method it belongs to.

@@ -28,33 +28,26 @@ pub struct StoredResults {
     /// Version of the program, with its commit.
     pub program: String,
     /// Whether the run was set to skip pruned cells if their dense backbone missed the paper's dense results.
-    #[serde(default)]
     pub gate: bool,
     /// Grid as it was run, with overrides and defaults filled in.
     pub settings: Value,
-    /// SHA-256 of each input file, by path; empty in older files.
-    #[serde(default)]
+    /// SHA-256 of each input file, by path.
     pub inputs: BTreeMap<String, String>,
-    /// Engine used for each backbone; empty in older files.
-    #[serde(default)]
+    /// Engine used for each backbone.
     pub engines: BTreeMap<String, ComputeId>,
     /// Protocol for each metric, with the hashes of its input files.
-    #[serde(default)]
     pub protocols: BTreeMap<String, Value>,
-    /// Settings that distinguish each cell, keyed by cell name; empty in older files.
-    #[serde(default)]
+    /// Settings that distinguish each cell, keyed by cell name.
     pub cells: BTreeMap<String, Settings>,
-    /// Settings that distinguish each measurement, keyed by column; empty in older files.
-    #[serde(default)]
+    /// Settings that distinguish each measurement, keyed by column.
     pub measures: BTreeMap<String, Settings>,
-    /// Identity of each cell, by name; empty in older files.
-    #[serde(default, with = "super::stored_form::identities")]
+    /// Identity of each cell, by name.
+    #[serde(with = "super::stored_form::identities")]
     pub identities: BTreeMap<String, Identity>,
     /// Identities of measurements, keyed by backbone and column. A mean lists the measurements that it averages.
-    #[serde(default)]
     pub measured: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
     /// Identities of latency measurements, keyed by cell and column, because each cell may have been timed together
-    /// with other variants. Older files store them in `measured`.
+    /// with other variants.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub timed: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
     #[serde(with = "super::stored_form")]
@@ -139,12 +132,6 @@ impl StoredResults {
         self.engines.get(backbone).cloned().unwrap_or_else(|| CPU.into())
     }
 
-    /// Returns whether every number with a value has an identity. Older programs did not write identities.
-    pub fn identified(&self) -> bool {
-        let known = |number: &ResultRow| self.identities.contains_key(&number.cell) && !number.column.is_empty();
-        self.numbers.iter().all(|number| known(number) || number.record.value.is_none())
-    }
-
     /// Returns the settings that distinguish a number from the other numbers in its run.
     pub fn number_settings(&self, number: &ResultRow) -> Settings {
         let cell = self.cells.get(&number.cell);
@@ -160,8 +147,8 @@ impl StoredResults {
         protocols.map_or(&[], Vec::as_slice)
     }
 
-    /// Flattens the identity of a number: its variant and each measurement. Returns `None` for files from older
-    /// programs.
+    /// Flattens the identity of a number: its variant and each measurement. Returns `None` if the number was never
+    /// planned.
     pub fn flat_settings(&self, number: &ResultRow) -> Option<FlatSettings> {
         let mut all = self.identities.get(&number.cell)?.flat_settings();
         for (at, measure) in self.measures(number).iter().enumerate() {
@@ -172,8 +159,8 @@ impl StoredResults {
         Some(all)
     }
 
-    /// Returns the SHA-256 of a number's identity, which the page also uses. Returns `None` for files from older
-    /// programs.
+    /// Returns the SHA-256 of a number's identity, which the page also uses. Returns `None` if the number was never
+    /// planned.
     pub fn identity(&self, number: &ResultRow) -> Option<String> {
         let variant = self.identities.get(&number.cell)?;
         let measures: Vec<&MeasureId> = self.measures(number).iter().collect();

@@ -14,7 +14,7 @@ use crate::results::record::{DENSE, Record};
 pub struct ArtifactNumbers {
     pub records: Vec<Record>,
     /// Settings that identify each record. An entry is empty if its cell was never planned. The list is empty for the
-    /// paper's values and for runs by older versions.
+    /// paper's values.
     pub identities: Vec<FlatSettings>,
     /// Run that produced the numbers, or `None` for the paper's values.
     pub run: Option<ClaimRun>,
@@ -43,8 +43,7 @@ impl ArtifactNumbers {
     }
 
     pub fn new(stored: StoredResults) -> Self {
-        let identities = stored.numbers.iter().map(|number| stored.flat_settings(number).unwrap_or_default());
-        let identities = if stored.identified() { identities.collect() } else { Vec::new() };
+        let identities = stored.numbers.iter().map(|number| stored.flat_settings(number).unwrap_or_default()).collect();
         let records = stored.records();
         let run = Some(ClaimRun { program: stored.program.clone(), gate: stored.gate });
         Self { records, identities, run, stored: Some(Arc::new(stored)) }
@@ -106,9 +105,6 @@ pub(super) fn incompatibility(
     if one.gate != other.gate {
         let open = if one.gate { b } else { a };
         return Some(format!("{open} was computed with --no-gate, the other without"));
-    }
-    if let Some((older, _)) = [(a, first), (b, second)].iter().find(|(_, artifact)| artifact.identities.is_empty()) {
-        return Some(format!("{older} was computed by an older version that does not record identities of numbers"));
     }
     let unlike = LEVELS.iter().find_map(|level| first_difference(level, first, second));
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
@@ -219,8 +215,6 @@ mod tests {
         );
         let open = one_record_of(ClaimRun { program, gate: false });
         assert_eq!(why(&one_record(), &open), "tableA7 was computed with --no-gate, the other without");
-        let older = ArtifactNumbers { identities: Vec::new(), ..one_record() };
-        assert!(why(&one_record(), &older).starts_with("tableA7 was computed by an older version"));
         assert_eq!(why(&one_record(), &ArtifactNumbers::printed(vec![record("llama", 4, "ghosted", 50.0)])), "");
     }
 
