@@ -190,6 +190,7 @@ fn absolute(path: &mut PathBuf) -> Result<()> {
     Ok(())
 }
 
+/// Inputs to which a grid refers.
 #[derive(Debug)]
 pub struct InputList {
     pub needs: Vec<InputRef>,

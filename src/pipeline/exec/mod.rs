@@ -4,6 +4,7 @@
 mod harness_samples;
 mod overview;
 mod preflight;
+mod read_stored;
 mod record;
 mod run;
 mod sample;
@@ -14,8 +15,9 @@ mod worker_state;
 pub use harness_samples::harness_samples;
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
 pub use preflight::{Preflight, SurveyHook, TargetMachine, preflight};
+pub use read_stored::read_stored;
 pub use record::{Recorder, RunRecord, RunState};
-pub use run::{WorkerOutcome, read_stored, run, run_surveyed, work};
+pub use run::{WorkerOutcome, run, run_surveyed, work};
 pub use sample::{
     DefinedItems, DocumentLoss, Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost,
 };

@@ -1,6 +1,5 @@
 //! Runs a grid: preflight checks, plan, jobs, and results from the store.
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
@@ -19,7 +18,7 @@ use crate::pipeline::outcome::GridOutcome;
 use crate::pipeline::plan::{Estimate, JobCost, Outline, Plan, StoreState, batch_bytes, warnings, weights_budget};
 use crate::pipeline::stage::group::{Job, JobContext, Order, Programs, ResumeState};
 use crate::pipeline::stage::latency;
-use ghostlab_store::{Attempt, Store};
+use ghostlab_store::Store;
 
 /// Computes the missing results of a grid. If a cell fails, the outcome records the reason, and the other cells
 /// continue.
@@ -91,61 +90,6 @@ pub fn work(
         }
         Ok((complete, failed, WorkerOutcome::Done { cells: grid.cells.len(), complete, failed }))
     })
-}
-
-/// Reads the stored results of a grid. For missing results, reads the recorded reasons. Calls `surveyed` before.
-///
-/// # Errors
-/// Fails if an input cannot be read or an object is damaged.
-pub fn read_stored(
-    grid: &Grid,
-    settings: RunSettings,
-    store: &Store,
-    reporter: &dyn Reporter,
-    surveyed: SurveyHook<'_>,
-) -> Result<GridOutcome> {
-    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    let state = StoreState::read(&plan, store);
-    surveyed(&plan, &state);
-    state.damage_errors().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));
-    let failures = recorded_failures(&plan, &state, &store.all_attempts());
-    let outcome = GridOutcome::read(&plan, store, &failures)?;
-    let failed = outcome.failed_count();
-    let unmade = outcome.incomplete_count();
-    reporter.event(Event::Ended { complete: outcome.cells.len() - failed - unmade, failed, interrupted: false });
-    Ok(outcome)
-}
-
-/// Returns the recorded failures of incomplete cells. These are failed attempts to compute their objects, calibrations
-/// or score chunks.
-pub(super) fn recorded_failures(
-    plan: &Plan<'_>,
-    state: &StoreState,
-    attempts: &BTreeMap<String, Vec<Attempt>>,
-) -> BTreeMap<usize, String> {
-    let mut failures = BTreeMap::new();
-    for (backbone, variant) in plan.variants() {
-        let lacking = backbone.jobs().filter_map(|job| {
-            let key = job.produced_keys(variant).into_iter().find(|key| !state.has(key))?;
-            let lease_name = job.lease_name(backbone);
-            last_attempt(attempts, key.hash())
-                .or_else(|| last_attempt(attempts, &lease_name))
-                .or_else(|| failed_chunks(attempts, &lease_name))
-        });
-        if let Some(reason) = { lacking }.next() {
-            failures.insert(variant.cell, reason);
-        }
-    }
-    failures
-}
-
-fn last_attempt(attempts: &BTreeMap<String, Vec<Attempt>>, name: &str) -> Option<String> {
-    attempts.get(name)?.last().map(|attempt| attempt.reason.clone())
-}
-
-fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Option<String> {
-    let chunks = attempts.range(format!("{journal}-")..).take_while(|(name, _)| name.starts_with(journal));
-    chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }
 
 /// Runs the missing jobs. Calls `surveyed` before and `end` afterwards. `end` returns the number of complete cells, the number of failed cells, and
