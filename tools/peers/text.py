@@ -369,7 +369,7 @@ def grid(bench):
     yield variants.row(what, "5")
 
 
-# Depths of the paper. Its cuts of 32 layers begin around layers 23 and 19.
+# The paper removes 7 or 11 of 32 layers. These cuts begin near layers 23 and 19.
 LAYERS, LAST, DEPTHS = 32, 29, [7, 11]
 
 

@@ -1,11 +1,11 @@
 "use strict";
-// Before the page is painted, so that nothing moves when the rest runs.
+// Set the class before the first paint, so that the layout does not shift later.
 document.documentElement.classList.add("js");
 
-/** The printed text of a cell, without what is said about it: always the cell's first child. */
+/** Returns the value of a cell, without marks and notes. It is always the first child. */
 const printed = (cell) => cell.firstChild?.textContent ?? "";
 
-/** What a column is sorted by: a number, or a text in lower case; null where there is none. */
+/** Returns the sort key of a cell: a number, a lower-case text, or null if the cell is empty. */
 function sortValue(cell, isText) {
   const text = (cell.dataset.v ?? printed(cell)).trim();
   if (isText) return text === "" || text === "—" ? null : text.toLowerCase();
@@ -13,7 +13,7 @@ function sortValue(cell, isText) {
   return Number.isFinite(number) ? number : null;
 }
 
-/** Row indices in order; equal ones stay as they were, and those without a value come last both ways. */
+/** Returns the sorted row indices. The sort is stable, and rows without a value are last in both directions. */
 function order(values, isDown) {
   const compare = (a, b) =>
     typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
@@ -24,7 +24,7 @@ function order(values, isDown) {
   });
 }
 
-/** What the address says after its `?`: it is the place where tables keep how they are sorted and filtered. */
+/** Query of the address, which stores the sort order and the filters of all tables. */
 const address = new URLSearchParams(location.search);
 function keep(name, value) {
   if (value) address.set(name, value);
@@ -33,7 +33,7 @@ function keep(name, value) {
   history.replaceState(null, "", location.pathname + (said && `?${said}`) + location.hash);
 }
 
-/** The columns' names as the address has them: those that come again are counted. */
+/** Returns the names of columns in the address. Repeated names are numbered. */
 function columnNames(heads) {
   const seen = new Map();
   return heads.map((head) => {
@@ -43,7 +43,7 @@ function columnNames(heads) {
   });
 }
 
-/** Sorting and filtering of one table. */
+/** Sets up sorting and filtering of a table. */
 function setUpTable(figure) {
   const own = (what) => `${figure.dataset.name}.${what}`;
   const body = figure.querySelector("tbody");
@@ -56,8 +56,8 @@ function setUpTable(figure) {
   const hasGroups = figure.querySelector("thead .g") !== null;
   let texts = null;
 
-  // A line above each first row of a group, and a finer one where the columns between the group and the row's name change
-  // (depth, criterion), whatever the order and whichever rows are hidden.
+  // Mark the first visible row of each group, and the rows at which a column between the group and the row's name changes (depth,
+  // criterion). The style draws lines above them.
   const name = heads.findIndex((head) => head.classList.contains("l"));
   const markGroups = () => {
     let last = null;
@@ -114,7 +114,7 @@ function setUpTable(figure) {
         filter();
         keep(name, choice.value);
       });
-      // A text that the list does not have chooses nothing.
+      // Ignore a text that is not in the list.
       choice.value = address.get(name) ?? "";
       if (choice.selectedIndex < 0) choice.selectedIndex = 0;
     }
@@ -127,15 +127,15 @@ function setUpTable(figure) {
   markGroups();
 }
 
-/** From the widest to the narrowest form of a table; the last one scrolls in its frame. */
+/** Layouts of a table, from the widest to the narrowest. The last one scrolls in its frame. */
 const FORMS = ["wide", "snug", "tall", "broken", "scroll"];
-/** Room for the bar of a frame that scrolls, in pixels. */
+/** Width reserved for a scroll bar, in pixels. */
 const BAR = 16;
 
-/** A4 across, less its margins, and the letters of a table there, in pixels: as the style says of print. */
+/** Width of A4 landscape without margins, and font size of tables, in pixels. The print style has the same values. */
 const PAPER = { width: 1030, letters: 10 };
 
-/** Gives a table the first form in which no column is cut; one that is closed gets it when it is opened. */
+/** Selects the widest layout in which no column is cut off. Tables in closed sections are skipped until they are opened. */
 function fit(figure, onPaper = false) {
   if (figure.closest("details:not([open])")) return;
   const table = figure.querySelector("table");
@@ -143,7 +143,7 @@ function fit(figure, onPaper = false) {
     figure.dataset.form = form;
     const letters = onPaper ? PAPER.letters / parseFloat(getComputedStyle(table).fontSize) : 1;
     const room = onPaper ? PAPER.width : figure.clientWidth - (figure.classList.contains("long") ? BAR : 0);
-    // Two pixels are the frame's border.
+    // The frame's border takes two pixels.
     if (table.offsetWidth * letters <= room - 2) return;
   }
 }
@@ -155,7 +155,7 @@ function element(name, text, parent) {
   return made;
 }
 
-/** The numbers of the page that lead to a note, by their tables, with what is said of each. */
+/** Builds a table of the numbers that link to a note, with their columns, errors and remarks. */
 function numbersOf(links, opener) {
   const numbers = links.map((link) => {
     const cell = link.parentElement;
@@ -182,7 +182,7 @@ function numbersOf(links, opener) {
       remarks: said.filter(Boolean).join("; "),
     };
   });
-  // A column that would be empty is left out.
+  // Omit empty columns.
   const known = { error: "Std. error", std_seeds: "Std. over seeds", std_rounds: "Std. over rounds", ci95: "95 % interval", items: "n", paper: "Paper", difference: "Difference" };
   const columns = Object.keys(known).filter((name) => numbers.some((of) => of[name] !== ""));
   const names = ["Column", "Ours", ...columns.map((name) => known[name])];
@@ -208,7 +208,7 @@ function numbersOf(links, opener) {
   return wide;
 }
 
-/** A button that copies a command. */
+/** Adds a button that copies a command. */
 function addCopy(block) {
   const code = block.querySelector("code");
   const button = element("button", "Copy", block);
@@ -218,14 +218,14 @@ function addCopy(block) {
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
     } catch {
-      // A browser that keeps its clipboard closed: selected, it is one key away.
+      // The browser denies access to the clipboard, so select the text for copying by keyboard.
       getSelection().selectAllChildren(code);
       button.textContent = "Selected";
     }
   });
 }
 
-/** Scrolls the frame of a table so that a cell is seen: below its head, and beside the columns that stay. */
+/** Scrolls the frame of a table so that neither its head nor its sticky columns cover a cell. */
 function revealInFrame(cell, head) {
   const frame = cell.closest(".scroll");
   if (getComputedStyle(frame).overflowY === "visible") return;
@@ -240,14 +240,14 @@ function revealInFrame(cell, head) {
   else if (at.right > right) frame.scrollLeft += at.right - right;
 }
 
-/** Notes beside their numbers, by the address's `#cell-…`. */
+/** Sets up the dialog that shows the note of the address's `#cell-…` next to its number. */
 function setUpNotes() {
   const dialog = document.getElementById("note");
   const body = document.getElementById("note-body");
   const isNarrow = matchMedia("(max-width: 56rem)");
   let opener = null;
 
-  // Below the number, or above it where there is more room: the values that the note is about stay in sight.
+  // Place the note below its number, or above if there is more room, so that the number stays visible.
   const place = () => {
     const cell = opener?.parentElement;
     dialog.style.cssText = "";
@@ -263,7 +263,7 @@ function setUpNotes() {
     document.querySelector(".opened")?.classList.remove("opened");
     if (dialog.open) opener?.parentElement.classList.add("opened");
   };
-  // Where the head of its table does not cover the number. On a narrow screen the note has the lower part.
+  // Scroll until the table's head does not cover the number. On a narrow screen the note covers the lower part.
   const reveal = () => {
     if (!opener) return;
     const figure = opener.closest("figure");
@@ -294,7 +294,7 @@ function setUpNotes() {
       const copy = note.cloneNode(true);
       copy.querySelector("h3").remove();
       copy.querySelectorAll("pre").forEach(addCopy);
-      // What many notes have in common stands once in the page.
+      // The page has one copy of each part that several notes share.
       for (const use of copy.querySelectorAll(".use")) {
         const shared = document.getElementById(use.firstElementChild.hash.slice(1)).cloneNode(true);
         shared.removeAttribute("id");
@@ -316,7 +316,7 @@ function setUpNotes() {
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.("a[href^='#cell-']");
     if (link) opener = link;
-    // The backdrop counts as the dialog itself.
+    // Clicks on the backdrop have the dialog as their target.
     if (event.target === dialog) dialog.close();
   });
   document.getElementById("note-close").addEventListener("click", () => dialog.close());
@@ -332,7 +332,7 @@ function setUpNotes() {
   show();
 }
 
-/** What is closed: fitted when it is opened, and opened by a link into it, or to its section. */
+/** Fits tables when their closed section is opened, and opens a section when a link targets it or its content. */
 function setUpFolded() {
   const unfold = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -348,7 +348,7 @@ function setUpFolded() {
   unfold();
 }
 
-/** Marks in the list of contents where the reader is. */
+/** Marks the current section in the table of contents. */
 function setUpContents() {
   const links = new Map([...document.querySelectorAll(".side a[href^='#']")].map((link) => [link.hash.slice(1), link]));
   const seen = new Set();
@@ -388,7 +388,7 @@ document.addEventListener("DOMContentLoaded", () => {
     fitAll();
   });
 });
-// On paper nothing is folded away, and tables have the form that fits there, whatever the window shows.
+// Before printing, open all closed sections and fit the tables to the paper.
 let folded = [];
 const fitEach = (onPaper) => document.querySelectorAll("figure.table").forEach((figure) => fit(figure, onPaper));
 addEventListener("beforeprint", () => {
