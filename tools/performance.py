@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Generates docs/performance.md from benches/results/*.csv: `tools/performance.py`, or `--check` to compare only.
 
-Each table has the newest ratio of every processor, part, work, float type and peer. Rows without a ratio, and rows
-against older versions of ghostlab, stay in the files.
+Each table has the newest measurement of every processor, part, work, float type and peer. Measurements without a ratio, and those
+against older versions of ghostlab, are only in the files.
 """
 
 import argparse
@@ -18,15 +18,16 @@ PAGE = ROOT / "docs/performance.md"
 FIELDS = "date,processor,commit,part,what,peer,ours,theirs,ratio,low,high,unit,aim,note".split(",")
 # Files without comparisons to a peer.
 REASONS, NOTES = "reasons.csv", "notes.csv"
-# Title of each table, and the prefix of its processor names.
-TABLES = (("AMD", "AMD"), ("Intel", "Intel"), ("GPU", "NVIDIA"))
+# Prefix of the processor names of each table.
+TABLES = ("AMD", "Intel", "NVIDIA")
 MAX_LINES, MAX_WIDTH = 120, 158
 
 HEAD = """\
 # Performance
 
-`tools/performance.py` writes this page from [`benches/results`](../benches/results), whose CSV files have dates, commits, rates, spreads and notes.
-A ratio above 1 means that ghostlab is faster.
+`tools/performance.py` generates this page from [`benches/results`](../benches/results), whose CSV files also have spreads and notes.
+Rates without a unit are tokens/s, and a ratio above 1 means that ghostlab is faster.
+Ratios are in the order of the processors in the heading; the other columns are those of the first one with a measurement.
 Both sides use the same number of threads and float type, but peers run `q8_0` against our bf16, and f32 against our bf16x3 and bf16x6.
 
 ```sh
@@ -83,7 +84,7 @@ def work(row):
 
 
 def lines_of(rows, processors):
-    """Returns a table row for each work and peer, with the ratios of each float type by processor."""
+    """Returns a table row for each work and peer."""
     works = {}
     for row in rows:
         works.setdefault(work(row), {}).setdefault(float_type(row), {})[row["processor"]] = row
@@ -91,13 +92,26 @@ def lines_of(rows, processors):
 
 
 def line(part, what, peer, types, processors):
-    ratios = []
+    """Returns a table row. A cell has one line per float type, or one line if all are equal."""
+    cells = []
     for name, measured in types.items():
         shown = [measured[processor]["ratio"] if processor in measured else "–" for processor in processors]
         while shown[-1] == "–":
             shown.pop()
-        ratios.append(f"{name} {' / '.join(shown)}".strip())
-    return f"| `{part}`: {what} | {peer} | {', '.join(ratios)} |".replace(" = ", "=")
+        first = next(measured[processor] for processor in processors if processor in measured)
+        cells.append((name, first["date"], first["commit"], rate(first, "ours"), rate(first, "theirs"), "/".join(shown)))
+    columns = [[cell or "–" for cell in column] for column in zip(*cells)]
+    merged = ["<br>".join(column if len(set(column)) > 1 else column[:1]) for column in columns]
+    return f"| `{part}`: {what.replace(' = ', '=')} | {peer} | {' | '.join(merged)} |"
+
+
+def rate(row, side):
+    """Returns a rate or time, with its unit unless it is the usual one."""
+    if not row[side]:
+        return ""
+    value = float(row[side])
+    text = f"{value:,.0f}" if value >= 1000 else f"{value:g}"
+    return text if row["unit"] == "tokens/s" else f"{text} {row['unit']}"
 
 
 def reason(row, reasons):
@@ -123,20 +137,19 @@ def places(names):
     return [f"{name} {', '.join(ratios)}" for name, ratios in names.items()]
 
 
-def table(title, rows):
+def table(rows):
     """Returns the section of a vendor, with processors ordered by their latest measurement, newest first."""
     newest = sorted(rows, key=lambda row: row["place"], reverse=True)
     processors = list(dict.fromkeys(row["processor"] for row in newest))
-    caption = f"Ratios on {' / '.join(processors)}, the newest of {newest[0]['date']}." if rows else "No measurements."
-    head = ["| part and work | peer | ratio |", "| --- | --- | --- |"]
-    return "\n".join([f"## {title}", "", caption, "", *head, *lines_of(rows, processors)]) + "\n"
+    names = ["part and work", "peer", "type", "date", "commit", "ours", "theirs", "ratio"]
+    head = [f"| {' | '.join(names)} |", "|" + " --- |" * 5 + " ---: |" * 3]
+    return "\n".join([f"## {' / '.join(processors)}", "", *head, *lines_of(rows, processors)]) + "\n"
 
 
 def page():
     rows, parts = measurements(), [HEAD]
-    for title, processor in TABLES:
-        own = [row for row in rows if row["processor"].startswith(processor)]
-        parts.append(table(title, own))
+    for vendor in TABLES:
+        parts.append(table([row for row in rows if row["processor"].startswith(vendor)]))
     parts.append("\n".join(["## Slower than a peer", "", *slower(rows)]) + "\n")
     text = "\n".join(parts)
     lines = text.count("\n")
