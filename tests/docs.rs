@@ -2,6 +2,7 @@
 //! network, GPU or scheduler are also run.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
+mod command_line;
 mod models;
 mod performance;
 mod recorded;
