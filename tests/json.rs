@@ -70,10 +70,10 @@ fn published_schema_is_current_and_describes_every_field() {
     let mut found = Vec::new();
     mute(&schema, &schema, "", &mut found);
     assert_eq!(found, Vec::<String>::new());
-    let documented = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/json.md")).unwrap();
+    let documented = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md")).unwrap();
     let named = schema["$defs"]["Answer"]["oneOf"].as_array().unwrap();
     for command in named.iter().map(|variant| variant["properties"]["command"]["const"].as_str().unwrap()) {
-        assert!(documented.contains(&format!("`{command}`")), "docs/json.md does not mention {command}");
+        assert!(documented.contains(&format!("`{command}`")), "docs/cli.md does not mention {command}");
     }
 }
 
