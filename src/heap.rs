@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_that_is_held_at_a_time_is_counted() {
+    fn peak_allocation_is_counted() {
         // Tests use a different global allocator, so this test calls `Heap` directly.
         let layout = Layout::from_size_align(1000, 8).unwrap();
         let ((), most) = high_water(|| {

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_shown_without_where_things_lie_on_this_machine() {
+    fn shown_command_has_no_absolute_local_paths() {
         let words = ["/opt/bin/ghostlab", "run", "/home/x/checkout/grid.yaml", "--results=/home/x/out", "/srv/y"];
         let words = words.map(str::to_owned).to_vec();
         let current = Path::new("/home/x/checkout");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_of_an_array_is_named_as_one_and_not_as_the_array() {
+    fn array_task_has_its_array_index_in_its_id() {
         // Slurm sets these variables in the last task of an array, and only the first of them in a single job.
         let task = [("SLURM_JOB_ID", "45"), ("SLURM_ARRAY_JOB_ID", "45"), ("SLURM_ARRAY_TASK_ID", "1")];
         assert_eq!(job(&task).as_deref(), Some("45_1"));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gpus_of_a_machine_are_those_of_which_its_driver_tells() {
+    fn gpus_are_listed_from_driver_files() {
         let folder = tempfile::tempdir().unwrap();
         assert!(gpus(&folder.path().join("none")).is_empty());
         for (address, model) in [("0000:65:00.0", "NVIDIA H100 80GB HBM3"), ("0000:17:00.0", "NVIDIA RTX A5000")] {
@@ -315,13 +315,13 @@ mod tests {
     }
 
     #[test]
-    fn the_system_tells_what_is_free_and_what_was_held() {
+    fn free_and_peak_memory_are_reported() {
         assert!(free_memory() > 1 << 20);
         assert!(peak_memory().unwrap() > 1 << 16);
     }
 
     #[test]
-    fn the_limits_of_the_process_leave_the_least() {
+    fn process_limits_take_the_minimum() {
         let used =
             |name: &str| [("VmSize", 700), ("VmData", 100)].iter().find(|(key, _)| *key == name).map(|(_, n)| *n);
         assert_eq!(left_in_limits(&limits_text("unlimited", "unlimited"), used), None);

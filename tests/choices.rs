@@ -95,7 +95,7 @@ fn log_likelihoods_equal_the_harness() {
 }
 
 #[test]
-fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
+fn grid_accuracies_equal_the_harness_exactly() {
     use ghostlab::grid::Grid;
     use ghostlab::pipeline::exec::{self, RunSettings};
     use ghostlab::pipeline::stage;
@@ -282,7 +282,7 @@ fn budget_changes_only_rounding_and_repeats_are_exact() {
 }
 
 #[test]
-fn what_the_model_itself_would_write_is_greedy() {
+fn most_likely_continuation_is_greedy() {
     for engine in engines(&fixture("arch/llama-gqa")) {
         let dense = [Program::dense(engine.config().layers)];
         let vocab = engine.config().vocab as u32;

@@ -20,7 +20,7 @@ use ghostlab::pipeline::stage;
 use serde_json::{Value, json};
 
 #[test]
-fn a_grid_runs_and_a_second_run_gives_the_same_table() {
+fn grid_runs_and_a_second_run_gives_the_same_table() {
     let world = World::new();
     let mut tables = Vec::new();
     for _ in 0..2 {
@@ -52,7 +52,7 @@ fn a_grid_runs_and_a_second_run_gives_the_same_table() {
 }
 
 #[test]
-fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
+fn grid_without_the_axes_of_a_cut_scores_its_backbones() {
     let world = World::new();
     world.runs(&[]);
     let full = table(&world.path("results/grid/results.csv"));
@@ -99,7 +99,7 @@ fn run_ok(world: &World, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn an_override_changes_the_grid() {
+fn override_changes_the_grid() {
     let world = World::new();
     let output = world.run(&["--set", "depth=2", "--set", "recovery=ghosted", "--set", "name=small"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));

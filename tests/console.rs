@@ -99,7 +99,7 @@ const HELP: [&[&str]; 31] = [
 ];
 
 #[test]
-fn help_of_every_command_is_in_its_snapshot() {
+fn help_of_every_command_matches_its_snapshot() {
     let world = World::new();
     let shown: String = HELP.iter().map(|command| help(&world, command)).collect();
     settings(&world).bind(|| insta::assert_snapshot!("console_help", shown));
@@ -113,7 +113,7 @@ fn help(world: &World, command: &[&str]) -> String {
 }
 
 #[test]
-fn every_command_prints_what_its_snapshot_shows() {
+fn every_command_matches_its_snapshot() {
     let world = World::new();
     let settings = settings(&world);
     for (name, arguments) in COMMANDS {

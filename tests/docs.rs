@@ -105,7 +105,7 @@ fn world() -> World {
 }
 
 #[test]
-fn every_line_of_the_pages_is_understood() {
+fn every_command_line_in_docs_is_parsed() {
     let lines = lines();
     assert!(lines.len() > 25, "too few lines: {lines:?}");
     let world = World::new();
@@ -120,7 +120,7 @@ fn every_line_of_the_pages_is_understood() {
 }
 
 #[test]
-fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
+fn every_self_contained_command_line_in_docs_runs() {
     let world = world();
     // This run creates the results that other lines display. The folders `a` and `b` are copies of these results.
     let output = world.ghostlab(&["run", "grid.yaml"]);
@@ -156,7 +156,7 @@ fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
 }
 
 #[test]
-fn every_page_is_short_and_every_link_of_it_leads_somewhere() {
+fn pages_are_short_and_their_links_resolve() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     assert!(readme.lines().count() <= 130 && readme.split_whitespace().count() <= 1500, "the README is too long");

@@ -103,7 +103,7 @@ fn truncate(path: &Path) {
 }
 
 #[test]
-fn damage_of_every_kind_is_named_made_good_and_never_used() {
+fn damage_of_every_kind_is_named_and_repaired() {
     let world = World::large();
     world.runs(&SMALL);
     let tables = world.tables();
@@ -152,7 +152,7 @@ fn file_name(path: &Path) -> String {
 }
 
 #[test]
-fn a_finished_run_mends_damage_of_every_payload_or_repair_does() {
+fn damage_of_every_payload_is_repaired() {
     let world = World::large();
     world.runs(&SMALL);
     let tables = world.tables();
@@ -214,7 +214,7 @@ fn stage_exists(world: &World, kind: &str) -> bool {
 }
 
 #[test]
-fn the_plan_names_damage_and_gc_removes_it() {
+fn plan_names_damage_and_gc_removes_it() {
     let world = World::new();
     world.runs(&[]);
     let mut files = Vec::new();

@@ -54,7 +54,7 @@ fn column_index(rows: &[Vec<String>], head: &str) -> usize {
 }
 
 #[test]
-fn methods_of_a_boundary_share_a_pass_and_keep_untrained() {
+fn methods_of_a_boundary_share_a_training_pass() {
     let world = world(&[tuned("linearpatch-diag"), tuned("ghosted"), "ghosted".to_owned()].join(", "));
     let log = world.runs(&[]);
     let passes = log.lines().filter(|line| line.contains("read train") && line.contains("done in")).count();

@@ -80,7 +80,7 @@ fn killed_generation_resumes_to_identical_answers() {
 }
 
 #[test]
-fn fewer_documents_have_the_answers_that_they_have_among_all() {
+fn document_limit_does_not_change_answers() {
     let all = generation_world("");
     let few = generation_world(", limit: 70");
     all.runs(&[]);
@@ -102,7 +102,7 @@ fn first_answers(world: &World) -> Vec<Vec<generations::GeneratedText>> {
 }
 
 #[test]
-fn a_plan_counts_the_keys_and_values_of_what_is_generated() {
+fn planned_memory_includes_the_kv_cache() {
     let world = generation_world("");
     let config = common::json(&world.path("backbone/config.json"));
     let layers = config_value(&config, "num_hidden_layers");
@@ -139,7 +139,7 @@ fn config_value(config: &Value, name: &str) -> u64 {
 }
 
 #[test]
-fn bundled_backbones_generate_answers_and_last_words() {
+fn bundled_backbones_generate_answers() {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     let definitions = checkout.join("experiments/definitions/");
     let world = World::new();
@@ -165,7 +165,7 @@ fn bundled_backbones_generate_answers_and_last_words() {
 }
 
 #[test]
-fn what_cannot_be_generated_is_refused_before_anything_runs() {
+fn invalid_generation_is_refused_before_anything_runs() {
     for (from, to, words) in [
         ("max_gen_toks: 12", "num_beams: 4", ["num_beams", "answers.yaml"]),
         ("max_gen_toks: 12", "max_gen_tokens: 12", ["did you mean `max_gen_toks`?", "task answers"]),
@@ -184,7 +184,7 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
 
 /// Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter that has `lm_eval`, which `.ci/run` installs.
 #[test]
-fn answers_and_their_scores_are_those_of_the_harness() {
+fn generated_answers_and_scores_equal_the_harness() {
     let Some(python) = common::python::python("lm_eval") else { return };
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     for name in ["llama", "qwen3", "olmo2"] {

@@ -136,7 +136,7 @@ fn differ(ours: &[f64], golden: &Value) -> bool {
 }
 
 #[test]
-fn a_stage_that_gives_another_output_has_another_version() {
+fn changed_stage_output_needs_a_new_version() {
     let path = fixture("golden.json");
     let golden = if path.exists() { json(&path) } else { json!({}) };
     let outputs = outputs();

@@ -115,7 +115,7 @@ macro_rules! attacks {
     ($($name:ident)*) => {
         $(mod $name {
             #[test]
-            fn no_mutation_of_it_breaks_a_promise() {
+            fn mutations_give_values_or_errors() {
                 let target = super::TARGETS.iter().find(|target| target.name == stringify!($name));
                 super::attack(target.unwrap());
             }
@@ -134,7 +134,7 @@ macro_rules! attacks {
 attacks!(grid config tokenizer weights gguf corpus task race definition template meta pack record journal command plan);
 
 #[test]
-fn call_waiting_for_cpu_is_not_taken_for_a_hang() {
+fn call_waiting_for_cpu_does_not_count_as_a_hang() {
     use std::time::Duration;
     let seconds = Duration::from_secs;
     assert_eq!(targets::watch::charged(seconds(500), seconds(450)), seconds(50));
@@ -295,7 +295,7 @@ fn truncated_weights_while_reading_name_the_file() {
 }
 
 #[test]
-fn an_index_of_shards_cannot_lead_out_of_its_folder() {
+fn shard_index_cannot_leave_its_folder() {
     for outside in ["../secret.safetensors", "/etc/hostname", "./../backbone/model.safetensors"] {
         let world = World::new();
         std::fs::copy(world.path("backbone/model.safetensors"), world.path("secret.safetensors")).unwrap();
@@ -345,7 +345,7 @@ fn special_token_beyond_embedding_is_refused_early() {
 }
 
 #[test]
-fn names_of_any_kind_get_files_or_are_refused_first() {
+fn unusual_names_get_files_or_are_refused_early() {
     let world = World::large();
     let long = "x".repeat(180);
     let names = ["a b", "a_b", "a-b", "=1+1", &long];

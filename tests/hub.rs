@@ -161,7 +161,7 @@ fn hub_refusals_are_reported_without_the_token() {
 }
 
 #[test]
-fn a_local_path_wins_and_a_named_one_has_to_be_there() {
+fn local_path_takes_precedence_over_the_hub() {
     let world = World::new();
     let server = FakeHub::start(MODEL, files(&world), no_fault());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -230,7 +230,7 @@ fn labelled_rows(from: usize) -> String {
 }
 
 #[test]
-fn a_corpus_is_one_file_of_a_dataset_at_a_branch() {
+fn corpus_is_one_file_of_a_dataset_at_a_branch() {
     let world = World::new();
     let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
     let server = FakeHub::start("datasets/org/texts", vec![large("en/test.jsonl", text.into_bytes())], no_fault());

@@ -59,7 +59,7 @@ fn named_measurements(setting: &Setting) -> Vec<NamedMeasurement> {
 }
 
 #[test]
-fn every_aspect_of_a_number_has_a_pair_that_differs_in_it() {
+fn every_setting_path_has_a_test_pair() {
     let pairs = pairs::differing();
     let missing: Vec<SettingPath> = setting_paths()
         .into_iter()
@@ -74,7 +74,7 @@ fn is_covered(pairs: &[Pair], setting_path: &SettingPath) -> bool {
 }
 
 #[test]
-fn settings_differ_exactly_in_what_was_changed() {
+fn settings_differ_exactly_in_the_changed_paths() {
     for pair in pairs::differing().iter().chain(&pairs::equal()) {
         let one = named_measurements(&pair.one());
         let other = named_measurements(&pair.other());
@@ -100,7 +100,7 @@ fn settings_differ_exactly_in_what_was_changed() {
 }
 
 #[test]
-fn a_published_order_is_known_by_its_layers_and_not_by_its_name() {
+fn released_order_is_identified_by_its_layers() {
     let pairs = pairs::differing();
     let pair = pairs.iter().find(|pair| pair.setting_paths.contains(&"cut.known")).unwrap();
     let mut rows = csv::Reader::from_path(common::checkout().join("data/released_orders.csv")).unwrap();
@@ -192,7 +192,7 @@ fn names(answer: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn plan_and_explain_tell_apart_what_is_unlike_and_nothing_else() {
+fn plan_and_explain_keys_differ_iff_settings_do() {
     for pair in pairs::differing().iter().chain(&pairs::equal()).filter(|pair: &&Pair| pair.runs) {
         let one = printed_keys(&pair.one());
         let other = printed_keys(&pair.other());
@@ -244,7 +244,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
 }
 
 #[test]
-fn an_identity_is_read_back_as_it_was_written() {
+fn identity_round_trips_through_json() {
     for entry in named_measurements(&pairs::differing()[0].one()) {
         let text = serde_json::to_string(&entry.identity).unwrap();
         let read: Identity = serde_json::from_str(&text).unwrap();
@@ -254,7 +254,7 @@ fn an_identity_is_read_back_as_it_was_written() {
 }
 
 #[test]
-fn what_is_stored_says_what_it_is() {
+fn stored_objects_describe_their_identity() {
     let world = World::new();
     world.runs(&["--set", "depth=1"]);
     let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();

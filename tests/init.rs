@@ -50,7 +50,7 @@ fn run_expecting(world: &World, arguments: &[&str], code: i32) -> (String, Strin
 }
 
 #[test]
-fn written_grid_plans_at_once_and_names_omissions() {
+fn init_grid_plans_without_edits_and_names_omissions() {
     let world = world();
     let (out, log) = run_expecting(&world, &["init", "models"], 0);
     assert!(out.contains("grid.yaml: a grid of 7b, other, plain"), "{out}");
@@ -95,7 +95,7 @@ fn written_grid_plans_at_once_and_names_omissions() {
 }
 
 #[test]
-fn a_file_that_is_there_stays_unless_it_is_forced() {
+fn init_overwrites_a_file_only_with_force() {
     let world = world();
     world.write("grid.yaml", "mine");
     let (_, log) = run_expecting(&world, &["init", "models"], 2);
@@ -110,7 +110,7 @@ fn a_file_that_is_there_stays_unless_it_is_forced() {
 }
 
 #[test]
-fn texts_of_ones_own_are_taken_and_their_windows_fit() {
+fn init_uses_given_texts_with_fitting_windows() {
     let world = world();
     let arguments = ["init", "backbone", "--corpus", "train.txt", "--corpus", "test.jsonl", "--to", "own.yaml"];
     run_expecting(&world, &arguments, 0);
@@ -146,7 +146,7 @@ fn text_of(world: &World, name: &str) -> String {
 }
 
 #[test]
-fn gguf_file_is_taken_as_a_model() {
+fn gguf_file_is_accepted_as_a_model() {
     let world = world();
     // Use a tokenizer that can be stored in a GGUF file.
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama");

@@ -98,7 +98,7 @@ fn is_refused(schema: &Value, value: &Value) -> bool {
 }
 
 #[test]
-fn every_command_answers_by_the_schema_what_it_says_in_words() {
+fn json_answers_match_the_schema_and_the_text() {
     let world = World::new();
     let schema = schema();
     check_plan_without_results(&world, &schema);
@@ -196,7 +196,7 @@ fn check_garbage_collection(world: &World, schema: &Value) {
 }
 
 #[test]
-fn commands_that_do_something_tell_it_by_the_schema() {
+fn json_answers_of_actions_match_the_schema() {
     let world = World::large();
     let schema = schema();
     let small = ["--set", "depth=1", "--set", "recovery=[none]", "--set", "criterion=shortgpt"];
@@ -295,7 +295,7 @@ fn plan_of_workers_and_killed_run_match_the_schema() {
 }
 
 #[test]
-fn errors_are_documents_too_and_keep_their_exit_codes() {
+fn errors_are_json_documents_with_their_exit_codes() {
     let world = World::new();
     let schema = schema();
     for (arguments, code, command, kind, what) in [
@@ -340,7 +340,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
 }
 
 #[test]
-fn names_that_would_move_the_cursor_are_escaped_as_json_has_it() {
+fn control_characters_in_names_are_escaped_in_json() {
     let world = World::new();
     let schema = schema();
     let name = "a\u{202e}b\u{9b}.yaml";

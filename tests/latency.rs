@@ -162,7 +162,7 @@ fn time_is_reused_only_on_the_machine_that_measured_it() {
 }
 
 #[test]
-fn retime_measures_times_again_and_nothing_else() {
+fn retime_measures_only_times_again() {
     let world = world("{length: 16, batch: [1, 2]}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     let first = world.runs(&grid);
@@ -217,7 +217,7 @@ fn times_in_an_older_form_are_reported_never_read() {
 }
 
 #[test]
-fn timings_run_alone_on_their_machine() {
+fn timings_wait_for_the_machine_wide_lease() {
     let world = World::new();
     let store = Store::open(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let LeaseResult::Mine(timing) = store.lease(timing_lease()).unwrap() else {

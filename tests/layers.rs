@@ -40,7 +40,7 @@ fn first_ranked(columns: &[Value], criterion: &str) -> Value {
 }
 
 #[test]
-fn first_ranked_candidate_is_what_a_grid_removes() {
+fn first_ranked_candidate_is_removed_by_a_grid() {
     let world = World::large();
     world.write("grid.yaml", GRID);
     let size = ["--corpus", "train.txt", "--sequences", "8", "--length", "64"];

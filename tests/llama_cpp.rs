@@ -234,7 +234,7 @@ fn llama_config_with(scaling: &Value) -> Value {
 
 /// Models that a GGUF file cannot represent are rejected before anything is written.
 #[test]
-fn what_llama_cpp_would_compute_otherwise_is_refused() {
+fn export_unsupported_by_llama_cpp_is_refused() {
     for (class, layers, options, found) in [
         (
             "Gemma2ForCausalLM",
@@ -293,7 +293,7 @@ fn logits(backbone: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
 /// Compares the tokenizers of the real and the bundled backbones on 10,000 lines from real and bundled texts. Compares
 /// each named pre-tokenizer on hand-picked words.
 #[test]
-fn llama_cpp_tokenizes_10000_lines_as_the_original() {
+fn llama_cpp_tokenizes_10000_lines_like_the_original() {
     let Some(python) = python() else { return };
     let Some(real) = shared("real") else { return };
     let mut lines: Vec<String> = vec!["a  b\n\n c".into(), "don't 12345 I'LL é\u{1F600}".into(), "\t\r\n tab ".into()];

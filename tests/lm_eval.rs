@@ -274,7 +274,7 @@ const MADE: &str = "task: made\ndataset_path: a/b\ntraining_split: train\ntest_s
     metric_list:\n  - metric: acc\n";
 
 #[test]
-fn definition_grid_runs_once_and_new_metric_is_free() {
+fn definition_grid_reuses_scores_for_a_new_metric() {
     let world = world_with_definition(MADE, ", shots: 2, generated: true");
     world.write("defs/all.yaml", "group: all\ntask: [made]\naggregate_metric_list: [{metric: acc}]\n");
     let log = world.runs(&[]);
@@ -324,7 +324,7 @@ fn harness_results(world: &World) -> Value {
 }
 
 #[test]
-fn unscorable_definition_is_refused_with_its_place() {
+fn unscorable_definition_is_refused_with_its_location() {
     for (definition, options, code, words) in [
         (definition_with("output_type: generate_until\n"), "", 2, &["made.yaml:"][..]),
         (

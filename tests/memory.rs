@@ -78,7 +78,7 @@ fn measured_peak(world: &World, limits: &[&str]) -> f64 {
 }
 
 #[test]
-fn plan_tells_the_peak_of_the_memory_within_a_quarter() {
+fn planned_peak_memory_is_within_a_quarter() {
     let small = World::large();
     let kept = World::new();
     write_wide_backbone(&kept, 4);

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 #[test]
-fn every_layer_but_one_can_go() {
+fn all_layers_but_one_can_be_removed() {
     let world = World::new();
     let output = world.run(&[
         "--set",
@@ -83,7 +83,7 @@ fn methods_beyond_the_paper_run_or_are_refused() {
 }
 
 #[test]
-fn a_stored_calibration_is_used_again_until_something_changes() {
+fn stored_calibration_is_reused_until_inputs_change() {
     let world = World::new();
     assert_eq!(count_passes(&world, &[]).0, 1);
     let first = table(&world.path("results/grid/results.csv"));
@@ -117,7 +117,7 @@ fn a_stored_calibration_is_used_again_until_something_changes() {
 }
 
 #[test]
-fn two_ways_to_write_one_method_are_one_cell_and_one_key() {
+fn equivalent_spellings_of_a_method_share_cell_and_key() {
     let world = World::new();
     world.runs(&["--set", "recovery=[ghosted, prune-and-comp]", "--set", "criterion=[llm-streamline, sleb]"]);
     let log = world.runs(&[
@@ -155,7 +155,7 @@ fn operator_sequences_matter_only_to_methods_that_use_them() {
 }
 
 #[test]
-fn a_key_names_the_versions_of_all_that_it_is_made_from() {
+fn key_names_the_parents_of_each_object() {
     let world = World::new();
     world.runs(&["--set", "criterion=[llm-streamline, sleb, {name: explicit, order: [1, 2]}]"]);
     let stored = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
@@ -196,7 +196,7 @@ fn linearpatch_sequences_follow_the_criterion_not_layers() {
 }
 
 #[test]
-fn a_file_that_is_read_as_another_format_is_another_text() {
+fn file_read_in_another_format_is_another_text() {
     let world = World::new();
     // The file is valid both as plain text and as JSON lines.
     std::fs::rename(world.path("test.jsonl"), world.path("test.txt")).unwrap();

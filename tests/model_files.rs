@@ -84,7 +84,7 @@ fn texts(answers: &[Value]) -> Vec<&str> {
 /// Two of the five documents exceed the context length up to which `longrope` uses its short factors. All documents
 /// start with the BOS token, so they share a prefix in a batch.
 #[test]
-fn longrope_document_scores_by_its_own_length() {
+fn longrope_document_uses_factors_of_its_length() {
     let Some(model) = shared("cases/turn4/longrope-lengths/model") else { return };
     let questions = [
         "Tom",
@@ -141,7 +141,7 @@ fn tokenizer_without_processor(model: &Path) -> Value {
 
 /// Tokens 512 and 513 have embedding rows, but are not listed in tokenizer.json.
 #[test]
-fn added_tokens_of_files_beside_are_one_token_each() {
+fn added_tokens_of_companion_files_are_single_tokens() {
     let Some(model) = shared("cases/turn4/added-tokens/model") else { return };
     let questions = ["<|im_start|>user Once upon<|im_end|>", "Lily <|im_end|> ran", "Nothing special here"];
     let letters = [-9.405, -10.674, -6.9894];
@@ -344,7 +344,7 @@ fn generation_config_changes_greedy_answers_as_transformers() {
 }
 
 #[test]
-fn generation_setting_that_is_not_run_is_refused_by_name() {
+fn unsupported_generation_setting_is_refused_by_name() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let world = with_model(&model, &[("generation_config.json", json!({"num_beams": 4}))]);
     let (answers, _) = asked(&world, LIKELIHOODS, &["Tom"], &[]);

@@ -135,7 +135,7 @@ fn column_index(rows: &[Vec<String>], head: &str) -> usize {
 }
 
 #[test]
-fn the_list_of_what_was_written_is_one_that_sha256sum_reads() {
+fn output_manifest_is_readable_by_sha256sum() {
     let world = World::new();
     with_tasks(&world);
     world.runs(&[]);
@@ -157,7 +157,7 @@ fn the_list_of_what_was_written_is_one_that_sha256sum_reads() {
 }
 
 #[test]
-fn another_engine_or_float_type_has_a_folder_of_its_own() {
+fn other_engine_or_float_type_has_a_separate_folder() {
     let world = World::new();
     world.runs(&[]);
     let plain = files(&world.path("results/grid"));
@@ -224,7 +224,7 @@ fn doctor(world: &World, home: &Path, current_dir: &Path, more: &[&str]) -> (Opt
 }
 
 #[test]
-fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
+fn stored_run_shows_stored_values_and_missing_cells() {
     let world = World::new();
     let output = world.run(&["--stored"]);
     let log = combined_output(&output);
@@ -254,7 +254,7 @@ fn column(rows: &[Vec<String>], name: &str) -> Vec<String> {
 }
 
 #[test]
-fn plan_refuses_a_results_folder_in_the_words_of_run() {
+fn plan_and_run_refuse_a_results_folder_equally() {
     for (name, more, code, words) in [
         ("results/grid/results.csv", &[][..], 2, "results/grid/results.csv"),
         ("results/grid", &[], 3, "an entry of another type"),

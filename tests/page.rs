@@ -59,7 +59,7 @@ fn write_page(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_browser_opens_the_note_that_the_address_names() {
+fn browser_opens_the_note_named_in_the_url() {
     let Some(chromium) = chromium() else { return };
     let folder = tempfile::tempdir().unwrap();
     let file = write_page(folder.path());
@@ -136,7 +136,7 @@ fn recorded_page_is_short_and_its_tables_scroll() {
 }
 
 #[test]
-fn the_page_sorts_filters_and_fits_in_a_browser() {
+fn page_sorts_filters_and_fits_in_a_browser() {
     let (Some(_), Some(node)) = (chromium(), program(&["node"])) else { return };
     let folder = tempfile::tempdir().unwrap();
     let page = write_page(pictures().as_deref().unwrap_or(folder.path()));

@@ -75,7 +75,7 @@ fn prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row
 }
 
 #[test]
-fn the_nine_tasks_are_read_from_parquet_as_the_hub_has_them() {
+fn parquet_tasks_of_the_hub_give_the_same_prompts() {
     let Some(folder) = real_formats() else { return };
     for task in TASKS.iter().filter(|task| task.in_paper) {
         let docs = fixture("lm_eval/docs").join(format!("{}.jsonl", task.name));
@@ -90,7 +90,7 @@ fn the_nine_tasks_are_read_from_parquet_as_the_hub_has_them() {
 }
 
 #[test]
-fn texts_are_read_as_the_hub_has_them_each_byte() {
+fn hub_texts_are_read_byte_for_byte() {
     let Some(folder) = real_formats() else { return };
     let expected: Value = serde_json::from_slice(&fs::read(folder.path().join("texts.json")).unwrap()).unwrap();
     for (text, file) in [
@@ -184,7 +184,7 @@ fn write_sentencepiece(made: &Value, prefix: bool, path: &str) {
 }
 
 #[test]
-fn weights_in_shards_are_those_of_one_file() {
+fn sharded_weights_equal_those_of_one_file() {
     let Some(folder) = real_formats() else { return };
     let [single, sharded] = ["whole", "sharded"].map(|name| folder.path().join(name));
     let config = Config::read(&sharded).unwrap();

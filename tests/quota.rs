@@ -53,7 +53,7 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
 }
 
 #[test]
-fn a_grid_without_calibration_keeps_the_limit_too() {
+fn store_limit_applies_to_a_grid_without_calibration() {
     let world = World::new();
     world.runs(&OTHER);
     assert!(stored(&world, "operator").1 > 0);
@@ -72,7 +72,7 @@ fn a_grid_without_calibration_keeps_the_limit_too() {
 }
 
 #[test]
-fn with_room_for_all_everything_stays() {
+fn nothing_is_evicted_below_the_store_limit() {
     let world = World::new();
     world.runs(&OTHER);
     let others = stored(&world, "activations");

@@ -55,7 +55,7 @@ fn run_ok(world: &World, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_table_is_made_in_every_form_and_a_second_time_the_same() {
+fn table_is_reproduced_identically_in_every_format() {
     let world = experiments("mine");
     let output = run_ok(&world, &["reproduce", "mini"]);
     assert!(output.contains("A small table") && output.contains("Ghost Layer (Ours)"), "{output}");
@@ -142,7 +142,7 @@ fn stdout_and_stderr(world: &World, arguments: &[&str]) -> (String, String) {
 }
 
 #[test]
-fn the_latex_compiles() {
+fn latex_compiles() {
     let pdflatex = std::process::Command::new("pdflatex").arg("--version").output();
     if pdflatex.is_err() {
         #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
@@ -164,7 +164,7 @@ fn the_latex_compiles() {
 }
 
 #[test]
-fn a_figure_is_drawn_without_scoring_and_is_valid_xml() {
+fn figure_is_drawn_without_scoring_and_is_valid_xml() {
     let world = experiments("mine");
     run_ok(&world, &["reproduce", "figure1"]);
     let folder = world.path("results/figure1/tiny");

@@ -86,7 +86,7 @@ fn repeatedly_killed_run_gives_identical_tables() {
 }
 
 #[test]
-fn a_killed_run_is_shown_as_dead_and_goes_on_where_it_was() {
+fn killed_run_is_shown_as_dead_and_resumes() {
     let world = World::large();
     let mut child = spawn_run(&world, &[]);
     wait_for_a_journal(&world, &mut child);
@@ -151,7 +151,7 @@ fn calibrated_tokens(events: &[Value]) -> u64 {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_finishes_the_chunk_and_nothing_of_it_is_lost() {
+fn ctrl_c_finishes_and_keeps_the_chunk() {
     let world = World::large();
     let mut child = spawn_run(&world, &["--events"]);
     wait_for_a_journal(&world, &mut child);
@@ -172,7 +172,7 @@ fn ctrl_c_finishes_the_chunk_and_nothing_of_it_is_lost() {
 }
 
 #[test]
-fn a_second_run_computes_nothing_whatever_was_touched_or_moved() {
+fn second_run_computes_nothing_after_touch_or_move() {
     let world = World::large();
     world.runs(&[]);
     let tables = world.tables();
@@ -215,7 +215,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_changed_option_reruns_its_cells_alone_and_the_plan_says_so() {
+fn changed_option_reruns_only_its_planned_cells() {
     let world = World::large();
     world.runs(&[]);
     let change = "recovery=[none, prune-and-comp, linearpatch-diag, ghosted, {name: replaceme-ls, alpha: 0.5}]";
@@ -231,7 +231,7 @@ fn a_changed_option_reruns_its_cells_alone_and_the_plan_says_so() {
 }
 
 #[test]
-fn one_byte_of_a_weight_reruns_everything_of_that_backbone() {
+fn changed_weight_byte_reruns_its_backbone() {
     let world = World::large();
     world.runs(&[]);
     let path = world.path("backbone/model.safetensors");

@@ -164,7 +164,7 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 #[test]
-fn what_is_scored_is_scored_once_whoever_asks_again() {
+fn repeated_search_scores_nothing_again() {
     let world = world();
     assert!(scores_anything(&world, &["search", "search.yaml"]), "the search was killed before it scored anything");
     run_search(&world, &[]);
@@ -182,7 +182,7 @@ fn what_is_scored_is_scored_once_whoever_asks_again() {
 }
 
 #[test]
-fn a_killed_search_ends_in_the_same_bytes() {
+fn killed_search_resumes_to_identical_bytes() {
     let undisturbed = world();
     let world = world();
     run_search(&undisturbed, &[]);
@@ -201,7 +201,7 @@ fn a_killed_search_ends_in_the_same_bytes() {
 }
 
 #[test]
-fn workers_race_together_and_leave_nothing_to_score() {
+fn workers_share_a_search_and_leave_nothing_to_score() {
     let world = world();
     let workers = [(); 2].map(|()| {
         let mut command = world.command(&["worker", "search.yaml"]);
@@ -240,7 +240,7 @@ fn candidate_is_dropped_only_if_worse_on_tasks_and_texts() {
 }
 
 #[test]
-fn one_line_searches_a_model_and_writes_the_winner_as_a_folder() {
+fn one_command_searches_a_model_and_exports_the_winner() {
     let world = World::large();
     let line = [
         "search",
@@ -277,7 +277,7 @@ fn one_line_searches_a_model_and_writes_the_winner_as_a_folder() {
 }
 
 #[test]
-fn what_cannot_be_searched_is_one_error_before_anything_runs() {
+fn invalid_search_is_refused_before_anything_runs() {
     let world = world();
     let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
     let refused: [(&[&str], &[&str]); 12] = [
@@ -371,7 +371,7 @@ fn known_scores(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
 }
 
 #[test]
-fn on_recorded_scores_the_best_survives_and_ties_are_not_parted() {
+fn simulated_races_keep_the_best_and_ties() {
     // This test uses 40 orders of the items. `cargo bench --bench search` uses 200 and covers all grids. Its results
     // are in benches/results/simulated.
     for (backbone, depth) in [("tiny-llama", 6), ("tiny-qwen3", 6), ("tiny-olmo2", 4), ("tiny-olmo2", 6)] {

@@ -201,7 +201,7 @@ fn three_workers_score_each_chunk_once_as_one_process() {
 }
 
 #[test]
-fn a_worker_that_is_requeued_in_the_middle_loses_nothing() {
+fn requeued_worker_loses_no_work() {
     shared_cluster!();
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
@@ -212,7 +212,7 @@ fn a_worker_that_is_requeued_in_the_middle_loses_nothing() {
 }
 
 #[test]
-fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
+fn worker_at_its_time_limit_is_requeued_and_resumes() {
     shared_cluster!();
     let world = world();
     // The time limit is three minutes. The signal comes two minutes before it, that is, after one minute.
@@ -265,7 +265,7 @@ fn task_state(array: &str, task: &str) -> Option<(String, String)> {
 }
 
 #[test]
-fn a_submit_that_is_killed_after_sbatch_adds_no_second_array() {
+fn submit_killed_after_sbatch_adds_no_second_array() {
     shared_cluster!();
     let world = world();
     let arguments = ["submit", "slurm", "grid.yaml", "--workers", "2", "--profile-file", "slurm.yaml"];
@@ -327,7 +327,7 @@ fn rebooted_node_gets_its_workers_requeued() {
 }
 
 #[test]
-fn workers_go_on_while_the_controller_is_away() {
+fn workers_continue_without_the_slurm_controller() {
     exclusive_cluster!();
     let world = world();
     let submitted = submit(&world, "2", 200, &[], &[]);
@@ -348,7 +348,7 @@ fn workers_go_on_while_the_controller_is_away() {
 }
 
 #[test]
-fn two_grids_on_one_store_at_once_are_both_whole() {
+fn concurrent_grids_on_one_store_both_complete() {
     shared_cluster!();
     let world = world();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();

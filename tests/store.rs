@@ -138,7 +138,7 @@ fn foreign(folder: &Path) {
 }
 
 #[test]
-fn no_command_touches_a_folder_that_is_not_a_store() {
+fn commands_do_not_touch_foreign_store_folders() {
     let world = World::new();
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments").display().to_string();
     let commands: [(&[&str], bool); 20] = [
@@ -190,7 +190,7 @@ fn no_command_touches_a_folder_that_is_not_a_store() {
 }
 
 #[test]
-fn in_a_store_only_what_is_its_own_is_swept() {
+fn only_store_leftovers_are_swept() {
     let world = World::new();
     world.runs(&[]);
     let store = world.path("data/store");

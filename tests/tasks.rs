@@ -151,19 +151,19 @@ fn compare_requests(folder: &str, bos: Bos) -> usize {
 }
 
 #[test]
-fn all_requests_are_those_of_the_harness() {
+fn requests_equal_the_harness() {
     assert_eq!(compare_requests("requests", Bos::Tokenizer), 180);
     // The tokenizer adds a BOS token itself, so asking for one changes nothing.
     assert_eq!(compare_requests("requests", Bos::Always), 180);
 }
 
 #[test]
-fn all_requests_without_bos_are_those_of_the_harness() {
+fn requests_without_bos_equal_the_harness() {
     assert_eq!(compare_requests("nobos/requests", Bos::Never), 180);
 }
 
 #[test]
-fn requests_of_old_race_are_those_of_the_old_harness() {
+fn requests_of_old_race_equal_the_old_harness() {
     assert_eq!(compare_requests("requests_legacy", Bos::Tokenizer), 20);
 }
 
@@ -205,7 +205,7 @@ fn results_file(answers: Vec<Answered>) -> Value {
 const FOLDERS: [(&str, Bos); 2] = [("", Bos::Tokenizer), ("nobos/", Bos::Never)];
 
 #[test]
-fn predictions_and_lengths_are_those_of_the_harness() {
+fn predictions_and_lengths_equal_the_harness() {
     for (folder, bos) in FOLDERS {
         for task in &TASKS[..9] {
             let golden = lines(&fixture(&format!("lm_eval/{folder}doc_results/{}.jsonl", task.name)));
@@ -235,7 +235,7 @@ fn number_of(pred: Option<usize>) -> Value {
 }
 
 #[test]
-fn choices_are_those_of_the_harness() {
+fn choices_equal_the_harness() {
     for task in &TASKS[..9] {
         let ours = builtin::task(task, &documents_of(task), None).unwrap();
         let golden = lines(&fixture(&format!("lm_eval/doc_results/{}.jsonl", task.name)));
@@ -273,7 +273,7 @@ fn assert_same_file(ours: &Value, path: &Path) {
 }
 
 #[test]
-fn the_results_file_is_that_of_the_harness_to_the_last_digit() {
+fn results_file_equals_the_harness_exactly() {
     for (folder, bos) in FOLDERS {
         let answers: Vec<_> = TASKS[..9].iter().map(|task| answer(task, &format!("{folder}requests"), bos)).collect();
         let results: Vec<TaskResult> = answers.iter().map(|answered| answered.result.clone()).collect();
@@ -289,14 +289,14 @@ fn the_results_file_is_that_of_the_harness_to_the_last_digit() {
 }
 
 #[test]
-fn the_results_file_of_old_race_is_that_of_the_old_harness() {
+fn results_file_of_old_race_equals_the_old_harness() {
     let task = Task::find("race_v2").unwrap();
     let answered = answer(task, "requests_legacy", Bos::Tokenizer);
     assert_same_file(&results_file(vec![answered]), &fixture("lm_eval/requests_legacy/race_v2_results.json"));
 }
 
 #[test]
-fn task_with_hidden_overflow_is_flagged_never_right_by_luck() {
+fn task_with_hidden_overflow_is_flagged() {
     let task = Task::find("arc_easy").unwrap();
     let mut asked = Asked::golden(task, Bos::Tokenizer);
     for odd in [f64::NAN, f64::NEG_INFINITY] {
@@ -342,7 +342,7 @@ fn decoys_in_other_splits_are_never_scored() {
 }
 
 #[test]
-fn a_limit_gives_the_first_requests() {
+fn limit_gives_the_first_requests() {
     let (encoder, length) = golden();
     let task = Task::find("hellaswag").unwrap();
     let all = |limit: Option<f64>| {

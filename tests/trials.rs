@@ -117,7 +117,7 @@ fn trials_report_progress_and_stop_between_windows() {
 }
 
 #[test]
-fn interrupted_iterative_selection_continues_after_its_last_step() {
+fn interrupted_iterative_selection_resumes() {
     let whole = World::new();
     let axes = "criterion: {name: sleb, iterative: true}\ndepth: 3\nrecovery: mean\n";
     write_grid(&whole, axes);
@@ -233,7 +233,7 @@ fn iterative_selections_run_from_yaml_for_every_criterion() {
 }
 
 #[test]
-fn iterative_selection_by_trials_without_repair_is_the_greedy_one() {
+fn iterative_selection_without_repair_equals_greedy() {
     let world = World::new();
     for (criterion, depth) in [("sleb", "3"), ("block-pruner", "{sublayers: 3}"), ("finercut", "{attention: 2}")] {
         let removed = [false, true].map(|iterative| {

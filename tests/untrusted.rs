@@ -186,7 +186,7 @@ fn definitions_with_many_keys_are_scored_within_limits() {
 
 /// Columns of a corpus that are not read may contain anything, at any length.
 #[test]
-fn columns_of_a_corpus_that_are_not_read_take_no_memory() {
+fn unread_corpus_columns_take_no_memory() {
     for unit in ["1,", "[],", "{\"a\":{}},", "\"\","] {
         let world = World::new();
         let text = (0..300).map(|at| format!("w{} ", at % 200)).collect::<String>();
@@ -227,7 +227,7 @@ fn every_reported_case_is_among_the_fixtures() {
 /// Killing a run while its child process is computing must also end the child.
 #[cfg(target_os = "linux")]
 #[test]
-fn stopping_a_run_ends_the_child_that_tries_its_inputs() {
+fn stopping_a_run_ends_its_input_check_process() {
     let slow = Case { target: "doc_to_text".to_owned(), ..cases("refused.json").into_iter().find(is_slow).unwrap() };
     let world = World::new();
     let mut definition = definition();

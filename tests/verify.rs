@@ -79,7 +79,7 @@ fn relist(world: &World, name: &str) {
 }
 
 #[test]
-fn an_untouched_folder_agrees_whole_and_in_part() {
+fn untouched_folder_verifies_fully_and_sampled() {
     let world = world();
     let (code, report) = verify(&world, &["--share", "100%"]);
     assert_eq!(code, 0, "{report:#}");
@@ -155,7 +155,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
 }
 
 #[test]
-fn an_altered_layer_choice_table_cell_and_hash_are_found() {
+fn altered_layer_table_cell_and_hash_are_found() {
     let world = world();
     let lists = std::fs::read_to_string(path(&world, ".ghostlab.sha256")).unwrap();
     let run = std::fs::read_to_string(path(&world, "run.json")).unwrap();

@@ -136,7 +136,7 @@ fn is_taken_for_one(pair: &Pair) {
 }
 
 #[test]
-fn every_command_says_what_it_tells_of_numbers() {
+fn every_command_is_listed_in_the_views_test() {
     seen::commands_are_known(&String::from_utf8(World::new().ghostlab(&["--help"]).stdout).unwrap());
 }
 
@@ -150,12 +150,12 @@ fn seed_and_dtype_are_distinguished_but_not_defaults() {
 
 #[test]
 #[ignore = "slow: two runs for every pair of settings"]
-fn unlike_settings_are_distinguished_in_store_and_compare() {
+fn different_settings_are_distinguished_in_every_view() {
     pairs::differing().iter().filter(|pair| pair.runs).for_each(is_told_apart);
 }
 
 #[test]
 #[ignore = "slow: two runs for every pair of settings"]
-fn what_is_alike_is_taken_for_one() {
+fn equal_settings_are_equal_in_every_view() {
     pairs::equal().iter().filter(|pair| pair.runs).for_each(is_taken_for_one);
 }

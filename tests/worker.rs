@@ -156,7 +156,7 @@ fn worker_near_its_time_limit_stores_one_batch_first() {
 }
 
 #[test]
-fn killed_workers_job_is_taken_over_and_its_death_noted() {
+fn job_of_a_killed_worker_is_taken_over() {
     let alone = World::large();
     let world = World::large();
     alone.runs(&[]);
@@ -194,7 +194,7 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
 }
 
 #[test]
-fn deaths_at_a_calibration_that_goes_on_do_not_add_up() {
+fn deaths_with_progress_do_not_exhaust_the_limit() {
     let world = World::new();
     world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
     // Each worker is killed after it has stored some progress of the calibration, as can happen on preemptible nodes.
@@ -260,7 +260,7 @@ fn reason(table: &str) -> String {
 }
 
 #[test]
-fn a_job_that_fails_is_tried_again_within_the_retries_of_all() {
+fn failed_job_is_retried_within_the_retry_limit() {
     let world = World::new();
     let output = failing(&world, "panic@score:1,panic@score:2", "1");
     assert!(output.status.code() == Some(0) && stderr(&output).contains("a job panicked"), "{}", stderr(&output));
@@ -278,7 +278,7 @@ fn failing(world: &World, fault: &str, retries: &str) -> Output {
 }
 
 #[test]
-fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
+fn idle_worker_exits_after_its_idle_limit() {
     let world = World::new();
     world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
     let store = world.path("data/store");
@@ -299,7 +299,7 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
 }
 
 #[test]
-fn workers_begin_at_backbones_of_their_own() {
+fn workers_begin_with_different_backbones() {
     let world = World::new();
     for (name, byte) in [("second", 1), ("third", 2)] {
         fs::create_dir(world.path(name)).unwrap();
@@ -342,7 +342,7 @@ fn workers_begin_at_backbones_of_their_own() {
 }
 
 #[test]
-fn a_store_without_room_ends_a_worker_with_the_reason() {
+fn full_store_ends_a_worker_with_its_reason() {
     let world = World::large();
     let script = "trap '' XFSZ; ulimit -f 40; exec \"$0\" worker grid.yaml";
     let mut command = std::process::Command::new("sh");

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_held_against_the_list() {
+    fn archive_entries_are_checked_against_the_manifest() {
         let hash = sha256::of_bytes("one");
         let list = format!("{hash}  a.txt\n{hash}  b.txt\n{hash}  c.txt\n");
         let (found, _folder) =

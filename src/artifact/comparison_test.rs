@@ -84,7 +84,7 @@ fn with(option: &str, value: &str) -> Arc<Settings> {
 }
 
 #[test]
-fn a_value_is_held_against_the_papers_of_the_same_condition() {
+fn value_is_compared_with_the_same_paper_condition() {
     let paper = [record("sleb", "c4:16", "ppl_c4", 50.0), record("sleb", "c4:32", "ppl_c4", 100.0)];
     let tolerance = Tolerance { accuracy: 1.0, perplexity: 2.0 };
     let comparison = compared(&paper, &tolerance, "c4:32", "ppl_c4", 101.5).unwrap();
@@ -318,7 +318,7 @@ const JUDGED: [(&str, Change); 21] = [
 ];
 
 #[test]
-fn a_verdict_looks_at_every_aspect_or_says_why_not() {
+fn every_setting_path_affects_the_verdict_or_is_listed() {
     for (path, change) in &JUDGED {
         let mut ours = number(record("sleb", "c4", "ppl_c4", 100.0));
         assert_eq!(differences(&ours), Vec::<String>::new());
@@ -334,7 +334,7 @@ fn a_verdict_looks_at_every_aspect_or_says_why_not() {
 }
 
 #[test]
-fn a_mean_of_other_tasks_is_not_the_papers() {
+fn mean_of_other_tasks_gets_no_paper_value() {
     let paper = [record("sleb", "c4", "acc_average", 60.0)];
     let mut ours = number(record("sleb", "c4", "acc_average", 60.0));
     ours.setup.scored = metric::tasks().into_iter().map(|name| task(name, 277)).collect();
@@ -345,7 +345,7 @@ fn a_mean_of_other_tasks_is_not_the_papers() {
 }
 
 #[test]
-fn the_gate_names_what_a_dense_backbone_misses() {
+fn gate_names_the_metrics_outside_the_tolerance() {
     let paper =
         [record(DENSE, "c4", "rte", 60.0), record(DENSE, "c4", "ppl_c4", 10.0), record("sleb", "c4", "rte", 9.0)];
     // The scores of a dense backbone do not depend on the calibration.

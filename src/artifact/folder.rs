@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_from_the_file_as_it_is_has_a_folder_of_its_own() {
+    fn overridden_run_has_a_separate_folder() {
         let results = Path::new("results");
         assert_eq!(target(results, &[]).path(), Path::new("results/b/tiny"));
         let bare = RunDescription { profile: None, ..description(&[]) };

@@ -87,7 +87,7 @@ fn view() -> Table {
 }
 
 #[test]
-fn the_screen_shows_ranks_failures_and_what_a_test_tells() {
+fn screen_shows_ranks_failures_and_significance() {
     let text = screen(&view(), None);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "Accuracy & perplexity");
@@ -133,7 +133,7 @@ A caption.
 }
 
 #[test]
-fn latex_is_a_whole_table_with_what_it_needs() {
+fn latex_is_a_complete_table_with_packages() {
     let description = table(false, &rows(), &["rte", "ppl_c4"]);
     let text = latex(&printed(entry(&description), &view()), "table2");
     let expected = "\
@@ -168,7 +168,7 @@ choosing that row).}
 }
 
 #[test]
-fn the_frame_has_a_row_for_each_number_with_its_test_and_status() {
+fn frame_has_a_row_for_each_number_with_its_test_and_status() {
     let frame = tidy_frame("table2", "tiny", &view()).unwrap();
     assert_eq!(frame.height(), 8);
     let ours = row_of(&frame, "rte", "ghosted");
@@ -195,7 +195,7 @@ fn row_of(frame: &polars::prelude::DataFrame, metric: &str, recovery: &str) -> u
 }
 
 #[test]
-fn columns_can_stand_once_for_each_depth() {
+fn columns_can_be_repeated_for_each_depth() {
     let description = table(true, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
@@ -218,7 +218,7 @@ fn texts(row: &TableRow) -> String {
 }
 
 #[test]
-fn a_cell_that_was_left_out_shifts_no_other_under_another_depth() {
+fn missing_cell_does_not_shift_other_depths() {
     let description = table(true, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte" && number.record.condition.recovery != "ghosted");
@@ -237,7 +237,7 @@ fn a_cell_that_was_left_out_shifts_no_other_under_another_depth() {
 }
 
 #[test]
-fn a_depth_that_two_backbones_share_stands_in_one_column() {
+fn depth_shared_by_backbones_has_one_column() {
     let description = table(true, &rows(), &["rte"]);
     let shared = vec![rte_of("a", 4, 1.0), rte_of("a", 6, 2.0), rte_of("b", 6, 3.0)];
     let view = laid(&description, shared, &[]).unwrap();
@@ -257,7 +257,7 @@ fn rte_of(backbone: &str, depth: usize, value: f64) -> Measurement {
 }
 
 #[test]
-fn rows_that_only_a_setting_tells_apart_say_which() {
+fn rows_that_differ_in_one_setting_name_it() {
     let description = table(false, &rows(), &["rte"]);
     let mut all: Vec<Measurement> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
     for (seed, value) in [(0, 62.5), (1, 60.0)] {
@@ -284,7 +284,7 @@ fn indistinguishable_numbers_of_a_cell_are_refused() {
 }
 
 #[test]
-fn the_papers_value_stands_beside_ours() {
+fn paper_value_and_verdict_are_attached_to_cells() {
     let description = table(false, &rows(), &["rte", "ppl_c4"]);
     let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.row.record).collect();
     paper[3].value = Some(66.43);
@@ -316,7 +316,7 @@ fn equal_prints_rank_equally_and_failed_is_never_best() {
 }
 
 #[test]
-fn a_task_of_any_name_is_ranked_by_its_highest_accuracy() {
+fn task_of_any_name_is_ranked_by_its_highest_accuracy() {
     for name in ["race_v2", "my-questions"] {
         let description = table(false, &rows(), &[name]);
         let mut numbers = numbers();
@@ -333,21 +333,21 @@ fn a_task_of_any_name_is_ranked_by_its_highest_accuracy() {
 }
 
 #[test]
-fn a_definition_that_was_not_evaluated_has_no_column() {
+fn unevaluated_definition_has_no_column() {
     let description = table(false, &rows(), &["rte", "squad/f1,none", "copa"]);
     let heads = laid(&description, numbers(), &[]).unwrap().columns.into_iter().map(|column| column.head);
     assert_eq!(heads.collect::<Vec<_>>(), ["RTE", "CoPa"]);
 }
 
 #[test]
-fn a_metric_that_there_is_not_is_refused_with_the_nearest() {
+fn unknown_metric_is_refused_with_a_suggestion() {
     let description = table(false, &rows(), &["acc_avarage"]);
     let error = laid(&description, numbers(), &[]).unwrap_err().to_string();
     assert!(error.contains("did you mean `acc_average`?"), "{error}");
 }
 
 #[test]
-fn what_has_to_be_said_of_all_numbers_stands_under_the_table() {
+fn protocol_and_warnings_are_below_the_table() {
     let view = with_notes(view(), "tiny", vec!["Warning: 5 % is seen.".into()]);
     assert!(
         screen(&view, None).ends_with("Protocol: profile tiny.\nWarning: 5 % is seen.\n"),
@@ -400,7 +400,7 @@ fn markdown_and_latex_show_paper_value_and_verdict() {
 }
 
 #[test]
-fn methods_may_be_tested_against_one_that_the_table_names() {
+fn methods_can_be_tested_against_a_named_method() {
     let mut description = table(false, &rows(), &["rte"]);
     let entry = description.table.as_mut().unwrap();
     entry.against = Some("ghosted".into());

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backbones_folder_is_shown_from_the_checkout() {
+    fn backbone_folder_is_shown_relative_to_the_checkout() {
         for (experiments, folder, expected) in [
             ("experiments", "experiments/backbones/../../models/a", "models/a"),
             ("/home/me/lab/experiments", "/home/me/lab/experiments/backbones/../../models/a", "models/a"),

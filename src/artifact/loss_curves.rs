@@ -91,7 +91,7 @@ mod tests {
     use crate::grid::Method;
 
     #[test]
-    fn curves_of_one_recovery_are_told_apart_by_what_they_differ_in() {
+    fn curves_of_one_recovery_name_their_differences() {
         let one = sleb_cell("ghosted", 4);
         let two = sleb_cell("ghosted", 6);
         let other = sleb_cell("affine", 4);

@@ -73,7 +73,7 @@ fn failed_cell_shows_its_reason_and_others_finish() {
 }
 
 #[test]
-fn other_settings_have_their_own_folder_off_the_page() {
+fn overridden_settings_have_a_folder_off_the_page() {
     let bench = Bench::new();
     let fake = Fake::new(|_| Some(30.0));
     let (_, plain) = bench.make(&[], false, &fake);
@@ -87,7 +87,7 @@ fn other_settings_have_their_own_folder_off_the_page() {
 }
 
 #[test]
-fn a_run_that_is_stopped_leaves_the_results_that_were_there() {
+fn stopped_run_keeps_earlier_results() {
     struct Stopped;
     impl Executor for Stopped {
         fn run(&self, _: &Grid, _: &Path) -> Result<GridOutcome> {

@@ -91,7 +91,7 @@ fn tables_have_the_papers_columns_rules_rows_and_shading() {
 
 #[test]
 #[expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
-fn the_fixture_is_what_the_papers_source_says() {
+fn fixture_equals_the_papers_source() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/paper/ghosted_layers.tex");
     let source = fs::read_to_string(&path);
     assert!(source.is_ok() || std::env::var_os("CI").is_none(), "{} is missing", path.display());
@@ -122,7 +122,7 @@ fn table3_criteria_are_bold_and_tables_are_not_stretched() {
 }
 
 #[test]
-fn captions_name_what_no_column_does_and_notes_the_protocol() {
+fn captions_name_constants_and_notes_the_protocol() {
     for (name, cut) in [("tableA8", "7 of 32"), ("tableA9", "11 of 32"), ("table4", "7 of 32"), ("tableA10", "7 of 32")]
     {
         assert!(caption(name).contains(&format!(": LLaMA-3.1-8B, {cut} layers removed]{{")), "{}", caption(name));
@@ -145,7 +145,7 @@ fn caption(name: &str) -> String {
 }
 
 #[test]
-fn what_the_paper_has_no_columns_for_has_a_file_of_its_own() {
+fn columns_beyond_the_paper_have_a_separate_file() {
     assert_eq!(named(&forms("table3", &[])), ["table3", "table3-compared"]);
     assert_eq!(named(&forms("table4", &[])), ["table4", "tableA3", "table4-compared"]);
     let with = forms("table3", &[("bpb_c4", 0.5)]);
@@ -239,7 +239,7 @@ fn compile_warnings(body: &str) -> Vec<String> {
 }
 
 #[test]
-fn option_names_and_quotes_keep_their_signs_in_latex() {
+fn option_names_and_quotes_are_escaped_in_latex() {
     let table = Table { notes: vec!["`--retime` times ''again'' -- and ---".to_owned()], ..Table::default() };
     let notes = latex_notes(&table, "t").unwrap();
     assert!(notes.contains("`-{}-retime` times '{}'again'{}' -{}- and -{}-{}-."), "{notes}");

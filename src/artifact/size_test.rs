@@ -139,7 +139,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
 }
 
 #[test]
-fn the_record_and_the_page_of_a_large_run_stay_small() {
+fn record_and_page_of_a_large_run_are_small() {
     let root = tempfile::tempdir().unwrap();
     let grid = grid(root.path());
     let outcome = outcome(&grid);

@@ -81,7 +81,7 @@ fn numbers() -> Vec<Arc<Measurement>> {
 }
 
 #[test]
-fn rows_name_what_is_removed_and_rank_cuts_of_one_depth() {
+fn rows_name_removed_units_and_rank_equal_depths() {
     let description = description();
     let table = layout(&description, description.table.as_ref().unwrap(), &numbers(), &[]).unwrap();
     let text = markdown(&table);

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_numbers_is_named() {
+    fn folder_without_numbers_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_path_buf();
         let error = super::folder(&path).and_then(|path| StoredResults::read(&path)).unwrap_err();

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gpus_of_a_machine_are_told_whether_or_not_they_compute() {
+    fn doctor_names_used_and_unused_gpus() {
         assert_eq!(line(DeviceName::Cpu, None, ""), (true, "EPYC, 8 threads; no GPU".into(), true));
         let unused = (false, "EPYC, 8 threads; NVIDIA H100 is not used".into(), false);
         assert_eq!(line(DeviceName::Cpu, None, "NVIDIA H100"), unused);

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_name_suffices_where_no_other_cell_has_it() {
+    fn unambiguous_part_of_a_cell_name_resolves() {
         assert_eq!(found("dense"), ["dense"]);
         assert_eq!(found("tiny-3.1.sleb-3.ghosted"), ["sleb-3.ghosted"]);
         assert_eq!(found("sleb-3.ghosted"), ["sleb-3.ghosted"], "a longer name must not match");
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cell_was_called_before_means_it_still() {
+    fn former_cell_name_still_resolves() {
         let cells = cells();
         for (at, cell) in cells.iter().enumerate() {
             assert_eq!(find_cells(&cells, &cell.former), [at], "{}", cell.former);

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn highest_scores_are_first_where_the_criterion_says_so() {
+    fn rank_follows_the_direction_of_the_criterion() {
         let ranking = ranking("llm-streamline", DepthUnit::Layers, false);
         let found = columns_of(&ranking, &[(1, 0.5), (2, 0.9)]);
         assert_eq!(

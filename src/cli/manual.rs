@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn no_command_has_an_argument_of_the_name_of_one_that_all_have() {
+    fn no_command_shadows_a_global_argument() {
         let command = help::command();
         let all: Vec<&clap::Arg> = command.get_arguments().filter(|argument| argument.is_global_set()).collect();
         assert!(all.len() >= 4);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_and_every_option_says_what_it_is() {
+    fn every_command_and_option_is_documented() {
         let mut command = help::command();
         command.build();
         assert_eq!(list_undocumented(&command, ""), Vec::<String>::new());

@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_entry_says_where_it_lies_on_the_hub() {
+    fn every_known_entry_has_a_hub_location() {
         for (kind, all) in [(EntryKind::Task, &KNOWN_TASKS[..]), (EntryKind::Corpus, &KNOWN_TEXTS)] {
             for (name, _) in all {
                 let entry = known_data(kind, name).unwrap();

@@ -103,7 +103,7 @@ fn unlisted_words_are_refused_by_every_numeric_option() {
 }
 
 #[test]
-fn an_option_that_takes_any_text_is_one_that_is_known_to() {
+fn free_text_options_are_listed() {
     let free: BTreeSet<String> = all()
         .iter()
         .filter(|(_, option)| is_free(option))
@@ -119,7 +119,7 @@ fn an_option_that_takes_any_text_is_one_that_is_known_to() {
 
 /// Regression test: such arguments once caused everything to be deleted.
 #[test]
-fn numbers_that_deleted_everything_are_refused() {
+fn invalid_garbage_collection_numbers_are_refused() {
     for line in [
         "run g.yaml --store-limit=nan",
         "cache gc --older=nan",

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_have_a_fitting_unit() {
+    fn quantities_are_shown_in_a_suitable_unit() {
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(1_500), "1.5 kB");
         assert_eq!(bytes(250_000_000), "250 MB");
@@ -395,13 +395,13 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_in_line() {
+    fn columns_are_aligned() {
         let rows = [["a", "number"], ["bcd", "7"]].map(|row| row.map(str::to_string).to_vec());
         assert_eq!(columns(&rows, &[1]), "a    number\nbcd       7\n");
     }
 
     #[test]
-    fn colour_option_beats_variables_and_variables_terminal() {
+    fn colour_option_overrides_variables_and_terminal() {
         for (set, on_terminal, elsewhere) in [
             (&[][..], true, false),
             (&[("NO_COLOR", "1")], false, false),
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_of_help_are_known_before_the_arguments_are_read() {
+    fn help_colours_are_set_before_parsing_arguments() {
         assert_eq!(is_help(&["ghostlab", "--color", "never", "--help"]), ColorChoice::Never);
         assert_eq!(is_help(&["ghostlab", "plan", "--color=always"]), ColorChoice::Always);
         assert_eq!(is_help(&["ghostlab", "plan", "--", "--color=always"]), ColorChoice::Auto);

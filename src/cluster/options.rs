@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_set_here_are_refused_in_any_spelling() {
+    fn reserved_options_are_refused_in_any_spelling() {
         for entry in [
             "--comment=mine",
             "--comm=mine",
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_read_as_slurm_reads_them() {
+    fn time_limits_are_parsed_as_in_slurm() {
         // Examples from the description of `--time` in the sbatch manual.
         for (text, seconds) in
             [("4", 240), ("4:30", 270), ("1:00:05", 3605), ("1-2", 93_600), ("1-2:03", 93_780), ("1-2:03:04", 93_784)]
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_limit_counts_however_it_is_written() {
+    fn last_time_limit_wins_in_any_spelling() {
         assert_eq!(limit(&["--time=4:00:00", "-t", "3"]), minutes(3));
         assert_eq!(limit(&["-t7", "--time=2"]), minutes(2));
         assert_eq!(limit(&["--time", "9", "--nice=5"]), minutes(9));

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_gpu_that_fits_is_asked_for() {
+    fn smallest_sufficient_gpu_is_requested() {
         let profile = read("gpus:\n  - {name: h100, memory: 80}\n  - {name: a30, memory: 24}\n").unwrap();
         for (bytes, name) in [(20_000_000_000, "a30"), (24_000_000_001, "h100")] {
             assert_eq!(profile.gpu(bytes).unwrap().map(|gpu| gpu.name.as_str()), Some(name));

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_squeue_is_a_job() {
+    fn squeue_line_is_parsed_as_a_job() {
         let job = parsed("45_[2-3%2]|ghostlab-a|PENDING|JobArrayTaskLimit|ghostlab:p:s").unwrap();
         assert_eq!((&*job.id, &*job.state, &*job.comment), ("45_[2-3%2]", "PENDING", "ghostlab:p:s"));
         assert_eq!(parsed("46|b|RUNNING|None|(null)").unwrap().reason, "");
@@ -264,7 +264,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_command_that_hangs_is_not_waited_for() {
+    fn hanging_command_times_out() {
         let began = std::time::Instant::now();
         let reason = run_with_timeout("sleep", &["60"], Duration::from_millis(200)).unwrap_err();
         assert!(reason.contains("did not answer") && began.elapsed() < Duration::from_secs(20), "{reason}");

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_listed_where_they_change_the_format() {
+    fn export_options_are_listed_if_they_change_the_format() {
         let plain = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "merge"];
         let plain = plain.map(|name| format!("layers: `{name}`"));
         assert_eq!(listed("llama-gqa", |formats| !formats.needs_code), plain);

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn sublayers_need_a_place_that_names_them() {
+    fn sublayers_need_a_column_that_names_them() {
         for (part, expected) in [
             (json!({"table": {"lead": ["removed"], "rows": [], "metrics": []}}), true),
             (json!({"table": {"lead": ["depth"], "rows": [], "metrics": []}}), false),

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_has_the_options_in_one_order() {
+    fn label_lists_options_in_sorted_order() {
         assert_eq!(method(&serde_json::json!({})).to_string(), "m");
         assert_eq!(method(&serde_json::json!({"z": 1, "a": "token"})).to_string(), "m(a=token,z=1)");
     }

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_rounded_half_up_and_is_at_least_one_layer() {
+    fn share_is_rounded_half_up_and_is_at_least_one_layer() {
         for (text, layers, count) in [
             ("25%", 16, 4),
             ("25%", 32, 8),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_share_is_refused_with_a_hint() {
+    fn invalid_depth_share_is_refused_with_a_hint() {
         for (text, words) in [
             ("25 %", "write `25%`, without a space"),
             (" 25%", "write `25%`, without a space"),

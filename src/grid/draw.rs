@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_of_one_order_are_all_of_it_and_meet_nowhere() {
+    fn draw_ranges_partition_one_order() {
         let [a, b, c, none] =
             [(0, 4), (4, 8), (8, 16), (12, 20)].map(|(from, to)| Draw { seed: 7, from, to }.indices(10).unwrap());
         // Expected: `random.Random(7).sample(range(10), 10)` in Python 3.11.

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folders_above_are_found_from_every_kind_of_path() {
+    fn parent_folders_are_found_from_every_kind_of_path() {
         assert_eq!(climb("a/b"), ["a/b", "a", "", ".."]);
         assert_eq!(climb("."), [".", "..", "../..", "../../.."]);
         assert_eq!(climb("../x"), ["../x", "..", "../..", "../../.."]);

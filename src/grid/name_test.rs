@@ -61,7 +61,7 @@ fn calibration_names(calibrations: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn a_name_has_backbone_criterion_depth_and_recovery() {
+fn name_has_backbone_criterion_depth_and_recovery() {
     assert_eq!(recovery_names(&[json!({"name": "ghosted"})]), ["llama-3.1-8b.streamline-7.ghosted"]);
     assert_eq!(names(&[Cell::with_name("llama-3.1-8b", "")]), ["llama-3.1-8b.dense"]);
     // Without neighbors, cells have no further parts in their names, whatever their options are.
@@ -70,7 +70,7 @@ fn a_name_has_backbone_criterion_depth_and_recovery() {
 }
 
 #[test]
-fn a_further_part_says_what_neighbours_differ_in_and_no_default() {
+fn name_suffix_lists_differing_options_without_defaults() {
     let plain = json!({"name": "ghosted"});
     let svd = json!({"name": "ghosted", "solver": "svd"});
     assert_eq!(names_of(&[plain.clone(), svd.clone()]), ["ghosted", "ghosted.solver-svd"]);
@@ -117,7 +117,7 @@ fn names_of(all: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn names_that_would_be_alike_are_told_apart_by_digits_of_a_hash() {
+fn colliding_names_are_distinguished_by_hash_digits() {
     let names_of =
         |backbones: &[&str]| names(&backbones.iter().map(|backbone| Cell::with_name(backbone, "")).collect::<Vec<_>>());
     assert_eq!(names_of(&["my model"]), ["my-model.dense"]);
@@ -214,7 +214,7 @@ fn grid(dice: &mut Dice, backbones: &[&str], count: usize) -> Vec<Cell> {
 }
 
 #[test]
-fn names_are_safe_and_no_two_of_a_grid_are_alike() {
+fn names_are_safe_and_unique_within_a_grid() {
     let mut dice = Dice(1);
     for _ in 0..60 {
         let count = 1 + dice.below(300);
@@ -231,7 +231,7 @@ fn names_are_safe_and_no_two_of_a_grid_are_alike() {
 }
 
 #[test]
-fn a_name_stays_whatever_comes_to_the_grid_that_is_no_neighbour() {
+fn name_does_not_depend_on_unrelated_cells() {
     let mut dice = Dice(2);
     for _ in 0..40 {
         let cells = grid(&mut dice, &TAME, 120);
@@ -267,7 +267,7 @@ fn gone(at: usize, list: usize) -> bool {
 /// Checks that a name can be split into its beginning and its further parts in only one way. This holds only if no
 /// further part equals `dense` or the name of a recovery.
 #[test]
-fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
+fn short_method_names_keep_cell_names_unambiguous() {
     let criteria = criterion::described();
     let short: BTreeSet<&str> = criteria.iter().map(|criterion| criterion.short).collect();
     assert_eq!(short.len(), criteria.len());

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comma_list_is_a_list_and_a_quoted_one_is_text() {
+    fn override_with_commas_is_a_list_unless_quoted() {
         let root = grid_with(&["depth=7, 9,11"]).unwrap();
         assert_eq!(at(&root, &[PathStep::Key("depth"), PathStep::Item(2)]), "the number 11");
         let root = grid_with(&["depth='7,9'"]).unwrap();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn list_without_index_means_each_element_and_takes_keys() {
+    fn override_without_index_applies_to_each_element() {
         let root = grid_with(&["list.b=5"]).unwrap();
         for i in [0, 1] {
             assert_eq!(at(&root, &[PathStep::Key("list"), PathStep::Item(i), PathStep::Key("b")]), "the number 5");
@@ -180,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_set_here_is_placed_here() {
+    fn overridden_value_has_the_location_of_the_option() {
         let root = grid_with(&["depth=[7, 9]"]).unwrap();
         let position = &root.deepest(&[PathStep::Key("depth"), PathStep::Item(1)]).position;
         assert_eq!(*position, YamlPosition::Set("--set depth=[7, 9]".into()));
     }
 
     #[test]
-    fn what_cannot_be_set_is_refused_with_a_hint() {
+    fn invalid_override_is_refused_with_a_hint() {
         for (text, what, rest) in [
             ("depth", "an override needs a key and a value", "key=value"),
             ("=3", "an override needs a key and a value", "key=value"),

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_names_every_shard() {
+    fn range_names_every_shard() {
         let names = expand_braces("en/c4-train.{00000..01023}-of-01024.json.gz").unwrap();
         assert_eq!((names.len(), names[84].as_str()), (1024, "en/c4-train.00084-of-01024.json.gz"));
         assert_eq!(expand_braces("a{8..11}").unwrap(), ["a8", "a9", "a10", "a11"]);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_has_the_shards_that_its_seeds_read() {
+    fn folder_must_have_the_shards_that_its_seeds_read() {
         let folder = tempfile::tempdir().unwrap();
         for shard in 0..8 {
             std::fs::write(folder.path().join(format!("part-{shard}.json.gz")), "x").unwrap();

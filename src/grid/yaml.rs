@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_and_key_knows_its_line_and_column() {
+    fn every_value_and_key_has_a_line_and_column() {
         let root = parse_file("a: 1\nb:\n  - {c: x, d: no}\n", Path::new("g.yaml")).unwrap();
         for (steps, position) in [
             (&[PathStep::Key("a")][..], "g.yaml:1:4"),
@@ -235,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_an_absent_key_is_that_of_its_map() {
+    fn location_of_an_absent_key_is_that_of_its_map() {
         let root = parse_file("a: {b: 1}\n", Path::new("g.yaml")).unwrap();
         assert_eq!(root.deepest(&[PathStep::Key("a"), PathStep::Key("z")]).position.to_string(), "g.yaml:1:4");
     }
 
     #[test]
-    fn number_that_yaml_cannot_hold_gets_a_hint_about_numbers() {
+    fn number_too_large_for_yaml_gets_a_hint() {
         for value in [".inf", "-.inf", ".nan", "1e400", "-9e999"] {
             let error = parse(&format!("a: 1\nb: {value}\n"), "g.yaml").unwrap_err().to_string();
             assert!(error.contains("g.yaml:2:4") && error.contains("write a number between"), "{value}: {error}");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caret_stands_below_its_column_even_in_a_long_line() {
+    fn caret_is_below_its_column_even_in_a_long_line() {
         assert_eq!(with_caret("a: [", 4), "a: [\n   ^");
         let long = format!("{}!{}", "x".repeat(300), "y".repeat(300));
         let shown = with_caret(&long, 301);

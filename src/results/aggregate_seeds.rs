@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_that_failed_is_not_counted_and_that_is_said() {
+    fn failed_seed_is_noted_and_not_averaged() {
         let over = results(&[number(Some(0), Some(50.0)), number(Some(1), None), number(Some(2), Some(52.0))])
             .aggregate_seeds();
         assert_eq!(PrintedNumber::printed(&over.measurements()[0], 2, "failed").text, "51.00 ± 1.41 (n = 2)");

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_without_seeds_or_tests_are_said_to_lack_them() {
+    fn best_counts_mention_missing_seeds_and_tests() {
         let mut numbers = main();
         numbers.iter_mut().for_each(|number| number.sample = Sample::None);
         let seeds = [main(), main()].map(|numbers| numbers[..2].to_vec()).concat();

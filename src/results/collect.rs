@@ -417,7 +417,7 @@ mod tests {
     use crate::metric;
 
     #[test]
-    fn a_failed_cell_has_boundary_errors_without_a_value() {
+    fn failed_cell_has_boundary_errors_without_a_value() {
         let cell = |criterion: Option<&str>| Cell {
             criterion: criterion.map(Method::with_name),
             depth: 4.into(),

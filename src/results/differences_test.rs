@@ -145,7 +145,7 @@ fn numbers_with_the_same_identity_stay_unpaired() {
 }
 
 #[test]
-fn settings_values_and_what_only_one_has_are_told_apart() {
+fn differences_list_settings_values_and_unmatched_cells() {
     let one = stored(
         json!({"file": "a.yaml", "corpora": {"c4": {"limit": 3}}, "calibration": [{"seed": 1}]}),
         vec![
@@ -282,7 +282,7 @@ fn settings(name: &str) -> Value {
 }
 
 #[test]
-fn what_is_one_thing_stands_side_by_side_whatever_it_is_called() {
+fn equal_content_is_paired_despite_different_names() {
     let one = stored(json!({}), vec![number("none", "rte", 50.0, "0101")]);
     let mut two = one.clone();
     two.numbers[0].record.condition.backbone = "mine".into();
@@ -306,7 +306,7 @@ fn what_is_one_thing_stands_side_by_side_whatever_it_is_called() {
 }
 
 #[test]
-fn option_of_one_of_several_methods_is_reported() {
+fn option_of_one_method_is_reported() {
     let one = stored(json!({}), vec![number("none", "rte", 50.0, "0101"), number("ghosted", "rte", 75.0, "0111")]);
     let two = with(one.clone(), |identity| {
         if identity["repair"]["recovery"] == "ghosted" {

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_back_as_one_ordered_table() {
+    fn answers_are_read_back_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let many = answers(300, 1);
         let few = answers(20, 2);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answers_are_a_table_without_rows() {
+    fn no_answers_give_a_table_without_rows() {
         let folder = tempfile::tempdir().unwrap();
         let path = write_documents(folder.path(), &[]).unwrap();
         assert_eq!(ParquetReader::new(File::open(&path).unwrap()).finish().unwrap(), frame(&[]).unwrap());
@@ -231,7 +231,7 @@ mod channels_tests {
     }
 
     #[test]
-    fn without_a_boundary_there_is_no_file() {
+    fn no_boundary_gives_no_channels_file() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(write_channels(folder.path(), &[cell("a", &[])]).unwrap(), None);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

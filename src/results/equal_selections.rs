@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_rows_are_called_neither_identical_nor_different() {
+    fn failed_rows_are_neither_identical_nor_different() {
         let mut cells = [(); 2].map(|()| rows("shortgpt", &[2, 3], &[("none", ""), ("ghosted", "region")])).concat();
         cells[2].cell.criterion = Some(Method::with_name("llm-streamline"));
         cells[3].cell.criterion = Some(Method::with_name("llm-streamline"));

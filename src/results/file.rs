@@ -189,7 +189,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_full_disk_is_no_broken_table() {
+    fn full_disk_fails_the_parquet_write_with_exit_code_3() {
         let mut frame = DataFrame::new(1, vec![Series::new("a".into(), [1_i64]).into_column()]).unwrap();
         let path = Path::new("documents.parquet");
         let mut full = File::options().write(true).open("/dev/full").unwrap();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn values_stand_as_polars_writes_them() {
+    fn csv_values_are_written_as_by_polars() {
         let texts = [Some("a,b"), Some("say \"x\""), Some("two\nlines"), Some(""), None, Some("é ±")];
         let numbers = [Some(0.1 + 0.2), Some(1e-7), Some(1e21), Some(-0.0), None, Some(f64::INFINITY)];
         let small = [Some(0.000_012_5), Some(123_456_789.0), Some(1e16), Some(f64::NAN), Some(5e-324), Some(100.0)];
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_never_a_formula_and_a_negative_number_stays_one() {
+    fn csv_text_is_never_a_formula() {
         let columns = vec![
             Series::new("name".into(), ["=1+1", "-cmd", "@x", "+a", "-3.5", "a=b", ""]).into_column(),
             Series::new("=value".into(), [-1.5, 2.0, -0.25, 1.0, 1.0, 1.0, 1.0]).into_column(),

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn every_time_is_read_back_with_its_prompt_form_and_round() {
+    fn times_are_read_back_with_prompt_and_round() {
         let folder = tempfile::tempdir().unwrap();
         let outcome = outcome(vec![result(Some(&[1.0, 2.0]), Some(&[0.5, 0.25])), result(None, None)]);
         let path = write_latencies(folder.path(), &outcome.cells).unwrap().unwrap();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_spread_and_diagonal_are_noted_quiet_machine_is_not() {
+    fn wide_spread_and_diagonal_are_noted() {
         let quiet = latency_notes(&outcome(vec![result(Some(&[10.0, 10.1]), None), result(None, None)]));
         assert_eq!(quiet.len(), 1, "{quiet:?}");
         let noted = latency_notes(&outcome(vec![result(Some(&[10.0, 20.0]), Some(&[1.0, 3.0])), None]));

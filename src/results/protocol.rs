@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_named_without_its_split() {
+    fn corpus_stem_omits_the_split() {
         assert_eq!((stem("c4-train"), stem("wikitext2"), stem("ptb-test")), ("c4", "wikitext2", "ptb"));
     }
 

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_that_leaves_nothing_out_is_said_to() {
+    fn limit_without_effect_is_mentioned() {
         let text = |limit, windows| Protocol::Windows {
             corpus: "c4".into(),
             rule: "c4".into(),

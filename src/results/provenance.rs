@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_record_is_readable_json() {
+    fn record_is_readable_json() {
         let dir = tempfile::tempdir().unwrap();
         let record = Provenance {
             ghostlab: "0.1.0".into(),
@@ -297,7 +297,7 @@ mod description_tests {
     }
 
     #[test]
-    fn only_the_same_settings_and_engines_may_replace_each_other() {
+    fn only_results_with_equal_settings_are_replaced() {
         let plain = description(&[], &[("a", "f32")]);
         assert!(plain.is_same(&description(&[], &[("a", "f32"), ("b", "bf16")])), "a backbone that was added");
         assert!(plain.is_same(&RunDescription { differs: vec!["told".into()], ..plain.clone() }));

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn two_protocols_of_a_task_are_two_keys_of_one_metric() {
+    fn protocols_of_one_task_have_distinct_metric_keys() {
         assert_ne!(
             MetricKey::Task(&metric::TASK, used(Bos::Tokenizer)),
             MetricKey::Task(&metric::TASK, used(Bos::Never))

@@ -131,7 +131,7 @@ fn table() -> Table {
 }
 
 #[test]
-fn the_screen_shows_every_value_in_line() {
+fn screen_shows_every_value_aligned() {
     let expected = "\
 backbone  criterion       depth  layers removed  layers  recovery            calibration    ppl wikitext2@512  ppl c4@512  seconds  status
 ────────  ──────────────  ─────  ──────────────  ──────  ──────────────────  ─────────────  ─────────────────  ──────────  ───────  ────────────────────────────────
@@ -161,7 +161,7 @@ fn squeezed(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn notes_have_a_column_where_there_are_any() {
+fn notes_column_appears_only_with_notes() {
     let noted = Made { notes: "rank 3 of 64", ..cell("a", 3, "ghosted", &[Some(2.0)]) };
     let text =
         screen(&long(&results(vec![text("c4")], &[cell("a", 3, "none", &[Some(1.0)]), noted]), "", Vec::new()), None);
@@ -201,7 +201,7 @@ fn best_is_per_backbone_and_depth_with_printed_ties() {
 }
 
 #[test]
-fn what_its_calibration_cannot_determine_is_never_the_best() {
+fn undetermined_row_is_never_the_best() {
     let rows = [("x", Some(2.0)), ("y", Some(3.0)), ("z", Some(4.0))].map(|(name, value)| (name, [value]));
     let rows: Vec<Made<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
     let marks = |undetermined: &str| {
@@ -247,7 +247,7 @@ fn layers_are_written_as_ranges() {
 }
 
 #[test]
-fn the_files_hold_full_precision_and_nulls() {
+fn result_files_have_full_precision_and_nulls() {
     let folder = tempfile::tempdir().unwrap();
     let frame = run_frame(&table()).unwrap();
     let paths = write_frame(folder.path(), "results", frame.clone()).unwrap();
@@ -265,7 +265,7 @@ fn the_files_hold_full_precision_and_nulls() {
 }
 
 #[test]
-fn an_unwritable_folder_is_said_with_exit_code_3() {
+fn unwritable_folder_gives_exit_code_3() {
     let folder = tempfile::tempdir().unwrap();
     let error = write_frame(&folder.path().join("absent"), "results", run_frame(&table()).unwrap()).unwrap_err();
     assert_eq!(error.exit_code(), 3);
@@ -326,7 +326,7 @@ fn tested(change: impl FnOnce(&mut Measurement)) -> Table {
 }
 
 #[test]
-fn a_users_own_grid_has_the_marks_of_the_papers_tables() {
+fn user_grid_has_the_marks_of_paper_tables() {
     let table = tested(|_| ());
     let paired = |at: usize| table.rows[at].cells[0].as_ref().unwrap().paired.clone();
     assert_eq!((paired(0), paired(1)), (None, None), "only ours is tested");
@@ -337,7 +337,7 @@ fn a_users_own_grid_has_the_marks_of_the_papers_tables() {
 }
 
 #[test]
-fn ours_is_tested_only_within_its_selection_and_calibration() {
+fn ours_is_tested_within_its_selection_and_calibration() {
     for setting in ["calibration.seed", "criterion.cosine"] {
         let table = tested(|measurement: &mut Measurement| {
             measurement.setup.variant = Arc::new(Settings::from([(setting.to_owned(), 1.into())]));
@@ -347,7 +347,7 @@ fn ours_is_tested_only_within_its_selection_and_calibration() {
 }
 
 #[test]
-fn own_grid_prints_latex_with_marks_without_shared_columns() {
+fn user_grid_prints_latex_with_marks() {
     let text = latex(&tested(|_| ()).printed("my grid"), "my-results");
     assert!(text.contains("\\caption[my grid]{my grid. ") && text.contains("\\label{tab:my-results}"), "{text}");
     assert!(text.contains("\\textbf{80.00}$^{+}$") && text.contains("shaded: ours"), "{text}");

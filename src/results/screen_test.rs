@@ -41,14 +41,14 @@ fn assert_fits(text: &str, width: usize) {
 }
 
 #[test]
-fn own_grid_of_16_cells_is_one_part_at_120_columns() {
+fn user_grid_of_16_cells_is_one_part_at_120_columns() {
     let text = screen(&own_grid(), Some(120));
     assert_fits(&text, 120);
     assert_eq!(text, expected("own-grid-120"));
 }
 
 #[test]
-fn own_grid_is_one_part_at_80_columns() {
+fn user_grid_is_one_part_at_80_columns() {
     let text = screen(&own_grid(), Some(80));
     assert_fits(&text, 80);
     assert_eq!(text, expected("own-grid-80"));
@@ -69,7 +69,7 @@ fn tables_that_are_too_wide_fold_evenly_and_keep_averages() {
 }
 
 #[test]
-fn notes_are_broken_between_words() {
+fn notes_are_wrapped_between_words() {
     let cases = [
         ("one two three", 7, "one two\nthree"),
         ("one two three", 80, "one two three"),

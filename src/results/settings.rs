@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_told_apart_by_the_fewest_settings() {
+    fn rows_are_distinguished_by_the_fewest_settings() {
         let (a, b, c) = (
             row(&json!({"depth": 4, "calibration": {"seed": 0, "length": 64}})),
             row(&json!({"depth": 4, "calibration": {"seed": 1, "length": 64}})),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_one_row_has_tells_it_from_the_others() {
+    fn setting_of_one_row_distinguishes_it() {
         let plain = row(&json!({"recovery": "ghosted"}));
         let trained =
             Settings::from([("recovery".into(), json!("ghosted")), ("recovery.finetune.sequences".into(), json!(8))]);

@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_double_until_every_stratum_has_ended() {
+    fn rounds_double_until_every_stratum_is_used_up() {
         let schedule = Schedule::new(vec![100, 30], 16);
         assert_eq!(schedule.rounds(), 5);
         let seen: Vec<Vec<usize>> = (0..5).map(|round| schedule.items_after(round)).collect();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_meet_and_are_the_same_however_many_tasks_there_are() {
+    fn added_ranges_are_contiguous_for_any_task_count() {
         let schedule = Schedule::new(vec![100, 30], 16);
         assert_eq!(schedule.added_ranges(0, 0), [(0, 4), (4, 8)]);
         assert_eq!(schedule.added_ranges(2, 1), [(16, 30)]);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_names_are_shortened_and_stay_apart() {
+    fn long_names_are_shortened_and_remain_distinct() {
         let names = ["my.dense".to_owned(), long("1024"), long("2048"), "other.a.dense".to_owned()];
         let short = ShortNames::new("my", &names);
         assert_eq!(short.shorten("my.dense"), "dense");

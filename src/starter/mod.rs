@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_yaml_would_read_otherwise_are_quoted() {
+    fn ambiguous_yaml_names_are_quoted() {
         for (text, written) in [
             ("models/my-llama", "models/my-llama"),
             ("../data/a.jsonl.gz", "../data/a.jsonl.gz"),

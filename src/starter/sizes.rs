@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_shrink_only_where_the_time_is_too_long() {
+    fn sizes_shrink_only_if_the_time_is_too_long() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama");
         let (mut models, _) = super::super::find::models(&folder).unwrap();
         models[0].depths = vec![2, 4];

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_disjoint_and_together_the_text() {
+    fn split_parts_are_disjoint_and_cover_the_text() {
         let word = "word ".repeat(100);
         let short: Vec<String> = (0..50).map(|row| format!("row {row}")).collect();
         let long = vec!["one ".repeat(30), "two ".repeat(970)];

@@ -193,7 +193,7 @@ mod tests {
     use crate::verify::finding::CheckKind;
 
     #[test]
-    fn a_printed_cell_shows_the_numbers_of_its_text_and_no_others() {
+    fn printed_cell_matches_only_its_exact_numbers() {
         for (cell, text) in [
             ("**97.33**⁺", "97.33"),
             ("\\rowcolor{gray!15} \\underline{97.33}$^{+}$", "97.33"),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn printed_row_has_exactly_its_own_numbers() {
+    fn printed_row_has_exactly_its_numbers() {
         let row = ["\\rowcolor{gray!15} 16.7", "\\underline{84.1}", "$\\sim$29.3 $\\pm$ 1.9", "failed"];
         assert_eq!(strange(&row), Vec::<String>::new());
         assert_eq!(strange(&row[1..2]), Vec::<String>::new(), "the paper's columns alone");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_printed_number_says_how_far_it_may_be_rounded() {
+    fn printed_number_has_its_rounding_error() {
         assert_eq!(
             parse_printed("98.10 ± 0.2").map(|(number, half)| (number, half > 0.005 && half < 0.00501)),
             Some((98.1, true))

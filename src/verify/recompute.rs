@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_rounded_up_and_another_seed_draws_others() {
+    fn sample_size_is_rounded_up_and_depends_on_the_seed() {
         assert_eq!(sample_indices(0, "a", 100, 0.05).len(), 5);
         assert_eq!(sample_indices(0, "a", 7, 0.01).len(), 1);
         assert_eq!(sample_indices(0, "a", 7, 1.0), [0, 1, 2, 3, 4, 5, 6]);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn one_setting_distinguishes_cells_wherever_shown() {
+fn one_setting_distinguishes_cells_in_every_view() {
     let world = World::new();
     let seeds =
         ["--set", "calibration=[{corpus: train, sequences: 8, length: 64, seed: [0, 1]}]", "--set", "name=seeds"];
@@ -36,7 +36,7 @@ fn one_setting_distinguishes_cells_wherever_shown() {
 }
 
 #[test]
-fn options_have_columns_of_their_own_in_the_files() {
+fn options_have_separate_columns_in_files() {
     let world = World::new();
     world.runs(&[
         "--set",

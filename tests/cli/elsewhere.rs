@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn from_elsewhere_the_checkouts_store_is_used_or_the_users_own() {
+fn store_is_found_from_outside_the_checkout() {
     let world = World::new();
     world.runs(&[]);
     let elsewhere = tempfile::tempdir().unwrap();

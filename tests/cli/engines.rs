@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn events_carry_time_values_and_one_name_for_a_job() {
+fn events_have_a_time_and_a_stable_job_name() {
     let world = World::new();
     let output = world.run(&["--events"]);
     let events: Vec<Value> =
@@ -35,7 +35,7 @@ fn events_of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn a_run_that_was_stopped_has_counted_what_it_did() {
+fn interrupted_run_records_its_progress() {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     use ghostlab::pipeline::exec::{Event, Recorder, Reporter, RunRecord, RunSettings, RunState, run};
@@ -117,7 +117,7 @@ fn only_result(world: &World, results: &str) -> String {
 }
 
 #[test]
-fn kernels_that_cannot_run_here_are_refused_before_any_work() {
+fn unsupported_kernels_are_refused_before_any_work() {
     let world = World::new();
     world.refuses(&["--kernels", "amx"], 2, &["`amx` does not support f32", "--dtype bf16"]);
     world.refuses(&["--kernels", "portable", "--dtype", "bf16x3"], 2, &["`portable` does not support bf16x3"]);
@@ -139,7 +139,7 @@ fn kernels_that_cannot_run_here_are_refused_before_any_work() {
 }
 
 #[test]
-fn an_engine_that_cannot_run_here_is_refused_with_what_can() {
+fn unsupported_engine_is_refused_with_an_alternative() {
     let world = World::new();
     world.refuses(&["--engine", "cpu", "--dtype", "f16"], 2, &["f16 on cpu", "--engine candle"]);
     if cfg!(not(feature = "cuda")) {

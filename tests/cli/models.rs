@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_truncated_weight_file_is_refused() {
+fn truncated_weight_file_is_refused() {
     let world = World::new();
     let path = world.path("backbone/model.safetensors");
     let bytes = std::fs::read(&path).unwrap();
@@ -14,7 +14,7 @@ fn a_truncated_weight_file_is_refused() {
 }
 
 #[test]
-fn unlike_vocabularies_are_compared_in_bits_per_byte() {
+fn different_vocabularies_are_compared_in_bits_per_byte() {
     let world = World::new();
     world.runs(&[]);
     let alike = table(&world.path("results/grid/results.csv"));
@@ -50,14 +50,14 @@ fn unlike_vocabularies_are_compared_in_bits_per_byte() {
 }
 
 #[test]
-fn a_tensor_of_the_wrong_shape_is_named() {
+fn tensor_of_the_wrong_shape_is_named() {
     let world = World::new();
     world.change_config("intermediate_size", json!(96));
     world.refuses(&[], 2, &["wrong shape", "mlp.gate_proj", "[96, 64]", "[112, 64]"]);
 }
 
 #[test]
-fn missing_and_left_over_tensors_are_named() {
+fn missing_and_extra_tensors_are_named() {
     let world = World::new();
     world.change_config("num_hidden_layers", json!(5));
     world.refuses(&[], 2, &["missing", "model.layers.4."]);
@@ -66,14 +66,14 @@ fn missing_and_left_over_tensors_are_named() {
 }
 
 #[test]
-fn an_unknown_architecture_is_refused_with_the_known_ones() {
+fn unknown_architecture_is_refused_with_the_known_ones() {
     let world = World::new();
     world.change_config("architectures", json!(["GPT2LMHeadModel"]));
     world.refuses(&[], 2, &["unknown architecture", "GPT2LMHeadModel", "LlamaForCausalLM"]);
 }
 
 #[test]
-fn a_tokenizer_larger_than_the_embedding_is_refused() {
+fn tokenizer_larger_than_the_embedding_is_refused() {
     let world = World::new();
     world.write("backbone/tokenizer.json", tokenizer(400).to_string());
     world.refuses(&[], 2, &["the tokenizer's vocabulary exceeds the embedding", "below 320", "ids up to 399"]);
@@ -127,7 +127,7 @@ fn lfs_pointer_in_place_of_a_model_file_is_named() {
 }
 
 #[test]
-fn text_limit_stands_at_the_end_of_help() {
+fn text_limit_is_in_the_limits_section_of_help() {
     let world = World::new();
     for command in ["run", "man", "completions"] {
         let help = String::from_utf8(world.ghostlab(&[command, "-h"]).stdout).unwrap();
@@ -137,7 +137,7 @@ fn text_limit_stands_at_the_end_of_help() {
 }
 
 #[test]
-fn a_corpus_too_short_for_one_window_is_refused() {
+fn corpus_too_short_for_one_window_is_refused() {
     let world = World::new();
     world.write("test.jsonl", format!("{}\n", json!({"text": "w1 w2 w3"})));
     world.refuses(&[], 2, &["corpus `test`", "3"]);
@@ -151,7 +151,7 @@ fn text_that_is_not_utf8_is_refused_with_its_line() {
 }
 
 #[test]
-fn a_nan_weight_is_named_with_its_tensor() {
+fn nan_weight_is_named_with_its_tensor() {
     let world = World::new();
     let path = world.path("backbone/model.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -165,14 +165,14 @@ fn a_nan_weight_is_named_with_its_tensor() {
 }
 
 #[test]
-fn an_unwritable_results_folder_is_refused_before_the_run() {
+fn unwritable_results_folder_is_refused_before_the_run() {
     let world = World::new();
     world.write("occupied", "");
     world.refuses(&["--results", "occupied/here"], 3, &["results folder"]);
 }
 
 #[test]
-fn typing_errors_in_the_grid_are_placed() {
+fn typing_errors_in_the_grid_have_locations() {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     for (from, to, words) in [

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_run_that_is_asked_to_stop_says_so() {
+fn stopped_run_returns_the_interrupted_exit_code() {
     use ghostlab::grid::Grid;
     use ghostlab::pipeline::exec::{RunSettings, run};
     let world = World::new();
@@ -28,7 +28,7 @@ fn impossible_job_is_refused_with_figures_before_work() {
 }
 
 #[test]
-fn plan_refuses_what_run_refuses_in_the_same_words() {
+fn plan_and_run_refuse_inputs_with_equal_messages() {
     let no_change: &dyn Fn(&World) = &|_| {};
     for (change, more, code) in [
         (no_change, &["--memory", "0.001"][..], 3),
@@ -69,7 +69,7 @@ fn files_below(folder: &Path) -> u64 {
 }
 
 #[test]
-fn plan_says_how_many_files_and_folders_a_run_makes_at_most() {
+fn plan_gives_an_upper_bound_of_created_inodes() {
     let world = World::large();
     let plan =
         || -> Value { serde_json::from_slice(&world.ghostlab(&["plan", "grid.yaml", "--json"]).stdout).unwrap() };
@@ -86,7 +86,7 @@ fn plan_says_how_many_files_and_folders_a_run_makes_at_most() {
 }
 
 #[test]
-fn other_settings_have_their_own_folder_and_never_mix() {
+fn other_settings_have_a_separate_folder() {
     let world = World::new();
     with_tasks(&world);
     world.runs(&[]);
@@ -116,7 +116,7 @@ fn table_files(world: &World) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_reader_that_goes_ends_the_output_quietly() {
+fn closed_pipe_ends_the_output_quietly() {
     let world = World::new();
     world.runs(&[]);
     let experiments = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments");
@@ -210,7 +210,7 @@ fn older_results_are_compared_under_their_names() {
 }
 
 #[test]
-fn the_wide_layout_has_a_column_for_each_backbone_and_depth() {
+fn wide_layout_has_a_column_for_each_backbone_and_depth() {
     let world = World::new();
     with_tasks(&world);
     let output = world.run(&["--layout", "wide"]);

@@ -303,7 +303,7 @@ fn with(page: &str, part: &str) -> String {
 }
 
 #[test]
-fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
+fn pages_show_the_numbers_of_recorded_runs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     assert_eq!((readme.matches(BEGIN).count(), readme.matches(END).count()), (1, 1));
@@ -371,7 +371,7 @@ fn section_start(page: &str, id: &str) -> usize {
 }
 
 #[test]
-fn the_made_part_has_the_best_in_bold_and_says_who_is_ahead() {
+fn generated_part_marks_the_best_and_names_the_leader() {
     let accuracy = played(
         "acc_average",
         &[

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 #[test]
-fn each_rule_of_the_harness_names_a_test_that_is_there() {
+fn every_harness_rule_names_an_existing_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("crates/definitions/RULES.md")).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
+fn plain_export_scores_like_its_cell() {
     let world = World::new();
     world.runs(&["--set", "recovery=none,prune-and-comp,replaceme-ls", "--set", "name=grid"]);
     let set = ["--set", "recovery=none,prune-and-comp,replaceme-ls"];
@@ -41,7 +41,7 @@ fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
 }
 
 #[test]
-fn an_export_of_rounded_weights_scores_as_its_cell() {
+fn export_of_rounded_weights_scores_like_its_cell() {
     let world = World::new();
     let set = ["--set", "recovery=none,replaceme-ls", "--set", "weights=q4_0", "--set", "name=grid"];
     world.runs(&set);
@@ -86,7 +86,7 @@ fn generation_and_chat_settings_are_kept_without_code() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_out_of_the_model_folder_is_named_and_refused() {
+fn link_out_of_the_model_folder_is_named_and_refused() {
     let names = [
         "special_tokens_map.json",
         "LICENSE",
@@ -125,7 +125,7 @@ fn card_warns_that_the_converter_drops_sliding_windows() {
 /// A cell can be exported before it is scored on its task definition. The model card of a later export lists the
 /// scores.
 #[test]
-fn definition_cell_exports_unscored_then_with_its_numbers() {
+fn definition_cell_exports_before_and_after_scoring() {
     let world = World::new();
     fs::create_dir(world.path("rows")).unwrap();
     world.write(
@@ -154,7 +154,7 @@ fn definition_cell_exports_unscored_then_with_its_numbers() {
 }
 
 #[test]
-fn weights_are_cut_into_files_that_hold_the_same_model() {
+fn sharded_export_holds_the_same_model() {
     let world = World::new();
     export(&world, "depth/1/none", "whole", &["--dtype", "f32"]);
     export(&world, "depth/1/none", "cut", &["--dtype", "f32", "--shard-size", "0.00005"]);
@@ -172,7 +172,7 @@ fn weights_are_cut_into_files_that_hold_the_same_model() {
 }
 
 #[test]
-fn a_folder_is_replaced_whole_and_what_was_not_exported_stays() {
+fn export_replaces_only_exported_folders() {
     let world = World::new();
     world.write("backbone/LICENSE", "theirs");
     export(&world, "depth/1/ghosted", "out", &[]);
@@ -195,7 +195,7 @@ fn bytes(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn killed_export_leaves_its_place_unchanged() {
+fn killed_export_leaves_its_target_unchanged() {
     let world = World::new();
     assert!(world.ghostlab(&split_export("unbroken")).status.success());
     let unbroken = bytes(&world.path("unbroken"));
@@ -225,7 +225,7 @@ fn killed_export_leaves_its_place_unchanged() {
 }
 
 #[test]
-fn a_whole_grid_is_exported_cell_by_cell() {
+fn whole_grid_is_exported_cell_by_cell() {
     let world = World::new();
     let output = world.ghostlab(&["export", "grid.yaml", "--to", "all", "--set", "recovery=none,linearpatch-diag"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -236,7 +236,7 @@ fn a_whole_grid_is_exported_cell_by_cell() {
 }
 
 #[test]
-fn a_weight_that_the_type_cannot_hold_leaves_no_folder() {
+fn unrepresentable_weight_leaves_no_folder() {
     let world = World::new();
     let path = world.path("backbone/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();

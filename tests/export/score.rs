@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_model_is_scored_as_the_dense_cell_of_a_grid_and_not_twice() {
+fn score_reuses_the_dense_cell_of_a_grid() {
     let world = World::large();
     world.runs(&["--set", "recovery=none", "--set", "criterion=shortgpt", "--set", "depth=2", "--set", "name=grid"]);
     let store = world.path("data/store");
@@ -28,7 +28,7 @@ fn a_model_is_scored_as_the_dense_cell_of_a_grid_and_not_twice() {
 }
 
 #[test]
-fn scores_stand_in_a_table_with_their_errors() {
+fn scores_are_shown_in_a_table_with_errors() {
     let world = World::large();
     let arguments = ["score", "backbone", "--tasks", "copa.jsonl", "--perplexity", "test.jsonl@64", "--rule", "ptb"];
     let output = world.ghostlab(&[&arguments[..], &["--output", "scores.json"]].concat());
@@ -65,7 +65,7 @@ fn texts_and_tasks_come_from_the_entrys_profile() {
 }
 
 #[test]
-fn what_cannot_be_scored_is_said_before_anything_runs() {
+fn unscorable_input_is_refused_before_anything_runs() {
     let world = World::new();
     fs::create_dir(world.path("empty")).unwrap();
     for (arguments, code, words) in [

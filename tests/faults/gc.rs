@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn gc_keeps_what_a_grid_uses_and_tells_what_the_rest_costs() {
+fn gc_keeps_objects_of_a_grid_and_shows_the_cost() {
     let world = World::new();
     world.runs(&[]);
     world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
@@ -68,7 +68,7 @@ fn collect_garbage(world: &World, more: &[&str]) -> String {
 
 /// Covers profiles whose models are missing, such as the profile `paper` in a fresh clone.
 #[test]
-fn gc_keeps_what_a_profile_without_its_backbones_may_use() {
+fn gc_keeps_objects_of_a_profile_without_backbones() {
     let world = World::new();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     fs::rename(world.path("backbone"), world.path("other")).unwrap();
@@ -100,7 +100,7 @@ fn gc_keeps_what_a_profile_without_its_backbones_may_use() {
 }
 
 #[test]
-fn gc_keeps_what_a_grid_made_with_another_engine_or_float_type() {
+fn gc_keeps_objects_of_every_engine_of_a_grid() {
     let world = World::new();
     let ways: [&[&str]; 3] = [&[], &["--dtype", "bf16"], &["--engine", "candle"]];
     ways.iter().for_each(|way| drop(world.runs(way)));
@@ -120,7 +120,7 @@ fn gc_keeps_what_a_grid_made_with_another_engine_or_float_type() {
 }
 
 #[test]
-fn objects_of_older_programs_stay_until_named() {
+fn gc_removes_older_stages_only_by_name() {
     let world = World::new();
     world.runs(&[]);
     let now = stage(&world, "scores");
@@ -146,7 +146,7 @@ fn files_in(older: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_a_later_program_made_is_never_cleared_away() {
+fn gc_never_removes_objects_of_a_newer_program() {
     let world = World::new();
     world.runs(&[]);
     let now = stage(&world, "scores");

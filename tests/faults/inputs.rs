@@ -188,7 +188,7 @@ fn process_state(id: u32) -> Option<char> {
 
 #[cfg(unix)]
 #[test]
-fn a_pipe_in_the_place_of_an_input_is_refused_by_name() {
+fn pipe_in_place_of_an_input_is_refused_by_name() {
     for name in ["grid.yaml", "backbone/model.safetensors", "backbone/tokenizer.json", "train.txt", "copa.jsonl"] {
         let world = World::large();
         fs::remove_file(world.path(name)).unwrap();
@@ -200,7 +200,7 @@ fn a_pipe_in_the_place_of_an_input_is_refused_by_name() {
 }
 
 #[test]
-fn clearing_up_beside_a_run_takes_nothing_from_it() {
+fn gc_during_a_run_removes_none_of_its_objects() {
     let world = World::large();
     let undisturbed = World::large();
     undisturbed.runs(&[]);
@@ -251,7 +251,7 @@ fn first_three(rows: Vec<Vec<String>>) -> Vec<Vec<String>> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_grid_whose_path_is_no_text_is_run_to_its_end() {
+fn grid_with_non_utf8_path_runs() {
     use std::os::unix::ffi::OsStrExt;
     let world = World::new();
     let name = Path::new(std::ffi::OsStr::from_bytes(b"gr\xffd.yaml"));
@@ -263,7 +263,7 @@ fn a_grid_whose_path_is_no_text_is_run_to_its_end() {
 }
 
 #[test]
-fn thousands_of_threads_are_as_many_as_help() {
+fn excessive_thread_count_is_capped() {
     let world = World::new();
     let began = Instant::now();
     let (code, log) = with_fault(&world, &["--threads", "4096"], "");

@@ -30,7 +30,7 @@ fn kills_at_chosen_moments_resume_to_the_same_tables() {
 }
 
 #[test]
-fn a_panic_fails_the_cells_of_its_job_and_the_others_go_on() {
+fn panic_fails_only_the_cells_of_its_job() {
     for jobs in ["1", "2"] {
         let world = World::large();
         let (code, log) = with_fault(&world, &[&SMALL[..], &["--jobs", jobs]].concat(), "panic@score:1");
@@ -46,7 +46,7 @@ fn a_panic_fails_the_cells_of_its_job_and_the_others_go_on() {
 
 #[cfg(unix)]
 #[test]
-fn without_links_work_may_be_done_twice_and_nothing_stops() {
+fn runs_complete_on_filesystems_without_hard_links() {
     let undisturbed = World::large();
     undisturbed.runs(&SMALL);
     for fault in ["no-links", "link-made-and-denied"] {

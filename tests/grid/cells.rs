@@ -7,7 +7,7 @@ use super::fixtures::{GridFolder, Messages, dense_with, good_but, labels, with};
 const CALIBRATION: &str = "  - {corpus: wiki, sequences: 32, length: 512}\n";
 
 #[test]
-fn a_share_of_the_layers_is_counted_out_on_each_backbone() {
+fn depth_share_is_resolved_for_each_backbone() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = good_but("depth: [3, 5]", "depth: [4, 25%, 12.5%]")
@@ -31,7 +31,7 @@ fn a_share_of_the_layers_is_counted_out_on_each_backbone() {
 }
 
 #[test]
-fn the_axes_of_a_grid_are_the_distinct_values_of_its_cells() {
+fn grid_axes_are_the_distinct_values_of_its_cells() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = with("exclude: {recovery: none}\ninclude: {backbone: deep, depth: 25%, calibration: {corpus: c4, sequences: 2, length: 8}}\n")
@@ -53,7 +53,7 @@ fn the_axes_of_a_grid_are_the_distinct_values_of_its_cells() {
 }
 
 #[test]
-fn without_the_axes_of_a_cut_a_grid_has_its_dense_cells() {
+fn grid_without_cut_axes_has_only_dense_cells() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = dense_with("").replace("models/english}", "models/english}\n  deep: {path: models/deep}");
@@ -65,7 +65,7 @@ fn without_the_axes_of_a_cut_a_grid_has_its_dense_cells() {
 }
 
 #[test]
-fn an_include_of_a_dense_grid_says_all_of_its_cut() {
+fn include_of_a_dense_grid_must_state_the_whole_cut() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let axes = "criterion: llm-streamline, depth: 25%, recovery: [none, ghosted], calibration: {corpus: wiki, sequences: 2, length: 8}";
@@ -146,7 +146,7 @@ fn lists_of_options_and_of_lengths_are_axes() {
 }
 
 #[test]
-fn mistakes_about_depths_and_lists_are_placed() {
+fn depth_and_list_mistakes_have_locations() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in [

@@ -67,7 +67,7 @@ const WRONG_VALUES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_wrong_value_is_refused_where_it_stands() {
+fn wrong_value_is_refused_with_its_location() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in WRONG_VALUES {
@@ -77,7 +77,7 @@ fn a_wrong_value_is_refused_where_it_stands() {
 }
 
 #[test]
-fn an_absent_file_has_exit_code_3_and_the_line_that_names_it() {
+fn absent_file_gives_exit_code_3_and_its_line() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in [
@@ -95,7 +95,7 @@ fn an_absent_file_has_exit_code_3_and_the_line_that_names_it() {
 }
 
 #[test]
-fn a_definition_that_nothing_uses_need_not_exist() {
+fn unused_definition_need_not_exist() {
     let folder = GridFolder::new();
     let text = good_but("corpora:\n", "corpora:\n  later: {path: absent.txt, rule: ptb}\n");
     let grid = folder.load(text, &[]).unwrap();
@@ -103,7 +103,7 @@ fn a_definition_that_nothing_uses_need_not_exist() {
 }
 
 #[test]
-fn a_file_that_is_not_a_grid_is_refused() {
+fn non_grid_file_is_refused() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for text in
@@ -115,7 +115,7 @@ fn a_file_that_is_not_a_grid_is_refused() {
 }
 
 #[test]
-fn the_message_for_a_wrong_override_shows_its_text() {
+fn message_for_a_wrong_override_shows_its_text() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for given in [
@@ -136,7 +136,7 @@ fn the_message_for_a_wrong_override_shows_its_text() {
 }
 
 #[test]
-fn all_that_is_not_there_is_told_at_once() {
+fn missing_inputs_are_reported_together() {
     let folder = GridFolder::new();
     let text =
         GOOD.replace("models/english", "models/french").replace("wiki.txt", "wki.txt").replace("c4.txt", "c5.txt");
@@ -151,7 +151,7 @@ fn all_that_is_not_there_is_told_at_once() {
 }
 
 #[test]
-fn a_name_with_a_slash_is_refused_where_it_is_used() {
+fn name_with_a_slash_is_refused_at_its_use() {
     let folder = GridFolder::new();
     let corpus = ("  wiki:", "  a/b: {path: c4.txt, rule: c4}\n  wiki:");
     for (from, to, defined, kind) in [

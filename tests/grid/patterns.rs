@@ -49,7 +49,7 @@ fn cells_of_two(folder: &GridFolder, exclude: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_cell_that_is_left_out_need_not_be_possible() {
+fn excluded_cell_need_not_be_possible() {
     let folder = GridFolder::new();
     folder.backbone("tiny", 4);
     let text = with("exclude: {backbone: tiny, depth: 5}\n")
@@ -81,7 +81,7 @@ fn includes_are_added_once_after_their_backbones_product() {
 }
 
 #[test]
-fn mistakes_in_patterns_and_includes_are_placed() {
+fn pattern_and_include_mistakes_have_locations() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for more in [
@@ -123,7 +123,7 @@ fn mistakes_in_patterns_and_includes_are_placed() {
 }
 
 #[test]
-fn values_that_are_never_together_match_no_cell() {
+fn pattern_of_absent_combination_matches_no_cell() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = with("exclude: {backbone: deep, depth: 4}\n")

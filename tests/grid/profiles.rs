@@ -67,14 +67,14 @@ fn shared_profile_has_lower_precedence_than_the_grids() {
 }
 
 #[test]
-fn a_profile_may_give_what_the_grid_leaves_out() {
+fn profile_may_provide_missing_grid_keys() {
     let folder = GridFolder::new();
     let text = GOOD.replace("depth: [3, 5]\n", "") + "profiles: {tiny: {depth: 3}}\n";
     assert_eq!(folder.with_profile(&text, Some("tiny"), &[]).unwrap().depth, [3]);
 }
 
 #[test]
-fn a_wrong_value_of_a_profile_is_refused_at_its_line() {
+fn wrong_value_of_a_profile_is_refused_at_its_line() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in [
@@ -105,7 +105,7 @@ fn a_wrong_value_of_a_profile_is_refused_at_its_line() {
 }
 
 #[test]
-fn an_unknown_profile_on_the_command_line_is_blamed_there() {
+fn unknown_profile_option_is_refused_by_name() {
     let folder = GridFolder::new();
     let message = folder.refusal_of(&format!("{GOOD}{PROFILES}"), Some("ful"));
     for part in ["unknown profile `ful`", "where:    --profile ful", "one of tiny, full", "did you mean `full`?"] {

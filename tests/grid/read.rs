@@ -10,7 +10,7 @@ use ghostlab::grid::Grid;
 use super::fixtures::{GOOD, GridFolder, examples, good_but, labels, write_backbone};
 
 #[test]
-fn a_good_grid_is_read_with_its_defaults() {
+fn good_grid_is_read_with_its_defaults() {
     let folder = GridFolder::new();
     let grid = folder.load(GOOD, &[]).unwrap();
     assert_eq!(grid.name, "grid");
@@ -87,7 +87,7 @@ fn overrides_change_the_grid_before_it_is_checked() {
 }
 
 #[test]
-fn the_real_grid_is_sound() {
+fn grid_of_the_real_model_loads() {
     // Recreate the folders of a checkout, with empty files.
     let root = tempfile::tempdir().unwrap();
     write_backbone(&root.path().join("shared/real/backbone"), 16);
@@ -118,7 +118,7 @@ fn put(root: &Path, name: &str, text: &str) {
 }
 
 #[test]
-fn the_examples_of_the_documents_can_be_run() {
+fn documented_example_grids_load() {
     let folder = GridFolder::new();
     for model in ["my-llama", "small-llama", "large-llama"] {
         folder.backbone(model, 32);
@@ -178,7 +178,7 @@ fn paper_profile(position: &GridFolder) {
 }
 
 #[test]
-fn the_paper_s_grids_take_released_orders_where_there_are_any() {
+fn paper_grids_use_released_orders_if_available() {
     let folder = GridFolder::new();
     paper_profile(&folder);
     for artifact in ["table2", "table3", "tableA6", "tableA7"] {

@@ -15,7 +15,7 @@ fn root() -> &'static Path {
 }
 
 #[test]
-fn the_committed_schema_is_what_the_program_prints() {
+fn committed_schema_equals_the_printed_schema() {
     let file = root().join("experiments/grid.schema.json");
     let committed = fs::read_to_string(&file).unwrap_or_default();
     let printed = Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("schema").output().unwrap();
@@ -28,7 +28,7 @@ fn the_committed_schema_is_what_the_program_prints() {
 }
 
 #[test]
-fn the_profile_is_chosen_on_the_command_line() {
+fn profile_is_chosen_on_the_command_line() {
     let folder = GridFolder::new();
     let text = good_but("models/english", "models/hollow");
     folder.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
@@ -78,7 +78,7 @@ fn keys(schema: &Value) -> Vec<String> {
 }
 
 #[test]
-fn the_schema_has_exactly_the_keys_that_the_reader_accepts() {
+fn schema_has_exactly_the_keys_that_the_reader_accepts() {
     let folder = GridFolder::new();
     let schema = json_schema();
     let known = |path: &str| keys(followed(walk(&schema, path), &schema));
@@ -103,7 +103,7 @@ fn the_schema_has_exactly_the_keys_that_the_reader_accepts() {
 }
 
 #[test]
-fn the_schema_has_exactly_the_options_that_the_methods_accept() {
+fn schema_has_exactly_the_options_that_the_methods_accept() {
     let schema = json_schema();
     let zzz: Map<String, Value> = Map::from_iter([("zzz".to_owned(), json!(1))]);
     for (definition, described) in [("Criterion", criterion::described()), ("Recovery", recovery::described())] {
@@ -228,7 +228,7 @@ fn yaml(text: &str) -> Value {
 }
 
 #[test]
-fn every_sample_is_sound_by_the_schema() {
+fn every_sample_grid_is_valid_by_the_schema() {
     let schema = json_schema();
     let mut samples: Vec<(PathBuf, String)> = Vec::new();
     for folder in ["tests/real", "experiments"] {
@@ -253,7 +253,7 @@ fn every_sample_is_sound_by_the_schema() {
 }
 
 #[test]
-fn the_schema_refuses_what_the_reader_refuses() {
+fn schema_refuses_grids_that_the_reader_refuses() {
     let schema = json_schema();
     assert_eq!(problem(&schema, &yaml(GOOD), &schema), None);
     for (from, to) in [

@@ -43,7 +43,7 @@ fn listed_sublayers_make_cells_with_safe_names() {
 }
 
 #[test]
-fn attentions_are_repaired_under_names_of_their_own() {
+fn repaired_attentions_have_distinct_cell_names() {
     let folder = GridFolder::new();
     let grid =
         folder.load(grid("[llm-drop, nbl]", "{attention: 4}", "[nbl, {name: nbl, input: normed}]"), &[]).unwrap();
@@ -70,7 +70,7 @@ fn sublayers_are_combined_with_layers_by_include() {
 }
 
 #[test]
-fn depths_that_do_not_fit_are_refused_at_their_line() {
+fn excessive_depths_are_refused_at_their_line() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (criterion, depth, recovery) in [

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
+fn run_checks_cached_files_against_the_lock() {
     let (world, files) = world_of_a_hub_model();
     let server = FakeHub::start(MODEL, files, no_fault());
     run(&world, &server, &["fetch", "grid.yaml"], 0);
@@ -64,7 +64,7 @@ fn is_pinned(world: &World) -> Value {
 }
 
 #[test]
-fn the_lock_of_the_experiments_in_use_is_written() {
+fn fetch_writes_the_lock_of_the_experiments() {
     let world = World::new();
     let server = FakeHub::start(MODEL, files(&world), no_fault());
     write_experiments(&world, "experiments");

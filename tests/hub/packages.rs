@@ -98,7 +98,7 @@ fn write_pip(world: &World, text: &str) {
 }
 
 #[test]
-fn from_takes_a_wheel_or_a_model_file() {
+fn from_accepts_a_wheel_or_a_model_file() {
     let world = world_of_a_packaged_model();
     world.write("other.txt", "a text");
     world.write("short.gguf", &GGUF[..8]);

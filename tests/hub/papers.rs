@@ -47,7 +47,7 @@ fn verdicts(world: &World) -> String {
 }
 
 #[test]
-fn another_model_under_a_papers_name_is_refused_by_name() {
+fn wrong_model_under_a_paper_name_is_refused() {
     let world = under_a_papers_name();
     let server = FakeHub::start(MODEL, vec![], no_fault());
     with_layers(&world, 16);
@@ -93,7 +93,7 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
 }
 
 #[test]
-fn reproduce_fetches_on_the_way() {
+fn reproduce_fetches_missing_inputs() {
     let world = under_a_papers_name();
     with_layers(&world, 32);
     let served = files(&world);
@@ -114,7 +114,7 @@ fn reproduce_fetches_on_the_way() {
 }
 
 #[test]
-fn every_entry_of_the_experiments_has_its_place_on_the_hub() {
+fn every_experiment_entry_has_a_hub_location() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     for folder in ["backbones", "corpora", "tasks"] {
         for entry in fs::read_dir(root.join(folder)).unwrap().flatten() {

@@ -31,7 +31,7 @@ fn silence_a_channel(world: &World) {
 }
 
 #[test]
-fn trials_that_overflow_fail_their_cells_and_pick_no_layers() {
+fn overflowing_trials_fail_their_cells() {
     let world = World::new();
     // Scale the weights so that activations overflow f16 after any cut.
     change_weights(&world, |name, _, values| {
@@ -50,7 +50,7 @@ fn trials_that_overflow_fail_their_cells_and_pick_no_layers() {
 }
 
 #[test]
-fn a_dead_channel_is_repaired_around_and_said() {
+fn zero_channel_is_repaired_and_noted() {
     let world = World::new();
     silence_a_channel(&world);
     let output = world.run(&["--set", "recovery=[linearpatch-diag, prune-and-comp, replaceme-ls, ghosted]"]);
@@ -110,7 +110,7 @@ fn undetermined_calibration_is_noted_and_never_best() {
 }
 
 #[test]
-fn a_cell_that_cannot_be_repaired_fails_alone() {
+fn unrepairable_cell_fails_alone() {
     let world = World::new();
     let output = world.run(&[
         "--set",

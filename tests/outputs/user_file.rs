@@ -4,7 +4,7 @@ use super::*;
 
 #[cfg(unix)]
 #[test]
-fn no_output_folder_takes_the_place_of_what_is_read() {
+fn output_folder_must_not_contain_an_input() {
     let world = World::new();
     fs::create_dir(world.path("texts")).unwrap();
     fs::rename(world.path("train.txt"), world.path("texts/train.txt")).unwrap();
@@ -100,7 +100,7 @@ fn user_files_in_results_stay_or_are_refused_by_name() {
 
 #[cfg(unix)]
 #[test]
-fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
+fn scores_and_grids_overwrite_only_replaceable_files() {
     let world = World::new();
     fs::write(world.path("mine.json"), "{}").unwrap();
     std::os::unix::fs::symlink(world.path("mine.json"), world.path("link.json")).unwrap();
@@ -156,7 +156,7 @@ fn init(to: &'static str) -> [&'static str; 7] {
 }
 
 #[test]
-fn manual_pages_replace_their_own_and_no_others() {
+fn manual_pages_replace_only_unmodified_generated_pages() {
     let world = World::new();
     for _ in 0..2 {
         run_ok(&world, &["man", "--to", "man1"]);

@@ -34,7 +34,7 @@ print(json.dumps(said))
 "#;
 
 #[test]
-fn accuracies_are_in_the_forms_that_others_collect_them_in() {
+fn record_exports_accuracies_in_every_eval_ever_format() {
     let Some(python) = python() else { return };
     let Some(folder) = common::python::path_from_env("GHOSTLAB_EVERY_EVAL_EVER", "the wheel of every-eval-ever") else {
         return;
@@ -131,7 +131,7 @@ print(json.dumps({
 "#;
 
 #[test]
-fn a_packed_record_is_a_research_object_crate() {
+fn packed_record_is_a_valid_ro_crate() {
     if python().is_none() {
         return;
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_audit_finds_what_the_paper_says_twice() {
+fn audit_finds_contradictions_in_the_paper() {
     let world = World::new();
     let output = run_ok(&world, &["audit"]);
     for found in ["tableA5", "llama-2-7b", "37.87"] {
@@ -13,7 +13,7 @@ fn the_audit_finds_what_the_paper_says_twice() {
 }
 
 #[test]
-fn the_audit_checks_anybodys_table() {
+fn audit_checks_a_user_table() {
     let world = World::new();
     // ARC-Easy has 2376 documents. 1845 correct answers give 77.65 %, but no number of correct answers gives 77.70 %.
     // COPA has 100 documents. The mean of 77.65 and 82.00 is 79.825.

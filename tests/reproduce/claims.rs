@@ -44,7 +44,7 @@ fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
 }
 
 #[test]
-fn a_verdict_stands_only_where_the_protocol_is_the_papers() {
+fn verdict_is_given_only_under_the_papers_protocol() {
     let world = as_in_the_paper(2048);
     run_ok(&world, &["reproduce", "table3", "--no-gate"]);
     assert_eq!(column(&world, "verdict")[0], "differs");
@@ -58,7 +58,7 @@ fn a_verdict_stands_only_where_the_protocol_is_the_papers() {
 }
 
 #[test]
-fn how_numbers_were_made_stands_under_the_table_in_every_form() {
+fn protocol_is_below_the_table_in_every_format() {
     let world = experiments("mine");
     let shared = SHARED.replace("train.txt, rule: wikitext2}", "train.txt, rule: wikitext2, generated: true}");
     world.write("experiments/profiles/tiny.yaml", shared);
@@ -76,7 +76,7 @@ fn how_numbers_were_made_stands_under_the_table_in_every_form() {
 }
 
 #[test]
-fn a_text_that_is_calibrated_on_and_evaluated_on_is_warned_of() {
+fn calibration_text_used_for_evaluation_gives_a_warning() {
     let world = World::new();
     world.write("again.txt", fs::read(world.path("train.txt")).unwrap());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -109,7 +109,7 @@ fn limit_above_all_documents_is_the_unlimited_cell() {
 }
 
 #[test]
-fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
+fn claim_joins_only_runs_of_the_same_settings_and_inputs() {
     let world = experiments("llama-3-8b");
     for name in ["table2", "tableA7"] {
         world.write(&format!("experiments/{name}.yaml"), format!("{TABLE}{}", GRID.replace("NAME", "llama-3-8b")));

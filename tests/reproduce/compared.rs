@@ -19,7 +19,7 @@ fn two_runs_are_compared_by_setting_and_by_value() {
 }
 
 #[test]
-fn another_text_under_the_same_name_is_told_and_not_paired() {
+fn changed_text_under_one_name_is_reported_and_not_paired() {
     let world = experiments("mine");
     run_ok(&world, &["reproduce", "mini", "--results", "one"]);
     let lines = fs::read_to_string(world.path("test.jsonl")).unwrap();
@@ -36,7 +36,7 @@ fn another_text_under_the_same_name_is_told_and_not_paired() {
 }
 
 #[test]
-fn two_backbones_stand_side_by_side_where_they_are_mapped() {
+fn mapped_backbones_are_compared_side_by_side() {
     let world = experiments("mine");
     run_ok(&world, &["reproduce", "mini"]);
     let other = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("mine", "yours");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn settings_from_outside_make_an_artifact_of_their_own() {
+fn overridden_artifact_has_a_separate_folder() {
     let world = experiments("mine");
     run_ok(&world, &["reproduce", "mini"]);
     let before = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
@@ -19,7 +19,7 @@ fn settings_from_outside_make_an_artifact_of_their_own() {
 }
 
 #[test]
-fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
+fn run_of_an_artifact_has_its_folder_and_is_on_the_page() {
     let world = experiments("mine");
     // `run` scores an additional text that the table does not show.
     let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
@@ -59,7 +59,7 @@ fn names_in_mini(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn run_and_reproduce_of_an_artifact_keep_separate_folders() {
+fn run_and_reproduce_use_separate_folders() {
     let [run, reproduce] = [["run", "experiments/mini.yaml"], ["reproduce", "mini"]];
     for order in [[run, reproduce], [reproduce, run]] {
         let world = experiments("mine");
@@ -105,7 +105,7 @@ fn tables_of(files: &std::collections::BTreeMap<String, Vec<u8>>) -> Vec<(String
 }
 
 #[test]
-fn a_page_of_a_users_own_is_not_replaced() {
+fn user_page_is_not_replaced() {
     let world = experiments("mine");
     fs::create_dir(world.path("reports")).unwrap();
     world.write("reports/index.html", "mine");
@@ -119,7 +119,7 @@ fn a_page_of_a_users_own_is_not_replaced() {
 }
 
 #[test]
-fn an_artifact_with_tasks_leaves_every_choice_beside_its_table() {
+fn artifact_with_tasks_stores_every_choice() {
     let world = experiments("mine");
     world.write("copa.jsonl", (0..6).map(|i| {
         format!(
@@ -141,7 +141,7 @@ fn an_artifact_with_tasks_leaves_every_choice_beside_its_table() {
 }
 
 #[test]
-fn the_plan_of_an_artifact_is_what_reproduce_does() {
+fn plan_of_an_artifact_matches_reproduce() {
     let world = experiments("mine");
     let shared = SHARED.replace("evaluate:", "  other: {path: ../../train.txt, rule: ptb}\nevaluate:");
     let shared = shared.replace("perplexity: [", "perplexity: [{corpus: other, length: 64}, ");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn without_arguments_it_lists_what_there_is_and_how_far_it_is() {
+fn reproduce_without_arguments_lists_progress() {
     let world = experiments("mine");
     let before = run_ok(&world, &["reproduce"]);
     assert!(before.contains("A small table") && before.contains("0 of 3"), "{before}");
@@ -50,7 +50,7 @@ fn listed_line(world: &World, prefix: &str) -> String {
 }
 
 #[test]
-fn an_unknown_artifact_and_a_misspelt_description_are_named() {
+fn unknown_artifact_and_misspelt_description_are_named() {
     let world = experiments("mine");
     let output = world.ghostlab(&["reproduce", "mimi"]);
     assert_eq!(output.status.code(), Some(2), "{}", combined_output(&output));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn all_makes_lists_tables_figures_and_their_page() {
+fn reproduce_all_writes_lists_tables_figures_and_page() {
     let world = experiments("mine");
     run_ok(&world, &["reproduce", "all"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
@@ -17,7 +17,7 @@ fn all_makes_lists_tables_figures_and_their_page() {
 }
 
 #[test]
-fn all_skips_artifacts_without_the_profile() {
+fn reproduce_all_skips_artifacts_without_the_profile() {
     let world = experiments("mine");
     let table = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
     world.write("experiments/mini.yaml", format!("{table}  other: {{backbone: mine, depth: 1}}\n"));
@@ -35,7 +35,7 @@ fn all_skips_artifacts_without_the_profile() {
 }
 
 #[test]
-fn page_notes_who_made_each_number_when_and_from_what() {
+fn page_notes_the_provenance_of_each_number() {
     let world = experiments("mine");
     run_ok(&world, &["reproduce", "mini"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();

@@ -9,7 +9,7 @@ const WHOLE: &str = "artifact:\n  title: All items\n  table:\n    lead: [backbon
     \x20     - {criterion: llm-streamline, recovery: [none, ghosted]}\n    metrics: [ppl_test]\n";
 
 #[test]
-fn races_are_recorded_with_labels_and_stay_to_the_byte() {
+fn recorded_races_have_labels_and_stay_unchanged() {
     let world = World::large();
     for folder in ["experiments/backbones", "experiments/profiles"] {
         fs::create_dir_all(world.path(folder)).unwrap();
@@ -55,7 +55,7 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
 }
 
 #[test]
-fn recorded_run_stays_and_different_runs_go_next_to_it() {
+fn recorded_run_is_kept_and_other_runs_go_next_to_it() {
     let world = experiments("mine");
     let log = run_ok(&world, &["reproduce", "mini", "methods", "--record"]);
     assert!(log.contains("mini: recorded"), "{log}");
@@ -145,7 +145,7 @@ fn without_every_eval_ever(
 }
 
 #[test]
-fn run_with_recorded_numbers_stays_in_its_place() {
+fn run_with_recorded_numbers_keeps_the_record() {
     let world = experiments("mine");
     run_ok(&world, &["reproduce", "mini", "--record"]);
     // Make it look as if the record came from a different processor: the last bits differ, but no displayed number
@@ -192,7 +192,7 @@ fn listing_shows_the_date_in_the_record() {
 }
 
 #[test]
-fn git_keeps_what_a_record_keeps_and_nothing_else() {
+fn gitignore_keeps_only_recorded_files() {
     let folder = tempfile::tempdir().unwrap();
     git(folder.path(), &["init", "-q"]);
     fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/.gitignore"), folder.path().join(".gitignore")).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
+fn time_budget_includes_decoded_tokens() {
     // In the cost model, attention costs more per token after a longer prompt. The speedup of the same cuts therefore
     // depends on the prompt.
     let world = world();
@@ -189,7 +189,7 @@ fn share_of_the_kv_cache_is_met_without_mlps() {
 }
 
 #[test]
-fn each_criterion_of_a_file_takes_the_depths_of_its_unit() {
+fn criteria_take_only_depths_of_their_unit() {
     let world = world();
     let axes = GRID.replace("criterion: [llm-streamline, shortgpt]", "criterion: [llm-streamline, llm-drop, nbl]");
     let axes = axes.replace(

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
+fn pipes_and_folders_in_a_store_are_damage() {
     let world = World::new();
     world.runs(&[]);
     let tables = world.tables();
@@ -120,7 +120,7 @@ fn unreadable_record_counts_as_alive_for_three_minutes() {
 }
 
 #[test]
-fn a_store_whose_mark_is_damaged_says_so_and_is_mended() {
+fn damaged_store_marker_is_reported_and_repaired() {
     let world = World::new();
     world.runs(&[]);
     let tables = world.tables();
@@ -152,7 +152,7 @@ fn a_store_whose_mark_is_damaged_says_so_and_is_mended() {
 }
 
 #[test]
-fn a_foreign_folder_with_names_of_a_store_is_not_repaired() {
+fn foreign_folder_with_store_names_is_not_repaired() {
     let world = World::new();
     let folder = world.path("own");
     put(&folder.join("runs/thesis.txt"), "mine");
@@ -170,7 +170,7 @@ fn a_foreign_folder_with_names_of_a_store_is_not_repaired() {
 }
 
 #[test]
-fn a_flipped_byte_of_a_record_is_named_and_removed() {
+fn flipped_record_byte_is_named_and_removed() {
     let world = World::new();
     world.runs(&[]);
     for folder in ["runs", "plans"] {

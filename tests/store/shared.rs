@@ -65,7 +65,7 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
 }
 
 #[test]
-fn two_users_of_a_group_work_on_one_store_under_a_closed_umask() {
+fn users_of_a_group_share_a_store_under_a_closed_umask() {
     const GROUP: u32 = 64_999;
     let (Some(one), Some(two)) = (as_user(64_001, GROUP), as_user(64_002, GROUP)) else { return };
     let world = World::large();

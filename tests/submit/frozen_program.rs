@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_program_that_is_built_anew_ends_no_job_that_is_queued() {
+fn rebuilt_program_does_not_affect_queued_jobs() {
     let alone = World::new();
     let world = World::new();
     alone.runs(&[]);

@@ -87,7 +87,7 @@ fn workers_share_an_artifact_and_report_reads_the_store() {
 }
 
 #[test]
-fn what_a_job_refused_stands_in_status_until_it_works() {
+fn status_shows_job_errors_until_a_job_succeeds() {
     let world = World::new();
     let (slurm, (_, _)) = (world.path("bin"), submitted(&world));
     let slurm = FakeSlurm(slurm);

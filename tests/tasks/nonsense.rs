@@ -229,7 +229,7 @@ fn any_text_passes_through_unchanged() {
 }
 
 #[test]
-fn requests_fit_the_length_whatever_the_text() {
+fn requests_of_any_text_fit_the_length() {
     let mut nonsense = Nonsense(4);
     let (encoder, _) = golden();
     let task = Task::find("boolq").unwrap();

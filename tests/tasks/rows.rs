@@ -48,7 +48,7 @@ fn local_builders_are_read_or_refused_by_name() {
 }
 
 #[test]
-fn a_split_without_labels_is_refused_with_its_row() {
+fn split_without_labels_is_refused_with_its_row() {
     let world = World::new();
     let row = "{\"question\": \"w1 w2\", \"passage\": \"w3\", \"label\": -1}\n";
     world.write("boolq.jsonl", row.repeat(3));
@@ -59,7 +59,7 @@ fn a_split_without_labels_is_refused_with_its_row() {
 }
 
 #[test]
-fn a_text_of_one_row_is_said_to_be_unjoined_once() {
+fn single_row_text_warns_once_that_nothing_is_joined() {
     let world = World::new();
     assert_eq!(score_error(&world, "train.txt@64").matches("joins nothing").count(), 1);
     assert_eq!(score_error(&world, "test.jsonl@64").matches("joins nothing").count(), 0);

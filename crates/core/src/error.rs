@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_shows_all_parts_in_order() {
+    fn message_shows_all_parts_in_order() {
         let error = Error::bad_input("unknown key").at("a.yaml:3").expected("x").found("y").hint("z");
         let text = error.to_string();
         assert_eq!(text, "unknown key\n  where:    a.yaml:3\n  expected: x\n  found:    y\n  hint:     z");
@@ -312,13 +312,13 @@ mod tests {
     }
 
     #[test]
-    fn words_reach_the_shell_as_they_are() {
+    fn words_are_quoted_for_the_shell() {
         let words = ["a b", "it's", "$HOME", "--set=depth=7,9", ""].map(str::to_owned);
         assert_eq!(command_line(words), r"'a b' 'it'\''s' '$HOME' --set=depth=7,9 ''");
     }
 
     #[test]
-    fn what_would_move_the_cursor_is_shown_as_an_escape() {
+    fn control_characters_in_errors_are_escaped() {
         let error = Error::bad_input("a\u{1b}[2Jb\r").at("x\u{202e}y").found("é\n\tline");
         let text = error.to_string();
         assert!(text.starts_with("a\\u{1b}[2Jb\\u{d}\n") && text.contains("x\\u{202e}y"), "{text}");
@@ -327,13 +327,13 @@ mod tests {
     }
 
     #[test]
-    fn the_outer_place_comes_first() {
+    fn outer_location_is_shown_first() {
         let error = Error::job("failed").at("tensor w").at("model.safetensors");
         assert_eq!(error.one_line(), "failed; at model.safetensors, tensor w");
     }
 
     #[test]
-    fn a_near_word_is_suggested_and_a_far_one_is_not() {
+    fn only_similar_words_are_suggested() {
         assert_eq!(
             unknown_value_message("fp16", &["f32", "bf16", "f16"]),
             "`fp16` is not one of f32, bf16, f16; did you mean `f16`?"

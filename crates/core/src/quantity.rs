@@ -127,7 +127,7 @@ mod tests {
     const NONE: [&str; 9] = ["nan", "inf", "-inf", "-1", "1e30", "1e400", "-0.001", "", "many"];
 
     #[test]
-    fn sizes_are_more_than_nothing_and_finite() {
+    fn sizes_must_be_positive_and_finite() {
         for (text, bytes) in
             [("2", 2_000_000_000), ("0.000001", 1000), ("1e6", 1_000_000_000_000_000), (" 1.5", 1_500_000_000)]
         {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_differ_are_written_differently() {
+    fn different_sizes_are_written_differently() {
         for (one, other, written) in [
             (39_000_000_000, 34_000_000_000, ["39.0 GB", "34.0 GB"]),
             (39_000_000_000, 12_000, ["39.0 GB", "12.0 kB"]),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_are_none_or_more_and_finite() {
+    fn ages_must_be_nonnegative_and_finite() {
         for (text, seconds) in [("0", 0), ("0.5", 43_200), ("-0", 0), ("100000", 8_640_000_000)] {
             assert_eq!(text.parse::<Days>().unwrap().duration().as_secs(), seconds);
         }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_singular() {
+    fn count_of_one_is_singular() {
         let texts = [0, 1, 2].map(|count| pluralize(count, "backbone"));
         assert_eq!(texts, ["0 backbones", "1 backbone", "2 backbones"]);
     }

@@ -8,7 +8,7 @@ fn close(found: f64, wanted: f64) {
 }
 
 #[test]
-fn mcnemar_is_the_binomial_by_hand() {
+fn mcnemar_matches_hand_computed_binomial() {
     // Expected: 2 (1 + 12 + 66) / 2¹².
     close(mcnemar_exact(10, 2), 0.038_574_218_75);
     close(mcnemar_exact(2, 10), 0.038_574_218_75);
@@ -21,7 +21,7 @@ fn mcnemar_is_the_binomial_by_hand() {
 }
 
 #[test]
-fn mcnemar_holds_for_thousands() {
+fn mcnemar_is_exact_for_thousands_of_items() {
     // Expected values from exact integer sums in Python: 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n.
     close(mcnemar_exact(4800, 5200), 6.593515598672442e-05);
     close(mcnemar_exact(1000, 1200), 2.1817026407914712e-05);
@@ -34,7 +34,7 @@ fn mcnemar_holds_for_thousands() {
 }
 
 #[test]
-fn mcnemar_falls_as_the_counts_part() {
+fn mcnemar_p_falls_as_counts_diverge() {
     let row: Vec<f64> = (0..=500).map(|few| mcnemar_exact(few, 1000 - few)).collect();
     assert!(row.windows(2).all(|pair| pair[0] < pair[1] || pair[1] == 1.0));
     assert!(row.iter().all(|p| (0.0..=1.0).contains(p)));
@@ -52,7 +52,7 @@ fn sign_flips_equal_mcnemar_for_equally_sized_tasks() {
 }
 
 #[test]
-fn flipping_signs_counts_every_assignment_where_they_are_few() {
+fn few_sign_flips_are_enumerated_exactly() {
     // The weights are 1/2 and 1/3, and the observed difference is 1/2 + 1/3. Two of the four assignments are as
     // extreme.
     close(sign_flips(&[task(2, 1, 0), task(3, 1, 0)], 10, 0), 0.5);
@@ -106,7 +106,7 @@ fn at_least(correct: u64, total: u64, chance: f64) -> f64 {
 }
 
 #[test]
-fn binomial_tail_is_that_by_hand() {
+fn binomial_tail_matches_hand_computed_values() {
     // Expected: (1 + 10 + 45) / 2¹⁰.
     close(at_least(8, 10, 0.5), 56.0 / 1024.0);
     // Expected: 1 − (3/4)⁴, and (1/4)⁴.
@@ -121,7 +121,7 @@ fn binomial_tail_is_that_by_hand() {
 }
 
 #[test]
-fn the_two_tails_of_a_binomial_make_one() {
+fn binomial_tails_sum_to_one() {
     for (n, p) in [(1_u64, 0.5), (7, 0.2), (500, 0.25), (3270, 0.62)] {
         for k in (0..n).step_by(1 + usize::try_from(n).unwrap() / 40) {
             let sum = at_most(k, n, p) + at_least(k + 1, n, p);
@@ -151,7 +151,7 @@ fn paired_difference_shows_despite_window_spread() {
 }
 
 #[test]
-fn without_a_difference_the_interval_holds_zero() {
+fn interval_without_difference_contains_zero() {
     let (a, b) = losses(0.0);
     let interval = paired_bootstrap(&a, &b, 2000, 1).unwrap();
     assert!(interval.low < 0.0 && interval.high > 0.0 && interval.p > 0.3, "{interval:?}");
@@ -169,7 +169,7 @@ fn swapped_variants_have_the_mirrored_interval() {
 }
 
 #[test]
-fn a_seed_decides_the_samples() {
+fn seed_determines_the_samples() {
     let (a, b) = losses(0.01);
     let [first, again, other] = [3, 3, 4].map(|seed| paired_bootstrap(&a, &b, 300, seed).unwrap());
     assert_eq!(first, again);
@@ -177,7 +177,7 @@ fn a_seed_decides_the_samples() {
 }
 
 #[test]
-fn a_quantile_lies_between_its_neighbours() {
+fn quantile_interpolates_between_neighbours() {
     let sorted = [0.0, 10.0, 20.0, 30.0, 40.0];
     for (share, wanted) in [(0.0, 0.0), (0.025, 1.0), (0.5, 20.0), (0.975, 39.0), (1.0, 40.0)] {
         close(quantile(&sorted, share), wanted);
@@ -186,7 +186,7 @@ fn a_quantile_lies_between_its_neighbours() {
 }
 
 #[test]
-fn losses_that_are_no_pairs_are_refused() {
+fn unpaired_or_nonfinite_losses_are_refused() {
     for (a, b, samples, word) in [
         (&[1.0, 2.0][..], &[1.0][..], 10, "2 and 1"),
         (&[], &[], 10, "0 and 0"),

@@ -31,7 +31,7 @@ mod tests {
     use crate::evaluate::perplexity::Losses;
 
     #[test]
-    fn it_is_one_over_the_perplexity_and_so_is_its_relative_error() {
+    fn metric_and_error_derive_from_the_perplexity() {
         let losses = Losses { windows: vec![1.0, 1.5] };
         let MetricSource::Text(estimate) = ENTRY.source else { panic!("not a text metric") };
         let found = estimate(&TextSample { losses: &losses, length: 11, bytes: None, damages: None }).unwrap();

@@ -71,7 +71,7 @@ fn every_architecture_equals_transformers_in_both_dialects() {
 }
 
 #[test]
-fn target_probabilities_are_the_log_softmax_of_the_logits() {
+fn target_log_probabilities_equal_log_softmax() {
     let (batch, _) = batch("llama-gqa");
     for engine in engines("llama-gqa", "config.json") {
         let logits = forward(&*engine, &batch).1;
@@ -163,7 +163,7 @@ fn qwen2_equals_candle_transformers_with_and_without_windows() {
 }
 
 #[test]
-fn a_bias_that_is_missing_or_left_over_is_refused_by_name() {
+fn missing_or_extra_bias_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     for (config, weights, message) in [
         // Llama has no biases, so silently ignoring them would give wrong logits.
@@ -241,7 +241,7 @@ fn tied_embeddings_use_the_embedding_as_head() {
 /// Expects the behavior of transformers 5.23.0 (`tie_weights` in modeling_utils.py). Even with `tie_word_embeddings`, a
 /// `lm_head.weight` that differs from the embedding is used. If only one of the two exists, it serves as both.
 #[test]
-fn untied_head_is_used_whatever_the_config_says() {
+fn untied_head_is_used_even_if_config_ties_it() {
     let folder = tempfile::tempdir().unwrap();
     let plain = fixture("arch/llama-gqa");
     let mut weights = tensors(&plain.join("model.safetensors"));
@@ -267,7 +267,7 @@ fn untied_head_is_used_whatever_the_config_says() {
 }
 
 #[test]
-fn an_index_that_names_an_absent_shard_is_refused() {
+fn index_with_absent_shard_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     rewrite("llama-gqa", folder.path(), DType::F32, true);
     std::fs::remove_file(folder.path().join("model-1.safetensors")).unwrap();

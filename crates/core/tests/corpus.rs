@@ -20,7 +20,7 @@ fn starts(windows: &Windows) -> Vec<u64> {
 }
 
 #[test]
-fn draws_equal_those_of_cpython() {
+fn draws_equal_cpython_reference() {
     let Some(oracle) = shared("oracles/stories260k/stories260k.json") else { return };
     let oracle = json(&oracle);
     let cases = oracle["python_random"].as_array().unwrap();
@@ -120,7 +120,7 @@ fn count_of(key: &str, oracle: &Value) -> usize {
 
 /// There is no reference data for C4, so the test checks that each window lies within one of the documents.
 #[test]
-fn windows_of_c4_lie_within_documents() {
+fn c4_windows_do_not_cross_documents() {
     let Some(folder) = shared("real") else { return };
     let tokenizer = Tokenizer::load(folder.join("backbone/tokenizer.json")).unwrap();
     let rows = read_rows(folder.join("corpora/c4-sample.jsonl.gz"), None).unwrap();

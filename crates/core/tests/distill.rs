@@ -77,7 +77,7 @@ fn each(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) {
 }
 
 #[test]
-fn the_tail_gives_the_logits_of_the_engine() {
+fn differentiable_tail_logits_equal_the_engine() {
     each(|name, decoder, tail, windows| {
         let batch = Batch::windows(windows.iter().take(1));
         let mut x = decoder.begin(&batch).unwrap();
@@ -102,7 +102,7 @@ fn the_tail_gives_the_logits_of_the_engine() {
 }
 
 #[test]
-fn the_gradient_by_the_matrix_is_that_of_finite_differences() {
+fn matrix_gradient_matches_finite_differences() {
     each(|name, decoder, tail, windows| {
         let (stream, teacher) = lessons(decoder, tail, windows, 1).remove(0);
         let c = decoder.config().hidden;
@@ -131,7 +131,7 @@ fn the_gradient_by_the_matrix_is_that_of_finite_differences() {
 }
 
 #[test]
-fn a_training_that_was_cut_off_ends_in_the_same_bytes() {
+fn interrupted_training_ends_in_the_same_bytes() {
     each(|name, decoder, tail, windows| {
         let lessons = lessons(decoder, tail, windows, 1);
         let c = decoder.config().hidden;

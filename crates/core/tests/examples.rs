@@ -22,14 +22,14 @@ fn numbers(example: &str, arguments: &[&str]) -> Vec<f64> {
 }
 
 #[test]
-fn a_folder_is_scored_on_a_text() {
+fn example_scores_a_folder_on_a_text() {
     let perplexity = numbers("perplexity", &["llama", "corpora/wiki-test.jsonl.gz"]);
     // A unigram model has a perplexity of at least 206 on these texts (see the backbone's manifest).
     assert!(perplexity[0] > 1.0 && perplexity[0] < 5.0, "{perplexity:?}");
 }
 
 #[test]
-fn a_repaired_cut_is_better_than_a_bare_one_and_worse_than_none() {
+fn example_repair_is_between_cut_and_dense() {
     let scored = numbers("repair", &["llama", "corpora/web-train.jsonl.gz", "corpora/wiki-test.jsonl.gz"]);
     let [dense, cut, repaired] = scored[..] else { panic!("{scored:?}") };
     assert!(dense < repaired && repaired < cut, "{scored:?}");

@@ -178,7 +178,7 @@ fn run(engine: &dyn Engine, prompts: &[Prompt], settings: &Settings) -> Vec<Vec<
 }
 
 #[test]
-fn what_runs_together_and_in_which_order_changes_no_token() {
+fn batch_size_and_order_do_not_change_tokens() {
     for name in ["llama-gqa", "olmo2", "mistral"] {
         let engine = decoder(name);
         let sampling = Sampling { temperature: 0.8, top_p: 0.9, top_k: Some(40), seed: 7 };
@@ -211,7 +211,7 @@ fn what_runs_together_and_in_which_order_changes_no_token() {
 }
 
 #[test]
-fn of_a_longer_prompt_the_last_tokens_stay() {
+fn long_prompt_keeps_its_last_tokens() {
     let engine = decoder("llama-gqa");
     let settings = settings();
     let long = ids(9, 200);
@@ -282,7 +282,7 @@ impl GenerationObserver for RecordingWatcher {
 }
 
 #[test]
-fn each_prompt_is_told_once_and_a_stop_ends_at_the_next_token() {
+fn prompts_are_reported_once_and_stop_is_prompt() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let settings = Settings { batch: 5, ..settings() };
@@ -298,7 +298,7 @@ fn each_prompt_is_told_once_and_a_stop_ends_at_the_next_token() {
 }
 
 #[test]
-fn what_cannot_be_generated_is_refused_before_anything_runs() {
+fn invalid_generation_is_refused_before_anything_runs() {
     let engine = decoder("llama-gqa");
     let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: None, seed: 0 };
     for (prompts, settings, message) in [
@@ -343,7 +343,7 @@ fn short_settings() -> Settings {
 }
 
 #[test]
-fn the_candle_engine_generates_the_same_tokens() {
+fn candle_generates_the_same_tokens() {
     for (name, device) in ["llama-gqa", "olmo2", "mistral", "qwen2"]
         .into_iter()
         .flat_map(|name| ([Some(DeviceName::Cpu), gpu()].into_iter().flatten()).map(move |device| (name, device)))
@@ -360,7 +360,7 @@ fn the_candle_engine_generates_the_same_tokens() {
 }
 
 #[test]
-fn chunks_that_run_together_give_what_each_gives_alone() {
+fn batched_chunks_equal_separate_chunks() {
     let engine = decoder("qwen3");
     let prompts: Vec<Prompt> =
         (0..70).map(|index| Prompt { identity: index.to_string(), ids: short_ids(index) }).collect();
@@ -381,7 +381,7 @@ fn chunks_that_run_together_give_what_each_gives_alone() {
 /// prompt of 10 tokens stays within the original context of 24 tokens. Prompts of 18 to 24 tokens grow beyond it, and
 /// longer ones start beyond it.
 #[test]
-fn longrope_answer_beyond_the_context_runs_anew() {
+fn longrope_answer_beyond_the_context_is_recomputed() {
     let Some(folder) = shared("cases/turn4/longrope-lengths/model") else { return };
     let expected: [(usize, [u32; 12]); 6] = [
         (10, [186, 372, 51, 506, 378, 300, 363, 53, 448, 437, 371, 171]),
@@ -430,7 +430,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
 }
 
 #[test]
-fn cached_keys_of_another_regime_are_refused_where_a_text_runs_anew() {
+fn cached_keys_of_another_rope_regime_are_refused() {
     let Some(folder) = shared("cases/turn4/longrope-lengths/model") else { return };
     for engine in engines(&folder) {
         let trie = Trie::new(&[Program::dense(engine.config().layers)]);

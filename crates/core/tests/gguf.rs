@@ -229,7 +229,7 @@ fn gguf_of_each_architecture_equals_its_folder() {
 /// Weights that are rounded while they are read are bit-identical to those in a file that is already quantized. This
 /// holds on every engine, even with layers loaded on demand.
 #[test]
-fn rounding_while_reading_equals_a_quantised_file() {
+fn rounding_on_load_equals_a_quantised_file() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
         let temp = tempfile::tempdir().unwrap();
         let from = fixture(&format!("arch/{name}"));
@@ -282,7 +282,7 @@ fn matrices_are_quantised_by_position_and_row_length() {
 
 /// Uses rows of at least 256 elements, as the wide blocks require.
 #[test]
-fn wide_blocks_are_read_as_candle_reads_them() {
+fn wide_blocks_are_dequantised_as_in_candle() {
     let Some(real) = common::shared("real/backbone") else { return };
     let ids = [(0..60_u32).map(|i| i * 67 % 4096).collect::<Vec<_>>()];
     for dtype in [GgmlDType::Q4K, GgmlDType::Q5K, GgmlDType::Q6K, GgmlDType::Q8_0, GgmlDType::Q5_0] {
@@ -295,7 +295,7 @@ fn wide_blocks_are_read_as_candle_reads_them() {
 }
 
 #[test]
-fn what_a_file_is_follows_from_the_bytes_of_its_tensors() {
+fn gguf_content_depends_on_tensor_bytes() {
     let [one, two, three] = [0, 1, 2].map(|_| tempfile::tempdir().unwrap());
     let from = fixture("arch/qwen3");
     let plain = content_of_file(&write(&from, one.path(), GgmlDType::F32, &[]));

@@ -254,12 +254,12 @@ fn every_method(backbone: &str) {
 }
 
 #[test]
-fn every_method_is_its_formula_on_every_engine_and_float_type() {
+fn every_method_equals_its_formula_on_every_engine() {
     every_method("llama-gqa");
 }
 
 #[test]
-fn every_method_is_its_formula_where_branches_end_in_norms() {
+fn every_method_equals_its_formula_with_branch_norms() {
     every_method("olmo2");
 }
 
@@ -296,7 +296,7 @@ const OTHERWISE: [&str; 6] = ["llm-drop", "block-pruner", "finercut", "nbl", "me
 
 /// Every option must appear in the reference data, because an untested option might be wrong.
 #[test]
-fn no_method_and_no_option_is_left_out() {
+fn golden_cases_cover_every_method_and_option() {
     let golden = common::json(&fixture("methods.json"));
     let held: Vec<&Value> = golden["backbones"].as_object().unwrap().values().collect();
     for (kind, described) in [("criteria", criterion::described()), ("recoveries", recovery::described())] {

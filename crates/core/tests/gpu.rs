@@ -21,7 +21,7 @@ fn on_this_machine(x: &Tensor) -> Vec<f64> {
 }
 
 #[test]
-fn gpu_has_a_name_and_is_one_device_when_reopened() {
+fn reopened_gpu_has_a_name_and_is_the_same_device() {
     let Some(device) = gpu() else { return };
     assert!(device.open().unwrap().same_device(&device.open().unwrap()));
     if device.class() == "cuda" {
@@ -31,7 +31,7 @@ fn gpu_has_a_name_and_is_one_device_when_reopened() {
 }
 
 #[test]
-fn products_in_f32_are_not_rounded_to_what_tensor_cores_take() {
+fn f32_products_on_the_gpu_do_not_use_tf32() {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
     let x = some(1, (256, 1024));
@@ -76,7 +76,7 @@ fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], operation: impl Fn(&[T
 }
 
 #[test]
-fn operations_of_a_layer_are_their_plain_forms_rounded_once() {
+fn gpu_operations_equal_plain_forms_rounded_once() {
     // The tolerances are slightly above half a unit in the last place of each dtype (2^-24, 2^-9 and 2^-12).
     let once = [1e-6, 2e-3, 2.5e-4];
     for width in [24, 300, 4096] {
@@ -99,7 +99,7 @@ fn to_vector_dtype(x: &Tensor) -> candle_core::Result<Tensor> {
 }
 
 #[test]
-fn what_one_thread_makes_another_one_reads_when_it_is_whole() {
+fn tensors_are_complete_when_read_by_another_thread() {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
     let x = some(3, (2048, 2048));
@@ -173,7 +173,7 @@ fn sample_ids(seed: usize, count: usize, vocab: usize) -> Vec<u32> {
 }
 
 #[test]
-fn gpu_rows_of_windows_and_trees_attend_as_on_the_cpu() {
+fn gpu_attention_on_windows_and_trees_equals_the_cpu() {
     let Some(device) = gpu() else { return };
     for name in ["llama-gqa", "llama3-rope", "mistral", "olmo2", "qwen2", "qwen3"] {
         let folder = fixture("arch").join(name);

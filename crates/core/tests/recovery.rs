@@ -40,7 +40,7 @@ fn world(name: &str, sequences: usize, length: usize) -> World {
 }
 
 #[test]
-fn no_linear_map_of_the_stream_leaves_less_than_ghosted() {
+fn ghosted_has_the_smallest_residual_of_linear_maps() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let world = world(name, 8, 64);
         for (start, end) in [(0, 1), (1, 3), (2, 4), (0, 3)] {
@@ -64,7 +64,7 @@ fn no_linear_map_of_the_stream_leaves_less_than_ghosted() {
 }
 
 #[test]
-fn both_solvers_of_ghosted_agree_when_the_rank_is_full() {
+fn both_solvers_of_ghosted_agree_at_full_rank() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let world = world(name, 8, 64);
         let boundary = world.calibration.boundary(&world.decoder, 1, 3);
@@ -79,7 +79,7 @@ fn both_solvers_of_ghosted_agree_when_the_rank_is_full() {
 }
 
 #[test]
-fn fewer_tokens_than_channels_are_said_and_still_repaired() {
+fn rank_deficient_calibration_is_noted_and_repaired() {
     let world = world("llama-gqa", 2, 16); // 32 tokens, 64 channels
     let boundary = world.calibration.boundary(&world.decoder, 1, 3);
     for (name, options) in [
@@ -110,7 +110,7 @@ fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
 }
 
 #[test]
-fn boundary_error_is_that_of_the_repaired_backbone() {
+fn boundary_error_equals_that_of_the_repaired_backbone() {
     for name in ["llama-gqa", "olmo2"] {
         let world = world(name, 4, 32);
         let boundary = world.calibration.boundary(&world.decoder, 2, 4);
@@ -202,7 +202,7 @@ fn noise(count: usize, seed: usize) -> Vec<f32> {
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused_with_what_would() {
+fn invalid_recovery_options_are_refused_with_a_hint() {
     for (name, options, words) in [
         ("prune-and-comp", json!({"granularity": "channel", "target": "stream"}), "scalar, target: stream"),
         ("prune-and-comp", json!({"granularity": "scalar", "target": "boundary"}), "channel, target: boundary"),

@@ -16,7 +16,7 @@ use ghostlab_core::model::{Batch, Engine, HostRows, Observer, Program, ResidualS
 use serde_json::{Value, json};
 
 #[test]
-fn the_forward_pass_equals_the_reference() {
+fn forward_pass_equals_the_reference() {
     let Some(oracle) = oracle() else { return };
     let expected = tensors(&oracle.folder.join("stories260k_forward.safetensors"));
     let rows: Vec<Vec<i64>> = expected["input_ids"].to_vec2().unwrap();
@@ -97,7 +97,7 @@ fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> S
 }
 
 #[test]
-fn criteria_select_what_the_official_code_does() {
+fn criteria_select_the_layers_of_the_official_code() {
     let Some(oracle) = oracle() else { return };
     for engine in oracle.engines() {
         let calibrated = oracle.calibration(&*engine);
@@ -177,7 +177,7 @@ fn least_squares_equal_the_reference_in_f64() {
 }
 
 #[test]
-fn the_walsh_hadamard_matrix_equals_the_reference() {
+fn walsh_hadamard_matrix_equals_the_reference() {
     let Some(oracle) = oracle() else { return };
     let ours: Vec<f64> = hadamard::matrix(64).into_iter().map(f64::from).collect();
     let expected = flat(&tensors(&oracle.folder.join("stories260k_operators.safetensors"))["hadamard64"]);

@@ -119,7 +119,7 @@ fn llm_drop_of_all_kinds(world: &World) {
 }
 
 #[test]
-fn llm_drop_selects_what_the_reference_does() {
+fn llm_drop_selection_equals_the_reference() {
     TINY.into_iter().filter_map(World::read).for_each(|world| llm_drop_of_all_kinds(&world));
 }
 
@@ -193,7 +193,7 @@ fn greedy(world: &World, key: &str, complete: usize, rule: (&str, &Value), toler
 }
 
 #[test]
-fn block_pruner_removes_what_the_reference_does() {
+fn block_pruner_removal_equals_the_reference() {
     for (name, complete) in [("tiny-llama", 4), ("tiny-olmo2", 2)] {
         let Some(world) = World::read(name) else { return };
         greedy(&world, "blockpruner", complete, ("block-pruner", &json!({})), PERPLEXITY);
@@ -201,7 +201,7 @@ fn block_pruner_removes_what_the_reference_does() {
 }
 
 #[test]
-fn finercut_removes_what_the_reference_does() {
+fn finercut_removal_equals_the_reference() {
     let Some(world) = World::read("tiny-llama") else { return };
     greedy(&world, "finercut_angle", 2, ("finercut", &json!({"distance": "angle"})), SCORE);
     greedy(&world, "finercut_js", 1, ("finercut", &json!({"distance": "js"})), DAMAGE);

@@ -67,7 +67,7 @@ fn continuations(prompt: &Prompt) -> Vec<&str> {
 }
 
 #[test]
-fn each_known_task_has_a_definition_that_says_the_same() {
+fn builtin_definitions_agree_with_the_known_tasks() {
     for known in TASKS {
         let defined = definition(known).unwrap();
         let metrics: Vec<&str> = defined.metrics.iter().map(|metric| metric.kind.name()).collect();
@@ -87,7 +87,7 @@ fn each_known_task_has_a_definition_that_says_the_same() {
 }
 
 #[test]
-fn arc_looks_its_key_up_among_the_labels() {
+fn arc_finds_its_key_among_the_labels() {
     let choices = json!({"text": ["x", " y", "z"], "label": ["1", "2", "3"]});
     let prompt = ask("arc_easy", json!({"question": "Q {{x}}? ", "choices": choices, "answerKey": "3"}));
     assert_eq!(prompt.gold, 2);
@@ -100,7 +100,7 @@ fn arc_looks_its_key_up_among_the_labels() {
 }
 
 #[test]
-fn openbookqa_strips_its_key_in_front_only() {
+fn openbookqa_strips_only_leading_space_of_its_key() {
     assert_eq!(ask("openbookqa", openbook_row("\u{1f} B")).gold, 1);
     assert_eq!(ask("openbookqa", openbook_row("A")).choices[0].context, "S ");
     refused("openbookqa", openbook_row("B "));
@@ -209,7 +209,7 @@ fn race_keeps_question_text_and_old_version_the_blank() {
 }
 
 #[test]
-fn a_broken_problem_of_race_is_named() {
+fn broken_problem_of_race_is_named() {
     for (problems, words) in [
         ("[]", "at least one problem"),
         ("{}", "a list of dicts"),
@@ -228,7 +228,7 @@ fn a_broken_problem_of_race_is_named() {
 
 /// Many test splits on the Hub have the label -1 in every row.
 #[test]
-fn a_row_without_a_label_is_refused_with_its_place() {
+fn row_without_label_is_refused_with_its_location() {
     let rte = json!({"sentence1": "It rains.", "sentence2": "It is wet.", "label": -1});
     let boolq = json!({"question": "q", "passage": "P", "label": -1});
     let copa = json!({"premise": "A.", "choice1": "b", "choice2": "c", "question": "cause", "label": -1});

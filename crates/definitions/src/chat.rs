@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_raises_on_system_messages_is_tried_without() {
+    fn chat_template_is_retried_without_system_message() {
         let source = "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}\
             {% generation %}<{{ m.content }}>{% endgeneration %}{% endfor %}{% if add_generation_prompt %}{{ bos_token }}{% endif %}";
         let template = ChatTemplate::new(source, vec![(Value::from("bos_token"), Value::from("<s>"))], "t").unwrap();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gguf_file_has_its_template_and_one_beside_it_replaces_that() {
+    fn template_file_overrides_the_gguf_chat_template() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("m.gguf");
         let write = |entries: &[(&str, Entry)]| {
@@ -346,14 +346,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_is_opened_and_not_closed_is_an_error() {
+    fn unclosed_tag_is_an_error() {
         for source in ["{%}", "{%", "{%} generation %}", "{%%}"] {
             assert!(ChatTemplate::new(source, vec![], "t").is_err(), "{source}");
         }
     }
 
     #[test]
-    fn a_message_is_continued_where_it_ends() {
+    fn last_message_is_continued_without_an_end_marker() {
         let template =
             ChatTemplate::new("{% for m in messages %}[{{ m.content | trim }}]\n{% endfor %}", vec![], "t").unwrap();
         let messages = [said(Role::User, "u"), said(Role::Assistant, "The answer is ")];
@@ -362,7 +362,7 @@ mod tests {
 
     /// The expected strings are the output of GNU `date -u -d @… +…`.
     #[test]
-    fn dates_are_written_as_c_writes_them() {
+    fn dates_are_formatted_as_in_c() {
         assert_eq!(strftime("%d %b %Y, %A %H:%M:%S", 1_709_210_096).unwrap(), "29 Feb 2024, Thursday 12:34:56");
         assert_eq!(strftime("%-d.%-m.%y %F", 0).unwrap(), "1.1.70 1970-01-01");
         assert!(strftime("%Q", 0).is_err());

@@ -124,7 +124,7 @@ mod tests {
         doc_to_text: \"{{q}}\\n'\\\"\"\ndoc_to_target: 0\ndoc_to_choice: {0: a, 1: b}\nkeep_rows: {s: [1, x]}\n";
 
     #[test]
-    fn a_definition_is_read_back_from_what_it_says() {
+    fn definition_round_trips_through_json() {
         let one = read(TEXT);
         let again: Definition = serde_json::from_str(&serde_json::to_string(&one).unwrap()).unwrap();
         assert_eq!(
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_metrics_ask_for_nothing_else_and_texts_do() {
+    fn request_key_depends_on_texts_but_not_on_names() {
         let one = read(TEXT);
         for other in ["task_alias: other\n", "metric_list: [{metric: acc}]\n", "num_fewshot: 3\n", "dataset_name: b\n"]
         {

@@ -363,7 +363,7 @@ mod tests {
 
     /// The expected results are those of the filters in lm-evaluation-harness at commit `4e7e0d4`.
     #[test]
-    fn filters_give_what_the_harness_gives() {
+    fn filters_equal_the_harness() {
         let all = [
             (
                 r"[{function: regex, regex_pattern: '(\d+)', group_select: -1}, {function: take_first}]",
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_harness_cannot_do_is_an_error() {
+    fn filters_that_fail_in_the_harness_are_refused() {
         assert!(
             filter_error(r"[{function: regex, regex_pattern: '(\d)', group_select: 5}, {function: take_first}]")
                 .contains("group_select")

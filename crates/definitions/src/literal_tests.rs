@@ -8,7 +8,7 @@ fn json_of(text: &str) -> serde_json::Value {
 
 /// The expected values are those of `ast.literal_eval(…)` in Python 3.11.
 #[test]
-fn literals_are_read_as_python_reads_them() {
+fn literals_are_parsed_as_in_python() {
     assert_eq!(literal_repr(r#" ["a", 'b' "c", 1, -2.5, None]"#).as_deref(), Some("['a', 'bc', 1, -2.5, None]"));
     assert_eq!(literal_repr(r"{'a': [1, 2], 'b': ()}").as_deref(), Some("{'a': [1, 2], 'b': []}"));
     assert_eq!(literal_repr(r"['\x41\u00e9\n\q', r'\n']").as_deref(), Some(r"['Aé\n\\q', '\\n']"));
@@ -34,14 +34,14 @@ fn literal_repr(text: &str) -> Option<String> {
 }
 
 #[test]
-fn a_list_of_dicts_is_read_in_either_quote_style() {
+fn list_of_dicts_is_read_in_either_quote_style() {
     let text = r#" [{'question': 'Who said "no"?', 'options': ["isn't", 'b',], 'answer': 'A'}, {"x": 1}]"#;
     let wanted = json!([{"question": "Who said \"no\"?", "options": ["isn't", "b"], "answer": "A"}, {"x": 1}]);
     assert_eq!(json_of(text), wanted);
 }
 
 #[test]
-fn every_escape_means_what_it_means_in_python() {
+fn escapes_are_parsed_as_in_python() {
     for (text, wanted) in [
         (r"'\'\x22\\\n\r\t'", "'\"\\\n\r\t"),
         (r"'\xe9\u2014\U0001F600\0\101\18'", "é—😀\0A\u{1}8"),
@@ -65,7 +65,7 @@ fn other_literals_are_read() {
 }
 
 #[test]
-fn what_is_no_literal_is_refused_with_its_place() {
+fn invalid_literal_is_refused_with_its_position() {
     for text in [
         "",
         "[",
@@ -165,7 +165,7 @@ fn random_literal(random: &mut dyn FnMut(usize) -> usize) -> (String, String) {
 }
 
 #[test]
-fn what_python_writes_is_read_back_as_it_was() {
+fn python_repr_of_random_values_is_read_back() {
     let mut state = 1_u64;
     let mut random = |below: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_an_error_and_not_a_panic() {
+    fn damaged_file_is_an_error_and_not_a_panic() {
         let intact = nested();
         for size in [1, 7, intact.len() / 2, intact.len() - 1] {
             assert_eq!(read(&intact[..size], &["question"]).unwrap_err().exit_code(), 2);

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hellaswags_marks_are_taken_out_in_the_harness_order() {
+    fn hellaswag_brackets_are_removed_as_in_the_harness() {
         for (text, wanted) in [
             ("  a [title] b [step] c  ", "a. b c"),
             ("[title] Wipe. [step] Move.", " Wipe. Move."),

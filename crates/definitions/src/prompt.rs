@@ -198,7 +198,7 @@ mod tests {
     /// The expected samples are those of `random.Random(1234)` in Python 3.11. When a document is excluded, one extra
     /// example is drawn.
     #[test]
-    fn examples_are_drawn_as_the_harness_draws() {
+    fn few_shot_examples_are_drawn_as_in_the_harness() {
         let mut drawn = pool(100, false);
         assert_eq!(numbers(&drawn.sample(5, None).unwrap()), [99, 56, 14, 0, 11]);
         assert_eq!(numbers(&drawn.sample(5, None).unwrap()), [74, 4, 85, 88, 10]);

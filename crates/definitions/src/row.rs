@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_names_what_was_expected_and_what_was_found() {
+    fn field_error_names_the_expected_and_found_types() {
         let fields = json!({"label": "1 ", "n": 2, "x": 1.5, "c": {"text": ["a"], "mixed": ["a", 3]}});
         let row = Row { place: "x.jsonl:7".to_owned(), value: serde_json::from_value(fields).unwrap() };
         assert_eq!(row.integer_or_text("label").unwrap(), 1);

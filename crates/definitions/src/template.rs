@@ -286,7 +286,7 @@ mod tests {
 
     /// The expected texts were rendered by Jinja 3.1, set up as in lm-evaluation-harness.
     #[test]
-    fn templates_print_as_python_prints() {
+    fn templates_print_values_as_in_python() {
         let all = [
             (
                 "{{a}} {{b}} {{c}} {{d}}\n",
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_rendered_is_one_clear_error() {
+    fn failed_rendering_gives_one_clear_error() {
         let missing = render_error("{{ answer }}");
         assert!(
             missing.contains("f.yaml:3") && missing.contains("answer") && missing.contains("question"),

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hub_says_how_long_to_wait() {
+    fn retry_delay_is_read_from_response_headers() {
         let now = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
         for (answer_headers, seconds) in [
             (&[("ratelimit", "\"api\";r=0;t=55")][..], Some(55)),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_tried_again() {
+    fn transient_status_codes_are_retried() {
         let endpoint = Url::parse("https://huggingface.co").unwrap();
         let source = Source::parse("o/n").unwrap();
         let context = RequestContext { source: &source, file: None, endpoint: &endpoint, token: None };

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrently_linked_files_show_their_own_blobs() {
+    fn concurrently_linked_files_point_to_their_blobs() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), true);
         let source = Source::parse("o/n").unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_inside_a_snapshot_is_not_written_through() {
+    fn link_inside_a_snapshot_is_not_followed_on_write() {
         let root = tempfile::tempdir().unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), true);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn without_links_a_file_lies_in_the_snapshot_once() {
+    fn without_symlinks_the_snapshot_holds_the_only_copy() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), false);
         let source = Source::parse("o/n").unwrap();

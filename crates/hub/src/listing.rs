@@ -175,14 +175,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_page_is_found_among_links() {
+    fn next_page_is_read_from_link_header() {
         assert_eq!(next_page("<https://h/a?cursor=1>; rel=\"next\""), Some("https://h/a?cursor=1"));
         assert_eq!(next_page("<https://h/a>; rel=\"prev\", </b>; rel=\"next\""), Some("/b"));
         assert_eq!(next_page("<https://h/a>; rel=\"prev\""), None);
     }
 
     #[test]
-    fn a_revision_with_a_slash_is_one_part_of_an_address() {
+    fn slash_in_a_revision_is_percent_encoded() {
         assert_eq!(percent_encode("refs/convert/parquet"), "refs%2Fconvert%2Fparquet");
         assert_eq!(percent_encode("Llama-3.1_8B~a b"), "Llama-3.1_8B~a%20b");
     }

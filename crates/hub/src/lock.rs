@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_is_read_again_and_what_is_not_is_unknown() {
+    fn lock_round_trips_and_unpinned_sources_are_unknown() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(Lock::FILE);
         let source = Source::parse("o/n").unwrap();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_damaged_newer_or_hostile_is_refused_by_name() {
+    fn damaged_newer_or_hostile_lock_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(Lock::FILE);
         let commit = "1".repeat(40);

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_one_etag_that_is_no_hash_have_names_of_their_own() {
+    fn files_with_a_shared_non_hash_etag_get_distinct_blobs() {
         let git = BlobName::new(&"a1".repeat(20)).unwrap();
         let blob = BlobName::new("5f3-62ab").unwrap();
         let [a, b] = ["a", "b/c"].map(|name| FileName::new(name).unwrap());
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_of_a_content_or_a_commit_can_hold_a_path() {
+    fn blob_and_commit_names_cannot_contain_a_path() {
         let git = "0123456789abcdef".repeat(3)[..40].to_owned();
         let sha256 = "0123456789ABCDEF".repeat(4);
         assert_eq!(Commit::new(&git).unwrap().short(), "0123456789ab");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stays_below_its_folder_or_is_refused() {
+    fn file_name_outside_its_folder_is_refused() {
         for name in ["config.json", "en/c4-train.00000-of-01024.json.gz", ".gitattributes", "a..b/…"] {
             let path = FileName::new(name).unwrap().path();
             assert!(path.components().all(|part| matches!(part, Component::Normal(_))), "{name}");

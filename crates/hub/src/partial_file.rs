@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_goes_on_where_it_was_and_is_checked_by_either_hash() {
+    fn partial_file_resumes_and_is_verified_by_either_hash() {
         for etag in [SHA256, GIT] {
             let blob = &name(etag);
             let blobs = tempfile::tempdir().unwrap();
@@ -278,7 +278,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_dead_process_part_is_taken_over_and_a_living_ones_is_not() {
+    fn partial_file_is_taken_over_only_from_a_dead_process() {
         let blobs = tempfile::tempdir().unwrap();
         let dead = Owner { pid: 99_999_999, ..Owner::this() }.tag();
         fs::write(blobs.path().join(format!("{SHA256}.{dead}.0{ENDING}")), "1234").unwrap();
@@ -299,7 +299,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_part_that_is_a_link_is_not_written_through() {
+    fn partial_file_that_is_a_link_is_not_followed() {
         let blobs = tempfile::tempdir().unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         let target = elsewhere.path().join("precious");

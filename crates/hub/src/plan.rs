@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_means_files_of_its_folder_and_asks_for_no_other() {
+    fn pattern_selects_only_files_of_its_folder() {
         let names = ["config.json", "model-1.safetensors", "original/model.safetensors", "en/a.gz"];
         let names: BTreeSet<FileName> = names.iter().map(|name| FileName::new(name).unwrap()).collect();
         let source = Source::parse("o/n").unwrap();

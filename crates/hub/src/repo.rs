@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_the_hub_writes_them() {
+    fn repository_names_are_parsed_as_on_the_hub() {
         let source = Source::parse("meta-llama/Llama-3.1-8B").unwrap();
         assert_eq!(source.to_string(), "meta-llama/Llama-3.1-8B@main");
         assert_eq!(source.repo.folder(), "models--meta-llama--Llama-3.1-8B");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_or_climbs_is_refused() {
+    fn invalid_or_climbing_repository_name_is_refused() {
         for text in
             ["", "a/b/c", "../b", "a/..", "/a", "a/", "a--b/c", "a/b.git", "a b/c", "a/b@", "a/b@../x", "a/b@x//y"]
         {

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_lies_where_python_has_it() {
+    fn cache_folder_equals_huggingface_hub() {
         // Expected values: `python -c 'from huggingface_hub import constants; print(constants.HF_HUB_CACHE)'`.
         for (variables, cache) in [
             (&[("HOME", "/u")][..], "/u/.cache/huggingface/hub"),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_the_variables_or_the_files() {
+    fn token_is_read_from_environment_or_file() {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().to_str().unwrap();
         assert!(settings_from(&[("HF_HOME", home)]).unwrap().token.is_none());

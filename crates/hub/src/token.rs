@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_shown_nowhere() {
+    fn token_is_never_shown() {
         let token = Token::new(" hf_secret\r\n", "HF_TOKEN").unwrap().unwrap();
         assert_eq!(format!("{token:?} {:?}", token.header().unwrap()), "[token] Sensitive");
         assert_eq!(token.hide("you sent hf_secret, twice: hf_secret"), "you sent [token], twice: [token]");

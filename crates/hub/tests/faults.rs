@@ -117,7 +117,7 @@ fn offline_pinned_files_work_and_the_rest_is_an_error() {
 }
 
 #[test]
-fn two_fetches_of_one_file_bring_it_once() {
+fn concurrent_fetches_download_a_file_once() {
     let file = large("f", content(5000));
     let fault =
         content_fault(&file, |_, _, answer| Answer { stall: Some((2500, Duration::from_millis(150))), ..answer });
@@ -136,7 +136,7 @@ fn two_fetches_of_one_file_bring_it_once() {
 }
 
 #[test]
-fn what_is_stopped_goes_on_where_it_was() {
+fn stopped_download_resumes() {
     let file = large("f", content(5000));
     let fault = content_fault(&file, |_, before, answer| match before {
         0 => Answer { stall: Some((2500, Duration::from_secs(2))), ..answer },
@@ -205,7 +205,7 @@ fn fetches_for_another_test() {
 
 #[cfg(unix)]
 #[test]
-fn after_kill_9_what_came_is_not_asked_for_again() {
+fn killed_download_resumes() {
     let file = large("f", content(5000));
     let fault = content_fault(&file, |_, before, answer| match before {
         0 => Answer { stall: Some((3000, Duration::from_secs(30))), ..answer },

@@ -137,7 +137,7 @@ fn below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn no_field_of_a_reply_names_a_file_outside_the_cache() {
+fn response_fields_cannot_name_files_outside_the_cache() {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -199,7 +199,7 @@ fn no_value_of_a_field_escapes(field: &str, alter: Alter) {
 }
 
 #[test]
-fn a_listed_hash_that_is_a_path_is_refused_by_name() {
+fn listed_hash_that_is_a_path_is_refused_by_name() {
     for (field, file) in [("oid", small("f", "text")), ("lfs", large("f", content(100)))] {
         let hash = file.etag();
         for value in ["../../x", "/abs", "..", "a/b"] {

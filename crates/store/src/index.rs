@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_seen_even_with_the_same_size_and_the_same_times() {
+    fn change_with_equal_size_and_times_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_just_changed_is_not_remembered() {
+    fn recently_changed_file_is_not_indexed() {
         let folder = tempfile::tempdir().unwrap();
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn change_between_hash_and_read_is_refused_touch_is_not() {
+    fn change_between_hash_and_read_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         fs::write(&path, "as hashed").unwrap();

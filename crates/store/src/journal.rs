@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_comes_back_to_another_process_and_only_once() {
+    fn journal_record_is_read_once_by_another_process() {
         let folder = tempfile::tempdir().unwrap();
         let values = [0.1, -0.0, f64::NEG_INFINITY, 1e-310];
         let mut one = written(folder.path(), "1", &[record(0, &values), record(1, &[])]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_line_waits_and_an_altered_one_is_named_and_not_used() {
+    fn cut_journal_line_waits_and_altered_one_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         written(folder.path(), "1", &[record(0, &[1.0]), record(1, &[2.0]), record(2, &[3.0])]);
         let path = files(&*disk(), folder.path()).remove(0);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn two_jobs_of_one_process_do_not_mix_their_files() {
+    fn jobs_of_one_process_use_separate_journal_files() {
         let folder = tempfile::tempdir().unwrap();
         let [mut one, mut two] = [(), ()].map(|()| Journal::open(disk(), folder.path().to_owned(), "1"));
         for chunk in 0..4 {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn finished_work_leaves_nothing_and_the_work_of_others_stays() {
+    fn finished_journal_is_removed_and_others_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let journal_dir = folder.path().join("journal");
         let [dead, with_more, living, process] = [1, 2, 3, 4].map(|pid| format!("{pid}-0123456789ab"));

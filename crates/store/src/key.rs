@@ -199,7 +199,7 @@ mod tests {
     use crate::tests::{ACTIVATIONS, SCORES, SELECTION, TOKENS};
 
     #[test]
-    fn order_of_entries_is_irrelevant_and_all_else_matters() {
+    fn key_ignores_only_the_order_of_entries() {
         let one = parsed_key(r#"{"a": {"x": 1.50, "y": [1, 2]}, "b": "é"}"#);
         assert_eq!(one.hash(), parsed_key(r#"{"b": "é", "a": {"y": [1, 2], "x": 1.5}}"#).hash());
         for other in [
@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_the_sha_256_of_its_canonical_form() {
+    fn key_is_the_sha_256_of_its_canonical_form() {
         let key = Key::new(SELECTION, json!({"depth": 7}), []);
         assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":5}"#));
         assert_eq!(key.kind().folder(), "selection-v5");
     }
 
     #[test]
-    fn a_change_of_an_ancestor_changes_the_key_and_shows_in_words() {
+    fn ancestor_change_alters_the_key_and_its_readable_form() {
         assert_eq!(scores_key(1), scores_key(1));
         assert_eq!(Key::hash_of(&scores_key(1).readable()), scores_key(1).hash());
         assert_ne!(scores_key(1), scores_key(2));

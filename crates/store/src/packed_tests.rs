@@ -86,7 +86,7 @@ fn packed_scores_are_found_by_every_process() {
 }
 
 #[test]
-fn a_small_object_is_one_file_and_a_large_one_a_folder() {
+fn small_object_is_one_file_and_a_large_one_a_folder() {
     let (folder, store) = store();
     let large = vec![7; packed::SMALL];
     for (depth, matrix, files) in [(1, &large[..99], 1), (2, &large, 4)] {
@@ -114,7 +114,7 @@ fn operator_key(depth: u32) -> Key {
 }
 
 #[test]
-fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
+fn changed_byte_is_detected_and_repaired_by_rewriting() {
     let (folder, store) = store();
     let single = Key::new(SELECTION, json!({"depth": 1}), []);
     write_both(&store, &single);
@@ -170,7 +170,7 @@ fn look_at(folder: &Path) -> Store {
 }
 
 #[test]
-fn all_that_a_cut_file_lost_is_written_again_and_stays() {
+fn objects_lost_in_a_truncated_pack_are_rewritten() {
     let (folder, store) = store();
     for which in [0..4, 0..8] {
         put(&store, which);
@@ -210,7 +210,7 @@ fn unreadable_entries_of_a_pack_are_removed_others_stay() {
 }
 
 #[test]
-fn some_of_a_file_go_and_who_reads_the_others_is_not_disturbed() {
+fn removing_pack_entries_does_not_disturb_readers() {
     let (folder, store) = store();
     put(&store, 0..10);
     let reader = Store::open_read_only(folder.path(), WORDS).unwrap();

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_s_name_is_told_from_other_names() {
+    fn process_ids_are_distinguished_from_other_names() {
         assert!(Process::is_id(&Process::current().id) && Process::is_id("5-0123456789ab"));
         for other in
             ["", "5", "5-", "-0123456789ab", "5-0123456789aB9", "5-0123456789", "x-0123456789ab", "5-0123456789ag"]

@@ -281,7 +281,7 @@ mod tests {
     use crate::tests::WORDS;
 
     #[test]
-    fn a_mark_is_read_back_and_older_programs_understand_it() {
+    fn store_marker_round_trips_with_format_1() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(StoreMarker::read(&folder.path().join("none"), WORDS).unwrap(), None);
         assert_eq!(StoreMarker::read(folder.path(), WORDS).unwrap(), None, "an empty folder has no marker");
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_another_process_begins_meanwhile_is_read() {
+    fn concurrently_created_store_is_recognized() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         assert_eq!(StoreMarker::unmarked(root, WORDS).unwrap(), None);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mark_is_told_apart_from_a_damaged_one() {
+    fn foreign_marker_is_distinguished_from_a_damaged_one() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         for text in ["", "{", "{\"format\":1", "\0\0\0", "{\"format\":1,\"shared\":\"gruop\"}"] {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_names_of_a_store_is_no_store_without_proof() {
+    fn folder_with_store_like_names_is_not_repaired() {
         for name in FOLDERS.into_iter().chain(["scores-v5"]) {
             for mark in [None, Some("{\"form")] {
                 let folder = tempfile::tempdir().unwrap();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn only_where_all_is_a_store_s_a_mark_is_written_anew() {
+    fn marker_is_rewritten_only_in_a_folder_of_store_files() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         fs::create_dir(root.join("drafts")).unwrap();

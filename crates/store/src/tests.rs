@@ -34,7 +34,7 @@ fn write(store: &Store, key: &Key, bytes: &[u8]) -> StoredObject {
 }
 
 #[test]
-fn the_journal_of_a_dead_process_goes_when_its_work_is_stored() {
+fn journal_of_a_dead_process_is_removed_once_stored() {
     let (folder, store) = store();
     let journal_dir = folder.path().join("journals/work");
     {
@@ -51,7 +51,7 @@ fn the_journal_of_a_dead_process_goes_when_its_work_is_stored() {
 }
 
 #[test]
-fn what_was_written_is_found_again_and_nothing_else_is() {
+fn only_written_keys_are_found() {
     let (_folder, store) = store();
     let store = store.with_signature(|| json!({"commit": "c"}));
     assert!(matches!(store.get(&key(7)), Lookup::Absent));
@@ -65,7 +65,7 @@ fn what_was_written_is_found_again_and_nothing_else_is() {
 }
 
 #[test]
-fn every_kind_of_damage_is_named_and_writing_again_mends_it() {
+fn every_kind_of_damage_is_named_and_repaired_by_rewriting() {
     let (_folder, store) = store();
     let path = write(&store, &key(1), b"hello").path("a.bin").unwrap();
     let meta = path.with_file_name("meta.json");
@@ -94,7 +94,7 @@ fn every_kind_of_damage_is_named_and_writing_again_mends_it() {
 }
 
 #[test]
-fn of_two_that_write_the_same_the_first_stays_and_nobody_fails() {
+fn concurrent_writes_of_one_key_keep_the_first() {
     let (folder, store) = store();
     let other = Store::open(folder.path(), WORDS).unwrap();
     let mut one = store.draft().unwrap();
@@ -108,7 +108,7 @@ fn of_two_that_write_the_same_the_first_stays_and_nobody_fails() {
 }
 
 #[test]
-fn many_damaged_objects_are_mended_at_the_same_time() {
+fn damaged_objects_are_rewritten_concurrently() {
     use rayon::prelude::*;
     let (_folder, store) = store();
     for _ in 0..20 {
@@ -121,7 +121,7 @@ fn many_damaged_objects_are_mended_at_the_same_time() {
 }
 
 #[test]
-fn an_abandoned_draft_leaves_nothing_behind() {
+fn abandoned_draft_leaves_no_files() {
     let (folder, store) = store();
     let mut draft = store.draft().unwrap();
     draft.payload("a.bin").unwrap().close().unwrap();
@@ -176,7 +176,7 @@ fn count_drafts(folder: &Path) -> usize {
 }
 
 #[test]
-fn what_a_living_process_uses_is_known_and_nothing_of_the_dead() {
+fn reserved_objects_are_those_of_running_processes() {
     let (folder, store) = store();
     let other = Store::open(folder.path(), WORDS).unwrap();
     write(&store, &key(1), b"made");
@@ -192,7 +192,7 @@ fn what_a_living_process_uses_is_known_and_nothing_of_the_dead() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_stored_is_as_readable_as_the_user_s_other_files() {
+fn stored_files_have_default_permissions() {
     let (folder, store) = store();
     let object = write(&store, &key(1), b"hello");
     let plain = folder.path().join("plain");
@@ -211,7 +211,7 @@ fn file_mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_record_that_lost_an_entry_is_damaged_although_it_is_json() {
+fn metadata_without_an_entry_is_damaged() {
     let (_folder, store) = store();
     let mut draft = store.draft().unwrap();
     draft.write("a.bin", b"one").unwrap();
@@ -238,7 +238,7 @@ fn a_record_that_lost_an_entry_is_damaged_although_it_is_json() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_said() {
+fn unusable_store_folder_is_refused_with_its_option() {
     let (folder, _) = store();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
@@ -248,7 +248,7 @@ fn a_folder_that_cannot_be_made_is_said() {
 }
 
 #[test]
-fn a_store_of_a_newer_program_is_refused() {
+fn store_of_a_newer_program_is_refused() {
     let (folder, _) = store();
     fs::write(folder.path().join("store.json"), r#"{"format": 2}"#).unwrap();
     let error = Store::open(folder.path(), WORDS).err().unwrap();
@@ -256,7 +256,7 @@ fn a_store_of_a_newer_program_is_refused() {
 }
 
 #[test]
-fn what_is_cleared_away_is_nobody_else_s() {
+fn reserved_and_pinned_objects_are_not_discarded() {
     let (folder, store) = store();
     let other = Store::open(folder.path(), WORDS).unwrap();
     let keys: Vec<Key> = (1..=4).map(key).collect();
@@ -275,7 +275,7 @@ fn what_is_cleared_away_is_nobody_else_s() {
 }
 
 #[test]
-fn an_attempt_that_cannot_be_written_counts_all_the_same() {
+fn unwritable_attempt_is_still_counted() {
     let (folder, store) = store();
     fs::write(folder.path().join("attempts"), "in the way").unwrap();
     for count in 0..3 {
@@ -287,7 +287,7 @@ fn an_attempt_that_cannot_be_written_counts_all_the_same() {
 }
 
 #[test]
-fn deaths_are_forgiven_where_work_goes_on_and_failures_are_not() {
+fn progress_clears_deaths_but_not_failures() {
     let (folder, store) = store();
     let dead = Process::unknown("5-0123456789ab");
     for _ in 0..4 {

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn no_accuracy_is_halfway_between_two_values_of_two_decimals() {
+    fn accuracies_are_never_exact_ties_at_two_decimals() {
         for task in columns() {
             // The value is exactly halfway between two numbers with two decimals if it is an odd multiple of 1/20000.
             assert_eq!(
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_openbookqa_accuracy_is_a_multiple_of_a_fifth() {
+    fn openbookqa_accuracy_is_a_multiple_of_a_fifth() {
         for fifth in 0..500 {
             for (hundredths, possible) in [(0, true), (7, false), (10, false), (13, false)] {
                 let value = fifth * 20 + hundredths;
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_off_digit_is_told_from_a_wrong_one() {
+    fn truncated_digit_is_less_severe_than_a_wrong_one() {
         // 1608 of 2376 is 67.6768 %, 1955 of 3270 is 59.7859 %, and 418 of 1045 is 40 %.
         assert_eq!(count_severity("arc_easy", "67.67").unwrap().0, Severity::Remark);
         assert_eq!(count_severity("boolq", "59.80").unwrap().0, Severity::Suspicion);
@@ -267,13 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_percentage_is_no_accuracy() {
+    fn percentage_above_100_is_a_contradiction() {
         assert_eq!(count_severity("copa", "101.00"), Some((Severity::Contradiction, "100.00 (100/100)".to_owned())));
         assert_eq!(count_severity("ppl_c4", "101.37"), None);
     }
 
     #[test]
-    fn a_row_is_at_chance_only_in_all_nine_tasks() {
+    fn row_is_at_chance_only_if_all_nine_tasks_are() {
         let at_chance = ["25.08", "22.70", "25.04", "49.57", "37.83", "27.60", "52.71", "55.00", "25.93"];
         let findings = chance_findings(&at_chance);
         assert_eq!(findings.len(), 1);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_is_wrong_only_beyond_what_rounding_allows() {
+    fn mean_within_rounding_is_accepted() {
         // The mean of 10.00, 20.00 and 30.01 is 20.0033: 20.01 is possible after rounding, 20.02 is not.
         let parts = [("ppl_wikitext2", "10.00"), ("ppl_c4", "20.00"), ("ppl_ptb", "30.01")];
         for (average, wrong) in [("20.00", false), ("20.01", false), ("20.02", true), ("19.99", true), ("20.0", false)]
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_of_rounded_columns_is_a_remark() {
+    fn mean_of_rounded_columns_is_a_remark() {
         // Dense LLaMA-3.1-8B in table 2: the counts average to 67.7645, the printed columns to 67.7656.
         let columns = ["81.19", "53.41", "78.92", "73.64", "82.11", "44.80", "69.68", "87.00", "39.14"];
         let mut metrics: Vec<(&str, &str)> = metric::tasks().into_iter().zip(columns).collect();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_all_columns_has_no_mean_to_check() {
+    fn mean_of_incomplete_row_is_not_checked() {
         assert!(found(&[("ppl_wikitext2", "10.00"), ("ppl_c4", "20.00"), ("ppl_average", "99.00")]).is_empty());
     }
 }

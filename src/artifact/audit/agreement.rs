@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn two_values_of_one_condition_contradict_each_other() {
+    fn different_values_of_one_condition_are_a_contradiction() {
         assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.02")), [Severity::Contradiction]);
         assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.01")), [Severity::Remark], "the last digit");
         assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.0")), []);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_names_both_tables_and_both_values() {
+    fn finding_names_both_tables_and_both_values() {
         let entries = [
             entry("t", CONDITION, "ppl_c4", "10.00"),
             entry("u", CONDITION, "ppl_c4", "12.00"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_size_and_the_solver_are_a_weaker_class() {
+    fn difference_only_in_default_size_or_solver_is_a_remark() {
         for other in ["b,32,7,sleb,ghosted,false,c4:32", "b,32,7,sleb,ghosted:svd,false,c4"] {
             assert_eq!(pair((CONDITION, "10.00"), (other, "20.00")), [Severity::Remark], "{other}");
             assert_eq!(pair((CONDITION, "10.00"), (other, "10.00")), [], "{other}");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dense_row_does_not_depend_on_the_calibration() {
+    fn dense_row_does_not_depend_on_the_calibration() {
         let c4 = "b,32,0,dense,none,false,c4";
         let wiki = "b,32,0,dense,none,false,wikitext2";
         assert_eq!(pair((c4, "10.00"), (wiki, "10.02")), [Severity::Contradiction]);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_another_corpus_is_recognized() {
+    fn value_of_another_corpus_is_recognized() {
         let entries = [
             entry("t", "b,32,7,sleb,none,false,c4", "acc_average", "50.10"),
             entry("u", "b,32,7,sleb,none,false,c4", "acc_average", "51.20"),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_within_a_row_is_left_to_its_own_check() {
+    fn agreement_check_ignores_duplicates_within_a_row() {
         assert!(found(&entries("t", CONDITION, &[("ppl_c4", "10.00"), ("ppl_c4", "11.00")])).is_empty());
     }
 }

@@ -199,7 +199,7 @@ mod tests {
     const OTHERS: [&str; 4] = ["11.01", "21.02", "31.03", "41.04"];
 
     #[test]
-    fn one_row_under_two_backbones_contradicts_itself() {
+    fn equal_rows_of_two_backbones_are_a_contradiction() {
         let findings = found(&[
             ("t", "b,32,0,dense,none,false,c4", VALUES),
             ("u", "c,32,0,dense,none,false,c4", VALUES),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn one_condition_in_two_tables_is_no_copy() {
+    fn same_condition_in_two_tables_is_not_a_copy() {
         let rows = ["c4", "c4:32"].map(|calibration| format!("b,32,7,sleb,ghosted,false,{calibration}"));
         assert_eq!(severities(&[("t", &rows[0], VALUES), ("u", &rows[0], VALUES), ("v", &rows[1], VALUES)]), []);
         let dense = ["c4", "wikitext2"].map(|calibration| format!("b,32,0,dense,none,false,{calibration}"));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn two_equal_perplexities_are_a_copy_in_part() {
+    fn two_equal_perplexities_are_a_partial_copy() {
         let sleb = "b,32,7,sleb,none,false,c4";
         let shortgpt = "b,32,7,shortgpt,none,false,c4";
         let part = ["10.01", "20.02", "35.03", "40.04"];
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_row_under_another_backbone_is_said_to_be_one() {
+    fn partial_copy_under_another_backbone_is_reported() {
         let part = ["10.01", "20.02", "35.03", "41.04"];
         let findings = found(&[("t", "b,32,7,sleb,none,false,c4", VALUES), ("t", "c,32,7,sleb,none,false,c4", part)]);
         assert_eq!((findings.len(), findings[0].severity), (1, Severity::Contradiction));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metric_that_is_given_twice_is_a_duplicate() {
+    fn repeated_metric_is_a_duplicate() {
         let condition = "b,32,7,sleb,none,false,c4";
         let found = |metrics: &[(&str, &str)]| {
             let entries = entries("t", condition, metrics);
@@ -308,7 +308,7 @@ mod calibration_tests {
     }
 
     #[test]
-    fn a_row_of_another_number_than_stated_is_found() {
+    fn row_with_unexpected_calibration_size_is_found() {
         let findings = found("20.00");
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].expected, "128 sequences: 19.00 50.00");
@@ -317,7 +317,7 @@ mod calibration_tests {
     }
 
     #[test]
-    fn a_row_of_the_stated_number_or_of_none_is_not() {
+    fn row_with_expected_or_no_calibration_size_is_not_found() {
         assert!(found("19.00").is_empty());
         assert!(found("21.00").is_empty());
     }

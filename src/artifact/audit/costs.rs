@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_speedup_is_wrong_only_beyond_what_rounding_allows() {
+    fn speedup_within_rounding_is_accepted() {
         // 362.6 / 287.3 is 1.2621. 362.6 / 290.1 is 1.2499, which rounding of the latencies can raise to 1.2503.
         for (latency, speedup, wrong) in [
             ("287.3", "1.26", 0),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tie_of_the_bounds_is_allowed() {
+    fn speedup_at_a_rounding_bound_is_accepted() {
         // 362.55 / 290.15 is 1.24953 and 362.65 / 290.05 is 1.25030, so only 1.249 and 1.250 are possible with three
         // decimals.
         for (speedup, wrong) in [("1.250", 0), ("1.249", 1), ("1.251", 1)] {
@@ -114,7 +114,7 @@ mod memory_tests {
     }
 
     #[test]
-    fn an_operator_may_take_its_matrix_and_what_rounding_adds() {
+    fn operator_memory_within_rounding_is_accepted() {
         // 4096² weights are 0.21 % of 8.03 billion. 81.6 may stand for almost 81.65, so the operator allows up to
         // 81.86, which prints as 81.9.
         for (text, wrong) in [("81.6", 0), ("81.8", 0), ("81.9", 0), ("82.0", 1)] {

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_grouped_and_its_columns_are_in_line() {
+    fn text_is_grouped_with_aligned_columns() {
         let text = text(&findings());
         assert!(text.starts_with("2 findings: 1 contradiction, 0 suspicions, 1 remark\n"), "{text}");
         let lines: Vec<&str> = text.lines().collect();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_stands_once_below_the_findings_that_share_it() {
+    fn shared_note_is_printed_once_below_its_findings() {
         let mut findings = findings();
         findings[0].note = "why".to_owned();
         assert_eq!(text(&findings).matches("└ why").count(), 1);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_of_csv_with_commas_and_quotes_is_one_cell() {
+    fn csv_cell_with_commas_and_quotes_is_quoted() {
         let csv = csv(&findings()).unwrap();
         assert!(csv.starts_with("severity,check,artifact,row,column,expected,found,note,places\n"), "{csv}");
         assert!(
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_checks_and_severities_are_those_of_their_json() {
+    fn check_and_severity_names_equal_their_json() {
         for check in Check::ALL {
             assert_eq!(serde_json::to_value(check).unwrap(), check.name());
         }

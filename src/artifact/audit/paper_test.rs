@@ -50,7 +50,7 @@ fn printed_means_agree_with_their_columns_after_rounding() {
 }
 
 #[test]
-fn the_dense_perplexities_of_llama_3_8b_are_those_of_llama_2_7b() {
+fn dense_perplexities_of_llama_3_8b_equal_llama_2_7b() {
     assert_eq!(
         about(&findings_for(Check::Agreement), "table3, tableA5", "llama-3-8b, dense"),
         [
@@ -66,7 +66,7 @@ fn the_dense_perplexities_of_llama_3_8b_are_those_of_llama_2_7b() {
 }
 
 #[test]
-fn the_pruned_row_of_llama_2_7b_has_two_versions() {
+fn pruned_row_of_llama_2_7b_has_two_versions() {
     let findings = findings_for(Check::Agreement);
     let row = about(&findings, "tableA4, tableA6", "llama-2-7b, 7/32, llm-streamline, pruned, c4");
     // All columns except BoolQ, which is 62.17 in both tables.
@@ -86,7 +86,7 @@ fn dense_rows_change_with_the_calibration_corpus() {
 }
 
 #[test]
-fn an_average_of_table_3_comes_from_another_calibration() {
+fn average_of_table_3_comes_from_another_calibration() {
     let findings = findings_for(Check::Agreement);
     let row = "llama-3-8b, 7/32, shortened-llama, pruned, c4";
     let finding = findings.iter().find(|finding| finding.row == row).unwrap();
@@ -116,7 +116,7 @@ fn repeated_latencies_agree_within_their_deviation() {
 }
 
 #[test]
-fn the_main_rows_have_32_calibration_sequences() {
+fn main_rows_have_32_calibration_sequences() {
     let findings = findings_for(Check::Calibration);
     let row = "llama-3.1-8b, 7/32, llm-streamline, ghosted, c4";
     assert_eq!(
@@ -162,7 +162,7 @@ fn find<'a>(findings: &'a [Finding], artifact: &str, row: &str) -> &'a Finding {
 }
 
 #[test]
-fn nothing_is_given_twice_and_speedups_are_ratios() {
+fn paper_has_no_duplicates_and_consistent_speedups() {
     assert_eq!(findings_for(Check::Duplicate), []);
     assert_eq!(findings_for(Check::Speedup), []);
     // Insert a wrong speedup and a duplicated entry.
@@ -189,6 +189,6 @@ fn contradictions_come_first_then_findings_by_check() {
 }
 
 #[test]
-fn nothing_is_found_in_nothing() {
+fn empty_paper_has_no_findings() {
     assert_eq!(run(&[]), []);
 }

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_column_is_a_known_task_or_has_its_documents_said() {
+    fn column_is_a_known_task_or_states_its_document_count() {
         assert_eq!((task("arc_easy").documents, task("ARC-e=arc_easy").documents), (Some(2376), Some(2376)));
         assert_eq!((task("ARC-e=arc_easy").name.as_str(), task("PIQA=1838").documents), ("ARC-e", Some(1838)));
         assert_eq!((task("PIQA=1838:50").chance, task("PIQA").documents), (vec![50.0], None));

@@ -46,7 +46,7 @@ fn on(claim: &Claim, records: Vec<Record>) -> ClaimVerdict {
 }
 
 #[test]
-fn there_is_a_check_for_each_combination_of_the_pruned_cells() {
+fn claim_is_checked_in_every_combination_of_cells() {
     let verdict = on(&claim(Needed::All), records());
     assert_eq!((verdict.held, verdict.total, verdict.unknown, verdict.outcome), (3, 4, 0, Judgement::Fails));
     let settings: Vec<String> = verdict
@@ -60,7 +60,7 @@ fn there_is_a_check_for_each_combination_of_the_pruned_cells() {
 }
 
 #[test]
-fn the_same_counts_hold_or_fail_by_what_is_asked() {
+fn verdict_depends_on_the_needed_count() {
     assert_eq!(decided(Needed::Most), (Judgement::Holds, "3 of 4, most needed".to_owned()));
     assert_eq!(decided(Needed::Any), (Judgement::Holds, "3 of 4, any needed".to_owned()));
     assert_eq!(decided(Needed::AtLeast(3)), (Judgement::Holds, "3 of 4, at least 3 needed".to_owned()));
@@ -87,7 +87,7 @@ fn missing_number_counts_as_unknown_and_leaves_claim_open() {
 }
 
 #[test]
-fn no_number_is_no_verdict() {
+fn claim_without_numbers_has_unknown_verdict() {
     let none = on(&claim(Needed::All), Vec::new());
     assert_eq!((none.outcome, none.count().as_str()), (Judgement::Unknown, "table2 has no results"));
     let dense = on(&claim(Needed::All), vec![record("a", 0, "none", 70.0)]);
@@ -125,7 +125,7 @@ fn claim_over_artifacts_covers_their_common_settings() {
 }
 
 #[test]
-fn a_claim_joins_only_runs_that_agree() {
+fn claim_joins_only_runs_with_equal_settings() {
     let mut both = artifacts(&[("table2", records()), ("tableA7", records().into_iter().map(on_wikitext).collect())]);
     both.get_mut("table2").unwrap().run = run_of("one");
     both.get_mut("tableA7").unwrap().run = run_of("one");
@@ -151,7 +151,7 @@ fn run_of(program: &str) -> Option<ClaimRun> {
 }
 
 #[test]
-fn a_count_on_numbers_that_no_gate_has_stopped_says_so() {
+fn count_of_ungated_numbers_mentions_no_gate() {
     assert_eq!(count_of(true), "3 of 4, most needed");
     assert_eq!(count_of(false), "3 of 4, most needed (computed with --no-gate)");
 }
@@ -197,7 +197,7 @@ fn verdict_of(records: Vec<Record>, identities: Vec<FlatSettings>) -> ClaimVerdi
 }
 
 #[test]
-fn criteria_that_made_one_cut_count_once_under_all_their_names() {
+fn criteria_with_equal_cuts_count_once() {
     let claim = Claim { over: &[Backbone, Criterion, Depth], ..claim(Needed::All) };
     let verdict = on(&claim, [rows("shortened-llama", 0.0), rows("sleb", 5.0), rows("shortgpt", 0.001)].concat());
     let named: Vec<&str> = verdict.settings.iter().map(|setting| setting.setting[1].1.as_str()).collect();
@@ -259,7 +259,7 @@ fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
 }
 
 #[test]
-fn a_verdict_tells_each_setting_with_its_numbers() {
+fn verdict_lists_each_setting_with_its_numbers() {
     let verdict = on(
         &Claim {
             over: &[Depth],

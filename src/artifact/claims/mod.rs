@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quantity_decides_only_when_the_unknown_cannot_change_it() {
+    fn count_decides_only_if_unknowns_cannot_change_it() {
         assert_eq!((Needed::All).decide(6, 0, 6), Some(true));
         assert_eq!((Needed::All).decide(5, 1, 6), None);
         assert_eq!((Needed::All).decide(4, 1, 6), Some(false));

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_of_an_unknown_number_is_unknown() {
+    fn arithmetic_with_a_missing_number_is_unknown() {
         for made in [
             missing() - number(1.0),
             number(1.0) - missing(),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_shows_what_is_whatever_was_asked() {
+    fn comparison_shows_the_actual_relation() {
         assert_eq!((0.5 * number(3.0)).check_above(2.0).shown, "1.50 (0.5 * 3) < 2");
         assert_eq!((number(1.0) - number(3.0)).abs().check_at_least(2.0).shown, "|-2.00 (1 - 3)| = 2");
         assert_eq!(number(1.0).max(number(3.0)).check_below(4.0).shown, "3.00 (the larger of 1, 3) < 4");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn one_failure_decides_and_one_unknown_leaves_it_open() {
+    fn failure_outweighs_unknown_outcome() {
         assert_eq!(outcome_of_both(Judgement::Holds, Judgement::Holds), Judgement::Holds);
         assert_eq!(outcome_of_both(Judgement::Unknown, Judgement::Fails), Judgement::Fails);
         assert_eq!(outcome_of_both(Judgement::Fails, Judgement::Unknown), Judgement::Fails);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_open_only_what_leaves_it_open_is_shown_and_once() {
+    fn unknown_check_shows_each_reason_once() {
         assert_eq!(ClaimCheck::all([held_check(), open("noise"), held_check(), open("noise")]), open("noise"));
         assert_eq!(ClaimCheck::all([open("noise"), open("noise; no value")]).shown, "noise; no value");
         assert_eq!(ClaimCheck::all([held_check(), held_check()]).shown, "1 < 2; 1 < 2");

@@ -34,7 +34,7 @@ fn claims_about_tables_are_decided_on_the_papers_tables() {
 }
 
 #[test]
-fn these_are_the_counts_on_the_papers_own_tables() {
+fn claim_counts_on_the_papers_tables_are_as_recorded() {
     let judged = on(&paper(), &Artifacts::new());
     let counts: Vec<(&str, usize, usize, bool)> = judged
         .iter()
@@ -171,7 +171,7 @@ fn failing(shown: &Shown, antisymmetric: f64) -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn method_without_cell_leaves_its_claims_open() {
+fn claims_about_a_missing_method_are_unknown() {
     for missing in ["linearpatch-diag", "ghosted"] {
         let mut shown = stated_shares();
         shown.remove(missing);
@@ -198,7 +198,7 @@ fn method_without_cell_leaves_its_claims_open() {
 }
 
 #[test]
-fn wider_margin_than_the_papers_supports_its_lower_bound() {
+fn margin_wider_than_the_papers_supports_its_lower_bound() {
     assert_eq!(outcome(2.5), Some(Judgement::Holds));
     assert_eq!(outcome(0.08), Some(Judgement::Holds));
     assert_eq!(outcome(0.07), Some(Judgement::Fails));
@@ -245,7 +245,7 @@ fn solver_outcomes(difference: f64) -> Vec<Judgement> {
 }
 
 #[test]
-fn every_claim_says_what_where_and_of_which_artifact() {
+fn every_claim_states_its_place_and_artifacts() {
     let figures = ["figure1", "figure3", "figure4", "figure5"];
     let tables = [
         "table2", "table3", "table4", "table5", "tableA4", "tableA5", "tableA6", "tableA7", "tableA8", "tableA9",

@@ -168,7 +168,7 @@ fn threes(text: &str) -> BTreeSet<[String; 3]> {
 }
 
 #[test]
-fn a_claim_stands_in_the_section_that_it_names() {
+fn claim_is_in_the_section_that_it_names() {
     let Some(source) = source() else { return };
     let mut sections: BTreeMap<String, String> = BTreeMap::new();
     let mut counters = Counters::default();

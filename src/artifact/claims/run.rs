@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn every_aspect_of_what_a_number_is_keeps_them_apart() {
+    fn every_setting_path_keeps_results_separate() {
         let paths = setting_paths();
         assert!(paths.len() > 40, "{paths:?}");
         for path in paths {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn condition_may_differ_and_one_name_has_one_meaning() {
+    fn runs_with_different_conditions_can_be_joined() {
         let one = known(4, "c4", cell_leaves(0, "c4's"));
         assert_eq!(why(&one, &known(4, "wikitext2", cell_leaves(0, "wikitext2's"))), "");
         assert_eq!(
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn program_gate_and_version_keep_results_apart() {
+    fn program_gate_and_version_keep_results_separate() {
         let program = "ghostlab 0.1.0 ab".to_owned();
         let gate = true;
         assert!(

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_of_a_sentence_count_once_and_fail_together() {
+    fn sentence_with_several_claims_counts_once() {
         let rows = [
             row("accuracy and perplexity", Judgement::Holds),
             row("accuracy and perplexity", Judgement::Fails),

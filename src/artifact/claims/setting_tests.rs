@@ -30,7 +30,7 @@ fn claim_setting(records: &[Record]) -> ClaimSetting<'_> {
 }
 
 #[test]
-fn the_best_of_a_metric_is_the_highest_or_the_lowest() {
+fn best_value_follows_the_direction_of_the_metric() {
     let records = table();
     assert_eq!(
         claim_setting(&records).best(ACCURACY, "ghosted", &ALL),
@@ -49,7 +49,7 @@ fn the_best_of_a_metric_is_the_highest_or_the_lowest() {
 }
 
 #[test]
-fn what_prints_alike_is_alike() {
+fn values_are_compared_as_printed() {
     // With two decimals, 60.1 and 60.104 are both printed as 60.10.
     let tied = with("replaceme-ls", Some(60.104));
     let setting = claim_setting(&tied);
@@ -69,7 +69,7 @@ fn what_prints_alike_is_alike() {
 }
 
 #[test]
-fn a_lead_is_positive_where_the_first_one_is_better() {
+fn lead_is_positive_if_the_method_is_better() {
     let records = table();
     assert_eq!(lead(&records, "ghosted", &ALL).check_equal(0.65).outcome, Judgement::Holds);
     assert_eq!(lead(&records, "replaceme-ls", &ALL).check_equal(-0.65).outcome, Judgement::Holds);
@@ -90,7 +90,7 @@ fn lead(records: &[Record], name: &str, rivals: &[&str]) -> Quantity {
 }
 
 #[test]
-fn of_a_share_neither_much_nor_little_is_best() {
+fn metric_without_direction_has_no_best() {
     let shares: Vec<Record> = table().into_iter().map(|record| with_metric(record, "m_symmetric_share")).collect();
     let setting = claim_setting(&shares);
     let reason = "m_symmetric_share has no better direction";
@@ -100,7 +100,7 @@ fn of_a_share_neither_much_nor_little_is_best() {
 }
 
 #[test]
-fn a_rival_that_is_missing_leaves_it_open() {
+fn missing_rival_makes_the_check_unknown() {
     let mut without = table();
     without.remove(1);
     for records in [with("replaceme-ls", None), with("replaceme-ls", Some(f64::NAN)), without] {
@@ -119,7 +119,7 @@ fn a_rival_that_is_missing_leaves_it_open() {
 }
 
 #[test]
-fn mean_and_least_are_over_those_that_are_named() {
+fn mean_and_minimum_cover_the_named_methods() {
     let records = table();
     let setting = claim_setting(&records);
     assert_eq!(setting.mean(ACCURACY, &["replaceme-ls", "ghosted"]).check_equal(59.775).outcome, Judgement::Holds);
@@ -128,7 +128,7 @@ fn mean_and_least_are_over_those_that_are_named() {
 }
 
 #[test]
-fn several_values_where_one_is_asked_are_not_guessed_between() {
+fn ambiguous_value_is_unknown() {
     let mut records = table();
     records.push(record("a", 11, "ghosted", 53.66));
     let complete = claim_setting(&records);
@@ -142,7 +142,7 @@ fn several_values_where_one_is_asked_are_not_guessed_between() {
 }
 
 #[test]
-fn a_comparison_of_depths_needs_two_and_a_failed_cell_is_one() {
+fn depth_comparison_needs_two_depths_with_values() {
     let mut records = table();
     let one = claim_setting(&records).between_depths(is_lower_if_deeper);
     assert_eq!(one, ClaimCheck::unknown("no second depth to compare, depth 7".into()));
@@ -158,7 +158,7 @@ fn is_lower_if_deeper(deep: &ClaimSetting<'_>, shallow: &ClaimSetting<'_>) -> Cl
 }
 
 #[test]
-fn the_parts_of_a_calibration_are_told_apart() {
+fn calibration_corpus_and_sequences_are_filtered_separately() {
     let mut records = table();
     records[1].condition = Condition { calibration: "c4:32".into(), ..records[2].condition.clone() };
     let setting = claim_setting(&records);

@@ -273,21 +273,21 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_round_numbers_with_as_many_decimals_as_they_need() {
+    fn ticks_are_round_numbers_with_minimal_decimals() {
         assert_eq!(texts([0.0, 1.0], Scale::Linear, 5), ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         assert_eq!(texts([31.2, 67.5], Scale::Linear, 5), ["40", "50", "60"]);
         assert_eq!(texts([-3.0, 12.0], Scale::Linear, 4), ["0", "5", "10"]);
     }
 
     #[test]
-    fn a_log_axis_has_powers_of_ten_and_more_where_it_is_short() {
+    fn short_log_axis_has_ticks_between_powers_of_ten() {
         assert_eq!(texts([0.01, 10.0], Scale::Log, 5), ["0.01", "0.1", "1", "10"]);
         assert_eq!(texts([0.1, 2.0], Scale::Log, 6), ["0.1", "0.2", "0.5", "1", "2"]);
         assert_eq!(texts([1e-9, 1e3], Scale::Log, 5), ["10⁻⁹", "10⁻⁶", "0.001", "1", "1000"]);
     }
 
     #[test]
-    fn a_log_axis_within_one_power_has_ticks_too() {
+    fn log_axis_within_one_power_has_ticks_too() {
         assert_eq!(texts([0.31, 0.39], Scale::Log, 4), ["0.32", "0.34", "0.36", "0.38"]);
     }
 
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_ends_with_ticks() {
+    fn axis_ends_with_ticks() {
         for (low, high) in [(0.0, 1.69), (0.0, 0.98), (31.2, 67.5), (-0.3, 0.52), (0.0, 3e-7), (-1e150, 1e150)] {
             let range = Range::from_values([low, high], Scale::Linear).unwrap().with_end_ticks(5);
             let ticks = range.ticks(5);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_side_by_side_have_the_same_decimals() {
+    fn adjacent_numbers_have_equal_decimals() {
         assert_eq!(written(&[0.4123, 1.6949, 0.9]), ["0.41", "1.69", "0.90"]);
         assert_eq!(written(&[12.34, 0.51]), ["12.34", "0.51"]);
         assert_eq!(written(&[1e-9, 1.0]), ["1.00×10⁻⁹", "1.00"]);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_one_value_has_a_width() {
+    fn range_of_one_value_has_a_width() {
         for (value, scale) in [(0.0, Scale::Linear), (5.0, Scale::Linear), (-2.0, Scale::Linear), (3.0, Scale::Log)] {
             let range = Range::from_values([value], scale).unwrap().with_margin(true);
             assert!((range.fraction(value) - 0.5).abs() < 0.5, "{value}");
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn extreme_values_have_finite_places() {
+    fn extreme_values_have_finite_positions() {
         for (low, high) in [(-1e150, 1e150), (0.0, 1e-149), (1e15, 1e15 + 0.25)] {
             let range = Range::from_values([low, high], Scale::Linear).unwrap().with_margin(true);
             assert!(range.fraction(low).is_finite() && range.fraction(high).is_finite());
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_axis_shows_no_zero() {
+    fn log_axis_shows_no_zero() {
         assert_eq!(Range::from_values([0.0, -1.0], Scale::Log), None);
         let range = Range::from_values([0.0, 0.5, 2.0], Scale::Log).unwrap().with_base();
         assert_eq!((range.low, range.fraction(0.0)), (0.1, 0.0));

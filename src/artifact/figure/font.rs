@@ -95,14 +95,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_width_is_the_sum_of_the_advances() {
+    fn width_is_the_sum_of_the_advances() {
         load().unwrap();
         // Digits in DejaVu Sans have an advance of 1303/2048 em.
         assert!((width("00") - 2.0 * 1303.0 / 2048.0 * SIZE).abs() < 0.02);
     }
 
     #[test]
-    fn a_long_name_is_broken_at_spaces_and_hyphens() {
+    fn long_name_is_broken_at_spaces_and_hyphens() {
         load().unwrap();
         assert_eq!(wrap("Linear Patch (Rotate)", 45.0), ["Linear", "Patch", "(Rotate)"]);
         assert_eq!(wrap("llama-3.1-8b", 36.0), ["llama-", "3.1-8b"]);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_without_a_break_is_shortened_to_the_room() {
+    fn word_without_a_break_is_shortened_to_the_room() {
         load().unwrap();
         let lines = wrap("incomprehensibilities", 40.0);
         assert_eq!(lines.len(), 1);

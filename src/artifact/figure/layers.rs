@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_that_is_not_there_cannot_be_removed() {
+    fn invalid_removed_layers_are_refused() {
         for (removed, found) in [(vec![16], "layer 16"), (vec![], "none"), (vec![2, 2], "layer 2 twice")] {
             let message = regions(&removed, 16).unwrap_err().to_string();
             assert!(message.contains(found), "{message}");

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn every_method_stands_out_from_the_surface_in_both_themes() {
+    fn methods_contrast_with_the_surface_in_both_themes() {
         let others = ["dense", metric::SYMMETRIC.id, metric::ANTISYMMETRIC.id, "unheard-of", "another"];
         for method in methods().iter().map(String::as_str).chain(others) {
             for (theme, rgb) in THEMES.iter().enumerate() {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_stay_apart_in_grey() {
+    fn neighbours_are_distinguishable_in_grey() {
         // Methods as they are drawn in figure 1, in figures 4 and 5, and in figure 3.
         let all = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate"];
         let bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_stay_apart_for_colour_blind_readers() {
+    fn methods_are_distinguishable_with_colour_blindness() {
         // Matrices for severity 1 from Machado, Oliveira and Fernandes (2009).
         let matrices = [
             ("normal", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_colours_share_their_light_name() {
+    fn light_colours_are_distinct() {
         let all: Vec<Colour> = all().collect();
         for (i, a) in all.iter().enumerate() {
             assert!(all[..i].iter().all(|b| a.light != b.light), "{a:?}");
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_method_keeps_its_style() {
+    fn unknown_method_keeps_its_style() {
         // Hash of "a" from the FNV reference tables.
         assert_eq!(fnv("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(look("my-method"), look("my-method"));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_has_the_colour_of_its_method() {
+    fn variant_has_the_colour_of_its_method() {
         assert_eq!(look("ghosted:svd").colour, look("ghosted").colour);
     }
 }

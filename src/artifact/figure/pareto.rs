@@ -297,7 +297,7 @@ mod tests {
     use crate::artifact::figure::{Figure, Plot, Scale};
 
     #[test]
-    fn frontier_has_the_points_that_none_dominates() {
+    fn frontier_has_only_nondominated_points() {
         let nan = f64::NAN;
         for (what, points, expected) in [
             ("nothing", vec![], vec![]),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn stairs_go_right_before_they_go_down() {
+    fn step_line_goes_right_before_down() {
         assert_eq!(step_line(&[(0.0, 1.0), (2.0, 5.0)]), [(0.0, 1.0), (2.0, 1.0), (2.0, 5.0)]);
         assert!(step_line(&[]).is_empty());
     }

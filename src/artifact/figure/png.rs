@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pixel_is_the_mean_of_its_square() {
+    fn pixel_is_the_mean_of_its_square() {
         let fine = [row_of_two(0, 100), row_of_two(200, 255)].concat();
         // (0 + 100 + 200 + 255) / 4, rounded down.
         assert_eq!(downsample(&fine, 1, 1), [138; 3]);

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dashes_go_round_corners() {
+    fn dashes_continue_around_corners() {
         // The path goes 10 to the right, then 4 down. It is drawn from 0 to 6, skipped to 8, and drawn again to its end
         // at 14.
         let parts = dashes(&[(0.0, 0.0), (10.0, 0.0), (10.0, 4.0)], &[6.0, 2.0]);
@@ -213,13 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn a_point_has_no_dashes() {
+    fn single_point_has_no_dashes() {
         assert!(dashes(&[(1.0, 1.0)], &[2.0, 2.0]).is_empty());
         assert!(dashes(&[], &[2.0, 2.0]).is_empty());
     }
 
     #[test]
-    fn text_that_ends_at_a_place_lies_before_it() {
+    fn end_anchored_text_is_left_of_its_position() {
         font::load().unwrap();
         let mut scene = Scene::new("", "", 100.0);
         scene.text((50.0, 20.0), "00", Anchor::End, TEXT);

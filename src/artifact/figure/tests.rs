@@ -4,7 +4,7 @@ use super::scene::{Scene, ScenePoint, SceneShape};
 use super::*;
 
 #[test]
-fn there_is_one_bar_for_each_value() {
+fn each_value_has_one_bar() {
     let figure = bars(&["a", "b", "c"], Width::Page, Scale::Linear);
     let scene = scene(&figure_from(figure, Plot::Bars));
     // One bar for each of 7 recoveries in each of 3 groups.
@@ -15,7 +15,7 @@ fn there_is_one_bar_for_each_value() {
 }
 
 #[test]
-fn a_bar_is_as_high_as_its_value() {
+fn bar_height_is_proportional_to_its_value() {
     let scene = scene(&figure_from(norms(), Plot::Bars));
     let heights: Vec<f64> = scene
         .shapes
@@ -30,7 +30,7 @@ fn a_bar_is_as_high_as_its_value() {
 }
 
 #[test]
-fn a_missing_value_is_written_in_place_of_its_bar() {
+fn missing_value_has_a_label_in_place_of_its_bar() {
     for missing in [None, Some(f64::NAN), Some(f64::INFINITY)] {
         let mut figure = norms();
         figure.1.series[1].values[2].value = missing;
@@ -41,7 +41,7 @@ fn a_missing_value_is_written_in_place_of_its_bar() {
 }
 
 #[test]
-fn a_method_has_the_same_colour_in_every_figure() {
+fn method_has_the_same_colour_in_every_figure() {
     let bars = scene(&figure_from(bars(&["a"], Width::Column, Scale::Linear), Plot::Bars));
     let curves = scene(&figure_from(depths(), Plot::Curves));
     let blue = look("ghosted").colour;
@@ -51,7 +51,7 @@ fn a_method_has_the_same_colour_in_every_figure() {
 }
 
 #[test]
-fn all_text_lies_inside_its_figure() {
+fn text_is_inside_its_figure() {
     for (name, figure) in all() {
         let scene = scene(&figure);
         for (text, ((left, top), (right, bottom))) in boxes(&scene) {
@@ -62,7 +62,7 @@ fn all_text_lies_inside_its_figure() {
 }
 
 #[test]
-fn no_two_texts_overlap() {
+fn texts_do_not_overlap() {
     for (name, figure) in all() {
         let scene = scene(&figure);
         let boxes = boxes(&scene);
@@ -76,7 +76,7 @@ fn no_two_texts_overlap() {
 }
 
 #[test]
-fn a_gap_breaks_the_line() {
+fn gap_breaks_the_line() {
     // The second line has no value at the third of its five depths.
     let mut full = depths();
     full.1.lines.truncate(2);
@@ -101,7 +101,7 @@ fn stroke_lengths(scene: &Scene) -> Vec<usize> {
 }
 
 #[test]
-fn a_region_has_one_ghosted_layer() {
+fn region_has_one_ghosted_layer() {
     // One box for each of the three regions (3, 7–8 and 12), and one in the legend.
     let mut figure = diagram(16, vec![], vec![3, 7, 8, 12]);
     figure.1.selections.remove(0);
@@ -113,7 +113,7 @@ fn a_region_has_one_ghosted_layer() {
 }
 
 #[test]
-fn the_svg_is_xml_that_says_what_it_shows() {
+fn svg_is_valid_xml_with_title_and_description() {
     let mut figure = norms();
     figure.0.title = "a < b & \"c\"\u{1}".into();
     figure.1.groups[0] = "<b>&\u{0}".into();
@@ -129,7 +129,7 @@ fn the_svg_is_xml_that_says_what_it_shows() {
 }
 
 #[test]
-fn the_svg_has_the_printed_size_and_text_of_eight_points() {
+fn svg_has_the_printed_size_and_text_of_eight_points() {
     let svg = svg::svg(&scene(&figure_from(norms(), Plot::Bars)));
     let document = roxmltree::Document::parse(&svg).unwrap();
     let root = document.root_element();
@@ -143,7 +143,7 @@ fn the_svg_has_the_printed_size_and_text_of_eight_points() {
 }
 
 #[test]
-fn every_colour_of_the_svg_has_one_for_dark_screens() {
+fn every_svg_colour_has_a_dark_variant() {
     for (name, figure) in all() {
         let svg = svg::svg(&scene(&figure));
         let document = roxmltree::Document::parse(&svg).unwrap();
@@ -159,7 +159,7 @@ fn every_colour_of_the_svg_has_one_for_dark_screens() {
 }
 
 #[test]
-fn numbers_that_are_not_finite_reach_no_coordinate() {
+fn nonfinite_numbers_give_no_coordinates() {
     let mut figure = channels(128);
     for (i, wild) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, 1e308, 1e-320].into_iter().enumerate() {
         figure.1.lines[i].points[10 + i] = Point { x: 10.0, y: Some(wild), error: Some(wild) };
@@ -205,7 +205,7 @@ fn equal_data_gives_equal_bytes_and_300_dpi_png() {
 }
 
 #[test]
-fn without_data_there_is_an_error_and_no_figure() {
+fn figure_with_missing_data_is_refused() {
     let mut no_groups = norms();
     no_groups.1.groups.clear();
     let mut no_numbers = norms();
@@ -253,7 +253,7 @@ fn position_of(bytes: &[u8], word: &str) -> usize {
 }
 
 #[test]
-fn pdf_has_printed_size_and_its_own_font() {
+fn pdf_has_printed_size_and_an_embedded_font() {
     for (name, figure) in all() {
         let scene = scene(&figure);
         let pdf = pdf::pdf(&scene).unwrap();

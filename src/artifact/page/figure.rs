@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_is_that_of_the_root_or_its_view_box() {
+    fn svg_size_is_that_of_the_root_or_its_view_box() {
         assert_eq!(size_of("<svg width='640px' height=\"4e2\"><rect width=\"9\"/>"), Some((640.0, 400.0)));
         let printed = "<svg width=\"237.6pt\" height=\"100pt\" viewBox=\"0 0 2376 1000\">";
         assert_eq!(size_of(printed), Some((356.4, 150.0)));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_svg_is_refused() {
+    fn invalid_svg_is_refused() {
         for text in ["", "<svgx>", "plot.png"] {
             let view = FigureView { svg: text.to_owned(), label: "mine".to_owned() };
             let artifact = PageArtifact { name: "loss".into(), ..PageArtifact::default() };

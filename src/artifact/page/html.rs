@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_that_of_the_rfc() {
+    fn base64_equals_the_rfc_vectors() {
         // Test vectors from RFC 4648 §10.
         for (bytes, text) in [
             ("", ""),
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_differ_have_ids_that_differ() {
+    fn different_keys_have_different_ids() {
         let keys = ["a b", "a%20b", "a_b", "a/b", "a:b", "A/b", "ä", "a\"b", ""];
         let ids: std::collections::BTreeSet<String> = keys.iter().map(|key| cell_id(key)).collect();
         assert_eq!(ids.len(), keys.len());

@@ -30,7 +30,7 @@ pub(super) fn assert_links_lead_somewhere(html: &str) {
 
 // A browser blocks a style or script whose hash differs from the one in the policy.
 #[test]
-fn the_policy_has_the_hashes_of_the_style_and_the_script() {
+fn content_policy_has_hashes_of_style_and_script() {
     let html = render(&large_page(1)).unwrap();
     for (tag, text) in [("style", STYLE), ("script", SCRIPT)] {
         let digest = html::base64(&Sha256::digest(text.as_bytes()));
@@ -40,7 +40,7 @@ fn the_policy_has_the_hashes_of_the_style_and_the_script() {
 }
 
 #[test]
-fn no_text_of_the_data_is_markup() {
+fn data_is_escaped_in_html() {
     let html = render(&hostile_page()).unwrap();
     // Each of these tags occurs once in the page template itself.
     for tag in ["<script", "</script", "<style", "</style", "<title", "</title"] {
@@ -71,7 +71,7 @@ fn ids_are_unique_and_links_have_their_targets() {
 }
 
 #[test]
-fn a_key_without_a_note_makes_no_link() {
+fn key_without_a_note_makes_no_link() {
     let mut page = large_page(2);
     page.cells.clear();
     let html = render(&page).unwrap();
@@ -80,7 +80,7 @@ fn a_key_without_a_note_makes_no_link() {
 }
 
 #[test]
-fn a_note_that_no_number_opens_is_left_out() {
+fn unreferenced_note_is_left_out() {
     let mut page = large_page(2);
     page.cells.insert("tiny/figure1/a.dense".into(), CellNote { title: "a.dense".into(), ..CellNote::default() });
     let html = render(&page).unwrap();
@@ -89,7 +89,7 @@ fn a_note_that_no_number_opens_is_left_out() {
 }
 
 #[test]
-fn nothing_is_loaded() {
+fn page_loads_no_external_resources() {
     let mut page = hostile_page();
     page.profile_note = "see https://example.org/paper".into();
     let html = render(&page).unwrap();
@@ -111,7 +111,7 @@ fn five_hundred_rows_make_less_than_a_megabyte() {
 }
 
 #[test]
-fn a_stored_page_gives_the_same_html() {
+fn stored_page_gives_the_same_html() {
     for page in [hostile_page(), large_page(3)] {
         let stored = serde_json::to_string(&page).unwrap();
         let read: Page = serde_json::from_str(&stored).unwrap();
@@ -122,7 +122,7 @@ fn a_stored_page_gives_the_same_html() {
 }
 
 #[test]
-fn a_table_that_makes_no_sense_is_refused() {
+fn inconsistent_table_is_refused() {
     let mut page = large_page(3);
     page.artifacts[0].tables[0].rows[1].cells.pop();
     let message = render(&page).unwrap_err().to_string();
@@ -134,7 +134,7 @@ fn a_table_that_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_file_link_stays_on_the_disk_that_the_page_lies_on() {
+fn file_links_are_relative_paths_only() {
     let mut page = large_page(1);
     let files = [
         "tiny/table 2.csv",
@@ -152,7 +152,7 @@ fn a_file_link_stays_on_the_disk_that_the_page_lies_on() {
 }
 
 #[test]
-fn a_text_that_is_an_address_is_a_link_and_nothing_else_is() {
+fn only_texts_that_are_urls_become_links() {
     let mut page = large_page(1);
     let cells = &mut page.artifacts[0].tables[0].rows[0].cells;
     cells[1].text = "https://example.org/a?b=1".into();

@@ -6,7 +6,7 @@ use super::*;
 use crate::results::{PaperVerdict, SavedCell, SavedComparison, SavedSignificance};
 
 #[test]
-fn the_text_alternatives_say_what_the_print_does() {
+fn text_alternatives_describe_the_marks() {
     let mut page = large_page(1);
     let row = &mut page.artifacts[0].tables[0].rows[0];
     row.ours = true;
@@ -65,7 +65,7 @@ fn page_of(count: usize) -> String {
 }
 
 #[test]
-fn a_mark_of_a_paired_test_is_to_be_seen() {
+fn paired_test_mark_is_shown() {
     let mut page = large_page(1);
     let row = &mut page.artifacts[0].tables[0].rows[0].cells;
     row[3].mark = Some(SavedSignificance { better: true, says: "better than A".into() });
@@ -76,7 +76,7 @@ fn a_mark_of_a_paired_test_is_to_be_seen() {
 }
 
 #[test]
-fn a_caption_stands_once() {
+fn caption_is_printed_once() {
     let caption = "Mean of the nine tasks.";
     let mut page = large_page(1);
     page.artifacts[0].caption = caption.into();
@@ -93,7 +93,7 @@ fn figure(label: &str) -> FigureView {
 }
 
 #[test]
-fn a_note_says_by_whom_when_and_from_what() {
+fn note_lists_makers_times_and_inputs() {
     let mut page = large_page(1);
     let note = page.cells.values_mut().next().unwrap();
     note.makers = vec![vec![("commit".into(), "abc123".into())], vec![("commit".into(), "def456".into())]];
@@ -125,7 +125,7 @@ fn object_note(maker: usize) -> ObjectNote {
 }
 
 #[test]
-fn the_last_text_before_the_numbers_names_the_row() {
+fn last_label_column_is_the_row_header() {
     let mut page = large_page(1);
     assert!(render(&page).unwrap().contains("<th scope=\"row\" class=\"t l\">Linear Patch (Rotate)</th>"));
     page.artifacts[0].tables[0].columns[1].label = true;
@@ -134,7 +134,7 @@ fn the_last_text_before_the_numbers_names_the_row() {
 
 // WCAG 2.1 §1.4.3 requires a contrast ratio of 4.5 for text.
 #[test]
-fn text_stands_out_from_every_background() {
+fn text_contrasts_with_every_background() {
     let (light, dark) = STYLE.split_once("prefers-color-scheme: dark").unwrap();
     for scheme in [light, dark] {
         for back in ["back", "raised", "ours"] {
@@ -225,7 +225,7 @@ fn claim_row(sentence: &str, verdict: Judgement, paper_verdict: Judgement) -> Cl
 }
 
 #[test]
-fn page_tells_computing_from_writing_and_names_all_commits() {
+fn page_separates_computing_from_writing() {
     let mut page = large_page(1);
     page.artifacts[0].provenance = vec![
         entry("commit", &"a".repeat(40)),
@@ -262,7 +262,7 @@ fn fact_of(name: &str, value: &str) -> String {
 }
 
 #[test]
-fn audit_has_a_page_of_its_own() {
+fn audit_has_a_separate_page() {
     let page = hostile_page();
     let [html, audit] = [render(&page).unwrap(), render_audit(&page).unwrap()];
     assert!(html.contains("href=\"audit.html\"") && html.contains("1 contradiction"));
@@ -277,7 +277,7 @@ fn audit_has_a_page_of_its_own() {
 }
 
 #[test]
-fn columns_that_nothing_asks_for_are_left_out() {
+fn unrequested_columns_are_left_out() {
     let mut page = large_page(2);
     page.artifacts[0].tables[0].columns[4].name = "bits per byte".into();
     assert!(render(&page).unwrap().contains("bits per byte"));
@@ -300,7 +300,7 @@ fn protocol_folds_and_warnings_precede_their_table() {
 }
 
 #[test]
-fn what_notes_have_in_common_stands_once() {
+fn shared_inputs_of_notes_are_listed_once() {
     let mut page = large_page(30);
     for note in page.cells.values_mut() {
         note.inputs = [("data/c4.jsonl".to_owned(), "ab".repeat(32))].into();
@@ -312,7 +312,7 @@ fn what_notes_have_in_common_stands_once() {
 }
 
 #[test]
-fn an_artifact_is_called_as_the_paper_prints_it() {
+fn artifact_name_is_printed_as_in_the_paper() {
     for (name, text) in [
         ("table2", "Table 2"),
         ("tableA8", "Table A8"),

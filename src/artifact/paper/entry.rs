@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_is_none() {
+    fn empty_value_is_none() {
         let entries = parse("t,b,32,7,shortgpt,none,true,c4:32,boolq,,\n").unwrap();
         assert_eq!(entries[0].record.value, None);
         assert_eq!(entries[0].record.error, None);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_digit_is_as_printed() {
+    fn unit_follows_the_printed_decimals() {
         for (printed, decimals, unit) in [("45.00", 2, 0.01), ("362.6", 1, 0.1), ("7", 0, 1.0)] {
             let entry = &parse(&format!("t,b,32,7,shortgpt,none,false,c4,boolq,{printed},")).unwrap()[0];
             assert_eq!(entry.decimals(), decimals);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_is_refused_and_named() {
+    fn invalid_line_is_refused_by_number() {
         let good = "t,b,32,7,shortgpt,none,false,c4,boolq,50.00,";
         assert!(parse(good).is_ok());
         for (line, found) in [
@@ -326,14 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn another_head_is_refused() {
+    fn unexpected_header_is_refused() {
         for text in ["", "artifact,backbone\n"] {
             assert!(PaperNumber::parse("t", text).unwrap_err().to_string().contains("t.csv:1"));
         }
     }
 
     #[test]
-    fn a_cell_is_a_number_as_papers_print_it() {
+    fn printed_cell_is_parsed_as_a_number() {
         assert_eq!(number("**45.00**"), Some(("45.00".into(), Some(45.0), None)));
         assert_eq!(number("95.9 ± 0.2"), Some(("95.9".into(), Some(95.9), Some(0.2))));
         assert_eq!(number("12.5%"), Some(("12.5".into(), Some(12.5), None)));

@@ -113,7 +113,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_line_of_every_table_is_one_number() {
+    fn every_line_of_a_paper_table_is_one_number() {
         // Number of lines in each file without its header, counted with `wc -l`.
         let wanted = [
             ("table2", 570),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_keeps_its_condition_its_place_and_its_digits() {
+    fn entry_keeps_condition_location_and_digits() {
         // The number in the first row and sixth column of the paper's table 2 is 45.00.
         let entry = &entries("table2").unwrap()[5];
         assert_eq!((entry.artifact.as_str(), entry.line, entry.printed.as_str()), ("table2", 7, "45.00"));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_accuracy_has_one_name() {
+    fn mean_accuracy_has_one_name() {
         let all = all().unwrap();
         assert!(all.iter().all(|entry| entry.record.metric != "average"));
         // Number of rows in tables 2, 3, 4, 5, A4, A6, A7 and A10: 57 + 129 + 4 + 15 + 20 + 57 + 57 + 2.
@@ -159,13 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_is_the_table_that_it_stands_for() {
+    fn alias_has_the_numbers_of_its_table() {
         assert_eq!(records("tableA3").unwrap(), records("table4").unwrap());
         assert!(!records("table4").unwrap().is_empty());
     }
 
     #[test]
-    fn an_unknown_table_is_refused_with_the_nearest() {
+    fn unknown_table_is_refused_with_the_nearest() {
         let message = records("tabelA6").unwrap_err().to_string();
         assert!(message.contains("did you mean `tableA6`?") && message.contains("table2"), "{message}");
     }

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_have_a_retry_limit_and_deaths_their_own() {
+    fn failures_and_deaths_have_separate_limits() {
         let worker_limits = |retries| WorkerLimits { retries, idle_exit: None };
         let failed = |count| vec![attempt(false); count];
         assert_eq!(worker_limits(0).abandon_reason(&[]), None);

@@ -330,7 +330,7 @@ mod tests {
     const NEEDS: MemoryNeed<'_> = MemoryNeed { backbone: "llama", weights: 34_000_000_000, reserve: 4_999_000_001 };
 
     #[test]
-    fn what_fits_begins_and_the_limit_counts_where_there_is_one() {
+    fn memory_limit_takes_precedence_over_free_memory() {
         let wanted = NEEDS.weights + NEEDS.reserve;
         for (limit, free, fits) in [
             (None, Some(wanted), true),

@@ -276,7 +276,7 @@ mod tests {
     use crate::pipeline::stage;
 
     #[test]
-    fn of_two_gpus_of_one_machine_each_has_a_rate_of_its_own() {
+    fn gpus_of_one_machine_have_separate_rates() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
         let [slow, fast] = ["cuda:0", "cuda:1"].map(|gpu| json!({"host": "h", "gpu": {"device": gpu}}).to_string());

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn contended_jobs_come_later_and_nobody_idles() {
+    fn contended_jobs_are_deferred_without_idling() {
         let order = Mutex::new(Vec::new());
         let hooks = RecordingHooks::default();
         let looks = AtomicUsize::new(0);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_waits_for_others_makes_room_for_the_next() {
+    fn model_with_contended_jobs_is_unloaded_for_the_next() {
         let hooks = RecordingHooks::default();
         let looks = AtomicUsize::new(0);
         let tasks = [
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_begins_when_what_it_waits_for_is_done() {
+    fn task_begins_after_its_dependencies() {
         let order = Mutex::new(Vec::new());
         let note = |name: &'static str| {
             let order = &order;
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn independent_tasks_meet_each_other() {
+    fn independent_tasks_run_concurrently() {
         let barrier = Barrier::new(2);
         let meet = || {
             barrier.wait();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_decides_how_many_models_are_there_at_a_time() {
+    fn memory_limits_the_number_of_loaded_models() {
         for (memory, most) in [(100, 1), (220, 2)] {
             let now = AtomicUsize::new(0);
             let peak = AtomicUsize::new(0);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_panics_fails_and_nobody_waits_for_it_for_ever() {
+    fn panicking_task_fails_without_blocking_dependents() {
         let tasks = [
             task(&[], 0, || -> Result<()> { panic!("no such layer") }),
             task(&[0], 0, || Ok(())),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_error_nothing_new_begins() {
+    fn no_task_begins_after_an_error() {
         let ran = AtomicUsize::new(0);
         let count = || {
             ran.fetch_add(1, SeqCst);

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_to_be_left_only_when_all_is_done() {
+    fn time_left_is_zero_only_at_the_end() {
         // The plan underestimates the length of the text by a factor of ten.
         let text = SimulatedItem {
             work: "small text",
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_did_is_done_and_says_nothing_of_this_machine() {
+    fn work_of_other_workers_does_not_affect_the_rate() {
         let items = grid();
         let mut left = TimeLeft::default();
         left.record_event(&planned(&items), 0.0);

@@ -187,7 +187,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn whatever_two_values_are_unlike_in_is_told_by_its_path() {
+    fn differences_are_listed_by_setting_path() {
         let one = json!({"a": {"x": 1, "y": [1, 2]}, "b": {}, "c": null, "d": 0.5});
         let other = json!({"a": {"x": 1, "y": [2, 1]}, "e": "f", "d": 0.50});
         let found = setting_differences(&flatten(&one), &flatten(&other));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_registry_of_aspects_is_what_the_type_says() {
+    fn setting_paths_follow_from_the_type() {
         let found = setting_paths();
         let found: Vec<&str> = found.iter().map(SettingPath::as_str).collect();
         for known in [

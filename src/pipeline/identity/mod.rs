@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compute_id_asks_for_the_kernels_that_it_names() {
+    fn compute_id_requests_its_kernels() {
         for (name, dtype, device, kernels) in [
             ("cpu", "f32", "cpu", Some(KernelFamily::Portable)),
             ("cpu", "bf16", "cpu", Some(KernelFamily::Portable)),

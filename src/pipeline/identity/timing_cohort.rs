@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_have_alike_is_told_of_none_and_another_neighbour_is() {
+    fn timing_cohort_depends_on_relative_differences_only() {
         assert_eq!(cohort_of(&["none"], 0), cohort_of(&["none"], 1));
         assert_ne!(cohort_of(&["none"], 0), cohort_of(&["affine"], 0));
         assert_ne!(cohort_of(&["none"], 0), cohort_of(&["none", "affine"], 0));

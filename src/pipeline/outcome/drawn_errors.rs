@@ -101,7 +101,7 @@ mod tests {
     use crate::pipeline::stage::{STORE_WORDS, tokens};
 
     #[test]
-    fn an_error_is_drawn_once_by_content_and_damage_is_drawn_again() {
+    fn bootstrap_error_is_cached_and_redrawn_after_damage() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), STORE_WORDS).unwrap();
         let key = Key::new(tokens::KIND, json!({"seed": 1}), []);

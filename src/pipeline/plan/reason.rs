@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_field_is_named_with_its_old_and_new_value() {
+    fn reason_names_the_changed_field_with_both_values() {
         assert_eq!(reason(&[key(0, 0.0, "a")], &key(0, 0.5, "a")), "changed: options.alpha: 0.0 → 0.5");
         let changed = "changed: selection.backbone: aaaaaaaaaaaa… → bbbbbbbbbbbb…";
         assert_eq!(reason(&[key(0, 0.0, "a")], &key(0, 0.0, "b")), changed, "other weights under the same name");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hardly_comparable_gives_no_reason() {
+    fn dissimilar_keys_give_no_reason() {
         assert_eq!(reason(&[key(0, 0.0, "a")], &key(3, 0.5, "a")), "first time", "two settings changed");
         let stored = [dense("llama", "a", "ptb")];
         assert_eq!(reason(&stored, &dense("qwen", "b", "ptb")), "first time", "another backbone");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ancestor_on_two_paths_is_told_once() {
+    fn ancestor_on_two_paths_is_reported_once() {
         let stored = parts(&operator_key(0));
         let wanted = parts(&operator_key(1));
         let changes = differences(&stored.flat, &wanted.flat);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_one_field_out_finds_its_like() {
+    fn hash_without_a_field_finds_keys_that_differ_in_it() {
         let stored = parts(&key(0, 0.0, "a"));
         let wanted = parts(&key(9, 0.0, "a"));
         let [seed, alpha] = ["selection.tokens.seed", "options.alpha"].map(SettingPath::new);

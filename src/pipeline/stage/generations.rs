@@ -66,7 +66,7 @@ mod tests {
     use crate::pipeline::stage::{BackboneKeyParts, STORE_WORDS, tokens};
 
     #[test]
-    fn answers_come_back_to_the_byte_and_are_no_scores() {
+    fn generations_round_trip_and_have_a_separate_kind() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), STORE_WORDS).unwrap();
         let backbone =

@@ -256,7 +256,7 @@ mod tests {
     use ghostlab_store::Store;
 
     #[test]
-    fn every_member_leads_back_to_its_family() {
+    fn every_stage_member_leads_to_its_family() {
         let backbone =
             BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_names_the_training_that_it_is_on_the_way_to() {
+    fn checkpoint_names_its_training() {
         let trained = Arc::new(Key::new(distilled::KIND, json!({"seed": 1}), []));
         let checkpoint = distilled::checkpoint(&trained, 7);
         assert!(distilled::STAGE.members.iter().any(|member| match member {
@@ -306,7 +306,7 @@ mod tests {
     /// Checks that scores of rounded weights have their own keys. The operator is solved before rounding, so its key
     /// does not depend on the weight type.
     #[test]
-    fn what_rounded_weights_score_has_keys_of_its_own() {
+    fn scores_of_rounded_weights_have_separate_keys() {
         use crate::model::WeightType;
         let whole = ScoredExtent::default();
         let backbone =
@@ -326,14 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_no_stage_makes_is_an_error_that_names_it() {
+    fn kind_without_stage_is_refused_by_name() {
         let error = Stage::for_kind(ObjectKind::new("rumours", 1)).map(|stage| stage.kind).unwrap_err();
         assert_eq!(error.exit_code(), 4);
         assert!(error.to_string().contains("rumours") && error.to_string().contains("STAGES"), "{error}");
     }
 
     #[test]
-    fn what_computes_counts_as_an_attempt_when_its_owner_dies() {
+    fn death_during_computing_counts_as_an_attempt() {
         let backbone =
             BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));

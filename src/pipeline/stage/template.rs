@@ -62,7 +62,7 @@ mod tests {
     use crate::pipeline::stage::{STORE_WORDS, tokens};
 
     #[test]
-    fn made_objects_are_read_back_and_depend_on_tokens() {
+    fn stored_objects_round_trip_and_depend_on_tokens() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), STORE_WORDS).unwrap();
         let tokens = |seed: u64| Arc::new(Key::new(tokens::KIND, json!({"seed": seed}), []));

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_come_back_from_their_shards() {
+    fn rows_are_read_back_from_their_shards() {
         // A sequence takes 2,560 bytes, so each shard of 4,096 bytes holds one sequence.
         let shape = ActivationShape { channels: 10, sequences: 3, length: 64 };
         let kept = HookPoint::Stream(2);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_with_too_few_rows_is_refused() {
+    fn site_with_too_few_rows_is_refused() {
         let shape = ActivationShape { channels: 2, sequences: 1, length: 4 };
         let mut spool = InMemory::new([HookPoint::Stream(0)]);
         spool.push(HookPoint::Stream(0), &[0.0; 6]).unwrap();

@@ -259,7 +259,7 @@ mod tests {
     use crate::model::engine::tests::Adding;
 
     #[test]
-    fn any_engine_calibrates_and_copies_only_what_is_looked_at() {
+    fn calibration_copies_only_the_observed_activations() {
         let engine = Adding::new();
         let starts = vec![Start { document: 0, token: 0 }, Start { document: 0, token: 3 }];
         let windows = Windows { ids: (0..6).collect(), length: 3, starts, corpus_tokens: 6, bytes: 0 };

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_axes_by_hand() {
+    fn similarities_match_hand_computed_values() {
         let (x, y) = ([1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0]); // [2, 2]
         // By channel, the cosines are 1 for (1, 0), (1, 0) and 1/√2 for (0, 1), (1, 1). By token, they are 1/√2 for (1,
         // 0), (1, 1) and 1 for (0, 1), (0, 1).
@@ -203,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn the_angle_is_that_of_the_last_token_in_half_turns() {
+    fn angular_distance_is_of_the_last_token_in_half_turns() {
         // The last tokens (1, 0) and (-1, 0) are half a turn apart, and (1, 0) and (0, 2) are a quarter turn apart.
         assert_eq!(last_token_angle(&[9.0, 9.0, 1.0, 0.0], &[1.0, 1.0, -1.0, 0.0], 2), 1.0);
         assert!((last_token_angle(&[1.0, 0.0], &[0.0, 2.0], 2) - 0.5).abs() < 1e-12);
     }
 
     #[test]
-    fn a_dead_channel_counts_as_unlike() {
+    fn zero_channel_counts_as_dissimilar() {
         assert_eq!(channel_series(&[0.0, 1.0], &[0.0, 1.0], 2), 0.5);
     }
 }

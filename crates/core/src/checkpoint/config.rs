@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_of_layers_speaks_of_those_that_stayed() {
+    fn pruned_config_describes_only_the_kept_layers() {
         let types = json!({"layer_types": ["a", "b", "c", "d"], "max_window_layers": 2, "_name_or_path": "/home/me"});
         let config = pruned_config("qwen3", false, &types);
         assert_eq!((&config["num_hidden_layers"], &config["max_window_layers"]), (&json!(2), &json!(1)));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn each_architecture_has_its_own_classes() {
+    fn each_architecture_has_separate_classes() {
         for architecture in ARCHITECTURES {
             let text = modeling(architecture);
             let left = ["BACKBONE", "INNER", "FOLDER", "GUARD", "ACTIVATION"].iter().find(|name| text.contains(**name));

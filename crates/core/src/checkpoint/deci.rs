@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn first_layer_of_the_file_is_never_without_heads() {
+    fn first_layer_of_the_file_always_has_heads() {
         use Mixer::{Attention, Linear, None};
         let both = Cut::sublayers([(0, Sublayer::Attention), (1, Sublayer::Attention)]);
         assert_eq!(mixers(&both, &[]), [(0, Linear, true), (1, None, true)]);

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_that_are_no_whole_blocks_stay_in_f16_and_norms_in_f32() {
+    fn partial_blocks_fall_back_to_f16_and_norms_to_f32() {
         for (dtype, shape, expected) in [
             (GgufType::Q8_0, &[4, 64][..], GgmlDType::Q8_0),
             (GgufType::Q8_0, &[4, 40], GgmlDType::F16),

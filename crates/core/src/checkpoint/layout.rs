@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_stand_where_the_layers_were_whichever_end_that_is() {
+    fn operators_take_the_position_of_removed_layers() {
         let config = config("llama-gqa");
         let operator = Operator::diagonal(vec![2.0]).unwrap();
         assert_eq!(
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_at_one_place_are_their_product() {
+    fn operators_at_one_position_are_multiplied() {
         let config = config("llama-gqa");
         let stream = [(1, one_channel(2.0)), (2, one_channel(5.0))].into();
         let program = Program::repaired(4, &Cut::layers([1, 2]), &Repairs { stream, ..Repairs::default() });
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_sublayers_are_counted_among_the_layers_that_stay() {
+    fn dropped_sublayers_use_indices_of_kept_layers() {
         use Sublayer::{Attention, Mlp};
         let config = config("llama-gqa");
         let cut = Cut::layers([1]).with(0, Attention).with(2, Mlp);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn operator_before_a_layer_without_attention_is_of_that_layer() {
+    fn operator_before_an_mlp_only_layer_belongs_to_it() {
         let config = config("llama-gqa");
         let steps = [Step::Embed, Step::Apply(one_channel(2.0)), Step::Mlp(3), Step::Head];
         let LayerPlan { kept, dropped, attached } =
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_a_branch_that_ends_in_a_norm_stands_behind_it() {
+    fn branch_map_follows_the_norm_that_ends_the_branch() {
         let map = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
         let branches = [((1, Sublayer::Mlp), map)].into();
         let repairs = Repairs { branches, ..Repairs::default() };

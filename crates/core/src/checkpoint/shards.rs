@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_matrix_comes_out_transposed_in_blocks_of_rows() {
+    fn matrix_is_written_transposed_in_row_blocks() {
         let rows = 3;
         let columns = 5;
         let matrix: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_a_type_cannot_hold_is_refused_by_name() {
+    fn unrepresentable_number_is_refused_by_name() {
         let mut bytes = Vec::new();
         assert!(encode("w", FloatType::F32, &[70_000.0], &mut bytes).is_ok());
         assert!(encode("w", FloatType::Bf16, &[70_000.0], &mut bytes).is_ok());

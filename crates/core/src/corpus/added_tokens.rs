@@ -248,7 +248,7 @@ mod tests {
     /// The expected ids come from `PreTrainedTokenizerFast.from_pretrained` in transformers 5.24, called with the same
     /// files.
     #[test]
-    fn tokens_of_files_beside_are_one_token_each() {
+    fn tokens_of_companion_files_are_single_tokens() {
         let description = sample::description();
         let text = "a <|end|> b";
         let decoder = json!({"added_tokens_decoder": {"31": token("<|end|>"), "30": token("<|start|>")}});
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn token_that_tokenizer_json_has_keeps_its_id() {
+    fn token_in_tokenizer_json_keeps_its_id() {
         let mut description = sample::description();
         description["added_tokens"] = json!([{"id": 28, "content": "<|end|>", "single_word": false, "lstrip": false,
             "rstrip": false, "normalized": false, "special": true}]);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn special_tokens_map_names_roles_where_transformers_reads_it() {
+    fn special_tokens_map_is_read_as_in_transformers() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join(TOKENIZER_CONFIG);
         let roles = json!({"bos_token": {"content": "<s>", "special": true}, "eos_token": "</s>"});

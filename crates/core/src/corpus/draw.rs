@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_one_value_uses_up_words() {
+    fn single_value_range_advances_the_generator() {
         let mut random = PythonRandom::new(0);
         assert_eq!(random.randint(7, 7).unwrap(), 7);
         // Python's `random.Random(0)` returns this value for `randint(0, 999)` after `randint(7, 7)`.
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_range_is_an_error() {
+    fn empty_range_is_an_error() {
         let error = PythonRandom::new(0).randint(3, 2).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains("minimum 3, maximum 2"), "{error}");

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_refused() {
+    fn damaged_file_is_refused() {
         let intact = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);
         refused(b"not parquet at all");
         for size in [1, 7, intact.len() / 2, intact.len() - 1] {
@@ -109,7 +109,7 @@ mod tests {
 
     /// Parquet readers need not verify checksums, so an altered file may still be readable. It must not cause a panic.
     #[test]
-    fn an_altered_footer_is_not_a_panic() {
+    fn altered_footer_gives_no_panic() {
         let intact = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");

@@ -260,7 +260,7 @@ mod tests {
     /// Expected values from Python: `random.seed(5)`, then six calls to `random.randint(0, int(0.9 * 101) - 8 - 1)`.
     /// For the second rule, the same with `random.randint(0, 101 - 8 - 1)`.
     #[test]
-    fn joined_texts_are_drawn_from_as_in_the_reference() {
+    fn windows_of_joined_texts_equal_python_draws() {
         let tokenizer = sample::words();
         let wikitext = calibration(Rule::Wikitext2, &hundred(), &tokenizer, 6, 8, 5).unwrap();
         assert_eq!(tokens(&wikitext), [79, 32, 45, 67, 3, 59]);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corpus_that_is_just_long_enough_gives_a_window() {
+    fn corpus_of_minimum_length_gives_a_window() {
         let tokenizer = sample::words();
         // With 10 tokens, int(0.9 * 10) - 8 - 1 = 0 is the only start.
         let nine = [words(0, 9)];
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_known_by_its_name() {
+    fn rule_is_parsed_from_its_name() {
         for rule in Rule::ALL {
             assert_eq!(rule.to_string().parse::<Rule>().unwrap(), rule);
         }

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_and_rows_come_in_the_order_of_datasets() {
+    fn shards_and_rows_are_ordered_as_in_datasets() {
         for shard_order in ORDERS {
             let Some(oracle) = oracle(shard_order) else { return };
             for count in [8, 1024] {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_the_official_loaders() {
+    fn windows_equal_the_official_loader() {
         // The sample tokenizer adds BOS, so each row has one word fewer than in the reference. Windows of the same
         // length then start at the same positions.
         let tokenizer = sample::words();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn no_shard_is_opened_before_its_turn() {
+    fn shards_are_opened_only_when_needed() {
         for (shard_order, opened_first) in
             [(ShardOrder::OneByOne, vec![2]), (ShardOrder::ByTurns, vec![2, 4, 3, 6, 5, 0, 1, 7])]
         {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_ends_too_early_says_what_it_had() {
+    fn short_stream_error_names_the_available_documents() {
         let shards = Shards { count: 2, order: ShardOrder::ByTurns, open: &open_five_rows };
         let [fits, fails] =
             [10, 11].map(|count| draw_windows(&shards, 0, &sample::words(), (count, 4), &mut PythonRandom::new(0)));

@@ -274,7 +274,7 @@ mod tests {
 
     /// Covers a byte order mark, a list, non-JSON numbers and CRLF line endings.
     #[test]
-    fn rows_of_other_tools_are_the_same_texts() {
+    fn rows_with_bom_lists_and_crlf_are_read() {
         let list = "\u{feff}\n [{\"text\": \"a, ]\\\"\", \"n\": [1, {}]} ,\n{\"text\": \"b\"}]\n";
         for (name, bytes) in [("a.json", list.as_bytes().to_vec()), ("a.json.gz", zip(list))] {
             assert_eq!(read(name, bytes, None).unwrap(), ["a, ]\"", "b"], "{name}");
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn text_comes_before_sentence() {
+    fn text_column_takes_precedence_over_sentence() {
         let line = r#"{"sentence": "no", "text": "yes"}"#;
         assert_eq!(read("a.jsonl", line, None).unwrap(), ["yes"]);
     }
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_count_for_what_they_take_in_memory_the_empty_ones_too() {
+    fn empty_rows_count_toward_the_memory_limit() {
         let limit = TextLimit::current().at_most(2400);
         let empty: Vec<String> = vec![String::new(); 3];
         assert!(parquet(vec![Column::new("text".into(), empty)]).len() < 2400);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_utf8_are_refused_with_their_place() {
+    fn invalid_utf8_is_refused_with_its_position() {
         let message = refused("a.txt", b"ab\ncd\xff", None);
         assert!(message.contains("a.txt:2") && message.contains("offset 5 of the file"), "{message}");
         let message = refused("a.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n", None);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_gzip_file_is_refused() {
+    fn damaged_gzip_file_is_refused() {
         let intact = zip(lines("text"));
         for size in [5, 12, intact.len() / 2, intact.len() - 1] {
             let message = refused("a.jsonl.gz", &intact[..size], None);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_refused_with_its_number() {
+    fn bad_line_is_refused_with_its_number() {
         let good = "{\"text\": \"a\"}\n";
         for (line, words) in [
             ("{\"text\": \"b\"", "not JSON"),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_column_is_refused_with_the_columns_found() {
+    fn missing_column_is_refused_with_the_columns_found() {
         let columns = vec![Column::new("title".into(), ["a"]), Column::new("body".into(), ["b"])];
         let message = refused("a.parquet", parquet(columns.clone()), None);
         assert!(message.contains("`text` or `sentence`") && message.contains("`title`, `body`"), "{message}");
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_files_folders_and_unknown_kinds_are_told_apart() {
+    fn absent_file_folder_and_unknown_format_errors_differ() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(read_rows(folder.path().join("absent.txt"), None).unwrap_err().exit_code(), 3);
         assert!(read_rows(folder.path(), None).unwrap_err().to_string().contains("folder"));

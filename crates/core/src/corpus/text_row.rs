@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_columns_looked_for_are_kept() {
+    fn only_requested_columns_are_kept() {
         let mut row = read(r#"{"x": [1, {"text": 2}], "sentence": "é", "text": "a", "text": "b", "y": 1e999}"#);
         assert_eq!(row.columns.len(), 2);
         assert_eq!(row.take(&["text", "sentence"]), Some(("text".into(), text("b"))));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn other_values_are_no_text() {
+    fn non_string_values_are_not_text() {
         for value in ["null", "true", "1", "-1", "0.5", "[[1], {}]", "{\"text\": \"a\"}"] {
             let mut row = read(&format!("{{\"text\": {value}}}"));
             assert_eq!(row.take(&["text"]), Some(("text".into(), TextRow::default())), "{value}");

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn special_tokens_are_put_once_at_the_start() {
+    fn special_tokens_are_added_once_at_the_start() {
         let tokenizer = sample::words();
         assert_eq!(tokenizer.encode("a b\n\nz ?").unwrap(), [1, 2, 3, 27, 0]);
         assert_eq!(tokenizer.encode("").unwrap(), [1]);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_added_token_beyond_a_gap_counts_in_the_vocabulary() {
+    fn added_token_beyond_a_gap_counts_in_the_vocabulary() {
         let mut description = sample::description();
         description["model"]["vocab"]["<far>"] = json!(99);
         description["added_tokens"] = json!([{"id": 99, "content": "<far>", "single_word": false, "lstrip": false,
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_file_is_missing_and_a_malformed_one_is_bad_input() {
+    fn absent_file_is_missing_and_a_malformed_one_is_bad_input() {
         let folder = tempfile::tempdir().unwrap();
         let absent = Tokenizer::load(folder.path().join("tokenizer.json")).unwrap_err();
         assert_eq!(absent.exit_code(), 3);
@@ -297,7 +297,7 @@ mod tests {
 
     /// Each of these files made the library panic or return out-of-range ids.
     #[test]
-    fn a_damaged_file_is_an_error_that_names_it_and_not_a_panic() {
+    fn damaged_tokenizer_gives_an_error_with_its_name() {
         assert_eq!(sample_with("post_processor", template_with_ids(&json!([4000]))).unwrap().vocab_size(), 4001);
         let fixed = sample_with("pre_tokenizer", json!({"type": "FixedLength", "length": 0})).unwrap();
         // A trie with a single unit that points out of bounds.

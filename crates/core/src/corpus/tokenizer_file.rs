@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sound_file_has_nothing_to_complain_of() {
+    fn valid_tokenizer_file_has_no_problems() {
         assert_eq!(find_problem(&sample::description()), None);
         let mut plain = sample::description();
         // "AAQAAA…" decodes to a trie size of 1,024 bytes.
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_take_gigabytes_is_named() {
+    fn memory_intensive_tokenizer_parts_are_named() {
         let special = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
         let text = json!({"Sequence": {"id": "A", "type_id": 0}});
         let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(100)});

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_of_layers_by_hand() {
+    fn layer_bounds_match_hand_computed_values() {
         let selection = select(&json!({}), 2);
         // Layer 0 keeps the span, so its bound is 0. The correlations of layers 1 to 3 are 1 and 3/5, 1 and 4/5, and 1
         // and 0, so their bounds are 1 − 9/25, 1 − 16/25 and 1.
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_of_blocks_by_hand() {
+    fn block_bounds_match_hand_computed_values() {
         let selection = select(&json!({"cut": "block"}), 2);
         // The first block's input and output share A and 3/5 of B. Those of the second share only A. Those of the third
         // share only 3B + 4C, which lies in the plane of C and B.
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn without_activations_it_says_what_it_lacks() {
+    fn cca_without_activations_names_the_missing_input() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 1, unit: DepthUnit::Layers };
         let similarities = Similarities::default();
         let mut none = no_trials;

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_of_whole_layers_is_a_number() {
+    fn depth_in_layers_serializes_as_a_number() {
         let attention = Depth { count: 8, unit: DepthUnit::Attention };
         for (depth, json) in [(Depth::layers(7), "7"), (attention, r#"{"attention":8}"#)] {
             assert_eq!(serde_json::to_string(&depth).unwrap(), json);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_merges_take_part_in_later_ones() {
+    fn kept_merges_are_included_in_later_merges() {
         let options = json!({"combine": 3, "threshold": 0.5});
         // The first position is 9 − 3.
         let all = selected(&options, 5, |_| 0.6).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backbone_with_experts_is_rejected() {
+    fn backbone_with_experts_is_rejected() {
         let file = |class: &str| {
             let folder = tempfile::tempdir().unwrap();
             let config = json!({

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn iterative_is_refused_by_name_where_it_has_no_meaning() {
+    fn iterative_is_refused_by_criteria_without_that_variant() {
         let options = serde_json::json!({"iterative": true}).as_object().unwrap().clone();
         for entry in ENTRIES {
             let name = entry.shown.name;

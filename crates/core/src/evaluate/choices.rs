@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_choices_share_stands_once() {
+    fn shared_prefix_of_choices_is_stored_once() {
         let config = config("llama-gqa");
         let shared = trees(&[&[1, 2, 3, 4], &[1, 2, 5], &[1, 2, 3, 4]], &config);
         let tree = &shared.trees[0];
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_of_unlike_regimes_share_no_prefix() {
+    fn choices_of_different_rope_regimes_share_no_prefix() {
         // Inputs of up to 3 tokens are in the short regime. Beyond that, `dynamic` has one regime per length, and
         // `longrope` has one for all lengths.
         let inputs: [&[u32]; 5] = [&[1, 2, 3], &[1, 2, 3, 4], &[1, 2], &[1, 2, 3, 4, 5], &[1, 2, 6, 7]];
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_keep_to_the_budget_and_hold_every_document_once() {
+    fn batches_fit_the_budget_and_cover_every_document_once() {
         let config = config("llama-gqa");
         let ids = [7; 100];
         let lengths = [5, 60, 7, 30, 30, 1];

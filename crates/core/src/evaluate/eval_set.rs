@@ -182,7 +182,7 @@ mod tests {
     use crate::model::{Cut, Operator, Program, Repairs, Sublayer};
 
     #[test]
-    fn parts_hold_every_member_once_and_in_order() {
+    fn parts_cover_every_member_once_and_in_order() {
         let parts = split(512, &[300, 300, 10, 600, 1], |&tokens| tokens);
         assert_eq!(parts, [&[300, 300][..], &[10, 600], &[1]]);
     }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_of_a_part_is_the_chunks() {
+    fn part_error_fails_the_chunk() {
         // The test engine does not support edited sublayers.
         let branches = [((0, Sublayer::Mlp), Operator::diagonal(vec![1.0; 64]).unwrap())].into();
         let edited = Program::repaired(4, &Cut::layers([1]), &Repairs { branches, ..Repairs::default() });

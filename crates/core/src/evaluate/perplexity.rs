@@ -127,7 +127,7 @@ mod tests {
     use crate::model::engine::tests::Adding;
 
     #[test]
-    fn any_engine_scores_and_no_stream_leaves_it() {
+    fn scoring_copies_no_stream_to_the_host() {
         let engine = Adding::new();
         let starts = (0..3).map(|window| Start { document: 0, token: 3 * window }).collect();
         let windows = Windows { ids: vec![1, 2, 3, 4, 5, 6, 7, 8, 9], length: 3, starts, corpus_tokens: 9, bytes: 0 };
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_is_not_finite_is_counted_and_shows() {
+    fn nonfinite_window_is_counted_and_gives_nan() {
         let losses = Losses { windows: vec![1.0, f64::NAN] };
         assert!(losses.perplexity().is_nan());
         assert_eq!(losses.not_finite(), 1);

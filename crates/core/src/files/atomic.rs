@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_made_and_left_clean() {
+    fn writability_check_creates_an_empty_folder() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("a/b");
         ensure_writable(&dir, &["results.csv"]).unwrap();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_is_refused_before_the_run() {
+    fn impossible_output_folder_is_refused_before_the_run() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("file"), "").unwrap();
         let error = ensure_writable(&root.path().join("file/results"), &[]).unwrap_err();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_leaves_the_old_file_and_nothing_else() {
+    fn failed_write_keeps_the_old_file() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("x");
         fs::write(&path, "old").unwrap();
@@ -261,7 +261,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn what_killed_processes_left_is_swept_and_nothing_else() {
+    fn only_partial_files_of_dead_processes_are_swept() {
         let root = tempfile::tempdir().unwrap();
         let this = Owner::this();
         let far = Owner { system: Some("another machine".into()), ..this.clone() };
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_into_no_folder_names_the_file() {
+    fn write_into_missing_folder_names_the_file() {
         let root = tempfile::tempdir().unwrap();
         let error = write_atomically(&root.path().join("none/x.csv"), |_| Ok(())).unwrap_err();
         assert_eq!(error.exit_code(), 3);

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_field_is_named_with_file_line_and_column() {
+    fn wrong_field_is_named_with_file_line_and_column() {
         for (text, found) in [
             ("name,count\na,1\nb,x\n", "a.csv:3"),
             ("name,count\na,1\nb,x\n", "invalid value in the column `count`"),

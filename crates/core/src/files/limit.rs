@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_much_as_the_limit_is_read_and_a_byte_more_is_an_error() {
+    fn reading_past_the_text_limit_is_an_error() {
         let mut bytes = Vec::new();
         assert_eq!(TextLimit(5).reader(&b"12345"[..]).read_to_end(&mut bytes).unwrap(), 5);
         assert!(is_exceeded(&TextLimit(4).reader(&b"12345"[..]).read_to_end(&mut bytes).unwrap_err()));

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_tells_of_its_own_processes_and_of_no_others() {
+    fn liveness_is_known_only_for_local_processes() {
         let this = Owner::this();
         // Linux process ids are below 2^22, so the first process does not exist. The start time of the second differs,
         // as if its id had been reused.
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_shown_is_unknown_and_never_dead() {
+    fn hidden_process_is_unknown_rather_than_dead() {
         // With `hidepid=2`, other users' processes are invisible, but this process still exists.
         let proc = tempfile::tempdir().unwrap();
         let this_process = std::process::id();

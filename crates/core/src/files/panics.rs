@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_its_message_and_a_value_is_itself() {
+    fn catch_returns_the_value_or_the_panic_message() {
         assert_eq!(catch(|| 3), Ok(3));
         let found = 7;
         let most = 3;

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gguf_file_has_its_own_tokenizer_unless_one_lies_beside_it() {
+    fn tokenizer_json_takes_precedence_over_gguf_tokenizer() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("m.GGUF");
         std::fs::write(&file, "").unwrap();

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_and_what_is_not_there_is_named() {
+    fn missing_and_oversized_files_are_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         fs::write(&path, "abc").unwrap();

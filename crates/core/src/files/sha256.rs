@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_and_a_file_of_them_have_the_same_hash() {
+    fn hash_of_a_file_equals_hash_of_its_bytes() {
         // Expected value from `printf abc | sha256sum`.
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(of_bytes("abc"), expected);

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_change_nothing_are_no_part_of_a_key() {
+    fn settings_without_effect_are_left_out_of_keys() {
         let config = json!({"eos_token_id": [2, 7]});
         for file in [
             json!(null),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_are_not_run_are_refused_by_name() {
+    fn unsupported_generation_settings_are_refused_by_name() {
         for (key, value) in [
             ("num_beams", json!(4)),
             ("penalty_alpha", json!(0.6)),

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stops_cut_in_their_order() {
+    fn stop_strings_are_applied_in_order() {
         // The expected texts come from lm-evaluation-harness.
         assert_eq!(trimmed("abcDEFgh".into(), &owned_texts(&["EF", "DEF"])), "abcD");
         assert_eq!(trimmed("abcDEFgh".into(), &owned_texts(&["DEF", "EF"])), "abc");

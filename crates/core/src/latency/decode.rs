@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_timed_are_the_tokens_that_generation_gives() {
+    fn timed_tokens_equal_generated_tokens() {
         let decoder: Box<dyn Engine> = Box::new(Decoder::load(&folder()).unwrap());
         let placement = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
         let config = Config::read(&folder()).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn every_round_decodes_all_variants_or_says_it_cannot() {
+    fn every_round_decodes_all_variants_or_is_unsupported() {
         let engine = Decoder::load(&folder()).unwrap();
         let layers = engine.config().layers;
         let programs = [Program::dense(layers), Program::pruned(layers, &[1], |_| None)];
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn new_tokens_see_the_prompt_and_each_other() {
+    fn decode_work_matches_hand_computed_attention() {
         let config = Config::read(&folder()).unwrap();
         let c = config.hidden;
         let q = config.heads * config.head_dim;
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_and_a_speedup_are_of_the_same_mean_times() {
+    fn rate_and_speedup_use_the_same_mean_times() {
         let result = DecodeResult {
             tokens: 64,
             times: Some(vec![10.0, 10.0, 16.0]),

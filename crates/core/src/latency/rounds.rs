@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_without_room_is_said_to_and_the_others_go_on() {
+    fn out_of_memory_variant_is_marked_and_not_rerun() {
         let (timed, ran, _) = measured(8);
         assert_eq!(timed[0], Timed::OutOfMemory);
         assert!(
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_go_on_while_they_are_noise_and_the_quiet_ones_count() {
+    fn noisy_rounds_are_extended_and_stable_ones_count() {
         let extra = ExtraRounds { rounds: 60, seconds: 60.0 };
         // The standard deviation of 40, 200 and 40 ms is about as large as their mean, so these times count as
         // unstable.
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_that_never_get_quiet_end_at_their_bound() {
+    fn unstable_rounds_end_at_their_limit() {
         let noise: Vec<u64> = [1, 30].into_iter().cycle().take(400).collect();
         let (made, first, beyond) = adapted(&noise, ExtraRounds { rounds: 4, seconds: 60.0 });
         assert_eq!((made, beyond), (7, 4));
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn of_all_rounds_those_in_a_row_count_that_are_quietest_for_all() {
+    fn most_stable_consecutive_rounds_are_chosen() {
         let timed =
             [milliseconds(&[9.0, 5.0, 5.0, 5.1, 9.0]), milliseconds(&[2.0, 2.0, 2.0, 2.0, 2.0]), Timed::OutOfMemory];
         assert_eq!(quietest(&timed, 3), 1);

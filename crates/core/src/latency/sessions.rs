@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_never_settle_end_at_their_bound() {
+    fn unstable_sessions_end_at_their_limit() {
         let sessions = [[[10.0, 11.0], [5.0, 5.0]], [[10.0, 90.0], [5.0, 9.0]], [[1.0, 1.0]; 2]];
         let (results, repeated) = run(2, &sessions);
         // The last session is used although it is less stable than the first.

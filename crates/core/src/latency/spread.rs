@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_is_that_of_a_sample() {
+    fn spread_is_the_sample_standard_deviation() {
         let spread = TimeSpread::from_times(&[1.0, 2.0, 3.0, 4.0]).unwrap();
         assert_eq!(spread.mean, 2.5);
         // Computed by hand: √(5/3).
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_noise_from_a_twentieth_of_its_mean_on() {
+    fn deviation_above_five_percent_is_noise() {
         assert!(!TimeSpread { mean: 100.0, deviation: 5.0 }.is_noise());
         assert!(TimeSpread { mean: 100.0, deviation: 5.1 }.is_noise());
         assert!(!TimeSpread::from_times(&[7.0]).unwrap().is_noise());
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_table_the_point_stays_near_students() {
+    fn student_quantile_beyond_the_table_is_accurate() {
         // Expected values from R: qt(0.975, c(16, 30, 100)) is 2.1199, 2.0423, 1.9840.
         for (degrees, exact) in [(16, 2.1199), (30, 2.0423), (100, 1.9840)] {
             assert!((student(degrees) - exact).abs() < 0.01, "{degrees}");

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_median_lies_between_the_two_in_the_middle() {
+    fn median_of_even_count_is_the_mean_of_the_middle_two() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn every_metric_knows_which_way_is_better() {
+fn every_metric_has_a_direction() {
     for task in TASKS {
         assert_eq!(direction_of(task.name), Direction::Higher, "{}", task.name);
     }
@@ -21,14 +21,14 @@ fn direction_of(id: &str) -> Direction {
 }
 
 #[test]
-fn a_task_of_any_name_is_an_accuracy() {
+fn task_of_any_name_has_an_accuracy_metric() {
     let mine = Metric::task("my-questions");
     assert_eq!((mine.label.as_str(), mine.direction, mine.unit), ("my-questions", Direction::Higher, Unit::Percent));
     assert_eq!(Metric::task("hellaswag").label, "HellaS");
 }
 
 #[test]
-fn a_misspelt_metric_is_refused_with_the_nearest() {
+fn misspelt_metric_is_refused_with_the_nearest() {
     let message = Metric::find("acc_avarage").unwrap_err().to_string();
     assert!(message.contains("did you mean `acc_average`?"), "{message}");
     assert!(Metric::find("arc_easy:seq=1:batch=1").is_err(), "only ids of latency metrics contain a colon");
@@ -37,7 +37,7 @@ fn a_misspelt_metric_is_refused_with_the_nearest() {
 }
 
 #[test]
-fn a_metric_of_one_prompt_is_the_metric_under_the_prompts_name() {
+fn prompt_metric_is_found_by_its_name() {
     let found = Metric::find("speedup:seq=512:batch=16").unwrap();
     let prompt = PromptName { length: 512, batch: 16, decode: None };
     assert_eq!(found, SPEEDUP.metric().at_prompt(prompt));
@@ -52,14 +52,14 @@ fn a_metric_of_one_prompt_is_the_metric_under_the_prompts_name() {
 }
 
 #[test]
-fn the_papers_columns_stand_in_its_order() {
+fn columns_have_the_papers_order() {
     assert_eq!(tasks().len(), 9);
     assert_eq!((tasks()[0], tasks()[8]), ("arc_easy", "race"));
     assert_eq!(texts(), ["ppl_wikitext2", "ppl_c4", "ppl_ptb"]);
 }
 
 #[test]
-fn a_metric_of_a_definition_is_found_by_its_id() {
+fn metric_of_a_definition_is_found_by_its_id() {
     let metric = Metric::defined("group::t(shots=5)", "perplexity", "none");
     assert_eq!(Metric::find(&metric.id).unwrap(), metric);
     assert_eq!((metric.label.as_str(), metric.direction), ("group::t(shots=5) perplexity", Direction::Lower));
@@ -69,7 +69,7 @@ fn a_metric_of_a_definition_is_found_by_its_id() {
 }
 
 #[test]
-fn what_prints_alike_is_alike() {
+fn values_are_compared_as_printed() {
     assert_eq!(Metric::printed(73.333_333_333_333_33, 2), Metric::printed(73.333_333_333_333_31, 2));
     assert_eq!(Metric::printed(2.9, 2), Metric::printed(2.900_000_015, 2));
     assert!(Metric::printed(2.90, 2) < Metric::printed(2.91, 2));

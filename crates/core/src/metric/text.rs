@@ -92,7 +92,7 @@ mod tests {
     use crate::evaluate::perplexity::Losses;
 
     #[test]
-    fn bytes_as_many_as_tokens_have_the_perplexity_of_tokens() {
+    fn byte_perplexity_depends_on_bytes_per_token() {
         let losses = Losses { windows: vec![1.0, 1.5] };
         let tokens = byte_perplexity(&sample_of_bytes(20, &losses)).unwrap();
         let halves = byte_perplexity(&sample_of_bytes(40, &losses)).unwrap();

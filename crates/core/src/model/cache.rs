@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_any_more_goes_first() {
+    fn least_recently_requested_values_are_evicted() {
         let (cache, made) = counting(6, 40);
         (0..6).for_each(|index| assert_eq!(*cache.get(index).unwrap(), index));
         // Now request only four values, which fit.
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_in_use_stay_beyond_budget_and_go_afterwards() {
+    fn objects_in_use_exceed_the_budget_until_released() {
         let (cache, made) = counting(3, 10);
         let first = cache.get(0).unwrap();
         let second = cache.get(1).unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn prefetched_values_are_ready_and_displace_nothing() {
+    fn prefetch_does_not_evict_values_in_use() {
         let (cache, made) = counting(3, 20);
         cache.prefetch(Some(0), 1);
         settle(&cache);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_ask_together_wait_for_one_maker() {
+    fn concurrent_requests_compute_a_value_once() {
         let (cache, made) = counting(1, 10);
         (0..64).into_par_iter().for_each(|_| assert_eq!(*cache.get(0).unwrap(), 0));
         assert_eq!(counts(&made), [1]);

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn own_kernels_run_f32_and_bf16_unless_candle_is_asked() {
+    fn builtin_kernels_run_f32_and_bf16_by_default() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
         for ((engine, device, dtype), expected) in [
             (("", "cpu", ""), EngineChoice::Cpu(Products::F32)),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn choice_is_refused_where_the_processor_lacks_it() {
+    fn unsupported_kernels_are_refused_with_an_alternative() {
         for (products, alternative) in [
             (Products::Bf16Amx, "--kernels portable"),
             (Products::Bf16x3, "--dtype f32"),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn another_device_holds_the_weights_itself() {
+    fn device_weights_are_not_counted_on_the_host() {
         let config = Config::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa"));
         let config = config.unwrap();
         let largest = config.layer_bytes(Products::F32).max(config.head_bytes(Products::F32));

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn every_program_is_compared_whatever_has_room() {
+    fn programs_are_compared_within_any_stream_limit() {
         let dense = Program::dense(6);
         let mut programs: Vec<Program> =
             (0..6).map(|layer| Program::pruned(6, &[layer], |_| None)).chain([dense.clone()]).collect();

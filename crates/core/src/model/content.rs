@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backbone_is_what_its_forward_pass_reads() {
+    fn content_hash_covers_only_what_the_forward_pass_reads() {
         let temp = tempfile::tempdir().unwrap();
         let folder = temp.path();
         let bytes = fs::read(fixture().join("model.safetensors")).unwrap();

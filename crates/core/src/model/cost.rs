@@ -255,7 +255,7 @@ mod tests {
     /// Expected values are computed by hand for the dimensions of Mixtral-8x7B: 46.7 billion weights, of which 12.9
     /// billion are active per token (the model card says 47 and 13).
     #[test]
-    fn experts_are_all_in_memory_and_few_in_the_work() {
+    fn experts_count_fully_in_memory_but_partly_in_work() {
         let mixtral = config(&json!({
             "architectures": ["MixtralForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336, "head_dim": 128,
             "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000,
@@ -295,7 +295,7 @@ mod tests {
 
     /// Uses a Qwen3-MoE config with some dense layers, so that layers differ in size.
     #[test]
-    fn layers_of_unlike_sizes_are_counted_each() {
+    fn layers_of_different_sizes_are_counted_individually() {
         let mixed = config(&json!({
             "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
             "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4, "vocab_size": 100, "num_experts": 6, "num_experts_per_tok": 2,

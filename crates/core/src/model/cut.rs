@@ -187,7 +187,7 @@ mod tests {
     use Sublayer::{Attention, Mlp};
 
     #[test]
-    fn json_names_whole_layers_by_number() {
+    fn cut_serializes_whole_layers_as_numbers() {
         for (cut, json) in [
             (Cut::layers([4, 2]), "[2,4]"),
             (Cut::sublayers([(10, Attention), (9, Mlp)]), r#"["mlp 9","attention 10"]"#),

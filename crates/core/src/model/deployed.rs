@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn foldable_repairs_are_no_steps_and_others_stay_steps() {
+    fn foldable_repairs_are_folded_and_others_stay_steps() {
         let dense = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
         let diagonal = Operator::diagonal(vec![1.0, 2.0]).unwrap();
         let plain = Program::pruned(3, &[1], |_| None);
@@ -155,7 +155,7 @@ mod tests {
     /// Compares the log-probabilities of two programs: one with the factors as steps, and a plain one with the factors
     /// folded into the weights. They differ only because of the ε in the norms, which matters most for small streams.
     #[test]
-    fn factors_of_the_stream_go_into_the_branches_behind_them() {
+    fn stream_factors_fold_into_the_following_branches() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
         let config = Config { norm_eps: 1e-30, ..config("llama-gqa") };
         let decoder = Decoder::load_with(config.clone(), &folder).unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_norm_behind_would_see_stays_a_step() {
+    fn factor_visible_to_a_following_norm_stays_a_step() {
         assert!(is_a_step("llama-gqa", &[1.0, 2.0]) && is_a_step("llama-gqa", &[-2.0; 2]));
         assert!(is_a_step("olmo2", &[2.0; 2]) && !is_a_step("llama-gqa", &[2.0; 2]));
     }

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_operator_stands_at_its_boundary() {
+    fn operator_is_applied_at_its_boundary() {
         let operator = Operator::diagonal(vec![1.0, 2.0]).unwrap();
         let program = Program::pruned(4, &[1, 2], |start| (start == 1).then(|| Arc::clone(&operator)));
         use Step::{Apply, Attention, Embed, Head, Mlp};
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn repairs_stand_where_they_belong() {
+    fn repairs_are_inserted_at_their_boundaries() {
         let operators = [1.0, 2.0, 3.0].map(|d| Operator::diagonal(vec![d]).unwrap());
         let [first, second, branch] = operators.each_ref().map(Arc::clone);
         let repairs = Repairs {

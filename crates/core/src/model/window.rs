@@ -197,7 +197,7 @@ mod tests {
     /// The expected values are `config.sliding_window` and `config.layer_types` in transformers 5.23.0, for three
     /// layers.
     #[test]
-    fn a_window_is_where_transformers_has_it() {
+    fn sliding_windows_equal_transformers() {
         let full = vec![None; 3];
         let all = vec![Some(8); 3];
         for (model_type, entries, expected) in [
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_width_that_the_config_leaves_out_is_said() {
+    fn default_window_width_is_noted() {
         let (found, notes) = windows("mistral", &json!({})).unwrap();
         assert_eq!(found, vec![Some(4096); 3]);
         assert!(notes[0].contains("sliding_window: using 4096"), "{notes:?}");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_that_nobody_computes_are_refused_by_name() {
+    fn unsupported_windows_are_refused_by_name() {
         for (model_type, entries, key) in [
             ("llama", json!({"sliding_window": 8}), "sliding_window"),
             ("llama", json!({"use_sliding_window": true}), "use_sliding_window"),

@@ -427,7 +427,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn degenerate_reports_too_few_tokens_and_constant_channels() {
+    fn degenerate_data_reports_few_tokens_and_channels() {
         fn reasons(pre: &[f32]) -> Vec<String> {
             Written::new(2, 1, &[(1, pre), (2, pre)]).degenerate((1, 2))
         }

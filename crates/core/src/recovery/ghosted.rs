@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_normed_map_are_part_of_the_key_only_if_set() {
+    fn normed_map_options_are_in_the_key_only_if_set() {
         let (_, plain, _) = resolved("ghosted", &options(&json!({"input": "stream", "bias": false}))).unwrap();
         assert_eq!(plain, options(&json!({"boundary": "region", "solver": "normal"})));
         let (_, normed, _) = resolved("ghosted", &options(&json!({"input": "normed", "bias": true}))).unwrap();

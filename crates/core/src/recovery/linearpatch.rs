@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deviations_apply_where_the_official_code_departs() {
+    fn deviations_are_reported_where_official_code_differs() {
         for (case, expected) in [
             (prune_case(128, true, None), 0),
             (prune_case(16, true, None), 1),

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variant_has_its_own_label_and_the_style_of_its_method() {
+    fn variant_has_a_label_and_the_style_of_its_method() {
         assert_eq!((label("ghosted"), label("ghosted:svd")), ("Ghost Layer (Ours)", "SVD-based"));
         assert_eq!(word("ghosted", "solver", "normal"), "solve");
         assert_eq!(label("ghosted:solve"), "Solver-based");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_methods_that_the_paper_trains_are_tunable() {
+    fn only_methods_trained_in_the_paper_are_tunable() {
         let finetune = |value: Value| finetune("ghosted", &option_map(&json!({"finetune": value})));
         assert_eq!(tunable().collect::<Vec<_>>(), ["linearpatch-diag", "linearpatch-rotate", "ghosted"]);
         let found = finetune(json!({"sequences": 8, "length": 16})).unwrap();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_method_is_the_papers_own() {
+    fn exactly_one_method_is_the_papers() {
         assert_eq!(ENTRIES.iter().filter(|entry| entry.shown.ours).count(), 1);
         assert_eq!(papers_appearance().unwrap().name, "ghosted");
     }

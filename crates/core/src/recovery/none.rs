@@ -44,7 +44,7 @@ mod tests {
     use crate::recovery::{build, described};
 
     #[test]
-    fn every_other_recovery_repairs() {
+    fn every_recovery_except_none_repairs() {
         for method in described() {
             let repairs = build(&method.name, &Options::new()).unwrap().repairs();
             assert_eq!(repairs, method.name != super::NAME, "{}", method.name);

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tails_of_students_t_are_scipys() {
+    fn student_t_tails_equal_scipy() {
         // The expected values are scipy.stats.t.sf(t, df) * 2, and 1 − 2/π·atan(t) for one degree of freedom.
         for (t, freedom, p) in [
             (1.0, 1.0, 0.5),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_as_wide_as_the_quantile_says() {
+    fn interval_width_follows_the_t_quantile() {
         // The expected value is scipy.stats.t.ppf(0.975, 10) = 2.228138851986274.
         let known = Stratified { mean: 0.0, error: 2.0, freedom: 10.0 };
         assert!((known.half_width(0.95) - 2.0 * 2.228_138_851_986_274).abs() < 1e-9);
@@ -219,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_varies_nothing_is_concluded() {
+    fn constant_values_are_not_significant() {
         let always = Stratified::paired(&[vec![1.0, 1.0, 1.0]], &[vec![0.0, 0.0, 0.0]]).unwrap();
         assert_eq!((always.mean, always.p()), (1.0, 1.0));
     }
 
     #[test]
-    fn holm_stops_at_the_first_that_does_not_reject() {
+    fn holm_stops_at_the_first_nonrejection() {
         // Computed by hand: 0.01 ≤ 0.05/4 and 0.016 ≤ 0.05/3, but 0.03 > 0.05/2.
         assert_eq!(holm(&[0.03, 0.01, 0.016, 0.9], 0.05), [false, true, true, false]);
         assert_eq!(holm(&[0.04, f64::NAN], 0.05), [false, false]);

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_that_is_said_counts() {
+    fn first_stated_maximum_length_is_used() {
         let endless: Value = serde_json::from_str("{\"model_max_length\": 1000000000000000019884624838656}").unwrap();
         let tokenizer = json!({"model_max_length": 512});
         for (config, tokenizer, wanted) in [

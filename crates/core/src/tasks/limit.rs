@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_rounded_up_and_a_count_is_cut_at_the_end() {
+    fn fractional_limit_rounds_up_and_count_is_capped() {
         for (value, documents, wanted) in
             [(3.0, 10, 3), (1.0, 10, 1), (99.0, 10, 10), (0.5, 7, 4), (0.01, 7, 1), (0.999, 1000, 999), (1e9, 5, 5)]
         {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn other_numbers_are_refused() {
+    fn invalid_document_limits_are_refused() {
         for value in [0.0, -1.0, 2.5, 1e30, f64::NAN, f64::INFINITY] {
             assert_eq!(DocumentLimit::new(value).unwrap_err().exit_code(), 2);
             assert!(value.to_string().parse::<DocumentLimit>().is_err(), "{value}");

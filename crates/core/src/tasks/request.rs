@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn white_space_at_the_contexts_end_belongs_to_the_continuation() {
+    fn trailing_context_white_space_joins_the_continuation() {
         assert_eq!(ids(("Q", " x"), Bos::Tokenizer), pair("^Q", " x"));
         assert_eq!(ids(("Q \n\t\u{a0}\u{1f}", " x"), Bos::Tokenizer), pair("^Q", " \n\t\u{a0}\u{1f} x"));
         assert_eq!(ids((" Q", " x"), Bos::Never), pair(" Q", " x"));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_over_the_border_is_cut_by_count_and_not_repaired() {
+    fn token_across_the_context_border_is_split_by_count() {
         // The joined text has the tokens c, ab and d. Skipping the context's two tokens leaves d, so b is never scored.
         assert_eq!(ids(("ca", "bd"), Bos::Never), pair("ca", "d"));
         let error = make(&letters(), ("ca", "b"), Bos::Never, 99).unwrap_err().to_string();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn policy_and_written_prefix_decide_special_tokens() {
+    fn special_tokens_follow_policy_and_written_prefix() {
         for (bos, wanted) in [(Bos::Tokenizer, "^Q"), (Bos::Always, "^Q"), (Bos::Never, "Q")] {
             assert_eq!(ids(("Q", "x"), bos).0, wanted);
             assert_eq!(ids(("^Q", "x"), bos).0, "^Q");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_context_is_the_prefix_token_once() {
+    fn empty_context_becomes_one_prefix_token() {
         for bos in [Bos::Tokenizer, Bos::Never, Bos::Always] {
             assert_eq!(ids(("", " x"), bos), pair("^", " x"));
             assert_eq!(ids(("", "^x"), bos), pair("^", "x"));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_are_cut_from_the_left_and_lose_their_last_id() {
+    fn inputs_are_truncated_left_and_drop_the_last_id() {
         let request = |length| make(&letters(), ("QR", "xyz"), Bos::Tokenizer, length);
         for (length, input, cut) in [(99, "^QRxy", 0), (5, "^QRxy", 0), (4, "QRxy", 1), (3, "Rxy", 2)] {
             let request = request(length).unwrap();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_scored_is_refused() {
+    fn unscorable_request_is_refused() {
         for (texts, bos) in [((" ", " x"), Bos::Never), (("Q", ""), Bos::Never), (("Q", "!"), Bos::Tokenizer)] {
             assert_eq!(make(&letters(), texts, bos, 9).unwrap_err().exit_code(), 2);
         }

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_choices_the_first_is_taken_and_an_empty_one_never() {
+    fn first_of_equal_choices_wins_and_empty_one_never() {
         assert_eq!(preds(&[(-3.0, 1), (-2.0, 1), (-2.0, 1)]), (Some(1), Some(1)));
         assert_eq!(preds(&[(-4.0, 8), (-2.0, 2)]), (Some(1), Some(0)));
         assert_eq!(preds(&[(-1.0, 0), (-9.0, 1)]), (Some(0), Some(1)));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_survives_json_even_if_it_is_not_finite() {
+    fn nonfinite_document_round_trips_through_json() {
         for odd in [-1.5, -3.0, f64::INFINITY, f64::NEG_INFINITY] {
             let document = DocumentResult::new(3, 1, choices(&[(odd, 4), (-0.1, 7)]));
             let text = serde_json::to_string(&document).unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_average_weighs_each_task_alike() {
+    fn average_weighs_tasks_equally() {
         // The column for arc_easy shows acc_norm, which selects choice 0 in these documents. The column for rte shows
         // acc, which selects choice 1.
         let easy = TaskResult::from_documents(
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standard_error_has_its_closed_form() {
+    fn standard_error_equals_its_closed_form() {
         let measure = Measure::from_values(&[1.0, 0.0, 0.0, 1.0]).unwrap();
         assert_eq!(measure.value, 0.5);
         // For zeros and ones, the standard error is sqrt(p (1 − p) / (n − 1)).

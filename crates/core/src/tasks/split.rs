@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_gives_only_the_files_of_the_split() {
+    fn folder_gives_only_the_files_of_the_split() {
         let names = ["train.jsonl", "test.jsonl", "validation.jsonl", "README.md", "test.txt", "testing.jsonl"];
         assert_eq!(found(Split::Test, &names).unwrap(), ["test.jsonl"]);
         assert_eq!(found(Split::Validation, &names).unwrap(), ["validation.jsonl"]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_that_is_absent_incomplete_or_there_twice_is_refused() {
+    fn absent_incomplete_or_duplicate_split_is_refused() {
         for names in [
             &["train.jsonl", "validation.jsonl"][..],
             &[],
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_named_after_another_split_is_refused() {
+    fn file_named_after_another_split_is_refused() {
         let names =
             ["copa.jsonl", "train.jsonl", "copa_test.jsonl", "copa-val.jsonl", "contest.jsonl", "train_dev.jsonl"];
         let folder = folder(&names);

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_is_found_by_its_name_and_a_near_name_is_suggested() {
+    fn task_is_found_by_name_or_a_similar_one_is_suggested() {
         for task in TASKS {
             assert!(std::ptr::eq(Task::find(task.name).unwrap(), task));
         }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_column_is_among_the_metrics() {
+    fn metrics_include_the_papers_column() {
         let normed: Vec<&str> =
             TASKS.iter().filter(|task| task.column == AccuracyKind::AccNorm).map(|task| task.name).collect();
         assert_eq!(normed, ["arc_easy", "arc_challenge", "hellaswag", "openbookqa"]);

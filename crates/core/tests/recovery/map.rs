@@ -60,7 +60,7 @@ fn scale_by_channel(scale: f32, channels: usize) -> Vec<f32> {
 }
 
 #[test]
-fn scalar_prune_and_comp_only_scales_earlier_layers() {
+fn scalar_prune_and_comp_scales_only_earlier_layers() {
     // The fixture's stream is so small that the norms' epsilon (1e-5) matters. Without the epsilon, norms do not depend
     // on the scale of their input.
     let folder = tempfile::tempdir().unwrap();
@@ -145,7 +145,7 @@ fn maps_agree_on_engines_and_weights_absorb_no_bias() {
 }
 
 #[test]
-fn a_shuffled_replaceme_depends_on_its_seed_alone() {
+fn shuffled_replaceme_depends_only_on_its_seed() {
     let world = world("llama-gqa", 4, 32);
     let boundary = world.calibration.boundary(&world.decoder, 2, 3);
     let first = replaceme_map(&boundary, json!({"batch": 50}));

@@ -2,7 +2,7 @@ use super::*;
 
 /// The expected values are those that `yaml.safe_load` of PyYAML 6 returns.
 #[test]
-fn plain_scalars_are_of_version_1_1() {
+fn plain_scalars_follow_yaml_1_1() {
     let pairs = [
         ("no", "[False]"),
         ("'no'", "['no']"),
@@ -28,7 +28,7 @@ fn plain_scalars_are_of_version_1_1() {
 }
 
 #[test]
-fn the_last_of_equal_keys_counts_and_hooks_are_kept_by_name() {
+fn last_duplicate_key_wins_and_hooks_are_kept_by_name() {
     let node = parse("a: 1\nb:\n  - x: !function utils.f\na: 2\n", "file.yaml").unwrap();
     assert_eq!(node.get("a").unwrap().plain().unwrap(), Value::Int(2));
     let (path, hook) = node.hook().unwrap();
@@ -36,13 +36,13 @@ fn the_last_of_equal_keys_counts_and_hooks_are_kept_by_name() {
 }
 
 #[test]
-fn quoted_texts_may_go_on_at_the_margin() {
+fn quoted_text_continues_on_unindented_lines() {
     let node = parse("a: 'b\nc\n\nd'\ne: \"f\\\ng\"\n", "f").unwrap();
     assert_eq!(node.plain().unwrap().repr(), r"{'a': 'b c\nd', 'e': 'fg'}");
 }
 
 #[test]
-fn aliases_cannot_blow_up_and_nesting_has_an_end() {
+fn alias_expansion_and_nesting_are_limited() {
     let mut text = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
     for i in 1..10 {
         text += &format!("a{i}: &a{i} [{}]\n", vec![format!("*a{}", i - 1); 10].join(", "));
@@ -55,7 +55,7 @@ fn aliases_cannot_blow_up_and_nesting_has_an_end() {
 }
 
 #[test]
-fn a_mapping_of_many_keys_is_read_in_linear_time() {
+fn mapping_of_many_keys_is_read_in_linear_time() {
     let keys: String = (0..100_000).map(|index| format!("  k{index}: {index}\n")).collect();
     let text = format!("a: &a\n{keys}b:\n{}  k5: own\n", "  <<: *a\n".repeat(3));
     let node = parse(&text, "f").unwrap();

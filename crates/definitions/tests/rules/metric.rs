@@ -43,7 +43,7 @@ fn likeliest_score(metric: &str, one: f64, two: f64) -> f64 {
 }
 
 #[test]
-fn words_split_at_blanks_and_trailing_blank_adds_one() {
+fn word_count_splits_at_every_blank() {
     const LONG: &str = r#"[{"q": " a  b é "}]"#;
     let text = choices("output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: q\ndoc_to_choice: null\n");
     let scores = scored(&text, LONG, &[(-10.0, true)]);
@@ -56,7 +56,7 @@ fn words_split_at_blanks_and_trailing_blank_adds_one() {
 }
 
 #[test]
-fn a_perplexity_is_of_the_mean_and_its_error_of_drawn_samples() {
+fn perplexity_error_is_bootstrapped() {
     let text = choices("output_type: loglikelihood\ndoc_to_target: q\ndoc_to_choice: null\n");
     let scores = scored(&text, ROWS, &[(-1.0, true), (-2.0, false), (-4.0, true)]);
     assert_eq!((scores[0].0.as_str(), scores[1].0.as_str()), ("perplexity", "acc"));
@@ -71,7 +71,7 @@ fn a_perplexity_is_of_the_mean_and_its_error_of_drawn_samples() {
 }
 
 #[test]
-fn f1_is_of_the_label_one_and_a_third_label_is_an_error() {
+fn f1_uses_label_one_and_refuses_a_third_label() {
     let items = label_items(&[(1, 1), (1, 0), (0, 1), (0, 0), (1, 1)]);
     assert!((Aggregation::F1.score(&items).unwrap() - 2.0 / 3.0).abs() < 1e-12);
     // 2 TP, 1 FP, 1 FN, 1 TN: (2·1 − 1·1) / √(3·3·2·2).
@@ -86,7 +86,7 @@ fn label_items(pairs: &[(i64, i64)]) -> Vec<Item> {
 }
 
 #[test]
-fn groups_weigh_by_size_or_not_and_their_error_is_pooled() {
+fn group_score_is_weighted_and_its_error_pooled() {
     let parts = [
         TaskScore { score: 1.0, error: Some(0.1), documents: 10 },
         TaskScore { score: 0.0, error: Some(0.2), documents: 30 },
@@ -105,7 +105,7 @@ fn group_metric(by_size: bool) -> GroupMetric {
 }
 
 #[test]
-fn the_first_document_decides_what_all_have() {
+fn first_document_determines_the_types_of_all() {
     let list = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}, {"q": "q", "c": ["a", "b"], "n": 1}]"#);
     assert!(list.contains("the first document has a list of right answers") && list.contains("test.jsonl:2"), "{list}");
     let number = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#);
@@ -179,7 +179,7 @@ fn matches_exactly(target: &str, options: &str, answer: &str) -> bool {
 /// The expected value comes from lm-eval's `bootstrap_stderr` on Python 3.11. The 3,000 samples are drawn in three
 /// chunks of 1,000, with `Random(0)` to `Random(2)`.
 #[test]
-fn errors_are_drawn_by_pythons_generators_chunk_by_chunk() {
+fn bootstrap_errors_equal_python_chunk_by_chunk() {
     let items = [-1.0, -2.0, -4.0].map(Item::Number);
     let error = Aggregation::Perplexity.error(&items, 3000).unwrap().unwrap();
     assert!((error - 10.973196339408776).abs() < 1e-9, "{error}");

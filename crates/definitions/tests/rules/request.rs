@@ -57,7 +57,7 @@ fn first_example(more: &str) -> String {
 }
 
 #[test]
-fn explicit_zero_shots_stay_and_silence_means_none() {
+fn explicit_zero_shots_are_kept_and_default_is_zero() {
     assert_eq!(first_context("num_fewshot: 0", Some(2)), "one");
     assert_eq!(first_context("", None), "one");
     assert_eq!(first_context("num_fewshot: 1\nfewshot_config: {sampler: first_n}", None), "one a\n\none");
@@ -82,7 +82,7 @@ fn examples_leave_out_the_document_if_splits_are_equal() {
 }
 
 #[test]
-fn description_is_glued_and_system_text_separated_once() {
+fn description_is_joined_and_system_text_separated() {
     assert_eq!(first(&choices("description: Choose."), &shots(0)).0, "Choose.one");
     assert_eq!(first(&choices("description: Choose."), &system_setting("Be short.")).0, "Be short.\n\nChoose.one");
     assert_eq!(first(&choices("description: Choose."), &system_setting("Be short. ")).0, "Be short. Choose.one");
@@ -94,7 +94,7 @@ fn system_setting(text: &str) -> Setting<'_> {
 }
 
 #[test]
-fn an_empty_answer_of_an_example_has_no_delimiters() {
+fn empty_example_answer_has_no_delimiters() {
     let sample = "fewshot_config: {sampler: first_n, samples: [{q: own, c: [k, l], n: '', d: x}]}\ndoc_to_target: n\n";
     let text =
         "task: t\ndataset_path: x\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: '{{q}}'\n".to_owned();
@@ -119,14 +119,14 @@ fn begun_answer_follows_delimiter_and_blank_in_examples() {
 }
 
 #[test]
-fn contexts_are_the_choices_where_the_question_is_a_number() {
+fn choices_are_contexts_if_the_question_is_a_number() {
     let text = choices("doc_to_text: n\ndoc_to_target: q\nfewshot_config: {sampler: first_n}\n");
     let first_texts: Vec<_> = texts(&text, &shots(1)).into_iter().take(2).collect();
     assert_eq!(first_texts, [pair("a one\n\na", " one"), pair("a one\n\nb", " one")]);
 }
 
 #[test]
-fn mutual_information_asks_for_the_bare_choices_too() {
+fn mutual_information_also_scores_bare_choices() {
     let all = texts(&choices("metric_list: [{metric: acc_mutual_info}]"), &shots(0));
     assert_eq!(all[..4], [pair("one", " a"), pair("one", " b"), pair("", " a"), pair("", " b")]);
 }
@@ -145,7 +145,7 @@ fn chat_template_choice_has_no_delimiter_without_begun_answer() {
 }
 
 #[test]
-fn what_a_model_cannot_be_asked_is_one_error_with_its_place() {
+fn unusable_request_gives_one_error_with_its_location() {
     let column = request_error("doc_to_text: '{{question}}'", ROWS);
     assert!(column.contains("question") && column.contains("task t"), "{column}");
     let empty = request_error("doc_to_choice: ['', b]\ntarget_delimiter: ''", ROWS);
@@ -165,7 +165,7 @@ fn request_error(more: &str, rows: &'static str) -> String {
 }
 
 #[test]
-fn numbers_that_are_not_finite_are_refused_with_their_path() {
+fn nonfinite_numbers_are_refused_with_their_path() {
     for (more, path) in [
         ("metadata: {version: .nan}", "`metadata.version`"),
         ("fewshot_config: {samples: [{q: x, n: .inf}]}", "`fewshot_config.samples[0].n`"),
@@ -179,7 +179,7 @@ fn numbers_that_are_not_finite_are_refused_with_their_path() {
 }
 
 #[test]
-fn a_version_is_that_of_the_metadata_or_yaml() {
+fn task_version_is_from_metadata_or_yaml() {
     assert_eq!(task_version(""), "Yaml");
     assert_eq!(task_version("metadata: {version: 2.0, other: x}"), "2.0");
 }

@@ -208,7 +208,7 @@ fn check_download_fault(name: &str, change: ChangeAnswer, then: &Then, large: bo
 }
 
 #[test]
-fn a_connection_may_be_cut_at_any_byte() {
+fn download_resumes_after_a_cut_at_any_byte() {
     for size in [true, false] {
         for cut in 0..=40 {
             let file = Served { name: "sub/f".into(), content: content(40), large: size };
@@ -232,7 +232,7 @@ fn a_connection_may_be_cut_at_any_byte() {
 }
 
 #[test]
-fn who_asks_to_wait_is_waited_for_and_who_asks_too_much_is_not() {
+fn requested_delay_is_respected_up_to_a_limit() {
     for (header, value) in [("ratelimit", "\"api\";r=0;t=1"), ("retry-after", "1")] {
         let file = small("f", "abc");
         let fault: Fault =

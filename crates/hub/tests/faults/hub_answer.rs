@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
+fn unexpected_hub_responses_give_specific_errors() {
     type Make = fn(&Request, Answer) -> Answer;
     let table: &[(&str, Make, &str, &str)] = &[
         ("401", |_, _| Answer::new(401), "f", "the hub rejected the token"),
@@ -59,7 +59,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
 }
 
 #[test]
-fn the_token_does_not_go_to_where_the_hub_sends_us() {
+fn token_is_not_sent_to_redirect_targets() {
     // The Hub's own API redirects to another host. The helper `fetch` checks that no request to it carries the token.
     let fault: Fault = Box::new(|request, _, answer| match request.elsewhere {
         true => Answer::new(200).body("{\"sha\":\"x\"}"),
@@ -83,7 +83,7 @@ fn the_token_does_not_go_to_where_the_hub_sends_us() {
 }
 
 #[test]
-fn a_file_name_cannot_leave_its_folder() {
+fn file_name_cannot_leave_its_folder() {
     for name in ["../../../escaped", "/tmp/escaped", "a/../../escaped", "..\\\\escaped"] {
         let (server, cache) =
             (FakeHub::start(REPO, vec![small(name, "x"), small("f", "y")], no_fault()), TempDir::new().unwrap());
@@ -95,7 +95,7 @@ fn a_file_name_cannot_leave_its_folder() {
 }
 
 #[test]
-fn a_hub_that_has_other_content_than_is_pinned_is_refused() {
+fn content_that_differs_from_the_lock_is_refused() {
     for big in [true, false] {
         let server = FakeHub::start(REPO, vec![served(content(100), big)], no_fault());
         let cache = TempDir::new().unwrap();
@@ -107,7 +107,7 @@ fn a_hub_that_has_other_content_than_is_pinned_is_refused() {
 }
 
 #[test]
-fn failed_file_keeps_others_and_refusal_is_asked_once() {
+fn failed_file_keeps_others_and_refusal_is_not_retried() {
     let files: Vec<Served> = (0..6).map(|index| small(&format!("f{index}"), &"x".repeat(index + 1))).collect();
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
     // Files are fetched smallest first. The Hub lists `f0` but returns 404 for it.

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_does_not_diverge_from_itself() {
+    fn model_has_no_divergence_from_itself() {
         let [x, _] = streams();
         let panels = Panels::<F32>::from_rows(&weight(), CHANNELS, VOCAB);
         for ours in divergences([&x, &x], CHANNELS, ENDS, PackedWeights::F32(&panels), &targets()) {

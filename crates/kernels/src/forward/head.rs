@@ -184,7 +184,7 @@ mod tests {
     use crate::linalg::float32::F32;
 
     #[test]
-    fn of_equal_logits_the_lowest_token_is_the_likeliest() {
+    fn lowest_token_wins_among_equal_logits() {
         let vocab = 2 * TILE_VOCAB;
         let mut weight = vec![0.0; vocab]; // [1, vocab]
         for token in [7, 9, TILE_VOCAB + 3] {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_give_the_log_softmax_of_the_whole_vocabulary() {
+    fn tiled_log_softmax_covers_the_whole_vocabulary() {
         // The vocabulary has two and a half tiles. One row is requested twice.
         let channels = 8;
         let vocab = 2 * TILE_VOCAB + TILE_VOCAB / 2;

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_used_again_and_never_shared() {
+    fn scratch_buffers_are_reused_but_never_shared() {
         let first = scratch(8);
         let second = scratch(8);
         let a = first.as_ptr();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn large_room_is_not_kept() {
+    fn large_scratch_buffer_is_not_kept() {
         drop(scratch(KEPT + 1));
         assert_eq!(FREE.with_borrow(Vec::len), 0);
     }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_those_of_algorithm_2_in_f64() {
+    fn adamw_steps_equal_algorithm_2_in_f64() {
         let mut ours = [0.5f32, -2.0];
         let mut adam = Adam::new(2, 0.01).with_weight_decay(0.1);
         let mut exact = [(0.5f64, 0.0f64, 0.0f64), (-2.0, 0.0, 0.0)];
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_training_goes_on_where_it_was() {
+    fn adam_resumes_from_its_saved_state() {
         let mut uninterrupted = [1.0f32, 2.0];
         let mut cut = [1.0f32, 2.0];
         let mut adam = Adam::new(2, 0.1).with_weight_decay(0.01);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_rounded_as_the_float_library_rounds_them() {
+    fn bf16_rounding_equals_the_half_crate() {
         let ends = [0.0, -0.0, 1.0, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, 1.003_906_3, 1.011_718_8];
         let many = (0..100_000).map(|i| noise(i) * 1e3);
         for x in ends.into_iter().chain(many) {

@@ -345,7 +345,7 @@ mod tests {
     ];
 
     #[test]
-    fn many_long_rows_are_multiplied_in_several_sweeps() {
+    fn test_shapes_include_several_sweeps() {
         assert!(count_sweeps(100) > 1 || count_sweeps(260) > 1, "no test shape needs several sweeps");
         assert_eq!(count_sweeps(8), 1);
     }
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_is_that_of_the_gemm_crate_to_the_bit() {
+    fn f32_product_is_bit_identical_to_the_gemm_crate() {
         for (rows, inner, outer) in SHAPES {
             let x: Vec<f32> = (0..rows * inner).map(noise).collect();
             let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plain_way_gives_the_same_sums_but_for_rounding() {
+    fn plain_tile_sums_equal_the_best_tile_up_to_rounding() {
         let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
         let row: Vec<f32> = (0..300).map(noise).collect();
         let [best, plain] = [F32Tile::best(), F32Tile::Plain].map(|tile| sums(tile, &row, 1, &panel, true));

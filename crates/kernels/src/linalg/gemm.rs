@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_product_equals_its_sums() {
+    fn product_equals_naive_sums() {
         let a: Vec<f32> = (0..6).map(|i| i as f32).collect(); // [2, 3]
         let b: Vec<f32> = (0..6).map(|i| (i * i) as f32).collect(); // [2, 3], used transposed
         let mut c = vec![1.0f32; 4];
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn strides_skip_what_lies_between() {
+    fn strided_views_skip_the_gaps() {
         let a = [1.0f64, 2.0, 99.0, 3.0, 4.0, 99.0]; // [2, 2] in rows of 3
         let b = [1.0f64, 0.0, 0.0, 1.0];
         let mut c = vec![7.0f64; 6];
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_upper_triangle_of_a_gram_matrix_equals_its_sums() {
+    fn gram_upper_triangle_equals_naive_sums() {
         for columns in [3, BAND, BAND + 70] {
             let x: Vec<f64> = (0..5 * columns).map(|i| (i % 11) as f64 - 5.0).collect();
             let mut gram = vec![1.0; columns * columns];
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "exceeds its slice")]
-    fn a_view_past_its_slice_is_refused() {
+    fn view_past_its_slice_is_refused() {
         let _ = MatrixView::rows(&[0.0f32; 5], 2, 3);
     }
 }

@@ -202,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn order_four_by_hand() {
+    fn order_four_matches_hand_computed_matrix() {
         let half = 0.5;
         let expected = [1, 1, 1, 1, 1, -1, 1, -1, 1, 1, -1, -1, 1, -1, -1, 1].map(|sign| sign as f32 * half);
         assert_eq!(matrix(4), expected);
     }
 
     #[test]
-    fn the_base_is_the_first_that_divides() {
+    fn base_is_the_first_dividing_order() {
         assert_eq!(base_and_power(4096), Some((1, 4096)));
         assert_eq!(base_and_power(5120), Some((40, 128)));
         assert_eq!(base_and_power(3072), Some((12, 256)));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn every_base_is_a_square_of_signs_with_orthogonal_rows() {
+    fn every_base_has_signs_and_orthogonal_rows() {
         for (base, rows) in BASES {
             let rows: Vec<Vec<i32>> =
                 rows.lines().map(|line| line.bytes().map(|sign| if sign == b'+' { 1 } else { -1 }).collect()).collect();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_matrix_is_the_base_times_the_sylvester_matrix() {
+    fn matrix_is_the_base_times_the_sylvester_matrix() {
         // Checks `H` entry by entry. The dense product above only shows that the transform is linear.
         for order in orders() {
             let Some((base, power)) = factors(order) else { panic!("no factors of {order}") };
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_inverse_undoes_the_transform() {
+    fn inverse_undoes_the_transform() {
         for order in orders() {
             let x = sample(2, order);
             let mut there_and_back = x.clone();
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no Hadamard matrix of order 44")]
-    fn an_order_without_a_matrix_is_refused() {
+    fn order_without_a_matrix_is_refused() {
         transform(&mut [0.0; 44], 44);
     }
 }

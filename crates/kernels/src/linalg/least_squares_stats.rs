@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_excess_is_the_error_less_that_of_no_map() {
+    fn excess_is_the_error_relative_to_no_map() {
         let x = [1.0, 2.0, 0.0, 1.0];
         let y = [1.0, 3.0, 2.0, 0.0];
         let map = [1.0, 0.0, 2.0, 1.0];
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn best_thin_map_keeps_what_moves_the_rows() {
+    fn low_rank_map_keeps_the_largest_outputs() {
         // XᵀX = diag(16, 1) and M = diag(1, 3). The first channel contributes outputs of size 4, the second of size 3.
         let normal = equations(2, &[4.0, 0.0, 0.0, 1.0], &[4.0, 0.0, 0.0, 3.0]);
         let map = normal.solve(0.0).unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_parts_are_the_sums_of_all() {
+    fn merged_statistics_equal_the_statistics_of_all_rows() {
         let x = [1.0, 2.0, 0.5, -1.0, 3.0, 1.0];
         let y = [1.0, 0.0, 2.0, 2.0, -1.0, 1.0];
         let mut parts = equations(2, &x[..2], &y[..2]);
@@ -166,7 +166,7 @@ mod tests {
 
     /// The sample columns are combinations of three orthogonal patterns with mean zero.
     #[test]
-    fn correlations_are_those_of_the_spaces_whatever_the_scales() {
+    fn correlations_do_not_depend_on_channel_scales() {
         let a = [1.0, 1.0, -1.0, -1.0];
         let b = [1.0, -1.0, 1.0, -1.0];
         let c = [1.0, -1.0, -1.0, 1.0];

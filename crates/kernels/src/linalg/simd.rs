@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn exp_of_the_ends_and_of_nan() {
+    fn exp_handles_extremes_and_nan() {
         assert_eq!(exp(0.0), 1.0);
         assert!(exp(-1e30) < 1.3e-38 && exp(f32::NEG_INFINITY) < 1.3e-38);
         assert!(exp(100.0) > 2e38);
@@ -264,14 +264,14 @@ mod tests {
     }
 
     #[test]
-    fn a_nan_among_numerators_is_not_hidden() {
+    fn nan_among_numerators_is_propagated() {
         let mut xs = vec![0.0f32; 40];
         xs[17] = f32::NAN;
         assert!(softmax_numerators(&mut xs).is_nan());
     }
 
     #[test]
-    fn numerators_and_their_sum_are_a_softmax_at_any_length() {
+    fn softmax_numerators_are_correct_at_any_length() {
         for n in 1..50 {
             let logits: Vec<f32> = (0..n).map(|i| (i as f32 * 0.7).sin() * 30.0).collect();
             let mut xs = logits.clone();

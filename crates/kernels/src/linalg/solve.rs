@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_known_map_is_found_again() {
+    fn known_map_is_recovered() {
         let map = [2.0, -1.0, 0.5, 3.0]; // [2, 2]
         let x: Vec<f64> = (0..20).map(|i| f64::from(i * i % 7) - 3.0).collect(); // [10, 2]
         let y: Vec<f64> =
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_in_f32_are_the_same_rows_and_their_difference() {
+    fn f32_rows_give_the_solution_of_f64_rows() {
         let x: Vec<f32> = (0..3 * 2500).map(|i| (i as f32 * 0.7).sin()).collect(); // [2500, 3]
         let y: Vec<f32> = x.iter().map(|v| v * 1.5 + 1e-5).collect();
         let difference: Vec<f64> = to_f64(&y).iter().zip(to_f64(&x)).map(|(y, x)| y - x).collect();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_singular_system_is_an_error_that_counts_its_rows() {
+    fn singular_system_error_counts_its_rows() {
         let mut normal = NormalEquations::new(3);
         normal.add(&[1.0, 2.0, 3.0], &[0.0, 0.0, 0.0]);
         let expected = SolveError::Singular { rows: 1, channels: 3, ridge: 0.0 };
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn extreme_eigenvalues_alone_give_the_condition_of_all_of_them() {
+    fn extreme_eigenvalues_give_the_condition_number() {
         // One block of random rows, with channel scales from 1 to 1e-4.
         let c = SMALL + 40;
         let mut state = 7u64;

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_greatest_eigenvalue_of_a_diagonal_is_found() {
+    fn greatest_eigenvalue_of_a_diagonal_is_found() {
         for order in [1, 2, 7, 100, 1000] {
             let found = greatest(order, |x, y| {
                 y.iter_mut().zip(x).enumerate().for_each(|(i, (y, x))| *y = (i + 1) as f64 * x);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_of_one_eigenvalue_or_of_none_but_zero_ends_early() {
+    fn iteration_ends_early_for_identity_and_zero() {
         assert!((greatest(50, |x, y| y.copy_from_slice(x)) - 1.0).abs() < 1e-12);
         assert_eq!(greatest(50, |_, y| y.fill(0.0)), 0.0);
     }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_large_numbers_is_held_to_their_rounding() {
+    fn rank_cutoff_accounts_for_input_rounding() {
         // Computed by hand: (4·2⁻²³)² = 2.27e-13. If the squares of the numbers sum to 1e6, directions up to 2.27e-7 are
         // rounding errors.
         assert!((floor(64, 1e-9, 1e6) / 2.273_7e-7 - 1.0).abs() < 1e-4);

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_map_is_found_again() {
+    fn known_map_is_recovered() {
         for (c, rows) in [(1, 5), (3, 3), (PANEL, 700), (PANEL + 22, 1000), (300, 300)] {
             let x = random(rows * c, 1);
             let map = random(c * c, 2);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_may_follow_a_solution() {
+    fn rows_can_be_added_after_a_solution() {
         let x = random(20 * 4, 10);
         let y = random(20 * 4, 11);
         let mut all = StreamingQr::new(4);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_zeros_have_rank_zero_and_a_zero_solution() {
+    fn zero_rows_have_rank_zero_and_a_zero_solution() {
         let mut tall = StreamingQr::new(2);
         assert_eq!(tall.solve(0.0).unwrap().rank, 0);
         tall.add(&[0.0; 6], &[1.0; 6]);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_finite_are_an_error() {
+    fn nonfinite_values_are_an_error() {
         for (x, y) in [(f64::NAN, 1.0), (1.0, f64::INFINITY)] {
             let mut tall = StreamingQr::new(2);
             tall.add(&[x, 0.0, 2.0, 1.0, 3.0, 7.0], &[y; 6]);

@@ -112,7 +112,7 @@ fn result_bytes(job: usize) -> Vec<u8> {
 }
 
 #[test]
-fn where_everything_shows_at_once_nothing_is_done_twice() {
+fn consistent_network_duplicates_no_work() {
     let outcome = play(8, 200, Network::default(), 0, 1);
     assert_eq!(outcome.done, outcome.jobs, "{outcome:?}");
     // Eight jobs run at a time and take 30 s each. Allow twice the ideal time.

@@ -27,7 +27,7 @@ fn workers() -> (tempfile::TempDir, Worker, Worker) {
 }
 
 #[test]
-fn a_name_is_claimed_once_and_free_again_after() {
+fn lease_is_exclusive_until_dropped() {
     let (_folder, one, two) = workers();
     let LeaseResult::Mine(lease) = one.lease("a") else { panic!("not free") };
     let LeaseResult::Theirs(owner) = two.lease("a") else { panic!("the lease was granted twice") };
@@ -40,7 +40,7 @@ fn a_name_is_claimed_once_and_free_again_after() {
 }
 
 #[test]
-fn link_reported_as_existing_is_recognised_as_own() {
+fn existing_link_to_our_record_counts_as_our_lease() {
     let (_folder, one, two) = workers();
     // State after a lost reply from the server: the link exists although the call failed.
     fs::hard_link(&one.record, one.leases.join("a")).unwrap();
@@ -63,7 +63,7 @@ fn planted(worker: &Worker, process: &Process) -> PathBuf {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_claim_of_a_dead_process_is_taken_over_at_once() {
+fn lease_of_a_dead_process_is_taken_over_at_once() {
     let (_folder, one, _two) = workers();
     let owner = &one.process.owner;
     for owner in [Owner { pid: 99_999_999, ..owner.clone() }, Owner { started: Some(1), ..owner.clone() }] {
@@ -75,7 +75,7 @@ fn the_claim_of_a_dead_process_is_taken_over_at_once() {
 }
 
 #[test]
-fn a_process_elsewhere_lives_as_long_as_its_heart_beats() {
+fn remote_process_is_alive_while_its_heartbeat_changes() {
     let (_folder, one, _two) = workers();
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
     let mut far = Process { id: FAR.into(), owner, beat: 0 };
@@ -113,7 +113,7 @@ fn count_dead(folder: &Path) -> usize {
 }
 
 #[test]
-fn the_heart_beats_in_the_record_and_a_lost_record_comes_back() {
+fn heartbeat_updates_and_restores_the_record() {
     let (folder, one, _two) = workers();
     wait_until("no heartbeat", &|| beat_of(folder.path(), one.id()) >= Some(1));
     fs::remove_file(&one.record).unwrap();
@@ -129,7 +129,7 @@ fn wait_until(what: &str, until: &dyn Fn() -> bool) {
 }
 
 #[test]
-fn a_process_that_ends_leaves_no_record() {
+fn ended_process_leaves_no_record() {
     let (folder, one, two) = workers();
     assert_eq!(all(&SystemDisk::default(), folder.path()).len(), 2);
     drop((one, two));
@@ -137,7 +137,7 @@ fn a_process_that_ends_leaves_no_record() {
 }
 
 #[test]
-fn a_lease_that_is_dropped_leaves_the_claim_of_another() {
+fn dropped_lease_keeps_the_lease_of_another_process() {
     let (_folder, one, two) = workers();
     let LeaseResult::Mine(lease) = one.lease("a") else { panic!("not free") };
     // This process was stopped for longer than the timeout, and another one took over its lease.
@@ -150,7 +150,7 @@ fn a_lease_that_is_dropped_leaves_the_claim_of_another() {
 }
 
 #[test]
-fn who_wakes_takes_back_that_it_is_said_to_have_died() {
+fn resumed_process_withdraws_its_recorded_death() {
     let (folder, one, two) = workers();
     let name = "compute-a";
     let LeaseResult::Mine(lease) = one.lease(name) else { panic!("not free") };
@@ -225,7 +225,7 @@ fn unreadable_record_is_dead_after_the_timeout() {
 }
 
 #[test]
-fn a_folder_in_the_place_of_a_claim_is_nobody_s() {
+fn folder_in_place_of_a_lease_is_ignored() {
     let (_folder, one, _two) = workers();
     for _ in 0..3 {
         fs::create_dir_all(one.leases.join("a/b")).unwrap();

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_knows_whether_it_was_changed() {
+    fn changed_text_breaks_its_seal() {
         let text = sealed(&format!("{{\n  \"{SEAL}\": \"{UNSEALED}\",\n  \"results\": 1\n}}\n"));
         assert!(is_sealed(text.as_bytes()) && !text.contains(UNSEALED), "{text}");
         assert!(!is_sealed(text.replace(": 1", ": 2").as_bytes()));
@@ -109,7 +109,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn only_own_files_are_replaced_never_inputs_or_links() {
+    fn only_generated_files_are_replaced() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(path_in("model", root.path())).unwrap();
         for name in ["model/config.json", "text.txt", "mine.json"] {

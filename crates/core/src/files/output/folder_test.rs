@@ -63,7 +63,7 @@ fn path_in(name: &str, output: &Path) -> PathBuf {
 }
 
 #[test]
-fn taken_name_is_refused_and_nothing_is_touched() {
+fn existing_name_is_refused_without_changes() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("out"), "results");
     publish(&output, &[("table", "1"), ("lm_eval/a", "1")]).unwrap();
@@ -107,7 +107,7 @@ fn owned_names(names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn single_files_are_put_beside_whatever_lies_there() {
+fn single_file_is_put_next_to_existing_files() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("reports"), "results");
     put(&output, "1").unwrap();
@@ -125,7 +125,7 @@ fn single_files_are_put_beside_whatever_lies_there() {
 }
 
 #[test]
-fn a_draft_that_is_given_up_leaves_the_folder_as_it_was() {
+fn dropped_draft_leaves_the_folder_unchanged() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("out"), "results");
     publish(&output, &[("one", "1")]).unwrap();
@@ -180,7 +180,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
 }
 
 #[test]
-fn a_file_in_a_folders_place_is_refused() {
+fn file_in_place_of_a_folder_is_refused() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("out"), "").unwrap();
     let error = OutputFolder::new(root.path().join("out"), "results").check(&[]).unwrap_err();
@@ -188,7 +188,7 @@ fn a_file_in_a_folders_place_is_refused() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_leaves_no_list_and_no_other_file() {
+fn failed_put_leaves_files_and_manifest_unchanged() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("out"), "pages");
     output.put(&owned_pages(&[("index.html", "old")])).unwrap();

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_ours_while_it_is_listed_and_as_it_was_written() {
+    fn file_is_owned_while_listed_and_unmodified() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("lm_eval")).unwrap();
         ["a", "b", "lm_eval/c"].iter().for_each(|name| write_text(name, name, root.path()));

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_and_float_types_are_read_as_they_are_written() {
+    fn device_and_float_type_names_round_trip() {
         for device in [DeviceName::Cpu, DeviceName::Cuda(0), DeviceName::Cuda(3), DeviceName::Metal] {
             assert_eq!(device.to_string().parse(), Ok(device));
         }

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_shared_between_weights_and_what_runs_at_a_time() {
+    fn memory_is_shared_by_weights_and_activations() {
         // All weights fit alongside a pass of maximum size, alongside a smaller pass, or not even alongside the
         // smallest.
         assert_eq!(share(100_000_000, 1_000_000, activation_bytes), (8192, 100_000_000 - 8_192_000));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_drivers_say_of_a_full_memory_is_understood() {
+    fn out_of_memory_errors_of_drivers_are_recognized() {
         for (words, full) in [
             ("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")", true),
             ("CublasError(CUBLAS_STATUS_ALLOC_FAILED)", true),

@@ -14,7 +14,7 @@ fn parse(change: impl FnOnce(&mut Map<String, Value>)) -> Result<Config> {
 }
 
 #[test]
-fn what_the_config_leaves_out_is_derived_or_noted() {
+fn missing_config_entries_are_derived_or_noted() {
     let config = parse(|map| {
         map.remove("rope_theta");
     })
@@ -26,7 +26,7 @@ fn what_the_config_leaves_out_is_derived_or_noted() {
 
 /// The expected values are the default attributes of each config class in transformers 5.24.0.
 #[test]
-fn missing_entry_is_what_the_class_takes() {
+fn missing_entry_has_the_default_of_transformers() {
     for (model_type, expected) in [
         ("llama", json!({"rms_norm_eps": 1e-6})),
         ("qwen3", json!({"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 32})),
@@ -55,7 +55,7 @@ fn missing_entry_is_what_the_class_takes() {
 }
 
 #[test]
-fn an_unknown_architecture_is_named_beside_the_known() {
+fn unknown_architecture_error_lists_the_known_ones() {
     let text = parse(|map| {
         map.insert("architectures".into(), json!(["GPT2LMHeadModel"]));
     })
@@ -65,7 +65,7 @@ fn an_unknown_architecture_is_named_beside_the_known() {
 }
 
 #[test]
-fn an_unknown_rope_type_is_refused_in_both_dialects() {
+fn unknown_rope_type_is_refused_in_both_dialects() {
     for (key, value) in [
         ("rope_scaling", json!({"type": "spiral", "factor": 2.0})),
         ("rope_parameters", json!({"rope_type": "spiral", "rope_theta": 10000.0})),
@@ -81,7 +81,7 @@ fn an_unknown_rope_type_is_refused_in_both_dialects() {
 
 /// The expected values are `AutoConfig.from_pretrained(folder).rope_parameters` in transformers 5.23.0.
 #[test]
-fn of_two_dialects_the_one_counts_that_counts_in_transformers() {
+fn rope_dialect_precedence_equals_transformers() {
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 128});
     let plain = json!({"rope_type": "default", "rope_theta": 77.0});

@@ -13,7 +13,7 @@ pub(in crate::model) fn affine_forms() -> [Arc<Operator>; 5] {
 }
 
 #[test]
-fn one_map_after_another_is_their_product() {
+fn consecutive_maps_are_multiplied() {
     let dense = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
     assert_eq!(dense_product(&diagonal_of(&[2.0, 3.0]), &diagonal_of(&[5.0, 7.0])), [10.0, 0.0, 0.0, 21.0]);
     assert_eq!(dense_product(&diagonal_of(&[2.0, 3.0]), &dense), [2.0, 4.0, 9.0, 12.0]);
@@ -30,7 +30,7 @@ fn dense_product(a: &Operator, b: &Operator) -> Vec<f32> {
 }
 
 #[test]
-fn maps_of_every_form_do_what_their_matrix_and_bias_say() {
+fn maps_of_every_form_apply_their_matrix_and_bias() {
     let x = [1.0, -1.0, 0.5, 2.0];
     let expected = [
         [2.0, -3.0, 1.0, 6.0],
@@ -54,7 +54,7 @@ fn maps_of_every_form_do_what_their_matrix_and_bias_say() {
 }
 
 #[test]
-fn maps_of_every_form_in_a_row_are_their_composition() {
+fn consecutive_maps_of_every_form_are_composed() {
     let x = [1.0, -1.0, 0.5, 2.0];
     for first in affine_forms() {
         for second in affine_forms() {
@@ -93,7 +93,7 @@ fn normed_maps_add_their_change_to_the_stream() {
 }
 
 #[test]
-fn normed_maps_are_no_matrices() {
+fn normed_maps_have_no_matrix_form() {
     let dense = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
     for operator in normed_forms() {
         assert!(!operator.is_linear());

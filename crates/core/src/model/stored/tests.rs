@@ -32,7 +32,7 @@ fn stored(dtype: &str, value: f32) -> Vec<u8> {
 }
 
 #[test]
-fn every_dtype_is_read_by_rows_and_transposed() {
+fn every_dtype_reads_by_rows_and_transposed() {
     let folder = TempDir::new().unwrap();
     // The shapes cover a matrix smaller than a tile, partial tiles, and several blocks of which the last is shorter.
     for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 70_001]] {
@@ -91,7 +91,7 @@ fn panels_hold_pairs_of_all_rows_for_any_dtype_and_shape() {
 }
 
 #[test]
-fn first_nonfinite_number_is_named_however_it_is_read() {
+fn first_nonfinite_number_is_named_by_every_reader() {
     let folder = TempDir::new().unwrap();
     let [outer, inner] = [50, 70_001];
     for (dtype, value) in [("F64", f32::NAN), ("F32", f32::NAN), ("F16", f32::INFINITY), ("BF16", f32::NEG_INFINITY)] {
@@ -118,7 +118,7 @@ fn first_nonfinite_number_is_named_however_it_is_read() {
 }
 
 #[test]
-fn a_file_that_changed_since_it_was_opened_is_refused_by_name() {
+fn file_changed_after_opening_is_refused_by_name() {
     let folder = TempDir::new().unwrap();
     let bytes: Vec<u8> = (0..6).flat_map(|i| stored("F32", number(i))).collect();
     file(folder.path(), "F32", [2, 3], &bytes);

@@ -167,7 +167,7 @@ fn ragged_grouped_attention_equals_its_definition() {
 }
 
 #[test]
-fn branches_see_their_prefix_and_themselves() {
+fn branches_attend_to_their_prefix_and_themselves() {
     compare(&[(1, None), (1, Some(0)), (1, Some(0))]);
     compare(&[(2, None), (0, Some(0)), (3, Some(0)), (0, Some(0))]);
     // Branches across query blocks, a second tree directly after the first, and a plain segment at the end.

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn first_and_second_numbers_are_summed_apart() {
+    fn even_and_odd_products_are_summed_separately() {
         // 2^24 + 1 rounds to 2^24, so a single running sum would lose both ones.
         let large = 16_777_216.0;
         let one = 1.0;

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn status_is_the_same_when_asked_again() {
+    fn status_is_stable_between_calls() {
         assert_eq!(status(), status());
     }
 }

@@ -106,7 +106,7 @@ fn full_device_memory_reduces_concurrent_prompts() {
 }
 
 #[test]
-fn a_stream_that_is_given_goes_on_as_in_the_run_that_made_it() {
+fn resumed_stream_equals_the_original_run() {
     struct Streams(Vec<HostRows>);
     impl Observer<dyn ResidualStream> for Streams {
         fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
@@ -125,7 +125,7 @@ fn a_stream_that_is_given_goes_on_as_in_the_run_that_made_it() {
 }
 
 #[test]
-fn half_precision_is_near_f32_and_not_the_same() {
+fn half_precision_is_close_but_not_equal_to_f32() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         let exact = log_probabilities(&load(&fixture(name), FloatType::F32));
         // The tolerances allow for rounding to 11 and 8 significant bits.
@@ -154,7 +154,7 @@ fn scaled(factor: f64) -> TempDir {
 }
 
 #[test]
-fn f16_overflow_is_named_with_its_share_others_continue() {
+fn f16_overflow_is_named_and_other_variants_continue() {
     let folder = scaled(1e5);
     for dtype in FloatType::ALL {
         let engine = load(folder.path(), dtype);

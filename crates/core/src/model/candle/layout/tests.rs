@@ -42,7 +42,7 @@ fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn rows_see_prefix_and_own_segment_however_cut() {
+fn rows_attend_to_prefix_and_segment_for_any_cut() {
     let shapes: [&[(usize, Option<usize>)]; 4] = [
         &[(1, None)],
         &[(128, None), (128, None), (128, None), (100, None), (300, None), (300, None), (5, None)],
