@@ -282,7 +282,7 @@ impl GenerationObserver for RecordingWatcher {
 }
 
 #[test]
-fn prompts_are_reported_once_and_stop_is_prompt() {
+fn prompts_are_reported_once_and_stop_ends_generation() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let settings = Settings { batch: 5, ..settings() };
