@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::common;
-use crate::common::world::{World, table, tokenizer};
+use crate::common::world::{World, column_index, copa_row, table, tokenizer};
 use ghostlab::pipeline::stage;
 use serde_json::{Value, json};
 
@@ -106,22 +106,14 @@ fn override_changes_the_grid() {
     assert_eq!(table(&world.path("results/small/results.csv")).len(), 1 + 2);
 }
 
-fn column_index(rows: &[Vec<String>], name: &str) -> usize {
-    rows[0].iter().position(|head| head == name).unwrap()
-}
-
 fn with_tasks(world: &World) {
-    let rows: Vec<String> = (0..6).map(|i| copa_row(i, i % 2).to_string()).collect();
+    let rows: Vec<String> = (0..6).map(|i| copa_row(i).to_string()).collect();
     world.write("copa.jsonl", rows.join("\n"));
     let rte = json!({"sentence1": "w1 w2", "sentence2": "w3", "label": 0});
     world.write("rte.jsonl", format!("{rte}\n{rte}\n"));
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replacen("backbone:", "tasks:\n  copa: {path: copa.jsonl}\n  rte: {path: rte.jsonl}\nbackbone:", 1);
     world.write("grid.yaml", grid + "  tasks: [copa, {name: rte, limit: 1}]\n");
-}
-
-fn copa_row(premise: usize, label: usize) -> Value {
-    json!({"premise": format!("w{premise} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": label})
 }
 
 fn names(folder: &Path) -> Vec<String> {

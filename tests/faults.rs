@@ -18,6 +18,7 @@ use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::common;
+use crate::common::file_name;
 use crate::common::output::{stdout, wait_for_exit};
 use crate::common::world::World;
 use serde_json::json;
@@ -145,10 +146,6 @@ fn payload_kind(path: &Path) -> String {
         file => file.replace(|c: char| c.is_ascii_digit(), ""),
     };
     format!("{stage} {what}")
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
 #[test]

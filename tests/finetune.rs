@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::world::{World, table};
+use crate::common::world::{World, column_index, table};
 use ghostlab::pipeline::stage;
 use ghostlab_store::{ObjectCondition, ObjectKind, Store};
 
@@ -47,10 +47,6 @@ fn perplexities(world: &World) -> BTreeMap<String, f64> {
     // The name of a trained method contains a comma that splits its cell, so count columns from the end.
     let from_end = rows[0].len() - value;
     rows[1..].iter().map(|row| (row[method].clone(), row[row.len() - from_end].parse().unwrap())).collect()
-}
-
-fn column_index(rows: &[Vec<String>], head: &str) -> usize {
-    rows[0].iter().position(|cell| cell == head).unwrap()
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::common::world::{World, table};
+use crate::common::world::{World, column_index, table};
 use ghostlab::pipeline::exec::timing_lease;
 use ghostlab::pipeline::stage;
 use ghostlab_store::{LeaseResult, Store};
@@ -31,10 +31,6 @@ fn column(world: &World, name: &str) -> BTreeMap<String, String> {
         .iter()
         .map(|row| (if row[method].is_empty() { "dense".to_owned() } else { row[method].clone() }, row[value].clone()))
         .collect()
-}
-
-fn column_index(rows: &[Vec<String>], head: &str) -> usize {
-    rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"))
 }
 
 fn number(text: &str) -> f64 {

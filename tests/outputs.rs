@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::common;
 use crate::common::output::combined_output;
-use crate::common::world::{World, table};
+use crate::common::world::{World, column_index, copa_row, table};
 use serde_json::{Value, json};
 
 /// Reads all files under a folder except those in the store.
@@ -60,10 +60,6 @@ fn with_tasks(world: &World) {
     world.write("copa.jsonl", (0..6).map(|i| format!("{}\n", copa_row(i))).collect::<String>());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", format!("tasks:\n  copa: {{path: copa.jsonl}}\n{grid}  tasks: [copa]\n"));
-}
-
-fn copa_row(i: usize) -> serde_json::Value {
-    json!({"premise": format!("w{i} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": i % 2})
 }
 
 #[test]
@@ -128,10 +124,6 @@ fn perplexity_error_from_windows_is_in_every_file() {
 
 fn numbers_of(numbers: &[serde_json::Value], cell: &serde_json::Value, metric: &str) -> Vec<serde_json::Value> {
     numbers.iter().filter(|number| number["cell"] == *cell && number["metric"] == metric).cloned().collect()
-}
-
-fn column_index(rows: &[Vec<String>], head: &str) -> usize {
-    rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"))
 }
 
 #[test]

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use crate::common::checkout;
 use crate::common::world::World;
+use crate::common::{checkout, file_name};
 use ghostlab::pipeline::stage;
 use ghostlab_store::{InventoryItem, Store};
 
@@ -94,10 +94,6 @@ fn inodes(world: &World) -> usize {
         .filter(|path| file_name(path).contains("-v") && !file_name(path).starts_with("activations-v"))
         .map(|path| count_entries(&path))
         .sum()
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
 #[test]

@@ -3,35 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::output::{computed_tokens, events, events_of_kind};
 use crate::common::world::World;
 use ghostlab::pipeline::stage;
 use ghostlab_store::{ObjectCondition, Store};
 use serde_json::Value;
-
-fn events(output: &Output) -> Vec<Value> {
-    let text = String::from_utf8(output.stdout.clone()).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn events_of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
-    events.iter().filter(|event| event["event"] == kind).collect()
-}
-
-/// Counts the tokens that a run computed. Excludes those read to solve operators, because they are read again if an
-/// operator is missing.
-fn computed_tokens(events: &[Value]) -> u64 {
-    let solving: Vec<&Value> = events_of_kind(events, "started")
-        .into_iter()
-        .filter(|job| job["label"].as_str().is_some_and(|label| label.contains(": solve ")))
-        .map(|job| &job["job"])
-        .collect();
-    let advanced = events_of_kind(events, "advanced").into_iter().filter(|event| event["elsewhere"] == false);
-    let unsolved = advanced.filter(|event| !solving.contains(&&event["job"]));
-    unsolved.map(|event| event["tokens"].as_u64().unwrap()).sum()
-}
 
 fn spawn_run(world: &World, more: &[&str]) -> Child {
     let mut command = world.command(&[&["run", "grid.yaml"], more].concat());

@@ -17,15 +17,12 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use crate::common::output::wait_for_exit;
 use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
-
-/// Timeout for detecting hangs. It is longer than any command in these tests.
-const LONG: Duration = Duration::from_secs(120);
 
 /// Id, in the format of the store, of a process on another machine.
 const FAR: &str = "5-0123456789ab";
@@ -40,14 +37,6 @@ fn run_to_exit(mut command: Command) -> (Option<i32>, String) {
 
 fn ghostlab(world: &World, arguments: &[&str]) -> (Option<i32>, String) {
     run_to_exit(world.command(arguments))
-}
-
-fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is() {
-        assert!(began.elapsed() < LONG, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn pipe(path: &Path) {

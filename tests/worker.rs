@@ -5,47 +5,18 @@
 
 use std::fs;
 use std::process::{Child, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use crate::common::output::{stderr, stdout};
+use crate::common::output::{computed_tokens, events, stderr, stdout, wait_until};
 use crate::common::world::World;
-use serde_json::Value;
-
-const LONG: Duration = Duration::from_secs(120);
 
 fn spawn_worker(world: &World, arguments: &[&str]) -> Child {
     world.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-}
-
-fn events(output: &Output) -> Vec<Value> {
-    stdout(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// Counts the tokens that a process computed. Excludes those read to solve operators, because they are read again if an
-/// operator is missing.
-fn computed_tokens(events: &[Value]) -> u64 {
-    let events_of_kind = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
-    let solving: Vec<&Value> = events_of_kind("started")
-        .filter(|job| job["label"].as_str().is_some_and(|label| label.contains(": solve ")))
-        .map(|job| &job["job"])
-        .collect();
-    let advanced =
-        events_of_kind("advanced").filter(|event| event["elsewhere"] == false && !solving.contains(&&event["job"]));
-    advanced.map(|event| event["tokens"].as_u64().unwrap()).sum()
 }
 
 fn status(world: &World) -> String {
     let output = world.ghostlab(&["status"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     stdout(&output)
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < LONG, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn journals(world: &World) -> usize {

@@ -1,6 +1,7 @@
 //! Tests for run events, engines, float types and kernel families.
 
 use super::*;
+use crate::common::output::events_of_kind;
 
 #[test]
 fn events_have_a_time_and_a_stable_job_name() {
@@ -28,10 +29,6 @@ fn events_have_a_time_and_a_stable_job_name() {
     let status = world.ghostlab(&["status"]);
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     assert!(status.contains("9 of 9 cells complete, 9 of 9 scores"), "{status}");
-}
-
-fn events_of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
-    events.iter().filter(|event| event["event"] == kind).collect()
 }
 
 #[test]

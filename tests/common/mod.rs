@@ -21,6 +21,10 @@ pub use core_common::{
     shared, tensors,
 };
 
+pub fn file_name(path: &std::path::Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
 /// Reads the JSON record of a run or plan, without its checksum. Returns `None` if the record is still being written.
 pub fn stored_record(path: &std::path::Path) -> Option<serde_json::Value> {
     let bytes = std::fs::read(path).ok()?;

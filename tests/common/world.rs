@@ -133,7 +133,7 @@ impl World {
     }
 }
 
-fn copa_row(i: usize) -> Value {
+pub fn copa_row(i: usize) -> Value {
     json!({"premise": format!("w{i} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": i % 2})
 }
 
@@ -168,4 +168,9 @@ pub fn records(path: &Path) -> Vec<Vec<String>> {
 pub fn table(path: &Path) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().map(|line| line.split(',').map(str::to_string).collect()).collect()
+}
+
+/// Returns the index of a column by its name in the header row.
+pub fn column_index(rows: &[Vec<String>], name: &str) -> usize {
+    rows[0].iter().position(|head| head == name).unwrap_or_else(|| panic!("no column `{name}`"))
 }

@@ -1,6 +1,7 @@
 //! Tests for stores shared by several users and processes.
 
 use super::*;
+use crate::common::output::wait_until;
 
 fn under(umask: &str, mut command: Command) -> Command {
     let mut shell = Command::new("sh");
