@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_overlap_no_label_and_leave_no_panel() {
+    fn labels_do_not_overlap_and_stay_in_their_panel() {
         let labels = text_boxes(&dense_figure(40, 1), "attentions");
         assert!(labels.len() >= 8, "{}", labels.len());
         for (at, one) in labels.iter().enumerate() {
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_lie_side_by_side() {
+    fn columns_are_side_by_side() {
         let figure = dense_figure(5, 3);
         let titles = text_boxes(&figure, "Params kept (%)");
         let [one, two, three] = titles[..] else { panic!("{titles:?}") };
