@@ -164,7 +164,7 @@ fn gguf_file_is_accepted_as_a_model() {
     run_expecting(&world, &["plan", "own.yaml"], 0);
     let (_, log) =
         run_expecting(&world, &["init", "tiny.gguf", "--corpus", "train.txt", "--to", "tiny.gguf", "--force"], 2);
-    assert!(log.contains("which is read"), "{log}");
+    assert!(log.contains(", an input"), "{log}");
     let (_, log) = run_expecting(&world, &["init", "train.txt", "--to", "x.yaml"], 3);
     assert!(log.contains("no model found") && log.contains(".gguf"), "{log}");
 }

@@ -192,18 +192,18 @@ fn doctor_in_an_empty_folder_creates_nothing() {
     let world = World::new();
     let (code, output) = doctor(&world, home.path(), folder.path(), &[]);
     assert!(
-        code == Some(0) && output.contains(&home.path().display().to_string()) && !output.contains("LACKS"),
+        code == Some(0) && output.contains(&home.path().display().to_string()) && !output.contains("error "),
         "{output}"
     );
     for store in ["data/store", "new"] {
         let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", store]);
-        assert!(code == Some(0) && output.contains(&format!("{store}, on")) && !output.contains("LACKS"), "{output}");
+        assert!(code == Some(0) && output.contains(&format!("{store}, on")) && !output.contains("error "), "{output}");
     }
     // A store that cannot be read must not be taken for a missing one.
     fs::create_dir(folder.path().join("newer")).unwrap();
     fs::write(folder.path().join("newer/store.json"), "{\"format\": 99}").unwrap();
     let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", "newer"]);
-    assert!(code == Some(3) && output.contains("LACKS store") && output.contains("a different version"), "{output}");
+    assert!(code == Some(3) && output.contains("error store") && output.contains("a different version"), "{output}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something was created");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "something was created");
 }

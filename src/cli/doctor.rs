@@ -140,7 +140,7 @@ fn print_item(CheckItem { mark, what, found, todo }: &CheckItem) {
     let (look, mark) = match mark {
         Mark::Good => (Look::Good, "ok    "),
         Mark::Note => (Look::Doubtful, "note  "),
-        Mark::Lacks => (Look::Bad, "LACKS "),
+        Mark::Lacks => (Look::Bad, "error "),
     };
     out::print_line(&[(look, mark), (Look::Plain, &format!("{what}: {found}"))]);
     for line in todo.lines() {

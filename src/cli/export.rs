@@ -20,8 +20,7 @@ use crate::model::{ComputeType, EngineRequest, FloatType};
 use crate::quantity::Gigabytes;
 
 /// Help text for `--dtype`, which has a different meaning in this command.
-pub(super) const DTYPE: &str =
-    "Float type of the exported weights: `f32`, `bf16`, `f16`, or `auto` (the type of each stored tensor)";
+pub(super) const DTYPE: &str = "Type of the weights: `f32`, `bf16`, `f16` or `auto` (as stored)";
 
 #[derive(Args)]
 pub(super) struct Arguments {

@@ -351,7 +351,7 @@ fn check_builder(definition: &Definition, path: &str) -> Result<()> {
             .hint("convert the rows to .jsonl or .parquet"));
     }
     if BUILDERS.contains(&path) {
-        return Err(Error::bad_input(format!("`{path}` is a builder of `datasets` without files"))
+        return Err(Error::bad_input(format!("the builder `{path}` has no data files"))
             .at(position)
             .expected("`dataset_kwargs: {data_files: {SPLIT: FILE}}`")
             .hint("add the files, set `data: {SPLIT: FILE}` in the grid, or pass `--rows` to `ghostlab score`"));

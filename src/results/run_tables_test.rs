@@ -141,7 +141,7 @@ english   llm-streamline      3  8-10                16  none                wik
 english   llm-streamline      3  8-10                16  ghosted             wiki:32x512@0            25.500*      3.25e12      1.2  ok
 english   llm-streamline      3  8-10                16  linearpatch-rotate  wiki:32x512@0                  —            —      1.2  failed: a tensor is | not finite
 
-* best, ° second of a block
+* best, ° second best in each block
 ";
     let text = screen(&table(), None);
     assert_eq!(squeezed(&text), squeezed(expected));

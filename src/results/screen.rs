@@ -25,7 +25,7 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
     }
     let mut legend = Vec::new();
     if table.has_ranks() {
-        legend.push("* best, ° second of a block".to_owned());
+        legend.push("* best, ° second best in each block".to_owned());
     }
     if table.significant() {
         legend.push(format!("+ or -: {}", table.marks()));

@@ -106,8 +106,8 @@ fn scores_and_grids_overwrite_only_replaceable_files() {
     std::os::unix::fs::symlink(world.path("mine.json"), world.path("link.json")).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(world.path("pipe")).status().unwrap().success());
     for (to, words) in [
-        ("backbone/config.json", "the backbone backbone, which is read"),
-        ("test.jsonl", "the text test, which is read"),
+        ("backbone/config.json", "the backbone backbone, an input"),
+        ("test.jsonl", "the text test, an input"),
         ("link.json", "a link"),
         ("pipe", "a pipe"),
         ("backbone", "a folder"),
@@ -132,9 +132,9 @@ fn scores_and_grids_overwrite_only_replaceable_files() {
     fs::create_dir(world.path("texts")).unwrap();
     fs::copy(world.path("train.txt"), world.path("texts/mine.txt")).unwrap();
     for (to, words) in [
-        ("texts/mine.txt", "which is read"),
-        ("backbone/config.json", "which is read"),
-        ("backbone/model.safetensors", "which is read"),
+        ("texts/mine.txt", ", an input"),
+        ("backbone/config.json", ", an input"),
+        ("backbone/model.safetensors", ", an input"),
         ("link.json", "a link"),
         ("pipe", "a pipe"),
         ("/dev/null", "a device"),

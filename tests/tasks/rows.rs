@@ -33,10 +33,9 @@ fn local_builders_are_read_or_refused_by_name() {
             assert!(samples.contains(&format!("\"{prompt}\"")), "{builder}: no `{prompt}` in {samples}");
         }
     }
-    for (dataset, words) in [
-        ("arrow", "`arrow` is an unsupported builder of `datasets`"),
-        ("csv", "is a builder of `datasets` without files"),
-    ] {
+    for (dataset, words) in
+        [("arrow", "`arrow` is an unsupported builder of `datasets`"), ("csv", "the builder `csv` has no data files")]
+    {
         let named = definition(dataset, "rows.csv", "{{a}}");
         let unnamed = named.replace("dataset_kwargs: {data_files: {test: rows.csv}}\n", "");
         world.write("rows.yaml", unnamed);

@@ -56,7 +56,7 @@ impl fmt::Debug for ChatTemplate {
 
 impl ChatTemplate {
     /// Reads the template of a model. In a folder, it is in `chat_template.jinja` or else in `tokenizer_config.json`. A
-    /// GGUF file contains its template, and a file `chat_template.jinja` beside it replaces that.
+    /// GGUF file contains its template, and a file `chat_template.jinja` next to it replaces that.
     ///
     /// # Errors
     /// Fails if the model has no chat template or the template is invalid.
@@ -114,7 +114,7 @@ impl ChatTemplate {
             Some(text) => (text.to_owned(), file.place(KEY)),
             None => {
                 return Err(bad_file("the model has no chat template", path)
-                    .expected(format!("`{KEY}` in this file, or a file {TEMPLATE_FILE} beside it")));
+                    .expected(format!("`{KEY}` in this file, or a file {TEMPLATE_FILE} next to it")));
             }
         };
         let vocabulary = file.texts("tokenizer.ggml.tokens")?.unwrap_or_default();

@@ -177,7 +177,7 @@ impl Pool {
 
     fn too_few(&self, wanted: usize) -> Error {
         Error::bad_input("too few examples for the number of shots")
-            .expected(format!("{wanted} besides the question itself"))
+            .expected(format!("at least {wanted} other than the scored document"))
             .found(format!("{} in total", self.documents.len()))
             .hint("use fewer shots, or remove duplicate rows from the data")
     }

@@ -57,13 +57,13 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, find
 fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Severity, &'static str) {
     let unit = entry.unit();
     if near.iter().any(|(_, accuracy)| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
-        return (Severity::Remark, "cut off instead of rounded, the count above prints so");
+        return (Severity::Remark, "the accuracy of the higher count, truncated instead of rounded");
     }
     if entry.printed.ends_with('0') && near.iter().any(|(_, accuracy)| (accuracy - value).abs() <= 5.0 * unit + EPSILON)
     {
-        return (Severity::Suspicion, "a count prints so with one digit less");
+        return (Severity::Suspicion, "the accuracy of a count, rounded to one digit less");
     }
-    (Severity::Contradiction, "no count of right answers prints so")
+    (Severity::Contradiction, "no number of correct answers gives this accuracy")
 }
 
 /// Maximum distance from the chance accuracy, in standard errors, at which a score still counts as chance.
@@ -180,7 +180,7 @@ fn judge(
         return None;
     }
     let expected = if high - low < EPSILON { format!("{low:.4}") } else { format!("{low:.4} to {high:.4}") };
-    let note = "the mean of the counts of right answers; printed is that of rounded columns";
+    let note = "the mean of the exact accuracies; the printed one is the mean of the rounded columns";
     Some((Severity::Remark, expected, note.to_owned()))
 }
 

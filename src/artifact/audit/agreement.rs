@@ -71,7 +71,7 @@ fn check_within_table(values: &ValueGroups, entries: &[PaperNumber], findings: &
             Some(apart) if apart <= REPEATED => (
                 Severity::Remark,
                 format!(
-                    "{apart:.1} standard deviations apart, but printed without any: not the other table's measurement"
+                    "{apart:.1} standard deviations apart, but printed without one: not copied from the other table"
                 ),
             ),
             Some(apart) => {
@@ -142,8 +142,8 @@ fn describe_possible_source(one: &PaperNumber, two: &PaperNumber, entries: &[Pap
     for (value, name) in [(one, &one.artifact), (two, &two.artifact)] {
         if let Some(entry) = entries.iter().find(|entry| is_twin(entry, value)) {
             return format!(
-                "{} of {name} is what {} has for {}",
-                value.printed, entry.artifact, entry.record.condition.calibration
+                "{} in {name} is the value for {} in {}",
+                value.printed, entry.record.condition.calibration, entry.artifact
             );
         }
     }
@@ -231,7 +231,7 @@ mod tests {
             entry("u", "b,32,7,sleb,none,false,c4", "acc_average", "51.20"),
             entry("v", "b,32,7,sleb,none,false,wikitext2", "acc_average", "51.20"),
         ];
-        assert_eq!(found(&entries)[0].note, "51.20 of u is what v has for wikitext2");
+        assert_eq!(found(&entries)[0].note, "51.20 in u is the value for wikitext2 in v");
         assert_eq!(found(&entries[..2])[0].note, "two values of one condition");
     }
 

@@ -13,6 +13,9 @@ const MIN_EQUAL_SCORES: usize = 3;
 /// Minimum number of equal four-digit perplexities that indicates a copy. Fewer may be a coincidence.
 const MIN_EQUAL_PERPLEXITIES: usize = 2;
 
+/// Note on two equal rows that differ only in the criterion.
+const SAME_LAYERS: &str = "the criteria select the same layers, or the row was copied";
+
 /// Compares every row with the earlier rows of all tables and reports the first match. Equal latencies, speedups and
 /// memory do not indicate a copy.
 pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
@@ -47,21 +50,21 @@ fn copy(rows: &[AuditRow], first: &AuditRow, row: &AuditRow, shared: &[(&PaperNu
         note.push_str(&format!("; but {}", pairs.collect::<Vec<_>>().join(", ")));
     }
     let cells: Vec<&PaperNumber> = shared.iter().filter(|(a, b)| agree(a, b)).flat_map(|(a, b)| [*a, *b]).collect();
-    let found = format!("that of {} ({})", words(first.condition), first.artifact);
+    let found = format!("the values of {} ({})", words(first.condition), first.artifact);
     let finding =
-        Finding::new(Check::Copy, severity, row.condition, &cells).with_texts("a row of its own", found, note);
+        Finding::new(Check::Copy, severity, row.condition, &cells).with_texts("different values", found, note);
     if differing.is_empty() { finding.in_column(format!("all {} scores", shared.len())) } else { finding }
 }
 
 fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) -> (Severity, String) {
     let a = one.condition;
     let b = other.condition;
-    let part = if entirely { "" } else { "a part of " };
+    let values = if entirely { "all values" } else { "some values" };
     if a.criterion.is_empty() && b.criterion.is_empty() {
-        return (Severity::Suspicion, format!("{part}one row of values under two names"));
+        return (Severity::Suspicion, format!("{values} occur under two names"));
     }
     if a.backbone != b.backbone {
-        return (Severity::Contradiction, format!("{part}one row of values under two backbones"));
+        return (Severity::Contradiction, format!("{values} occur under two backbones"));
     }
     let same_cut = a.depth == b.depth && a.finetuned == b.finetuned && a.calibration == b.calibration;
     if same_cut && a.recovery == b.recovery {
@@ -69,17 +72,19 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
         let elsewhere =
             find_difference(rows, one, other).map(|elsewhere| format!("the criteria differ in {elsewhere}"));
         return match (entirely, elsewhere) {
-            (true, None) => (Severity::Remark, "the same selection, or copied".to_owned()),
-            (true, Some(unlike)) => (Severity::Suspicion, format!("the same selection, or copied; but {unlike}")),
-            (false, None) => (Severity::Suspicion, "the same selection, or copied in part".to_owned()),
-            (false, Some(unlike)) => (Severity::Contradiction, format!("copied in part: {unlike}")),
+            (true, None) => (Severity::Remark, SAME_LAYERS.to_owned()),
+            (true, Some(unlike)) => (Severity::Suspicion, format!("{SAME_LAYERS}; but {unlike}")),
+            (false, None) => {
+                (Severity::Suspicion, "the criteria select the same layers, or part of the row was copied".to_owned())
+            }
+            (false, Some(unlike)) => (Severity::Contradiction, format!("part of the row was copied: {unlike}")),
         };
     }
     let words = match (entirely, same_cut) {
-        _ if are_both_at_chance(one, other) => "both have collapsed, so they agree because nothing is left, or copied",
-        (true, true) => "a recovery that changed nothing, or copied",
-        (true, false) => "copied",
-        (false, _) => "copied in part",
+        _ if are_both_at_chance(one, other) => "both models have collapsed to chance, or the row was copied",
+        (true, true) => "the recovery changed nothing, or the row was copied",
+        (true, false) => "the row was copied",
+        (false, _) => "part of the row was copied",
     };
     (Severity::Suspicion, words.to_owned())
 }
@@ -152,7 +157,7 @@ pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) 
         let printed = shared.iter().filter_map(|(one, _)| Some((one, stated.get(&one.record.metric)?.0)));
         let (expected, found): (Vec<&str>, Vec<&str>) =
             printed.map(|(one, at_stated)| (at_stated.printed.as_str(), one.printed.as_str())).unzip();
-        let note = format!("the row is that of `{}` in {}", words(actual.condition), actual.artifact);
+        let note = format!("the values are those of `{}` in {}", words(actual.condition), actual.artifact);
         let finding = Finding::new(Check::Calibration, Severity::Contradiction, row.condition, &cells);
         findings.push(finding.with_texts(describe_copy(STATED, &expected), describe_copy(count, &found), note));
     }
@@ -207,7 +212,10 @@ mod tests {
         ]);
         assert_eq!(findings.len(), 1);
         assert_eq!((findings[0].severity, findings[0].row.as_str()), (Severity::Contradiction, "c, dense"));
-        assert_eq!((findings[0].column.as_str(), findings[0].found.as_str()), ("all 4 scores", "that of b, dense (t)"));
+        assert_eq!(
+            (findings[0].column.as_str(), findings[0].found.as_str()),
+            ("all 4 scores", "the values of b, dense (t)")
+        );
     }
 
     #[test]

@@ -54,15 +54,15 @@ ghostlab_core::names!(
 impl Check {
     pub fn description(self) -> &'static str {
         match self {
-            Self::Average => "a printed mean is the mean of its columns, as far as rounding allows",
-            Self::Agreement => "one condition has one value, in whatever table",
-            Self::Calibration => "a row without a number of calibration sequences is the row of the stated number",
-            Self::Count => "an accuracy is a whole number of right answers out of the task's documents",
-            Self::Chance => "a row is above chance in some task",
-            Self::Copy => "two conditions have two rows",
-            Self::Duplicate => "a table states each metric of a condition once",
-            Self::Speedup => "a speedup is the dense latency divided by the row's latency",
-            Self::Memory => "an operator takes no more memory than a matrix of C² numbers",
+            Self::Average => "printed means that are not the mean of their columns",
+            Self::Agreement => "conditions with more than one value",
+            Self::Calibration => "rows with the values of another number of calibration sequences than stated",
+            Self::Count => "accuracies that no number of correct answers gives",
+            Self::Chance => "rows in which every task accuracy is at chance level",
+            Self::Copy => "rows with the values of another condition",
+            Self::Duplicate => "metrics that a table gives twice for one condition",
+            Self::Speedup => "speedups that are not the dense latency divided by the row's latency",
+            Self::Memory => "operators that take more memory than a matrix of C² numbers",
         }
     }
 }
@@ -85,9 +85,9 @@ ghostlab_core::names!(Severity: Contradiction = "contradiction", Suspicion = "su
 impl Severity {
     pub fn about(self) -> &'static str {
         match self {
-            Self::Contradiction => "a number that cannot be, or two that cannot both be",
-            Self::Suspicion => "probably wrong, but there is an honest way to it",
-            Self::Remark => "worth knowing; no more than a last digit, or explained",
+            Self::Contradiction => "an impossible number, or two numbers that contradict each other",
+            Self::Suspicion => "a probable error that may have an innocent explanation",
+            Self::Remark => "a difference in the last digit, or one with a known explanation",
         }
     }
 }

@@ -62,7 +62,10 @@ fn dense_perplexities_of_llama_3_8b_equal_llama_2_7b() {
     );
     let copies = findings_for(Check::Copy);
     let copy = copies.iter().find(|finding| finding.row == "llama-2-7b, dense").unwrap();
-    assert_eq!((copy.severity, copy.found.as_str()), (Severity::Contradiction, "that of llama-3-8b, dense (table3)"));
+    assert_eq!(
+        (copy.severity, copy.found.as_str()),
+        (Severity::Contradiction, "the values of llama-3-8b, dense (table3)")
+    );
 }
 
 #[test]
@@ -91,7 +94,7 @@ fn average_of_table_3_comes_from_another_calibration() {
     let row = "llama-3-8b, 7/32, shortened-llama, pruned, c4";
     let finding = findings.iter().find(|finding| finding.row == row).unwrap();
     assert_eq!((finding.expected.as_str(), finding.found.as_str()), ("49.34 (table2)", "49.39 (table3)"));
-    assert_eq!(finding.note, "49.39 of table3 is what tableA7 has for wikitext2");
+    assert_eq!(finding.note, "49.39 in table3 is the value for wikitext2 in tableA7");
 }
 
 #[test]
@@ -148,8 +151,11 @@ fn rows_are_copied_between_criteria_recoveries_and_backbones() {
     let findings = findings_for(Check::Copy);
     assert_eq!(findings.len(), 16);
     let selection = find(&findings, "table2", "llama-3-8b, 11/32, shortgpt, pruned, c4");
-    assert_eq!(selection.found, "that of llama-3-8b, 11/32, llm-streamline, pruned, c4 (table2)");
-    assert_eq!(selection.note, "the same selection, or copied; but the criteria differ in table3 (prune-and-comp)");
+    assert_eq!(selection.found, "the values of llama-3-8b, 11/32, llm-streamline, pruned, c4 (table2)");
+    assert_eq!(
+        selection.note,
+        "the criteria select the same layers, or the row was copied; but the criteria differ in table3 (prune-and-comp)"
+    );
     // The first row is copied from another backbone. In the second row, two of three perplexities are copied.
     let backbone = find(&findings, "tableA7", "deepseek-r1-distill-llama-8b, 11/32, llm-streamline, pruned, wikitext2");
     assert_eq!((backbone.severity, backbone.column.as_str()), (Severity::Contradiction, "all 10 scores"));

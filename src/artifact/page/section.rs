@@ -293,7 +293,7 @@ const TOY_MODELS: &str = "On small models a claim that fails is shown not to hol
 /// Fails in the same cases as [`table::table`].
 pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
-    let caption = format!("What the paper's own tables do not agree on. {}", caption.join(" "));
+    let caption = format!("Inconsistencies in the paper's own tables. {}", caption.join(" "));
     let view = SavedTable {
         columns: label_columns(&["Rule", "Where", "Expected", "Found", "Note"], 0),
         rows: findings

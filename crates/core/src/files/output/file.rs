@@ -42,7 +42,7 @@ impl OutputFile<'_> {
         }
         let target: PathBuf = real(path);
         if let Some(input) = inputs.iter().find(|input| input.whole && is_within(&target, &real(&input.path))) {
-            let found = format!("{}, which is read", input.what);
+            let found = format!("{}, an input", input.what);
             return Err(already_exists(path)
                 .expected("a file that is not an input")
                 .found(found)
