@@ -331,7 +331,7 @@ fn impossible_candidates_are_left_out_by_name() {
     // `run` on the same file also reports that this candidate is left out.
     let output = world.ghostlab(&["run", "search.yaml", "--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("Left out: llm-streamline at 3 layers of `tiny`"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("warning: skipped llm-streamline at 3 layers of `tiny`"), "{}", stderr(&output));
     // If there is no candidate for one of two budgets, nothing runs.
     for budget in ["3", "[1, 3]"] {
         let budget = format!("search.budget.layers={budget}");

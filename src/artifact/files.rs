@@ -18,8 +18,8 @@ use crate::pipeline::outcome::{TaskScores, harness_scores};
 use crate::pipeline::plan::warnings;
 use crate::results::{
     CHANNELS, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance, Results,
-    StoredResults, Table, collect, engine_notes, harness_files, latency_notes, latex, latex_notes, long, markdown,
-    notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents, write_forms,
+    StoredResults, Table, WARNING, collect, engine_notes, harness_files, latency_notes, latex, latex_notes, long,
+    markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents, write_forms,
     write_frame, write_latencies, write_lm_eval,
 };
 use crate::tasks::Answered;
@@ -48,7 +48,9 @@ pub(super) fn incomplete_note(outcome: &GridOutcome) -> Vec<String> {
 pub(super) fn run_notes(grid: &Grid, outcome: &GridOutcome) -> Vec<String> {
     let engines = engine_notes(&outcome.engines);
     let rounded = rounding_notes(&outcome.rounded);
-    [warnings(grid, &outcome.inputs), engines, rounded, latency_notes(outcome)].concat()
+    let warnings: Vec<String> =
+        warnings(grid, &outcome.inputs).into_iter().map(|text| format!("{WARNING}{text}")).collect();
+    [warnings, engines, rounded, latency_notes(outcome)].concat()
 }
 
 /// Returns the names of the files that a grid run may write.

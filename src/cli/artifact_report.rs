@@ -53,7 +53,7 @@ impl Done {
     /// Prints the cached report and returns the command's output for this artifact.
     pub(super) fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> MadeArtifact {
         let Self { screen, comparison, recorded, files, warnings } = self;
-        warnings.iter().for_each(|text| note!("{text}"));
+        warnings.iter().for_each(|text| note!("warning: {text}"));
         if let Some(screen) = screen.filter(|_| !answer::json()) {
             println!("{screen}");
             print!("{comparison}");

@@ -17,7 +17,7 @@ use crate::model::{BranchPlace, Cut, Deployed, FloatType, Step, Sublayer, descri
 use crate::pipeline::exec::CellResult;
 use crate::pipeline::identity::Canonical;
 use crate::recovery;
-use crate::results::{ranges, removed_text};
+use crate::results::{WARNING, ranges, removed_text};
 use ghostlab_store::About;
 
 const TEMPLATE: &str = include_str!("card.md");
@@ -115,6 +115,7 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
     let is_fitted = method.is_some_and(|method| method.rule.is_fitted());
     let calibration = cell.calibration.as_ref().filter(|_| is_fitted);
     let shortage = calibration.and_then(|calibration| calibration.shortage(&cell.backbone, backbone.config.hidden));
+    let shortage = shortage.map(|text| format!("{WARNING}{text}"));
     CardValues {
         cell: cell.to_string(),
         backbone: cell.backbone.clone(),

@@ -58,7 +58,7 @@ impl Calibration {
         let needed = Self::MIN_TOKENS_PER_CHANNEL * channels;
         (tokens < needed).then(|| {
             format!(
-                "Warning: operators of `{backbone}` are solved on {tokens} tokens, {:.1} for each of its {channels} channels: \
+                "operators of `{backbone}` are solved on {tokens} tokens, {:.1} for each of its {channels} channels: \
                  {needed} tokens or more suffice (operator_sequences: {}).",
                 tokens as f64 / channels.max(1) as f64,
                 needed.div_ceil((*length).max(1))

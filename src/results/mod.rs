@@ -57,7 +57,7 @@ pub use frame_difference::{FrameDifference, damaged_frame, read_frame};
 pub use latency::{LATENCY, NOISY, NoisyTimes, latency_notes, write_latencies};
 pub use latex::{latex, latex_notes, notes_file};
 pub use measurement::{Calibrated, CellSummary, Measurement, ResultRow, Results, Sample, SeedValue, Setup};
-pub use notes::{engine_notes, protocol_sentence, ranges, removed_text, rounding_notes};
+pub use notes::{WARNING, engine_notes, protocol_sentence, ranges, removed_text, rounding_notes};
 pub use paired::{Paired, PaperComparison, PaperVerdict};
 pub use protocol::{Protocol, stem};
 pub use provenance::{By, Provenance, RunDescription};

@@ -13,6 +13,9 @@ use crate::metric::{self, PromptName};
 use crate::model::{CPU, EngineId};
 use crate::model::{Cut, Sublayer};
 
+/// Prefix of notes that warn about a run. Terminals show these warnings on stderr instead of below the table.
+pub const WARNING: &str = "Warning: ";
+
 /// Formats the protocol as a sentence under a table. Returns an empty string if there is nothing to report.
 pub fn protocol_sentence<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
     let line = protocol_line(profile, numbers);

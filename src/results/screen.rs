@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use super::notes::WARNING;
 use super::record::DENSE;
 use super::settings::distinct;
 use super::table::{PrintedNumber, RowHeaderKind, Table, Visibility};
@@ -14,7 +15,8 @@ use crate::metric::MetricSource;
 
 /// Formats a table for a terminal that is `width` columns wide. The best value is marked `*` and the second best `°`.
 /// `+` or `-` marks our value if a paired test finds it significantly better or worse than the best other row. If
-/// `width` is `None`, the output is not a terminal, and each row has all columns.
+/// `width` is `None`, the output is not a terminal, and each row has all columns. Warnings are omitted, because runs
+/// print them to stderr.
 pub fn screen(table: &Table, width: Option<usize>) -> String {
     let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
     let texts =
@@ -33,7 +35,8 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
     if !legend.is_empty() {
         text.push_str(&format!("\n{}\n", wrap(&legend.join("; "), width)));
     }
-    table.footer_lines().for_each(|note| text.push_str(&format!("{}\n", wrap(note, width))));
+    let notes = table.footer_lines().filter(|note| !note.starts_with(WARNING));
+    notes.for_each(|note| text.push_str(&format!("{}\n", wrap(note, width))));
     text
 }
 

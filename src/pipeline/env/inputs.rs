@@ -224,7 +224,7 @@ fn read_json(path: &Path) -> Result<Value> {
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let unselectable = grid.search.iter().flat_map(|search| &search.unselectable);
     let mut warnings: Vec<String> = unselectable
-        .map(|unselectable| format!("Left out: {unselectable} of `{}`: {}", unselectable.backbone, unselectable.reason))
+        .map(|unselectable| format!("skipped {unselectable} of `{}`: {}", unselectable.backbone, unselectable.reason))
         .collect();
     for calibration in &grid.calibration {
         let one = &calibration.corpus;
@@ -238,7 +238,7 @@ pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
                 true => format!("`{one}` is used for both calibration and evaluation"),
                 false => format!("`{one}` and `{other}` are the same file, used for both calibration and evaluation"),
             };
-            let warning = format!("Warning: {what}: the perplexity is biased, because methods have seen the text.");
+            let warning = format!("{what}: the perplexity is biased, because methods have seen the text.");
             if !warnings.contains(&warning) {
                 warnings.push(warning);
             }

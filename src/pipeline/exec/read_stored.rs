@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::preflight::SurveyHook;
+use super::run::report_warnings;
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::pipeline::env::event::{Event, Reporter};
@@ -23,6 +24,7 @@ pub fn read_stored(
     surveyed: SurveyHook<'_>,
 ) -> Result<GridOutcome> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    report_warnings(grid, &plan, reporter);
     let state = StoreState::read(&plan, store);
     surveyed(&plan, &state);
     state.damage_errors().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));

@@ -92,6 +92,13 @@ pub fn work(
     })
 }
 
+/// Reports the warnings about a grid's inputs.
+pub(super) fn report_warnings(grid: &Grid, plan: &Plan<'_>, reporter: &dyn Reporter) {
+    for text in warnings(grid, &plan.inputs.by_path()) {
+        reporter.event(Event::Note { text: format!("warning: {text}") });
+    }
+}
+
 /// Runs the missing jobs. Calls `surveyed` before and `end` afterwards. `end` returns the number of complete cells, the number of failed cells, and
 /// the value to return.
 fn run_all<T>(
@@ -102,9 +109,7 @@ fn run_all<T>(
 ) -> Result<T> {
     let RunEnv { settings, store, reporter, stop, worker_limits } = env;
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    for text in warnings(grid, &plan.inputs.by_path()) {
-        reporter.event(Event::Note { text });
-    }
+    report_warnings(grid, &plan, reporter);
     let older = if worker_limits.is_none() { store.count_older_objects() } else { 0 };
     if older > 0 {
         let text =
