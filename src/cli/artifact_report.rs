@@ -1,6 +1,6 @@
-//! Reports that `ghostlab reproduce` prints about an artifact that it reproduced or found up to date.
+//! Reports that are printed at the end of a run, or for an artifact that `ghostlab reproduce` found up to date.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,12 +10,21 @@ use super::out::{self, seconds};
 use super::work::differs;
 use crate::artifact::{Artifact, ArtifactOutcome, GateFailure, ResultsFolder};
 use crate::grid::Grid;
+use crate::quantity::pluralize;
 use crate::results::screen;
+
+/// Reports how many files were written and to which folder, after `prefix`. Lists them if `-v` is given.
+pub(super) fn report_files(prefix: &str, files: &[impl AsRef<Path>]) {
+    if let Some(folder) = files.first().and_then(|file| file.as_ref().parent()) {
+        note!("{prefix}wrote {} to {}", pluralize(files.len(), "file"), folder.display());
+    }
+    files.iter().for_each(|file| detail!("  {}", file.as_ref().display()));
+}
 
 /// Prints the files written, the dense scores that failed the artifact's gate, and the cells without results.
 pub(super) fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
     let all = out::cells(grid.cells.len());
-    note!("{name}: {all} in {}; wrote {}", seconds(took), all_shown(&made.files).join(", "));
+    report_files(&format!("{name}: {all} in {}; ", seconds(took)), &made.files);
     if let Some(recorded) = &made.recorded {
         note!("{name}: {recorded}");
     }

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::answer::done::{CellFailure, Ran, all_shown};
 use super::answer::{self, Answer};
+use super::artifact_report::report_files;
 use super::grid_args::{GridArgs, GridSource, LimitArgs};
 use super::out::cells;
 use super::work::{self, with_job_end};
@@ -105,9 +106,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
 
     let over = arguments.over.map(|OverArg::Seed| Over::Seed);
     let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, over, out::width())?;
-    let written = all_shown(&files);
     let seconds = clock.elapsed().as_secs_f64();
-    let summary = format!("{} in {seconds:.1} s; wrote {}", cells(grid.cells.len()), written.join(", "));
     let ran = Ran {
         grid: grid.name.clone(),
         profile: grid.profile.clone(),
@@ -116,7 +115,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
         unmade: cells_without_result(&grid, &outcome, |result| {
             result.missing.as_ref().filter(|_| result.failure.is_none())
         }),
-        files: written,
+        files: all_shown(&files),
         seconds,
     };
     if !arguments.events {
@@ -125,7 +124,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     if !target.as_described() && !target.description().differs.is_empty() {
         note!("writing results to {} because of {}", target.path().display(), target.description().differs.join(", "));
     }
-    note!("{summary}");
+    report_files(&format!("{} in {}; ", cells(grid.cells.len()), out::seconds(seconds)), &files);
     Ok(exit_code(&outcome, grid.cells.len()))
 }
 

@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::answer::done::{ExportedCell, MadeArtifact, Searched, all_shown, display_path};
 use super::answer::{self, Answer};
+use super::artifact_report::report_files;
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
 use super::out::{bytes, columns, seconds};
@@ -213,7 +214,7 @@ fn print_searches(answer: &Searched) {
         }
         println!("\n{sentence}");
     }
-    note!("wrote {}", answer.files.join(", "));
+    report_files("", &answer.files);
     if let Some(ExportedCell { exported: exported_cell, .. }) = &answer.exported {
         let code = if exported_cell.needs_code { "; load it with trust_remote_code=True" } else { "" };
         println!("exported to {}: {}{code}", exported_cell.folder.display(), bytes(exported_cell.bytes));

@@ -328,11 +328,11 @@ fn assert_refused(world: &World, cell: &str, recovery: &str, more: &[&str], word
     assert!(!world.path("out.gguf").exists());
 }
 
-/// Runs the grid. Returns the perplexities of the pruned cells from the results table named in the log.
+/// Runs the grid. Returns the perplexities of the pruned cells from the results folder named in the log.
 fn measure_perplexities(world: &World, set: &[&str], engine: &[&str]) -> Vec<f64> {
     let log = world.runs(&[set, engine].concat());
-    let written = log.split("; wrote ").nth(1).unwrap().split(".csv").next().unwrap();
-    let rows = records(&world.path(&format!("{written}.csv")));
+    let folder = log.split(" files to ").nth(1).unwrap().lines().next().unwrap();
+    let rows = records(&world.path(folder).join("results.csv"));
     let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
     rows[2..].iter().map(|row| row[column].parse().unwrap()).collect()
 }

@@ -164,18 +164,20 @@ fn run_with_recorded_numbers_keeps_the_record() {
     fs::write(&list, text.replace(hash, &"0".repeat(64))).unwrap();
     fs::remove_dir_all(world.path("results/mini/tiny/every_eval_ever")).unwrap();
 
-    let output = run_ok(&world, &["reproduce", "mini"]);
+    let output = run_ok(&world, &["reproduce", "mini", "-v"]);
     assert!(output.contains("mini: numbers identical to the recorded run in results/mini/tiny; "), "{output}");
     assert!(output.contains("channels.parquet: only its hash is in the record"), "{output}");
     assert!(output.contains("by at most 1.0e-12 of their value"), "{output}");
     assert!(output.contains("no printed digit changes"), "{output}");
     assert!(output.contains("report of all artifacts: reports/index.html"), "{output}");
     assert!(!world.path("results/mini/tiny+here").exists(), "the run used another folder");
-    let written = output.lines().find_map(|line| line.split_once("; wrote ")).unwrap().1;
-    for file in written.split(", ") {
+    let written: Vec<&str> =
+        output.lines().filter(|line| line.starts_with("  results/mini/tiny/")).map(str::trim).collect();
+    assert!(output.contains(&format!("; wrote {} files to results/mini/tiny", written.len())), "{output}");
+    for file in &written {
         assert!(world.path(file).exists(), "{file} does not exist: {output}");
     }
-    assert!(!written.contains("channels.parquet"), "{written}");
+    assert!(!written.is_empty() && !written.contains(&"results/mini/tiny/channels.parquet"), "{output}");
 }
 
 #[test]
