@@ -170,6 +170,10 @@ fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Ve
     Ok(chosen)
 }
 
+/// Line below the claims that says where their details are.
+const CLAIM_DETAILS: &str =
+    "-v lists where a claim does not hold; claims.md of a recorded run and the report quote the sentences\n";
+
 /// Artifacts that could not be reproduced, each with the error.
 type ArtifactErrors = Vec<(String, Error)>;
 
@@ -238,7 +242,7 @@ impl ReproduceRun<'_> {
         let finished = || {
             let call =
                 format!("the page of {} in {}, after {}", results.display(), reports.display(), names.join(", "));
-            let made_of = json!([judged, report::hash_page_inputs(results, store)?]);
+            let made_of = json!([judged, out::details(), report::hash_page_inputs(results, store)?]);
             UpToDateCheck::new(store, &call, &made_of).filter(|_| !arguments.record && !arguments.stored)
         };
         let pages = report::pages(reports);
@@ -264,7 +268,8 @@ impl ReproduceRun<'_> {
         if judged.is_empty() {
             return Ok(String::new());
         }
-        Ok(format!("\nclaims of the paper:\n{}", claims::render(&judged)))
+        let pointer = if out::details() { "" } else { CLAIM_DETAILS };
+        Ok(format!("\nclaims of the paper:\n{}{pointer}", claims::render(&judged, out::details())))
     }
 
     fn target(&self, artifact: &Artifact, grid: &Grid) -> Result<ResultsFolder> {

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use super::judge::{ClaimVerdict, SEEDS};
 use super::number::Judgement;
 use super::run::{ArtifactNumbers, Artifacts};
-use super::sentences::count_sentences;
 use super::{Claim, claims};
 use crate::artifact::page::ClaimRow;
 use crate::artifact::paper::PaperTable;
 use crate::artifact::{PagePart, paper, run_folder};
 use crate::error::Result;
 use crate::metric::ACCURACY;
+use crate::quantity::pluralize;
 use crate::recovery;
 use crate::results::{BestCounts, BestQuestion, StoredResults};
 
@@ -67,18 +67,20 @@ fn backbones(claim: &Claim, side: &Artifacts) -> BTreeSet<String> {
 }
 
 /// Formats verdict counts and one line per claim: `table2-average: paper 6 of 6, all needed: HOLDS; ours (tiny) 5 of 6,
-/// all needed: FAILS`. The lines below each claim give its interpretation and the settings in which it fails.
-pub fn render(judged: &[JudgedClaim<'_>]) -> String {
-    let rows: Vec<ClaimRow> = judged.iter().map(row).collect();
-    let ours = verdict_counts(&rows, |row| row.verdict);
-    let theirs = verdict_counts(&rows, |row| row.paper_verdict);
-    let mut text =
-        format!("{ours} (on the paper's numbers {})\n", theirs.split_once(": ").map_or("", |(_, detail)| detail));
+/// all needed: FAILS`. With `details`, the lines below each claim give its interpretation and the settings in which it
+/// does not hold.
+pub fn render(judged: &[JudgedClaim<'_>], details: bool) -> String {
+    let ours = verdict_counts(judged.iter().map(|entry| entry.ours.outcome));
+    let theirs = verdict_counts(judged.iter().map(|entry| entry.paper.outcome));
+    let mut text = format!("{}: {ours} (on the paper's numbers: {theirs})\n", pluralize(judged.len(), "claim"));
     for JudgedClaim { claim, paper, ours, profile } in judged {
         let [(paper_count, paper_word), (our_count, our_word)] =
             [paper, ours].map(|verdict| (verdict.count(), verdict.outcome.label().to_uppercase()));
         let _ =
             writeln!(text, "{}: paper {paper_count}: {paper_word}; ours ({profile}) {our_count}: {our_word}", claim.id);
+        if !details {
+            continue;
+        }
         if let Some(reading) = claim.reading {
             let _ = writeln!(text, "  read as: {reading}");
         }
@@ -93,8 +95,13 @@ pub fn render(judged: &[JudgedClaim<'_>]) -> String {
     text
 }
 
-fn verdict_counts(rows: &[ClaimRow], verdict: fn(&ClaimRow) -> Judgement) -> String {
-    count_sentences(rows, verdict).to_string()
+/// Formats the number of claims with each verdict, such as `2 fail, 1 is unknown`.
+fn verdict_counts(verdicts: impl Iterator<Item = Judgement>) -> String {
+    let verdicts: Vec<Judgement> = verdicts.collect();
+    let counts = Judgement::ALL.map(|verdict| (verdict, verdicts.iter().filter(|other| **other == verdict).count()));
+    let texts: Vec<String> =
+        counts.iter().filter(|(_, count)| *count > 0).map(|(verdict, count)| verdict.count_text(*count)).collect();
+    texts.join(", ")
 }
 
 /// Name of the file that lists an artifact's claims.

@@ -30,17 +30,20 @@ fn table2(records: Vec<Record>) -> Artifacts {
 }
 
 fn rendered(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> String {
-    render(&judge_all([claim], paper, ours, "tiny"))
+    render(&judge_all([claim], paper, ours, "tiny"), true)
 }
 
 #[test]
 fn claim_line_has_both_counts_requirement_and_reading() {
     let paper = table2([rows(7, 60.0), rows(11, 55.0)].concat());
     let ours = table2([rows(4, 60.0), rows(6, 45.0)].concat());
-    let expected = "1 sentence: 1 fails (on the paper's numbers 1 holds)\n\
+    let expected = "1 claim: 1 fails (on the paper's numbers: 1 holds)\n\
                     x: paper 2 of 2, all needed: HOLDS; ours (tiny) 1 of 2, all needed: FAILS\n  read as: r\n  \
                     ours 6: fails: none 50.00 > ghosted 45.00\n";
     assert_eq!(rendered(&CLAIM, &paper, &ours), expected);
+    let short = render(&judge_all([&CLAIM, &CLAIM], &paper, &ours, "tiny"), false);
+    let line = "x: paper 2 of 2, all needed: HOLDS; ours (tiny) 1 of 2, all needed: FAILS\n";
+    assert_eq!(short, format!("2 claims: 2 fail (on the paper's numbers: 2 hold)\n{line}{line}"));
 }
 
 #[test]
@@ -49,7 +52,7 @@ fn figure_without_paper_numbers_may_be_missing() {
     let text = rendered(&claim, &Artifacts::new(), &Artifacts::new());
     assert_eq!(
         text,
-        "1 sentence: 1 is unknown (on the paper's numbers 1 is unknown)\n\
+        "1 claim: 1 is unknown (on the paper's numbers: 1 is unknown)\n\
          x: paper figure5 is not printed as numbers: UNKNOWN; \
          ours (tiny) figure5 has no results: run `ghostlab reproduce figure5 --profile tiny`: UNKNOWN\n"
     );
@@ -60,7 +63,7 @@ fn unknown_settings_are_counted_and_explained() {
     let mut four = rows(4, 60.0);
     four[0].value = None;
     let text = rendered(&CLAIM, &Artifacts::new(), &table2([four, rows(6, 60.0)].concat()));
-    let expected = "1 sentence: 1 is unknown (on the paper's numbers 1 is unknown)\n\
+    let expected = "1 claim: 1 is unknown (on the paper's numbers: 1 is unknown)\n\
                     x: paper table2 has no data: UNKNOWN; ours (tiny) 1 of 2, 1 unknown, all needed: UNKNOWN\n  read as: r\n  \
                     ours 4: unknown: acc_average has no value for none\n";
     assert_eq!(text, expected);

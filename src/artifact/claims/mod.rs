@@ -13,7 +13,6 @@ mod compare;
 mod judge;
 mod number;
 mod run;
-mod sentences;
 mod setting;
 
 #[cfg(test)]
@@ -30,7 +29,6 @@ pub use compare::{
 pub use judge::{ClaimVerdict, SEEDS, SettingVerdict};
 pub use number::Judgement;
 pub use run::{ArtifactNumbers, Artifacts, ClaimRun};
-pub use sentences::{SentenceCount, count_sentences};
 
 use std::fmt;
 use std::sync::LazyLock;

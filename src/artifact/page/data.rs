@@ -188,6 +188,15 @@ impl Judgement {
         }
     }
 
+    /// Formats a number of claims with this verdict, such as `2 fail` or `1 is unknown`.
+    pub fn count_text(self, count: usize) -> String {
+        match self {
+            Self::Unknown | Self::NotApplicable if count == 1 => format!("1 is {}", self.label()),
+            Self::Unknown | Self::NotApplicable => format!("{count} are {}", self.label()),
+            Self::Holds | Self::Fails => format!("{count} {}", self.verb(count)),
+        }
+    }
+
     pub(super) fn class(self) -> String {
         self.label().replace(' ', "-")
     }
@@ -214,4 +223,30 @@ pub struct FindingRow {
     pub expected: String,
     pub found: String,
     pub note: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentence_with_several_claims_counts_once() {
+        let rows = [
+            row("accuracy and perplexity", Judgement::Holds),
+            row("accuracy and perplexity", Judgement::Fails),
+            row("both latencies", Judgement::Holds),
+            row("both latencies", Judgement::Holds),
+            row("widens", Judgement::Unknown),
+            row("on LLaMA-2-7B", Judgement::NotApplicable),
+            row("on LLaMA-2-7B", Judgement::NotApplicable),
+        ];
+        let verdicts = [Judgement::Fails, Judgement::Holds, Judgement::Unknown, Judgement::NotApplicable];
+        assert_eq!(ClaimRow::by_sentence(&rows, |row| row.verdict), verdicts);
+        let texts = verdicts.map(|verdict| verdict.count_text(1));
+        assert_eq!(texts, ["1 fails", "1 holds", "1 is unknown", "1 is not applicable"]);
+    }
+
+    fn row(sentence: &str, verdict: Judgement) -> ClaimRow {
+        ClaimRow { sentence: sentence.into(), verdict, ..ClaimRow::default() }
+    }
 }
