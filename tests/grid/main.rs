@@ -9,6 +9,7 @@
 
 mod cells;
 mod fixtures;
+mod messages;
 mod mistakes;
 mod named;
 mod patterns;

@@ -129,9 +129,19 @@ fn message_for_a_wrong_override_shows_its_text() {
         "recovery=[none",
         "depth",
         "corpora.wiki.path=wiki.txt",
+        "=3",
+        "calibration[0.length=3",
+        "calibration[x].length=3",
+        "backbone[0]=other",
+        "backbone.path=models/other",
+        "corpora.wkii.rule=c4",
+        "nosuch.depth.count=1",
+        "profile=tiny",
+        "profiles.tiny.depth=3",
     ] {
         messages.add(&format!("--set {given:?}"), folder.refusal(GOOD, &[given]));
     }
+    messages.add("--set exclude=[] --set exclude.depth=3", folder.refusal(GOOD, &["exclude=[]", "exclude.depth=3"]));
     messages.snapshot("grid_overrides");
 }
 

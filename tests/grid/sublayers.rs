@@ -2,13 +2,7 @@
 
 use ghostlab::criterion::DepthUnit;
 
-use super::fixtures::{GridFolder, Messages, good_but};
-
-/// Returns the valid grid with the given criterion, depth and recovery.
-fn grid(criterion: &str, depth: &str, recovery: &str) -> String {
-    let axes = format!("criterion: {criterion}\ndepth: {depth}\nrecovery: {recovery}\n");
-    good_but("criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n", &axes)
-}
+use super::fixtures::{GridFolder, Messages, good_but, grid};
 
 #[test]
 fn depths_of_sublayers_make_cells_with_safe_names() {
