@@ -2,10 +2,15 @@
 //! `tests/snapshots`.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
+use std::path::{Path, PathBuf};
+
 use crate::common::world::World;
+use crate::reproduce::experiments;
 
 /// Patterns for output that differs between runs or machines, and their replacements.
-const FILTERS: [(&str, &str); 14] = [
+const FILTERS: [(&str, &str); 16] = [
+    (r"--mem=\d+M", "--mem=SIZE"),
+    (r"--export=[\w,]+", "--export=NAMES"),
     (r"\d+\.\d  ok", "TIME  ok"),
     (r"(inodes: at most \d+;) \d+ free", "$1 NUMBER free"),
     (r"[\d.]+ GFLOP/s", "SPEED"),
@@ -27,7 +32,7 @@ const FILTERS: [(&str, &str); 14] = [
 ];
 
 /// Commands that run in this order in the same folder. Each has its own snapshot.
-const COMMANDS: [(&str, &[&str]); 33] = [
+const COMMANDS: [(&str, &[&str]); 38] = [
     ("unknown_command", &["rnu", "grid.yaml"]),
     ("unknown_option", &["run", "grid.yaml", "--resluts", "x"]),
     ("absent_grid", &["run", "gird.yaml"]),
@@ -35,6 +40,21 @@ const COMMANDS: [(&str, &[&str]); 33] = [
     ("wrong_dtype", &["run", "grid.yaml", "--dtype", "fp16"]),
     ("plan", &["plan", "grid.yaml"]),
     ("submit_without_scheduler", &["submit", "slurm", "grid.yaml", "--workers", "2"]),
+    (
+        "submit_dry_run",
+        &[
+            "submit",
+            "slurm",
+            "grid.yaml",
+            "--workers",
+            "2",
+            "--threads",
+            "2",
+            "--profile-file",
+            "slurm.yaml",
+            "--dry-run",
+        ],
+    ),
     ("run", &["run", "grid.yaml"]),
     ("run_again", &["run", "grid.yaml"]),
     ("plan_of_stored", &["plan", "grid.yaml"]),
@@ -61,7 +81,32 @@ const COMMANDS: [(&str, &[&str]); 33] = [
     ("cancel_unknown", &["cancel", "nosuch"]),
     ("report", &["report"]),
     ("init", &["init", "backbone", "--corpus", "train.txt", "--to", "first.yaml"]),
+    ("audit", &["audit"]),
+    ("search", &["search", "search.yaml"]),
+    ("store_init", &["store", "init", "shared"]),
+    ("man", &["man", "--to", "manual"]),
 ];
+
+/// Commands of which the snapshots have only the first lines.
+const LONG: [(&str, &[&str]); 2] = [("schema", &["schema"]), ("completions", &["completions", "bash"])];
+
+/// Number of lines of long outputs in the snapshots.
+const MAX_LINES: usize = 12;
+
+/// Commands that reproduce an artifact, in this order.
+const REPRODUCE: [(&str, &[&str]); 4] = [
+    ("reproduce_incomplete", &["reproduce", "table2", "--stored"]),
+    ("reproduce", &["reproduce", "table2"]),
+    ("reproduce_again", &["reproduce", "table2"]),
+    ("reproduce_details", &["reproduce", "table2", "--stored", "-v"]),
+];
+
+/// Grid of a search for one layer to remove.
+const SEARCH: &str = "backbones:\n  tiny: {path: backbone}\n\
+    corpora:\n  short: {path: test.jsonl, rule: wikitext2}\n  long: {path: train.txt, rule: ptb}\n\
+    backbone: [tiny]\ncriterion: [llm-streamline, shortgpt]\nrecovery: [none, ghosted]\n\
+    calibration: {corpus: short, sequences: 8, length: 64}\n\
+    search:\n  budget: {layers: 1}\n  perplexity: {corpus: long, length: 64}\n";
 
 /// Commands whose `-h` output is in the snapshot `console_help`. The empty command stands for the program itself.
 const HELP: [&[&str]; 31] = [
@@ -115,22 +160,80 @@ fn help(world: &World, command: &[&str]) -> String {
 #[test]
 fn every_command_matches_its_snapshot() {
     let world = World::new();
-    let settings = settings(&world);
-    for (name, arguments) in COMMANDS {
-        let mut command = world.command(arguments);
-        command.env("COLUMNS", "120").env("PATH", "").env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", world.path("hub"));
-        command.env_remove("HF_TOKEN");
-        let output = command.output().unwrap();
-        let shown = format!(
-            "$ ghostlab {}\n{}--- standard error\n{}--- exit code {}\n",
-            arguments.join(" "),
-            String::from_utf8(output.stdout).unwrap(),
-            String::from_utf8(output.stderr).unwrap(),
-            output.status.code().unwrap()
-        );
-        assert!(!shown.contains("panicked"), "{shown}");
-        settings.bind(|| insta::assert_snapshot!(format!("console_{name}"), shown));
+    world.write("slurm.yaml", "partition: gpu\ntime: 2:00:00\ncpus: 2\n");
+    world.write("search.yaml", SEARCH);
+    COMMANDS.iter().for_each(|(name, arguments)| assert_shown(&world, name, arguments));
+    let key = stored_key(&world);
+    assert_shown(&world, "cache_path", &["cache", "path", &key]);
+}
+
+#[test]
+fn first_lines_of_long_outputs_are_in_their_snapshots() {
+    let world = World::new();
+    for (name, arguments) in LONG {
+        let text = shown(&world, arguments);
+        let lines: Vec<&str> = text.lines().take(MAX_LINES).collect();
+        settings(&world).bind(|| insta::assert_snapshot!(format!("console_{name}"), lines.join("\n")));
     }
+}
+
+#[test]
+fn reproduced_artifact_is_shown_as_in_its_snapshots() {
+    let world = experiments("mine");
+    std::fs::rename(world.path("experiments/mini.yaml"), world.path("experiments/table2.yaml")).unwrap();
+    REPRODUCE.iter().for_each(|(name, arguments)| assert_shown(&world, name, arguments));
+}
+
+#[test]
+fn incomplete_runs_and_altered_results_are_in_their_snapshots() {
+    let world = World::new();
+    assert_shown(&world, "run_incomplete", &["run", "grid.yaml", "--stored"]);
+    world.runs(&[]);
+    let table = world.path("results/grid/results.csv");
+    let altered = std::fs::read_to_string(&table).unwrap().replacen("linearpatch-diag", "linearpatch-dig", 1);
+    std::fs::write(&table, altered).unwrap();
+    assert_shown(&world, "verify_altered", &["verify", "results/grid"]);
+}
+
+/// Compares the output of a command with the snapshot `console_NAME`.
+fn assert_shown(world: &World, name: &str, arguments: &[&str]) {
+    let text = shown(world, arguments);
+    settings(world).bind(|| insta::assert_snapshot!(format!("console_{name}"), text));
+}
+
+/// Runs a command and returns its output below the command line.
+fn shown(world: &World, arguments: &[&str]) -> String {
+    let mut command = world.command(arguments);
+    command.env("COLUMNS", "120").env("PATH", "").env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", world.path("hub"));
+    command.env_remove("HF_TOKEN");
+    let output = command.output().unwrap();
+    let text = format!(
+        "$ ghostlab {}\n{}--- standard error\n{}--- exit code {}\n",
+        arguments.join(" "),
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+        output.status.code().unwrap()
+    );
+    assert!(!text.contains("panicked"), "{text}");
+    text
+}
+
+/// Returns the key of a stored object: the first tokenized text.
+fn stored_key(world: &World) -> String {
+    let kinds = children(&world.path("data/store"));
+    let tokens = kinds.iter().find(|path| name_of(path).starts_with("tokens-")).unwrap();
+    name_of(&children(&children(tokens)[0])[0])
+}
+
+/// Returns the sorted paths in a folder.
+fn children(folder: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap().to_str().unwrap().to_owned()
 }
 
 /// Returns the insta settings used for all snapshots in this file.

@@ -34,7 +34,7 @@ const SHARED: &str = "corpora:\n  train-train: {path: ../../train.txt, rule: wik
 
 /// Creates experiments on a backbone with the given name: the table `mini`, the figure `figure1` and the list
 /// `methods`.
-fn experiments(backbone: &str) -> World {
+pub(crate) fn experiments(backbone: &str) -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
         fs::create_dir_all(world.path(folder)).unwrap();
