@@ -166,7 +166,7 @@ impl Found {
         }
         self.lines().iter().for_each(|line| text += &format!("\n{line}\n"));
         if !self.left_out.is_empty() {
-            text += "\nLeft out:\n\n";
+            text += "\nSkipped:\n\n";
             self.left_out.iter().for_each(|entry| text += &format!("- {}: {}\n", entry.cell, entry.reason));
         }
         text
