@@ -214,6 +214,7 @@ fn wrong_artifacts_are_placed() {
         (GOOD, "title: t".to_owned()),
         (GOOD, format!("title: t, {table}, list: methods")),
         (GOOD, "title: t, figure: {kind: pareto}".to_owned()),
+        (GOOD, "title: t, figure: {kind: pareto, metrics: [ppl_wiki], costs: [speedup]}".to_owned()),
         (GOOD, format!("title: t, {pareto}, {table}")),
         (GOOD, "title: t, table: {lead: [method], rows: [], metrics: [ppl_wiki]}".to_owned()),
         ("", "title: t, figure: {kind: layers}".to_owned()),

@@ -127,8 +127,8 @@ mod tests {
         };
         let refused = |path: &Path, force: bool| written(path, force).unwrap_err().to_string();
         for (name, found) in [
-            ("model/config.json", "the model, which is read"),
-            ("text.txt", "the text, which is read"),
+            ("model/config.json", "the model, an input"),
+            ("text.txt", "the text, an input"),
             ("link", "a link"),
             ("dangling", "a link"),
             ("pipe", "a pipe"),
