@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use ghostlab::files::sha256;
 use ghostlab::grid::Grid;
-use ghostlab::pipeline::exec::{RunSettings, prepare};
-use ghostlab::pipeline::plan::{Estimate, Plan, Reason, Reasons, StoreState};
+use ghostlab::pipeline::exec::{Preflight, RunSettings, TargetMachine, preflight};
+use ghostlab::pipeline::plan::{Plan, Reason, Reasons};
 use ghostlab::pipeline::stage;
 use ghostlab_store::{Key, Lookup, Store};
 use serde_json::json;
@@ -55,11 +55,11 @@ fn planning() {
         let started = Instant::now();
         let grid = Grid::load(&path_in("grid.yaml", folder.path()), None, &[]).unwrap();
         let read = started.elapsed().as_secs_f64();
-        let plan =
-            Plan::new(&grid, &store, RunSettings::default().engine, RunSettings::default().batch_tokens).unwrap();
-        prepare(&plan, &store, &(), &AtomicBool::new(false)).unwrap();
-        let state = StoreState::read(&plan, &store);
-        let estimate = Estimate::from_plan(&plan, &state, RunSettings::default().spool_bytes, u64::MAX).unwrap();
+        let settings = RunSettings::default();
+        let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
+        let stop = AtomicBool::new(false);
+        let Preflight { state, estimate } =
+            preflight(&plan, &settings, TargetMachine::Local, &store, &(), &stop, &|_, _| ()).unwrap();
         let reasons = Reasons::new(&store, &plan);
         let missing = plan.variants().flat_map(|(_, variant)| variant.keys()).filter(|key| !state.has(key));
         let reasons: Vec<Reason> = missing.map(|key| reasons.reason(key, &state)).collect();

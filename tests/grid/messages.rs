@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use ghostlab::grid::{Description, Grid};
+use ghostlab::grid::{Grid, GridFile};
 
 use super::fixtures::{GOOD, GridFolder, Messages, good_but, grid, with};
 
@@ -220,7 +220,7 @@ fn wrong_artifacts_are_placed() {
         ("", "title: t, figure: {kind: layers}".to_owned()),
     ] {
         folder.write("grid.yaml", &format!("{text}artifact: {{{artifact}}}\n"));
-        let error = Description::read(&folder.file()).unwrap_err();
+        let error = GridFile::read(&folder.file()).and_then(|file| file.description()).unwrap_err();
         let message = error.to_string().replace(&format!("{}/", folder.root.path().display()), "");
         let title = if text.is_empty() { ", without a grid" } else { "" };
         messages.add(&format!("{artifact}{title}"), (message, error.exit_code()));

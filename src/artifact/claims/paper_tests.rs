@@ -82,7 +82,7 @@ fn claim_counts_on_the_papers_tables_are_as_recorded() {
         ("tableA9-speedup", 1, 1, true),
         ("tableA9-overhead", 1, 1, true),
     ];
-    assert_eq!(counts, expected, "{}", render(&judged));
+    assert_eq!(counts, expected, "{}", render(&judged, true));
 }
 
 /// Relative error and share of channels with a reduced error, by recovery.
