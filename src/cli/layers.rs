@@ -89,6 +89,8 @@ pub(super) struct Arguments {
 /// File name by which messages refer to the generated grid. Named entries are looked up as if the grid were in the
 /// current directory.
 const FILE: &str = "layers";
+/// Name of the scored unit for criteria that rank whole layers.
+const LAYER: &str = "layer";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let format = arguments.figure.as_deref().map(figure_format).transpose()?;
@@ -125,7 +127,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     answer::show(ranked, Answer::Layers, |answer| {
         println!("{} ({}), {}", answer.model, answer.engine, answer.calibration);
-        println!("\n{}", table(answer));
+        println!("\n{}", tables(answer));
         println!("Ranks are in brackets; rank 1 is removed first.");
         answer.figure.iter().for_each(|figure| println!("wrote {figure}"));
     })
@@ -244,7 +246,7 @@ fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores
                 criterion: ranking.name.to_owned(),
                 label: criterion::label(ranking.name).to_owned(),
                 quantity: quantity.to_owned(),
-                of: sublayer.map_or("layer", Sublayer::name).to_owned(),
+                of: sublayer.map_or(LAYER, Sublayer::name).to_owned(),
                 lowest_first: ranking.lowest_first,
                 scores,
             }
@@ -265,16 +267,23 @@ fn merge_equal(criteria: &[CriterionScores]) -> Vec<(String, &CriterionScores)> 
     merged
 }
 
-/// Formats the table with one row per layer. Criteria with equal scores share a column.
-fn table(ranked: &RankedLayers) -> String {
-    let merged = merge_equal(&ranked.criteria);
+/// Formats one table for whole layers and one for sublayers. Criteria with equal scores share a column.
+fn tables(ranked: &RankedLayers) -> String {
+    let merged = merge_equal(&ranked.criteria).into_iter();
+    let (whole, sublayers): (Vec<_>, Vec<_>) = merged.partition(|(_, column)| column.of == LAYER);
+    let present = [whole, sublayers].into_iter().filter(|group| !group.is_empty());
+    present.map(|group| table(&group, ranked.layers)).collect::<Vec<_>>().join("\n")
+}
+
+/// Formats a table with one row per layer.
+fn table(merged: &[(String, &CriterionScores)], layers: usize) -> String {
     let mut rows = vec![vec![String::new()], vec![String::new()], vec!["layer".to_owned()]];
-    for (label, column) in &merged {
+    for (label, column) in merged {
         rows[0].push(label.clone());
         rows[1].push(column.of.clone());
         rows[2].push(column.quantity.clone());
     }
-    for layer in 0..ranked.layers {
+    for layer in 0..layers {
         let mut row = vec![layer.to_string()];
         row.extend(merged.iter().map(|(_, column)| {
             let score = column.scores.iter().find(|score| score.layer == layer);
@@ -295,7 +304,7 @@ fn format_score(score: f64) -> String {
 fn figure(ranked: &RankedLayers) -> Figure {
     let lines = merge_equal(&ranked.criteria).into_iter().map(|(label, column)| Line {
         method: String::new(),
-        label: if column.of == "layer" { label } else { format!("{label}, {}", column.of) },
+        label: if column.of == LAYER { label } else { format!("{label}, {}", column.of) },
         points: column
             .scores
             .iter()
@@ -352,6 +361,37 @@ mod tests {
         }
         let labels: Vec<String> = merge_equal(&scores).into_iter().map(|(label, _)| label).collect();
         assert_eq!(labels, ["Shortened LLaMA, SLEB", "ShortGPT"]);
+    }
+
+    /// The model has 128 layers, so scores and ranks have three digits before the decimal point.
+    #[test]
+    fn layers_and_sublayers_have_tables_of_at_most_120_columns() {
+        let rankings = criterion::rankings();
+        let criteria = rankings.iter().enumerate().flat_map(|(position, ranking)| {
+            let candidates: Vec<usize> = match ranking.unit {
+                DepthUnit::Layers => (0..128).collect(),
+                DepthUnit::Attention => (0..256).step_by(2).collect(),
+                _ => (0..256).collect(),
+            };
+            // Scores that differ between criteria keep their columns apart.
+            let scores = candidates.into_iter().map(|index| (index, (100 + position + index) as f64));
+            columns_of(ranking, &scores.collect::<Vec<_>>())
+        });
+        let ranked = RankedLayers {
+            model: String::new(),
+            engine: String::new(),
+            calibration: String::new(),
+            layers: 128,
+            criteria: criteria.collect(),
+            figure: None,
+        };
+        let text = tables(&ranked);
+        let found: Vec<&str> = text.split("\n\n").collect();
+        assert_eq!(found.len(), 2, "{text}");
+        assert!(!found[0].contains("attention") && found[0].contains("LLM-Streamline"), "{text}");
+        assert!(found[1].contains("attention") && found[1].contains("FinerCut"), "{text}");
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(120), "{widest:?} columns:\n{text}");
     }
 
     fn ranking(name: &'static str, unit: DepthUnit, lowest_first: bool) -> Ranking {
