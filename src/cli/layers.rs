@@ -127,7 +127,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     answer::show(ranked, Answer::Layers, |answer| {
         println!("{} ({}), {}", answer.model, answer.engine, answer.calibration);
-        println!("\n{}", tables(answer));
+        println!("\n{}", tables(&answer.criteria, answer.layers));
         println!("Ranks are in brackets; rank 1 is removed first.");
         answer.figure.iter().for_each(|figure| println!("wrote {figure}"));
     })
@@ -268,11 +268,11 @@ fn merge_equal(criteria: &[CriterionScores]) -> Vec<(String, &CriterionScores)> 
 }
 
 /// Formats one table for whole layers and one for sublayers. Criteria with equal scores share a column.
-fn tables(ranked: &RankedLayers) -> String {
-    let merged = merge_equal(&ranked.criteria).into_iter();
+fn tables(criteria: &[CriterionScores], layers: usize) -> String {
+    let merged = merge_equal(criteria).into_iter();
     let (whole, sublayers): (Vec<_>, Vec<_>) = merged.partition(|(_, column)| column.of == LAYER);
     let present = [whole, sublayers].into_iter().filter(|group| !group.is_empty());
-    present.map(|group| table(&group, ranked.layers)).collect::<Vec<_>>().join("\n")
+    present.map(|group| table(&group, layers)).collect::<Vec<_>>().join("\n")
 }
 
 /// Formats a table with one row per layer.
@@ -377,15 +377,7 @@ mod tests {
             let scores = candidates.into_iter().map(|index| (index, (100 + position + index) as f64));
             columns_of(ranking, &scores.collect::<Vec<_>>())
         });
-        let ranked = RankedLayers {
-            model: String::new(),
-            engine: String::new(),
-            calibration: String::new(),
-            layers: 128,
-            criteria: criteria.collect(),
-            figure: None,
-        };
-        let text = tables(&ranked);
+        let text = tables(&criteria.collect::<Vec<_>>(), 128);
         let found: Vec<&str> = text.split("\n\n").collect();
         assert_eq!(found.len(), 2, "{text}");
         assert!(!found[0].contains("attention") && found[0].contains("LLM-Streamline"), "{text}");

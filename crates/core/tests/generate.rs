@@ -11,8 +11,8 @@ use ghostlab_core::evaluate::EvalSet;
 use ghostlab_core::evaluate::generation::GenerationEval;
 use ghostlab_core::generate::{Detokenizer, End, Generation, GenerationObserver, Prompt, Sampling, Settings, generate};
 use ghostlab_core::model::{
-    Batch, CandleEngine, Config, Cut, Decoder, DeviceName, Engine, FloatType, Observer, Operator, Placement, Program,
-    Repairs, ResidualStream, RmsNorm, Run, Sublayer, Trie,
+    Batch, CandleEngine, Config, Cut, Decoder, DeviceName, Engine, FloatType, LayerMerge, MergeForm, Observer,
+    Operator, Placement, Program, Repairs, ResidualStream, RmsNorm, Run, Sublayer, Trie,
 };
 
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
@@ -43,7 +43,8 @@ fn near(seed: usize, channels: usize) -> Arc<Operator> {
 }
 
 /// Returns test programs: dense, cut, repaired on the stream, repaired on branches, with an affine map, with a map
-/// applied to the normed stream, and with maps that replace two attention sublayers.
+/// applied to the normed stream, with maps that replace two attention sublayers, without two sublayers, and with merged
+/// layers.
 fn programs(engine: &dyn Engine) -> Vec<Program> {
     let layers = engine.config().layers;
     let c = engine.config().hidden;
@@ -56,7 +57,8 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
     let maps = [affine.clone(), normed.clone()];
     let attentions: Cut = [0, 2].into_iter().map(|layer| (layer, Sublayer::Attention)).collect();
     let sublayers = attentions.iter().zip(maps).collect();
-    vec![
+    let cut = Cut::sublayers([(0, Sublayer::Attention), (2, Sublayer::Mlp)]);
+    let mut programs = vec![
         Program::dense(layers),
         Program::pruned(layers, &[2], |_| None),
         Program::pruned(layers, &[2], |_| Some(near(1, c))),
@@ -64,14 +66,24 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
         Program::pruned(layers, &[1], |_| Some(Arc::clone(&affine))),
         Program::pruned(layers, &[1], |_| Some(Arc::clone(&normed))),
         Program::repaired(layers, &attentions, &Repairs { sublayers, ..Repairs::default() }),
-    ]
+        Program::without(layers, &cut),
+    ];
+    programs.extend(with_merged_layers(layers));
+    programs
 }
 
-/// Returns a program without some sublayers, and one without any attention.
-fn without_sublayers(engine: &dyn Engine) -> [Program; 2] {
-    let layers = engine.config().layers;
-    let some = Cut::sublayers([(0, Sublayer::Attention), (2, Sublayer::Mlp)]);
-    [some, DepthUnit::Attention.candidates(layers).into_iter().collect()].map(|cut| Program::without(layers, &cut))
+/// Returns programs in which layer 1 has the weights `θ₂ + θ₃ − θ₁`, once with its own norms and once with merged norms.
+fn with_merged_layers(layers: usize) -> [Program; 2] {
+    let merge = LayerMerge { layer: 1, absorbed: vec![2, 3] };
+    [MergeForm::Paper, MergeForm::Norms].map(|form| {
+        let merged = form.apply(std::slice::from_ref(&merge)).into_iter();
+        let merged = merged.map(|layer| (layer.layer(), Arc::new(layer))).collect();
+        Program::repaired(layers, &Cut::layers([2, 3]), &Repairs { merged, ..Repairs::default() })
+    })
+}
+
+fn without_attention(layers: usize) -> Program {
+    Program::without(layers, &DepthUnit::Attention.candidates(layers).into_iter().collect())
 }
 
 fn ids(seed: u32, count: usize) -> Vec<u32> {
@@ -124,7 +136,7 @@ fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
     const TOKENS: usize = 70;
     let name = &format!("{name}, {:?}", engine.id());
     let mut programs = programs(engine);
-    programs.extend(without_sublayers(engine));
+    programs.push(without_attention(engine.config().layers));
     let trie = Trie::new(&programs);
     let mut decoding = engine.decoding(&trie).unwrap();
     let text = ids(1, TOKENS);
@@ -194,7 +206,7 @@ fn batch_size_and_order_do_not_change_tokens() {
             assert!(ours.iter().enumerate().all(|(index, ours)| *ours == expected[index * 37 % 64]), "{name}");
             // Also check some of the tokens against full forward passes.
             if sampling.is_none() {
-                for (prompt, program) in [(0, 0), (3, 2), (40, 1)] {
+                for (prompt, program) in [(0, 0), (3, 2), (40, 1), (5, 7), (6, 8), (9, 9)] {
                     let mut text = prompts[prompt].ids.clone();
                     text.drain(..text.len().saturating_sub(48));
                     let start = text.len();
@@ -270,7 +282,7 @@ struct RecordingWatcher {
 
 impl GenerationObserver for RecordingWatcher {
     fn finished(&mut self, prompt: usize, generations: &[Generation]) -> Result<()> {
-        assert_eq!(generations.len(), 7);
+        assert_eq!(generations.len(), 10);
         self.done.push(prompt);
         Ok(())
     }
