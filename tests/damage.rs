@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
-use crate::common::{assert_close, checkout, json, shared};
+use crate::common::{assert_close, checkout, json, shared, stored_numbers};
 use ghostlab::grid::Grid;
 use ghostlab::metric::{Metric, MetricSource, Unit};
 use ghostlab::model::{EngineName, EngineRequest};
@@ -264,6 +264,70 @@ fn damage_is_tested_in_pairs_verified_and_resumed() {
     );
     std::fs::remove_dir_all(world.path("data/store")).unwrap();
     std::fs::create_dir_all(world.path("data/store")).unwrap();
+    let verified = world.ghostlab(&["verify", "results/grid", "--json", "--share", "100%"]);
+    assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
+}
+
+/// Grid with a task of two choices and a generation task, both given by definitions.
+const DEFINITIONS: &str = "\
+backbones: {tiny: {path: backbone}}
+corpora: {train: {path: train.txt, rule: wikitext2}}
+backbone: tiny
+criterion: llm-streamline
+depth: 2
+recovery: [none, ghosted]
+calibration: {corpus: train, sequences: 8, length: 64}
+evaluate:
+  tasks: [{definition: defs/}]
+  metrics: [flips, right_to_wrong, wrong_to_right]
+";
+
+const CHOICES: &str = "output_type: multiple_choice\ndoc_to_choice: list\ndoc_to_target: label\n\
+    metric_list: [{metric: acc}, {metric: acc_norm}, {metric: brier_score}]\n";
+
+const GENERATED: &str = "output_type: generate_until\ndoc_to_target: \"1\"\n\
+    generation_kwargs: {until: [\"w7 \"], do_sample: false, max_gen_toks: 4}\n\
+    filter_list:\n  - name: digit\n    filter: [{function: regex, regex_pattern: \"w([0-9])\"}, {function: take_first}]\n\
+    metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n";
+
+/// The accuracy changes by the answers that become right less those that become wrong. With two choices, every changed
+/// answer is one of these.
+#[test]
+fn flips_of_definitions_account_for_their_scores() {
+    let world = World::new();
+    std::fs::create_dir(world.path("defs")).unwrap();
+    let rows = (0..40).map(|i| {
+        let text = format!("w{i} w{}", i * 7 % 299);
+        format!("{}\n", serde_json::json!({"text": text, "label": i % 2, "list": ["w1", "w22"]}))
+    });
+    world.write("rows.jsonl", rows.collect::<String>());
+    for (name, rest) in [("choice", CHOICES), ("text", GENERATED)] {
+        let head = "dataset_path: json\ndataset_kwargs: {data_files: {test: ../rows.jsonl}}\ntest_split: test\n";
+        world.write(&format!("defs/{name}.yaml"), format!("task: {name}\n{head}doc_to_text: \"{{{{text}}}}\"\n{rest}"));
+    }
+    world.write("grid.yaml", DEFINITIONS);
+    world.runs(&[]);
+    let numbers = stored_numbers(&json(&world.path("results/grid/numbers.json")));
+    let value = |cell: &str, metric: &str| {
+        let number = numbers.iter().find(|number| number["cell"] == cell && number["metric"] == metric);
+        number.and_then(|number| number["value"].as_f64()).unwrap_or_else(|| panic!("no {metric} of {cell}"))
+    };
+    for variant in ["tiny.dense", "tiny.streamline-2.none", "tiny.streamline-2.ghosted"] {
+        for (task, has_two_choices) in
+            [("choice/acc,none", true), ("choice/acc_norm,none", true), ("text/exact_match,digit", false)]
+        {
+            let [flips, worse, better] =
+                ["flips", "right_to_wrong", "wrong_to_right"].map(|name| value(variant, &format!("{name}_{task}")));
+            let change = value(variant, task) - value("tiny.dense", task);
+            assert!((better - worse - change).abs() < 1e-9, "{variant}, {task}: {change} from -{worse} and +{better}");
+            let least = better + worse;
+            let fits = if has_two_choices { (flips - least).abs() < 1e-9 } else { flips > least - 1e-9 };
+            assert!(fits && (flips == 0.0 || variant != "tiny.dense"), "{variant}, {task}: {flips} and {least}");
+        }
+    }
+    let changes = value("tiny.streamline-2.none", "flips_text/exact_match,digit");
+    assert!(changes > 0.0, "the cut changes no generated answer");
+    assert!(!numbers.iter().any(|number| number["metric"] == "flips_choice/brier_score,none"));
     let verified = world.ghostlab(&["verify", "results/grid", "--json", "--share", "100%"]);
     assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
 }

@@ -18,7 +18,7 @@ use super::node::{At, Positioned};
 use super::validate;
 use crate::error::{Error, Result};
 use crate::hub::{FilePattern, Repo, RepoFiles, RepoKind, Source};
-use crate::metric::Metric;
+use crate::metric::{Metric, MetricEntry, PairedTest};
 use crate::sandbox::{self, Probe};
 use crate::tasks::DocumentLimit;
 
@@ -51,12 +51,27 @@ pub struct DefinedColumn {
     pub how: TaskSettings,
     pub metric: &'static str,
     pub filter: String,
+    /// Metric that compares the scored answers with those of the dense model; `None` for the score itself.
+    pub flips: Option<&'static MetricEntry>,
 }
 
 impl DefinedColumn {
-    /// Returns the metric. Its id omits the number of documents, as the ids of built-in tasks do, and its label has it.
+    /// Returns the metric.
     pub fn metric(&self) -> Metric {
-        let Self { name, how, metric, filter } = self;
+        let scored = self.scored();
+        self.flips.map_or_else(|| scored.clone(), |flips| flips.metric_on(&scored))
+    }
+
+    /// Returns the column for the flips of the scored answers. Returns `None` if the metric does not mark answers as
+    /// right or wrong.
+    pub fn with_flips(&self, flips: &'static MetricEntry) -> Option<Self> {
+        (self.metric().test == Some(PairedTest::Mcnemar)).then(|| Self { flips: Some(flips), ..self.clone() })
+    }
+
+    /// Returns the metric that scores the answers. Its id omits the number of documents, as the ids of built-in tasks
+    /// do, and its label has it.
+    pub fn scored(&self) -> Metric {
+        let Self { name, how, metric, filter, .. } = self;
         let mut shown = Metric::defined(&format!("{name}{}", how.without_extent()), metric, filter);
         shown.label = Metric::defined(&format!("{name}{how}"), metric, filter).label;
         shown
@@ -70,6 +85,7 @@ pub fn columns(name: &str, how: &TaskSettings, definition: &Definition) -> Vec<D
         how: how.clone(),
         metric: kind.name(),
         filter: filter.to_owned(),
+        flips: None,
     };
     let filters = definition.filters.iter();
     filters.flat_map(|filter| definition.metrics.iter().map(|metric| column(&filter.name, metric.kind))).collect()

@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ghostlab_definitions::aggregate;
-use ghostlab_definitions::results::Score;
 use serde_json::{Value, json};
 
 use super::measurement::{Calibrated, CellSummary, Measurement, ResultRow, Results, Sample, Setup};
@@ -15,10 +13,10 @@ use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
     DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, MetricSource, RepairSample, SPEEDUP, Shown, TaskSample, TextSample,
 };
-use crate::pipeline::outcome::{Answers, CellResult, GridOutcome, Measured};
+use crate::pipeline::outcome::{CellResult, GridOutcome, Measured, right_answers};
 use crate::pipeline::stage::scores::scale;
 use crate::recovery::{self, RepairMetrics};
-use crate::tasks::Measure;
+use crate::tasks::{Flip, Measure};
 
 /// Collects the measurements in an outcome, cell by cell. `named` lists the options that appear in the names of
 /// methods.
@@ -51,6 +49,7 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         numbers.texts(&shown);
         numbers.tasks(&shown);
         numbers.defined(&columns);
+        numbers.defined_flips(&columns);
         numbers.latencies();
         numbers.sizes(&shown);
         for (metric, value) in repairs(result, unrepaired_cell(outcome, &result.cell)) {
@@ -198,7 +197,8 @@ impl Numbers<'_> {
             let protocol = outcome.task(used).and_then(|extent| Protocol::task(grid, used, extent));
             let setup = self.setup(measured, settings::flatten_below(&used.name, used), protocol);
             let answers = measured.and_then(|measured| measured.sample.as_ref()?.answers.builtin());
-            let dense = outcome.dense_answers(&result.cell.backbone, used);
+            let dense = outcome.dense_scores(&result.cell.backbone, used);
+            let dense = dense.and_then(|scores| scores.answers.builtin());
             let sample = answers.map(|answers| TaskSample { answers, dense });
             for entry in shown {
                 if !matches!(entry.source, MetricSource::Task(_) | MetricSource::Flips(_)) {
@@ -233,26 +233,22 @@ impl Numbers<'_> {
         let evaluate = &self.grid.evaluate;
         let result = self.result;
         for protocol in columns {
-            let Protocol::Defined { label, metric, filter, .. } = protocol else { continue };
-            let is_it = |score: &Score| score.metric == *metric && score.filter == *filter;
+            let Protocol::Defined { label, metric, filter, flips: None, .. } = protocol else { continue };
             let task = evaluate.defined().find(|task| task.to_string() == *label);
             let group = evaluate.groups.iter().find(|group| group.to_string() == *label);
             let measured = task.and_then(|task| result.task(task));
-            let judged = measured.and_then(|measured| {
-                let scores = measured.sample.as_ref()?;
-                let Answers::Defined { items, .. } = &scores.answers else { return None };
-                scores.scores.iter().zip(items).find(|(score, _)| is_it(score))
-            });
+            let judged = measured.and_then(|measured| measured.sample.as_ref()?.defined(metric, filter));
             let name = metric;
             let metric = protocol.measures();
             let (score, measure, members) = match (task, group) {
                 (Some(task), _) => (
-                    judged.map(|(score, _)| score.clone()),
+                    judged.map(|(score, ..)| score.clone()),
                     settings::flatten_below(&metric.id, task),
                     vec![task.clone()],
                 ),
                 (None, Some(group)) => {
-                    let found = result.group(group).and_then(|scores| scores.into_iter().find(is_it));
+                    let mut scores = result.group(group).unwrap_or_default().into_iter();
+                    let found = scores.find(|score| score.metric == *name && score.filter == *filter);
                     let members = group.group.tasks.iter().map(|name| group.task(name));
                     (found, settings::flatten_below(&metric.id, &group.how), members.collect())
                 }
@@ -264,12 +260,8 @@ impl Numbers<'_> {
                 let scale = scale(&metric);
                 Measure { value: scale * score.score, stderr: error.map(|error| scale * error) }
             });
-            // The paired test is valid only for a score that is the mean of zeros and ones.
-            let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|(score, items)| {
-                let bits = aggregate::bits(items)?;
-                let mean = bits.iter().filter(|bit| **bit).count() as f64 / bits.len().max(1) as f64;
-                ((mean - score.score).abs() < 1e-12).then_some(bits)
-            });
+            let tested = judged.filter(|_| metric.test.is_some());
+            let bits = tested.and_then(|(score, items, _)| right_answers(score, items));
             let setup = Setup { scored: vec![protocol.clone()], measure, measures, ..self.setup.clone() };
             let sample = bits.map(Sample::Right).or_else(|| {
                 let metrics = &self.grid.task(task?).definition().ok()?.metrics;
@@ -277,6 +269,25 @@ impl Numbers<'_> {
                 Some(Sample::Losses(aggregation.losses(judged?.1)?.0))
             });
             self.push(metric, Some(protocol.key()), &setup, value, sample);
+        }
+    }
+
+    /// Adds the flips of the answers to tasks with definitions.
+    fn defined_flips(&mut self, columns: &[Protocol]) {
+        let result = self.result;
+        for protocol in columns {
+            let Protocol::Defined { label, metric, filter, flips: Some(entry), .. } = protocol else { continue };
+            let MetricSource::Flips(flip) = entry.source else { continue };
+            let task = self.grid.evaluate.defined().find(|task| task.to_string() == *label);
+            let Some(task) = task else { continue };
+            let measured = result.task(task);
+            let scores = measured.and_then(|measured| measured.sample.as_ref());
+            let dense = self.outcome.dense_scores(&result.cell.backbone, task);
+            let flips = scores.zip(dense).and_then(|(scores, dense)| scores.flips(dense, flip, metric, filter));
+            let shown = protocol.measures();
+            let setup = self.setup(measured, settings::flatten_below(&shown.id, task), Some(protocol.clone()));
+            let estimate = flips.as_deref().and_then(Flip::rate);
+            self.push(shown, Some(protocol.key()), &setup, estimate, flips.map(Sample::Right));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Measurement protocols. Numbers are comparable only if their protocols match, so each column has a protocol.
 
 use ghostlab_definitions::Definition;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::MetricKey;
 use crate::corpus::ShardOrder;
@@ -79,6 +79,9 @@ pub enum Protocol {
         tasks: Option<usize>,
         metric: &'static str,
         filter: String,
+        /// Metric that compares the scored answers with those of the dense model; `None` for the score itself.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        flips: Option<&'static MetricEntry>,
         /// Number of few-shot examples; `None` for a group.
         #[serde(skip_serializing_if = "Option::is_none")]
         shots: Option<usize>,
@@ -95,7 +98,6 @@ pub enum Protocol {
     /// round times all variants one after the other.
     Latency {
         /// Entry for the metric in the registry.
-        #[serde(serialize_with = "by_name")]
         metric: &'static MetricEntry,
         /// Prompt length in tokens per sequence.
         length: usize,
@@ -112,14 +114,11 @@ pub enum Protocol {
         machine: String,
     },
     /// Size of a variant, computed from its pruned program.
-    Size {
-        #[serde(serialize_with = "by_name")]
-        metric: &'static MetricEntry,
-    },
+    Size { metric: &'static MetricEntry },
     /// Additional metric on the windows or documents that another column scores.
     #[serde(untagged)]
     Derived {
-        #[serde(rename = "protocol", serialize_with = "by_name")]
+        #[serde(rename = "protocol")]
         metric: &'static MetricEntry,
         #[serde(flatten)]
         scored_on: EvalTarget,
@@ -128,11 +127,6 @@ pub enum Protocol {
 
 /// Task in a group: its extent, its definition, and whether its documents are synthetic.
 type Member<'a> = (TaskExtent, &'a Definition, bool);
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
-fn by_name<S: Serializer>(metric: &&'static MetricEntry, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(metric.name)
-}
 
 impl Protocol {
     /// Returns the protocols of all columns. There is one for each metric on a text, task or prompt, and one for each
@@ -183,7 +177,7 @@ impl Protocol {
         // A group's label omits options that the definitions of its tasks set themselves.
         let protocol = |column: DefinedColumn, members: &[Member<'_>], is_group: bool| {
             let task = members.first().filter(|_| !is_group).map(|(_, definition, _)| definition);
-            let DefinedColumn { name, how, metric, filter } = column;
+            let DefinedColumn { name, how, metric, filter, flips } = column;
             Self::Defined {
                 label: format!("{name}{how}"),
                 name,
@@ -192,6 +186,7 @@ impl Protocol {
                 tasks: is_group.then_some(members.len()),
                 metric,
                 filter,
+                flips,
                 shots: task.map(|task| task.shots(how.shots)),
                 how,
                 documents: members.iter().map(|(extent, ..)| extent.documents).sum(),
@@ -215,9 +210,14 @@ impl Protocol {
                 all.extend(columns.map(|column| protocol(column, &members, true)));
             }
         }
+        let metrics = ENTRIES.iter().filter(|metric| metric.is_column(false, &grid.evaluate.metrics));
+        let flips: Vec<_> = metrics.filter(|metric| matches!(metric.source, MetricSource::Flips(_))).collect();
         for used in grid.evaluate.defined() {
             let Some(entry) = known(used) else { continue };
-            let columns = defined_columns(&used.name, &used.how, entry.1).into_iter();
+            let columns = defined_columns(&used.name, &used.how, entry.1);
+            let flips =
+                columns.iter().flat_map(|column| flips.iter().filter_map(move |flips| column.with_flips(flips)));
+            let columns = columns.iter().cloned().chain(flips);
             all.extend(columns.map(|column| protocol(column, &[entry], false)));
         }
         all
@@ -304,8 +304,8 @@ impl Protocol {
             }
             Self::Derived { metric, scored_on: EvalTarget::Windows(text) } => MetricKey::Text(metric, text.clone()),
             Self::Derived { metric, scored_on: EvalTarget::Task(used) } => MetricKey::Task(metric, used.clone()),
-            Self::Defined { name, how, metric, filter, .. } => {
-                MetricKey::Defined(defined_column(name, how, metric, filter))
+            Self::Defined { name, how, metric, filter, flips, .. } => {
+                MetricKey::Defined(defined_column(name, how, metric, filter, *flips))
             }
             Self::Average { .. } => MetricKey::Tasks(&metric::ACCURACY),
             Self::Size { metric } => MetricKey::Size(metric),
@@ -322,7 +322,9 @@ impl Protocol {
             Self::MultipleChoice { name, .. } => Metric::task(name),
             Self::Derived { metric, scored_on: EvalTarget::Windows(text) } => metric.metric_for(stem(&text.corpus)),
             Self::Derived { metric, scored_on: EvalTarget::Task(used) } => metric.metric_for(&used.name),
-            Self::Defined { name, how, metric, filter, .. } => defined_column(name, how, metric, filter).metric(),
+            Self::Defined { name, how, metric, filter, flips, .. } => {
+                defined_column(name, how, metric, filter, *flips).metric()
+            }
             Self::Average { .. } => metric::ACCURACY.metric(),
             Self::Size { metric } => metric.metric(),
             Self::Latency { metric, length, batch, decode, several, .. } => match several {
@@ -338,8 +340,14 @@ impl Protocol {
     }
 }
 
-fn defined_column(name: &str, how: &TaskSettings, metric: &'static str, filter: &str) -> DefinedColumn {
-    DefinedColumn { name: name.to_owned(), how: how.clone(), metric, filter: filter.to_owned() }
+fn defined_column(
+    name: &str,
+    how: &TaskSettings,
+    metric: &'static str,
+    filter: &str,
+    flips: Option<&'static MetricEntry>,
+) -> DefinedColumn {
+    DefinedColumn { name: name.to_owned(), how: how.clone(), metric, filter: filter.to_owned(), flips }
 }
 
 /// Strips the split from a corpus name such as `c4-train`, because the paper names texts without splits.
@@ -359,7 +367,16 @@ mod tests {
     #[test]
     fn number_of_documents_is_in_a_label_but_not_in_a_metric_id() {
         let how = TaskSettings { shots: Some(5), limit: Some(200.0), ..TaskSettings::default() };
-        let metric = defined_column("t", &how, "acc", "none").metric();
+        let column = defined_column("t", &how, "acc", "none", None);
+        let metric = column.metric();
         assert_eq!((&*metric.id, &*metric.label), ("t(shots=5)/acc,none", "t(shots=5,limit=200) acc"));
+        let flips = ENTRIES.iter().find(|entry| entry.name == "flips").unwrap();
+        let flips = column.with_flips(flips).unwrap();
+        assert_eq!(MetricKey::Defined(flips.clone()).to_string(), "flips t(shots=5,limit=200) acc");
+        let metric = flips.metric();
+        assert_eq!(&*metric.id, "flips_t(shots=5)/acc,none");
+        let found = Metric::find(&metric.id).unwrap();
+        assert_eq!((found.entry(), found.task_name()), (metric.entry(), Some("t(shots=5)/acc,none")));
+        assert!(defined_column("t", &how, "brier_score", "none", None).with_flips(flips.flips.unwrap()).is_none());
     }
 }

@@ -15,7 +15,9 @@ impl Protocol {
                 "`{column}`: perplexity, protocol `windows`, {}, joined and cut by the rule `{rule}`",
                 self.amount()
             ),
-            Self::Derived { metric, .. } | Self::Size { metric } => format!("`{column}`: {}", metric.note),
+            Self::Derived { metric, .. } | Self::Size { metric } | Self::Defined { flips: Some(metric), .. } => {
+                format!("`{column}`: {}", metric.note)
+            }
             Self::MultipleChoice { task, version, metric, bos, .. } => format!(
                 "`{column}`: {metric} in %, {task} version {version} of lm-evaluation-harness, zero-shot, BOS `{bos}`, {}",
                 self.amount()

@@ -107,7 +107,7 @@ impl fmt::Display for MetricKey {
             Self::Text(metric, text) => write(metric, text),
             Self::Task(metric, used) => write(metric, used),
             Self::Prompt(metric, prompt) => write(metric, prompt),
-            Self::Defined(column) => f.write_str(&column.metric().label),
+            Self::Defined(column) => write(column.metric().entry(), &column.scored().label),
             Self::Tasks(metric) | Self::Size(metric) => f.write_str(metric.head),
             Self::Untabulated(metric) => f.write_str(metric),
         }

@@ -90,6 +90,10 @@ impl Checks {
     }
 
     fn items(&mut self, recorded: &ReferenceRun, number: &NumberCheck<'_>, scores: &SampledScores) {
+        // Flips follow from the answers, which are compared as numbers of their own.
+        if matches!(metric_of(number.number).source, MetricSource::Flips(_)) {
+            return;
+        }
         match &scores.items {
             SampledItems::Windows(windows) => self.compare_windows(number, windows),
             SampledItems::Defined(by_metric) => {
@@ -142,10 +146,6 @@ impl Checks {
         documents: &[(usize, DocumentResult)],
         kind: AccuracyKind,
     ) {
-        // Flips follow from the answers, which are compared as numbers of their own.
-        if matches!(metric_of(number.number).source, MetricSource::Flips(_)) {
-            return;
-        }
         let ResultRow { cell, column, .. } = number.number;
         let right = number.number.task_answers().unwrap_or_default();
         let losses = recorded.documents.as_ref().and_then(|all| all.get(&(cell.clone(), column.clone())));

@@ -9,7 +9,7 @@ use super::record::ReferenceRun;
 use crate::criterion::DENSE;
 use crate::error::Result;
 use crate::evaluate::perplexity::Losses;
-use crate::metric::{BOUNDARY_ERROR, Metric, MetricSource, PERPLEXITY, TASK, TEXT, TextSample};
+use crate::metric::{BOUNDARY_ERROR, Metric, MetricSource, PERPLEXITY, TEXT, TextSample};
 use crate::pipeline::identity::MeasureId;
 use crate::results::{CHANNELS, ResultRow, mean, read_frame};
 use crate::tasks::{DocumentResult, Flip, Task};
@@ -143,7 +143,8 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
             .numbers
             .numbers
             .iter()
-            .filter(|other| *metric_of(other).entry() == TASK && recorded.measure(other) == recorded.measure(number))
+            .filter(|other| metric.task_name() == Some(&*other.record.metric))
+            .filter(|other| recorded.measure(other) == recorded.measure(number))
             .collect();
         let backbone = &number.record.condition.backbone;
         let dense = same_task.iter().find(|other| {

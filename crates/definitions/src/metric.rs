@@ -186,7 +186,8 @@ impl Matching {
         Ok(self.remove_ignored(a)? == self.remove_ignored(b)?)
     }
 
-    fn remove_ignored(&self, text: &str) -> Result<String> {
+    /// Removes the ignored parts of a text.
+    pub(crate) fn remove_ignored(&self, text: &str) -> Result<String> {
         let mut text = self.patterns.iter().try_fold(text.to_owned(), |text, pattern| pattern.removed(&text))?;
         if self.case {
             text = text.to_lowercase();

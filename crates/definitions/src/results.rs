@@ -39,6 +39,8 @@ pub struct TaskScoreWithItems {
     pub score: Score,
     /// Metric items, one per document.
     pub items: Vec<Item>,
+    /// Answers that the items score, one per document ([`MetricItems::chosen`]).
+    pub chosen: Vec<Value>,
 }
 
 /// Computes the scores of a task for every metric and filter pipeline. `draws` is the number of bootstrap samples
@@ -82,7 +84,7 @@ pub fn score_task(
 ) -> Result<Vec<TaskScoreWithItems>> {
     let all = metric_items(task, &documents.iter().map(Vec::as_slice).enumerate())?;
     all.into_iter()
-        .map(|MetricItems { metric, filter, items }| {
+        .map(|MetricItems { metric, filter, items, chosen }| {
             let aggregated = metric.aggregation.score(&items);
             let (value, error) = aggregated
                 .and_then(|value| Ok((value, error(metric.aggregation, &items)?)))
@@ -94,7 +96,7 @@ pub fn score_task(
                 error,
                 documents: items.len(),
             };
-            Ok(TaskScoreWithItems { score, items })
+            Ok(TaskScoreWithItems { score, items, chosen })
         })
         .collect()
 }
@@ -107,6 +109,9 @@ pub struct MetricItems<'a> {
     pub filter: &'a str,
     /// One item per document.
     pub items: Vec<Item>,
+    /// One answer per document: the index of the chosen choice, the filtered text without the parts that `exact_match`
+    /// ignores, or whether continuations are the greedy output.
+    pub chosen: Vec<Value>,
 }
 
 /// Computes the items for every metric and filter pipeline. `documents` yields the index of each document and the
@@ -121,10 +126,10 @@ pub fn metric_items<'a, 'b>(
     let definition = &task.definition;
     let mut all = Vec::new();
     for pipeline in &definition.filters {
-        let mut items: Vec<Vec<Item>> = vec![Vec::new(); definition.metrics.len()];
+        let mut scored: Vec<(Vec<Item>, Vec<Value>)> = vec![(Vec::new(), Vec::new()); definition.metrics.len()];
         for (index, document_answers) in documents.clone() {
             let document = task.documents.get(index).ok_or_else(|| Error::bad_input("answer without a document"))?;
-            let scored = match (definition.output, document_answers) {
+            let document_items = match (definition.output, document_answers) {
                 (Output::Generate, [Answer::Texts(texts)]) => {
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
                     pipeline.apply(texts, document).and_then(|result| generated(task, document, &result))
@@ -132,12 +137,15 @@ pub fn metric_items<'a, 'b>(
                 (Output::Generate, _) => Err(unexpected_answers(document_answers)),
                 _ => likelihoods(task, document, document_answers),
             };
-            for (all, one) in items.iter_mut().zip(scored.map_err(|error| error.at(task.place(index)))?) {
-                all.push(one);
+            let document_items = document_items.map_err(|error| error.at(task.place(index)))?;
+            for ((items, chosen), (item, answer)) in scored.iter_mut().zip(document_items) {
+                items.push(item);
+                chosen.push(answer);
             }
         }
         let filter = pipeline.name.as_str();
-        all.extend(definition.metrics.iter().zip(items).map(|(metric, items)| MetricItems { metric, filter, items }));
+        let metrics = definition.metrics.iter().zip(scored);
+        all.extend(metrics.map(|(metric, (items, chosen))| MetricItems { metric, filter, items, chosen }));
     }
     Ok(all)
 }
@@ -192,7 +200,10 @@ fn largest(numbers: &[f64]) -> usize {
     best
 }
 
-fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item>> {
+/// Item of a document for one metric, and the answer that the item scores.
+type ItemAnswer = (Item, Value);
+
+fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<ItemAnswer>> {
     let definition = &task.definition;
     match (definition.output, answers) {
         (Output::LogLikelihood, [Answer::LogLikelihood(likelihood, greedy)]) => Ok(definition
@@ -202,6 +213,7 @@ fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<
                 Kind::Perplexity => Item::Number(*likelihood),
                 _ => Item::hit(*greedy),
             })
+            .map(|item| (item, Value::Bool(*greedy)))
             .collect()),
         (Output::Rolling, [Answer::Rolling(likelihood)]) => {
             let text = task.columns.target(&definition.target, document)?.text();
@@ -221,6 +233,7 @@ fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<
                         (if metric.kind == Kind::WordPerplexity { words } else { text.len() }) as f64,
                     )
                 })
+                .map(|item| (item, Value::None))
                 .collect())
         }
         (Output::MultipleChoice, _) => choices(task, document, answers),
@@ -228,7 +241,7 @@ fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<
     }
 }
 
-fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item>> {
+fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<ItemAnswer>> {
     let definition = &task.definition;
     let Some(field) = &definition.choices else { return Err(unexpected_answers(answers)) };
     let texts = task.columns.choices(field, document)?;
@@ -282,23 +295,26 @@ struct ScoredChoices<'a> {
 }
 
 impl ScoredChoices<'_> {
-    fn item(&self, kind: Kind) -> Result<Item> {
+    fn item(&self, kind: Kind) -> Result<ItemAnswer> {
         let all = &self.likelihoods;
         let golds = &self.golds;
-        Ok(match kind {
-            Kind::AccNorm => hit_of(self.likeliest_per_unit(|text| text.chars().count()), golds),
-            Kind::AccBytes => hit_of(self.likeliest_per_unit(str::len), golds),
+        let index = match kind {
+            Kind::AccNorm => self.likeliest_per_unit(|text| text.chars().count()),
+            Kind::AccBytes => self.likeliest_per_unit(str::len),
             Kind::AccMutualInfo => {
                 let bare = self.bare.ok_or_else(|| unexpected_answers(self.answers))?;
-                hit_of(largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>()), golds)
+                largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>())
             }
+            _ => largest(all),
+        };
+        let number = i64::try_from(index).unwrap_or(-100);
+        let item = match kind {
             Kind::ExactMatch => {
                 let greedy = Some(&Value::Bool(true));
-                Item::hit(golds.iter().any(|gold| *gold != -100 && choice(&self.greedy, *gold) == greedy))
+                let hit = golds.iter().any(|gold| *gold != -100 && choice(&self.greedy, *gold) == greedy);
+                return Ok((Item::hit(hit), Value::List(self.greedy.clone())));
             }
-            Kind::F1 | Kind::Mcc => {
-                Item::Labels(Value::Int(self.only_gold()?), i64::try_from(largest(all)).unwrap_or(-100))
-            }
+            Kind::F1 | Kind::Mcc => Item::Labels(Value::Int(self.only_gold()?), number),
             Kind::Brier => {
                 let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let powers: Vec<f64> = all.iter().map(|number| (number - most).exp()).collect();
@@ -306,8 +322,9 @@ impl ScoredChoices<'_> {
                 let gold = usize::try_from(self.only_gold()?).unwrap_or(usize::MAX);
                 Item::Probabilities(gold, powers.iter().map(|power| power / sum).collect())
             }
-            _ => hit_of(largest(all), golds),
-        })
+            _ => hit_of(index, golds),
+        };
+        Ok((item, Value::Int(number)))
     }
 
     /// Returns the index of the choice with the largest log-likelihood per unit of length.
@@ -341,7 +358,7 @@ fn hit_of(index: usize, golds: &[i64]) -> Item {
     Item::hit(golds.iter().any(|gold| usize::try_from(*gold) == Ok(index)))
 }
 
-fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>> {
+fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<ItemAnswer>> {
     let definition = &task.definition;
     let target = task.columns.target(&definition.target, document)?;
     let gold = if let Some(field) = &definition.choices {
@@ -370,29 +387,38 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
             _ => target,
         }
     };
-    definition
-        .metrics
-        .iter()
-        .map(|metric: &Metric| match (metric.kind, &gold) {
-            (Kind::ExactMatch, Value::List(several)) if task.several_targets => {
-                // NumPy converts all items to strings if one is a string.
-                let texts = several.iter().any(|one| one.as_text().is_some());
-                let mut hit = false;
-                for one in several {
-                    hit |= if texts {
-                        same_text(metric, &Value::Text(one.text()), result)?
-                    } else {
-                        same_text(metric, one, result)?
-                    };
-                }
-                Ok(Item::hit(hit))
+    let metrics = definition.metrics.iter();
+    metrics.map(|metric| Ok((generated_item(task, metric, &gold, result)?, answer(metric, result)?))).collect()
+}
+
+fn generated_item(task: &Task, metric: &Metric, gold: &Value, result: &Value) -> Result<Item> {
+    match (metric.kind, gold) {
+        (Kind::ExactMatch, Value::List(several)) if task.several_targets => {
+            // NumPy converts all items to strings if one is a string.
+            let texts = several.iter().any(|one| one.as_text().is_some());
+            let mut hit = false;
+            for one in several {
+                hit |= if texts {
+                    same_text(metric, &Value::Text(one.text()), result)?
+                } else {
+                    same_text(metric, one, result)?
+                };
             }
-            (Kind::ExactMatch, gold) => Ok(Item::hit(same_text(metric, gold, result)?)),
-            (_, Value::Text(gold)) if result.as_text().is_some() => Ok(Item::Texts(gold.clone(), result.text())),
-            (kind, gold) => Err(Error::bad_input(format!("`{}` supports only one reference text", kind.name()))
-                .found(format!("{} and {}", gold.repr(), result.repr()))),
-        })
-        .collect()
+            Ok(Item::hit(hit))
+        }
+        (Kind::ExactMatch, gold) => Ok(Item::hit(same_text(metric, gold, result)?)),
+        (_, Value::Text(gold)) if result.as_text().is_some() => Ok(Item::Texts(gold.clone(), result.text())),
+        (kind, gold) => Err(Error::bad_input(format!("`{}` supports only one reference text", kind.name()))
+            .found(format!("{} and {}", gold.repr(), result.repr()))),
+    }
+}
+
+/// Returns a filtered answer without the parts that `exact_match` ignores.
+fn answer(metric: &Metric, result: &Value) -> Result<Value> {
+    match (metric.kind, result) {
+        (Kind::ExactMatch, Value::Text(text)) => Ok(Value::Text(metric.matching.remove_ignored(text)?)),
+        _ => Ok(result.clone()),
+    }
 }
 
 fn same_text(metric: &Metric, gold: &Value, result: &Value) -> Result<bool> {

@@ -8,7 +8,7 @@ mod request;
 use ghostlab_core::error::Result;
 use ghostlab_definitions::aggregate::{Aggregation, GroupMetric, Item, TaskScore, grouped};
 use ghostlab_definitions::definition::Data;
-use ghostlab_definitions::results::scores;
+use ghostlab_definitions::results::{score_task, scores};
 use ghostlab_definitions::yaml::parse;
 use ghostlab_definitions::{Answer, ChatTemplate, Definition, Request, RequestKind, Row, Rows, Setting, Task, Value};
 

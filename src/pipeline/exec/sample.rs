@@ -370,7 +370,7 @@ impl SampledValues {
         let answered = indices.iter().map(|&at| (at, answers[at].as_slice()));
         let mut all = BTreeMap::new();
         let spans: Vec<Range<usize>> = documents.spans().collect();
-        for MetricItems { metric, filter, items } in metric_items(&task, &answered)? {
+        for MetricItems { metric, filter, items, .. } in metric_items(&task, &answered)? {
             let items = defined_items(
                 metric.aggregation,
                 &items,

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ghostlab_definitions::Answer;
-use ghostlab_definitions::aggregate::Item;
+use ghostlab_definitions::aggregate::{self, Item};
 use ghostlab_definitions::results::{Score, group_scores};
+use ghostlab_definitions::{Answer, Value as Chosen};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ use crate::metric::{Savings, TextSample};
 use crate::model::{Cut, EngineId, Sublayer};
 use crate::pipeline::identity::{Identity, MeasureId};
 use crate::pipeline::stage::operator::{BoundaryResult, PlacedRepair};
-use crate::tasks::{AccuracyKind, Answered, Measure, TaskResult};
+use crate::tasks::{AccuracyKind, Answered, Flip, Measure, TaskResult};
 
 /// Results of a grid run.
 #[derive(Debug)]
@@ -58,10 +58,10 @@ impl GridOutcome {
         cell_text_extent(text, result).or_else(|| others.find_map(|result| cell_text_extent(text, result)))
     }
 
-    /// Returns the answers of the dense model to a task, or `None` if its cell has no scores.
-    pub fn dense_answers(&self, backbone: &str, task: &EvalTask) -> Option<&Answered> {
+    /// Returns the scores of the dense model on a task, or `None` if its cell has no scores.
+    pub fn dense_scores(&self, backbone: &str, task: &EvalTask) -> Option<&TaskScores> {
         let dense = self.cells.iter().find(|cell| cell.cell.is_dense() && cell.cell.backbone == backbone)?;
-        dense.task(task)?.sample.as_ref()?.answers.builtin()
+        dense.task(task)?.sample.as_ref()
     }
 
     /// Iterates over the extents of a text in all cells.
@@ -112,8 +112,9 @@ pub struct TaskScores {
 pub enum Answers {
     /// Answers to a built-in task.
     Builtin(Answered),
-    /// Answers to a task with a definition, by document and request, and the values of each score, by document.
-    Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>> },
+    /// Answers to a task with a definition, by document and request, with the items of each score and the answers that
+    /// they score, by document.
+    Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>>, chosen: Vec<Vec<Chosen>> },
 }
 
 impl Answers {
@@ -138,6 +139,32 @@ impl TaskScores {
         let answers = Answers::Builtin(answered);
         Self { label, original, effective, truncated, non_finite, unanswered, scores, answers }
     }
+
+    /// Returns a score of a task with a definition, with its items and the answers that they score.
+    pub fn defined(&self, metric: &str, filter: &str) -> Option<(&Score, &[Item], &[Chosen])> {
+        let Answers::Defined { items, chosen, .. } = &self.answers else { return None };
+        let index = self.scores.iter().position(|score| score.metric == metric && score.filter == filter)?;
+        Some((&self.scores[index], items.get(index)?, chosen.get(index)?))
+    }
+
+    /// Returns, for each document, whether the answer that a score of a task definition counts changes from that of the
+    /// dense model. Returns `None` if there is no such score, or if it does not mark answers as right or wrong.
+    pub fn flips(&self, dense: &Self, flip: Flip, metric: &str, filter: &str) -> Option<Vec<bool>> {
+        let answers = [dense, self].map(|scores| {
+            let (score, items, chosen) = scores.defined(metric, filter)?;
+            Some(chosen.iter().zip(right_answers(score, items)?).collect::<Vec<_>>())
+        });
+        let [Some(dense), Some(variant)] = answers else { return None };
+        let pairs = dense.iter().zip(&variant).map(|(dense, variant)| flip.holds_for(dense, variant));
+        (dense.len() == variant.len()).then(|| pairs.collect())
+    }
+}
+
+/// Returns whether each document is answered correctly. Returns `None` unless the score is the mean of zeros and ones.
+pub fn right_answers(score: &Score, items: &[Item]) -> Option<Vec<bool>> {
+    let bits = aggregate::bits(items)?;
+    let mean = bits.iter().filter(|bit| **bit).count() as f64 / bits.len().max(1) as f64;
+    ((mean - score.score).abs() < 1e-12).then_some(bits)
 }
 
 /// Returns the scores with the keys that lm-evaluation-harness uses, such as `acc,none` and `acc_stderr,none`.

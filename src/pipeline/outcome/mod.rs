@@ -6,4 +6,5 @@ mod read;
 
 pub use cell_result::{
     Answers, CellResult, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent, harness_scores,
+    right_answers,
 };

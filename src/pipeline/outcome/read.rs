@@ -230,7 +230,9 @@ impl<'a> BackboneReader<'a> {
         };
         let definition = self.grid.task(task).definition()?;
         let (answers, non_finite) = documents.read_answers(definition, artifact)?;
-        let judged = documents.judge(definition, &answers, &|aggregation, items| errors.error(aggregation, items))?;
+        let mut judged =
+            documents.judge(definition, &answers, &|aggregation, items| errors.error(aggregation, items))?;
+        let chosen = judged.iter_mut().map(|judged| std::mem::take(&mut judged.chosen)).collect();
         let (scores, items) = judged.into_iter().map(|judged| (judged.score, judged.items)).unzip();
         Ok(TaskScores {
             label: task.to_string(),
@@ -240,7 +242,7 @@ impl<'a> BackboneReader<'a> {
             non_finite,
             unanswered: 0,
             scores,
-            answers: Answers::Defined { answers, items },
+            answers: Answers::Defined { answers, items, chosen },
         })
     }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
+
 use super::savings::Savings;
 use crate::evaluate::damage::{Damage, Damages, WindowPart};
 use crate::evaluate::perplexity::Losses;
@@ -116,11 +118,7 @@ impl TaskSample<'_> {
     pub fn estimate(&self, metric: &MetricEntry) -> Option<Measure> {
         match metric.source {
             MetricSource::Task(estimate) => estimate(self),
-            MetricSource::Flips(_) => {
-                let values: Vec<f64> =
-                    self.by_document(metric)?.into_iter().map(|holds| f64::from(u8::from(holds))).collect();
-                Measure::from_values(&values).map(Measure::in_percent)
-            }
+            MetricSource::Flips(_) => Flip::rate(&self.by_document(metric)?),
             _ => None,
         }
     }
@@ -242,6 +240,13 @@ impl MetricEntry {
             Shown::IfVocabulariesDiffer | Shown::IfNamed => named.iter().any(|name| name == self.name),
             Shown::OnRequest | Shown::IfKnown => false,
         }
+    }
+}
+
+/// Serializes the name.
+impl Serialize for MetricEntry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name)
     }
 }
 

@@ -1,9 +1,11 @@
-//! Flip metrics: shares of a task's documents that a variant answers differently from the dense model.
+//! Flip metrics: shares of a task's documents that a variant answers differently from the dense model. For tasks from
+//! lm-evaluation-harness, each metric that marks answers as right or wrong has its own flips.
 
 use super::entry::{Direction, MetricEntry, MetricSource, PairedTest, Shown, TASK_DEFAULTS};
 use crate::tasks::Flip;
 
-/// Defaults for flip metrics, which are percentages of documents. They use the accuracy metric that the task reports.
+/// Defaults for flip metrics, which are percentages of documents. For built-in tasks, they use the accuracy metric that
+/// the task reports.
 const FLIPS_DEFAULTS: MetricEntry = MetricEntry {
     direction: Direction::Lower,
     test: Some(PairedTest::Mcnemar),

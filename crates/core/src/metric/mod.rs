@@ -155,6 +155,14 @@ impl MetricEntry {
         Metric { id, label, entry: self, member: Some(name.to_owned()) }
     }
 
+    /// Returns the metric that compares the answers scored by `scored`, a metric of a task definition, with those of the
+    /// dense model.
+    pub fn metric_on(&'static self, scored: &Metric) -> Metric {
+        let id = format!("{}_{}", self.id, scored.id);
+        let label = format!("{}{}", scored.label, self.label);
+        Metric { id, label, entry: self, member: Some(scored.id.clone()) }
+    }
+
     /// Returns whether the metric times a prompt and therefore depends on the machine.
     pub fn is_latency(&self) -> bool {
         matches!(self.source, MetricSource::Prompt(_) | MetricSource::Decode(_))
@@ -186,7 +194,8 @@ impl Metric {
         if TASKS.iter().any(|task| task.name == id) {
             return Ok(Self::task(id));
         }
-        if let Some(metric) = Self::find_prompt(id).or_else(|| Self::find_defined(id)) {
+        let found = Self::find_prompt(id).or_else(|| Self::find_flips(id)).or_else(|| Self::find_defined(id));
+        if let Some(metric) = found {
             return Ok(metric);
         }
         let mut families = ENTRIES.iter().filter(|entry| entry.has_members());
@@ -204,6 +213,12 @@ impl Metric {
         let (family, member) = id.split_once(':')?;
         let entry = ENTRIES.iter().find(|entry| entry.id == family && entry.is_latency())?;
         Some(Self { id: id.to_owned(), ..entry.metric().at_prompt(prompt(member)?) })
+    }
+
+    /// Parses ids such as `flips_mmlu_anatomy(shots=5)/acc,none`.
+    fn find_flips(id: &str) -> Option<Self> {
+        let mut entries = ENTRIES.iter().filter(|entry| matches!(entry.source, MetricSource::Flips(_)));
+        entries.find_map(|entry| Some(entry.metric_on(&Self::find_defined(entry.member(id)?)?)))
     }
 
     /// Parses ids such as `mmlu(shots=5)/acc,none`.

@@ -1,6 +1,6 @@
 //! Changes in a document's answer between the dense model and a variant.
 
-use super::result::DocumentResult;
+use super::result::{DocumentResult, Measure};
 use super::task::AccuracyKind;
 
 /// Kind of change in a document's answer.
@@ -18,11 +18,23 @@ impl Flip {
     /// Returns whether the answer to a document changes in this way. The answers are those that the metric `kind`
     /// selects.
     pub fn holds(self, dense: &DocumentResult, variant: &DocumentResult, kind: AccuracyKind) -> bool {
+        let [dense, variant] = [dense, variant].map(|document| (document.prediction(kind), document.right(kind)));
+        self.holds_for(&dense, &variant)
+    }
+
+    /// Returns whether an answer changes in this way. Each answer comes with whether it is correct.
+    pub fn holds_for<A: PartialEq>(self, dense: &(A, bool), variant: &(A, bool)) -> bool {
         match self {
-            Self::Changed => dense.prediction(kind) != variant.prediction(kind),
-            Self::RightToWrong => dense.right(kind) && !variant.right(kind),
-            Self::WrongToRight => !dense.right(kind) && variant.right(kind),
+            Self::Changed => dense.0 != variant.0,
+            Self::RightToWrong => dense.1 && !variant.1,
+            Self::WrongToRight => !dense.1 && variant.1,
         }
+    }
+
+    /// Computes the percentage of documents whose answers change, and its standard error over documents.
+    pub fn rate(changes: &[bool]) -> Option<Measure> {
+        let values: Vec<f64> = changes.iter().map(|&changes| f64::from(u8::from(changes))).collect();
+        Measure::from_values(&values).map(Measure::in_percent)
     }
 }
 
@@ -42,6 +54,13 @@ mod tests {
             greedy: false,
         });
         DocumentResult::new(0, 0, choices.into())
+    }
+
+    /// The standard error of 1, 0, 0, 0 is sqrt((0.75² + 3 · 0.25²) / 3) / 2 = 0.25.
+    #[test]
+    fn rate_is_a_percentage_with_an_error_over_documents() {
+        assert_eq!(Flip::rate(&[true, false, false, false]), Some(Measure { value: 25.0, stderr: Some(25.0) }));
+        assert_eq!(Flip::rate(&[]), None);
     }
 
     #[test]

@@ -125,6 +125,32 @@ fn refusal_of(rows: &'static str) -> String {
     scores(&task, &requests, &answers, 100).unwrap_err().to_string()
 }
 
+#[test]
+fn chosen_answers_are_those_that_the_metrics_score() {
+    // Per character, the log-likelihoods are −1 and −0.5. The second choice is the greedy output.
+    const LONG: &str = r#"[{"q": "q", "c": ["a", "bbbb"], "n": 0}]"#;
+    let text = choices("metric_list: [{metric: acc}, {metric: acc_norm}, {metric: exact_match}]");
+    let greedy = Value::List(vec![Value::Bool(false), Value::Bool(true)]);
+    assert_eq!(
+        chosen(&text, LONG, &[Answer::LogLikelihood(-1.0, false), Answer::LogLikelihood(-2.0, true)]),
+        [Value::Int(0), Value::Int(1), greedy]
+    );
+    // The answer is the filtered text, without the parts that the comparison ignores.
+    let text = choices(
+        "output_type: generate_until\nfilter_list: [{name: v, filter: [{function: majority_vote}, {function: take_first}]}]\n\
+         metric_list: [{metric: exact_match, ignore_case: true, ignore_punctuation: true}]",
+    );
+    let answer = Answer::Texts(["No.", "Yes!", "Yes!"].map(str::to_owned).to_vec());
+    assert_eq!(chosen(&text, LONG, &[answer]), [Value::from("yes")]);
+}
+
+/// Returns the answer to the only document that each metric scores.
+fn chosen(text: &str, rows: &'static str, answers: &[Answer]) -> Vec<Value> {
+    let task = task_of(text, rows).unwrap();
+    let judged = score_task(&task, &[answers.to_vec()], &|_, _| Ok(None)).unwrap();
+    judged.into_iter().flat_map(|judged| judged.chosen).collect()
+}
+
 /// Computes the scores for a generation task from the given answers to each document.
 fn generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<f64>> {
     let text = choices(&format!("output_type: generate_until\n{more}"));
