@@ -8,22 +8,29 @@
     reason = "tests panic on setup errors, and print why they are skipped"
 )]
 
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 
 use crate::common::world::World;
-use crate::common::{fixture, relative_error};
+use crate::common::{fixture, relative_error, tensors};
 use crate::llama_cpp::{generated, python, small_tokenizer, success, theirs};
+use candle_core::{Device, Tensor};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Program, Step, folder_program};
 use ghostlab::pipeline::exec::{RunSettings, stored_program};
 use ghostlab::pipeline::plan::Plan;
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
+use serde_json::Value;
 
 /// Maximum relative error of f32 logits. The reference (`shared/oracles/beyond`) measured 7e-7 against torch with two
 /// MLPs removed. Other cuts reach 1.4e-6.
 const LOGITS: f64 = 2e-6;
+/// Maximum relative error of the logits of f16 files, as in `tests/llama_cpp.rs`.
+const F16_LOGITS: f64 = 2e-3;
+/// Maximum relative error of the logits of bf16 files, whose significands are three bits shorter than those of f16.
+const BF16_LOGITS: f64 = 8.0 * F16_LOGITS;
 /// Number of tokens to generate with llama.cpp's KV cache.
 const NEW_TOKENS: usize = 12;
 
@@ -118,24 +125,46 @@ fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
     assert_eq!(compare(&world, &python, &[("f32", LOGITS), ("q8_0", 5e-2)]), 10);
 }
 
-/// Covers scaled rotary embeddings, and biases of queries, keys and values. Only one attention sublayer or MLP is kept,
-/// so the first layers are among those removed.
+/// Adds a bias to every projection of the backbone.
+fn add_biases(world: &World) {
+    let path = world.path("backbone/model.safetensors");
+    let mut all: BTreeMap<String, Tensor> = tensors(&path).into_iter().collect();
+    let projections: Vec<(String, usize)> = all
+        .iter()
+        .filter_map(|(name, weight)| Some((name.strip_suffix("_proj.weight")?.to_owned(), weight.dims()[0])))
+        .collect();
+    for (position, (projection, width)) in projections.into_iter().enumerate() {
+        let values: Vec<f32> = (0..width).map(|row| 0.1 * ((31 * position + row) as f32 * 12.9898).sin()).collect();
+        all.insert(format!("{projection}_proj.bias"), Tensor::from_vec(values, width, &Device::Cpu).unwrap());
+    }
+    candle_core::safetensors::save(&all.into_iter().collect::<HashMap<_, _>>(), path).unwrap();
+    ["attention_bias", "mlp_bias"].iter().for_each(|key| world.change_config(key, true.into()));
+}
+
+/// Covers scaled rotary embeddings, heads wider than the stream, and biases of queries, keys and values or of all
+/// projections. Only one attention sublayer or MLP is kept, so the first layers are among those removed.
 #[test]
 fn llama_cpp_matches_deci_with_scaled_rope_and_biases() {
     let Some(python) = python() else { return };
-    for backbone in ["llama3-rope", "qwen2"] {
+    for backbone in ["llama3-rope", "qwen2", "mistral", "llama-gqa"] {
         let world = World::new();
         for file in ["config.json", "model.safetensors"] {
             fs::copy(fixture("arch").join(backbone).join(file), world.path("backbone").join(file)).unwrap();
         }
         world.write("backbone/tokenizer.json", small_tokenizer().to_string());
-        if backbone == "qwen2" {
-            world.change_config("use_sliding_window", serde_json::json!(false));
-            world.change_config("layer_types", serde_json::Value::Null);
+        match backbone {
+            "qwen2" => {
+                world.change_config("use_sliding_window", false.into());
+                world.change_config("layer_types", Value::Null);
+            }
+            "mistral" => world.change_config("sliding_window", Value::Null),
+            "llama-gqa" => add_biases(&world),
+            _ => {}
         }
         let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
         let grid = grid.replace("[llm-streamline]", "llm-drop").replace("[1, 2]", "[{attention: 3}, {mlp: 3}]");
         world.write("grid.yaml", grid.replace("[none, linearpatch-diag, linearpatch-rotate, ghosted]", "none"));
-        assert_eq!(compare(&world, &python, &[("f32", LOGITS)]), 2, "{backbone}");
+        let dtypes = [("f32", LOGITS), ("f16", F16_LOGITS), ("bf16", BF16_LOGITS)];
+        assert_eq!(compare(&world, &python, &dtypes), 2, "{backbone}");
     }
 }

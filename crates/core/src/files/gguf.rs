@@ -183,6 +183,12 @@ impl Gguf {
         self.typed(key, "a string", |value| if let Value::String(text) = value { Some(text.as_str()) } else { None })
     }
 
+    /// Returns whether the projection `part` has a bias in any layer.
+    pub fn has_bias(&self, part: &str) -> bool {
+        let ending = format!(".{part}.bias");
+        self.tensors.keys().any(|name| name.ends_with(&ending))
+    }
+
     /// Reads a boolean.
     ///
     /// # Errors

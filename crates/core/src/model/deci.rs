@@ -19,10 +19,11 @@ pub const DECI: &str = "deci";
 /// Maximum number of layers, which limits the size of per-layer lists.
 const MAX_BLOCKS: u64 = 10_000;
 
-/// Returns the backbone's architecture and its GGUF form. Qwen2 is distinguished from Llama by its query biases.
+/// Returns the backbone's architecture and its GGUF form. Qwen2 is distinguished from Llama by its query biases. If Llama
+/// has biases, the output of its attention has one, too.
 pub(super) fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
-    let has_biases = file.tensors.keys().any(|name| name.ends_with(".attn_q.bias"));
-    let model_type = if has_biases { "qwen2" } else { "llama" };
+    let is_qwen2 = file.has_bias("attn_q") && !file.has_bias("attn_output");
+    let model_type = if is_qwen2 { "qwen2" } else { "llama" };
     let architecture = ARCHITECTURES.iter().find(|known| known.model_type == model_type);
     let architecture = architecture.ok_or_else(|| Error::job("unknown architecture in the registry").at(model_type))?;
     Ok((architecture, GgufForm::uniform(DECI, true)))

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::super::architecture::{GgufForm, GgufPlaces, RopeEntries};
+use super::super::architecture::{AttentionBias, GgufForm, GgufPlaces, RopeEntries};
 use super::super::deci::DeciLayers;
 use super::{
     NEUTRAL, ROPE_FACTORS, architecture, count, deci_layers, divisors_of, head_dim, missing_key, scale_in_gguf,
@@ -43,6 +43,13 @@ pub(in crate::model) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     say("max_position_embeddings", file.count(&reader.key("context_length"))?.into());
     say("rope_theta", json!(file.number(&reader.key("rope.freq_base"))?.map_or(10_000.0, single)));
     say("tie_word_embeddings", (!file.tensors.contains_key("output.weight")).into());
+    // GGUF files have no entries for biases.
+    if architecture.attention_bias == AttentionBias::Configurable && file.has_bias("attn_output") {
+        say("attention_bias", true.into());
+    }
+    if architecture.mlp_bias && file.has_bias("ffn_gate") {
+        say("mlp_bias", true.into());
+    }
     say("bos_token_id", file.count("tokenizer.ggml.bos_token_id")?.into());
     say("eos_token_id", end_tokens(file)?);
     if is_partial && rotary_width < head_dim {
