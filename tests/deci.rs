@@ -8,14 +8,12 @@
     reason = "tests panic on setup errors, and print why they are skipped"
 )]
 
-use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 
 use crate::common::world::World;
-use crate::common::{fixture, relative_error, tensors};
+use crate::common::{add_biases, fixture, relative_error};
 use crate::llama_cpp::{generated, python, small_tokenizer, success, theirs};
-use candle_core::{Device, Tensor};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Program, Step, folder_program};
 use ghostlab::pipeline::exec::{RunSettings, stored_program};
@@ -125,22 +123,6 @@ fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
     assert_eq!(compare(&world, &python, &[("f32", LOGITS), ("q8_0", 5e-2)]), 10);
 }
 
-/// Adds a bias to every projection of the backbone.
-fn add_biases(world: &World) {
-    let path = world.path("backbone/model.safetensors");
-    let mut all: BTreeMap<String, Tensor> = tensors(&path).into_iter().collect();
-    let projections: Vec<(String, usize)> = all
-        .iter()
-        .filter_map(|(name, weight)| Some((name.strip_suffix("_proj.weight")?.to_owned(), weight.dims()[0])))
-        .collect();
-    for (position, (projection, width)) in projections.into_iter().enumerate() {
-        let values: Vec<f32> = (0..width).map(|row| 0.1 * ((31 * position + row) as f32 * 12.9898).sin()).collect();
-        all.insert(format!("{projection}_proj.bias"), Tensor::from_vec(values, width, &Device::Cpu).unwrap());
-    }
-    candle_core::safetensors::save(&all.into_iter().collect::<HashMap<_, _>>(), path).unwrap();
-    ["attention_bias", "mlp_bias"].iter().for_each(|key| world.change_config(key, true.into()));
-}
-
 /// Covers scaled rotary embeddings, heads wider than the stream, and biases of queries, keys and values or of all
 /// projections. Only one attention sublayer or MLP is kept, so the first layers are among those removed.
 #[test]
@@ -158,7 +140,7 @@ fn llama_cpp_matches_deci_with_scaled_rope_and_biases() {
                 world.change_config("layer_types", Value::Null);
             }
             "mistral" => world.change_config("sliding_window", Value::Null),
-            "llama-gqa" => add_biases(&world),
+            "llama-gqa" => add_biases(&world.path("backbone")),
             _ => {}
         }
         let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();

@@ -17,8 +17,8 @@ pub mod seen;
 pub mod world;
 
 pub use core_common::{
-    assert_close, candle, checkout, engines, engines_of, fixture, flat, gpu, json, numbers, python, relative_error,
-    shared, tensors,
+    add_biases, assert_close, candle, checkout, engines, engines_of, fixture, flat, gpu, json, numbers, python,
+    relative_error, shared, tensors,
 };
 
 pub fn file_name(path: &std::path::Path) -> String {

@@ -226,6 +226,24 @@ fn gguf_of_each_architecture_equals_its_folder() {
     }
 }
 
+#[test]
+fn gguf_of_a_llama_with_biases_equals_its_folder() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path().join("biased");
+    let plain = fixture("arch/llama-gqa");
+    fs::create_dir(&folder).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(plain.join(file), folder.join(file)).unwrap();
+    }
+    common::add_biases(&folder);
+    let file = write(&folder, temp.path(), GgmlDType::F32, &[]);
+    let ids = ids("llama-gqa");
+    let [from_file, from_folder, without] = [&file, &folder, &plain]
+        .map(|path| common::engines(path).iter().map(|one| logits(&**one, &ids)).collect::<Vec<_>>());
+    assert_eq!(from_file, from_folder);
+    assert_ne!(from_folder, without, "the biases have no effect");
+}
+
 /// Weights that are rounded while they are read are bit-identical to those in a file that is already quantized. This
 /// holds on every engine, even with layers loaded on demand.
 #[test]

@@ -11,6 +11,7 @@
 pub mod python;
 pub mod stories;
 
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
@@ -56,8 +57,26 @@ pub fn json(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-pub fn tensors(path: &Path) -> std::collections::HashMap<String, Tensor> {
+pub fn tensors(path: &Path) -> HashMap<String, Tensor> {
     candle_core::safetensors::load(path, &Device::Cpu).unwrap()
+}
+
+/// Adds a bias to every projection of the Llama backbone in a folder.
+pub fn add_biases(folder: &Path) {
+    let path = folder.join("model.safetensors");
+    let mut all: BTreeMap<String, Tensor> = tensors(&path).into_iter().collect();
+    let projections: Vec<(String, usize)> = all
+        .iter()
+        .filter_map(|(name, weight)| Some((name.strip_suffix("_proj.weight")?.to_owned(), weight.dims()[0])))
+        .collect();
+    for (position, (projection, width)) in projections.into_iter().enumerate() {
+        let values: Vec<f32> = (0..width).map(|row| 0.1 * ((31 * position + row) as f32 * 12.9898).sin()).collect();
+        all.insert(format!("{projection}_proj.bias"), Tensor::from_vec(values, width, &Device::Cpu).unwrap());
+    }
+    candle_core::safetensors::save(&all.into_iter().collect::<HashMap<_, _>>(), path).unwrap();
+    let mut config = json(&folder.join("config.json"));
+    ["attention_bias", "mlp_bias"].iter().for_each(|key| config[*key] = true.into());
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
 }
 
 /// Returns the GPU that this build uses. If there is none, prints a message and returns `None`, so that the test is
