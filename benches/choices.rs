@@ -9,12 +9,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use ghostlab::corpus::Tokenizer;
-use ghostlab::evaluate::choices::{MultipleChoiceEval, Scored, TokenisedChoice, scores_of_choices};
+use ghostlab::evaluate::choices::{ChoiceScore, MultipleChoiceEval, TokenizedChoice, scores_of_choices};
 use ghostlab::evaluate::{EvalSet, TaskEncoder, score};
 use ghostlab::linalg::gemm::profile;
 use ghostlab::model::{Batch, Decoder, Operator, Program, ScoredRow, Trie};
 use ghostlab::tasks::{Bos, DocumentLimit, Task};
-use ghostlab_definitions::tokens::tokenised;
+use ghostlab_definitions::tokens::tokenize_requests;
 use ghostlab_definitions::{FileRows, Setting, builtin};
 
 #[global_allocator]
@@ -47,12 +47,12 @@ fn main() {
         let limit = Some(DocumentLimit::new(count).unwrap());
         let read = builtin::task(task, &shared.join("tasks").join(file), limit).unwrap();
         let requests = read.requests(&FileRows::default(), &Setting::default()).unwrap();
-        let tokens = tokenised(&read, &requests, &encoder, Bos::Tokenizer, 1024).unwrap();
-        let documents: Vec<Vec<TokenisedChoice<'_>>> = tokens
+        let tokens = tokenize_requests(&read, &requests, &encoder, Bos::Tokenizer, 1024).unwrap();
+        let documents: Vec<Vec<TokenizedChoice<'_>>> = tokens
             .iter()
             .map(|rows| {
                 rows.iter()
-                    .map(|r| TokenisedChoice { input: &r.input_ids, continuation: &r.continuation_ids })
+                    .map(|r| TokenizedChoice { input: &r.input_ids, continuation: &r.continuation_ids })
                     .collect()
             })
             .collect();
@@ -86,7 +86,7 @@ struct Times {
 
 impl Times {
     /// Returns the best times of three interleaved rounds, because load from other programs can only slow a round down.
-    fn measure(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>], dense: &[Program], nine: &[Program]) -> Self {
+    fn measure(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>], dense: &[Program], nine: &[Program]) -> Self {
         let mut best = Self { padded: f64::INFINITY, ours: f64::INFINITY, in_products: 0.0, nine: f64::INFINITY };
         for _ in 0..3 {
             let (seconds, expected) = padded(decoder, documents);
@@ -108,7 +108,7 @@ impl Times {
 }
 
 /// Scores documents with this engine. Returns the elapsed seconds and each program's scores.
-fn ours(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>], programs: &[Program]) -> (f64, Vec<Vec<f64>>) {
+fn ours(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>], programs: &[Program]) -> (f64, Vec<Vec<f64>>) {
     let trie = Trie::scoring(programs);
     let mut seconds = vec![0.0; trie.len()];
     let started = Instant::now();
@@ -141,13 +141,13 @@ fn variants(decoder: &Decoder) -> Vec<Program> {
 }
 
 /// Scores one row per choice. The rows are sorted by length and padded to the longest one in their batch of 16.
-fn padded(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>]) -> (f64, Vec<Scored>) {
+fn padded(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>]) -> (f64, Vec<ChoiceScore>) {
     let trie = Trie::new(&[Program::dense(decoder.config().layers)]);
-    let all: Vec<TokenisedChoice<'_>> = documents.iter().flatten().copied().collect();
+    let all: Vec<TokenizedChoice<'_>> = documents.iter().flatten().copied().collect();
     let started = Instant::now();
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(all[index].input.len()));
-    let mut scores = vec![Scored { log_likelihood: 0.0, greedy: true }; all.len()];
+    let mut scores = vec![ChoiceScore { log_likelihood: 0.0, greedy: true }; all.len()];
     for members in order.chunks(ROWS) {
         let longest = all[members[0]].input.len();
         let mut batch = Batch::default();

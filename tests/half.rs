@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{candle, gpu, json, shared};
 use ghostlab::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
-use ghostlab::evaluate::choices::{MultipleChoiceEval, TokenisedChoice, scores_of_choices};
+use ghostlab::evaluate::choices::{MultipleChoiceEval, TokenizedChoice, scores_of_choices};
 use ghostlab::evaluate::perplexity::of as perplexity;
 use ghostlab::evaluate::{TaskEncoder, score};
 use ghostlab::model::{Config, Decoder, DeviceName, Engine, FloatType, Products, Program, Trie};
 use ghostlab::tasks::{Bos, DocumentLimit, Task};
-use ghostlab_definitions::tokens::tokenised;
+use ghostlab_definitions::tokens::tokenize_requests;
 use ghostlab_definitions::{FileRows, Setting, builtin};
 
 /// Number of windows of 512 tokens. Together with `DOCUMENTS`, the number of documents per task, it suffices to detect
@@ -38,7 +38,7 @@ fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
     let limit = Some(DocumentLimit::new(DOCUMENTS).unwrap());
     let read = builtin::task(task, &folder.join("tasks").join(file), limit).unwrap();
     let requests = read.requests(&FileRows::default(), &Setting::default()).unwrap();
-    let all = tokenised(&read, &requests, &encoder, Bos::Tokenizer, 1024).unwrap();
+    let all = tokenize_requests(&read, &requests, &encoder, Bos::Tokenizer, 1024).unwrap();
     all.into_iter()
         .map(|requests| requests.into_iter().map(|one| (one.input_ids, one.continuation_ids)).collect())
         .collect()
@@ -46,9 +46,9 @@ fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
 
 /// Returns the index of the most likely choice for each document.
 fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
-    let borrowed: Vec<Vec<TokenisedChoice<'_>>> = documents
+    let borrowed: Vec<Vec<TokenizedChoice<'_>>> = documents
         .iter()
-        .map(|document| document.iter().map(|(input, continuation)| TokenisedChoice { input, continuation }).collect())
+        .map(|document| document.iter().map(|(input, continuation)| TokenizedChoice { input, continuation }).collect())
         .collect();
     let exam = MultipleChoiceEval::new(borrowed, engine.config(), 2048).unwrap();
     let trie = Trie::scoring(&[Program::dense(engine.config().layers)]);

@@ -15,7 +15,7 @@ use std::process::Output;
 use crate::common::output::combined_output;
 use crate::common::world::World;
 use crate::common::{fixture, json};
-use crate::server::{Answer, COMMIT, FakeHub, Fault, Served, TOKEN, large, no_fault, small};
+use crate::server::{Answer, COMMIT, FakeHub, Fault, ServedFile, TOKEN, large, no_fault, small};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::Value;
@@ -23,7 +23,7 @@ use serde_json::Value;
 const MODEL: &str = "meta/tiny";
 
 /// Returns the files that the fake hub serves: the world's backbone, whose weights are served as a large file.
-fn files(world: &World) -> Vec<Served> {
+fn files(world: &World) -> Vec<ServedFile> {
     vec![
         small_backbone_file(world, "config.json"),
         small_backbone_file(world, "tokenizer.json"),
@@ -36,7 +36,7 @@ fn backbone_file(world: &World, name: &str) -> Vec<u8> {
     fs::read(world.path("backbone").join(name)).unwrap()
 }
 
-fn small_backbone_file(world: &World, name: &str) -> Served {
+fn small_backbone_file(world: &World, name: &str) -> ServedFile {
     small(name, &String::from_utf8(backbone_file(world, name)).unwrap())
 }
 
@@ -75,7 +75,7 @@ fn assert_exit(world: &World, output: &Output, code: i32) -> String {
 }
 
 /// Creates a world whose backbone is available only from the hub.
-fn world_of_a_hub_model() -> (World, Vec<Served>) {
+fn world_of_a_hub_model() -> (World, Vec<ServedFile>) {
     let world = World::new();
     let files = files(&world);
     fs::remove_dir_all(world.path("backbone")).unwrap();

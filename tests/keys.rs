@@ -14,7 +14,7 @@ use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
 use ghostlab::criterion::{DepthUnit, TrialMetric};
 use ghostlab::grid::{Calibration, Cell, EvalTask, Grid, Method, MethodAxis};
 use ghostlab::model::{ComputeType, Cut, DeviceName, EngineName, EngineRequest};
-use ghostlab::options::Described;
+use ghostlab::options::MethodDescription;
 use ghostlab::pipeline::exec::RunSettings;
 use ghostlab::pipeline::plan::{BackbonePlan, EvalTarget, Plan, ScoredExtent, Variant};
 use ghostlab::pipeline::stage;
@@ -375,6 +375,6 @@ fn keys_journals_and_leases_equal_the_fixture() {
     assert_eq!(json(&path)["stages"], json!(stages), "renew tests/fixtures/keys.json with GHOSTLAB_BLESS=1");
 }
 
-fn is_older(method: &Described) -> bool {
+fn is_older(method: &MethodDescription) -> bool {
     ![&NEWER[..], &MERGING].concat().contains(&method.name.as_str()) && !needs_sublayers(&method.name)
 }

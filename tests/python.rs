@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicBool;
 use crate::common;
 use crate::common::fixture;
 use crate::common::world::World;
-use crate::server::{COMMIT, FakeHub, Served, TOKEN, content, large, no_fault, small};
+use crate::server::{COMMIT, FakeHub, ServedFile, TOKEN, content, large, no_fault, small};
 use candle_core::quantized::gguf_file::{self, Value as Entry};
 use ghostlab::corpus;
 use ghostlab::hub::{FilePattern, Hub, HubSettings, Lock, RepoFiles, Silent, Source};

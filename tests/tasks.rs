@@ -15,10 +15,10 @@ use ghostlab::grid::TaskSettings;
 use ghostlab::pipeline::outcome::TaskScores;
 use ghostlab::results::{add_task, empty_file};
 use ghostlab::tasks::{
-    AccuracyKind, Answered, Bos, DocumentLimit, DocumentResult, Encoder, Prefix, Score, Split, TASKS, Task, TaskResult,
-    Tokenised, average, max_length,
+    AccuracyKind, Bos, DocumentLimit, DocumentResult, Encoder, Prefix, Score, ScoredTask, Split, TASKS, Task,
+    TaskResult, TokenizedRequest, average, max_length,
 };
-use ghostlab_definitions::tokens::tokenised;
+use ghostlab_definitions::tokens::tokenize_requests;
 use ghostlab_definitions::{FileRows, Request, RequestKind, Setting, builtin};
 use serde_json::{Value, json};
 
@@ -65,13 +65,13 @@ fn documents_of(task: &Task) -> PathBuf {
 struct Asked {
     task: ghostlab_definitions::Task,
     requests: Vec<Request>,
-    tokens: Vec<Vec<Tokenised>>,
+    tokens: Vec<Vec<TokenizedRequest>>,
 }
 
 impl Asked {
     fn new(task: ghostlab_definitions::Task, encoder: &impl Encoder, bos: Bos, length: usize) -> Result<Self> {
         let requests = task.requests(&FileRows::default(), &Setting::default())?;
-        let tokens = tokenised(&task, &requests, encoder, bos, length)?;
+        let tokens = tokenize_requests(&task, &requests, encoder, bos, length)?;
         Ok(Self { task, requests, tokens })
     }
 
@@ -100,7 +100,7 @@ fn whole_numbers(value: &Value) -> Vec<u64> {
     value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
 }
 
-fn assert_same_request(ours: (&Request, (&str, &str), &Tokenised), golden: &Value) {
+fn assert_same_request(ours: (&Request, (&str, &str), &TokenizedRequest), golden: &Value) {
     let (request, (context, continuation), tokens) = ours;
     let label = format!("{} {} {}", golden["task"], golden["doc_id"], golden["idx"]);
     assert_eq!(
@@ -179,7 +179,7 @@ fn golden_requests_cover_trailing_blanks_and_cuts() {
 }
 
 /// Answers a task using the golden log-likelihoods in `folder`.
-fn answer(task: &'static Task, folder: &str, bos: Bos) -> Answered {
+fn answer(task: &'static Task, folder: &str, bos: Bos) -> ScoredTask {
     let scores: Vec<Score> = lines(&fixture(&format!("lm_eval/{folder}/{}.jsonl", task.name)))
         .iter()
         .map(|golden| Score {
@@ -189,11 +189,11 @@ fn answer(task: &'static Task, folder: &str, bos: Bos) -> Answered {
         .collect();
     let asked = Asked::golden(task, bos);
     let solutions = builtin::solutions(task, &asked.task, &asked.tokens).unwrap();
-    Answered::new(&Arc::new(solutions), scores).unwrap()
+    ScoredTask::new(&Arc::new(solutions), scores).unwrap()
 }
 
 /// Builds a results file from the answers to several tasks.
-fn results_file(answers: Vec<Answered>) -> Value {
+fn results_file(answers: Vec<ScoredTask>) -> Value {
     let mut file = empty_file("tiny");
     for answered in answers {
         let definition = builtin::definition(answered.result.task).unwrap();

@@ -22,7 +22,7 @@ use crate::results::{
     markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents, write_forms,
     write_frame, write_latencies, write_lm_eval,
 };
-use crate::tasks::Answered;
+use crate::tasks::ScoredTask;
 
 /// Base name of the file with a run's table. `WIDE` is the base name for its wide form.
 const RESULTS: &str = "results";
@@ -269,7 +269,7 @@ fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
 
 /// Serializes the accuracies and failure counts for each built-in task.
 fn tasks(result: &CellResult) -> Value {
-    let each = result.answered_tasks().map(|(label, Answered { result, .. })| {
+    let each = result.answered_tasks().map(|(label, ScoredTask { result, .. })| {
         let mut task = json!({"acc": result.acc.value, "acc_norm": result.acc_norm.value});
         for (name, count) in
             [("non_finite", result.non_finite), ("unanswered", result.unanswered), ("truncated", result.truncated)]

@@ -6,7 +6,7 @@ use crate::artifact::paper::backbone_label;
 use crate::error::{Error, Result};
 use crate::grid::{BackboneFile, Description};
 use crate::hub::{Hub, HubSettings, Lock, RepoFiles};
-use crate::options::Described;
+use crate::options::MethodDescription;
 use crate::results::{RowHeader, RowHeaderKind, Table, TableRow, distinct};
 use crate::{criterion, grid, recovery};
 
@@ -41,7 +41,7 @@ pub(super) fn methods() -> NameList {
     }
 }
 
-fn rows(category: &'static str, methods: Vec<Described>) -> impl Iterator<Item = Vec<String>> {
+fn rows(category: &'static str, methods: Vec<MethodDescription>) -> impl Iterator<Item = Vec<String>> {
     let compared = methods.into_iter().filter(|method| !method.beyond);
     compared
         .map(move |method| vec![category.to_owned(), method.label.to_owned(), method.name, method.source.to_owned()])

@@ -17,7 +17,7 @@ use crate::pipeline::identity::MeasureId;
 use crate::pipeline::outcome::{TaskExtent, TextExtent};
 use crate::pipeline::stage::operator::BoundaryResult;
 use crate::results::{By, RunDescription};
-use crate::tasks::{Answered, Score, Solutions};
+use crate::tasks::{Score, ScoredTask, Solutions};
 
 const CELLS: usize = 129;
 const CHANNELS: usize = 4096;
@@ -80,7 +80,7 @@ fn scores(key: &Arc<Solutions>, cell: usize) -> TaskScores {
     let scores = (0..key.requests())
         .map(|at| Score { log_likelihood: -number(cell + at), greedy: at.is_multiple_of(3) })
         .collect();
-    TaskScores::builtin(key.task().unwrap().name.to_owned(), Answered::new(key, scores).unwrap())
+    TaskScores::builtin(key.task().unwrap().name.to_owned(), ScoredTask::new(key, scores).unwrap())
 }
 
 fn measured<A, E, S>(requested: A, extent: E, sample: S) -> Measured<A, E, S> {

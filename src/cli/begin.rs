@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::files::output::{Input, OutputFile};
 use crate::pipeline::stage;
 use crate::starter::{SplitText, Starter};
-use ghostlab_store::{Shared, Store};
+use ghostlab_store::{Store, StoreSharing};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -108,8 +108,8 @@ pub(super) enum StoreCommand {
         ///
         /// `group` gives the folder's group read and write access (run `chgrp` first). `all` also gives everyone read
         /// access. This corresponds to git's core.sharedRepository.
-        #[arg(long, value_name = "WHOM", value_parser = PossibleValuesParser::new(Shared::NAMES).try_map(|name| name.parse::<Shared>()))]
-        shared: Option<Shared>,
+        #[arg(long, value_name = "WHOM", value_parser = PossibleValuesParser::new(StoreSharing::NAMES).try_map(|name| name.parse::<StoreSharing>()))]
+        shared: Option<StoreSharing>,
     },
 }
 
@@ -118,8 +118,8 @@ pub(super) fn run_store(command: &StoreCommand) -> Result<ExitCode> {
     let shared = Store::init(folder, stage::STORE_WORDS, *shared)?;
     let begun = BegunStore { store: display_path(folder), shared: shared.to_string() };
     answer::show(begun, Answer::StoreInit, |answer| match shared {
-        Shared::Umask => println!("created a store in {}", answer.store),
-        Shared::Group => println!("created a store in {} (group: read and write)", answer.store),
-        Shared::All => println!("created a store in {} (group: read and write, others: read)", answer.store),
+        StoreSharing::Umask => println!("created a store in {}", answer.store),
+        StoreSharing::Group => println!("created a store in {} (group: read and write)", answer.store),
+        StoreSharing::All => println!("created a store in {} (group: read and write, others: read)", answer.store),
     })
 }

@@ -24,7 +24,7 @@ use crate::pipeline::identity::ComputeId;
 use crate::pipeline::plan::{KeepSet, Plan, engines_of};
 use crate::pipeline::stage;
 use crate::quantity::{Days, pluralize};
-use ghostlab_store::{InventoryItem, LeftDraft, ObjectCondition, ObjectKind, Store};
+use ghostlab_store::{AbandonedDraft, InventoryItem, ObjectCondition, ObjectKind, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -196,7 +196,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     // Open the store only for reading. Opening it for writing would remove what dead processes left behind before it
     // can be listed.
     let store = gc.store.open_read_only()?;
-    let left: Vec<LeftDraft> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
+    let left: Vec<AbandonedDraft> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let programs = programs(gc, &store);
     let in_use = store.reserved();
     let entries = store.entries();
@@ -231,7 +231,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let store = gc.store.store(None)?;
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
-    let clearing_up = exec::lease(&store, Store::CLEARING, "cleaning up the store", &*reporter, &stop)?;
+    let clearing_up = exec::lease(&store, Store::GC_LEASE, "cleaning up the store", &*reporter, &stop)?;
     for some in going.chunks(64) {
         // Runs may have started or reserved more objects since the objects to delete were listed.
         let in_use = store.reserved();

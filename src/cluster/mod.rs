@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
-use ghostlab_store::{Shared, Store};
+use ghostlab_store::{Store, StoreSharing};
 
 /// Minimum age at which a frozen copy may be removed. The period covers requeued jobs and the time between freezing the
 /// program and submitting the jobs.
@@ -176,7 +176,7 @@ impl Binary {
             io::copy(&mut regular::open(&self.path)?, file).map_err(|error| Error::io("write", &path, &error))?;
             make_executable(file).map_err(|error| Error::io("write", &path, &error))
         })?;
-        Shared::as_its_folder(&path);
+        StoreSharing::as_its_folder(&path);
         let (found, _) = sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
         if found == self.sha256 {
             return Ok(path);

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::files::atomic::{is_temporary, write_atomically};
 use crate::files::{owner, regular};
 use crate::machine;
-use ghostlab_store::Shared;
+use ghostlab_store::StoreSharing;
 
 /// Timeout for commands that query Slurm.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -234,7 +234,7 @@ impl JobEnd {
             serde_json::to_writer_pretty(file, self)
                 .map_err(|error| Error::job("cannot write the end of a job as JSON").found(error.to_string()))
         })?;
-        Shared::as_its_folder(path);
+        StoreSharing::as_its_folder(path);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::machine;
-use crate::model::{BranchPlace, Cut, Deployed, FloatType, Step, Sublayer, describe_quantization};
+use crate::model::{BranchPlace, Cut, DeployedModel, FloatType, Step, Sublayer, describe_quantization};
 use crate::pipeline::exec::CellResult;
 use crate::pipeline::identity::Canonical;
 use crate::recovery;
@@ -171,7 +171,7 @@ fn source(name: &str) -> Option<String> {
     recovery::described().into_iter().find(|method| method.name == name).map(|method| method.source.to_owned())
 }
 
-fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
+fn folded(layout: &Layout, deployed: &DeployedModel) -> Vec<String> {
     let folds = deployed.folds.iter().filter_map(|((layer, half), operator)| {
         let index = layout.kept.iter().position(|kept| kept == layer)?;
         let weight = match half {
@@ -189,7 +189,7 @@ fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
 }
 
 /// Describes each checkpoint layer that was merged from several layers of the backbone.
-fn merged(layout: &Layout, deployed: &Deployed) -> impl Iterator<Item = String> {
+fn merged(layout: &Layout, deployed: &DeployedModel) -> impl Iterator<Item = String> {
     deployed.program.0.iter().filter_map(|step| {
         let Step::Merged(Sublayer::Attention, merged) = step else { return None };
         let layer = merged.layer();

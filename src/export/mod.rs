@@ -36,7 +36,7 @@ use crate::files::output::{Input, OutputFile};
 use crate::files::{parts, regular};
 use crate::grid::{Cell, Evaluate, Grid};
 use crate::machine;
-use crate::model::{Config, Deployed, deployed, merged};
+use crate::model::{Config, DeployedModel, deployed, merged};
 use crate::pipeline::env::inputs::Inputs;
 use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, stored_program};
 use crate::pipeline::plan::{BackbonePlan, Plan};
@@ -117,7 +117,7 @@ struct MadeCell<'a> {
     layout: &'a Layout,
     backbone: &'a BackbonePlan,
     result: &'a CellResult,
-    deployed: &'a Deployed,
+    deployed: &'a DeployedModel,
     inputs: &'a Inputs,
 }
 

@@ -14,7 +14,7 @@ use super::validate::{self, combinations};
 use crate::criterion::{self, Criterion, Depth};
 use crate::distill::Finetune;
 use crate::error::Result;
-use crate::options::{Described, Options};
+use crate::options::{MethodDescription, Options};
 use crate::recovery::{self, Recovery};
 
 /// Keys of the axes that define the pruning. A grid has either all of them or none.
@@ -127,7 +127,7 @@ pub trait MethodAxis: 'static {
     const KEY: &'static str;
 
     /// Returns the descriptions of the methods and their options.
-    fn described() -> Vec<Described>;
+    fn described() -> Vec<MethodDescription>;
 
     /// Builds a method from the registry, and returns it with its resolved options and training settings.
     ///
@@ -140,7 +140,7 @@ pub trait MethodAxis: 'static {
 impl MethodAxis for dyn Criterion {
     const KEY: &'static str = "criterion";
 
-    fn described() -> Vec<Described> {
+    fn described() -> Vec<MethodDescription> {
         criterion::described()
     }
 
@@ -153,7 +153,7 @@ impl MethodAxis for dyn Criterion {
 impl MethodAxis for dyn Recovery {
     const KEY: &'static str = "recovery";
 
-    fn described() -> Vec<Described> {
+    fn described() -> Vec<MethodDescription> {
         recovery::described()
     }
 
@@ -337,7 +337,11 @@ pub(super) fn methods<M: MethodAxis + ?Sized>(
     Ok(methods)
 }
 
-fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Result<Vec<Positioned<WrittenMethod>>> {
+fn method(
+    at: &At<'_>,
+    entry: &MethodEntry,
+    described: Option<&MethodDescription>,
+) -> Result<Vec<Positioned<WrittenMethod>>> {
     let mut options = Vec::new();
     for (key, value) in &entry.options {
         let values = match value {
@@ -368,7 +372,7 @@ fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Re
 
 /// Returns whether an option's values are expanded like an axis. Unknown options are reported later, when the method is
 /// built.
-fn is_axis(described: &Described, option: &str, values: &[Value]) -> bool {
+fn is_axis(described: &MethodDescription, option: &str, values: &[Value]) -> bool {
     let of_lists = !values.is_empty() && values.iter().all(Value::is_array);
     described.has(option) && (!described.takes_list(option) || of_lists)
 }

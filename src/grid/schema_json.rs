@@ -9,7 +9,7 @@ use super::input::EntryKind;
 use super::profile::GRID_ONLY_KEYS;
 use super::schema::Schema;
 use crate::criterion::Criterion;
-use crate::options::Described;
+use crate::options::MethodDescription;
 use crate::recovery::Recovery;
 
 /// Generates a schema in draft 7, which YAML language servers support. The keys come from the structs that are
@@ -42,7 +42,7 @@ fn names(names: &[&str], what: &str) -> Value {
 }
 
 /// Builds the schema for a method, which is a name or a map with options. Each option accepts a value or a list.
-fn methods(methods: &[Described], what: &str) -> Value {
+fn methods(methods: &[MethodDescription], what: &str) -> Value {
     let names: Vec<Value> = methods
         .iter()
         .map(|described| json!({"const": described.name, "description": described.options["description"]}))

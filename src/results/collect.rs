@@ -11,7 +11,8 @@ use super::{MeasuredProgram, MetricKey, Protocol, Settings, settings, stem};
 use crate::grid::{Cell, Grid, Method, MethodAxis};
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
-    DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, MetricSource, RepairSample, SPEEDUP, Shown, TaskSample, TextSample,
+    DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, MetricSource, MetricVisibility, RepairSample, SPEEDUP, TaskSample,
+    TextSample,
 };
 use crate::pipeline::outcome::{CellResult, GridOutcome, Measured, right_answers};
 use crate::pipeline::stage::scores::scale;
@@ -345,7 +346,7 @@ fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric,
         .filter_map(|metric| {
             let MetricSource::Repair(estimate) = metric.source else { return None };
             let value = if known { estimate(&sample) } else { None };
-            let there = value.is_some() || ((known || lacks) && metric.shown == Shown::OnRequest);
+            let there = value.is_some() || ((known || lacks) && metric.shown == MetricVisibility::OnRequest);
             there.then(|| (metric.metric(), value))
         })
         .collect()

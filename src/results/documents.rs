@@ -10,7 +10,7 @@ use polars::prelude::DataFrame;
 use super::file::{polars_error, put, write_parts};
 use crate::error::{Error, Result};
 use crate::pipeline::outcome::CellResult;
-use crate::tasks::{Answered, ChoiceResult, DocumentResult};
+use crate::tasks::{ChoiceResult, DocumentResult, ScoredTask};
 
 /// Name of the answers file in a results directory.
 pub const DOCUMENTS: &str = "documents.parquet";
@@ -22,7 +22,7 @@ pub const LM_EVAL: &str = "lm_eval";
 pub struct CellAnswers<'a> {
     pub cell: &'a str,
     pub task: &'a str,
-    pub answers: &'a Answered,
+    pub answers: &'a ScoredTask,
 }
 
 /// Writes `documents.parquet` into `dir`. It has one row per choice, in order, so that any metric can be derived later.
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::tasks::{Score, Solutions};
 
-    fn answers(count: usize, seed: usize) -> Answered {
+    fn answers(count: usize, seed: usize) -> ScoredTask {
         let documents: Vec<_> = (0..count)
             .map(|id| {
                 let choices: Vec<_> = (0..id % 4).map(|at| choice_of(4 * id + at)).collect();
@@ -141,7 +141,7 @@ mod tests {
         let scores = (0..key.requests())
             .map(|at| Score { log_likelihood: -((at * 37 + seed) as f64).sqrt(), greedy: at.is_multiple_of(3) })
             .collect();
-        Answered::new(&Arc::new(key), scores).unwrap()
+        ScoredTask::new(&Arc::new(key), scores).unwrap()
     }
 
     fn choice_of(at: usize) -> [usize; 4] {
@@ -166,7 +166,7 @@ mod tests {
         let groups: Vec<u64> =
             reader.get_metadata().unwrap().row_groups.iter().map(|group| group.num_rows() as u64).collect();
         let rows =
-            |answered: &Answered| -> u64 { answered.documents().map(|document| document.choices.len() as u64).sum() };
+            |answered: &ScoredTask| -> u64 { answered.documents().map(|document| document.choices.len() as u64).sum() };
         assert_eq!(groups, [rows(&many) + rows(&few), rows(&many)], "a cell without choices has no rows");
         assert_eq!(reader.finish().unwrap(), frame(&all).unwrap());
     }

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::grid::{EvalTask, Grid, TaskData};
 use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, MetricSource, PERPLEXITY, TEXT, Unit};
 use crate::pipeline::outcome::{Answers, CellResult, GridOutcome, TaskScores};
-use crate::tasks::Answered;
+use crate::tasks::ScoredTask;
 
 /// Subfolder of a results folder for Every Eval Ever records.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
@@ -127,7 +127,7 @@ fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value>
     let mut details = json!({
         "documents_of_the_split": scores.original.to_string(), "documents_scored": scores.effective.to_string(),
     });
-    if let Answers::Builtin(Answered { result, .. }) = &scores.answers {
+    if let Answers::Builtin(ScoredTask { result, .. }) = &scores.answers {
         let config = json!({
             "metric_id": result.task.column.name(), "metric_name": "Accuracy", "metric_kind": "accuracy",
             "metric_unit": "proportion", "lower_is_better": false, "score_type": "continuous", "min_score": 0.0,
@@ -208,7 +208,7 @@ fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
     (!entries.is_empty()).then_some(entries)
 }
 
-fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &Answered) -> Option<String> {
+fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &ScoredTask) -> Option<String> {
     let task_result = &answered.result;
     let data = grid.task(task);
     let (repository, revision) = hub_repository(data.hub.as_ref())?;

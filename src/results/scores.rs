@@ -280,7 +280,7 @@ mod tests {
     use ghostlab_definitions::builtin;
 
     use super::*;
-    use crate::tasks::{Answered, Score, Solutions};
+    use crate::tasks::{Score, ScoredTask, Solutions};
 
     #[test]
     fn one_document_has_no_standard_error_in_a_results_file() {
@@ -289,7 +289,7 @@ mod tests {
             let solutions =
                 json!({"task": name, "original": 1, "documents": [{"id": 0, "gold": 0, "choices": [[1, 1, 1, 0]]}]});
             let solutions: Arc<Solutions> = Arc::new(serde_json::from_value(solutions).unwrap());
-            let answered = Answered::new(&solutions, vec![Score { log_likelihood: -1.0, greedy: false }]).unwrap();
+            let answered = ScoredTask::new(&solutions, vec![Score { log_likelihood: -1.0, greedy: false }]).unwrap();
             let definition = builtin::definition(answered.result.task).unwrap();
             add_task(&mut file, definition, &TaskSettings::default(), &TaskScores::builtin(name.to_owned(), answered));
         }

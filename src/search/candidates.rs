@@ -13,7 +13,7 @@ use crate::grid::{Budget, Cell, Grid, Latency, Search};
 use crate::model::{Config, Cut, EngineChoice, Program, deployed};
 use crate::pipeline::exec::stored_program;
 use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
-use crate::significance::stratified::Stratified;
+use crate::significance::stratified::StratifiedMean;
 
 /// Splits a grid into searches, one for each backbone and each layer count in its budget.
 pub fn split_searches(grid: &Grid) -> Vec<Grid> {
@@ -247,8 +247,9 @@ impl Racer {
 
     pub(super) fn into_candidate(self, tracks: &[Track], budget: &Budget) -> Candidate {
         let scores = tracks.iter().zip(&self.gains).filter(|(_, gains)| gains.iter().any(|gain| !gain.is_empty()));
-        let scores =
-            scores.map(|(track, gains)| score(Stratified::from_strata(gains), mean_of_means(gains), track)).collect();
+        let scores = scores
+            .map(|(track, gains)| score(StratifiedMean::from_strata(gains), mean_of_means(gains), track))
+            .collect();
         let items = self.gains.iter().flatten().map(Vec::len).sum();
         let Self { cell, removed, costs, same, milliseconds, beyond, fate, .. } = self;
         Candidate {

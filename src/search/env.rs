@@ -11,7 +11,7 @@ use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice};
 use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, TargetMachine};
 use crate::pipeline::plan::{EvalTarget, Plan};
-use crate::significance::stratified::Stratified;
+use crate::significance::stratified::StratifiedMean;
 use ghostlab_store::Store;
 
 pub struct SearchEnv<'a> {
@@ -287,7 +287,7 @@ fn missing_scores(cell: &Cell, on: &str) -> Error {
     Error::job("a candidate has no scores").at(format!("{cell} on {on}"))
 }
 
-pub(super) fn score(stratified: Option<Stratified>, mean: f64, track: &Track) -> Score {
+pub(super) fn score(stratified: Option<StratifiedMean>, mean: f64, track: &Track) -> Score {
     Score {
         mean: track.scale * mean,
         half: stratified.map(|stratified| track.scale.abs() * stratified.half_width(0.95)),

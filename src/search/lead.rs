@@ -4,7 +4,7 @@ use super::candidates::Racer;
 use super::env::{Gains, Track, score};
 use super::race::mean_of_means;
 use super::{Elimination, Lead, Score};
-use crate::significance::stratified::Stratified;
+use crate::significance::stratified::StratifiedMean;
 
 /// Returns the score differences between two variants on the same items, one per objective.
 pub(super) fn score_differences(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Vec<Score> {
@@ -12,7 +12,7 @@ pub(super) fn score_differences(tracks: &[Track], gainses: &[Gains], other: &[Ga
     pairs
         .map(|(track, (gain, other))| {
             let mean = mean_of_means(gain) - mean_of_means(other);
-            score(Stratified::paired(gain, other), mean, track)
+            score(StratifiedMean::paired(gain, other), mean, track)
         })
         .collect()
 }

@@ -7,7 +7,7 @@
 //! simulated savings and error rates.
 
 use crate::significance::mcnemar_exact;
-use crate::significance::stratified::{Stratified, holm};
+use crate::significance::stratified::{StratifiedMean, holm};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
@@ -69,7 +69,7 @@ pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
 fn worse_p<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
     objectives
         .iter()
-        .map(|objective| match Stratified::paired(&objective[rival], &objective[candidate]) {
+        .map(|objective| match StratifiedMean::paired(&objective[rival], &objective[candidate]) {
             Some(difference) if difference.mean > 0.0 => {
                 difference.p().max(mcnemar_p(&objective[rival], &objective[candidate]))
             }

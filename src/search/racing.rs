@@ -14,7 +14,7 @@ use crate::grid::{Cell, Grid, Method, Search};
 use crate::model::Program;
 use crate::pipeline::exec::Event;
 use crate::results::distinct;
-use crate::significance::stratified::Stratified;
+use crate::significance::stratified::StratifiedMean;
 
 /// Runs the search for one of the grids from [`split_searches`](super::split_searches).
 ///
@@ -218,7 +218,7 @@ pub(super) fn judge_winner(
             let scores = tracks
                 .iter()
                 .zip(gains)
-                .map(|(track, gains_of)| score(Stratified::from_strata(gains_of), mean_of_means(gains_of), track));
+                .map(|(track, gains_of)| score(StratifiedMean::from_strata(gains_of), mean_of_means(gains_of), track));
             let beyond = if role == "winner" { Vec::new() } else { lead::score_differences(tracks, gains, won) };
             Some(HeldOutScore { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
         })

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::files::output::Input;
 use crate::grid::{self, Grid};
-use crate::options::Described;
+use crate::options::MethodDescription;
 use crate::{criterion, recovery};
 
 /// Default window length in tokens, the same as in the reference code.
@@ -255,10 +255,10 @@ fn render_error(error: &minijinja::Error) -> Error {
 }
 
 /// Formats one comment line per method, with its label and options.
-fn described(methods: &[Described]) -> Vec<String> {
+fn described(methods: &[MethodDescription]) -> Vec<String> {
     methods
         .iter()
-        .map(|Described { name, label, options, .. }| {
+        .map(|MethodDescription { name, label, options, .. }| {
             let keys = options["properties"].as_object().into_iter().flat_map(|keys| keys.keys());
             let keys: Vec<&str> = keys.map(String::as_str).filter(|key| *key != "finetune").collect();
             let label = if *label == name { String::new() } else { format!(": {label}") };

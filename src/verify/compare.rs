@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::finding::{Check, CheckKind};
 use super::metrics::{ROUNDING, is_defined, metric_of};
 use super::record::{RecordedDocument, ReferenceRun, RunBoundary};
-use crate::evaluate::damage::Damage;
+use crate::evaluate::damage_eval::Damage;
 use crate::grid::Grid;
 use crate::metric::MetricSource;
 use crate::model::Tolerance;

@@ -108,7 +108,7 @@ fn own(architecture: &Architecture) -> Vec<String> {
         format!(
             "experts of width `{}`{}",
             experts.width,
-            experts.normalised.map_or(String::new(), |key| format!(", `{key}`"))
+            experts.normalized.map_or(String::new(), |key| format!(", `{key}`"))
         )
     }));
     table

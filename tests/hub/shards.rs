@@ -4,7 +4,7 @@ use super::*;
 
 /// Returns eight shards with 10,400 documents each, which is 400 more than the shuffle buffer holds. Every tenth
 /// document is long enough to fill a window.
-fn shards() -> Vec<Served> {
+fn shards() -> Vec<ServedFile> {
     (0..8)
         .map(|shard| {
             large(

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn served() -> Vec<Served> {
+fn served() -> Vec<ServedFile> {
     vec![
         small("config.json", "{\"a\": 1}\n"),
         large("sub/model.safetensors", content(5000)),

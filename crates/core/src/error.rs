@@ -250,9 +250,9 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// Truncates a string to at most `most` characters, for a message.
-pub fn shortened(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+/// Truncates a string to at most `max_chars` characters, for a message.
+pub fn shortened(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

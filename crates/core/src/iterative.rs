@@ -6,6 +6,30 @@
 //!
 //! At each step, the criterion uses the same kind of measurement as in one-shot pruning: similarities, activations or
 //! trials. All measurements are taken on the pruned and repaired model. A trial removes one more candidate from it.
+//!
+//! ```
+//! use ghostlab_core::corpus::{Rule, Tokenizer, evaluation, read_rows};
+//! use ghostlab_core::criterion::{self, DepthUnit, PruneSpec};
+//! use ghostlab_core::iterative::ShrinkingModel;
+//! use ghostlab_core::model::Decoder;
+//! use ghostlab_core::recovery;
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! let data = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tiny"));
+//! let decoder = Decoder::load(&data.join("llama"))?;
+//! let tokenizer = Tokenizer::load(data.join("llama/tokenizer.json"))?;
+//! let rows = read_rows(data.join("corpora/wiki-validation.jsonl.gz"), None)?;
+//! let windows = evaluation(Rule::Wikitext2, &rows, &tokenizer, 32, Some(2))?;
+//! let criterion = criterion::build("shortgpt", &Default::default())?;
+//! let recovery = recovery::build("none", &Default::default())?;
+//! let mut model = ShrinkingModel::new(&decoder, &windows, 1024, &*recovery, windows.count());
+//! let spec =
+//!     PruneSpec { backbone: "llama", layers: decoder.config().layers, depth: 2, unit: DepthUnit::Layers };
+//! let selection = model.select(&*criterion, &spec, &mut |_| Ok(()))?;
+//! assert_eq!(*model.removed(), selection.removed);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -111,8 +135,9 @@ impl<'a> ShrinkingModel<'a> {
     fn program_without(&self, cut: &Cut) -> Result<Program> {
         let mut removed = self.removed.clone();
         removed.extend(cut);
-        let kept = self.repaired.iter().filter(|solved| !solved.is_folded_into(cut));
-        let repaired: Vec<(Span, Repair)> = kept.map(|solved| (solved.span, solved.solution.repair.clone())).collect();
+        let retained = self.repaired.iter().filter(|solved| !solved.is_folded_into(cut));
+        let repaired: Vec<(Span, Repair)> =
+            retained.map(|solved| (solved.span, solved.solution.repair.clone())).collect();
         let repairs = recovery::place_repairs(&removed, &repaired)?
             .ok_or_else(|| Error::job("no layer before a map of an MLP branch").at(removed.to_string()))?;
         Ok(Program::repaired(self.engine.config().layers, &removed, &repairs))
@@ -209,8 +234,8 @@ impl<'a> ShrinkingModel<'a> {
         };
         candidates.retain(|cut| cut.iter().all(|(layer, kind)| !self.removed.contains(layer, kind)));
         // A candidate needs at most two hook points: its input and its output.
-        let most = (self.activation_bytes / (2 * self.shape().bytes()).max(1)).max(1) as usize;
-        let groups = candidates.chunks(most).map(|group| {
+        let max_candidates = (self.activation_bytes / (2 * self.shape().bytes()).max(1)).max(1) as usize;
+        let groups = candidates.chunks(max_candidates).map(|group| {
             let mut excluded = self.removed.clone();
             candidates.iter().filter(|candidate| !group.contains(candidate)).for_each(|cut| excluded.extend(cut));
             excluded
@@ -270,16 +295,16 @@ impl<'a> ShrinkingModel<'a> {
 
     /// Runs the model over the calibration windows, unless nothing is requested.
     fn measure(&self, request: &PassRequest, progress: &mut Progress<'_>) -> Result<(Similarities, Activations)> {
-        let mut kept = InMemory::new(request.sites.iter().copied());
+        let mut spool = InMemory::new(request.sites.iter().copied());
         if request.is_empty() {
-            return Ok((Similarities::default(), kept.finish(self.shape())?));
+            return Ok((Similarities::default(), spool.finish(self.shape())?));
         }
         let mut program = self.program()?;
         program.0.pop(); // the head
         let windows: Vec<&[u32]> = self.windows.iter().collect();
-        let mut pieces = [WindowSubset { windows, first_sequence: 0, spool: &mut kept }];
+        let mut pieces = [WindowSubset { windows, first_sequence: 0, spool: &mut spool }];
         let found = run_program(self.engine, &program, &mut pieces, self.batch_tokens, request, progress)?;
-        Ok((found.into_iter().next().unwrap_or_default(), kept.finish(self.shape())?))
+        Ok((found.into_iter().next().unwrap_or_default(), spool.finish(self.shape())?))
     }
 
     /// Removes one layer or sublayer and fits its repair. Also discards repairs folded into a removed layer.

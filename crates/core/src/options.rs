@@ -47,7 +47,7 @@ pub struct Variant {
 }
 
 /// Registry entry for a method: its appearance, its options, and a function that builds a `Box<M>`.
-pub struct Registered<M: ?Sized> {
+pub struct RegistryEntry<M: ?Sized> {
     pub shown: Appearance,
     pub variants: &'static [Variant],
     /// URL of the official repository, or of a description of the method. Empty if there is neither.
@@ -67,13 +67,13 @@ pub struct Registered<M: ?Sized> {
 
 /// Description of a method that is available without building the method.
 #[derive(Debug, Clone)]
-pub struct Described {
+pub struct MethodDescription {
     pub name: String,
     /// Label in the paper.
     pub label: &'static str,
     /// JSON schema of the options, which is an object.
     pub options: Value,
-    /// URL of a reference, as in [`Registered::source`].
+    /// URL of a reference, as in [`RegistryEntry::source`].
     pub source: &'static str,
     /// Whether the method is not part of the paper.
     pub beyond: bool,
@@ -83,7 +83,7 @@ pub struct Described {
 
 type Build<M> = fn(&str, &Options) -> Result<Box<M>>;
 
-impl<M: ?Sized> Registered<M> {
+impl<M: ?Sized> RegistryEntry<M> {
     /// Creates an entry whose options deserialize into the struct `T`. The `build` function must call [`read`] to
     /// deserialize them.
     pub const fn new<T: JsonSchema + Serialize + DeserializeOwned>(
@@ -181,16 +181,16 @@ impl<M: ?Sized> Registered<M> {
     }
 
     /// Returns a description of the entry for editors and the grid parser.
-    pub fn described(&self) -> Described {
+    pub fn described(&self) -> MethodDescription {
         let Appearance { name, label, .. } = self.shown;
         let source = self.source;
         let beyond = self.beyond;
         let short = self.short;
-        Described { name: name.to_owned(), label, options: (self.schema)(), source, beyond, short }
+        MethodDescription { name: name.to_owned(), label, options: (self.schema)(), source, beyond, short }
     }
 }
 
-impl Described {
+impl MethodDescription {
     /// Returns whether an option with this name exists.
     pub fn has(&self, option: &str) -> bool {
         self.options["properties"].get(option).is_some()
@@ -263,7 +263,7 @@ pub fn to_options(method: &str, settings: &impl Serialize) -> Result<Options> {
 ///
 /// # Errors
 /// Fails if the name is unknown. The message lists the known names and suggests the closest match.
-pub fn lookup<'a, M: ?Sized>(what: &str, name: &str, entries: &'a [Registered<M>]) -> Result<&'a Registered<M>> {
+pub fn lookup<'a, M: ?Sized>(what: &str, name: &str, entries: &'a [RegistryEntry<M>]) -> Result<&'a RegistryEntry<M>> {
     entries.iter().find(|entry| entry.shown.name == name).ok_or_else(|| {
         let names = entries.iter().map(|entry| entry.shown.name);
         Error::bad_input(format!("unknown {what} `{name}`")).none_of(name, names)
@@ -271,28 +271,28 @@ pub fn lookup<'a, M: ?Sized>(what: &str, name: &str, entries: &'a [Registered<M>
 }
 
 /// Returns the deviations of a method's official code that apply to `case`, or an empty list for an unknown method.
-pub fn deviations<M: ?Sized>(name: &str, entries: &[Registered<M>], case: &PruneCase<'_>) -> Vec<&'static str> {
+pub fn deviations<M: ?Sized>(name: &str, entries: &[RegistryEntry<M>], case: &PruneCase<'_>) -> Vec<&'static str> {
     let known = entries.iter().find(|entry| entry.shown.name == name).map_or(&[][..], |entry| entry.deviations);
     known.iter().filter(|deviation| (deviation.applies)(case)).map(|deviation| deviation.text).collect()
 }
 
 /// Returns the appearance of the method with the given table name. A table name is the name of a method, optionally
 /// followed by a colon and words for options. A variant has its own label, which replaces the method's label.
-pub fn appearance<M: ?Sized>(name: &str, entries: &[Registered<M>]) -> Option<Appearance> {
+pub fn appearance<M: ?Sized>(name: &str, entries: &[RegistryEntry<M>]) -> Option<Appearance> {
     let (entry, variant, _) = parse_name(name, entries)?;
     Some(Appearance { label: variant.map_or(entry.shown.label, |variant| variant.label), ..entry.shown })
 }
 
 /// Returns the words after the colon in a table name, without the word that names a variant.
-pub fn further<'a, M: ?Sized>(name: &'a str, entries: &[Registered<M>]) -> Option<&'a str> {
+pub fn further<'a, M: ?Sized>(name: &'a str, entries: &[RegistryEntry<M>]) -> Option<&'a str> {
     parse_name(name, entries)?.2
 }
 
 /// Splits a table name into its entry, the variant named by the first word, and the remaining words.
 fn parse_name<'a, 'n, M: ?Sized>(
     name: &'n str,
-    entries: &'a [Registered<M>],
-) -> Option<(&'a Registered<M>, Option<&'a Variant>, Option<&'n str>)> {
+    entries: &'a [RegistryEntry<M>],
+) -> Option<(&'a RegistryEntry<M>, Option<&'a Variant>, Option<&'n str>)> {
     let (method, words) = name.split_once(':').map_or((name, None), |(method, words)| (method, Some(words)));
     let entry = entries.iter().find(|entry| entry.shown.name == method)?;
     let Some(words) = words else { return Some((entry, None, None)) };

@@ -3,8 +3,8 @@
 use super::*;
 
 #[track_caller]
-fn close(found: f64, wanted: f64) {
-    assert!((found - wanted).abs() <= 1e-12 * wanted.abs(), "found {found}, expected {wanted}");
+fn close(found: f64, expected: f64) {
+    assert!((found - expected).abs() <= 1e-12 * expected.abs(), "found {found}, expected {expected}");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn seed_determines_the_samples() {
 }
 
 #[test]
-fn quantile_interpolates_between_neighbours() {
+fn quantile_interpolates_between_neighbors() {
     let sorted = [0.0, 10.0, 20.0, 30.0, 40.0];
     for (share, wanted) in [(0.0, 0.0), (0.025, 1.0), (0.5, 20.0), (0.975, 39.0), (1.0, 40.0)] {
         close(quantile(&sorted, share), wanted);

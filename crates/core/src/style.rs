@@ -11,7 +11,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hue {
     Ink,
-    Grey,
+    Gray,
     Purple,
     Green,
     Sky,

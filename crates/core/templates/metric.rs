@@ -1,7 +1,7 @@
 //! `my_metric_c4`: geometric mean of the probabilities of the predicted tokens. (This is a template: replace the
 //! computation with your own.)
 
-use super::entry::{Direction, MetricEntry, MetricSource, PairedTest, Shown, TEXT_DEFAULTS, TextSample};
+use super::entry::{Direction, MetricEntry, MetricSource, MetricVisibility, PairedTest, TEXT_DEFAULTS, TextSample};
 use crate::tasks::Measure;
 
 pub(super) static ENTRY: MetricEntry = MetricEntry {
@@ -13,7 +13,7 @@ pub(super) static ENTRY: MetricEntry = MetricEntry {
     direction: Direction::Higher,
     decimals: 4,
     test: Some(PairedTest::Bootstrap),
-    shown: Shown::IfNamed,
+    shown: MetricVisibility::IfNamed,
     source: MetricSource::Text(estimate),
     ..TEXT_DEFAULTS
 };

@@ -31,10 +31,10 @@ const TIE: f64 = 1e-4;
 /// Number of prompts that the script creates per model.
 const PROMPTS: usize = 3;
 /// Number of new tokens per prompt.
-const NEW: usize = 12;
+const NEW_TOKENS: usize = 12;
 
 /// Creates the models. Returns their folder, or `None` if there is no interpreter.
-fn made() -> Option<TempDir> {
+fn create_models() -> Option<TempDir> {
     let python = common::python::python("transformers")?;
     let out = tempfile::tempdir().unwrap();
     common::python::run(&mut common::python::script(&python, "arch_models.py", [out.path()]));
@@ -153,8 +153,8 @@ fn compare_float_types(folder: &Path) {
         let logits = forward(&*engine, &Batch::windows([ids.as_slice()])).1;
         let error = relative_error(&logits, &flat(&expected["logits.1"]));
         // The tolerance allows for dozens of roundings to 8 significant bits.
-        let most = if engine.config().experts.is_some() { 1.0 } else { 0.1 };
-        assert!(error < most, "{} {}: {error:e}", engine.id(), folder.display());
+        let max = if engine.config().experts.is_some() { 1.0 } else { 0.1 };
+        assert!(error < max, "{} {}: {error:e}", engine.id(), folder.display());
     }
 }
 
@@ -176,12 +176,12 @@ fn compare_greedy(folder: &Path) -> usize {
     let mut compared = 0;
     for engine in common::engines(folder) {
         let program = [Program::dense(engine.config().layers)];
-        let settings = Settings::greedy(NEW, 200);
+        let settings = Settings::greedy(NEW_TOKENS, 200);
         let ours = generate(&*engine, &Trie::new(&program), &prompts, &settings, &Ids, &mut ()).unwrap();
         compared = 0;
         for (index, ours) in ours.iter().enumerate() {
             let margins = flat(&expected[&format!("margins.{index}")]);
-            let sure = margins.iter().position(|margin| *margin < TIE).unwrap_or(NEW);
+            let sure = margins.iter().position(|margin| *margin < TIE).unwrap_or(NEW_TOKENS);
             let greedy = ids_of(&format!("greedy.{index}"), &expected);
             assert_eq!(ours[0].ids[..sure], greedy[..sure], "{}, {}, prompt {index}", engine.id(), folder.display());
             compared += sure;
@@ -210,7 +210,7 @@ fn compare_with_candles_own(folder: &Path) -> std::result::Result<&'static str, 
 
 #[test]
 fn every_architecture_and_rope_type_equals_transformers() {
-    let Some(out) = made() else { return };
+    let Some(out) = create_models() else { return };
     let mut seen = BTreeSet::new();
     let mut candle_classes = BTreeSet::new();
     let mut models = 0;
@@ -229,7 +229,7 @@ fn every_architecture_and_rope_type_equals_transformers() {
     }
     println!("{models} models, {tokens} greedy tokens");
     // If ties were frequent, too few tokens would be compared.
-    assert!(tokens * 10 >= 9 * PROMPTS * NEW * models, "{tokens} tokens of {models} models");
+    assert!(tokens * 10 >= 9 * PROMPTS * NEW_TOKENS * models, "{tokens} tokens of {models} models");
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();
     assert_eq!(seen, known, "an architecture has no model");
     let without: Vec<_> = known.difference(&candle_classes).collect();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::common::stories::{perplexities, recovery};
 use crate::common::{assert_close, compare_matrix, engines, flat, no_trials, relative_error};
-use crate::official::setting::{Calibrated, calibrate, layers, losses, pruned, spans};
+use crate::official::setting::{CalibrationResult, calibrate, layers, losses, pruned, spans};
 use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::checkpoint::Layout;
 use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection};
@@ -78,7 +78,7 @@ impl World {
     }
 
     /// Compares the layers that LoRP removes, in removal order, and their redundancies.
-    fn compare_selections(&self, engine: &dyn Engine, calibrated: &Calibrated) {
+    fn compare_selections(&self, engine: &dyn Engine, calibrated: &CalibrationResult) {
         // The reference data contains the similarities only once per backbone.
         let all = self.numbers["lorp"].as_object().unwrap();
         let similarity = all.values().find_map(|found| found["similarity"].as_array()).unwrap();
@@ -103,7 +103,7 @@ impl World {
     fn solve(
         &self,
         engine: &dyn Engine,
-        calibrated: &Calibrated,
+        calibrated: &CalibrationResult,
         name: &str,
         removed: &[usize],
     ) -> Vec<(Span, Solution)> {
@@ -151,7 +151,7 @@ fn lorp(clusters: Option<u64>) -> Box<dyn Criterion> {
     criterion::build("lorp", options.as_object().unwrap()).unwrap()
 }
 
-fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &Calibrated, depth: usize) -> Selection {
+fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &CalibrationResult, depth: usize) -> Selection {
     let cut = PruneSpec { backbone: "", layers: engine.config().layers, depth, unit: DepthUnit::Layers };
     rule.check(&cut).unwrap();
     let mut none = no_trials;

@@ -27,10 +27,10 @@ fn draws_equal_cpython_reference() {
     assert!(!cases.is_empty());
     for case in cases {
         let mut random = PythonRandom::new(number_of("seed", case));
-        let wanted = whole_numbers(&case["draws"]);
+        let expected = whole_numbers(&case["draws"]);
         let drawn: Vec<u64> =
-            wanted.iter().map(|_| random.randint(number_of("low", case), number_of("high", case)).unwrap()).collect();
-        assert_eq!(drawn, wanted, "seed {}, {} to {}", case["seed"], case["low"], case["high"]);
+            expected.iter().map(|_| random.randint(number_of("low", case), number_of("high", case)).unwrap()).collect();
+        assert_eq!(drawn, expected, "seed {}, {} to {}", case["seed"], case["low"], case["high"]);
     }
 }
 
@@ -57,14 +57,14 @@ fn windows_of_a_plain_text_equal_the_reference() {
     let oracle = &json(&folder.join("stories260k.json"))["windows"];
     let seed = number_of_oracle("seed", oracle);
     let length = number_of_oracle("seqlen", oracle) as usize;
-    let wanted = whole_numbers(&oracle["train_starts"]);
+    let expected = whole_numbers(&oracle["train_starts"]);
     let rule: Rule = oracle["rule"].as_str().unwrap().parse().unwrap();
     let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
 
     let rows = read_rows(folder.join("calibration.txt"), None).unwrap();
-    let windows = calibration(rule, &rows, &tokenizer, wanted.len(), length, seed).unwrap();
+    let windows = calibration(rule, &rows, &tokenizer, expected.len(), length, seed).unwrap();
     assert_eq!(windows.corpus_tokens as u64, number_of_oracle("total_tokens", oracle));
-    assert_eq!(starts(&windows), wanted);
+    assert_eq!(starts(&windows), expected);
     let all = ids(&folder.join("calibration.ids.json"));
     for (index, start) in windows.starts.iter().enumerate() {
         assert_eq!(windows.window(index), &all[start.token..start.token + length]);
@@ -75,7 +75,7 @@ fn windows_of_a_plain_text_equal_the_reference() {
     let tokens = number_of_oracle("total_tokens", oracle);
     let border = (0.9 * tokens as f64) as u64 - length as u64 - 1;
     let mut random = PythonRandom::new(seed);
-    for start in &wanted {
+    for start in &expected {
         assert_eq!(random.randint(0, border).unwrap(), *start);
     }
     for start in whole_numbers(&oracle["val_starts"]) {

@@ -20,12 +20,12 @@ fn wide(values: &[f32]) -> Vec<f64> {
 fn lessons(decoder: &Decoder, tail: &LayersAfter, windows: &Windows, boundary: usize) -> Vec<(Vec<f32>, TopTokens)> {
     let layers = decoder.config().layers;
     let sites = [HookPoint::Stream(boundary), HookPoint::Stream(layers)];
-    let kept = in_memory(decoder, windows, sites).unwrap();
+    let collected = in_memory(decoder, windows, sites).unwrap();
     (0..windows.count())
         .map(|index| {
-            let logits = tail.project_rows(kept.rows(sites[1], window_rows(index, windows)).unwrap()).unwrap();
+            let logits = tail.project_rows(collected.rows(sites[1], window_rows(index, windows)).unwrap()).unwrap();
             let top = top_tokens(&logits, Finetune::TOP_TOKENS).unwrap();
-            (kept.rows(sites[0], window_rows(index, windows)).unwrap().to_vec(), top)
+            (collected.rows(sites[0], window_rows(index, windows)).unwrap().to_vec(), top)
         })
         .collect()
 }
@@ -137,14 +137,14 @@ fn interrupted_training_ends_in_the_same_bytes() {
         let c = decoder.config().hidden;
         let identity = (0..c * c).map(|index| f32::from(u8::from(index % (c + 1) == 0))).collect();
         let mut uninterrupted = Training::new(tail, Checkpoint::start(identity)).unwrap();
-        let mut kept = None;
+        let mut saved = None;
         for (step, (stream, teacher)) in lessons.iter().enumerate() {
             if step == 1 {
-                kept = Some(uninterrupted.state().clone());
+                saved = Some(uninterrupted.state().clone());
             }
             uninterrupted.step(stream, teacher).unwrap();
         }
-        let mut resumed = Training::new(tail, Checkpoint::from_bytes(&kept.unwrap().to_bytes()).unwrap()).unwrap();
+        let mut resumed = Training::new(tail, Checkpoint::from_bytes(&saved.unwrap().to_bytes()).unwrap()).unwrap();
         resumed.step(&lessons[1].0, &lessons[1].1).unwrap();
         assert_eq!(uninterrupted.state(), resumed.state(), "{name}");
     });

@@ -249,8 +249,8 @@ fn small_cache_gives_same_results_and_none_is_refused() {
     // The cache is too small for the longest prompt.
     let error = refusal(&engine, 1000).unwrap();
     assert_eq!(error.exit_code(), 3, "{error}");
-    let least = (1..40).map(|step| step << 14).find(|&bytes| refusal(&engine, bytes).is_none()).unwrap();
-    assert_eq!(run(&engine, &prompts, &Settings { cache_bytes: least, batch: 64, ..settings() }), expected);
+    let min = (1..40).map(|step| step << 14).find(|&bytes| refusal(&engine, bytes).is_none()).unwrap();
+    assert_eq!(run(&engine, &prompts, &Settings { cache_bytes: min, batch: 64, ..settings() }), expected);
 }
 
 #[test]

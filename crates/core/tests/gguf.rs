@@ -97,10 +97,10 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
         let values = values.to_dtype(DType::F32).unwrap();
         let turned = ["q_proj", "k_proj"].iter().any(|projection| tensor.contains(projection)) && arch == "llama";
         let values = if turned { permuted(&values, config.head_dim) } else { values };
-        let quantised = quantise(&values, dtype);
-        let back = quantised.dequantize(&Device::Cpu).unwrap();
+        let quantized = quantize(&values, dtype);
+        let back = quantized.dequantize(&Device::Cpu).unwrap();
         rounded.insert(tensor.clone(), if turned { unpermuted(&back, config.head_dim) } else { back });
-        written.push((name(&tensor, arch == "olmo2"), quantised));
+        written.push((name(&tensor, arch == "olmo2"), quantized));
     }
     if let Some(factors) = rope_factors(&config) {
         written.push(("rope_freqs.weight".to_owned(), QTensor::quantize(&factors, GgmlDType::F32).unwrap()));
@@ -125,7 +125,7 @@ fn unpermuted(x: &Tensor, head_dim: usize) -> Tensor {
 
 /// Quantizes a matrix to `dtype`. If the row length is not a multiple of the block size, the matrix becomes F16, as in
 /// llama.cpp. Vectors become F32.
-fn quantise(values: &Tensor, dtype: GgmlDType) -> QTensor {
+fn quantize(values: &Tensor, dtype: GgmlDType) -> QTensor {
     let is_matrix = values.dims().len() == 2;
     let dtype = if is_matrix && values.dim(1).unwrap().is_multiple_of(dtype.block_size()) {
         dtype
@@ -247,7 +247,7 @@ fn gguf_of_a_llama_with_biases_equals_its_folder() {
 /// Weights that are rounded while they are read are bit-identical to those in a file that is already quantized. This
 /// holds on every engine, even with layers loaded on demand.
 #[test]
-fn rounding_on_load_equals_a_quantised_file() {
+fn rounding_on_load_equals_a_quantized_file() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
         let temp = tempfile::tempdir().unwrap();
         let from = fixture(&format!("arch/{name}"));
@@ -272,7 +272,7 @@ fn rounding_on_load_equals_a_quantised_file() {
 /// Compares the matrices with complete tensors quantized by candle. The output projection, or a tied embedding in its
 /// place, has a separate type.
 #[test]
-fn matrices_are_quantised_by_position_and_row_length() {
+fn matrices_are_quantized_by_position_and_row_length() {
     let Some(real) = common::shared("real/backbone") else { return };
     let config = Config::read(&real).unwrap();
     for to in WeightType::ALL {
@@ -300,7 +300,7 @@ fn matrices_are_quantised_by_position_and_row_length() {
 
 /// Uses rows of at least 256 elements, as the wide blocks require.
 #[test]
-fn wide_blocks_are_dequantised_as_in_candle() {
+fn wide_blocks_are_dequantized_as_in_candle() {
     let Some(real) = common::shared("real/backbone") else { return };
     let ids = [(0..60_u32).map(|i| i * 67 % 4096).collect::<Vec<_>>()];
     for dtype in [GgmlDType::Q4K, GgmlDType::Q5K, GgmlDType::Q6K, GgmlDType::Q8_0, GgmlDType::Q5_0] {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common;
-use crate::common::stories::{Calibrated, calibrated, perplexities};
+use crate::common::stories::{CalibrationResult, calibrated, perplexities};
 use crate::common::{engines_of_all_types, fixture, no_trials, numbers, relative_error};
 use candle_core::Device;
 use ghostlab_core::calibrate::{HookPoint, Similarities};
@@ -17,7 +17,7 @@ use ghostlab_core::corpus::{Start, Windows};
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Trial, TrialMetric};
 use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens};
 use ghostlab_core::model::{Cut, Engine, Operator, Program, Repairs, Sublayer, Tolerance};
-use ghostlab_core::options::{Described, Options};
+use ghostlab_core::options::{MethodDescription, Options};
 use ghostlab_core::recovery::{self, Boundary, Repair, RepairMetrics, Span};
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ fn options(value: &Value) -> Options {
 struct Case<'a> {
     engine: &'a dyn Engine,
     calibration: &'a Windows,
-    calibrated: Calibrated,
+    calibrated: CalibrationResult,
     operator_sequences: usize,
     tolerance: f64,
     name: String,
@@ -56,8 +56,8 @@ impl Case<'_> {
     fn near(&self, what: &str, ours: &[f64], expected: &[f64], bounds: &Value) {
         let error = relative_error(ours, expected);
         let moves = bounds["moves"].as_f64().unwrap();
-        let most = moves * self.tolerance;
-        assert!(error <= most, "{}: {what}: {error:e} off, at most {most:e}", self.name);
+        let max = moves * self.tolerance;
+        assert!(error <= max, "{}: {what}: {error:e} off, at most {max:e}", self.name);
     }
 
     fn criterion(&self, expected: &Value) {
@@ -292,7 +292,7 @@ fn number_of(key: &str, case: &Value) -> usize {
 }
 
 /// Methods that `sublayers.rs`, `nbl.rs`, `merge.rs` and `laco.rs` compare with another reference.
-const OTHERWISE: [&str; 6] = ["llm-drop", "block-pruner", "finercut", "nbl", "merge", "laco"];
+const OTHER_REFERENCES: [&str; 6] = ["llm-drop", "block-pruner", "finercut", "nbl", "merge", "laco"];
 
 /// Every option must appear in the reference data, because an untested option might be wrong.
 #[test]
@@ -300,8 +300,8 @@ fn golden_cases_cover_every_method_and_option() {
     let golden = common::json(&fixture("methods.json"));
     let held: Vec<&Value> = golden["backbones"].as_object().unwrap().values().collect();
     for (kind, described) in [("criteria", criterion::described()), ("recoveries", recovery::described())] {
-        for Described { name, options, .. } in
-            described.into_iter().filter(|method| !OTHERWISE.contains(&&*method.name))
+        for MethodDescription { name, options, .. } in
+            described.into_iter().filter(|method| !OTHER_REFERENCES.contains(&&*method.name))
         {
             let cases_of_method: Vec<&Value> = held
                 .iter()

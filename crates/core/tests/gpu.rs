@@ -181,11 +181,11 @@ fn gpu_attention_on_windows_and_trees_equals_the_cpu() {
         for dtype in FloatType::ALL {
             let error = relative_error(&run_on(device, dtype, &folder), &exact);
             // In half precision, rounding differs between devices, but the errors are of the same magnitude.
-            let most = match dtype {
+            let max = match dtype {
                 FloatType::F32 => 1e-6,
                 half => 1.5 * relative_error(&run_on(DeviceName::Cpu, half, &folder), &exact),
             };
-            assert!(error < most, "{name} {dtype:?}: {error:e}, {most:e} at most");
+            assert!(error < max, "{name} {dtype:?}: {error:e}, {max:e} at most");
         }
     }
 }

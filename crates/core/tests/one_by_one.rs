@@ -128,11 +128,11 @@ fn plain_selection(engine: &dyn Engine, windows: &Windows, case: &Case, program:
     let sequences: Vec<&[u32]> = windows.iter().collect();
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: sequences.len(), length: windows.length };
-    let mut kept = InMemory::new(request.sites.iter().copied());
-    let mut pieces = [WindowSubset { windows: sequences, first_sequence: 0, spool: &mut kept }];
+    let mut collected = InMemory::new(request.sites.iter().copied());
+    let mut pieces = [WindowSubset { windows: sequences, first_sequence: 0, spool: &mut collected }];
     let similarities =
         calibrate::run_program(engine, &trunk, &mut pieces, BATCH, &request, |_| Ok(())).unwrap().remove(0);
-    let activations = kept.finish(shape).unwrap();
+    let activations = collected.finish(shape).unwrap();
     let norms = |layer: usize| engine.stream_norm(layer);
     let mut trials = |metric: TrialMetric, trials: &[Trial]| {
         let programs: Vec<Program> = trials.iter().map(|trial| without_steps(program, &trial.removed)).collect();

@@ -6,7 +6,7 @@ mod map;
 mod reference;
 
 use crate::common;
-use crate::common::stories::{Calibrated, LAYERS, calibrated, oracle, perplexities, recovery};
+use crate::common::stories::{CalibrationResult, LAYERS, calibrated, oracle, perplexities, recovery};
 use crate::common::{assert_close, fixture, flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::HookPoint;
 use ghostlab_core::corpus::{Start, Windows};
@@ -30,7 +30,7 @@ fn windows(sequences: usize, length: usize, vocab: usize) -> Windows {
 
 struct World {
     decoder: Decoder,
-    calibration: Calibrated,
+    calibration: CalibrationResult,
 }
 
 fn world(name: &str, sequences: usize, length: usize) -> World {

@@ -78,7 +78,7 @@ fn cosines_equal_the_reference_on_both_axes() {
 struct Witness<'a> {
     oracle: &'a common::stories::Oracle,
     engine: &'a dyn Engine,
-    calibrated: &'a common::stories::Calibrated,
+    calibrated: &'a common::stories::CalibrationResult,
 }
 
 fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> Selection {

@@ -9,7 +9,7 @@ use crate::common::{assert_close, engines_of_all_types, no_trials, numbers};
 use ghostlab_core::calibrate::{self, InMemory, Pair, PassRequest, Similarities, WindowSubset};
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, Trial, TrialMetric, Trials};
 use ghostlab_core::error::Result;
-use ghostlab_core::evaluate::damage::{WindowPart, measure_damage};
+use ghostlab_core::evaluate::damage_eval::{WindowPart, measure_damage};
 use ghostlab_core::model::{Cut, Decoder, Engine, Program, Sublayer, Tolerance, Trie};
 use ghostlab_core::options::Options;
 use serde_json::{Value, json};
@@ -39,8 +39,8 @@ fn similarities(world: &World, engine: &dyn Engine) -> Similarities {
     let pairs = candidates.into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect();
     let request = PassRequest { pairs, ..PassRequest::default() };
     let windows: Vec<&[u32]> = world.calibration.iter().collect();
-    let mut kept = InMemory::default();
-    let mut pieces = [WindowSubset { windows, first_sequence: 0, spool: &mut kept }];
+    let mut collected = InMemory::default();
+    let mut pieces = [WindowSubset { windows, first_sequence: 0, spool: &mut collected }];
     calibrate::run(engine, &mut pieces, 1024, &request, |_| Ok(())).unwrap().remove(0)
 }
 

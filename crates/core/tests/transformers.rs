@@ -26,7 +26,7 @@ struct Golden {
 /// Logit difference below which two tokens count as tied, because the order of f32 summation may then decide which
 /// logit is larger.
 const TIE: f64 = 1e-4;
-const NEW: usize = 24;
+const NEW_TOKENS: usize = 24;
 
 /// Detokenizer for tests that only compare ids.
 struct Ids;
@@ -60,12 +60,12 @@ fn greedy_tokens_equal_transformers_at_every_batch_size() {
         let mut tokens = 0;
         let mut ties = 0;
         for batch in [1, 7, 64] {
-            let settings = Settings { batch, ..Settings::greedy(NEW, 200) };
+            let settings = Settings { batch, ..Settings::greedy(NEW_TOKENS, 200) };
             let ours = generate(&engine, &Trie::new(&program), &prompts, &settings, &Ids, &mut ()).unwrap();
             for (index, (ours, golden)) in ours.iter().zip(&golden).enumerate() {
                 // The continuations may diverge after a tie.
                 let tie = golden.margins.iter().position(|margin| *margin < TIE);
-                let sure = tie.unwrap_or(NEW);
+                let sure = tie.unwrap_or(NEW_TOKENS);
                 ties += usize::from(tie.is_some());
                 tokens += sure;
                 assert_eq!(
@@ -78,6 +78,6 @@ fn greedy_tokens_equal_transformers_at_every_batch_size() {
         }
         println!("{}: {tokens} tokens compared, {ties} prompts up to a tie", folder.display());
         // If ties were frequent, too few tokens would be compared.
-        assert!(tokens * 10 >= 9 * 3 * golden.len() * NEW, "{}: {tokens}", folder.display());
+        assert!(tokens * 10 >= 9 * 3 * golden.len() * NEW_TOKENS, "{}: {tokens}", folder.display());
     }
 }

@@ -57,11 +57,11 @@ fn running_only_scored_rows_keeps_scores() {
                 let scored = scored.unwrap();
                 assert_eq!((all.len(), scored.len()), (batch.targets.len(), batch.targets.len()));
                 // On the CPU engine, the results for a row are bit-identical regardless of which other rows are scored.
-                let most = if engine.id() == CPU { 0.0 } else { 1e-6 };
+                let max = if engine.id() == CPU { 0.0 } else { 1e-6 };
                 for (a, b) in all.iter().zip(&scored) {
                     let a = a.log_probability;
                     let b = b.log_probability;
-                    assert!(((a - b) / b).abs() <= most, "{} {name}: {program:?}: {a} {b}", engine.id().name);
+                    assert!(((a - b) / b).abs() <= max, "{} {name}: {program:?}: {a} {b}", engine.id().name);
                 }
             }
         }

@@ -28,11 +28,11 @@ pub enum Item {
 
 /// Converts items to booleans, where 1 is true. Returns `None` if any item is neither 0 nor 1.
 pub fn bits(items: &[Item]) -> Option<Vec<bool>> {
-    let bit = |item: &Item| match item {
+    let bits = items.iter().map(|item| match item {
         Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
         _ => None,
-    };
-    items.iter().map(bit).collect()
+    });
+    bits.collect()
 }
 
 impl Item {

@@ -114,10 +114,10 @@ pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
     {
         return Err(Error::bad_input("a row has too many values").expected(format!("at most {MAX_ROW_VALUES} values")));
     }
-    let most = MAX_ROW_TEXTS * max_text_bytes();
-    if row.len() as u64 > most {
+    let max = MAX_ROW_TEXTS * max_text_bytes();
+    if row.len() as u64 > max {
         return Err(Error::bad_input("a row is too long")
-            .expected(format!("at most {}", megabytes(most)))
+            .expected(format!("at most {}", megabytes(max)))
             .found(megabytes(row.len() as u64)));
     }
     Ok(())
@@ -144,12 +144,12 @@ pub(crate) fn check_row(value: &Value, location: &str) -> Result<()> {
 /// # Errors
 /// Fails if the text is longer than the limit.
 pub(crate) fn check_text(bytes: usize) -> Result<()> {
-    let most = max_text_bytes();
-    if bytes as u64 <= most {
+    let max = max_text_bytes();
+    if bytes as u64 <= max {
         return Ok(());
     }
     Err(Error::bad_input("a text is too long to be tokenized")
-        .expected(format!("at most {}", megabytes(most)))
+        .expected(format!("at most {}", megabytes(max)))
         .found(megabytes(bytes as u64))
         .hint("split it into rows, or raise the limit with `--text GB`"))
 }

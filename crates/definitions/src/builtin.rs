@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::tasks::{DocumentLimit, Questions, Solutions, Task as Known, Tokenised};
+use ghostlab_core::tasks::{DocumentLimit, Questions, Solutions, Task as Known, TokenizedRequest};
 use rayon::prelude::*;
 
 use crate::definition::Definition;
@@ -79,9 +79,9 @@ pub fn rows(definition: &Definition, files: &[PathBuf]) -> Result<Vec<Row>> {
 ///
 /// # Errors
 /// Fails if the tokens do not match the documents or a gold answer is not an index.
-pub fn solutions(known: &Known, task: &Task, tokens: &[Vec<Tokenised>]) -> Result<Solutions> {
+pub fn solutions(known: &Known, task: &Task, tokens: &[Vec<TokenizedRequest>]) -> Result<Solutions> {
     if tokens.len() != task.documents.len() {
-        return Err(mismatched_requests(known).found(format!(
+        return Err(mismatched_requests_error(known).found(format!(
             "{} of {} documents",
             tokens.len(),
             task.documents.len()
@@ -93,11 +93,11 @@ pub fn solutions(known: &Known, task: &Task, tokens: &[Vec<Tokenised>]) -> Resul
     Ok(Solutions::new(known, task.original, documents))
 }
 
-fn question(known: &Known, task: &Task, id: usize, tokens: &[Tokenised]) -> Result<Questions> {
+fn question(known: &Known, task: &Task, id: usize, tokens: &[TokenizedRequest]) -> Result<Questions> {
     let (choices, gold) = task.solution(id)?;
     if tokens.len() != choices.len() {
         let found = format!("{} requests for {} choices", tokens.len(), choices.len());
-        return Err(mismatched_requests(known).found(found));
+        return Err(mismatched_requests_error(known).found(found));
     }
     let gold = gold.as_int().ok_or_else(|| {
         Error::bad_input("the right answer is not a valid choice index").at(task.place(id)).found(gold.repr())
@@ -109,7 +109,7 @@ fn question(known: &Known, task: &Task, id: usize, tokens: &[Tokenised]) -> Resu
     Ok(Questions { id, gold, choices: lengths.collect() })
 }
 
-fn mismatched_requests(known: &Known) -> Error {
+fn mismatched_requests_error(known: &Known) -> Error {
     Error::job("the requests do not match the documents").at(format!("task {}", known.name))
 }
 

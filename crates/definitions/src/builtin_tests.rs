@@ -75,11 +75,11 @@ fn builtin_definitions_agree_with_the_known_tasks() {
         assert_eq!((defined.name.as_str(), defined.version.as_str()), (known.name, &*format!("{}.0", known.version)));
         let test = defined.test.as_deref();
         let validation = defined.validation.as_deref();
-        let wanted = match known.split {
+        let expected = match known.split {
             Split::Test => (Some("test"), None),
             Split::Validation => (None, Some("validation")),
         };
-        assert_eq!((test, validation), wanted, "{}", known.name);
+        assert_eq!((test, validation), expected, "{}", known.name);
         assert!(known.source.ends_with(&defined.data.path), "{}", known.name);
         assert_eq!(defined.shots(Some(5)), 5);
     }
@@ -237,19 +237,19 @@ fn row_without_label_is_refused_with_its_location() {
         assert!(message.contains("no label") && message.contains("use the validation split"), "{message}");
     }
     // Individual rows without labels are scored as in lm-eval, and reported.
-    let mut labelled = rte.clone();
-    labelled["label"] = json!(0);
-    assert!(made("rte", vec![labelled.clone(), rte.clone()]).is_ok());
-    assert_eq!(unlabelled(vec![labelled.clone(), labelled.clone()]), None);
-    let said = unlabelled(vec![labelled, rte.clone(), rte]).unwrap();
+    let mut labeled = rte.clone();
+    labeled["label"] = json!(0);
+    assert!(made("rte", vec![labeled.clone(), rte.clone()]).is_ok());
+    assert_eq!(unlabeled(vec![labeled.clone(), labeled.clone()]), None);
+    let said = unlabeled(vec![labeled, rte.clone(), rte]).unwrap();
     assert!(said.starts_with("2 of 3 documents have no label") && said.contains(":2"), "{said}");
 }
 
-fn unlabelled(rows: Vec<Value>) -> Option<String> {
+fn unlabeled(rows: Vec<Value>) -> Option<String> {
     let rows = rows
         .into_iter()
         .enumerate()
         .map(|(at, value)| Row { place: format!("x.jsonl:{}", at + 1), value: serde_json::from_value(value).unwrap() });
     let known = definition(Known::find("rte").unwrap()).unwrap().clone();
-    Task::from_rows(known, rows.collect(), None).unwrap().unlabelled()
+    Task::from_rows(known, rows.collect(), None).unwrap().unlabeled()
 }

@@ -67,7 +67,7 @@ impl ChatTemplate {
         let path = folder.join("tokenizer_config.json");
         let config = if path.exists() { regular::read(&path)? } else { b"{}".to_vec() };
         let config: Value =
-            serde_json::from_slice(&config).map_err(|error| bad_file("invalid JSON", &path).found(error))?;
+            serde_json::from_slice(&config).map_err(|error| template_file_error("invalid JSON", &path).found(error))?;
         let template_file = folder.join(TEMPLATE_FILE);
         let (source, location) = if template_file.exists() {
             (read_template(&template_file)?, template_file.display().to_string())
@@ -83,7 +83,7 @@ impl ChatTemplate {
             };
             (
                 text.ok_or_else(|| {
-                    bad_file("the model has no chat template", &path)
+                    template_file_error("the model has no chat template", &path)
                         .expected(format!("`chat_template` in this file, or a file {TEMPLATE_FILE}"))
                 })?,
                 path.display().to_string(),
@@ -113,7 +113,7 @@ impl ChatTemplate {
             _ if beside.exists() => (read_template(&beside)?, beside.display().to_string()),
             Some(text) => (text.to_owned(), file.place(KEY)),
             None => {
-                return Err(bad_file("the model has no chat template", path)
+                return Err(template_file_error("the model has no chat template", path)
                     .expected(format!("`{KEY}` in this file, or a file {TEMPLATE_FILE} next to it")));
             }
         };
@@ -133,7 +133,7 @@ impl ChatTemplate {
     /// # Errors
     /// Fails if the template is invalid.
     pub fn new(source: &str, tokens: Vec<(Value, Value)>, location: &str) -> Result<Self> {
-        static LENIENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
+        static LENIENT_ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
             let mut environment = environment();
             if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
                 environment.set_syntax(syntax);
@@ -147,8 +147,8 @@ impl ChatTemplate {
         });
         activity::started(format_args!("{location}, chat template"));
         check_operators(source).map_err(|error| error.at(location))?;
-        let environment =
-            compiled(&LENIENT, &plain_generation(source)).map_err(|error| template_error(&error).at(location))?;
+        let environment = compiled(&LENIENT_ENVIRONMENT, &plain_generation(source))
+            .map_err(|error| template_error(&error).at(location))?;
         Ok(Self { environment, source: source.to_owned(), tokens, place: location.to_owned() })
     }
 
@@ -169,13 +169,13 @@ impl ChatTemplate {
     /// # Errors
     /// Fails if the template raises an exception, exceeds the step limit, or omits the message to continue.
     pub fn render(&self, messages: &[Message], continued: bool) -> Result<String> {
-        self.once(messages, continued).or_else(|error| {
+        self.render_once(messages, continued).or_else(|error| {
             let others: Vec<Message> = messages.iter().filter(|one| one.role != Role::System).cloned().collect();
-            if others.len() == messages.len() { Err(error) } else { self.once(&others, continued) }
+            if others.len() == messages.len() { Err(error) } else { self.render_once(&others, continued) }
         })
     }
 
-    fn once(&self, messages: &[Message], continued: bool) -> Result<String> {
+    fn render_once(&self, messages: &[Message], continued: bool) -> Result<String> {
         activity::started(format_args!("{}, chat template", self.place));
         reset_render_state();
         let last = messages.len().saturating_sub(1);
@@ -219,7 +219,7 @@ fn read_template(path: &Path) -> Result<String> {
         .map_err(|_| Error::bad_input("a chat template is not UTF-8").at(path.display()))
 }
 
-fn bad_file(what: &str, path: &Path) -> Error {
+fn template_file_error(what: &str, path: &Path) -> Error {
     Error::bad_input(what).at(path.display())
 }
 
@@ -272,22 +272,22 @@ fn now() -> i64 {
 
 /// Formats a UTC time like C's `strftime`, for the directives on which C and chrono agree.
 fn strftime(format: &str, seconds: i64) -> std::result::Result<String, JinjaError> {
-    const SAME: &str = "dmyHIMSYBbAapFT%";
+    const SHARED_DIRECTIVES: &str = "dmyHIMSYBbAapFT%";
     let mut rest = format;
     while let Some((_, after)) = rest.split_once('%') {
         let bare = after.strip_prefix('-').unwrap_or(after);
-        let letter = bare.chars().next().ok_or_else(|| unknown_directive(""))?;
-        if !SAME.contains(letter) {
-            return Err(unknown_directive(letter.encode_utf8(&mut [0; 4])));
+        let letter = bare.chars().next().ok_or_else(|| directive_error(""))?;
+        if !SHARED_DIRECTIVES.contains(letter) {
+            return Err(directive_error(letter.encode_utf8(&mut [0; 4])));
         }
         rest = &bare[letter.len_utf8()..];
     }
-    let items = StrftimeItems::new(format).parse().map_err(|_| unknown_directive(format.trim_start_matches('%')))?;
-    let time = DateTime::from_timestamp(seconds, 0).ok_or_else(|| unknown_directive(format.trim_start_matches('%')))?;
+    let items = StrftimeItems::new(format).parse().map_err(|_| directive_error(format.trim_start_matches('%')))?;
+    let time = DateTime::from_timestamp(seconds, 0).ok_or_else(|| directive_error(format.trim_start_matches('%')))?;
     Ok(time.format_with_items(items.iter()).to_string())
 }
 
-fn unknown_directive(unknown: &str) -> JinjaError {
+fn directive_error(unknown: &str) -> JinjaError {
     JinjaError::new(ErrorKind::InvalidOperation, format!("`strftime_now` does not support %{unknown}"))
 }
 
@@ -298,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    fn said(role: Role, content: &str) -> Message {
+    fn message(role: Role, content: &str) -> Message {
         Message { role, content: content.to_owned(), delimiter: String::new() }
     }
 
@@ -307,7 +307,7 @@ mod tests {
         let source = "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}\
             {% generation %}<{{ m.content }}>{% endgeneration %}{% endfor %}{% if add_generation_prompt %}{{ bos_token }}{% endif %}";
         let template = ChatTemplate::new(source, vec![(Value::from("bos_token"), Value::from("<s>"))], "t").unwrap();
-        let messages = [said(Role::System, "s"), said(Role::User, "u")];
+        let messages = [message(Role::System, "s"), message(Role::User, "u")];
         assert_eq!(template.render(&messages, false).unwrap(), "<u><s>");
         let raising = ChatTemplate::new("{{ raise_exception('never') }}", vec![], "t").unwrap();
         assert!(raising.render(&messages, false).unwrap_err().to_string().contains("never"));
@@ -338,8 +338,8 @@ mod tests {
         assert!(error.contains("no chat template") && error.contains("m.gguf"), "{error}");
         let source = Entry::String("{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}".to_owned());
         write(&[&tokens[..], &[("tokenizer.chat_template", source)]].concat());
-        let said = [said(Role::User, "u")];
-        let render = || ChatTemplate::from_folder(&file).unwrap().render(&said, false).unwrap();
+        let messages = [message(Role::User, "u")];
+        let render = || ChatTemplate::from_folder(&file).unwrap().render(&messages, false).unwrap();
         assert_eq!(render(), "u</s>");
         std::fs::write(folder.path().join(TEMPLATE_FILE), "beside {{ eos_token }}").unwrap();
         assert_eq!(render(), "beside </s>");
@@ -356,7 +356,7 @@ mod tests {
     fn last_message_is_continued_without_an_end_marker() {
         let template =
             ChatTemplate::new("{% for m in messages %}[{{ m.content | trim }}]\n{% endfor %}", vec![], "t").unwrap();
-        let messages = [said(Role::User, "u"), said(Role::Assistant, "The answer is ")];
+        let messages = [message(Role::User, "u"), message(Role::Assistant, "The answer is ")];
         assert_eq!(template.render(&messages, true).unwrap(), "[u]\n[The answer is");
     }
 

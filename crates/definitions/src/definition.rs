@@ -10,7 +10,7 @@ use crate::prepared::Prepare;
 use crate::row::{self, Column};
 use crate::template::Template;
 use crate::value::Value;
-use crate::yaml::{Node, Place, wrong};
+use crate::yaml::{Node, Place, value_error};
 use key_reader::KeyReader;
 
 /// Data set on the Hub or in a folder.
@@ -110,12 +110,12 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Returns the number of few-shot examples. `asked` overrides the number in the definition, unless that number is
-    /// 0.
-    pub fn shots(&self, asked: Option<usize>) -> usize {
+    /// Returns the number of few-shot examples. `requested` overrides the number in the definition, unless that number
+    /// is 0.
+    pub fn shots(&self, requested: Option<usize>) -> usize {
         match self.shots {
             Some(0) => 0,
-            defined => asked.or(defined).unwrap_or(0),
+            defined => requested.or(defined).unwrap_or(0),
         }
     }
 
@@ -139,7 +139,7 @@ impl Definition {
     /// Fails if a key is unknown or its value is unsupported.
     pub fn read(node: &Node) -> Result<Self> {
         let name = node.get("task").and_then(Node::text).map(str::to_owned);
-        let name = name.ok_or_else(|| wrong("task", "a name", node.get("task").unwrap_or(node)))?;
+        let name = name.ok_or_else(|| value_error("task", "a name", node.get("task").unwrap_or(node)))?;
         let checked = node.check_finite("").and_then(|()| KeyReader { node }.definition(name.clone()));
         checked.map_err(|error| error.at(format!("task {name}")))
     }

@@ -9,7 +9,7 @@ const MAX_WORDS: usize = 10;
 const MAX_DISTANCE: usize = 50;
 const BEAM: usize = 25;
 const MAX_CANDIDATES: usize = 1000;
-const INFINITE: i64 = 10_000_000_000_000_000;
+const INFINITE_COST: i64 = 10_000_000_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Edit {
@@ -68,8 +68,8 @@ fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Optio
     let aligned = Alignment::from_edits(&trace);
     // A sort key, and the shifted words. The key is (gain, length, negated source position, negated target position).
     // The best shift is the one with the largest key.
-    type Ranked = ((i64, usize, i64, i64), Vec<usize>);
-    let mut best: Option<Ranked> = None;
+    type RankedShift = ((i64, usize, i64, i64), Vec<usize>);
+    let mut best: Option<RankedShift> = None;
     for from in 0..text.len() {
         for to in 0..reference.len() {
             if from.abs_diff(to) > MAX_DISTANCE {
@@ -176,7 +176,7 @@ impl Alignment {
 fn distance(text: &[usize], reference: &[usize]) -> (i64, Vec<Edit>) {
     let rows = text.len() + 1;
     let columns = reference.len() + 1;
-    let mut table = vec![vec![(INFINITE, Edit::Unknown); columns]; rows];
+    let mut table = vec![vec![(INFINITE_COST, Edit::Unknown); columns]; rows];
     for (cost, cell) in (0..).zip(&mut table[0]) {
         *cell = (cost, Edit::Insert);
     }

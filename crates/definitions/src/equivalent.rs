@@ -48,7 +48,7 @@ pub fn is_weighted_f1(hook: &str, location: &Place) -> bool {
         return true;
     }
     let Some(lines) = body(&text, &function) else { return false };
-    const KNOWN: [&str; 6] = [
+    const KNOWN_LINES: [&str; 6] = [
         "from sklearn.metrics import f1_score",
         "unzipped_list = list(zip(*items))",
         "golds = unzipped_list[0]",
@@ -57,7 +57,7 @@ pub fn is_weighted_f1(hook: &str, location: &Place) -> bool {
         "return fscore",
     ];
     let rest: Vec<String> = lines[1..].iter().map(|line| line.replace(", strict=True", "")).collect();
-    rest.contains(&KNOWN[4].to_owned()) && rest.iter().all(|line| KNOWN.contains(&line.as_str()))
+    rest.contains(&KNOWN_LINES[4].to_owned()) && rest.iter().all(|line| KNOWN_LINES.contains(&line.as_str()))
 }
 
 /// Pattern for a Python string literal without escapes.
@@ -119,12 +119,12 @@ pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     if let Some(lines) = body(&text, &function) {
         return RowFilter::read(&lines)?.with(None);
     }
-    let kept = RowFilter::read(&body(&text, "process_docs")?)?;
-    let parameter = kept.parameter.clone()?;
+    let filter = RowFilter::read(&body(&text, "process_docs")?)?;
+    let parameter = filter.parameter.clone()?;
     // First form: the file contains one `partial` call per value.
     let one = format!(r"(?:^|\n){function} = partial\(\s*process_docs,\s*{parameter}=({TEXT}),?\s*\)");
     if let Some(found) = only(&one, &text) {
-        return kept.with(Some(literal(&found[0])?.as_text()?));
+        return filter.with(Some(literal(&found[0])?.as_text()?));
     }
     // Second form: the file creates a `partial` for each item in a list, and derives its name from the item.
     let name = "[A-Za-z0-9_]";
@@ -144,7 +144,7 @@ pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
         .rev()
         .filter_map(Value::as_text)
         .find(|value| renamed(value, &methods).is_some_and(|made| format!("{before}{made}{after}") == function))?;
-    kept.with(Some(value))
+    filter.with(Some(value))
 }
 
 /// Applies a chain of `.lower()` and `.replace('a', 'b')` calls to a string. Returns `None` if the chain contains any
@@ -162,9 +162,9 @@ fn renamed(text: &str, methods: &str) -> Option<String> {
     })
 }
 
-/// Converts a definition to a plain value. Hooks are replaced by their equivalents, and `kept` is inserted as
+/// Converts a definition to a plain value. Hooks are replaced by their equivalents, and `filters` is inserted as
 /// `keep_rows`.
-pub(crate) fn replace_hooks(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
+pub(crate) fn replace_hooks(node: &Node, filters: &[(String, Vec<Value>)]) -> Result<Value> {
     let mut pairs = Vec::new();
     for (key, node) in node.pairs() {
         match key.as_text() {
@@ -173,8 +173,8 @@ pub(crate) fn replace_hooks(node: &Node, kept: &[(String, Vec<Value>)]) -> Resul
             _ => pairs.push((key.clone(), node.plain()?)),
         }
     }
-    if !kept.is_empty() {
-        let columns = kept.iter().map(|(column, values)| (Value::from(&**column), Value::List(values.clone())));
+    if !filters.is_empty() {
+        let columns = filters.iter().map(|(column, values)| (Value::from(&**column), Value::List(values.clone())));
         pairs.push((Value::from("keep_rows"), Value::Map(columns.collect())));
     }
     Ok(Value::Map(pairs))

@@ -10,14 +10,14 @@ use minijinja::{Error, ErrorKind, Value as Jinja};
 use crate::jinja::names::DICT_METHODS;
 use crate::jinja::objects::{DictView, Lazy, Range};
 use crate::python_object::PythonObject;
-pub(crate) use crate::refusal::refused;
+pub(crate) use crate::refusal::unsupported_error;
 use crate::value::Value;
 
 /// Python dict. Its keys keep their insertion order.
 #[derive(Debug)]
-struct Ordered(Vec<(Value, Jinja)>);
+struct OrderedDict(Vec<(Value, Jinja)>);
 
-impl Object for Ordered {
+impl Object for OrderedDict {
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
         let key = python(key).ok()?;
         self.0.iter().find(|(stored_key, _)| *stored_key == key).map(|(_, value)| value.clone())
@@ -27,7 +27,9 @@ impl Object for Ordered {
         let value =
             self.0.iter().find(|(stored_key, _)| stored_key.as_text() == Some(key)).map(|(_, value)| value.clone());
         if value.is_some() && DICT_METHODS.contains(&key) {
-            return Some(refused(format!("`.{key}` is a method of a dict in Jinja: write `['{key}']`")).into());
+            return Some(
+                unsupported_error(format!("`.{key}` is a method of a dict in Jinja: write `['{key}']`")).into(),
+            );
         }
         value
     }
@@ -39,15 +41,15 @@ impl Object for Ordered {
 
 /// Python object that templates can print but not otherwise use.
 #[derive(Debug)]
-struct Printed(PythonObject);
+struct PrintableObject(PythonObject);
 
-impl Object for Printed {
+impl Object for PrintableObject {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Plain
     }
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
-        Some(refused(format!("`.{key}` of a {} is not supported", self.0.class())).into())
+        Some(unsupported_error(format!("`.{key}` of a {} is not supported", self.0.class())).into())
     }
 
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
@@ -82,7 +84,8 @@ fn jinja_variable((key, value): &(Value, Value)) -> (Value, Jinja) {
     let converted = match value {
         Value::Object(object) if object.text().is_none() => {
             let class = object.class();
-            refused(format!("the column `{}` has the type {class}, which templates cannot print", key.text())).into()
+            unsupported_error(format!("the column `{}` has the type {class}, which templates cannot print", key.text()))
+                .into()
         }
         value => jinja(value),
     };
@@ -98,16 +101,18 @@ pub(crate) fn jinja(value: &Value) -> Jinja {
         Value::Text(text) => Jinja::from(text.as_str()),
         Value::List(items) => items.iter().map(jinja).collect::<Vec<_>>().into(),
         Value::Map(pairs) => {
-            Jinja::from_object(Ordered(pairs.iter().map(|(key, value)| (key.clone(), jinja(value))).collect()))
+            Jinja::from_object(OrderedDict(pairs.iter().map(|(key, value)| (key.clone(), jinja(value))).collect()))
         }
-        Value::Object(object) if object.text().is_some() => Jinja::from_object(Printed((**object).clone())),
-        Value::Object(object) => refused(format!("the column has the unsupported type {}", object.class())).into(),
+        Value::Object(object) if object.text().is_some() => Jinja::from_object(PrintableObject((**object).clone())),
+        Value::Object(object) => {
+            unsupported_error(format!("the column has the unsupported type {}", object.class())).into()
+        }
     }
 }
 
 /// Converts a template value to a [`Value`].
 pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
-    if let Some(Printed(object)) = value.downcast_object_ref() {
+    if let Some(PrintableObject(object)) = value.downcast_object_ref() {
         return Ok(Value::Object(object.clone().into()));
     }
     Ok(match value.kind() {
@@ -115,14 +120,14 @@ pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
         ValueKind::None => Value::None,
         ValueKind::Bool => Value::Bool(value.is_true()),
         ValueKind::Number if value.is_integer() => {
-            Value::Int(value.as_i64().ok_or_else(|| refused("a number of more than 64 bits"))?)
+            Value::Int(value.as_i64().ok_or_else(|| unsupported_error("a number of more than 64 bits"))?)
         }
         ValueKind::Number => Value::Float(f64::try_from(value.clone())?),
         _ if value.as_object().is_some_and(|object| object.type_name().contains("Namespace")) => {
-            return Err(refused("a namespace cannot be printed"));
+            return Err(unsupported_error("a namespace cannot be printed"));
         }
         ValueKind::Seq | ValueKind::Iterable if is_lazy(value) => {
-            return Err(refused("an iterator cannot be printed: apply `list` to it"));
+            return Err(unsupported_error("an iterator cannot be printed: apply `list` to it"));
         }
         ValueKind::Seq | ValueKind::Iterable => {
             Value::List(value.try_iter()?.map(|item| python(&item)).collect::<Result<_, _>>()?)
@@ -131,9 +136,9 @@ pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
             let pairs = value.try_iter()?.map(|key| Ok((python(&key)?, python(&value.get_item(&key)?)?)));
             Value::Map(pairs.collect::<Result<_, Error>>()?)
         }
-        ValueKind::Invalid => return Err(refused(value.to_string())),
+        ValueKind::Invalid => return Err(unsupported_error(value.to_string())),
         ValueKind::String => Value::Text(value.to_string()),
-        kind => return Err(refused(format!("a value of type {kind} cannot be printed"))),
+        kind => return Err(unsupported_error(format!("a value of type {kind} cannot be printed"))),
     })
 }
 
@@ -142,7 +147,7 @@ pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
 /// # Errors
 /// Fails if the value is undefined or has no meaningful text, such as an iterator or a macro.
 pub(crate) fn text(value: &Jinja) -> Result<String, Error> {
-    if let Some(Printed(object)) = value.downcast_object_ref() {
+    if let Some(PrintableObject(object)) = value.downcast_object_ref() {
         return Ok(object.text().unwrap_or_default().to_owned());
     }
     match value.as_str() {
@@ -163,11 +168,11 @@ pub(crate) fn repr(value: &Jinja) -> Result<String, Error> {
     if let Some(range) = value.downcast_object_ref::<Range>() {
         return Ok(range.repr());
     }
-    if let Some(Printed(object)) = value.downcast_object_ref() {
+    if let Some(PrintableObject(object)) = value.downcast_object_ref() {
         return object
             .repr()
             .map(str::to_owned)
-            .ok_or_else(|| refused(format!("a {} in a list or dict is not supported", object.class())));
+            .ok_or_else(|| unsupported_error(format!("a {} in a list or dict is not supported", object.class())));
     }
     if let Some(tuple) = value.downcast_object_ref::<Tuple>() {
         let comma = if tuple.len() == 1 { "," } else { "" };
@@ -203,12 +208,12 @@ pub(crate) const MAX_BYTES: usize = 256 << 20;
 
 thread_local! {
     /// Number of bytes that the current rendering on this thread has output so far.
-    static PRINTED: Cell<usize> = const { Cell::new(0) };
+    static OUTPUT_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Resets the byte count at the start of a rendering.
 pub(crate) fn reset_byte_count() {
-    PRINTED.set(0);
+    OUTPUT_BYTES.set(0);
 }
 
 /// Adds `bytes` to the byte count of the current rendering.
@@ -216,10 +221,10 @@ pub(crate) fn reset_byte_count() {
 /// # Errors
 /// Fails if the count exceeds [`MAX_BYTES`].
 pub(crate) fn printed(bytes: usize) -> Result<(), Error> {
-    let all = PRINTED.get().saturating_add(bytes);
-    PRINTED.set(all);
+    let all = OUTPUT_BYTES.get().saturating_add(bytes);
+    OUTPUT_BYTES.set(all);
     if all > MAX_BYTES {
-        return Err(refused(format!("the rendered text exceeds {} MB", MAX_BYTES >> 20)));
+        return Err(unsupported_error(format!("the rendered text exceeds {} MB", MAX_BYTES >> 20)));
     }
     Ok(())
 }

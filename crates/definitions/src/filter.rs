@@ -8,7 +8,7 @@ use ghostlab_core::tasks::python::strip;
 
 use crate::pattern::{Pattern, escaped};
 use crate::value::Value;
-use crate::yaml::{Node, Tree, hooked, wrong};
+use crate::yaml::{Node, Tree, hook_error, value_error};
 
 /// Default result of an extraction if its pattern does not match.
 const FALLBACK: &str = "[invalid]";
@@ -62,17 +62,19 @@ impl Pipeline {
         if let Some((key, odd)) =
             node.pairs().iter().find(|(key, _)| !["name", "filter"].contains(&key.as_text().unwrap_or("")))
         {
-            return Err(wrong(&key.text(), "only `name` and `filter`", odd));
+            return Err(value_error(&key.text(), "only `name` and `filter`", odd));
         }
-        let name =
-            node.get("name").and_then(Node::text).ok_or_else(|| wrong("filter_list", "entries with `name`", node))?;
+        let name = node
+            .get("name")
+            .and_then(Node::text)
+            .ok_or_else(|| value_error("filter_list", "entries with `name`", node))?;
         let Some(Node { tree: Tree::List(steps), .. }) = node.get("filter") else {
-            return Err(wrong("filter", "a list of functions", node));
+            return Err(value_error("filter", "a list of functions", node));
         };
         let steps = steps.iter().map(FilterStep::read).collect::<Result<Vec<_>>>()?;
         if !steps.iter().any(|step| matches!(step, FilterStep::TakeFirst)) {
             let last = "a final take_first, because metrics take a single answer";
-            return Err(wrong("filter", last, node).found(format!("the pipeline `{name}`")));
+            return Err(value_error("filter", last, node).found(format!("the pipeline `{name}`")));
         }
         Ok(Self { name: name.to_owned(), steps })
     }
@@ -94,10 +96,10 @@ impl FilterStep {
         let mut options = FilterOptions { node, used: vec!["function"] };
         let name = match node.get("function") {
             Some(Node { tree: Tree::Hook(hook), place: location }) => {
-                return Err(hooked("filter_list.function", hook, location));
+                return Err(hook_error("filter_list.function", hook, location));
             }
             function => {
-                function.and_then(Node::text).ok_or_else(|| wrong("filter", "entries with `function`", node))?
+                function.and_then(Node::text).ok_or_else(|| value_error("filter", "entries with `function`", node))?
             }
         };
         let step = match name {
@@ -111,7 +113,7 @@ impl FilterStep {
             "take_first" => Self::TakeFirst,
             "take_first_k" => {
                 let k = options.get("k").and_then(|k| usize::try_from(k.as_int()?).ok()).filter(|k| *k > 0);
-                Self::TakeFirstK(k.ok_or_else(|| wrong("k", "a number from 1", node))?)
+                Self::TakeFirstK(k.ok_or_else(|| value_error("k", "a number from 1", node))?)
             }
             "majority_vote" => Self::Majority,
             "remove_whitespace" => Self::Strip,
@@ -121,12 +123,12 @@ impl FilterStep {
                 let pairs = match options.get("mapping_dict") {
                     None | Some(Value::None) => Vec::new(),
                     Some(Value::Map(pairs)) => pairs,
-                    Some(_) => return Err(wrong("mapping_dict", "a mapping", node)),
+                    Some(_) => return Err(value_error("mapping_dict", "a mapping", node)),
                 };
                 Self::Map { pairs, other: options.get("default_value").unwrap_or(Value::None) }
             }
             _ => {
-                return Err(wrong(
+                return Err(value_error(
                     "function",
                     "regex, multi_choice_regex, take_first, take_first_k, majority_vote, remove_whitespace, lowercase, uppercase or map",
                     node.get("function").unwrap_or(node),
@@ -162,8 +164,8 @@ impl FilterStep {
             }
             Self::Majority => {
                 let all = items(answers)?;
-                let most = all.iter().map(|item| count_equal(item, &all)).max();
-                let winner = all.iter().find(|item| Some(count_equal(item, &all)) == most).cloned();
+                let max_count = all.iter().map(|item| count_equal(item, &all)).max();
+                let winner = all.iter().find(|item| Some(count_equal(item, &all)) == max_count).cloned();
                 winner.map(|winner| Value::List(vec![winner])).ok_or_else(|| Error::job("no answers to vote on"))
             }
             Self::Strip => each_text(answers, |text| strip(text).to_owned()),
@@ -305,7 +307,7 @@ impl FilterOptions<'_> {
         match self.get(key) {
             None | Some(Value::None) => Ok(false),
             Some(Value::Bool(truth)) => Ok(truth),
-            Some(_) => Err(wrong(key, "true or false", self.node)),
+            Some(_) => Err(value_error(key, "true or false", self.node)),
         }
     }
 
@@ -315,7 +317,7 @@ impl FilterOptions<'_> {
             Some(Value::List(all)) if all.iter().all(|one| one.as_text().is_some()) => {
                 all.iter().map(|one| Pattern::new(&one.text()).map_err(|error| error.at(&self.node.place))).collect()
             }
-            Some(_) => Err(wrong(key, "a list of regular expressions", self.node)),
+            Some(_) => Err(value_error(key, "a list of regular expressions", self.node)),
         }
     }
 
@@ -323,7 +325,7 @@ impl FilterOptions<'_> {
         match self.get(key) {
             None => Ok(default.to_owned()),
             Some(Value::Text(text)) => Ok(text),
-            Some(_) => Err(wrong(key, "a string", self.node)),
+            Some(_) => Err(value_error(key, "a string", self.node)),
         }
     }
 
@@ -332,7 +334,7 @@ impl FilterOptions<'_> {
         let fallback = self.text("fallback", FALLBACK)?;
         let select = match self.get("group_select") {
             None => 0,
-            Some(value) => value.as_int().ok_or_else(|| wrong("group_select", "a whole number", self.node))?,
+            Some(value) => value.as_int().ok_or_else(|| value_error("group_select", "a whole number", self.node))?,
         };
         let location = self.node.get("regex_pattern").unwrap_or(self.node).place.to_string();
         Ok(Extraction { pattern: Pattern::new(&source).map_err(|error| error.at(location))?, select, fallback })
@@ -342,9 +344,9 @@ impl FilterOptions<'_> {
         let odd = self.node.pairs().iter().find(|(key, _)| !self.used.contains(&key.as_text().unwrap_or("")));
         match odd {
             Some((key, Node { tree: Tree::Hook(hook), place: location })) => {
-                Err(hooked(&format!("filter_list.{}", key.text()), hook, location))
+                Err(hook_error(&format!("filter_list.{}", key.text()), hook, location))
             }
-            Some((key, node)) => Err(wrong(&key.text(), &format!("one of {}", self.used.join(", ")), node)),
+            Some((key, node)) => Err(value_error(&key.text(), &format!("one of {}", self.used.join(", ")), node)),
             None => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use crate::value::Value;
 const DEFAULT_MAX_TOKENS: usize = 256;
 /// Accepted names for the length limit. If several are given, the first one in this list is used, as in
 /// lm-evaluation-harness.
-const LIMITS: [&str; 4] = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
+const LENGTH_LIMITS: [&str; 4] = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
 /// Default value of `top_k` in transformers.
 const TOP_K: usize = 50;
 
@@ -34,7 +34,7 @@ pub struct Sampling {
 }
 
 /// Supported options besides the length limits.
-const OTHERS: [&str; 6] = ["until", "do_sample", "temperature", "top_p", "top_k", "num_beams"];
+const OTHER_OPTIONS: [&str; 6] = ["until", "do_sample", "temperature", "top_p", "top_k", "num_beams"];
 
 impl GenerationConfig {
     /// Parses `generation_kwargs`.
@@ -42,28 +42,28 @@ impl GenerationConfig {
     /// # Errors
     /// Fails if an option is unsupported or its value is invalid.
     pub fn read(settings: &Value) -> Result<Self> {
-        let Value::Map(pairs) = settings else { return Err(wrong("generation_kwargs", "a mapping", settings)) };
+        let Value::Map(pairs) = settings else { return Err(value_error("generation_kwargs", "a mapping", settings)) };
         if let Some((key, value)) = pairs
             .iter()
             .find(|(key, value)| !is_known(key.as_text().unwrap_or_default()) && !matches!(value, Value::None))
         {
             let expected = "until, max_gen_toks, do_sample, temperature, top_p, top_k";
-            let error = wrong(&key.text(), expected, value);
+            let error = value_error(&key.text(), expected, value);
             let key = key.text();
-            return Err(match nearest(&key, OTHERS.into_iter().chain(LIMITS)) {
+            return Err(match nearest(&key, OTHER_OPTIONS.into_iter().chain(LENGTH_LIMITS)) {
                 Some(near) => error.hint(format!("did you mean `{near}`?")),
                 None => error,
             });
         }
         if let Some(beams) = read_setting("num_beams", settings).filter(|beams| beams.as_int() != Some(1)) {
-            return Err(wrong("num_beams", "1, because beam search is not supported", beams));
+            return Err(value_error("num_beams", "1, because beam search is not supported", beams));
         }
         let until = match read_setting("until", settings) {
             None => Vec::new(),
             Some(Value::List(items)) => items.iter().map(Value::text).collect(),
             Some(one) => vec![one.text()],
         };
-        let max_tokens = match LIMITS.iter().find_map(|key| Some((*key, read_setting(key, settings)?))) {
+        let max_tokens = match LENGTH_LIMITS.iter().find_map(|key| Some((*key, read_setting(key, settings)?))) {
             None => DEFAULT_MAX_TOKENS,
             Some((key, value)) => parse_count(key, value)?,
         };
@@ -71,14 +71,14 @@ impl GenerationConfig {
             read_setting("temperature", settings).map(|value| number("temperature", value)).transpose()?;
         let draws = match read_setting("do_sample", settings) {
             Some(Value::Bool(draws)) => *draws,
-            Some(odd) => return Err(wrong("do_sample", "true or false", odd)),
+            Some(odd) => return Err(value_error("do_sample", "true or false", odd)),
             None => temperature.is_some_and(|temperature| temperature > 0.0),
         };
         let sampling = draws.then(|| -> Result<Sampling> {
             let temperature = temperature.unwrap_or(1.0);
             if temperature <= 0.0 {
                 let found = Value::Float(temperature);
-                return Err(wrong("temperature", "more than 0 if `do_sample` is true", &found));
+                return Err(value_error("temperature", "more than 0 if `do_sample` is true", &found));
             }
             let top_p = read_setting("top_p", settings).map_or(Ok(1.0), |value| number("top_p", value))?;
             let top_k = read_setting("top_k", settings).map_or(Ok(TOP_K as f64), |value| number("top_k", value))?;
@@ -91,7 +91,7 @@ impl GenerationConfig {
 }
 
 fn is_known(key: &str) -> bool {
-    LIMITS.contains(&key) || OTHERS.contains(&key)
+    LENGTH_LIMITS.contains(&key) || OTHER_OPTIONS.contains(&key)
 }
 
 fn read_setting<'a>(key: &str, settings: &'a Value) -> Option<&'a Value> {
@@ -100,14 +100,14 @@ fn read_setting<'a>(key: &str, settings: &'a Value) -> Option<&'a Value> {
 
 fn parse_count(key: &str, value: &Value) -> Result<usize> {
     let number = value.as_int().and_then(|number| usize::try_from(number).ok()).filter(|number| *number > 0);
-    number.ok_or_else(|| wrong(key, "a number of tokens, 1 or more", value))
+    number.ok_or_else(|| value_error(key, "a number of tokens, 1 or more", value))
 }
 
 fn number(key: &str, value: &Value) -> Result<f64> {
-    value.as_number().filter(|number| number.is_finite()).ok_or_else(|| wrong(key, "a number", value))
+    value.as_number().filter(|number| number.is_finite()).ok_or_else(|| value_error(key, "a number", value))
 }
 
-fn wrong(key: &str, expected: &str, found: &Value) -> Error {
+fn value_error(key: &str, expected: &str, found: &Value) -> Error {
     Error::bad_input(format!("`generation_kwargs.{key}` is not supported")).expected(expected).found(found.repr())
 }
 

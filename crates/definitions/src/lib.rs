@@ -2,6 +2,17 @@
 //! filters, metrics and groups. It does not depend on models, tensors or downloads. Rows come from [`Rows`], and model
 //! outputs from [`Answer`].
 //!
+//! ```
+//! use ghostlab_definitions::{Definition, yaml};
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! let text = "task: t\ndataset_path: x\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: q\ndoc_to_target: '{{d}}'\n";
+//! let definition = Definition::read(&yaml::parse(text, "t.yaml")?)?;
+//! assert_eq!(definition.name, "t");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Results match lm-evaluation-harness at commit `4e7e0d4` byte for byte. Keys that need Python are rejected before
 //! anything runs, and the error gives the file and line. The table lists the modules roughly from the lowest layer to
 //! the highest:

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::aggregate::GroupMetric;
 use crate::definition::Definition;
 use crate::value::Value;
-use crate::yaml::{Node, Place, Tree, read_file, texts, wrong};
+use crate::yaml::{Node, Place, Tree, read_file, texts, value_error};
 
 /// Keys that belong to a group itself. Other keys in its file override settings of the tasks in the group.
 const GROUP_KEYS: [&str; 5] = ["group", "group_alias", "task", "aggregate_metric_list", "metadata"];
@@ -232,7 +232,7 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     let names: Vec<&Node> = if let Tree::List(items) = &include.tree { items.iter().collect() } else { vec![&include] };
     for name in names {
         let Some(text) = name.text() else {
-            return Err(wrong("include", "a file, or a list of files", name));
+            return Err(value_error("include", "a file, or a list of files", name));
         };
         let base = path.parent().unwrap_or_else(|| Path::new("."));
         let mut other = with_includes(&base.join(text), seen).map_err(|error| error.at(&include.place))?;
@@ -275,15 +275,15 @@ impl<'a> Nodes<'a> {
                     self.task(entry_name, &node, &empty);
                 }
             }
-            None => return Err(self.unknown(name)),
+            None => return Err(self.unknown_name_error(name)),
         }
         Ok(self)
     }
 
-    fn unknown(&self, name: &str) -> Error {
+    fn unknown_name_error(&self, name: &str) -> Error {
         let near = nearest(name, self.library.entries.keys().map(String::as_str));
-        let bad = Error::bad_input(format!("unknown task, group, tag or file `{name}`"));
-        bad.hint(
+        let error = Error::bad_input(format!("unknown task, group, tag or file `{name}`"));
+        error.hint(
             near.map_or("pass the folder with its definition".to_owned(), |near| format!("did you mean `{near}`?")),
         )
     }
@@ -352,7 +352,7 @@ impl<'a> Nodes<'a> {
     fn member(&mut self, group: &str, member: &Node, overrides: &Node, depth: usize) -> Result<Vec<String>> {
         let library = self.library;
         if let Some(name) = member.text() {
-            let entry = library.entries.get(name).ok_or_else(|| self.unknown(name).at(&member.place))?;
+            let entry = library.entries.get(name).ok_or_else(|| self.unknown_name_error(name).at(&member.place))?;
             return self.entry(name, entry, overrides, depth + 1);
         }
         let mut member_overrides = overrides.clone();
@@ -366,7 +366,7 @@ impl<'a> Nodes<'a> {
             return self.entry(name, entry, &member_overrides, depth + 1);
         }
         let Some(name) = member.get("task").and_then(Node::text) else {
-            return Err(wrong("task", "names, or mappings with `task` or `group`", member));
+            return Err(value_error("task", "names, or mappings with `task` or `group`", member));
         };
         member_overrides.set_all(member);
         match library.entries.get(name) {
@@ -409,13 +409,13 @@ fn read_group_metric(item: &Node) -> Result<GroupMetric> {
             (Some("weight_by_size"), Tree::Scalar(Value::Bool(by_size))) => metric.by_size = *by_size,
             (Some("aggregation"), Tree::Scalar(Value::Text(name))) if name == "mean" => {}
             (Some("aggregation"), _) => {
-                return Err(wrong("aggregation", "`mean`, the only aggregation of groups", value));
+                return Err(value_error("aggregation", "`mean`, the only aggregation of groups", value));
             }
-            _ => return Err(wrong(&key.text(), "metric, filter_list, weight_by_size or aggregation", value)),
+            _ => return Err(value_error(&key.text(), "metric, filter_list, weight_by_size or aggregation", value)),
         }
     }
     if metric.metric.is_empty() {
-        Err(wrong("aggregate_metric_list", "entries with `metric`", item))
+        Err(value_error("aggregate_metric_list", "entries with `metric`", item))
     } else {
         Ok(metric)
     }

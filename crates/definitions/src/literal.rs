@@ -42,7 +42,7 @@ pub fn read(text: &str) -> Result<Value> {
         items.push(reader.value(0)?);
         reader.skip_space();
     }
-    if reader.peek().is_none() { Ok(Value::List(items)) } else { Err(reader.refuse("the end")) }
+    if reader.peek().is_none() { Ok(Value::List(items)) } else { Err(reader.syntax_error("the end")) }
 }
 
 struct LiteralReader<'a> {
@@ -82,7 +82,7 @@ impl LiteralReader<'_> {
         }
     }
 
-    fn refuse(&self, expected: &str) -> Error {
+    fn syntax_error(&self, expected: &str) -> Error {
         let read = self.text.get(..self.at).unwrap_or_default();
         let excerpt: String = self.rest().chars().take(20).collect();
         let found = if excerpt.is_empty() { "the end".to_owned() } else { format!("{excerpt:?}") };
@@ -94,7 +94,7 @@ impl LiteralReader<'_> {
 
     fn value(&mut self, depth: usize) -> Result<Value> {
         if depth > DEPTH {
-            return Err(self.refuse(&format!("at most {DEPTH} levels of brackets")));
+            return Err(self.syntax_error(&format!("at most {DEPTH} levels of brackets")));
         }
         match self.peek() {
             Some('[') => self.list(']', depth),
@@ -103,7 +103,7 @@ impl LiteralReader<'_> {
             Some(sign) if sign.is_ascii_digit() || matches!(sign, '-' | '+' | '.') => self.number(),
             _ if self.begins_text() => self.texts().map(Value::Text),
             Some(letter) if letter.is_ascii_alphabetic() => self.word(),
-            _ => Err(self.refuse(VALUE)),
+            _ => Err(self.syntax_error(VALUE)),
         }
     }
 
@@ -113,7 +113,7 @@ impl LiteralReader<'_> {
             "True" => Value::Bool(true),
             "False" => Value::Bool(false),
             "None" => Value::None,
-            _ => return Err(self.refuse(VALUE)),
+            _ => return Err(self.syntax_error(VALUE)),
         };
         self.at += length;
         Ok(value)
@@ -132,7 +132,7 @@ impl LiteralReader<'_> {
                 break;
             }
             if !values.is_empty() && !comma {
-                return Err(self.refuse(&format!("`,` or `{close}`")));
+                return Err(self.syntax_error(&format!("`,` or `{close}`")));
             }
             values.push(self.value(depth + 1)?);
             self.skip_space();
@@ -159,7 +159,7 @@ impl LiteralReader<'_> {
                 break;
             }
             if !comma {
-                return Err(self.refuse("`,` or `}`"));
+                return Err(self.syntax_error("`,` or `}`"));
             }
             let item = self.value(depth + 1)?;
             self.skip_space();
@@ -171,7 +171,7 @@ impl LiteralReader<'_> {
             } else if pairs.is_empty() {
                 items.push(item);
             } else {
-                return Err(self.refuse("`:`"));
+                return Err(self.syntax_error("`:`"));
             }
             comma = self.take(",");
         }
@@ -201,7 +201,7 @@ impl LiteralReader<'_> {
             }
             None => {
                 self.at = start;
-                Err(self.refuse("a plain number"))
+                Err(self.syntax_error("a plain number"))
             }
         }
     }
@@ -242,9 +242,9 @@ impl LiteralReader<'_> {
                 return Ok(());
             }
             match self.peek() {
-                None => return Err(self.refuse("a closing quote")),
-                Some('\n' | '\r') if !long => return Err(self.refuse("a closing quote on the same line")),
-                Some('\0') => return Err(self.refuse("no NUL character")),
+                None => return Err(self.syntax_error("a closing quote")),
+                Some('\n' | '\r') if !long => return Err(self.syntax_error("a closing quote on the same line")),
+                Some('\0') => return Err(self.syntax_error("no NUL character")),
                 Some('\\') if raw => {
                     self.next();
                     text.push('\\');
@@ -296,7 +296,7 @@ impl LiteralReader<'_> {
             }
             Some('N') => {
                 self.at = start;
-                return Err(self.refuse("no named character"));
+                return Err(self.syntax_error("no named character"));
             }
             // Python keeps the backslash if the escape is unknown.
             _ => {
@@ -323,7 +323,7 @@ impl LiteralReader<'_> {
             return Ok(());
         }
         self.at = start;
-        Err(self.refuse(&format!("{length} digits of a character code")))
+        Err(self.syntax_error(&format!("{length} digits of a character code")))
     }
 }
 

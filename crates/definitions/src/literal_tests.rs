@@ -36,8 +36,8 @@ fn literal_repr(text: &str) -> Option<String> {
 #[test]
 fn list_of_dicts_is_read_in_either_quote_style() {
     let text = r#" [{'question': 'Who said "no"?', 'options': ["isn't", 'b',], 'answer': 'A'}, {"x": 1}]"#;
-    let wanted = json!([{"question": "Who said \"no\"?", "options": ["isn't", "b"], "answer": "A"}, {"x": 1}]);
-    assert_eq!(json_of(text), wanted);
+    let expected = json!([{"question": "Who said \"no\"?", "options": ["isn't", "b"], "answer": "A"}, {"x": 1}]);
+    assert_eq!(json_of(text), expected);
 }
 
 #[test]

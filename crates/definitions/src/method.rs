@@ -4,7 +4,7 @@ use ghostlab_core::tasks::python::{capitalize, is_space, words};
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, State, Value as Jinja};
 
-use crate::exchange::{printed, python, refused};
+use crate::exchange::{printed, python, unsupported_error};
 use crate::jinja::objects::DictView;
 use crate::jinja::str_format;
 use crate::value::Value;
@@ -74,7 +74,7 @@ pub(crate) fn call(_: &mut State<'_, '_>, object: &Jinja, method: &str, args: &[
         ValueKind::String => call_on_text(object.as_str().unwrap_or_default(), method, args),
         ValueKind::Seq | ValueKind::Iterable => call_on_list(object, method, args),
         ValueKind::Map => call_on_map(object, method, args),
-        kind => Err(refused(format!("a value of type {kind} has no method `{method}`"))),
+        kind => Err(unsupported_error(format!("a value of type {kind} has no method `{method}`"))),
     }
 }
 
@@ -82,12 +82,12 @@ fn call_on_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error
     Ok(match method {
         "strip" | "lstrip" | "rstrip" => Jinja::from(stripped(text, method, args)?),
         "split" | "rsplit" => {
-            let (separator, most, kwargs): (Option<String>, Option<i64>, Kwargs) = from_args(args)?;
+            let (separator, max_splits, kwargs): (Option<String>, Option<i64>, Kwargs) = from_args(args)?;
             let separator = separator.or(kwargs.get("sep")?);
-            let most = most.or(kwargs.get("maxsplit")?);
+            let max_splits = max_splits.or(kwargs.get("maxsplit")?);
             kwargs.assert_all_used()?;
-            let most = most.filter(|most| *most >= 0).and_then(|most| usize::try_from(most).ok());
-            Jinja::from(split(text, separator.as_deref(), most, method == "rsplit")?)
+            let max_splits = max_splits.filter(|count| *count >= 0).and_then(|count| usize::try_from(count).ok());
+            Jinja::from(split(text, separator.as_deref(), max_splits, method == "rsplit")?)
         }
         "splitlines" => {
             let (keep_ends,): (Option<bool>,) = from_args(args)?;
@@ -109,7 +109,7 @@ fn call_on_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error
                 items
                     .try_iter()?
                     .map(|item| {
-                        let one = item.as_str().ok_or_else(|| refused("`join` requires strings"))?;
+                        let one = item.as_str().ok_or_else(|| unsupported_error("`join` requires strings"))?;
                         printed(one.len() + text.len()).map(|()| one.to_owned())
                     })
                     .collect::<Result<Vec<_>, _>>()?
@@ -156,7 +156,7 @@ fn without_arguments(text: &str, method: &str) -> Result<Jinja, Error> {
         "isascii" => Jinja::from(text.is_ascii()),
         "isidentifier" => Jinja::from(is_identifier(text)?),
         "isprintable" => Jinja::from(is_printable(text)),
-        _ => return Err(refused(format!("the string method `{method}` is not supported"))),
+        _ => return Err(unsupported_error(format!("the string method `{method}` is not supported"))),
     })
 }
 
@@ -212,14 +212,14 @@ fn position(text: &str, method: &str, args: &[Jinja]) -> Result<i64, Error> {
     match found.map(i64::try_from) {
         Some(Ok(position)) => Ok(position),
         _ if method.ends_with("find") => Ok(-1),
-        _ => Err(refused(format!("the string does not contain `{part}`"))),
+        _ => Err(unsupported_error(format!("the string does not contain `{part}`"))),
     }
 }
 
 fn partition(text: &str, last: bool, args: &[Jinja]) -> Result<[Jinja; 3], Error> {
     let (separator,): (String,) = from_args(args)?;
     if separator.is_empty() {
-        return Err(refused("`partition` with an empty separator"));
+        return Err(unsupported_error("`partition` with an empty separator"));
     }
     let parts = if last { text.rsplit_once(&separator) } else { text.split_once(&separator) };
     let parts = match parts {
@@ -234,7 +234,7 @@ fn padded(text: &str, method: &str, args: &[Jinja]) -> Result<String, Error> {
     let (width, fill): (usize, Option<String>) = from_args(args)?;
     let mut fill = fill.as_deref().unwrap_or(if method == "zfill" { "0" } else { " " }).chars();
     let (Some(fill), None) = (fill.next(), fill.next()) else {
-        return Err(refused(format!("`{method}` requires a single fill character")));
+        return Err(unsupported_error(format!("`{method}` requires a single fill character")));
     };
     let missing = width.saturating_sub(text.chars().count());
     printed(missing.saturating_mul(fill.len_utf8()))?;
@@ -308,22 +308,22 @@ fn split_lines(text: &str, keep_ends: bool) -> Vec<String> {
     lines
 }
 
-fn split(text: &str, separator: Option<&str>, most: Option<usize>, right: bool) -> Result<Vec<String>, Error> {
-    Ok(match (separator, most) {
-        (Some(""), _) => return Err(refused("`split` with an empty separator")),
+fn split(text: &str, separator: Option<&str>, max_splits: Option<usize>, right: bool) -> Result<Vec<String>, Error> {
+    Ok(match (separator, max_splits) {
+        (Some(""), _) => return Err(unsupported_error("`split` with an empty separator")),
         (Some(separator), None) => owned_parts(text.split(separator).collect()),
-        (Some(separator), Some(most)) if right => {
-            owned_parts(text.rsplitn(most + 1, separator).collect::<Vec<_>>().into_iter().rev().collect())
+        (Some(separator), Some(max_splits)) if right => {
+            owned_parts(text.rsplitn(max_splits + 1, separator).collect::<Vec<_>>().into_iter().rev().collect())
         }
-        (Some(separator), Some(most)) => owned_parts(text.splitn(most + 1, separator).collect()),
+        (Some(separator), Some(max_splits)) => owned_parts(text.splitn(max_splits + 1, separator).collect()),
         (None, None) => owned_parts(words(text).collect()),
-        (None, Some(most)) if right => {
+        (None, Some(max_splits)) if right => {
             let mut parts = Vec::new();
             let mut rest = text.trim_end_matches(is_space);
             while !rest.is_empty() {
-                let start = if parts.len() == most { None } else { rest.rfind(is_space) };
+                let start = if parts.len() == max_splits { None } else { rest.rfind(is_space) };
                 let Some(start) = start else {
-                    parts.push(if parts.len() == most { rest } else { rest.trim_start_matches(is_space) });
+                    parts.push(if parts.len() == max_splits { rest } else { rest.trim_start_matches(is_space) });
                     break;
                 };
                 let blank = rest[start..].chars().next().map_or(0, char::len_utf8);
@@ -333,13 +333,13 @@ fn split(text: &str, separator: Option<&str>, most: Option<usize>, right: bool) 
             parts.reverse();
             owned_parts(parts)
         }
-        (None, Some(most)) => {
+        (None, Some(max_splits)) => {
             let mut parts = Vec::new();
             let mut rest = text.trim_start_matches(is_space);
             while !rest.is_empty() {
-                let end = if parts.len() == most { None } else { rest.find(is_space) };
+                let end = if parts.len() == max_splits { None } else { rest.find(is_space) };
                 let Some(end) = end else {
-                    parts.push(if parts.len() == most { rest } else { rest.trim_end_matches(is_space) });
+                    parts.push(if parts.len() == max_splits { rest } else { rest.trim_end_matches(is_space) });
                     break;
                 };
                 parts.push(&rest[..end]);
@@ -361,10 +361,10 @@ fn call_on_list(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, E
     match method {
         "index" => match items.iter().position(|other| *other == item) {
             Some(position) => Ok(Jinja::from(position)),
-            None => Err(refused(format!("{} is not in the list {}", item.repr(), Value::List(items).repr()))),
+            None => Err(unsupported_error(format!("{} is not in the list {}", item.repr(), Value::List(items).repr()))),
         },
         "count" => Ok(Jinja::from(items.iter().filter(|other| **other == item).count())),
-        _ => Err(refused(format!("the list method `{method}` is not supported"))),
+        _ => Err(unsupported_error(format!("the list method `{method}` is not supported"))),
     }
 }
 
@@ -395,6 +395,6 @@ fn call_on_map(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Er
             let found = object.get_item(&key).ok().filter(|value| !value.is_undefined());
             Ok(found.or(default).unwrap_or_else(|| Jinja::from(())))
         }
-        _ => Err(refused(format!("the dict method `{method}` is not supported"))),
+        _ => Err(unsupported_error(format!("the dict method `{method}` is not supported"))),
     }
 }

@@ -5,7 +5,7 @@ use ghostlab_core::error::{Error, Result};
 use crate::aggregate::Aggregation;
 use crate::pattern::Pattern;
 use crate::value::Value;
-use crate::yaml::{Node, Tree, hooked, wrong};
+use crate::yaml::{Node, Tree, hook_error, value_error};
 
 /// Type of request sent to the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,38 +116,27 @@ impl Metric {
     pub fn read(node: &Node, output: Output) -> Result<Self> {
         let named = match node.get("metric") {
             Some(Node { tree: Tree::Hook(hook), place: location }) => {
-                return Err(hooked("metric_list.metric", hook, location));
+                return Err(hook_error("metric_list.metric", hook, location));
             }
-            named => named.ok_or_else(|| wrong("metric_list", "entries with `metric`", node))?,
+            named => named.ok_or_else(|| value_error("metric_list", "entries with `metric`", node))?,
         };
         let mut supported = ALL.iter().filter(|entry| entry.4.contains(&output));
         let all: Vec<&str> = supported.clone().map(|entry| entry.1).collect();
         let entry = supported
             .find(|entry| named.text() == Some(entry.1))
-            .ok_or_else(|| wrong("metric", &format!("one of {}", all.join(", ")), named))?;
+            .ok_or_else(|| value_error("metric", &format!("one of {}", all.join(", ")), named))?;
         let mut metric = Self::plain(entry.0);
         let compares = entry.0 == Kind::ExactMatch && output == Output::Generate;
         for (key, value) in node.pairs() {
+            if let Tree::Hook(hook) = &value.tree
+                && key.as_text() != Some("metric")
+            {
+                return Err(hook_error(&format!("metric_list.{}", key.text()), hook, &value.place));
+            }
             match (key.as_text().unwrap_or(""), &value.tree) {
-                ("metric", _) => {}
-                (_, Tree::Hook(hook)) => {
-                    return Err(hooked(&format!("metric_list.{}", key.text()), hook, &value.place));
-                }
-                ("aggregation", _) => {
-                    let aggregation = value
-                        .text()
-                        .and_then(|name| name.parse().ok())
-                        .filter(|one: &Aggregation| one.has_same_items(entry.2));
-                    metric.aggregation = aggregation.ok_or_else(|| {
-                        wrong(
-                            "aggregation",
-                            &format!("a metric that supports `{}`, such as `{}`", entry.1, entry.2.name()),
-                            value,
-                        )
-                    })?;
-                }
+                ("metric", _) | ("hf_evaluate", Tree::Scalar(Value::Bool(false))) => {}
+                ("aggregation", _) => metric.aggregation = aggregation(value, entry.1, entry.2)?,
                 ("higher_is_better", Tree::Scalar(Value::Bool(higher))) => metric.higher_is_better = *higher,
-                ("hf_evaluate", Tree::Scalar(Value::Bool(false))) => {}
                 ("hf_evaluate", _) => {
                     return Err(
                         Error::bad_input("metrics of Hugging Face's `evaluate` are not supported").at(&value.place)
@@ -155,21 +144,10 @@ impl Metric {
                 }
                 // lm-eval drops these options if the metric does not accept them.
                 ("weight_by_size" | "average", _) if !compares => {}
-                ("regexes_to_ignore", Tree::List(items)) if compares => {
-                    for item in items {
-                        let source =
-                            item.text().ok_or_else(|| wrong("regexes_to_ignore", "a list of strings", item))?;
-                        metric.matching.patterns.push(Pattern::new(source).map_err(|error| error.at(&item.place))?);
-                    }
-                }
-                ("regexes_to_ignore", Tree::Scalar(Value::None)) if compares => {}
-                ("ignore_case", Tree::Scalar(Value::Bool(truth))) if compares => metric.matching.case = *truth,
-                ("ignore_punctuation", Tree::Scalar(Value::Bool(truth))) if compares => {
-                    metric.matching.punctuation = *truth;
-                }
-                ("ignore_numbers", Tree::Scalar(Value::Bool(truth))) if compares => metric.matching.numbers = *truth,
                 (name, _) => {
-                    return Err(wrong(name, &format!("a supported option of `{}`", entry.1), value));
+                    if !compares || !metric.matching.set(name, value)? {
+                        return Err(value_error(name, &format!("a supported option of `{}`", entry.1), value));
+                    }
                 }
             }
         }
@@ -177,7 +155,40 @@ impl Metric {
     }
 }
 
+/// Reads the aggregation of the metric `name`, which must take the same items as the metric's `default` aggregation.
+fn aggregation(node: &Node, name: &str, default: Aggregation) -> Result<Aggregation> {
+    node.text()
+        .and_then(|text| text.parse().ok())
+        .filter(|aggregation: &Aggregation| aggregation.has_same_items(default))
+        .ok_or_else(|| {
+            let expected = format!("a metric that supports `{name}`, such as `{}`", default.name());
+            value_error("aggregation", &expected, node)
+        })
+}
+
 impl Matching {
+    /// Sets an option. Returns whether the option exists and its value has a valid type.
+    ///
+    /// # Errors
+    /// Fails if a pattern is invalid or not a string.
+    fn set(&mut self, name: &str, value: &Node) -> Result<bool> {
+        match (name, &value.tree) {
+            ("regexes_to_ignore", Tree::List(items)) => {
+                for item in items {
+                    let source =
+                        item.text().ok_or_else(|| value_error("regexes_to_ignore", "a list of strings", item))?;
+                    self.patterns.push(Pattern::new(source).map_err(|error| error.at(&item.place))?);
+                }
+            }
+            ("regexes_to_ignore", Tree::Scalar(Value::None)) => {}
+            ("ignore_case", Tree::Scalar(Value::Bool(truth))) => self.case = *truth,
+            ("ignore_punctuation", Tree::Scalar(Value::Bool(truth))) => self.punctuation = *truth,
+            ("ignore_numbers", Tree::Scalar(Value::Bool(truth))) => self.numbers = *truth,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Returns whether two texts are equal once the ignored parts are removed. Whitespace is significant.
     ///
     /// # Errors

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::limit::TextLimit;
-use ghostlab_core::files::parquet::{broken, read};
+use ghostlab_core::files::parquet::{parquet_error, read};
 use polars::prelude::{AnyValue, ArrowDataType, ArrowField, ArrowSchema, DataFrame, PlSmallStr, Series};
 
 use crate::python_object::{PythonObject, class_of};
-use crate::row::{Row, missing_column};
+use crate::row::{Row, missing_column_error};
 use crate::value::Value;
 
 /// Reads the rows with the given columns, or with all columns. If all columns are read, values of unprintable types
@@ -37,7 +37,7 @@ fn columns_to_read(columns: Option<Vec<String>>, schema: &ArrowSchema, path: &Pa
     let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
     for column in &columns {
         let field = schema.iter_values().find(|field| field.name == column.as_str());
-        let field = field.ok_or_else(|| missing_column(column, names.iter().copied()).at(path.display()))?;
+        let field = field.ok_or_else(|| missing_column_error(column, names.iter().copied()).at(path.display()))?;
         if !is_printed(&field.dtype) {
             return Err(Error::bad_input(format!("unsupported type of the column `{column}`"))
                 .at(path.display())
@@ -77,7 +77,7 @@ fn frame_rows(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -
             continue;
         };
         for (index, row) in rows.iter_mut().enumerate() {
-            let value = match cell(column.get(index).map_err(|error| broken(path, &error))?, &field.dtype) {
+            let value = match cell(column.get(index).map_err(|error| parquet_error(path, &error))?, &field.dtype) {
                 Some(value) => value,
                 // Defer the error until a template uses the value.
                 None if all => placeholder(field),

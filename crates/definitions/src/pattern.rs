@@ -135,23 +135,23 @@ fn replacement_parts(replacement: &str) -> Result<Vec<Part>> {
     while let Some(position) = rest.find('\\') {
         parts.push(Part::Text(rest[..position].to_owned()));
         let after = &rest[position + 1..];
-        let c = after.chars().next().ok_or_else(|| bad_escape(replacement))?;
+        let c = after.chars().next().ok_or_else(|| escape_error(replacement))?;
         let mut length = c.len_utf8();
         parts.push(match c {
             'g' => {
                 let (name, _) = after
                     .strip_prefix("g<")
                     .and_then(|name| name.split_once('>'))
-                    .ok_or_else(|| bad_escape(replacement))?;
+                    .ok_or_else(|| escape_error(replacement))?;
                 length = name.len() + 3;
                 name.parse().map_or_else(|_| Part::Named(name.to_owned()), Part::Group)
             }
             '1'..='9' => {
                 length = 1 + usize::from(after[1..].starts_with(|c: char| c.is_ascii_digit()));
                 if after[length..].starts_with(|c: char| c.is_ascii_digit()) {
-                    return Err(bad_escape(replacement));
+                    return Err(escape_error(replacement));
                 }
-                Part::Group(after[..length].parse().map_err(|_| bad_escape(replacement))?)
+                Part::Group(after[..length].parse().map_err(|_| escape_error(replacement))?)
             }
             'n' => Part::Text("\n".to_owned()),
             't' => Part::Text("\t".to_owned()),
@@ -161,7 +161,7 @@ fn replacement_parts(replacement: &str) -> Result<Vec<Part>> {
             'a' => Part::Text("\u{7}".to_owned()),
             'b' => Part::Text("\u{8}".to_owned()),
             '\\' => Part::Text("\\".to_owned()),
-            c if c.is_ascii_alphanumeric() => return Err(bad_escape(replacement)),
+            c if c.is_ascii_alphanumeric() => return Err(escape_error(replacement)),
             c => Part::Text(format!("\\{c}")),
         });
         rest = &after[length..];
@@ -170,7 +170,7 @@ fn replacement_parts(replacement: &str) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-fn bad_escape(replacement: &str) -> Error {
+fn escape_error(replacement: &str) -> Error {
     Error::bad_input("invalid or unsupported escape in the replacement").found(replacement)
 }
 

@@ -9,14 +9,14 @@ use crate::row::Row;
 use crate::value::Value;
 
 /// Columns that a hook adds to a row.
-type Added = Vec<(&'static str, Value)>;
+type AddedColumns = Vec<(&'static str, Value)>;
 
 /// A built-in row hook.
 #[derive(Debug, Clone, Copy)]
 pub struct Prepare {
     /// Name by which definitions refer to the hook.
     pub name: &'static str,
-    make: fn(&Row) -> Result<Added>,
+    make: fn(&Row) -> Result<AddedColumns>,
 }
 
 pub const ALL: [Prepare; 5] = [
@@ -49,12 +49,12 @@ fn number(index: usize) -> Value {
 }
 
 /// Adds `query`, `choices` and `gold`.
-fn hellaswag(row: &Row) -> Result<Added> {
+fn hellaswag(row: &Row) -> Result<AddedColumns> {
     let ending = format!("{} {}", row.text("ctx_a")?, capitalize(row.text("ctx_b")?));
     let query = without_brackets(&format!("{}: {ending}", row.text("activity_label")?));
     let endings = row.texts("endings")?;
     if endings.len() != 4 {
-        return Err(row.wrong("endings", "four endings", &texts(endings)));
+        return Err(row.value_error("endings", "four endings", &texts(endings)));
     }
     let choices = endings.iter().map(|ending| without_brackets(ending)).collect();
     let gold = Value::Int(row.integer_or_text("label")?);
@@ -65,41 +65,41 @@ fn hellaswag(row: &Row) -> Result<Added> {
 /// keeps the space after it.
 fn without_brackets(text: &str) -> String {
     let text = strip(text).replace(" [title]", ". ");
-    let mut kept = String::with_capacity(text.len());
+    let mut retained = String::with_capacity(text.len());
     let mut rest = text.as_str();
     while let Some(open) = rest.find('[') {
         let (before, bracket) = rest.split_at(open);
-        kept.push_str(before);
+        retained.push_str(before);
         // Remove the shortest span that ends with a closing bracket and lies on one line.
         match bracket.find([']', '\n']) {
             Some(end) if bracket[end..].starts_with(']') => rest = &bracket[end + 1..],
             // No opening bracket on the rest of this line has a closing bracket.
             Some(end) => {
-                kept.push_str(&bracket[..end]);
+                retained.push_str(&bracket[..end]);
                 rest = &bracket[end..];
             }
             None => {
-                kept.push_str(bracket);
+                retained.push_str(bracket);
                 rest = "";
             }
         }
     }
-    kept.push_str(rest);
+    retained.push_str(rest);
     // A single pass turns three spaces into two, as in lm-evaluation-harness.
-    kept.replace("  ", " ")
+    retained.replace("  ", " ")
 }
 
 /// Adds `contexts` (one per choice), `ending` (scored after each context) and `gold`.
-fn winogrande(row: &Row) -> Result<Added> {
+fn winogrande(row: &Row) -> Result<AddedColumns> {
     let sentence = row.text("sentence")?;
     let Some((before, after)) = sentence.split_once('_') else {
-        return Err(row.wrong("sentence", "a sentence with a blank `_`", &sentence.into()));
+        return Err(row.value_error("sentence", "a sentence with a blank `_`", &sentence.into()));
     };
     let answer = row.text("answer")?;
     let gold = match answer {
         "1" => 0,
         "2" => 1,
-        other => return Err(row.wrong("answer", "\"1\" or \"2\"", &other.into())),
+        other => return Err(row.value_error("answer", "\"1\" or \"2\"", &other.into())),
     };
     let contexts = vec![with_option("option1", before, row)?, with_option("option2", before, row)?];
     Ok(vec![("contexts", texts(contexts)), ("ending", strip(after).into()), ("gold", Value::Int(gold))])
@@ -110,11 +110,11 @@ fn with_option(option: &str, before: &str, row: &Row) -> Result<String> {
 }
 
 /// Adds `query`, `choices` and `gold`.
-fn copa(row: &Row) -> Result<Added> {
+fn copa(row: &Row) -> Result<AddedColumns> {
     let connector = match row.text("question")? {
         "cause" => "because",
         "effect" => "therefore",
-        other => return Err(row.wrong("question", "\"cause\" or \"effect\"", &other.into())),
+        other => return Err(row.value_error("question", "\"cause\" or \"effect\"", &other.into())),
     };
     // Drop the last character, which is usually the full stop.
     let mut premise = strip(row.text("premise")?).chars();
@@ -125,7 +125,7 @@ fn copa(row: &Row) -> Result<Added> {
     // Reject such labels instead.
     let label = row.integer("label")?;
     let right = usize::try_from(label).ok().filter(|right| *right < choices.len());
-    let right = right.ok_or_else(|| row.wrong("label", "0 or 1", &Value::Int(label)))?;
+    let right = right.ok_or_else(|| row.value_error("label", "0 or 1", &Value::Int(label)))?;
     // The gold index is that of the first choice with the correct text.
     let gold = choices.iter().position(|text| *text == choices[right]).unwrap_or(right);
     Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", number(gold))])
@@ -134,28 +134,28 @@ fn copa(row: &Row) -> Result<Added> {
 fn read_choice(field: &str, row: &Row) -> Result<String> {
     let text = row.text(field)?;
     // Together with the delimiter, this space gives two spaces, as in lm-evaluation-harness.
-    let lowered = lower_first(text).ok_or_else(|| row.wrong(field, "some text", &text.into()))?;
+    let lowered = lower_first(text).ok_or_else(|| row.value_error(field, "some text", &text.into()))?;
     Ok(format!(" {lowered}"))
 }
 
 /// Adds the columns for version 3.0 of the RACE task. If an earlier question ends in a blank, the blank is removed and
 /// the text is kept.
-fn race(row: &Row) -> Result<Added> {
+fn race(row: &Row) -> Result<AddedColumns> {
     passage(row, |question| &question[..question.len() - CUT])
 }
 
 /// Adds the columns for versions of the RACE task before 3.0. If an earlier question ends in a blank, everything but
 /// the blank is removed. This bug affects all older published numbers.
-fn race_v2(row: &Row) -> Result<Added> {
+fn race_v2(row: &Row) -> Result<AddedColumns> {
     passage(row, |question| &question[question.len() - CUT..])
 }
 
 /// Adds `query`, `choices` and `gold`. `query` consists of the passage, its earlier questions with answers, and the
 /// last question. `cloze` shortens an earlier question that ends in [`BLANK`].
-fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Added> {
+fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<AddedColumns> {
     let problems = problems(row)?;
     let Some((last, earlier)) = problems.split_last() else {
-        return Err(row.wrong("problems", "at least one problem", row.get("problems")?));
+        return Err(row.value_error("problems", "at least one problem", row.get("problems")?));
     };
     let mut query = format!("Article: {}\n\n", row.text("article")?);
     for problem in earlier {
@@ -183,13 +183,13 @@ const CUT: usize = 5;
 fn problems(row: &Row) -> Result<Vec<Row>> {
     let text = row.text("problems")?;
     let value = literal::read(text).map_err(|error| error.at("field `problems`").at(&row.place))?;
-    let Value::List(problems) = value else { return Err(row.wrong("problems", "a list of dicts", &value)) };
+    let Value::List(problems) = value else { return Err(row.value_error("problems", "a list of dicts", &value)) };
     problems
         .into_iter()
         .zip(1..)
         .map(|(value, number)| match value {
             Value::Map(_) => Ok(Row { place: format!("{}, problem {number}", row.place), value }),
-            other => Err(row.wrong("problems", "a list of dicts", &other)),
+            other => Err(row.value_error("problems", "a list of dicts", &other)),
         })
         .collect()
 }
@@ -198,12 +198,12 @@ fn problems(row: &Row) -> Result<Vec<Row>> {
 fn options_and_answer(problem: &Row) -> Result<(Vec<String>, usize)> {
     let mut options = problem.texts("options")?;
     if options.len() < 4 {
-        return Err(problem.wrong("options", "four options", &texts(options)));
+        return Err(problem.value_error("options", "four options", &texts(options)));
     }
     options.truncate(4);
     let answer = problem.text("answer")?;
     let index = ["A", "B", "C", "D"].iter().position(|letter| *letter == answer);
-    let index = index.ok_or_else(|| problem.wrong("answer", "a letter A to D", &answer.into()))?;
+    let index = index.ok_or_else(|| problem.value_error("answer", "a letter A to D", &answer.into()))?;
     Ok((options, index))
 }
 

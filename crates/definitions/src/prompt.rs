@@ -62,7 +62,7 @@ impl Turn<'_> {
         let text = self
             .text
             .as_text()
-            .ok_or_else(|| no_text("the question", self.text).expected("a string from `doc_to_text`"))?;
+            .ok_or_else(|| missing_text_error("the question", self.text).expected("a string from `doc_to_text`"))?;
         let prefix = self.prefix.filter(|prefix| !prefix.is_empty());
         let answer = self.answer.filter(|answer| !matches!(answer, Value::None) && answer.as_text() != Some(""));
         let delimiter = match prefix {
@@ -83,7 +83,7 @@ impl Turn<'_> {
                 }
                 _ => answer,
             };
-            let chosen = chosen.as_text().ok_or_else(|| no_text("the answer of an example", chosen))?;
+            let chosen = chosen.as_text().ok_or_else(|| missing_text_error("the answer of an example", chosen))?;
             let content = delimited(prefix.unwrap_or(""), chosen, " ");
             messages.push(Message { role: Role::Assistant, content, delimiter: self.delimiter.to_owned() });
         } else if let Some(prefix) = prefix {
@@ -93,7 +93,7 @@ impl Turn<'_> {
     }
 }
 
-fn no_text(what: &str, found: &Value) -> Error {
+fn missing_text_error(what: &str, found: &Value) -> Error {
     Error::bad_input(format!("{what} is not text")).found(found.repr())
 }
 
@@ -112,13 +112,13 @@ pub(crate) fn check_label(choices: Option<&[Value]>, answer: &Value) -> Result<(
     let Some(choices) = choices else { return Ok(()) };
     let answers = answer.as_list().unwrap_or(std::slice::from_ref(answer));
     match answers.iter().find_map(|answer| answer.as_int().filter(|number| *number < 0)) {
-        Some(number) => Err(without_label(&format!("0 to {}", choices.len().saturating_sub(1)), number)),
+        Some(number) => Err(label_error(&format!("0 to {}", choices.len().saturating_sub(1)), number)),
         None => Ok(()),
     }
 }
 
 /// Creates the error for a row without a label.
-pub(crate) fn without_label(expected: &str, found: impl std::fmt::Display) -> Error {
+pub(crate) fn label_error(expected: &str, found: impl std::fmt::Display) -> Error {
     Error::bad_input("the row has no label")
         .expected(expected)
         .found(found)
@@ -169,15 +169,15 @@ impl Pool {
         } else {
             let more = usize::from(without.is_some());
             let places =
-                self.random.sample(self.documents.len(), count + more).map_err(|_| self.too_few(count + more))?;
+                self.random.sample(self.documents.len(), count + more).map_err(|_| self.too_few_error(count + more))?;
             places.iter().map(|index| &self.documents[*index]).filter(other).take(count).cloned().collect()
         };
-        if drawn.len() < count { Err(self.too_few(count)) } else { Ok(drawn) }
+        if drawn.len() < count { Err(self.too_few_error(count)) } else { Ok(drawn) }
     }
 
-    fn too_few(&self, wanted: usize) -> Error {
+    fn too_few_error(&self, requested: usize) -> Error {
         Error::bad_input("too few examples for the number of shots")
-            .expected(format!("at least {wanted} other than the scored document"))
+            .expected(format!("at least {requested} other than the scored document"))
             .found(format!("{} in total", self.documents.len()))
             .hint("use fewer shots, or remove duplicate rows from the data")
     }

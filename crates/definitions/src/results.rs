@@ -134,7 +134,7 @@ pub fn metric_items<'a, 'b>(
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
                     pipeline.apply(texts, document).and_then(|result| generated(task, document, &result))
                 }
-                (Output::Generate, _) => Err(unexpected_answers(document_answers)),
+                (Output::Generate, _) => Err(unexpected_answers_error(document_answers)),
                 _ => likelihoods(task, document, document_answers),
             };
             let document_items = document_items.map_err(|error| error.at(task.place(index)))?;
@@ -182,7 +182,7 @@ pub fn group_scores(group: &Group, scores_of: &dyn Fn(&str) -> Vec<Score>) -> Ve
     scores
 }
 
-fn unexpected_answers(answers: &[Answer]) -> Error {
+fn unexpected_answers_error(answers: &[Answer]) -> Error {
     Error::bad_input("unexpected kind of answer").found(format!("{answers:?}"))
 }
 
@@ -237,13 +237,13 @@ fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<
                 .collect())
         }
         (Output::MultipleChoice, _) => choices(task, document, answers),
-        _ => Err(unexpected_answers(answers)),
+        _ => Err(unexpected_answers_error(answers)),
     }
 }
 
 fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<ItemAnswer>> {
     let definition = &task.definition;
-    let Some(field) = &definition.choices else { return Err(unexpected_answers(answers)) };
+    let Some(field) = &definition.choices else { return Err(unexpected_answers_error(answers)) };
     let texts = task.columns.choices(field, document)?;
     let texts: Vec<&str> = texts
         .iter()
@@ -254,7 +254,7 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
     let count = texts.len();
     let pairs = pairs
         .filter(|pairs| pairs.len() == count || pairs.len() == 2 * count)
-        .ok_or_else(|| unexpected_answers(answers))?;
+        .ok_or_else(|| unexpected_answers_error(answers))?;
     let gold = task.gold(document)?;
     let scored = ScoredChoices {
         task,
@@ -302,7 +302,7 @@ impl ScoredChoices<'_> {
             Kind::AccNorm => self.likeliest_per_unit(|text| text.chars().count()),
             Kind::AccBytes => self.likeliest_per_unit(str::len),
             Kind::AccMutualInfo => {
-                let bare = self.bare.ok_or_else(|| unexpected_answers(self.answers))?;
+                let bare = self.bare.ok_or_else(|| unexpected_answers_error(self.answers))?;
                 largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>())
             }
             _ => largest(all),
@@ -316,8 +316,8 @@ impl ScoredChoices<'_> {
             }
             Kind::F1 | Kind::Mcc => Item::Labels(Value::Int(self.only_gold()?), number),
             Kind::Brier => {
-                let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let powers: Vec<f64> = all.iter().map(|number| (number - most).exp()).collect();
+                let max = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let powers: Vec<f64> = all.iter().map(|number| (number - max).exp()).collect();
                 let sum: f64 = powers.iter().sum();
                 let gold = usize::try_from(self.only_gold()?).unwrap_or(usize::MAX);
                 Item::Probabilities(gold, powers.iter().map(|power| power / sum).collect())

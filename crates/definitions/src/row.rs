@@ -5,9 +5,9 @@ use ghostlab_core::files::rows::describe;
 use ghostlab_core::tasks::python::strip;
 use serde_json::json;
 
-use crate::prompt::without_label;
+use crate::prompt::label_error;
 use crate::value::Value;
-use crate::yaml::{Node, wrong};
+use crate::yaml::{Node, value_error};
 
 /// Usual names of the column that contains the correct answer.
 const LABELS: [&str; 3] = ["answer", "answerKey", "label"];
@@ -21,12 +21,12 @@ pub struct Row {
 }
 
 /// Creates the error for a missing column. The message lists the existing columns.
-pub(crate) fn missing_column<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
+pub(crate) fn missing_column_error<'a>(requested: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
     let found: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
-    let error = Error::bad_input(format!("the field `{wanted}` is missing"))
-        .expected(format!("a field `{wanted}`"))
+    let error = Error::bad_input(format!("the field `{requested}` is missing"))
+        .expected(format!("a field `{requested}`"))
         .found(if found.is_empty() { "no fields".to_owned() } else { format!("fields {}", found.join(", ")) });
-    match nearest(wanted.rsplit('.').next().unwrap_or(wanted), names) {
+    match nearest(requested.rsplit('.').next().unwrap_or(requested), names) {
         Some(near) => error.hint(format!("did you mean `{near}`? Use the column names of the hub dataset")),
         None => error.hint("use the column names of the hub dataset, and check that the file belongs to this task"),
     }
@@ -40,7 +40,7 @@ impl Row {
     /// Fails if the field is missing or not a string.
     pub fn text(&self, path: &str) -> Result<&str> {
         let value = self.get(path)?;
-        value.as_text().ok_or_else(|| self.wrong(path, "a string", value))
+        value.as_text().ok_or_else(|| self.value_error(path, "a string", value))
     }
 
     /// Returns the list of strings in a field.
@@ -50,10 +50,10 @@ impl Row {
     pub fn texts(&self, path: &str) -> Result<Vec<String>> {
         let value = self.get(path)?;
         let expected = "a list of strings";
-        let items = value.as_list().ok_or_else(|| self.wrong(path, expected, value))?;
+        let items = value.as_list().ok_or_else(|| self.value_error(path, expected, value))?;
         items
             .iter()
-            .map(|item| item.as_text().map(str::to_owned).ok_or_else(|| self.wrong(path, expected, item)))
+            .map(|item| item.as_text().map(str::to_owned).ok_or_else(|| self.value_error(path, expected, item)))
             .collect()
     }
 
@@ -63,7 +63,7 @@ impl Row {
     /// Fails if the field is missing or not an integer.
     pub fn integer(&self, path: &str) -> Result<i64> {
         let value = self.get(path)?;
-        if let Value::Int(number) = value { Ok(*number) } else { Err(self.wrong(path, "a whole number", value)) }
+        if let Value::Int(number) = value { Ok(*number) } else { Err(self.value_error(path, "a whole number", value)) }
     }
 
     /// Returns the integer in a field. Text is parsed as in Python's `int()`.
@@ -77,7 +77,7 @@ impl Row {
             Value::Int(number) => Some(*number),
             _ => None,
         };
-        number.ok_or_else(|| self.wrong(path, "a whole number, as a number or a string", value))
+        number.ok_or_else(|| self.value_error(path, "a whole number, as a number or a string", value))
     }
 
     /// Returns the value of a field.
@@ -89,12 +89,12 @@ impl Row {
         let mut end = 0_usize;
         for name in path.split('.') {
             let Value::Map(pairs) = value else {
-                return Err(self.wrong(&path[..end.saturating_sub(1)], "an object", value));
+                return Err(self.value_error(&path[..end.saturating_sub(1)], "an object", value));
             };
             end += name.len();
             value = value.get(name).ok_or_else(|| {
                 let names = pairs.iter().filter_map(|(name, _)| name.as_text());
-                missing_column(&path[..end], names).at(&self.place)
+                missing_column_error(&path[..end], names).at(&self.place)
             })?;
             // Skip the dot.
             end += 1;
@@ -103,10 +103,10 @@ impl Row {
     }
 
     /// Creates the error for a field with an invalid value.
-    pub(crate) fn wrong(&self, path: &str, expected: &str, found: &Value) -> Error {
-        let is_unlabelled = matches!(found, Value::Int(-1)) || found.as_text() == Some("");
-        if is_unlabelled && LABELS.contains(&path) {
-            return without_label(expected, describe(&json!(found))).at(format!("{}, field `{path}`", self.place));
+    pub(crate) fn value_error(&self, path: &str, expected: &str, found: &Value) -> Error {
+        let is_unlabeled = matches!(found, Value::Int(-1)) || found.as_text() == Some("");
+        if is_unlabeled && LABELS.contains(&path) {
+            return label_error(expected, describe(&json!(found))).at(format!("{}, field `{path}`", self.place));
         }
         Error::bad_input(format!("invalid field `{path}`"))
             .at(&self.place)
@@ -142,7 +142,7 @@ const EXPECTED: &str = "a mapping of columns to text, texts, texts as OTHER, int
 /// Fails if the node is empty or declares an unknown type.
 pub(crate) fn columns(node: &Node) -> Result<Vec<Column>> {
     if node.pairs().is_empty() {
-        return Err(wrong("columns", EXPECTED, node));
+        return Err(value_error("columns", EXPECTED, node));
     }
     node.pairs().iter().map(read_column).collect()
 }
@@ -154,7 +154,7 @@ fn read_column((name, node): &(Value, Node)) -> Result<Column> {
         Some("texts") => ColumnType::Texts,
         Some("integer") => ColumnType::Integer,
         Some(other) if other.starts_with("texts as ") => ColumnType::TextsAs(other["texts as ".len()..].to_owned()),
-        _ => return Err(wrong("columns", EXPECTED, node)),
+        _ => return Err(value_error("columns", EXPECTED, node)),
     };
     Ok(Column { path: name.text(), column_type })
 }

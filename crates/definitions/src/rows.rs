@@ -158,7 +158,7 @@ pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
         RowForm::Csv => tabular::csv_rows(file, path)?,
         RowForm::Text => tabular::text_rows(file, path)?,
     };
-    if rows.is_empty() { Err(FILES.empty(path)) } else { Ok(rows) }
+    if rows.is_empty() { Err(FILES.empty_error(path)) } else { Ok(rows) }
 }
 
 /// Returns the format of a row file according to its extension.
@@ -264,8 +264,8 @@ pub(crate) fn filtered_rows(definition: &Definition, rows: &dyn Rows, split: &st
     let mut documents = rows.rows(&definition.data, split).map_err(|error| name_task(error, definition))?;
     for (column, wanted) in &definition.keep_rows {
         if let Some(odd) = documents.iter().find(|row| row.value.get(column).is_none()) {
-            let bad = Error::bad_input(format!("a row has no column `{column}`, which `keep_rows` uses"));
-            return Err(name_task(bad.at(&odd.place).found(odd.value.repr()), definition));
+            let error = Error::bad_input(format!("a row has no column `{column}`, which `keep_rows` uses"));
+            return Err(name_task(error.at(&odd.place).found(odd.value.repr()), definition));
         }
         documents.retain(|row| row.value.get(column).is_some_and(|value| wanted.contains(value)));
     }

@@ -12,7 +12,7 @@ use crate::row::Row;
 use crate::value::Value;
 
 /// Strings that pandas reads as missing values.
-const ABSENT: [&str; 19] = [
+const MISSING_VALUES: [&str; 19] = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "None", "n/a", "nan", "null",
 ];
@@ -101,11 +101,11 @@ pub(crate) fn csv_rows(mut file: File, path: &Path) -> Result<Vec<Row>> {
     let text = read_text(&mut file, path)?;
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let names: Vec<Value> =
-        reader.headers().map_err(|error| broken_table(error, path))?.iter().map(Value::from).collect();
+        reader.headers().map_err(|error| table_error(error, path))?.iter().map(Value::from).collect();
     let mut columns: Vec<Vec<String>> = vec![Vec::new(); names.len()];
     let mut places = Vec::new();
     for record in reader.records() {
-        let record = record.map_err(|error| broken_table(error, path))?;
+        let record = record.map_err(|error| table_error(error, path))?;
         let line = record.position().map_or(0, csv::Position::line);
         check_count(places.len(), path)?;
         places.push(format!("{}:{line}", path.display()));
@@ -120,7 +120,7 @@ pub(crate) fn csv_rows(mut file: File, path: &Path) -> Result<Vec<Row>> {
     Ok(rows.map(|(pairs, location)| Row { place: location, value: Value::Map(pairs) }).collect())
 }
 
-fn broken_table(error: csv::Error, path: &Path) -> Error {
+fn table_error(error: csv::Error, path: &Path) -> Error {
     Error::bad_input("invalid CSV file").at(path.display()).found(error)
 }
 
@@ -143,7 +143,7 @@ fn typed(column: &[String]) -> Vec<Value> {
 }
 
 fn is_absent(text: &str) -> bool {
-    ABSENT.contains(&text)
+    MISSING_VALUES.contains(&text)
 }
 
 fn truth(text: &str) -> Option<Value> {
@@ -181,8 +181,8 @@ fn check_count(rows: usize, path: &Path) -> Result<()> {
     if rows < MAX_ROWS {
         return Ok(());
     }
-    let bad = Error::bad_input("the task file has too many rows").at(path.display());
-    Err(bad.expected(format!("at most {MAX_ROWS}")))
+    let error = Error::bad_input("the task file has too many rows").at(path.display());
+    Err(error.expected(format!("at most {MAX_ROWS}")))
 }
 
 fn read_text(file: &mut File, path: &Path) -> Result<String> {
@@ -190,7 +190,7 @@ fn read_text(file: &mut File, path: &Path) -> Result<String> {
     file.read_to_end(&mut bytes).map_err(|error| Error::io("read", path, &error))?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
-        ghostlab_core::files::rows::not_utf8(offset, "file").at(path.display())
+        ghostlab_core::files::rows::utf8_error(offset, "file").at(path.display())
     })?;
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }

@@ -155,8 +155,8 @@ impl Task {
             let choices = columns.choices(field, first).map_err(place)?;
             several_contexts = text.as_int().is_some();
             if let Some(number) = target.as_int().filter(|number| choice(&choices, *number).is_none()) {
-                let bad = Error::bad_input("the answer is not a valid choice index");
-                return Err(place(bad.expected(format!("0 to {}", choices.len() - 1)).found(number)));
+                let error = Error::bad_input("the answer is not a valid choice index");
+                return Err(place(error.expected(format!("0 to {}", choices.len() - 1)).found(number)));
             }
             if let Some(odd) = choices.iter().find(|one| one.as_text().is_none_or(str::is_empty)) {
                 return Err(place(Error::bad_input("a choice is empty or not text").found(odd.repr())));
@@ -270,14 +270,14 @@ impl Task {
     }
 
     /// Rejects tasks without any labelled document. If only some labels are missing, the documents without one are
-    /// scored as wrong, as in lm-eval (see [`Task::unlabelled`]).
+    /// scored as wrong, as in lm-eval (see [`Task::unlabeled`]).
     fn check_labels(&self) -> Result<()> {
         let mut errors = self.label_errors();
         if errors.is_empty() || errors.len() < self.documents.len() { Ok(()) } else { Err(errors.swap_remove(0)) }
     }
 
     /// Describes how many documents lack a label and where the first one is. Returns `None` if all have labels.
-    pub fn unlabelled(&self) -> Option<String> {
+    pub fn unlabeled(&self) -> Option<String> {
         let errors = self.label_errors();
         let first = errors.first()?.parts().place.clone()?;
         let count = errors.len();
@@ -335,6 +335,6 @@ impl Task {
 }
 
 fn place_of(definition: &Definition, places: &[String], document: usize) -> String {
-    let own = places.get(document).filter(|place| !place.is_empty());
-    format!("task {}, {}", definition.name, own.cloned().unwrap_or_else(|| format!("document {}", document + 1)))
+    let place = places.get(document).filter(|place| !place.is_empty());
+    format!("task {}, {}", definition.name, place.cloned().unwrap_or_else(|| format!("document {}", document + 1)))
 }

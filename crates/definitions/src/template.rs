@@ -81,7 +81,7 @@ impl Template {
     /// # Errors
     /// Fails if the template is invalid or uses an unsupported filter, test or method.
     pub fn new(source: &str, location: &Place) -> Result<Self> {
-        static STRICT: LazyLock<Environment<'static>> = LazyLock::new(|| {
+        static STRICT_ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
             let mut environment = environment();
             environment.set_undefined_behavior(UndefinedBehavior::Strict);
             if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
@@ -98,7 +98,7 @@ impl Template {
             environment
         });
         bounded(source).and_then(|()| check_operators(source)).map_err(|error| error.at(location))?;
-        let environment = compiled(&STRICT, source).map_err(|error| template_error(&error).at(location))?;
+        let environment = compiled(&STRICT_ENVIRONMENT, source).map_err(|error| template_error(&error).at(location))?;
         known_names(&environment, source).map_err(|error| error.at(location))?;
         Ok(Self { environment, source: source.to_owned(), place: location.clone() })
     }

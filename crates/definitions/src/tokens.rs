@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::tasks::{Bos, Encoder, Tokenised, continuation, rolling};
+use ghostlab_core::tasks::{Bos, Encoder, TokenizedRequest, continuation, rolling};
 use rayon::prelude::*;
 
 use crate::metric::Output;
@@ -15,28 +15,28 @@ use crate::task::{Request, RequestKind, Task};
 /// # Errors
 /// Fails if a document cannot be scored (see [`continuation`] and [`rolling`]). The error names the task, row and
 /// choice.
-pub fn tokenised(
+pub fn tokenize_requests(
     task: &Task,
     requests: &[Request],
     encoder: &impl Encoder,
     bos: Bos,
     max_length: usize,
-) -> Result<Vec<Vec<Tokenised>>> {
+) -> Result<Vec<Vec<TokenizedRequest>>> {
     let by_document: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
     let documents = by_document.par_iter();
-    let all: Vec<Result<Vec<Tokenised>>> =
-        documents.map(|requests| tokenised_document(task, requests, encoder, bos, max_length)).collect();
+    let all: Vec<Result<Vec<TokenizedRequest>>> =
+        documents.map(|requests| tokenize_document(task, requests, encoder, bos, max_length)).collect();
     // Collect all results first, so that the error of the first failing document is reported.
     all.into_iter().collect()
 }
 
-fn tokenised_document(
+fn tokenize_document(
     task: &Task,
     requests: &[Request],
     encoder: &impl Encoder,
     bos: Bos,
     max_length: usize,
-) -> Result<Vec<Tokenised>> {
+) -> Result<Vec<TokenizedRequest>> {
     // All choices usually share one context, so cache its tokens.
     let mut known = HashMap::new();
     let mut texts = Vec::with_capacity(requests.len());

@@ -338,7 +338,7 @@ fn float(number: f64) -> String {
 fn quoted(text: &str) -> String {
     /// Characters that Python's `str.isprintable` considers nonprintable: control, format and unassigned characters,
     /// and all separators except the space.
-    static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
+    static NONPRINTABLE: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);
     for c in text.chars() {
@@ -346,7 +346,7 @@ fn quoted(text: &str) -> String {
         let hidden = c != ' '
             && (c.is_ascii_control()
                 || !c.is_ascii()
-                    && HIDDEN
+                    && NONPRINTABLE
                         .as_ref()
                         .is_some_and(|hidden| hidden.is_match(&*c.encode_utf8(&mut buffer)).unwrap_or(false)));
         match c {

@@ -134,7 +134,7 @@ impl Node {
             Tree::Map(pairs) => {
                 Value::Map(pairs.iter().map(|(key, node)| Ok((key.clone(), node.plain()?))).collect::<Result<_>>()?)
             }
-            Tree::Hook(name) => return Err(hooked("", name, &self.place)),
+            Tree::Hook(name) => return Err(hook_error("", name, &self.place)),
         })
     }
 
@@ -145,14 +145,14 @@ impl Node {
     pub(crate) fn check_finite(&self, key: &str) -> Result<()> {
         match &self.tree {
             Tree::Scalar(Value::Float(number)) if !number.is_finite() => {
-                Err(wrong(key, "a finite number", self).hint("quote `.nan` and `.inf`, which JSON does not have"))
+                Err(value_error(key, "a finite number", self).hint("quote `.nan` and `.inf`, which JSON does not have"))
             }
             Tree::Scalar(_) | Tree::Hook(_) => Ok(()),
             Tree::List(items) => {
                 items.iter().enumerate().try_for_each(|(at, item)| item.check_finite(&format!("{key}[{at}]")))
             }
             Tree::Map(pairs) => pairs.iter().try_for_each(|(name, node)| match name {
-                Value::Float(number) if !number.is_finite() => Err(wrong(key, "finite keys", node)),
+                Value::Float(number) if !number.is_finite() => Err(value_error(key, "finite keys", node)),
                 name if key.is_empty() => node.check_finite(&name.text()),
                 name => node.check_finite(&format!("{key}.{}", name.text())),
             }),
@@ -171,7 +171,7 @@ impl Node {
 }
 
 /// Creates the error for a Python function in a definition.
-pub(crate) fn hooked(key: &str, function: &str, location: &Place) -> Error {
+pub(crate) fn hook_error(key: &str, function: &str, location: &Place) -> Error {
     let what = if key.is_empty() { "a Python hook".to_owned() } else { format!("`{key}` is a Python hook") };
     Error::bad_input(format!("{what}, which is not supported"))
         .at(location)
@@ -181,9 +181,9 @@ pub(crate) fn hooked(key: &str, function: &str, location: &Place) -> Error {
 }
 
 /// Creates the error for a key with an invalid value.
-pub(crate) fn wrong(key: &str, expected: &str, node: &Node) -> Error {
-    let bad = Error::bad_input(format!("invalid value of `{key}`"));
-    bad.at(&node.place).expected(expected).found(node.kind())
+pub(crate) fn value_error(key: &str, expected: &str, node: &Node) -> Error {
+    let error = Error::bad_input(format!("invalid value of `{key}`"));
+    error.at(&node.place).expected(expected).found(node.kind())
 }
 
 /// Returns the strings in a list, or a single string as a list of one.
@@ -222,7 +222,7 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
     // PyYAML accepts unindented continuation lines in quoted strings, but `granit_parser` does not. Indent each of them
     // by a space, which does not become part of the string.
     for _ in 0..MARGINS {
-        match once(&text, file) {
+        match parse_document(&text, file) {
             Err((_, Some(line))) => {
                 let end = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
                 text.insert(end, ' ');
@@ -230,11 +230,11 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
             outcome => return outcome.map_err(|(error, _)| error),
         }
     }
-    once(&text, file).map_err(|(error, _)| error)
+    parse_document(&text, file).map_err(|(error, _)| error)
 }
 
 /// Parses YAML text. If an unindented line in a quoted string causes the error, the line number is also returned.
-fn once(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usize>)> {
+fn parse_document(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usize>)> {
     document(text, file).map_err(|error: Error| {
         let parts = error.parts();
         let line = parts
@@ -254,7 +254,7 @@ fn document(text: &str, file: &str) -> Result<Node> {
         match event {
             Event::StreamStart | Event::StreamEnd | Event::DocumentStart(..) | Event::DocumentEnd => {}
             _ if root.is_some() => {
-                return Err(reader.bad(&span, "a definition must be a single YAML document"));
+                return Err(reader.yaml_error(&span, "a definition must be a single YAML document"));
             }
             event => root = Some(reader.node(event, &span, &mut parser, 0)?),
         }
@@ -273,7 +273,7 @@ struct EventReader {
 type Events<'a> = Parser<'a, granit_parser::StrInput<'a>>;
 
 impl EventReader {
-    fn bad(&self, span: &Span, what: &str) -> Error {
+    fn yaml_error(&self, span: &Span, what: &str) -> Error {
         Error::bad_input(what).at(format!("{}:{}", self.file, span.start.line()))
     }
 
@@ -287,7 +287,7 @@ impl EventReader {
         } else {
             return Ok(());
         };
-        Err(self.bad(span, "the YAML exceeds the limits of a definition").expected(limit))
+        Err(self.yaml_error(span, "the YAML exceeds the limits of a definition").expected(limit))
     }
 
     fn next<'a>(&self, parser: &mut Events<'a>) -> Result<Option<(Event<'a>, Span)>> {
@@ -299,7 +299,7 @@ impl EventReader {
     }
 
     fn more<'a>(&self, parser: &mut Events<'a>, span: &Span) -> Result<(Event<'a>, Span)> {
-        self.next(parser)?.ok_or_else(|| self.bad(span, "invalid YAML: unexpected end of file"))
+        self.next(parser)?.ok_or_else(|| self.yaml_error(span, "invalid YAML: unexpected end of file"))
     }
 
     fn node<'a>(&mut self, event: Event<'a>, span: &Span, parser: &mut Events<'a>, depth: usize) -> Result<Node> {
@@ -325,14 +325,14 @@ impl EventReader {
             Event::MappingStart(_, anchor, _) => (self.mapping(span, parser, depth)?, anchor),
             Event::Alias(anchor) => {
                 let found = self.anchors.get(&anchor);
-                let found = found.ok_or_else(|| self.bad(span, "an alias refers to itself"))?;
+                let found = found.ok_or_else(|| self.yaml_error(span, "an alias refers to itself"))?;
                 let (values, bytes) = size(found);
                 self.count += values;
                 self.text_bytes += bytes;
                 self.check_size(depth, span)?;
                 return Ok(found.clone());
             }
-            _ => return Err(self.bad(span, "invalid YAML")),
+            _ => return Err(self.yaml_error(span, "invalid YAML")),
         };
         let node = Node { tree, place: location };
         if anchor > 0 {
@@ -365,7 +365,7 @@ impl EventReader {
                 continue;
             }
             let Tree::Scalar(name) = key.tree else {
-                return Err(self.bad(&span_of_key, "a key of a mapping must be a scalar"));
+                return Err(self.yaml_error(&span_of_key, "a key of a mapping must be a scalar"));
             };
             // The last duplicate key wins and keeps the position of the first, as in PyYAML.
             index.set(&mut pairs, name, value);

@@ -53,7 +53,7 @@ fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
 }
 
 /// Runs `golden_requests.py` and returns its output folder, or `None` if Python is not available.
-fn made() -> Option<tempfile::TempDir> {
+fn golden_requests() -> Option<tempfile::TempDir> {
     let python = python::python("lm_eval")?;
     let out = tempfile::tempdir().unwrap();
     python::run(&mut python::script(&python, "golden_requests.py", [out.path()]));
@@ -62,7 +62,7 @@ fn made() -> Option<tempfile::TempDir> {
 
 #[test]
 fn translation_requests_and_scores_equal_lm_eval_sacrebleu() {
-    let Some(out) = made() else { return };
+    let Some(out) = golden_requests() else { return };
     translations(out.path());
     requests(out.path());
 }

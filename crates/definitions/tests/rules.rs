@@ -13,9 +13,9 @@ use ghostlab_definitions::yaml::parse;
 use ghostlab_definitions::{Answer, ChatTemplate, Definition, Request, RequestKind, Row, Rows, Setting, Task, Value};
 
 /// Rows from a JSON list. Every split has the same rows, plus a column `s` with the split name.
-struct Made(&'static str);
+struct ListRows(&'static str);
 
-impl Rows for Made {
+impl Rows for ListRows {
     fn rows(&self, _: &Data, split: &str) -> Result<Vec<Row>> {
         let rows: Vec<Value> = serde_json::from_str(self.0).unwrap();
         Ok(rows
@@ -41,11 +41,11 @@ fn choices(more: &str) -> String {
 }
 
 fn task_of(text: &str, rows: &'static str) -> Result<Task> {
-    Task::new(Definition::read(&parse(text, "t.yaml")?)?, &Made(rows))
+    Task::new(Definition::read(&parse(text, "t.yaml")?)?, &ListRows(rows))
 }
 
-fn asked(text: &str, setting: &Setting<'_>) -> Vec<Request> {
-    task_of(text, ROWS).unwrap().requests(&Made(ROWS), setting).unwrap()
+fn requests_of(text: &str, setting: &Setting<'_>) -> Vec<Request> {
+    task_of(text, ROWS).unwrap().requests(&ListRows(ROWS), setting).unwrap()
 }
 
 fn shots(count: usize) -> Setting<'static> {
@@ -54,7 +54,7 @@ fn shots(count: usize) -> Setting<'static> {
 
 /// Returns the context and continuation of each request.
 fn texts(text: &str, setting: &Setting<'_>) -> Vec<(String, String)> {
-    asked(text, setting)
+    requests_of(text, setting)
         .into_iter()
         .map(|request| match request.kind {
             RequestKind::LogLikelihood { context, continuation } => (context, continuation),

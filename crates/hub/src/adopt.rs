@@ -8,7 +8,7 @@ use ghostlab_core::files::atomic::write_atomically;
 use ghostlab_core::files::sha256::hex;
 use sha2::{Digest, Sha256};
 
-use crate::cache::{make_folder, refused};
+use crate::cache::{cache_error, make_folder};
 use crate::client::{Hub, display_name};
 use crate::name::BlobName;
 use crate::plan::{PlannedFile, PlannedRepo};
@@ -45,7 +45,7 @@ impl Hub {
                 }
                 hash.update(&buffer[..read]);
                 copied += read as u64;
-                to.write_all(&buffer[..read]).map_err(|error| refused("write", &path, &error))?;
+                to.write_all(&buffer[..read]).map_err(|error| cache_error("write", &path, &error))?;
             }
             let found = match copied {
                 copied if copied > bytes => format!("more than {bytes} bytes"),

@@ -41,7 +41,7 @@ pub(crate) struct RequestContext<'a> {
 }
 
 /// Maximum length of remote text in a message, in characters.
-const SHOWN: usize = 300;
+const MAX_QUOTED_CHARS: usize = 300;
 
 impl RequestContext<'_> {
     /// Returns the repository and file, such as `org/name@main, config.json`.
@@ -52,7 +52,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Returns the web page of the repository, where a license can be accepted.
+    /// Returns the URL of the repository's page, on which users accept its license.
     fn page(&self) -> String {
         page(self.endpoint, &self.source.repo)
     }
@@ -60,7 +60,7 @@ impl RequestContext<'_> {
     /// Hides the token in remote text, truncates the text, and makes it printable.
     pub(crate) fn quoted(&self, text: &str) -> String {
         let hidden = self.token.map_or(text.to_owned(), |token| token.hide(text));
-        printable(&hidden.chars().take(SHOWN).collect::<String>()).replace('\n', " ")
+        printable(&hidden.chars().take(MAX_QUOTED_CHARS).collect::<String>()).replace('\n', " ")
     }
 
     /// Classifies the response at the end of a redirect chain. `at_hub` indicates whether the Hub itself sent it,
@@ -84,7 +84,7 @@ impl RequestContext<'_> {
         if later || expired {
             return Err(RequestFailure::Again { why, after: requested_delay(headers, SystemTime::now()) });
         }
-        let error = self.refusal(status, code.as_deref(), &why);
+        let error = self.status_error(status, code.as_deref(), &why);
         let affects_all_files = matches!(status.as_u16(), 401 | 403)
             || matches!(code.as_deref(), Some("RepoNotFound" | "RevisionNotFound"));
         Err(if at_hub && affects_all_files { RequestFailure::Closed(error) } else { RequestFailure::Final(error) })
@@ -94,7 +94,7 @@ impl RequestContext<'_> {
         headers.get(name).and_then(|value| value.to_str().ok()).map(|text| self.quoted(text))
     }
 
-    fn refusal(&self, status: StatusCode, code: Option<&str>, why: &str) -> Error {
+    fn status_error(&self, status: StatusCode, code: Option<&str>, why: &str) -> Error {
         let repo = &self.source.repo;
         let page = self.page();
         let error = |what: String| Error::missing(what).at(self.place()).found(why);
@@ -133,7 +133,7 @@ impl RequestContext<'_> {
     }
 }
 
-/// Returns the web page of a repository.
+/// Returns the URL of a repository's page.
 pub(crate) fn page(endpoint: &Url, repo: &Repo) -> String {
     format!("{endpoint}{repo}")
 }

@@ -68,7 +68,8 @@ impl Cache {
         }
         make_folder(path.parent().unwrap_or(&self.root))?;
         write_atomically(&path, |file| {
-            std::io::Write::write_all(file, commit.as_str().as_bytes()).map_err(|error| refused("write", &path, &error))
+            std::io::Write::write_all(file, commit.as_str().as_bytes())
+                .map_err(|error| cache_error("write", &path, &error))
         })
     }
 
@@ -108,7 +109,7 @@ impl Cache {
         let name = fs::read_link(path).ok().and_then(|to| to.file_name().map(|name| self.blobs(repo).join(name)));
         let blob = name.filter(|blob| fs::symlink_metadata(blob).is_ok());
         for path in blob.iter().map(PathBuf::as_path).chain([path]) {
-            fs::remove_file(path).map_err(|error| refused("remove", path, &error))?;
+            fs::remove_file(path).map_err(|error| cache_error("remove", path, &error))?;
         }
         Ok(())
     }
@@ -134,7 +135,7 @@ impl Cache {
 }
 
 fn write_error(error: &std::io::Error, path: &Path) -> Error {
-    refused("write", path, error)
+    cache_error("write", path, error)
 }
 
 /// Creates a symlink atomically. Returns whether the file system supports symlinks.
@@ -161,13 +162,13 @@ fn link(target: &Path, path: &Path) -> std::io::Result<bool> {
 }
 
 pub(crate) fn make_folder(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).map_err(|error| refused("make", folder, &error))
+    fs::create_dir_all(folder).map_err(|error| cache_error("make", folder, &error))
 }
 
 /// Creates the error for a cache that is not writable.
-pub(crate) fn refused(verb: &str, path: &Path, error: &std::io::Error) -> Error {
-    let refused = Error::missing(format!("cannot {verb} a path in the hub's cache")).at(path.display()).found(error);
-    refused.hint(match error.kind() {
+pub(crate) fn cache_error(verb: &str, path: &Path, error: &std::io::Error) -> Error {
+    let failure = Error::missing(format!("cannot {verb} a path in the hub's cache")).at(path.display()).found(error);
+    failure.hint(match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             "free some disk space, then run the same command to resume"
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ghostlab_core::error::{Error, Result};
 use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, ETAG, HeaderMap, IF_RANGE, LOCATION, RANGE};
-use reqwest::{Client, Method, Response, Url};
+use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
@@ -137,7 +137,7 @@ impl Hub {
     }
 
     /// Sends a request once and follows redirects. A HEAD request stops at a redirect to another host.
-    pub(crate) async fn once(
+    pub(crate) async fn send_once(
         &self,
         request: &HubRequest<'_>,
         control: FetchControl<'_>,
@@ -148,20 +148,9 @@ impl Hub {
         let mut seen = Vec::new();
         loop {
             let is_hub = self.is_own(&url);
-            let mut ask =
-                connection.client.request(request.method.clone(), url.clone()).header(ACCEPT_ENCODING, "identity");
-            if let Some(token) = self.settings.token.as_ref().filter(|_| is_hub) {
-                ask = ask.header(AUTHORIZATION, token.header().map_err(RequestFailure::Final)?);
-            }
-            if request.from > 0 {
-                ask = ask.header(RANGE, format!("bytes={}-", request.from));
-                let validator =
-                    if is_hub { request.etag.map(|etag| format!("\"{etag}\"")) } else { request.elsewhere.clone() };
-                if let Some(validator) = validator {
-                    ask = ask.header(IF_RANGE, validator);
-                }
-            }
-            let response = await_network(ask.send(), self.settings.retry_policy.answer, "no answer", control).await?;
+            let http_request = self.http_request(&connection.client, request, &url, is_hub)?;
+            let response =
+                await_network(http_request.send(), self.settings.retry_policy.answer, "no answer", control).await?;
             if is_hub {
                 for (name, value) in response.headers() {
                     headers.entry(name).or_insert_with(|| value.clone());
@@ -179,24 +168,33 @@ impl Hub {
             if request.method == Method::HEAD && is_hub && !self.is_own(&next) {
                 return Ok(Reply { response, headers, at_hub: is_hub });
             }
-            seen.push(url.clone());
-            let unsafe_next =
-                url.scheme() == "https" && next.scheme() != "https" || !matches!(next.scheme(), "http" | "https");
-            if seen.contains(&next) || seen.len() >= MAX_HOPS || unsafe_next {
-                let found = match unsafe_next {
-                    true => format!("a redirect from {} to {}", url.scheme(), next.scheme()),
-                    false => format!("a loop, or more than {MAX_HOPS} redirects"),
-                };
-                return Err(RequestFailure::Final(
-                    Error::missing("too many redirects")
-                        .at(request.context.place())
-                        .expected("an HTTPS redirect to the file")
-                        .found(found)
-                        .hint("check the proxy and HF_ENDPOINT"),
-                ));
-            }
+            seen.push(url);
+            check_redirect(request, &seen, &next)?;
             url = next;
         }
+    }
+
+    /// Builds the HTTP request to one host. Only the Hub receives the token and the Hub's ETag.
+    fn http_request(
+        &self,
+        client: &Client,
+        request: &HubRequest<'_>,
+        url: &Url,
+        is_hub: bool,
+    ) -> Result<RequestBuilder, RequestFailure> {
+        let mut builder = client.request(request.method.clone(), url.clone()).header(ACCEPT_ENCODING, "identity");
+        if let Some(token) = self.settings.token.as_ref().filter(|_| is_hub) {
+            builder = builder.header(AUTHORIZATION, token.header().map_err(RequestFailure::Final)?);
+        }
+        if request.from > 0 {
+            builder = builder.header(RANGE, format!("bytes={}-", request.from));
+            let validator =
+                if is_hub { request.etag.map(|etag| format!("\"{etag}\"")) } else { request.elsewhere.clone() };
+            if let Some(validator) = validator {
+                builder = builder.header(IF_RANGE, validator);
+            }
+        }
+        Ok(builder)
     }
 
     /// Sends a request and retries it after temporary failures.
@@ -204,7 +202,7 @@ impl Hub {
         let mut tries = 0;
         loop {
             self.wait_for_pause(control).await?;
-            match self.once(request, control).await {
+            match self.send_once(request, control).await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => self.back_off(failure, &mut tries, &request.context, control).await?,
             }
@@ -227,7 +225,7 @@ impl Hub {
                 self.closed.lock().unwrap_or_else(PoisonError::into_inner).insert(context.source.clone());
                 return Err(error);
             }
-            RequestFailure::Stopped => return Err(stopped()),
+            RequestFailure::Stopped => return Err(stopped_error()),
         };
         *tries += 1;
         let retry_policy = &self.settings.retry_policy;
@@ -250,14 +248,14 @@ impl Hub {
         control
             .reporter
             .event(Event::FetchWaits { seconds: time.as_secs_f64(), why: format!("{}: {why}", context.place()) });
-        if pause(control.stop, time).await { Ok(()) } else { Err(stopped()) }
+        if pause(control.stop, time).await { Ok(()) } else { Err(stopped_error()) }
     }
 
     /// Waits until the pause that the Hub requested for all requests is over.
     async fn wait_for_pause(&self, control: FetchControl<'_>) -> Result<()> {
         let until = *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
-        if left.is_zero() || pause(control.stop, left).await { Ok(()) } else { Err(stopped()) }
+        if left.is_zero() || pause(control.stop, left).await { Ok(()) } else { Err(stopped_error()) }
     }
 }
 
@@ -265,7 +263,27 @@ fn connection_error(error: &dyn std::fmt::Display) -> Error {
     Error::job("cannot open connections").found(error)
 }
 
-pub(crate) fn stopped() -> Error {
+/// Checks a redirect to `next`. `seen` holds the URLs requested so far.
+fn check_redirect(request: &HubRequest<'_>, seen: &[Url], next: &Url) -> Result<(), RequestFailure> {
+    let scheme = seen.last().map_or("", Url::scheme);
+    let is_unsafe = scheme == "https" && next.scheme() != "https" || !matches!(next.scheme(), "http" | "https");
+    if !is_unsafe && !seen.contains(next) && seen.len() < MAX_HOPS {
+        return Ok(());
+    }
+    let found = match is_unsafe {
+        true => format!("a redirect from {scheme} to {}", next.scheme()),
+        false => format!("a loop, or more than {MAX_HOPS} redirects"),
+    };
+    Err(RequestFailure::Final(
+        Error::missing("too many redirects")
+            .at(request.context.place())
+            .expected("an HTTPS redirect to the file")
+            .found(found)
+            .hint("check the proxy and HF_ENDPOINT"),
+    ))
+}
+
+pub(crate) fn stopped_error() -> Error {
     Error::interrupted("stopped; run the same command to resume the download")
 }
 
@@ -277,14 +295,14 @@ pub(crate) async fn await_network<T>(
     control: FetchControl<'_>,
 ) -> Result<T, RequestFailure> {
     match with_timeout(control.stop, time, part).await {
-        Ok(part) => part.map_err(|error| interrupted(&error)),
+        Ok(part) => part.map_err(|error| request_failure(&error)),
         Err(WaitEnd::TooLong) => Err(RequestFailure::retryable(late)),
         Err(WaitEnd::Stopped) => Err(RequestFailure::Stopped),
     }
 }
 
 /// Creates the failure for an interrupted request. Messages omit URLs, because signed URLs are secrets.
-fn interrupted(error: &reqwest::Error) -> RequestFailure {
+fn request_failure(error: &reqwest::Error) -> RequestFailure {
     let mut causes = Vec::new();
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
     while let Some(inner) = cause {

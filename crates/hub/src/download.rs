@@ -8,12 +8,12 @@ use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG};
 use reqwest::{Method, StatusCode};
 
 use crate::answer::{RequestContext, RequestFailure, header_text};
-use crate::cache::{make_folder, refused};
-use crate::client::{FetchControl, Hub, HubRequest, Reply, await_network, display_name, stopped, until};
+use crate::cache::{cache_error, make_folder};
+use crate::client::{FetchControl, Hub, HubRequest, Reply, await_network, display_name, stopped_error, until};
 use crate::event::Event;
 use crate::listing::percent_encode;
 use crate::name::{BlobName, strip_etag};
-use crate::partial_file::{Expected, PartialFile};
+use crate::partial_file::{ExpectedFile, PartialFile};
 use crate::plan::{PlannedFile, PlannedRepo};
 
 /// Metadata that the Hub sends for a file.
@@ -26,7 +26,7 @@ struct FileHead {
 struct Transfer<'a> {
     request: HubRequest<'a>,
     part: PartialFile,
-    expected: Expected,
+    expected: ExpectedFile,
     file: &'a str,
     /// Whether the last response was unusable. One such response is tolerated, because it may come from a proxy that
     /// does not know the file.
@@ -67,7 +67,7 @@ impl Hub {
         let blob = self.cache.blobs(&source.repo).join(name.as_str());
         make_folder(&self.cache.blobs(&source.repo))?;
         let _lock = self.locked(&self.cache.lock(&source.repo, &name), &shown, control).await?;
-        let mut came = 0;
+        let mut received = 0;
         let metadata = fs::metadata(&blob).ok().filter(fs::Metadata::is_file);
         let new = metadata.is_none_or(|metadata| expected.bytes.is_some_and(|bytes| bytes != metadata.len()));
         if new {
@@ -77,26 +77,27 @@ impl Hub {
             let request =
                 HubRequest { method: Method::GET, url, from: 0, etag: Some(&head.etag), elsewhere: None, context };
             let mut stream = Transfer { request, part, expected: expected.clone(), file: &shown, doubted: false };
-            came = self.stream(&mut stream, control).await?;
+            received = self.stream(&mut stream, control).await?;
             stream.part.publish(&blob)?;
         }
         self.cache.add_to_snapshot(&source.repo, &repo.commit, &file.name, &name, new)?;
         self.cache.store_commit(source, &repo.commit, !repo.locked)?;
-        let bytes = expected.bytes.unwrap_or(came);
+        let bytes = expected.bytes.unwrap_or(received);
         control.reporter.event(Event::Fetched { file: shown.to_string(), bytes });
         let path = self.cache.file(&source.repo, &repo.commit, &file.name, expected.bytes);
         let path = path.ok_or_else(|| Error::damaged("a downloaded file is missing").at(shown))?;
-        Ok((path, came))
+        Ok((path, received))
     }
 
     fn file_head(&self, repo: &PlannedRepo, context: &RequestContext<'_>, reply: &Reply) -> Result<FileHead> {
         if reply.header("x-repo-commit").is_some_and(|commit| commit != repo.commit.as_str()) {
-            return Err(self.no_hub(&repo.source, "a file of a different commit"));
+            return Err(self.endpoint_error(&repo.source, "a file of a different commit"));
         }
         let etag = reply.header("x-linked-etag").or_else(|| reply.header(ETAG.as_str()));
-        let Some(etag) = etag else { return Err(self.no_hub(&repo.source, "a file without an ETag")) };
+        let Some(etag) = etag else { return Err(self.endpoint_error(&repo.source, "a file without an ETag")) };
         let blob = BlobName::from_etag(etag);
-        let blob = blob.map_err(|_| self.no_hub(&repo.source, &format!("the ETag {}", context.quoted(etag))))?;
+        let blob =
+            blob.map_err(|_| self.endpoint_error(&repo.source, &format!("the ETag {}", context.quoted(etag))))?;
         let bytes = reply.header("x-linked-size").or_else(|| {
             let is_from_hub = reply.at_hub && reply.response.status().is_success();
             reply.response.headers().get(CONTENT_LENGTH).filter(|_| is_from_hub)?.to_str().ok()
@@ -109,7 +110,7 @@ impl Hub {
     async fn locked(&self, path: &Path, shown: &str, control: FetchControl<'_>) -> Result<Option<File>> {
         make_folder(path.parent().unwrap_or(path))?;
         let file =
-            File::options().create(true).append(true).open(path).map_err(|error| refused("write", path, &error))?;
+            File::options().create(true).append(true).open(path).map_err(|error| cache_error("write", path, &error))?;
         let mut is_reported = false;
         let free = until(control.stop, || match file.try_lock() {
             Ok(()) | Err(TryLockError::Error(_)) => true,
@@ -123,19 +124,19 @@ impl Hub {
                 false
             }
         });
-        if free.await { Ok(Some(file)) } else { Err(stopped()) }
+        if free.await { Ok(Some(file)) } else { Err(stopped_error()) }
     }
 
     /// Downloads the rest of a partial file, with retries. Returns the number of bytes received.
     async fn stream(&self, stream: &mut Transfer<'_>, control: FetchControl<'_>) -> Result<u64> {
-        let mut came = 0;
+        let mut received = 0;
         let mut tries = 0;
-        let mut most = stream.part.bytes();
+        let mut max_bytes = stream.part.bytes();
         let mut wrong = false;
         loop {
-            let failure = match self.attempt(stream, &mut came, control).await {
+            let failure = match self.attempt(stream, &mut received, control).await {
                 Ok(()) => match stream.part.check() {
-                    Ok(()) => return Ok(came),
+                    Ok(()) => return Ok(received),
                     Err(found) => {
                         self.restart(stream, "hash mismatch", control)?;
                         // The bytes from an earlier attempt may be the cause, so retry once.
@@ -147,7 +148,7 @@ impl Hub {
                             return Err(error.hint("check the proxy or mirror, or try again later"));
                         }
                         wrong = true;
-                        most = 0;
+                        max_bytes = 0;
                         continue;
                     }
                 },
@@ -155,15 +156,15 @@ impl Hub {
             };
             // Only bytes beyond the previous maximum count as progress, so that a server that always disconnects at the
             // same byte is not retried forever.
-            if stream.part.bytes() > most {
-                (most, tries) = (stream.part.bytes(), 0);
+            if stream.part.bytes() > max_bytes {
+                (max_bytes, tries) = (stream.part.bytes(), 0);
             }
             self.back_off(failure, &mut tries, &stream.request.context, control).await?;
         }
     }
 
     fn restart(&self, stream: &mut Transfer<'_>, why: &str, control: FetchControl<'_>) -> Result<()> {
-        stream.part.restart().map_err(|error| refused("write", stream.part.path(), &error))?;
+        stream.part.restart().map_err(|error| cache_error("write", stream.part.path(), &error))?;
         control.reporter.event(Event::FetchRestarted { file: stream.file.to_owned(), why: why.to_owned() });
         Ok(())
     }
@@ -201,7 +202,7 @@ impl Hub {
             return Ok(());
         }
         stream.request.from = from;
-        let mut reply = match self.once(&stream.request, control).await {
+        let mut reply = match self.send_once(&stream.request, control).await {
             Err(RequestFailure::Range) => {
                 self.restart(stream, "the host has no more data", control).map_err(RequestFailure::Final)?;
                 return Err(RequestFailure::retryable("no more data"));
@@ -257,7 +258,7 @@ impl Hub {
         let (same, chunk) = chunk.split_at(chunk.len().min(usize::try_from(*known).unwrap_or(usize::MAX)));
         let from = stream.request.from;
         let is_same = stream.part.has(from - *known, same);
-        if !is_same.map_err(|error| RequestFailure::Final(refused("read", stream.part.path(), &error)))? {
+        if !is_same.map_err(|error| RequestFailure::Final(cache_error("read", stream.part.path(), &error)))? {
             return Err(self.keep_or_discard(
                 stream,
                 from,
@@ -281,7 +282,7 @@ impl Hub {
         stream
             .part
             .write(chunk)
-            .map_err(|error| RequestFailure::Final(refused("write", stream.part.path(), &error)))?;
+            .map_err(|error| RequestFailure::Final(cache_error("write", stream.part.path(), &error)))?;
         control.reporter.event(Event::FetchAdvanced { file: stream.file.to_owned(), bytes: chunk.len() as u64 });
         Ok(chunk.len() as u64)
     }
@@ -337,8 +338,8 @@ fn mismatch(what: &str, expected: u64, found: u64) -> RejectedResponse {
 }
 
 /// Merges the size and hashes of a file from the lock, the listing and the Hub. Fails if they disagree.
-fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<Expected> {
-    let hub_expected = Expected::from_blob(&head.etag, head.bytes);
+fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<ExpectedFile> {
+    let hub_expected = ExpectedFile::from_blob(&head.etag, head.bytes);
     let pinned = if repo.locked { "as pinned" } else { "as listed" };
     let differs = Error::damaged("the file on the hub differs from the expected one")
         .at(format!("{}, {} at {}", repo.source, file.name, repo.commit))
@@ -353,7 +354,7 @@ fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<E
     {
         return Err(differs.expected(format!("SHA-256 {expected}, {pinned}")).found(format!("SHA-256 {found}")));
     }
-    Ok(Expected {
+    Ok(ExpectedFile {
         bytes: file.bytes.or(hub_expected.bytes),
         sha256: file.sha256.clone().or(hub_expected.sha256),
         git: hub_expected.git,

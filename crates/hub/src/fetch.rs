@@ -33,7 +33,7 @@ pub struct Fetched {
 pub type Hash<'a> = &'a (dyn Fn(&Path) -> Result<String> + Sync);
 
 /// Disk space in bytes that must remain free.
-const SPARE: u64 = 64 << 20;
+const RESERVED_DISK_BYTES: u64 = 64 << 20;
 
 impl Hub {
     /// Downloads the files that are not cached. With `hash`, also verifies the SHA-256 of cached files and downloads
@@ -81,7 +81,7 @@ impl Hub {
             }
         });
         if stop.load(Relaxed) {
-            return Err(crate::client::stopped());
+            return Err(crate::client::stopped_error());
         }
         Ok(downloads.outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
@@ -119,11 +119,11 @@ impl Hub {
         let root = self.cache.root();
         // The cache folder may not exist yet, so query the nearest existing ancestor.
         let Some(free) = root.ancestors().find(|folder| folder.is_dir()).and_then(disk::free) else { return Ok(()) };
-        if needed == 0 || needed.saturating_add(SPARE) <= free {
+        if needed == 0 || needed.saturating_add(RESERVED_DISK_BYTES) <= free {
             return Ok(());
         }
-        let all = show_gigabytes(needed.saturating_add(SPARE));
-        let spare = show_gigabytes(SPARE);
+        let all = show_gigabytes(needed.saturating_add(RESERVED_DISK_BYTES));
+        let spare = show_gigabytes(RESERVED_DISK_BYTES);
         Err(Error::missing("not enough disk space for the download")
             .at(root.display())
             .expected(format!("{all} free: {} to download and {spare} in reserve", show_gigabytes(needed)))

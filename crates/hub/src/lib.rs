@@ -9,6 +9,16 @@
 //! This crate never prints. Progress goes to a [`Reporter`]. The token is sent only to the Hub itself and never appears
 //! in messages.
 //!
+//! ```
+//! use ghostlab_hub::Source;
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! let source = Source::parse("meta-llama/Llama-3.1-8B")?;
+//! assert_eq!(source.to_string(), "meta-llama/Llama-3.1-8B@main");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! `tools/hf_hub` shows which of these guarantees the library `hf-hub` 1.0.0 does not provide.
 
 mod adopt;

@@ -100,7 +100,7 @@ impl Hub {
                 _ => return Ok(files),
             }
         }
-        Err(self.no_hub(source, "an endless list of files"))
+        Err(self.endpoint_error(source, "an endless list of files"))
     }
 
     /// Requests a JSON document, and returns it with the URL of the next page, if any. Deserializing `T` validates all
@@ -120,7 +120,7 @@ impl Hub {
             let link = reply.response.headers().get("link").and_then(|link| link.to_str().ok());
             let next = link.and_then(next_page).and_then(|next| url.join(next).ok());
             if next.as_ref().is_some_and(|next| !self.is_own(next)) {
-                return Err(self.no_hub(source, "a file list that continues on another host"));
+                return Err(self.endpoint_error(source, "a file list that continues on another host"));
             }
             let mut body = Vec::new();
             let failure = loop {
@@ -134,7 +134,7 @@ impl Hub {
                 {
                     Ok(None) => break None,
                     Ok(Some(chunk)) if body.len() + chunk.len() <= MAX_BYTES => body.extend_from_slice(&chunk),
-                    Ok(Some(_)) => return Err(self.no_hub(source, "an endless list of files")),
+                    Ok(Some(_)) => return Err(self.endpoint_error(source, "an endless list of files")),
                     Err(failure) => break Some(failure),
                 }
             };
@@ -144,17 +144,17 @@ impl Hub {
             }
         };
         let value = serde_json::from_slice(&body).map_err(|error| match error.is_data() {
-            true => self.no_hub(source, &context.quoted(&error.to_string())),
+            true => self.endpoint_error(source, &context.quoted(&error.to_string())),
             false => {
                 let begin = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
-                self.no_hub(source, &format!("`{}`", context.quoted(&begin)))
+                self.endpoint_error(source, &format!("`{}`", context.quoted(&begin)))
             }
         })?;
         Ok((value, next))
     }
 
     /// Creates the error for a server that does not respond like the Hub.
-    pub(crate) fn no_hub(&self, source: &Source, found: &str) -> Error {
+    pub(crate) fn endpoint_error(&self, source: &Source, found: &str) -> Error {
         Error::missing("invalid response from the hub")
             .at(format!("{source} at {}", self.settings.endpoint))
             .found(found)

@@ -58,9 +58,9 @@ impl Lock {
             return Ok(Self::default());
         }
         let lock: Self =
-            serde_json::from_slice(&regular::read(path)?).map_err(|error| bad_lock(error.to_string(), path))?;
+            serde_json::from_slice(&regular::read(path)?).map_err(|error| lock_error(error.to_string(), path))?;
         if lock.version != VERSION {
-            return Err(bad_lock(
+            return Err(lock_error(
                 format!("version {}, but this program supports version {VERSION}", lock.version),
                 path,
             ));
@@ -99,7 +99,7 @@ impl Lock {
     }
 }
 
-fn bad_lock(found: String, path: &Path) -> Error {
+fn lock_error(found: String, path: &Path) -> Error {
     Error::bad_input("cannot read hub.lock")
         .at(path.display())
         .found(found)

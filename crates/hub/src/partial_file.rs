@@ -17,21 +17,21 @@ use ghostlab_core::files::sha256::hex;
 use sha1::{Digest, Sha1};
 use sha2::Sha256;
 
-use crate::cache::refused;
+use crate::cache::cache_error;
 use crate::name::{BlobName, ContentHash};
 
 const ENDING: &str = ".incomplete";
 
 /// Expected size and hashes of a complete file.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedFile {
     pub(crate) bytes: Option<u64>,
     pub(crate) sha256: Option<ContentHash>,
     /// Git blob hash: SHA-1 of `blob SIZE`, a zero byte, and the content.
     pub(crate) git: Option<String>,
 }
 
-impl Expected {
+impl ExpectedFile {
     /// Derives the hashes from the Hub's ETag, which is the SHA-256 of a large file or the Git hash of a small one.
     pub(crate) fn from_blob(blob: &BlobName, bytes: Option<u64>) -> Self {
         Self { bytes, sha256: blob.sha256(), git: blob.git() }
@@ -53,7 +53,7 @@ pub(crate) struct PartialFile {
     shared: PathBuf,
     file: File,
     bytes: u64,
-    expected: Expected,
+    expected: ExpectedFile,
     sha256: Sha256,
     git: Option<Sha1>,
     done: bool,
@@ -61,7 +61,7 @@ pub(crate) struct PartialFile {
 
 impl PartialFile {
     /// Opens the longest abandoned partial file of a blob, or a new one, and hashes its content.
-    pub(crate) fn open(blobs: &Path, blob: &BlobName, expected: Expected) -> Result<Self> {
+    pub(crate) fn open(blobs: &Path, blob: &BlobName, expected: ExpectedFile) -> Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let shared = blobs.join(format!("{blob}{ENDING}"));
         let file_name = format!("{blob}.{}.{}{ENDING}", Owner::this().tag(), COUNT.fetch_add(1, Relaxed));
@@ -81,13 +81,13 @@ impl PartialFile {
             &mut options,
             rustix::fs::OFlags::NOFOLLOW.bits().cast_signed(),
         );
-        let file = options.open(&path).map_err(|error: std::io::Error| refused("write", &path, &error))?;
+        let file = options.open(&path).map_err(|error: std::io::Error| cache_error("write", &path, &error))?;
         let mut part =
             Self { own: path, shared, file, bytes: 0, expected, sha256: Sha256::new(), git: None, done: false };
         part.begin();
-        part.read_existing().map_err(|error| refused("read", &part.own, &error))?;
+        part.read_existing().map_err(|error| cache_error("read", &part.own, &error))?;
         if part.expected.bytes.is_some_and(|bytes| part.bytes > bytes) {
-            part.restart().map_err(|error| refused("write", &part.own, &error))?;
+            part.restart().map_err(|error| cache_error("write", &part.own, &error))?;
         }
         Ok(part)
     }
@@ -165,7 +165,7 @@ impl PartialFile {
 
     /// Checks that the file has the expected size and hashes.
     pub(crate) fn check(&self) -> std::result::Result<(), Mismatch> {
-        let Expected { bytes, sha256, git } = &self.expected;
+        let ExpectedFile { bytes, sha256, git } = &self.expected;
         compare_stored(&bytes.map(|bytes| bytes.to_string()), &self.bytes.to_string(), "bytes")?;
         compare_stored(&sha256.clone().map(String::from), &self.sha256(), "SHA-256")?;
         match &self.git {
@@ -176,8 +176,8 @@ impl PartialFile {
 
     /// Renames a complete file to its final path.
     pub(crate) fn publish(mut self, path: &Path) -> Result<()> {
-        self.file.sync_all().map_err(|error| refused("write", &self.own, &error))?;
-        fs::rename(&self.own, path).map_err(|error| refused("write", path, &error))?;
+        self.file.sync_all().map_err(|error| cache_error("write", &self.own, &error))?;
+        fs::rename(&self.own, path).map_err(|error| cache_error("write", path, &error))?;
         self.done = true;
         Ok(())
     }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     fn open_five_bytes(blob: &BlobName, blobs: &Path) -> PartialFile {
-        PartialFile::open(blobs, blob, Expected::from_blob(blob, Some(5))).unwrap()
+        PartialFile::open(blobs, blob, ExpectedFile::from_blob(blob, Some(5))).unwrap()
     }
 
     #[cfg(target_os = "linux")]
@@ -293,8 +293,8 @@ mod tests {
         assert_eq!(fs::read_dir(blobs.path()).unwrap().count(), 3);
     }
 
-    fn five_bytes() -> Expected {
-        Expected::from_blob(&name(SHA256), Some(5))
+    fn five_bytes() -> ExpectedFile {
+        ExpectedFile::from_blob(&name(SHA256), Some(5))
     }
 
     #[cfg(unix)]
@@ -306,7 +306,7 @@ mod tests {
         fs::write(&target, "mine").unwrap();
         std::os::unix::fs::symlink(&target, blobs.path().join(format!("{SHA256}{ENDING}"))).unwrap();
         let mut part =
-            PartialFile::open(blobs.path(), &name(SHA256), Expected::from_blob(&name(SHA256), Some(5))).unwrap();
+            PartialFile::open(blobs.path(), &name(SHA256), ExpectedFile::from_blob(&name(SHA256), Some(5))).unwrap();
         part.write(b"12345").unwrap();
         part.publish(&blobs.path().join(SHA256)).unwrap();
         assert_eq!(fs::read_to_string(target).unwrap(), "mine");

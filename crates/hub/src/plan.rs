@@ -68,7 +68,7 @@ impl FilePattern {
     }
 
     fn matcher(&self) -> Result<impl Fn(&FileName) -> bool> {
-        let pattern = Pattern::new(&self.pattern).map_err(|error| bad_pattern(error.to_string(), &self.pattern))?;
+        let pattern = Pattern::new(&self.pattern).map_err(|error| pattern_error(error.to_string(), &self.pattern))?;
         let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
         Ok(move |name: &FileName| pattern.matches_with(name.as_str(), options))
     }
@@ -81,7 +81,7 @@ impl FilePattern {
     }
 }
 
-fn bad_pattern(found: String, pattern: &str) -> Error {
+fn pattern_error(found: String, pattern: &str) -> Error {
     Error::bad_input("invalid pattern of file names").at(format!("`{pattern}`")).found(found)
 }
 
@@ -193,7 +193,7 @@ impl Hub {
 
     fn pinned(&self, want: &RepoFiles, lock: &Lock) -> Result<PlannedRepo> {
         let source = &want.source;
-        let Some(locked) = lock.get(source) else { return Err(not_fetched(source, self.cache.root())) };
+        let Some(locked) = lock.get(source) else { return Err(not_fetched_error(source, self.cache.root())) };
         self.planned(
             want,
             locked.commit.clone(),
@@ -215,7 +215,7 @@ impl Hub {
     fn resolve_cached(&self, want: &RepoFiles) -> Result<PlannedRepo> {
         let source = &want.source;
         let root = self.cache.root();
-        let commit = self.cache.commit(source).ok_or_else(|| not_fetched(source, root))?;
+        let commit = self.cache.commit(source).ok_or_else(|| not_fetched_error(source, root))?;
         let snapshot = self.cache.snapshot(&source.repo, &commit);
         let mut known = BTreeMap::new();
         let mut folders = vec![String::new()];
@@ -233,7 +233,7 @@ impl Hub {
                 }
             }
         }
-        self.planned(want, commit, false, &known, &|| not_fetched(source, &snapshot))
+        self.planned(want, commit, false, &known, &|| not_fetched_error(source, &snapshot))
     }
 
     /// Resolves a request from the Hub's current listing.
@@ -289,7 +289,7 @@ impl Hub {
     }
 }
 
-fn not_fetched(source: &Source, path: &Path) -> Error {
+fn not_fetched_error(source: &Source, path: &Path) -> Error {
     let error = Error::missing(format!("{source} is not in the hub's cache")).at(path.display());
     error.hint("unset HF_HUB_OFFLINE and run `ghostlab fetch …` for the grid that needs it")
 }

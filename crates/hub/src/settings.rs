@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn hub_offline_endpoint_and_timeout_are_honoured() {
+    fn hub_offline_endpoint_and_timeout_are_honored() {
         for (value, offline) in [("1", true), ("yes", true), ("0", false), ("", false)] {
             assert_eq!(settings_from(&[("HF_HUB_OFFLINE", value)]).unwrap().offline, offline, "{value}");
         }

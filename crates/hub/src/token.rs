@@ -9,9 +9,9 @@ use reqwest::header::HeaderValue;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-const HIDDEN: &str = "[token]";
+const REDACTED_TOKEN: &str = "[token]";
 /// Minimum length of a token. Replacing shorter strings would garble messages.
-const SHORTEST: usize = 4;
+const MIN_TOKEN_LENGTH: usize = 4;
 
 impl Token {
     /// Parses a token and trims whitespace. Returns `None` for an empty string. `source` names the origin of the token
@@ -24,7 +24,7 @@ impl Token {
         if text.is_empty() {
             return Ok(None);
         }
-        if !text.chars().all(|c| c.is_ascii_graphic()) || text.len() < SHORTEST {
+        if !text.chars().all(|c| c.is_ascii_graphic()) || text.len() < MIN_TOKEN_LENGTH {
             return Err(Error::bad_input("invalid hub token")
                 .at(source)
                 .expected("letters and digits on one line, such as hf_…")
@@ -44,13 +44,13 @@ impl Token {
 
     /// Replaces occurrences of the token in a string.
     pub fn hide(&self, text: &str) -> String {
-        text.replace(&self.0, HIDDEN)
+        text.replace(&self.0, REDACTED_TOKEN)
     }
 }
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(HIDDEN)
+        f.write_str(REDACTED_TOKEN)
     }
 }
 

@@ -17,14 +17,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::common::{Answer, COMMIT, FakeHub, Fault, Request, Served, TOKEN, content, large, no_fault, small};
-use crate::fetching::{REPO, Told, cached, fetch, files_below, hash, lock, settings, want};
+use crate::common::{Answer, COMMIT, FakeHub, Fault, Request, ServedFile, TOKEN, content, large, no_fault, small};
+use crate::fetching::{REPO, RecordingReporter, cached, fetch, files_below, hash, lock, settings, want};
 use ghostlab_core::error::Error;
 use ghostlab_hub::{Event, Hub, HubSettings, Lock};
 use tempfile::TempDir;
 
 /// Returns the requests to any host for the content of a file.
-fn gets(server: &FakeHub, file: &Served) -> Vec<Request> {
+fn gets(server: &FakeHub, file: &ServedFile) -> Vec<Request> {
     server
         .requests()
         .into_iter()
@@ -36,7 +36,10 @@ fn gets(server: &FakeHub, file: &Served) -> Vec<Request> {
 }
 
 /// Creates a fault that affects only responses with file content.
-fn content_fault(file: &Served, fault: impl Fn(&Request, usize, Answer) -> Answer + Send + Sync + 'static) -> Fault {
+fn content_fault(
+    file: &ServedFile,
+    fault: impl Fn(&Request, usize, Answer) -> Answer + Send + Sync + 'static,
+) -> Fault {
     let large = file.large;
     Box::new(move |request, before, answer| {
         let content =
@@ -84,7 +87,7 @@ fn pinned_cached_files_need_no_request_altered_are_renewed() {
     // Offline mode makes no requests, whether or not the files are pinned. Damaged files are reported.
     server.forget();
     let offline = Hub::new(HubSettings { offline: true, ..settings(&server.address, cache.path()) });
-    let events = Told::default();
+    let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
     for lock in [lock(&files), Lock::default()] {
         let plan = offline.plan(&[want(&names)], &lock, &events, &stop).unwrap();
@@ -108,7 +111,7 @@ fn offline_pinned_files_work_and_the_rest_is_an_error() {
     let mut away = settings("http://127.0.0.1:1", cache.path());
     away.retry_policy.attempts = 2;
     let hub = Hub::new(away);
-    let events = Told::default();
+    let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
     let plan = hub.plan(&[want(&["f"])], &lock(&files), &events, &stop).unwrap();
     assert_eq!(hub.fetch(&plan, None, &events, &stop).unwrap().cached, 1);
@@ -147,7 +150,7 @@ fn stopped_download_resumes() {
     let mut patient = settings(&server.address, cache.path());
     patient.retry_policy.stall = Duration::from_secs(20);
     let hub = Hub::new(patient);
-    let events = Told::default();
+    let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
     let plan = hub.plan(&[want(&["f"])], &Lock::default(), &events, &stop).unwrap();
     let error = std::thread::scope(|scope| {
@@ -191,7 +194,7 @@ fn fetches_for_another_test() {
     let mut settings = settings(&address, Path::new(&cache));
     settings.retry_policy.stall = Duration::from_secs(60);
     let hub = Hub::new(settings);
-    let events = Told::default();
+    let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
     let fetched = hub
         .plan(&[want(&["f"])], &Lock::default(), &events, &stop)

@@ -54,9 +54,9 @@ fn folder(root: &Path, name: &str) -> PathBuf {
 
 /// Records an attempt.
 pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) -> io::Result<()> {
-    static NOTED: AtomicU64 = AtomicU64::new(0);
+    static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
     // The attempt may be that of a dead process, so the pid and a counter of this process make the name unique.
-    let number = NOTED.fetch_add(1, Relaxed);
+    let number = ATTEMPTS.fetch_add(1, Relaxed);
     let file_name = format!("{}.{}.{number}.json", attempt.process, std::process::id());
     let folder = folder(root, name);
     let text = serde_json::to_vec_pretty(attempt).unwrap_or_default();

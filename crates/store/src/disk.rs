@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use memmap2::Mmap;
 
 use super::process::Process;
-use super::shared::Shared;
+use super::shared::StoreSharing;
 use ghostlab_core::files::{atomic, regular};
 
 /// File system and clock operations that a store needs.
@@ -41,7 +41,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn reader(&self, path: &Path) -> io::Result<Box<dyn Read + Send>>;
 
     /// Maps an immutable file into memory.
-    fn map(&self, path: &Path) -> io::Result<Mapped>;
+    fn map(&self, path: &Path) -> io::Result<FileContent>;
 
     /// Returns the size of a file in bytes.
     fn size(&self, path: &Path) -> io::Result<u64>;
@@ -138,7 +138,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
 }
 
 /// Content of a file, either memory-mapped or read into a buffer.
-pub enum Mapped {
+pub enum FileContent {
     File(Mmap),
     Memory(Vec<u8>),
 }
@@ -148,11 +148,11 @@ pub enum Mapped {
 pub(crate) struct SystemDisk {
     operations: AtomicU64,
     /// Permissions of created files and folders.
-    shared: Shared,
+    shared: StoreSharing,
 }
 
 impl SystemDisk {
-    pub(super) fn new(shared: Shared) -> Self {
+    pub(super) fn new(shared: StoreSharing) -> Self {
         Self { shared, ..Self::default() }
     }
 
@@ -196,11 +196,11 @@ impl Disk for SystemDisk {
         Ok(Box::new(regular::file(path)?))
     }
 
-    fn map(&self, path: &Path) -> io::Result<Mapped> {
+    fn map(&self, path: &Path) -> io::Result<FileContent> {
         self.count(1);
         let file = regular::file(path)?;
         // SAFETY: objects are never modified in place, only replaced by a rename, so the mapped file does not change.
-        Ok(Mapped::File(unsafe { Mmap::map(&file) }?))
+        Ok(FileContent::File(unsafe { Mmap::map(&file) }?))
     }
 
     fn size(&self, path: &Path) -> io::Result<u64> {

@@ -201,7 +201,7 @@ fn is_number(text: &str) -> bool {
 
 /// Draft folder found in a store.
 #[derive(Debug)]
-pub struct LeftDraft {
+pub struct AbandonedDraft {
     pub folder: PathBuf,
     pub bytes: u64,
     /// Whether the process that wrote the draft has died.
@@ -210,7 +210,7 @@ pub struct LeftDraft {
 
 /// Lists all drafts. Drafts of unknown processes get a grace period, because a shared file system may show the process
 /// record late.
-pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<LeftDraft> {
+pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<AbandonedDraft> {
     let folders: Vec<PathBuf> = disk.list(drafts).into_iter().map(|name| drafts.join(name)).collect();
     // List processes after drafts, because a process writes its record before its first draft.
     let known = processes::all(disk, root);
@@ -228,7 +228,7 @@ pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<LeftDraft>
             }
         };
         let bytes = files.iter().filter_map(|file| disk.size(file).ok()).sum();
-        Some(LeftDraft { dead, bytes, folder })
+        Some(AbandonedDraft { dead, bytes, folder })
     });
     left.collect()
 }

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 fn requested_faults() -> &'static Vec<String> {
-    static ASKED: OnceLock<Vec<String>> = OnceLock::new();
-    ASKED.get_or_init(|| {
+    static REQUESTS: OnceLock<Vec<String>> = OnceLock::new();
+    REQUESTS.get_or_init(|| {
         let text = std::env::var("GHOSTLAB_FAULT").unwrap_or_default();
         text.split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect()
     })
@@ -30,9 +30,9 @@ pub fn fault_point(point: &str) {
     if let Some(milliseconds) = slow.and_then(|text| text.parse().ok()) {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
-    static PASSED: OnceLock<Mutex<HashMap<String, u32>>> = OnceLock::new();
+    static PASS_COUNTS: OnceLock<Mutex<HashMap<String, u32>>> = OnceLock::new();
     let passed = {
-        let mut all = PASSED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = PASS_COUNTS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
         let passed = all.entry(point.to_string()).or_default();
         *passed += 1;
         *passed

@@ -15,16 +15,16 @@ use ghostlab_core::files::atomic::STALE_AFTER;
 pub(super) struct GcRoots {
     disk: Arc<dyn Disk>,
     noted: Mutex<NotedHashes>,
-    pinned: Pinned,
+    pinned: PinnedObjects,
 }
 
 /// Number of pins per hash.
-type Pinned = Arc<Mutex<BTreeMap<String, usize>>>;
+type PinnedObjects = Arc<Mutex<BTreeMap<String, usize>>>;
 
 /// Guard that protects objects from garbage collection in other threads of this process.
 pub struct Pin {
     hashes: Vec<String>,
-    pinned: Pinned,
+    pinned: PinnedObjects,
 }
 
 impl Drop for Pin {

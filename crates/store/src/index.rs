@@ -20,7 +20,7 @@ use ghostlab_core::files::stamp::{Stamp, time_resolution};
 use ghostlab_core::files::{regular, sha256};
 
 /// Minimum size in bytes of a file whose hash is cached.
-const LARGE: u64 = 1 << 20;
+const MIN_HASHED_BYTES: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct IndexEntry {
@@ -130,7 +130,7 @@ pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash:
 }
 
 fn is_large(stamp: &&Stamp) -> bool {
-    stamp.bytes >= LARGE
+    stamp.bytes >= MIN_HASHED_BYTES
 }
 
 /// Hashes a file. Also returns its stamp, provided that any later change would be visible in it.
@@ -159,14 +159,14 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
     let value = read();
     for ((path, input), (before, after)) in files.iter().zip(before.into_iter().zip(read_stamps(files))) {
         if before != after {
-            return Err(changed(path, input, "the file changed while it was read"));
+            return Err(changed_input_error(path, input, "the file changed while it was read"));
         }
         if after.is_some() && after == *input.stamp() {
             continue;
         }
         let (found, stamp) = hashed(regular::open(path)?, path)?;
         if found != input.sha256 {
-            return Err(changed(path, input, &found));
+            return Err(changed_input_error(path, input, &found));
         }
         // The next check can rely on the stamp.
         *input.stamp() = stamp;
@@ -174,7 +174,7 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
     value
 }
 
-fn changed(path: &Path, input: &Input, found: &str) -> Error {
+fn changed_input_error(path: &Path, input: &Input, found: &str) -> Error {
     Error::bad_input("an input changed after it was hashed")
         .at(path.display())
         .expected(format!("SHA-256 {}", input.sha256))
@@ -201,7 +201,7 @@ pub(super) fn cached_result<T: Serialize + DeserializeOwned>(
     what: &str,
     find: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    let Some(folder) = folder.filter(|_| path.metadata().is_ok_and(|data| data.len() >= LARGE)) else {
+    let Some(folder) = folder.filter(|_| path.metadata().is_ok_and(|data| data.len() >= MIN_HASHED_BYTES)) else {
         return find();
     };
     let fact_path = folder.join(format!("{}.{what}.json", input.sha256));
@@ -367,19 +367,19 @@ mod tests {
         }
         fs::write(&path, "as hashed").unwrap();
         assert_eq!(read(&restored, &|| ()).unwrap(), b"as hashed", "the original content was restored");
-        let refused = |input: &Input, during: &dyn Fn()| {
+        let rejects = |input: &Input, during: &dyn Fn()| {
             let error = read(input, during).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("weights"), "{error}");
         };
         // Another file with the same size and times replaces the file during the read, then the original is restored.
         let other = folder.path().join("other");
         for input in [&hashed, &restored] {
-            refused(input, &|| {
+            rejects(input, &|| {
                 fs::write(&other, "unhashed!").unwrap();
                 fs::rename(&path, folder.path().join("aside")).unwrap();
                 fs::rename(&other, &path).unwrap();
             });
-            refused(input, &|| ());
+            rejects(input, &|| ());
             fs::rename(folder.path().join("aside"), &path).unwrap();
             assert_eq!(read(input, &|| ()).unwrap(), b"as hashed");
         }

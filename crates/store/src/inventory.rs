@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use super::object::{StoredObject, damaged};
+use super::object::{StoredObject, damaged_error};
 use super::packed::{self, Packs};
 use super::small::ObjectPlace;
 use super::{Key, Store, StoreWords};
@@ -174,11 +174,11 @@ impl Store {
             .map_err(Clone::clone)
             .and_then(|(_, sound)| if *sound { Ok(()) } else { Err("a line of the member list is damaged".to_owned()) })
         {
-            let found = ObjectCondition::Damaged(damaged(file).found(found));
+            let found = ObjectCondition::Damaged(damaged_error(file).found(found));
             entries.push(self.item(stage, name_of(file), file.to_owned(), found));
         }
         for (member, meta) in pack.map(|(members, _)| members).unwrap_or_default() {
-            let opened = meta.map_err(|found| damaged(file).found(found));
+            let opened = meta.map_err(|found| damaged_error(file).found(found));
             let packs = Some(Arc::clone(&self.packs));
             let opened = opened
                 .map(|meta| StoredObject::packed(Arc::clone(&self.disk), file.to_owned(), member.at, meta, packs));

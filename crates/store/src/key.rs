@@ -42,7 +42,7 @@ pub struct StoreWords {
     /// Kind of small objects that are stored together in pack files.
     pub packed: ObjectKind,
     /// Returns whether the death of a process that held the given lease counts as a failed attempt at the job.
-    pub counts_death: fn(claim: &str) -> bool,
+    pub counts_death: fn(lease: &str) -> bool,
 }
 
 impl StoreWords {

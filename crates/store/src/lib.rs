@@ -11,6 +11,22 @@
 //! grids submitted to a scheduler (`submissions/`) and the program copies that scheduler jobs run (`programs/`).
 //!
 //! The marker `store.json` identifies a store. Folders without it are never modified.
+//!
+//! ```
+//! use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoreWords};
+//! use serde_json::json;
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! const SCORES: ObjectKind = ObjectKind::new("scores", 1);
+//! const WORDS: StoreWords = StoreWords { kinds: &[SCORES], packed: SCORES, counts_death: |_| false };
+//! let folder = tempfile::tempdir().unwrap();
+//! let store = Store::open(folder.path(), WORDS)?;
+//! let key = Key::new(SCORES, json!({"depth": 3}), []);
+//! store.put(&key, 0.5, &[("values", b"1.25")])?;
+//! assert!(matches!(store.get(&key), Lookup::Whole(_)));
+//! # Ok(())
+//! # }
+//! ```
 
 mod attempts;
 mod disk;
@@ -44,8 +60,8 @@ mod unknown_entry;
 mod worker;
 
 pub use attempts::Attempt;
-pub use disk::{Disk, Mapped};
-pub use draft::{Draft, LeftDraft, Payload};
+pub use disk::{Disk, FileContent};
+pub use draft::{AbandonedDraft, Draft, Payload};
 pub use gc_roots::Pin;
 pub use index::Input;
 pub use inventory::{InventoryItem, ObjectCondition};
@@ -57,7 +73,7 @@ pub use packed::PackEntry;
 pub use process::Process;
 pub use records::DamagedRecord;
 pub use scratch_store::ScratchStore;
-pub use shared::Shared;
+pub use shared::StoreSharing;
 pub use unknown_entry::UnknownEntry;
 pub use worker::{Lease, LeaseResult};
 
@@ -130,14 +146,14 @@ impl Store {
         let mark = match StoreMarker::read(root, words)? {
             Some(mark) => mark,
             None => {
-                StoreMarker::new(Shared::Umask).create(root).map_err(|error| write_refused(&error, root))?;
+                StoreMarker::new(StoreSharing::Umask).create(root).map_err(|error| unwritable_error(&error, root))?;
                 // Another process may have created the marker at the same moment with a different sharing mode.
-                StoreMarker::read(root, words)?.unwrap_or(StoreMarker::new(Shared::Umask))
+                StoreMarker::read(root, words)?.unwrap_or(StoreMarker::new(StoreSharing::Umask))
             }
         };
         let store = Self::open_on(Arc::new(SystemDisk::new(mark.shared)), root, words);
-        store.disk.make_folder(&store.drafts()).map_err(|error| write_refused(&error, root))?;
-        tempfile::tempfile_in(store.drafts()).map_err(|error| write_refused(&error, root))?;
+        store.disk.make_folder(&store.drafts()).map_err(|error| unwritable_error(&error, root))?;
+        tempfile::tempfile_in(store.drafts()).map_err(|error| unwritable_error(&error, root))?;
         store.sweep();
         Ok(store)
     }
@@ -189,7 +205,7 @@ impl Store {
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::open`].
-    pub fn init(root: &Path, words: StoreWords, shared: Option<Shared>) -> Result<Shared> {
+    pub fn init(root: &Path, words: StoreWords, shared: Option<StoreSharing>) -> Result<StoreSharing> {
         let before = StoreMarker::read(root, words)?;
         let shared = shared.or(before.map(|mark| mark.shared)).unwrap_or_default();
         match before {
@@ -275,7 +291,7 @@ impl Store {
     }
 
     /// Lists the drafts of unfinished objects.
-    pub fn drafts_left(&self) -> Vec<LeftDraft> {
+    pub fn drafts_left(&self) -> Vec<AbandonedDraft> {
         draft::all(&*self.disk, &self.root, &self.drafts())
     }
 
@@ -392,7 +408,7 @@ impl Store {
     }
 }
 
-fn write_refused(error: &std::io::Error, root: &Path) -> Error {
+fn unwritable_error(error: &std::io::Error, root: &Path) -> Error {
     Error::missing("cannot write to the store").at(root.display()).found(error).hint("use another folder with --store")
 }
 

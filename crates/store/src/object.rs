@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::disk::{Disk, Mapped};
+use super::disk::{Disk, FileContent};
 use super::key::Key;
 use super::meta::{META, Meta, StoredFile};
 use super::packed::{self, PackMember, Packs};
@@ -31,19 +31,19 @@ impl StoredObject {
     /// Opens an object. Checks the record and payload sizes, but not payload hashes.
     pub(super) fn open(disk: Arc<dyn Disk>, path: PathBuf, hash: Option<&str>) -> Result<Self> {
         if let Ok(read) = packed::only(&*disk, &path) {
-            let (member, meta) = read.map_err(|found| damaged(&path).found(found))?;
+            let (member, meta) = read.map_err(|found| damaged_error(&path).found(found))?;
             check_key(&path, &meta, hash)?;
             return Ok(Self::packed(disk, path, member.at, meta, None));
         }
         let record = path.join(META);
-        let text = disk.read(&record).map_err(|error| damaged(&record).found(error))?;
-        let meta = Meta::from_text(&text).map_err(|found| damaged(&record).found(found))?;
+        let text = disk.read(&record).map_err(|error| damaged_error(&record).found(error))?;
+        let meta = Meta::from_text(&text).map_err(|found| damaged_error(&record).found(found))?;
         check_key(&record, &meta, hash)?;
         for (name, stored) in &meta.payloads {
             let payload = path.join(name);
-            let bytes = disk.size(&payload).map_err(|error| damaged(&payload).found(error))?;
+            let bytes = disk.size(&payload).map_err(|error| damaged_error(&payload).found(error))?;
             if bytes != stored.bytes {
-                return Err(damaged(&payload).expected(format!("{} bytes", stored.bytes)).found(bytes));
+                return Err(damaged_error(&payload).expected(format!("{} bytes", stored.bytes)).found(bytes));
             }
         }
         Ok(Self { disk, place: ObjectPlace::Folder(path), meta })
@@ -68,7 +68,7 @@ impl StoredObject {
         found: (PathBuf, PackMember),
     ) -> Result<Self> {
         let open = |(file, member): (PathBuf, PackMember)| {
-            let meta = packed::record(&**disk, &file, &member).map_err(|found| damaged(&file).found(found))?;
+            let meta = packed::record(&**disk, &file, &member).map_err(|found| damaged_error(&file).found(found))?;
             check_key(&file, &meta, Some(hash))?;
             Ok(Self::packed(Arc::clone(disk), file, member.at, meta, Some(Arc::clone(packs))))
         };
@@ -102,7 +102,7 @@ impl StoredObject {
 
     fn verify_file(&self, name: &str, stored: &StoredFile) -> Result<()> {
         let path = self.folder().join(name);
-        let found = StoredFile::read(&*self.disk, &path).map_err(|error| damaged(&path).found(error))?;
+        let found = StoredFile::read(&*self.disk, &path).map_err(|error| damaged_error(&path).found(error))?;
         same(&path, stored, &found)
     }
 
@@ -118,7 +118,7 @@ impl StoredObject {
     /// Reads and parses a byte range of a file.
     fn part<T>(&self, file: &Path, start: u64, bytes: u64, parse: &impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let read = self.disk.read_part(file, start, bytes);
-        parse(&read.map_err(|error| damaged(file).found(error))?)
+        parse(&read.map_err(|error| damaged_error(file).found(error))?)
     }
 
     pub fn meta(&self) -> &Meta {
@@ -137,10 +137,9 @@ impl StoredObject {
     }
 
     fn stored_file(&self, name: &str) -> Result<&StoredFile> {
-        self.meta
-            .payloads
-            .get(name)
-            .ok_or_else(|| damaged(self.folder()).expected(format!("a payload `{name}`")).found("no such payload"))
+        self.meta.payloads.get(name).ok_or_else(|| {
+            damaged_error(self.folder()).expected(format!("a payload `{name}`")).found("no such payload")
+        })
     }
 
     /// Returns the file that contains a payload, without checking it.
@@ -158,9 +157,9 @@ impl StoredObject {
     ///
     /// # Errors
     /// Fails if there is no payload with that name or it cannot be read.
-    pub fn map(&self, name: &str) -> Result<Mapped> {
+    pub fn map(&self, name: &str) -> Result<FileContent> {
         if matches!(self.place, ObjectPlace::File(..)) {
-            return self.read(name).map(Mapped::Memory);
+            return self.read(name).map(FileContent::Memory);
         }
         let path = self.path(name)?;
         self.disk.map(&path).map_err(|error| Error::io("map", &path, &error))
@@ -178,7 +177,7 @@ impl StoredObject {
                 same(&path, stored, &StoredFile::from_bytes(bytes)).map(|()| bytes.to_vec())
             });
         }
-        let bytes = self.disk.read(&path).map_err(|error| damaged(&path).found(error))?;
+        let bytes = self.disk.read(&path).map_err(|error| damaged_error(&path).found(error))?;
         same(&path, stored, &StoredFile::from_bytes(&bytes))?;
         Ok(bytes)
     }
@@ -187,13 +186,13 @@ impl StoredObject {
 fn check_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
     match hash {
         Some(hash) if Key::hash_of(&meta.key) != hash => {
-            Err(damaged(path).expected("the key in its path").found("a different key"))
+            Err(damaged_error(path).expected("the key in its path").found("a different key"))
         }
         _ => Ok(()),
     }
 }
 
-pub(super) fn damaged(path: &Path) -> Error {
+pub(super) fn damaged_error(path: &Path) -> Error {
     Error::damaged("a stored object is damaged")
         .at(path.display())
         .hint("no action needed: the next run recomputes the object")
@@ -203,5 +202,5 @@ fn same(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result<()> {
     if found == stored {
         return Ok(());
     }
-    Err(damaged(path).expected(format!("SHA-256 {}", stored.sha256)).found(&found.sha256))
+    Err(damaged_error(path).expected(format!("SHA-256 {}", stored.sha256)).found(&found.sha256))
 }

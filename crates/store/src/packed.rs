@@ -15,7 +15,7 @@ use ghostlab_core::error::Result;
 use ghostlab_core::files::sha256;
 
 /// Maximum payload size of a small object in bytes.
-pub(super) const SMALL: usize = 1 << 20;
+pub(super) const MAX_SMALL_BYTES: usize = 1 << 20;
 
 /// Maximum number of members per pack. The limit exists because all member lines are read at once.
 pub(super) const MAX_PACK_MEMBERS: usize = 400;
@@ -23,7 +23,7 @@ pub(super) const MAX_PACK_MEMBERS: usize = 400;
 const MAX_PACK_BYTES: usize = 16 << 20;
 
 /// Number of bytes that are read first from a pack. They include all member lines.
-const NEAR: u64 = 1 << 16;
+const HEAD_BYTES: u64 = 1 << 16;
 
 pub(super) const FORMAT: &str = "ghostlab-pack 1 ";
 /// Length of the header line.
@@ -168,8 +168,8 @@ pub(super) fn record(disk: &dyn Disk, path: &Path, member: &PackMember) -> Resul
 /// # Errors
 /// Fails if the file cannot be read. The inner error describes damage.
 pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMember, Meta), String>> {
-    let near = PackPart { start: 0, bytes: disk.read_part(path, 0, NEAR)? };
-    let is_complete = (near.bytes.len() as u64) < NEAR;
+    let near = PackPart { start: 0, bytes: disk.read_part(path, 0, HEAD_BYTES)? };
+    let is_complete = (near.bytes.len() as u64) < HEAD_BYTES;
     Ok(index(&near.bytes).and_then(|found| match found {
         (members, true) if members.len() == 1 => {
             let member = members[0].clone();
@@ -180,14 +180,14 @@ pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMembe
     }))
 }
 
-/// Pack member and its record. A description of the damage takes the place of a damaged record.
-pub(super) type Read = (PackMember, Result<Meta, String>);
+/// Pack member, and its record or a description of the damage.
+pub(super) type MemberRecord = (PackMember, Result<Meta, String>);
 
 /// Reads all members of a pack. Also returns whether its member lines are intact.
 ///
 /// # Errors
 /// Fails with a description of the damage.
-pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<Read>, bool), String> {
+pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<MemberRecord>, bool), String> {
     let pack = PackPart { start: 0, bytes: disk.read(path).map_err(|error| error.to_string())? };
     let (members, sound) = index(&pack.bytes)?;
     Ok((
@@ -284,7 +284,7 @@ impl Packs {
             if known.files.contains(&file) {
                 continue;
             }
-            let near = self.disk.read_part(&self.folder.join(&file), 0, NEAR).unwrap_or_default();
+            let near = self.disk.read_part(&self.folder.join(&file), 0, HEAD_BYTES).unwrap_or_default();
             // Unreadable packs are retried next time and reported by `cache verify`.
             let Ok((members, _)) = index(&near) else { continue };
             known.members.extend(members.into_iter().map(|member| (member.hash.clone(), (file.clone(), member))));

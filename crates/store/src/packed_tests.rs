@@ -33,7 +33,7 @@ fn put(store: &Store, which: impl IntoIterator<Item = u32>) {
         .unwrap();
 }
 
-fn whole(store: &Store, value: u32) -> bool {
+fn is_whole(store: &Store, value: u32) -> bool {
     match store.get(&key(value)) {
         Lookup::Whole(object) => {
             assert_eq!(object.read("values.f64").unwrap(), values(value));
@@ -72,7 +72,7 @@ fn packed_scores_are_found_by_every_process() {
     put(&store, 0..100);
     assert_eq!(packs(folder.path()).len(), 1);
     for store in [&store, &before, &Store::open_read_only(folder.path(), WORDS).unwrap()] {
-        assert!((0..100).all(|value| whole(store, value)) && !store.has(&key(100)));
+        assert!((0..100).all(|value| is_whole(store, value)) && !store.has(&key(100)));
         assert_eq!((store.present(SCORES).len(), store.entries().len()), (100, 100));
         assert!(store.entries().iter().all(InventoryItem::is_current));
     }
@@ -82,13 +82,13 @@ fn packed_scores_are_found_by_every_process() {
     assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
     // Write more members than fit into one pack.
     put(&store, 200..1100);
-    assert!(packs(folder.path()).len() == 5 && (200..1100).all(|value| whole(&before, value)));
+    assert!(packs(folder.path()).len() == 5 && (200..1100).all(|value| is_whole(&before, value)));
 }
 
 #[test]
 fn small_object_is_one_file_and_a_large_one_a_folder() {
     let (folder, store) = store();
-    let large = vec![7; packed::SMALL];
+    let large = vec![7; packed::MAX_SMALL_BYTES];
     for (depth, matrix, files) in [(1, &large[..99], 1), (2, &large, 4)] {
         let path = store.place(&operator_key(depth));
         let stored = store.put(&operator_key(depth), 1.5, &[("matrix", matrix), ("figures", b"{}")]).unwrap();
@@ -126,7 +126,7 @@ fn changed_byte_is_detected_and_repaired_by_rewriting() {
             assert!(damaged(&store) > 0, "no reader detected the damage");
             // A value that is still found must equal the value that was written.
             for value in 0..3 {
-                whole(&store, value);
+                is_whole(&store, value);
             }
             if let Lookup::Whole(found) = store.get(&single) {
                 assert_eq!(found.read("selection.json").unwrap(), b"[1, 2]");
@@ -152,7 +152,7 @@ fn changed_byte_is_detected_and_repaired_by_rewriting() {
             write_both(&store, &single);
             assert_eq!(damaged(&look_at(folder.path())), 0);
             assert!(
-                (0..3).all(|value| whole(&look_at(folder.path()), value))
+                (0..3).all(|value| is_whole(&look_at(folder.path()), value))
                     && matches!(look_at(folder.path()).get(&single), Lookup::Whole(_))
             );
             if path.exists() {
@@ -179,11 +179,11 @@ fn objects_lost_in_a_truncated_pack_are_rewritten() {
         let bytes = fs::read(&file).unwrap();
         fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
     }
-    let lost = (0..8).filter(|&value| !whole(&store, value)).count();
+    let lost = (0..8).filter(|&value| !is_whole(&store, value)).count();
     assert!(lost > 3, "only {lost} damaged objects were reported for two files");
     put(&store, 0..8);
     for store in [&store, &Store::open_read_only(folder.path(), WORDS).unwrap()] {
-        assert!((0..8).all(|value| whole(store, value)));
+        assert!((0..8).all(|value| is_whole(store, value)));
         assert_eq!((damaged(store), store.entries().len()), (0, 8));
     }
 }
@@ -223,7 +223,7 @@ fn removing_pack_entries_does_not_disturb_readers() {
     assert_eq!(held.read("values.f64").unwrap(), values(3), "a moved object must stay readable");
     held.verify().unwrap();
     for store in [&store, &reader] {
-        let there: Vec<u32> = (0..10).filter(|&value| whole(store, value)).collect();
+        let there: Vec<u32> = (0..10).filter(|&value| is_whole(store, value)).collect();
         assert_eq!(there, [0, 3, 5, 6, 7, 8, 9]);
     }
     assert_eq!((packs(folder.path()).len(), damaged(&store)), (1, 0));
@@ -242,13 +242,13 @@ fn separately_stored_older_scores_are_used_and_removed() {
         store.commit(draft, &key(value), 1.5).unwrap();
     }
     let store = Store::open(folder.path(), WORDS).unwrap();
-    assert!((0..3).all(|value| whole(&store, value)) && store.present(SCORES).len() == 3);
+    assert!((0..3).all(|value| is_whole(&store, value)) && store.present(SCORES).len() == 3);
     put(&store, 0..4);
     assert_eq!(store.entries().len(), 4, "objects were written again");
     fs::write(store.place(&key(1)).join("values.f64"), "x").unwrap();
     assert!(matches!(store.get(&key(1)), Lookup::Damaged(_)));
     put(&store, 0..4);
-    assert!((0..4).all(|value| whole(&store, value)) && damaged(&store) == 0 && store.entries().len() == 4);
+    assert!((0..4).all(|value| is_whole(&store, value)) && damaged(&store) == 0 && store.entries().len() == 4);
     store.discard(&key(0)).unwrap();
     assert!(!store.has(&key(0)) && store.has(&key(1)));
 }

@@ -8,7 +8,7 @@ use crate::{Key, Pin, Store, gc_roots};
 
 impl Store {
     /// Name of the lease held during garbage collection, which keeps new runs from starting.
-    pub const CLEARING: &str = "clearing-up";
+    pub const GC_LEASE: &str = "clearing-up";
 
     /// Reserves hashes that this process will read or write. Other processes do not remove reserved objects while this
     /// process is alive.

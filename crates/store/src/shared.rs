@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Users who may read and write a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Shared {
+pub enum StoreSharing {
     /// Permissions follow the umask of the writing process.
     #[default]
     Umask,
@@ -20,7 +20,7 @@ pub enum Shared {
     All,
 }
 
-impl Shared {
+impl StoreSharing {
     /// Names of the modes that the command line accepts.
     pub const NAMES: [&str; 2] = ["group", "all"];
 
@@ -61,9 +61,9 @@ impl Shared {
             return fs::create_dir_all(path);
         }
         // Skip the last ancestor of a relative path, which is empty.
-        let lacking = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
-        let lacking: Vec<&Path> = lacking.collect();
-        for folder in lacking.into_iter().rev() {
+        let missing = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+        let missing: Vec<&Path> = missing.collect();
+        for folder in missing.into_iter().rev() {
             match fs::create_dir(folder) {
                 Ok(()) => self.share_path(folder),
                 // Another process created the folder at the same moment.
@@ -113,9 +113,9 @@ impl Shared {
         let Ok(data) = data else { return };
         let mode = data.permissions().mode() & 0o7777;
         let is_link = data.file_type().is_symlink();
-        let wanted = shared_mode(self, mode);
-        if wanted != mode && !is_link {
-            set(fs::Permissions::from_mode(wanted)).ok();
+        let expected = shared_mode(self, mode);
+        if expected != mode && !is_link {
+            set(fs::Permissions::from_mode(expected)).ok();
         }
     }
 
@@ -129,9 +129,9 @@ impl Shared {
     }
 }
 
-ghostlab_core::names!(Shared: Umask = "umask", Group = "group", All = "all");
+ghostlab_core::names!(StoreSharing: Umask = "umask", Group = "group", All = "all");
 
-impl FromStr for Shared {
+impl FromStr for StoreSharing {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -151,9 +151,9 @@ mod tests {
     fn file_modes_equal_git_for_any_umask() {
         // Expected values: `git init --shared=group` and `--shared=all` with umask 077 and 022.
         for (shared, file, folder) in [
-            (Shared::Group, [(0o600, 0o660), (0o644, 0o664), (0o700, 0o770)], [(0o700, 0o2770), (0o755, 0o2775)]),
-            (Shared::All, [(0o600, 0o664), (0o644, 0o664), (0o700, 0o775)], [(0o700, 0o2775), (0o755, 0o2775)]),
-            (Shared::Umask, [(0o600, 0o600), (0o644, 0o644), (0o700, 0o700)], [(0o700, 0o700), (0o755, 0o755)]),
+            (StoreSharing::Group, [(0o600, 0o660), (0o644, 0o664), (0o700, 0o770)], [(0o700, 0o2770), (0o755, 0o2775)]),
+            (StoreSharing::All, [(0o600, 0o664), (0o644, 0o664), (0o700, 0o775)], [(0o700, 0o2775), (0o755, 0o2775)]),
+            (StoreSharing::Umask, [(0o600, 0o600), (0o644, 0o644), (0o700, 0o700)], [(0o700, 0o700), (0o755, 0o755)]),
         ] {
             for (mode, wanted) in file {
                 assert_eq!(shared.file_mode(mode), wanted, "{shared}: a file of {mode:o}");

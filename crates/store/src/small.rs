@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::packed::{self, MAX_PACK_MEMBERS, PackEntry, PackMember, Packs, SMALL};
+use super::packed::{self, MAX_PACK_MEMBERS, MAX_SMALL_BYTES, PackEntry, PackMember, Packs};
 use super::{Key, Lookup, Meta, ObjectKind, Store, StoredObject};
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
@@ -20,7 +20,7 @@ pub(super) enum ObjectPlace {
 
 impl Store {
     /// Maximum payload size in bytes for which an object is stored as a file instead of a folder.
-    pub const SMALL: u64 = SMALL as u64;
+    pub const MAX_SMALL_BYTES: u64 = MAX_SMALL_BYTES as u64;
 
     /// Maximum number of members per pack.
     pub const MAX_PACK_MEMBERS: usize = MAX_PACK_MEMBERS;
@@ -74,7 +74,7 @@ impl Store {
         if self.scratch.is_some() {
             return self.writer()?.put(key, seconds, payloads);
         }
-        if payloads.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() > SMALL {
+        if payloads.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() > MAX_SMALL_BYTES {
             let mut draft = self.draft()?;
             for (name, bytes) in payloads {
                 draft.write(name, bytes)?;
@@ -177,13 +177,13 @@ impl Store {
     /// Rewrites a pack without the given members and without damaged ones. Returns whether the pack existed.
     fn drop_from(&self, file: &Path, hashes: &[&str]) -> Result<bool> {
         let folder = file.parent().unwrap_or(file);
-        let kept = match packed::without(&*self.disk, file, hashes) {
+        let retained = match packed::without(&*self.disk, file, hashes) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             // A pipe or folder has taken the place of the pack.
             Err(error) if error.kind() == ErrorKind::InvalidData => Vec::new(),
-            kept => kept.map_err(|error| remove_error(&error, file))?,
+            retained => retained.map_err(|error| remove_error(&error, file))?,
         };
-        if !kept.is_empty() && self.put_pack(folder, &kept)? == file {
+        if !retained.is_empty() && self.put_pack(folder, &retained)? == file {
             return Ok(true);
         }
         let removed = self.disk.remove(file).or_else(|error| match error.kind() {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::meta::{META, Meta};
 use super::packed;
 use super::process::Process;
-use super::{Shared, StoreWords};
+use super::{StoreSharing, StoreWords};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::{self, atomic, regular};
 
@@ -43,15 +43,15 @@ const FOLDERS: [&str; 11] = [
 pub(super) struct StoreMarker {
     format: u64,
     #[serde(default, skip_serializing_if = "is_umask")]
-    pub(super) shared: Shared,
+    pub(super) shared: StoreSharing,
 }
 
-fn is_umask(shared: &Shared) -> bool {
-    *shared == Shared::Umask
+fn is_umask(shared: &StoreSharing) -> bool {
+    *shared == StoreSharing::Umask
 }
 
 impl StoreMarker {
-    pub(super) fn new(shared: Shared) -> Self {
+    pub(super) fn new(shared: StoreSharing) -> Self {
         Self { format: FORMAT, shared }
     }
 
@@ -69,7 +69,7 @@ impl StoreMarker {
             Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
                 return Self::unmarked(root, words);
             }
-            Err(error) if error.kind() == ErrorKind::InvalidData => return Err(damaged_mark(error.to_string(), &path)),
+            Err(error) if error.kind() == ErrorKind::InvalidData => return Err(marker_error(error.to_string(), &path)),
             Err(error) => {
                 return Err(Error::missing("cannot read the store")
                     .at(path.display())
@@ -80,11 +80,11 @@ impl StoreMarker {
         let value: Value = match serde_json::from_slice(&text) {
             Ok(value) => value,
             // The marker is truncated, empty or overwritten.
-            Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(damaged_mark(preview(&text), &path)),
-            Err(_) => return Err(no_store(root, words, "a `store.json` of another program")),
+            Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(marker_error(preview(&text), &path)),
+            Err(_) => return Err(not_a_store_error(root, words, "a `store.json` of another program")),
         };
         let Some(format) = value["format"].as_u64() else {
-            return Err(no_store(root, words, "a `store.json` of another program"));
+            return Err(not_a_store_error(root, words, "a `store.json` of another program"));
         };
         if format != FORMAT {
             return Err(Error::missing("the store was written by a different version of ghostlab")
@@ -93,7 +93,7 @@ impl StoreMarker {
                 .found(format!("format {format}"))
                 .hint("use that version, or another folder with --store"));
         }
-        serde_json::from_value(value).map(Some).map_err(|_| damaged_mark(preview(&text), &path))
+        serde_json::from_value(value).map(Some).map_err(|_| marker_error(preview(&text), &path))
     }
 
     /// Handles a folder whose marker is missing.
@@ -102,7 +102,7 @@ impl StoreMarker {
             (true, _) => Ok(None),
             // Another process created the store after the first check.
             (false, true) => Self::read(root, words),
-            (false, false) => Err(no_store(root, words, "no `store.json`")),
+            (false, false) => Err(not_a_store_error(root, words, "no `store.json`")),
         }
     }
 
@@ -147,17 +147,17 @@ impl StoreMarker {
             Err(error) => return Err(error),
         }
         if !is_lost_store(root, words) {
-            return Err(no_store(root, words, "an unreadable `store.json`"));
+            return Err(not_a_store_error(root, words, "an unreadable `store.json`"));
         }
         if path.is_dir() {
             fs::remove_dir(&path).map_err(|error| write_error(&error, &path))?;
         }
-        Self::new(Shared::Umask).replace(root).map_err(|error| write_error(&error, &path))?;
+        Self::new(StoreSharing::Umask).replace(root).map_err(|error| write_error(&error, &path))?;
         Ok(true)
     }
 }
 
-fn damaged_mark(found: String, path: &Path) -> Error {
+fn marker_error(found: String, path: &Path) -> Error {
     Error::damaged("`store.json` is damaged")
         .at(path.display())
         .expected(format!("{{\"format\":{FORMAT}}}"))
@@ -189,12 +189,12 @@ fn names(root: &Path) -> Result<Vec<String>> {
             Ok(names)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) if error.kind() == ErrorKind::NotADirectory => Err(read_refused("a file".to_owned(), root)),
-        Err(error) => Err(read_refused(error.to_string(), root)),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Err(unreadable_error("a file".to_owned(), root)),
+        Err(error) => Err(unreadable_error(error.to_string(), root)),
     }
 }
 
-fn read_refused(found: String, root: &Path) -> Error {
+fn unreadable_error(found: String, root: &Path) -> Error {
     Error::missing("cannot read the store")
         .at(root.display())
         .expected("a folder")
@@ -255,7 +255,7 @@ fn holds_process(folder: &Path) -> bool {
     })
 }
 
-fn no_store(root: &Path, words: StoreWords, missing: &str) -> Error {
+fn not_a_store_error(root: &Path, words: StoreWords, missing: &str) -> Error {
     /// Maximum number of names listed in the error message.
     const MAX_LISTED: usize = 3;
     let names = names(root).unwrap_or_default();
@@ -285,12 +285,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(StoreMarker::read(&folder.path().join("none"), WORDS).unwrap(), None);
         assert_eq!(StoreMarker::read(folder.path(), WORDS).unwrap(), None, "an empty folder has no marker");
-        for shared in [Shared::Umask, Shared::Group, Shared::All] {
+        for shared in [StoreSharing::Umask, StoreSharing::Group, StoreSharing::All] {
             let root = folder.path().join(shared.to_string());
             StoreMarker::new(shared).create(&root).unwrap();
             assert_eq!(StoreMarker::read(&root, WORDS).unwrap(), Some(StoreMarker::new(shared)));
             // Creating the store in a second process changes nothing.
-            StoreMarker::new(Shared::Umask).create(&root).unwrap();
+            StoreMarker::new(StoreSharing::Umask).create(&root).unwrap();
             assert_eq!(StoreMarker::read(&root, WORDS).unwrap(), Some(StoreMarker::new(shared)));
             let value: Value = serde_json::from_slice(&fs::read(root.join(MARK)).unwrap()).unwrap();
             assert_eq!(value["format"], 1, "older programs check the format");
@@ -304,8 +304,8 @@ mod tests {
         assert_eq!(StoreMarker::unmarked(root, WORDS).unwrap(), None);
         fs::create_dir(root.join("drafts")).unwrap();
         assert!(StoreMarker::unmarked(root, WORDS).is_err(), "a folder without marker was accepted");
-        StoreMarker::new(Shared::All).create(root).unwrap();
-        assert_eq!(StoreMarker::unmarked(root, WORDS).unwrap(), Some(StoreMarker::new(Shared::All)));
+        StoreMarker::new(StoreSharing::All).create(root).unwrap();
+        assert_eq!(StoreMarker::unmarked(root, WORDS).unwrap(), Some(StoreMarker::new(StoreSharing::All)));
     }
 
     #[test]
@@ -377,6 +377,6 @@ mod tests {
         fs::remove_file(root.join(MARK)).unwrap();
         fs::create_dir(root.join(MARK)).unwrap();
         assert!(StoreMarker::repair(root, WORDS).unwrap(), "a folder in place of the marker was not replaced");
-        assert_eq!(StoreMarker::read(root, WORDS).unwrap(), Some(StoreMarker::new(Shared::Umask)));
+        assert_eq!(StoreMarker::read(root, WORDS).unwrap(), Some(StoreMarker::new(StoreSharing::Umask)));
     }
 }

@@ -11,7 +11,7 @@ impl Store {
         }
         let disk = &*self.disk;
         let known = processes::all(disk, &self.root);
-        worker::sweep_claims(disk, &self.root, self.words, &known);
+        worker::remove_dead_leases(disk, &self.root, self.words, &known);
         for left in self.drafts_left().iter().filter(|left| left.dead) {
             disk.remove_folder(&left.folder).ok();
         }

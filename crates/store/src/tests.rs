@@ -13,7 +13,7 @@ pub(crate) const SCORES: ObjectKind = ObjectKind::new("scores", 5);
 pub(crate) const WORDS: StoreWords = StoreWords {
     kinds: &[TOKENS, ACTIVATIONS, SELECTION, OPERATOR, SCORES],
     packed: SCORES,
-    counts_death: |claim| claim.starts_with("compute-"),
+    counts_death: |lease| lease.starts_with("compute-"),
 };
 
 fn store() -> (tempfile::TempDir, Store) {

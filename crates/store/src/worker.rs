@@ -379,7 +379,7 @@ impl Drop for Worker {
 }
 
 /// Removes leases held by dead processes.
-pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, known: &[KnownProcess]) {
+pub(super) fn remove_dead_leases(disk: &dyn Disk, root: &Path, words: StoreWords, known: &[KnownProcess]) {
     let leases = root.join("claims");
     for name in disk.list(&leases) {
         let path = leases.join(&name);

@@ -61,7 +61,7 @@ pub(super) const ON_GHOST: Colour = Colour::new(0xFFFFFE, 0x14171B);
 
 /// Colors by hue. [`Hue::Ink`] uses the text color.
 const HUES: [(Hue, Colour); 11] = [
-    (Hue::Grey, Colour::new(0x555555, 0x7F7F7F)),
+    (Hue::Gray, Colour::new(0x555555, 0x7F7F7F)),
     (Hue::Purple, Colour::new(0xCC79A7, 0xE8A3C8)),
     (Hue::Green, Colour::new(0x006638, 0x1FC08F)),
     (Hue::Sky, Colour::new(0x3D9BD1, 0xA5DBF7)),
@@ -128,7 +128,7 @@ const SERIES_HUES: [Hue; 10] = [
     Hue::Teal,
     Hue::Olive,
     Hue::Brown,
-    Hue::Grey,
+    Hue::Gray,
 ];
 const SERIES_MARKERS: [Marker; 8] = [
     Marker::Circle,

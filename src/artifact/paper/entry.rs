@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::criterion::DepthUnit;
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::csv::{self, wrong};
+use crate::files::csv::{self, value_error};
 use crate::files::regular;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::{metric, recovery};
@@ -63,7 +63,9 @@ impl PaperNumber {
         rows.into_iter()
             .map(|(line, row)| {
                 if row.artifact != artifact {
-                    return Err(wrong("artifact", &format!("`{artifact}`"), &row.artifact).at(format!("{file}:{line}")));
+                    return Err(
+                        value_error("artifact", &format!("`{artifact}`"), &row.artifact).at(format!("{file}:{line}"))
+                    );
                 }
                 Self::from_line(&file, line, row)
             })
@@ -93,7 +95,7 @@ impl PaperNumber {
             ("metric", &row.metric),
         ] {
             if field.is_empty() || field.contains('"') || field.trim() != field {
-                return Err(wrong(name, "a word", field));
+                return Err(value_error(name, "a word", field));
             }
         }
         let condition = Condition {
@@ -109,11 +111,11 @@ impl PaperNumber {
         let depth = condition.depth;
         let layers = condition.layers;
         if depth >= layers {
-            return Err(wrong("pruned_layers", &format!("fewer than {layers} layers"), &depth.to_string()));
+            return Err(value_error("pruned_layers", &format!("fewer than {layers} layers"), &depth.to_string()));
         }
         let dense = condition.criterion == DENSE;
         if (depth == 0) != dense || dense && condition.recovery != recovery::NONE {
-            return Err(wrong(
+            return Err(value_error(
                 "criterion",
                 "`dense` without a recovery if no layers are removed",
                 &condition.criterion,
@@ -155,7 +157,7 @@ fn parse_decimal(column: &str, field: &str) -> Result<Option<f64>> {
     let plain = field.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     match field.parse() {
         Ok(number) if plain => Ok(Some(number)),
-        _ => Err(wrong(column, "a decimal number or an empty field", field)),
+        _ => Err(value_error(column, "a decimal number or an empty field", field)),
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cluster::FrozenProgram;
 use crate::error::{Error, ErrorParts, Result};
-use ghostlab_store::{DamagedRecord, InventoryItem, LeftDraft, ObjectCondition, Store, UnknownEntry};
+use ghostlab_store::{AbandonedDraft, DamagedRecord, InventoryItem, ObjectCondition, Store, UnknownEntry};
 
 /// Totals for the artifacts of one kind and version.
 #[derive(Serialize, JsonSchema)]
@@ -132,7 +132,7 @@ impl Listing {
             let states = states.collect::<std::collections::BTreeSet<State>>().into_iter().collect();
             ListedStage { states, sum }
         });
-        let (dead, living): (Vec<LeftDraft>, Vec<LeftDraft>) =
+        let (dead, living): (Vec<AbandonedDraft>, Vec<AbandonedDraft>) =
             store.drafts_left().into_iter().partition(|draft| draft.dead);
         Self {
             store: store.root().display().to_string(),

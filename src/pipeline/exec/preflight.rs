@@ -252,7 +252,7 @@ pub(super) fn enforce_store_limit(incoming: u64, plan: &Plan<'_>, given: &RunEnv
     let note = |text| reporter.event(Event::Note { text });
     let mut quota = look()?;
     if !quota.evicted.is_empty() {
-        let clearing = progress::lease(store, Store::CLEARING, "cleaning up the store", reporter, stop)?;
+        let clearing = progress::lease(store, Store::GC_LEASE, "cleaning up the store", reporter, stop)?;
         // Read the quota again, because runs that have started in the meantime may have reserved some of the objects.
         quota = look()?;
         for some in quota.evicted.chunks(64) {

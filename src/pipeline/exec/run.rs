@@ -173,7 +173,7 @@ fn remaining_work(plan: &Plan<'_>, estimate: &Estimate) -> Vec<Work> {
 /// found afterwards cannot disappear.
 fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     store.reserve(plan.keys().map(|key| key.hash()))?;
-    progress::lease(store, Store::CLEARING, "cleaning up the store", reporter, stop).map(drop)
+    progress::lease(store, Store::GC_LEASE, "cleaning up the store", reporter, stop).map(drop)
 }
 
 pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &'a StoreState, env: RunEnv<'a>) -> RunContext<'a> {

@@ -11,7 +11,7 @@ use super::run::{attempt, context};
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::evaluate::EvalSet;
-use crate::evaluate::damage::WIDTH;
+use crate::evaluate::damage_eval::WIDTH;
 use crate::grid::Grid;
 use crate::model::Program;
 use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Variant};

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::evaluate::damage::Damages;
+use crate::evaluate::damage_eval::Damages;
 use crate::evaluate::perplexity::Losses;
 use crate::files::parts;
 use crate::grid::{Cell, EvalTask, Grid, GroupUse, Latency, Perplexity};
@@ -19,7 +19,7 @@ use crate::metric::{Savings, TextSample};
 use crate::model::{Cut, EngineId, Sublayer};
 use crate::pipeline::identity::{Identity, MeasureId};
 use crate::pipeline::stage::operator::{BoundaryResult, PlacedRepair};
-use crate::tasks::{AccuracyKind, Answered, Flip, Measure, TaskResult};
+use crate::tasks::{AccuracyKind, Flip, Measure, ScoredTask, TaskResult};
 
 /// Results of a grid run.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ pub struct TaskScores {
 #[derive(Debug, Clone)]
 pub enum Answers {
     /// Answers to a built-in task.
-    Builtin(Answered),
+    Builtin(ScoredTask),
     /// Answers to a task with a definition, by document and request, with the items of each score and the answers that
     /// they score, by document.
     Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>>, chosen: Vec<Vec<Chosen>> },
@@ -119,7 +119,7 @@ pub enum Answers {
 
 impl Answers {
     /// Returns the answers to a built-in task, or `None` for a task with a definition.
-    pub fn builtin(&self) -> Option<&Answered> {
+    pub fn builtin(&self) -> Option<&ScoredTask> {
         match self {
             Self::Builtin(answered) => Some(answered),
             Self::Defined { .. } => None,
@@ -129,7 +129,7 @@ impl Answers {
 
 impl TaskScores {
     /// Creates the scores of a built-in task from its answers.
-    pub fn builtin(label: String, answered: Answered) -> Self {
+    pub fn builtin(label: String, answered: ScoredTask) -> Self {
         let TaskResult { task, original, effective, non_finite, unanswered, truncated, .. } = answered.result;
         let score = |kind: &AccuracyKind| {
             let Measure { value: score, stderr: error } = answered.result.measure(*kind);
@@ -310,7 +310,7 @@ impl CellResult {
     }
 
     /// Iterates over the labels and answers of the built-in tasks that have been answered.
-    pub fn answered_tasks(&self) -> impl Iterator<Item = (&str, &Answered)> {
+    pub fn answered_tasks(&self) -> impl Iterator<Item = (&str, &ScoredTask)> {
         self.task_scores().filter_map(|scores| Some((scores.label.as_str(), scores.answers.builtin()?)))
     }
 

@@ -275,7 +275,7 @@ impl BackboneEstimator<'_> {
             return Ok(0);
         }
         // An object is assumed to have at most four operator matrices, one per region of the cut.
-        let small = 4 * operator::matrix_bytes(&self.backbone.config) <= Store::SMALL;
+        let small = 4 * operator::matrix_bytes(&self.backbone.config) <= Store::MAX_SMALL_BYTES;
         // One directory per kind, and one for shared packs.
         let mut inodes = KINDS.len() as u64 + 1;
         for (kind, _) in &lacking {

@@ -18,7 +18,7 @@ use crate::files::sha256;
 use crate::model::{Config, Load, Program, Trie, count_fitting_pieces};
 use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan};
 use crate::pipeline::env::context::CalibrationJob;
-use ghostlab_store::{Draft, Key, Mapped, ObjectKind, Payload, Store, StoredObject, fault};
+use ghostlab_store::{Draft, FileContent, Key, ObjectKind, Payload, Store, StoredObject, fault};
 
 // Version 3: products of single rows are rounded differently. Version 4: there is one object per shard. Version 5: see
 // version 4 of `tokens`.
@@ -365,8 +365,8 @@ impl KeptActivations {
 fn map(artifact: &Option<StoredObject>) -> Result<Shard> {
     let artifact = artifact.as_ref().ok_or_else(vanished_error)?;
     Ok(match artifact.map(ROWS).map_err(|error| vanished_error().found(error.one_line()))? {
-        Mapped::File(map) => Shard::Mapped(map),
-        Mapped::Memory(bytes) => Shard::Memory(bytemuck::pod_collect_to_vec(&bytes)),
+        FileContent::File(map) => Shard::Mapped(map),
+        FileContent::Memory(bytes) => Shard::Memory(bytemuck::pod_collect_to_vec(&bytes)),
     })
 }
 

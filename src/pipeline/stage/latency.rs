@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::grid::Latency;
 use crate::heap;
 use crate::latency::{
-    DecodeResult, ExtraRounds, LatencyResult, MAX_SESSIONS, Prompt, Rounds, Session, Timed, decode_work, decoded,
+    DecodeResult, ExtraRounds, LatencyResult, MAX_SESSIONS, PassTimes, Prompt, Rounds, Session, decode_work, decoded,
     has_diagonal, interleaved, measure_until_stable, passes, with_dense_operators,
 };
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
@@ -256,7 +256,7 @@ struct TimedComparison<'a> {
 struct SessionTimes {
     /// Index of the first round that counts.
     first: usize,
-    timed: std::vec::IntoIter<Timed>,
+    timed: std::vec::IntoIter<PassTimes>,
 }
 
 impl From<Session> for SessionTimes {
@@ -345,8 +345,8 @@ impl TimedComparison<'_> {
     /// memory. If the program does not fit in memory, it was not timed, so nothing is taken.
     fn next_times(&self, session: &mut SessionTimes, program: &Program) -> Option<Vec<f64>> {
         match self.fits(program).then(|| session.timed.next())?? {
-            Timed::Milliseconds(times) => Some(times),
-            Timed::OutOfMemory => None,
+            PassTimes::Milliseconds(times) => Some(times),
+            PassTimes::OutOfMemory => None,
         }
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{BackboneKeyParts, Cost, Family, InputNames, Member, Stage};
 use crate::criterion::{Trial, TrialMetric};
 use crate::error::{Error, Result};
-use crate::evaluate::damage::{Damages, WIDTH};
+use crate::evaluate::damage_eval::{Damages, WIDTH};
 use crate::evaluate::perplexity::Losses;
 use crate::evaluate::{EvalSet, choices};
 use crate::files::sha256;
@@ -19,7 +19,7 @@ use crate::model::{Config, Cut, Load, Program, Trie};
 use crate::pipeline::env::backbone::ScoredExtent;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::Identity;
-use crate::tasks::{Answered, Score, Solutions};
+use crate::tasks::{Score, ScoredTask, Solutions};
 use ghostlab_store::{JournalRecord, Key, Lookup, ObjectKind, Store, StoredObject};
 
 // Version 2: the softmax divides last, which changes the rounding. Version 3: products of single rows are rounded
@@ -254,8 +254,8 @@ pub(crate) fn scale(metric: &Metric) -> f64 {
 }
 
 /// Evaluates the answers to a task, based on the scores of its choices.
-pub(crate) fn evaluate_answers(values: &[f64], solutions: &Arc<Solutions>) -> Result<Answered> {
+pub(crate) fn evaluate_answers(values: &[f64], solutions: &Arc<Solutions>) -> Result<ScoredTask> {
     let scored = choices::scores_of_choices(values);
     let scores = scored.iter().map(|entry| Score { log_likelihood: entry.log_likelihood, greedy: entry.greedy });
-    Answered::new(solutions, scores.collect())
+    ScoredTask::new(solutions, scores.collect())
 }

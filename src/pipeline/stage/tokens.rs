@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::{Stage, from_json, to_json};
 use crate::corpus::{Start, Tokenizer, Windows};
 use crate::error::{Error, Result};
-use crate::evaluate::choices::{MultipleChoiceEval, TokenisedChoice};
-use crate::evaluate::damage::DamageEval;
+use crate::evaluate::choices::{MultipleChoiceEval, TokenizedChoice};
+use crate::evaluate::damage_eval::DamageEval;
 use crate::evaluate::generation::GenerationEval;
 use crate::evaluate::{EvalSet, perplexity};
 use crate::generate::{LogitsProcessors, Prompt, Sampling, Settings};
@@ -182,13 +182,13 @@ impl TaskTokens {
     }
 
     /// Returns the choices of each document.
-    pub fn choices(&self) -> Vec<Vec<TokenisedChoice<'_>>> {
+    pub fn choices(&self) -> Vec<Vec<TokenizedChoice<'_>>> {
         self.ranges
             .iter()
             .map(|spans| {
                 spans
                     .iter()
-                    .map(|[input, continuation]| TokenisedChoice {
+                    .map(|[input, continuation]| TokenizedChoice {
                         input: &self.ids[input.clone()],
                         continuation: &self.ids[continuation.clone()],
                     })

@@ -172,12 +172,12 @@ impl Activations {
         self.sites.contains_key(&site)
     }
 
-    /// Divides a range of rows into blocks of at most `most` rows, each within one shard.
-    pub fn blocks(&self, rows: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    /// Divides a range of rows into blocks of at most `max_rows` rows, each within one shard.
+    pub fn blocks(&self, rows: Range<usize>, max_rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let shard_rows = self.shape.shard_rows();
         let mut first = rows.start;
         std::iter::from_fn(move || {
-            let end = (first + most).min(rows.end).min((first / shard_rows + 1) * shard_rows);
+            let end = (first + max_rows).min(rows.end).min((first / shard_rows + 1) * shard_rows);
             let block = (first < end).then_some(first..end);
             first = end;
             block
@@ -212,16 +212,16 @@ mod tests {
     fn rows_are_read_back_from_their_shards() {
         // A sequence takes 2,560 bytes, so each shard of 4,096 bytes holds one sequence.
         let shape = ActivationShape { channels: 10, sequences: 3, length: 64 };
-        let kept = HookPoint::Stream(2);
+        let requested = HookPoint::Stream(2);
         let left = HookPoint::Middle(1);
-        let mut spool = InMemory::new([kept]);
+        let mut spool = InMemory::new([requested]);
         for first in (0..shape.rows()).step_by(48) {
             let block: Vec<f32> = (first..first + 48).flat_map(|r| (0..10).map(move |c| sample_value(r, c))).collect();
-            spool.push(kept, &block).unwrap();
+            spool.push(requested, &block).unwrap();
             spool.push(left, &block[..10]).unwrap();
         }
         let activations = spool.finish(shape).unwrap();
-        assert_eq!(activations.sites[&kept].len(), 3);
+        assert_eq!(activations.sites[&requested].len(), 3);
         assert!(!activations.has(left));
         let blocks: Vec<_> = activations.blocks(5..shape.rows() - 3, 50).collect();
         assert_eq!((blocks[0].start, blocks[blocks.len() - 1].end), (5, shape.rows() - 3));
@@ -229,10 +229,10 @@ mod tests {
             assert_eq!(pair[0].end, pair[1].start);
         }
         for block in blocks {
-            let rows = activations.rows(kept, block.clone()).unwrap();
+            let rows = activations.rows(requested, block.clone()).unwrap();
             assert_eq!((rows[0], rows[rows.len() - 1]), (sample_value(block.start, 0), sample_value(block.end - 1, 9)));
         }
-        assert!(activations.rows(kept, 63..65).is_err(), "rows of two shards were accepted");
+        assert!(activations.rows(requested, 63..65).is_err(), "rows of two shards were accepted");
     }
 
     fn sample_value(row: usize, channel: usize) -> f32 {

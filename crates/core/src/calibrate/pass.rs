@@ -88,8 +88,9 @@ pub fn run_program(
     let mut similarities: Vec<Similarities> = pieces.iter().map(|_| Similarities::new(&request.pairs)).collect();
     let mut left = batches.as_slice();
     while !left.is_empty() {
-        let most = engine.pass_tokens(request.streams());
-        let (now, later) = left.split_at(count_fitting_pieces(left.iter().map(|(_, batch)| batch.tokens()), most));
+        let max_tokens = engine.pass_tokens(request.streams());
+        let (now, later) =
+            left.split_at(count_fitting_pieces(left.iter().map(|(_, batch)| batch.tokens()), max_tokens));
         let (origins, now): (Vec<BatchOrigin>, Vec<Batch>) = now.iter().cloned().unzip();
         let mut collector = StreamCollector {
             sites: &sites,
@@ -118,9 +119,9 @@ struct BatchOrigin {
 }
 
 impl WindowSubset<'_> {
-    /// Splits the windows into batches of at most `most` tokens. Each batch has at least one window.
-    fn batches(&self, piece: usize, most: usize) -> Vec<(BatchOrigin, Batch)> {
-        let each = (most / self.windows.first().map_or(1, |window| window.len().max(1))).max(1);
+    /// Splits the windows into batches of at most `max_tokens` tokens. Each batch has at least one window.
+    fn batches(&self, piece: usize, max_tokens: usize) -> Vec<(BatchOrigin, Batch)> {
+        let each = (max_tokens / self.windows.first().map_or(1, |window| window.len().max(1))).max(1);
         self.windows
             .chunks(each)
             .enumerate()
@@ -144,10 +145,10 @@ pub fn in_memory(
     let request = PassRequest { sites: sites.into_iter().collect(), ..PassRequest::default() };
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: windows.count(), length: windows.length };
-    let mut kept = InMemory::new(request.sites.iter().copied());
-    let mut all = [WindowSubset { windows: windows.iter().collect(), first_sequence: 0, spool: &mut kept }];
+    let mut collected = InMemory::new(request.sites.iter().copied());
+    let mut all = [WindowSubset { windows: windows.iter().collect(), first_sequence: 0, spool: &mut collected }];
     run(engine, &mut all, 8 * shape.length, &request, |_| Ok(()))?;
-    kept.finish(shape)
+    collected.finish(shape)
 }
 
 /// Returns the sites whose stream a program computes, each with the index of the step that produces it. `X_0` is the
@@ -170,11 +171,11 @@ pub fn computed_sites(program: &Program) -> BTreeSet<(usize, HookPoint)> {
 /// middle sites that are spooled or compared.
 fn sites(program: &Program, trie: &Trie, request: &PassRequest) -> BTreeMap<usize, Vec<HookPoint>> {
     let compared: BTreeSet<HookPoint> = request.pairs.iter().flat_map(Pair::ends).collect();
-    let is_read =
-        |site| matches!(site, HookPoint::Stream(_)) || request.sites.contains(&site) || compared.contains(&site);
     let mut sites: BTreeMap<usize, Vec<HookPoint>> = BTreeMap::new();
-    for (index, site) in computed_sites(program).into_iter().filter(|(_, site)| is_read(*site)) {
-        sites.entry(trie.path(0)[index]).or_default().push(site);
+    for (index, site) in computed_sites(program) {
+        if matches!(site, HookPoint::Stream(_)) || request.sites.contains(&site) || compared.contains(&site) {
+            sites.entry(trie.path(0)[index]).or_default().push(site);
+        }
     }
     sites.values_mut().for_each(|sites| sites.sort_by_key(|site| site.position()));
     sites

@@ -7,7 +7,7 @@ use super::layout::CheckpointTensor;
 use crate::error::{Error, Result};
 use crate::files::gguf_writer::GgufInfo;
 use crate::model::Config;
-use crate::model::gguf::name_in_gguf;
+use crate::model::gguf_backbone::name_in_gguf;
 use crate::named::named;
 
 /// Type of the matrices in a GGUF file. Norms and biases are f32, as llama.cpp requires.
@@ -46,7 +46,7 @@ impl GgufType {
 }
 
 /// Creates the error for a variant that GGUF cannot represent.
-pub(super) fn refused(expected: &str, found: impl Into<String>) -> Error {
+pub(super) fn unsupported_error(expected: &str, found: impl Into<String>) -> Error {
     Error::bad_input("the cell cannot be exported as GGUF")
         .expected(expected)
         .found(found.into())

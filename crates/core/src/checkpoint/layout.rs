@@ -8,7 +8,7 @@ use crate::model::attached_form::{AttachedForm, bias_name, input_norm_name, norm
 use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM, name};
 use crate::model::tensors::{StoredPart, checked, stored_tensors, sublayer_of};
 use crate::model::weights::Weights;
-use crate::model::{BranchPlace, Config, Cut, Deployed, FloatType, MergedLayer, Operator, Step};
+use crate::model::{BranchPlace, Config, Cut, DeployedModel, FloatType, MergedLayer, Operator, Step};
 
 /// Planned checkpoint of a variant, with renumbered layers and tensors.
 pub struct Layout {
@@ -86,7 +86,7 @@ impl Layout {
     ///
     /// # Errors
     /// Fails if the weights do not fit the config, or the program has no layers left.
-    pub fn plan(config: &Config, folder: &Path, deployed: &Deployed, dtype: Option<FloatType>) -> Result<Self> {
+    pub fn plan(config: &Config, folder: &Path, deployed: &DeployedModel, dtype: Option<FloatType>) -> Result<Self> {
         let weights = checked(config, folder)?;
         let LayerPlan { kept, dropped, attached } = plan_layers(config, deployed)?;
         let c = config.hidden;
@@ -165,7 +165,7 @@ impl Layout {
 }
 
 /// Returns the source of a layer's tensor.
-fn layer_content(config: &Config, deployed: &Deployed, layer: usize, part: &StoredPart) -> TensorContent {
+fn layer_content(config: &Config, deployed: &DeployedModel, layer: usize, part: &StoredPart) -> TensorContent {
     let tensor = name(layer, &part.name);
     let fold = part.ends.and_then(|half| deployed.folds.get(&(layer, half)));
     match (merged_layer(deployed, layer), fold) {
@@ -178,7 +178,7 @@ fn layer_content(config: &Config, deployed: &Deployed, layer: usize, part: &Stor
 }
 
 /// Returns the merged weights of a layer, if the program has any.
-fn merged_layer(deployed: &Deployed, layer: usize) -> Option<&Arc<MergedLayer>> {
+fn merged_layer(deployed: &DeployedModel, layer: usize) -> Option<&Arc<MergedLayer>> {
     deployed.program.0.iter().find_map(|step| match step {
         Step::Merged(_, merged) if merged.layer() == layer => Some(merged),
         _ => None,
@@ -199,7 +199,7 @@ struct LayerPlan {
 }
 
 /// Extracts the layers and operators of a program, and merges adjacent operators into one.
-fn plan_layers(config: &Config, deployed: &Deployed) -> Result<LayerPlan> {
+fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
     let mut kept: Vec<usize> = Vec::new();
     let mut present = Cut::default();
     let mut attached = Vec::new();

@@ -4,10 +4,10 @@
 //! | --- | --- |
 //! | `layout` | tensors of the checkpoint, and the operators that no weight can absorb |
 //! | `shards` | weight files, written tensor by tensor |
-//! | `config` | `config.json`, and the Python file that applies operators where needed |
-//! | `gguf` | export as a single GGUF file |
+//! | `variant_config` | `config.json`, and the Python file that applies operators where needed |
+//! | `gguf_export` | export as a single GGUF file |
 //! | `gguf_tensor` | tensors of a GGUF file |
-//! | `deci` | GGUF layers that lack a sublayer or contain an operator |
+//! | `deci_export` | GGUF layers that lack a sublayer or contain an operator |
 //!
 //! ```
 //! use ghostlab_core::checkpoint::Layout;
@@ -23,16 +23,16 @@
 //! # }
 //! ```
 
-mod config;
-mod deci;
-mod gguf;
+mod deci_export;
+mod gguf_export;
 mod gguf_tensor;
 mod layout;
 mod shards;
+mod variant_config;
 
-pub use config::{MODELING, modeling, variant_config};
-pub use deci::{fits_deci, fits_deci_step};
-pub use gguf::{GgufMetadata, fits_gguf};
+pub use deci_export::{fits_deci, fits_deci_step};
+pub use gguf_export::{GgufMetadata, fits_gguf};
 pub use gguf_tensor::GgufType;
 pub use layout::{AttachedOperator, Layout};
 pub use shards::{INDEX, WeightFiles, header};
+pub use variant_config::{MODELING, modeling, variant_config};

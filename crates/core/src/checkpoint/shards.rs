@@ -32,14 +32,19 @@ pub struct WeightFiles {
 }
 
 impl Layout {
-    /// Writes the weight files into a folder. A file holds at most `most` bytes of tensor data, unless a single tensor
-    /// is larger. Calls `wrote` with the size of every written block in bytes.
+    /// Writes the weight files into a folder. A file holds at most `max_bytes` bytes of tensor data, unless a single
+    /// tensor is larger. Calls `wrote` with the size of every written block in bytes.
     ///
     /// # Errors
     /// Fails if stored weights cannot be read, an element does not fit the float type (the error names the tensor), or
     /// a file cannot be written. Propagates errors from `wrote`.
-    pub fn write(&self, folder: &Path, most: u64, wrote: &mut dyn FnMut(u64) -> Result<()>) -> Result<WeightFiles> {
-        let shards = self.shards(most);
+    pub fn write(
+        &self,
+        folder: &Path,
+        max_bytes: u64,
+        wrote: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<WeightFiles> {
+        let shards = self.shards(max_bytes);
         let mut names = Vec::new();
         let mut map = Map::new();
         for (index, tensors) in shards.iter().enumerate() {
@@ -73,14 +78,14 @@ impl Layout {
     }
 
     /// Groups the tensors into files. Within a file, wider dtypes come first so that tensors are aligned.
-    fn shards(&self, most: u64) -> Vec<Vec<&CheckpointTensor>> {
+    fn shards(&self, max_bytes: u64) -> Vec<Vec<&CheckpointTensor>> {
         let (mut shards, mut free): (Vec<Vec<&CheckpointTensor>>, u64) = (Vec::new(), 0);
         for tensor in &self.tensors {
             match shards.last_mut() {
                 Some(shard) if tensor.bytes() <= free => shard.push(tensor),
                 _ => {
                     shards.push(vec![tensor]);
-                    free = most;
+                    free = max_bytes;
                 }
             }
             free = free.saturating_sub(tensor.bytes());

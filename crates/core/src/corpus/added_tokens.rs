@@ -19,7 +19,8 @@ const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 /// Key for added tokens in `tokenizer_config.json`. If it is present, the two older files are ignored.
 const DECODER: &str = "added_tokens_decoder";
 /// Keys that assign a role to a token.
-const NAMED: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+const TOKEN_ROLES: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// Added token in the format of `tokenizer.json`, without its id.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,7 +84,7 @@ pub fn tokenizer_config(file: &Path) -> Result<Value> {
         return Ok(config);
     }
     let Value::Object(roles) = read_json(&file.with_file_name(SPECIAL_TOKENS))? else { return Ok(config) };
-    for (key, value) in roles.into_iter().filter(|(key, _)| NAMED.contains(&key.as_str())) {
+    for (key, value) in roles.into_iter().filter(|(key, _)| TOKEN_ROLES.contains(&key.as_str())) {
         // Keep the config's entry if both files name the same token.
         if text(&config[&key]) != text(&value) {
             if config.is_null() {
@@ -188,7 +189,7 @@ fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> 
     let extra = [&config["extra_special_tokens"], &config["additional_special_tokens"]];
     let extra = extra.into_iter().find_map(|list| list.as_array().filter(|list| !list.is_empty()));
     let extra: Vec<AddedToken> = extra.into_iter().flatten().filter_map(parse_special_token).collect();
-    let roles: Vec<&str> = NAMED.iter().filter_map(|key| text(&config[*key])).collect();
+    let roles: Vec<&str> = TOKEN_ROLES.iter().filter_map(|key| text(&config[*key])).collect();
     let mut listed: BTreeMap<u64, AddedToken> = BTreeMap::new();
     if let Some(decoder) = config[DECODER].as_object() {
         let tokens =

@@ -59,26 +59,26 @@ impl PythonRandom {
     /// Implements `random.sample(range(count), wanted)`: returns distinct indices in the order drawn.
     ///
     /// # Errors
-    /// Fails if `wanted` exceeds `count`.
-    pub fn sample(&mut self, count: usize, wanted: usize) -> Result<Vec<usize>> {
-        if wanted > count {
+    /// Fails if `size` exceeds `count`.
+    pub fn sample(&mut self, count: usize, size: usize) -> Result<Vec<usize>> {
+        if size > count {
             return Err(Error::bad_input("not enough values to draw from")
                 .expected(format!("at most {count}"))
-                .found(wanted));
+                .found(size));
         }
         // CPython selects one of two algorithms, depending on the estimated size of a set that holds the indices.
         let mut set_size = 21;
-        if wanted > 5 {
+        if size > 5 {
             let mut table = 1;
-            while table < 3 * wanted {
+            while table < 3 * size {
                 table *= 4;
             }
             set_size += table;
         }
-        let mut drawn = Vec::with_capacity(wanted);
+        let mut drawn = Vec::with_capacity(size);
         if count <= set_size {
             let mut pool: Vec<usize> = (0..count).collect();
-            for left in (count - wanted + 1..=count).rev() {
+            for left in (count - size + 1..=count).rev() {
                 let index = self.randint(0, left as u64 - 1)? as usize;
                 drawn.push(pool[index]);
                 pool[index] = pool[left - 1];
@@ -86,7 +86,7 @@ impl PythonRandom {
             return Ok(drawn);
         }
         let mut seen = HashSet::new();
-        while drawn.len() < wanted {
+        while drawn.len() < size {
             let index = self.randint(0, count as u64 - 1)? as usize;
             if seen.insert(index) {
                 drawn.push(index);
@@ -101,10 +101,10 @@ impl PythonRandom {
         let mut value = 0;
         let mut filled = 0;
         while filled < count {
-            let wanted = (count - filled).min(u32::BITS);
-            let word = self.twister.next_u32() >> (u32::BITS - wanted);
+            let missing = (count - filled).min(u32::BITS);
+            let word = self.twister.next_u32() >> (u32::BITS - missing);
             value |= u128::from(word) << filled;
-            filled += wanted;
+            filled += missing;
         }
         value
     }

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::numpy::NumpyRandom;
-use super::text::Rows;
+use super::text_files::Rows;
 use super::windows::{Windows, last_start};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
@@ -66,7 +66,7 @@ pub struct Shards<'a> {
 }
 
 /// Rows of all shards in the order in which they enter the buffer, each with the index of its shard.
-struct Interleaved<'a> {
+struct InterleavedRows<'a> {
     open: &'a dyn Fn(usize) -> Result<Rows<'a>>,
     groups: Vec<ShardGroup<'a>>,
     turn: usize,
@@ -80,7 +80,7 @@ struct ShardGroup<'a> {
 
 type StreamRow = (usize, String);
 
-impl<'a> Interleaved<'a> {
+impl<'a> InterleavedRows<'a> {
     fn new(shards: &Shards<'a>, seed: u64) -> Self {
         Self {
             open: shards.open,
@@ -94,11 +94,11 @@ impl<'a> Interleaved<'a> {
         }
     }
 
-    /// Reads up to `most` rows from the current group. Returns an empty list once all groups have ended.
-    fn next(&mut self, most: usize) -> Result<Vec<StreamRow>> {
+    /// Reads up to `max_rows` rows from the current group. Returns an empty list once all groups have ended.
+    fn next(&mut self, max_rows: usize) -> Result<Vec<StreamRow>> {
         while !self.groups.is_empty() {
             let mut rows = Vec::new();
-            while rows.len() < most
+            while rows.len() < max_rows
                 && let Some(row) = self.groups[self.turn].next(self.open)?
             {
                 rows.push(row);
@@ -133,8 +133,8 @@ impl<'a> ShardGroup<'a> {
 }
 
 /// Shuffle buffer, which is filled before it releases the first row.
-struct Shuffled<'a> {
-    rows: Interleaved<'a>,
+struct ShuffledRows<'a> {
+    rows: InterleavedRows<'a>,
     order: ShardOrder,
     size: usize,
     buffer: Vec<StreamRow>,
@@ -146,10 +146,10 @@ struct Shuffled<'a> {
     ended: bool,
 }
 
-impl<'a> Shuffled<'a> {
+impl<'a> ShuffledRows<'a> {
     fn new(shards: &Shards<'a>, seed: u64, size: usize) -> Self {
         Self {
-            rows: Interleaved::new(shards, seed),
+            rows: InterleavedRows::new(shards, seed),
             order: shards.order,
             size,
             buffer: Vec::new(),
@@ -216,7 +216,7 @@ pub(super) fn draw_windows(
     random: &mut PythonRandom,
 ) -> Result<Windows> {
     let mut windows = Windows::new(length);
-    let mut rows = Shuffled::new(shards, stream, BUFFER);
+    let mut rows = ShuffledRows::new(shards, stream, BUFFER);
     let mut document = 0;
     let mut longest = 0;
     while windows.starts.len() < count {
@@ -282,7 +282,7 @@ mod tests {
     /// Returns all rows in shuffled order, as `shard/row` strings.
     fn order(order: ShardOrder, (count, rows): (usize, usize), seed: u64, buffer: usize) -> Vec<String> {
         let open = |shard: usize| open_counted(shard, rows);
-        let mut shuffled = Shuffled::new(&Shards { count, order, open: &open }, seed, buffer);
+        let mut shuffled = ShuffledRows::new(&Shards { count, order, open: &open }, seed, buffer);
         let mut all = Vec::new();
         while let Some((shard, name)) = shuffled.next().unwrap() {
             assert!(name.starts_with(&format!("{shard}/")));
@@ -380,7 +380,7 @@ mod tests {
                 Ok(Box::new((0..300).map(move |row| Ok(format!("{shard}/{row}")))))
             };
             let shards = Shards { count: 8, order: shard_order, open: &open };
-            let mut rows = Shuffled::new(&shards, 0, 100);
+            let mut rows = ShuffledRows::new(&shards, 0, 100);
             (0..20).for_each(|_| drop(rows.next().unwrap()));
             assert_eq!(*opened.borrow(), opened_first);
             assert_eq!(shard_order.opened_shards(8, 0, 1), opened_first);

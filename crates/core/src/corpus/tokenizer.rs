@@ -39,9 +39,9 @@ impl Tokenizer {
         let path = path.as_ref();
         let (bytes, added_tokens) = description_beside(path, usize::MAX)?;
         let file: Value =
-            serde_json::from_slice(&bytes).map_err(|error| malformed_tokenizer(error.to_string(), path))?;
+            serde_json::from_slice(&bytes).map_err(|error| malformed_tokenizer_error(error.to_string(), path))?;
         if let Some(problem) = tokenizer_file::find_problem(&file) {
-            return Err(malformed_tokenizer(problem, path));
+            return Err(malformed_tokenizer_error(problem, path));
         }
         drop(file);
         let read = panics::catch(|| {
@@ -56,10 +56,10 @@ impl Tokenizer {
                 .max();
             Ok::<_, tokenizers::Error>((inner, highest))
         });
-        let read = read.map_err(|panic| malformed_tokenizer(format!("the reader panicked: {panic}"), path))?;
-        let (inner, highest) = read.map_err(|error| malformed_tokenizer(error.to_string(), path))?;
+        let read = read.map_err(|panic| malformed_tokenizer_error(format!("the reader panicked: {panic}"), path))?;
+        let (inner, highest) = read.map_err(|error| malformed_tokenizer_error(error.to_string(), path))?;
         let Some(highest) = highest else {
-            return Err(malformed_tokenizer("an empty vocabulary".to_owned(), path));
+            return Err(malformed_tokenizer_error("an empty vocabulary".to_owned(), path));
         };
         let mut tokenizer = Self { inner, path: path.to_owned(), vocab_size: usize::MAX, id_limit: usize::MAX };
         // The post-processor may add tokens that are not in the vocabulary, but the embedding needs rows for them.
@@ -149,10 +149,11 @@ impl Tokenizer {
     /// # Errors
     /// See [`Self::decode`].
     pub fn decode_all(&self, ids: &[u32], special: bool) -> Result<String> {
-        let refused = |found: String| Error::bad_input("cannot decode tokens").at(self.path.display()).found(found);
+        let decode_error =
+            |found: String| Error::bad_input("cannot decode tokens").at(self.path.display()).found(found);
         panics::catch(|| self.inner.decode(ids, !special))
-            .map_err(|panic| refused(format!("the decoder panicked: {panic}")))?
-            .map_err(|error| refused(error.to_string()))
+            .map_err(|panic| decode_error(format!("the decoder panicked: {panic}")))?
+            .map_err(|error| decode_error(error.to_string()))
     }
 
     /// Returns one more than the highest id of the vocabulary and the added tokens, which is the minimum number of
@@ -167,7 +168,7 @@ impl Tokenizer {
     }
 }
 
-fn malformed_tokenizer(found: String, path: &Path) -> Error {
+fn malformed_tokenizer_error(found: String, path: &Path) -> Error {
     Error::bad_input("cannot read the tokenizer")
         .at(path.display())
         .expected("a tokenizer.json in the Hugging Face format")
@@ -201,7 +202,7 @@ fn description_beside(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)
         return Ok((gguf::tokenizer_from_gguf(&Gguf::open(path)?)?.to_string().into_bytes(), Vec::new()));
     }
     if path.ends_with("tokenizer.json") && !path.exists() {
-        return Err(parts::no_tokenizer(path));
+        return Err(parts::missing_tokenizer_error(path));
     }
     added_tokens::merge(regular::read(path)?, path, rows)
 }

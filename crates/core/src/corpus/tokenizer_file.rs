@@ -39,9 +39,8 @@ fn exceeds_max_id(id: &Value) -> bool {
 /// Recursively checks the settings of one component of the tokenizer.
 fn setting(part: &str, value: &Value, growth: &mut usize) -> Option<String> {
     match value {
-        Value::Object(map) => {
-            object(part, map, growth).or_else(|| map.iter().find_map(|(key, value)| own(part, key, value, growth)))
-        }
+        Value::Object(map) => object(part, map, growth)
+            .or_else(|| map.iter().find_map(|(key, value)| nested_defect(part, key, value, growth))),
         Value::Array(list) if list.len() > MAX_ENTRIES => Some(format!("a list of {} entries in {part}", list.len())),
         Value::Array(list) => list.iter().find_map(|value| setting(part, value, growth)),
         Value::Number(number)
@@ -54,7 +53,7 @@ fn setting(part: &str, value: &Value, growth: &mut usize) -> Option<String> {
     }
 }
 
-fn own(part: &str, key: &str, value: &Value, growth: &mut usize) -> Option<String> {
+fn nested_defect(part: &str, key: &str, value: &Value, growth: &mut usize) -> Option<String> {
     match (key, value.as_str()) {
         ("precompiled_charsmap", Some(map)) => charsmap(map),
         _ => setting(part, value, growth),
@@ -101,9 +100,9 @@ fn charsmap(text: &str) -> Option<String> {
         .filter_map(base64_digit)
         .fold(0u64, |bits, base64_digit| bits << 6 | u64::from(base64_digit));
     let size = u32::swap_bytes((bits >> 4) as u32);
-    let most = text.len() as u64 / 4 * 3;
-    (text.len() < 8 || u64::from(size) > most)
-        .then(|| format!("a precompiled_charsmap that declares {size} bytes but has {most}"))
+    let max = text.len() as u64 / 4 * 3;
+    (text.len() < 8 || u64::from(size) > max)
+        .then(|| format!("a precompiled_charsmap that declares {size} bytes but has {max}"))
 }
 
 fn base64_digit(c: u8) -> Option<u8> {

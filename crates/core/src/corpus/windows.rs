@@ -82,15 +82,15 @@ pub(super) struct Documents<'a> {
     rows: &'a [String],
     tokenizer: &'a Tokenizer,
     length: usize,
-    tokenised: Vec<Tokenised>,
+    tokenized: Vec<Tokenization>,
     waiting: usize,
     long: usize,
-    most_tokens: usize,
+    max_tokens: usize,
     tokens: usize,
 }
 
 #[derive(Clone)]
-enum Tokenised {
+enum Tokenization {
     NotYet,
     TooShort,
     /// Ids, and the end of each token in the text.
@@ -99,8 +99,8 @@ enum Tokenised {
 
 impl<'a> Documents<'a> {
     pub(super) fn new(rows: &'a [String], tokenizer: &'a Tokenizer, length: usize) -> Self {
-        let tokenised = vec![Tokenised::NotYet; rows.len()];
-        Self { rows, tokenizer, length, tokenised, waiting: rows.len(), long: 0, most_tokens: 0, tokens: 0 }
+        let tokenized = vec![Tokenization::NotYet; rows.len()];
+        Self { rows, tokenizer, length, tokenized, waiting: rows.len(), long: 0, max_tokens: 0, tokens: 0 }
     }
 
     /// Draws `count` windows of the length given to [`new`](Self::new).
@@ -123,10 +123,10 @@ impl<'a> Documents<'a> {
     fn draw(&mut self, random: &mut PythonRandom, out: &mut Windows) -> Result<()> {
         while self.waiting > 0 || self.long > 0 {
             let document = random.randint(0, self.rows.len() as u64 - 1)? as usize;
-            if matches!(self.tokenised[document], Tokenised::NotYet) {
-                self.tokenise(document)?;
+            if matches!(self.tokenized[document], Tokenization::NotYet) {
+                self.tokenize(document)?;
             }
-            if let Tokenised::Ids(ids, ends) = &self.tokenised[document]
+            if let Tokenization::Ids(ids, ends) = &self.tokenized[document]
                 && let Some(last) = last_start(ids.len(), self.length)
             {
                 return out.draw(document, (ids, ends), last, random);
@@ -140,25 +140,25 @@ impl<'a> Documents<'a> {
             ))
             .found(match self.rows.len() {
                 0 => "no documents to draw from".to_owned(),
-                all => format!("{all} documents, the longest of {} tokens", self.most_tokens),
+                all => format!("{all} documents, the longest of {} tokens", self.max_tokens),
             })
             .hint("use shorter windows, or a corpus with longer documents"))
     }
 
-    fn tokenise(&mut self, document: usize) -> Result<()> {
+    fn tokenize(&mut self, document: usize) -> Result<()> {
         let (ids, ends) = self.tokenizer.encode_with_ends(&self.rows[document]).map_err(|error| {
             // Row numbers in messages are 1-based.
             error.at(format!("row {} of the corpus", document + 1))
         })?;
         self.waiting -= 1;
         self.tokens += ids.len();
-        self.most_tokens = self.most_tokens.max(ids.len());
-        self.tokenised[document] = match last_start(ids.len(), self.length) {
+        self.max_tokens = self.max_tokens.max(ids.len());
+        self.tokenized[document] = match last_start(ids.len(), self.length) {
             Some(_) => {
                 self.long += 1;
-                Tokenised::Ids(ids, ends)
+                Tokenization::Ids(ids, ends)
             }
-            None => Tokenised::TooShort,
+            None => Tokenization::TooShort,
         };
         Ok(())
     }

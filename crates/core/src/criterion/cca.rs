@@ -196,12 +196,12 @@ mod tests {
     }
 
     fn select(options: &serde_json::Value, depth: usize) -> Selection {
-        let mut kept = InMemory::new((0..5).map(HookPoint::Stream));
+        let mut spool = InMemory::new((0..5).map(HookPoint::Stream));
         for (layer, channels) in streams().iter().enumerate() {
             let rows: Vec<f32> = (0..4).flat_map(|t| channels.map(|channel| channel(t))).collect();
-            kept.push(HookPoint::Stream(layer), &rows).unwrap();
+            spool.push(HookPoint::Stream(layer), &rows).unwrap();
         }
-        let activations = kept.finish(ActivationShape { channels: 2, sequences: 2, length: 2 }).unwrap();
+        let activations = spool.finish(ActivationShape { channels: 2, sequences: 2, length: 2 }).unwrap();
         let cut = PruneSpec { backbone: "b", layers: 4, depth, unit: DepthUnit::Layers };
         let criterion = ENTRY.build(options.as_object().unwrap()).unwrap();
         let similarities = Similarities::default();

@@ -83,7 +83,7 @@ fn absorbed_layers(merges: &[LayerMerge]) -> Cut {
     Cut::layers(merges.iter().flat_map(|merge| merge.absorbed.iter().copied()))
 }
 
-fn invalid(option: &str, expected: impl Into<String>, found: impl std::fmt::Display) -> Error {
+fn option_error(option: &str, expected: impl Into<String>, found: impl std::fmt::Display) -> Error {
     Error::bad_input(format!("invalid `{option}` of `{NAME}`")).expected(expected.into()).found(found)
 }
 
@@ -94,16 +94,16 @@ impl Criterion for Laco {
 
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
         if self.combine < 2 {
-            return Err(invalid("combine", "2 or more layers", self.combine));
+            return Err(option_error("combine", "2 or more layers", self.combine));
         }
         if self.interval == 0 {
-            return Err(invalid("interval", "1 or more layers", self.interval));
+            return Err(option_error("interval", "1 or more layers", self.interval));
         }
         if !(-1.0..1.0).contains(&self.threshold) {
-            return Err(invalid("threshold", "a cosine of at least -1 and less than 1", self.threshold));
+            return Err(option_error("threshold", "a cosine of at least -1 and less than 1", self.threshold));
         }
         if let Some(highest) = self.highest.filter(|&highest| highest >= cut.layers) {
-            return Err(invalid("highest", format!("a layer below {}", cut.layers), highest));
+            return Err(option_error("highest", format!("a layer below {}", cut.layers), highest));
         }
         if self.first(cut).is_none() {
             return Err(Error::bad_input(format!("`{NAME}` cannot merge any layers"))
@@ -141,13 +141,13 @@ impl Criterion for Laco {
             merges.push(LayerMerge { layer: layers[current], absorbed });
             let cosine = stats.measure_trials(self.trial_metric(), &[self.trial(&merges)])?[0];
             selection.scores.push((layers[current], cosine));
-            let kept = cosine > self.threshold;
-            if kept {
+            let is_accepted = cosine > self.threshold;
+            if is_accepted {
                 let removed = &merges[merges.len() - 1].absorbed;
                 layers.retain(|layer| !removed.contains(layer));
                 selection.merges = merges;
             }
-            position = self.position_below(current, if kept { self.interval } else { 1 });
+            position = self.position_below(current, if is_accepted { self.interval } else { 1 });
         }
         let removed = cut.layers - layers.len();
         if removed < cut.depth {

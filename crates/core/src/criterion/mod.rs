@@ -40,7 +40,7 @@ use serde_json::Value;
 
 use crate::deviation::PruneCase;
 use crate::error::{Error, Result};
-use crate::options::{self, Appearance, Described, Options};
+use crate::options::{self, Appearance, MethodDescription, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
 pub use depth::{Depth, DepthUnit};
@@ -122,7 +122,7 @@ pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
 }
 
 /// Describes all criteria and their options, for the grid schema and the command-line help.
-pub fn described() -> Vec<Described> {
+pub fn described() -> Vec<MethodDescription> {
     ENTRIES.iter().map(CriterionEntry::described).collect()
 }
 

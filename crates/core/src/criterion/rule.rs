@@ -362,7 +362,7 @@ pub(super) const READS_FIRST_SEQUENCES: &[Deviation] = &[Deviation {
     text: "selects layers using only the first 128 calibration sequences",
 }];
 
-pub(super) type CriterionEntry = options::Registered<dyn Criterion>;
+pub(super) type CriterionEntry = options::RegistryEntry<dyn Criterion>;
 
 /// Builds a rule by deserializing its options into the rule's own type.
 pub(super) fn build<T: Criterion + DeserializeOwned + 'static>(

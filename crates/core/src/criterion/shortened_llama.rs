@@ -26,7 +26,7 @@ const VARIANTS: &[Variant] =
     &[Variant { option: "iterative", value: "true", word: "iterative", label: "Shortened LLaMA, iterative" }];
 
 /// Layer orders published in the reference repository, one per backbone and score.
-const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
+const RELEASED_ORDERS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
 
 /// Removal of the layers that increase the perplexity least when removed individually.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -102,7 +102,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 
 /// Row in the table of released orders.
 #[derive(Deserialize)]
-struct Released {
+struct ReleasedOrder {
     backbone: String,
     score: String,
     /// Layers in the order of removal.
@@ -117,7 +117,7 @@ fn layers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<usize>, D::E
     layers.map_err(|_| de::Error::custom("`order` is not a list of layers separated by spaces"))
 }
 
-fn released(text: &str) -> Result<Vec<Released>> {
+fn released(text: &str) -> Result<Vec<ReleasedOrder>> {
     let rows = csv::rows("released_orders.csv", &["backbone", "score", "order"], text)?;
     Ok(rows.into_iter().map(|(_, row)| row).collect())
 }
@@ -125,9 +125,9 @@ fn released(text: &str) -> Result<Vec<Released>> {
 /// Returns the released order for a score and backbone.
 fn order(score: &str, backbone: Option<&str>, cut: &PruneSpec<'_>) -> Result<Vec<usize>> {
     let name = backbone.unwrap_or(cut.backbone);
-    let released = released(RELEASED)?;
+    let released = released(RELEASED_ORDERS)?;
     let found = released.iter().find(|entry| entry.backbone.eq_ignore_ascii_case(name) && entry.score == score);
-    let Some(Released { backbone: known, order, .. }) = found else {
+    let Some(ReleasedOrder { backbone: known, order, .. }) = found else {
         let known: Vec<String> = released.iter().map(|entry| format!("{} ({})", entry.backbone, entry.score)).collect();
         return Err(Error::bad_input(format!("`{NAME}` has no released order for this backbone"))
             .expected(format!("one of {}", known.join(", ")))
@@ -195,7 +195,7 @@ impl Criterion for ShortenedLlama {
 
 #[cfg(test)]
 mod tests {
-    use super::{RELEASED, released};
+    use super::{RELEASED_ORDERS, released};
     use crate::criterion::DepthUnit;
     use crate::criterion::rule::tests::select;
     use crate::criterion::rule::{PruneSpec, Selection};
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn released_orders_rank_distinct_layers() {
-        let all = released(RELEASED).unwrap();
+        let all = released(RELEASED_ORDERS).unwrap();
         assert_eq!(all.len(), 4);
         for entry in all {
             let mut sorted = entry.order.clone();
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn damaged_order_is_refused_by_line() {
-        let error = released(&RELEASED.replacen(" 24 ", " x ", 1)).err().unwrap().to_string();
+        let error = released(&RELEASED_ORDERS.replacen(" 24 ", " x ", 1)).err().unwrap().to_string();
         assert!(error.contains("released_orders.csv:2") && error.contains("`order`"), "{error}");
     }
 

@@ -48,11 +48,11 @@ impl Checkpoint {
     /// # Errors
     /// Fails with kind `Damaged` if the length does not match the header.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let (count, rest) = bytes.split_at_checked(8).ok_or_else(damaged_length)?;
-        let steps = u64::from_le_bytes(count.try_into().map_err(|_| damaged_length())?) as usize;
-        let losses = steps.checked_mul(8).and_then(|bytes| rest.len().checked_sub(bytes)).ok_or_else(damaged_length)?;
+        let (count, rest) = bytes.split_at_checked(8).ok_or_else(length_error)?;
+        let steps = u64::from_le_bytes(count.try_into().map_err(|_| length_error())?) as usize;
+        let losses = steps.checked_mul(8).and_then(|bytes| rest.len().checked_sub(bytes)).ok_or_else(length_error)?;
         if !losses.is_multiple_of(12) {
-            return Err(damaged_length());
+            return Err(length_error());
         }
         let (numbers, losses) = rest.split_at(losses);
         let numbers: Vec<f32> = numbers.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
@@ -65,7 +65,7 @@ impl Checkpoint {
     }
 }
 
-fn damaged_length() -> Error {
+fn length_error() -> Error {
     Error::damaged("the length of a training checkpoint differs from its header")
 }
 

@@ -13,7 +13,7 @@ use crate::model::{Batch, Config, Engine, LengthRegime, Load, Prediction, Scored
 
 /// Token ids of one choice.
 #[derive(Debug, Clone, Copy)]
-pub struct TokenisedChoice<'a> {
+pub struct TokenizedChoice<'a> {
     /// Model input: context and continuation without the last token.
     pub input: &'a [u32],
     /// Scored tokens, predicted by the last rows of `input`. Must not be longer than `input`.
@@ -22,7 +22,7 @@ pub struct TokenisedChoice<'a> {
 
 /// Score of a choice under one variant.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scored {
+pub struct ChoiceScore {
     /// Sum of the log-probabilities of the continuation's tokens. Each is computed by a log-softmax in f32, and they
     /// are added in f64.
     pub log_likelihood: f64,
@@ -74,7 +74,7 @@ struct DocumentTrees<'a> {
 }
 
 impl<'a> DocumentTrees<'a> {
-    fn new(choices: &[TokenisedChoice<'a>], config: &Config) -> Self {
+    fn new(choices: &[TokenizedChoice<'a>], config: &Config) -> Self {
         let mut inputs: Vec<(LengthRegime, Vec<&'a [u32]>)> = Vec::new();
         let mut choice_branches = Vec::with_capacity(choices.len());
         for choice in choices {
@@ -100,14 +100,14 @@ impl<'a> DocumentTrees<'a> {
 
 /// Eval set of documents, with two values per choice (see [`scores_of_choices`]).
 pub struct MultipleChoiceEval<'a> {
-    documents: Vec<Vec<TokenisedChoice<'a>>>,
+    documents: Vec<Vec<TokenizedChoice<'a>>>,
     trees: Vec<DocumentTrees<'a>>,
     batches: Vec<Vec<usize>>,
 }
 
 /// Converts values into choice scores. Each choice has two values: its log-likelihood and its greedy flag (1 or 0).
-pub fn scores_of_choices(values: &[f64]) -> Vec<Scored> {
-    values.chunks_exact(2).map(|pair| Scored { log_likelihood: pair[0], greedy: pair[1] != 0.0 }).collect()
+pub fn scores_of_choices(values: &[f64]) -> Vec<ChoiceScore> {
+    values.chunks_exact(2).map(|pair| ChoiceScore { log_likelihood: pair[0], greedy: pair[1] != 0.0 }).collect()
 }
 
 impl<'a> MultipleChoiceEval<'a> {
@@ -116,7 +116,7 @@ impl<'a> MultipleChoiceEval<'a> {
     ///
     /// # Errors
     /// Fails if a continuation is longer than its input.
-    pub fn new(documents: Vec<Vec<TokenisedChoice<'a>>>, config: &Config, batch_tokens: usize) -> Result<Self> {
+    pub fn new(documents: Vec<Vec<TokenizedChoice<'a>>>, config: &Config, batch_tokens: usize) -> Result<Self> {
         for (document, choices) in documents.iter().enumerate() {
             for (index, choice) in choices.iter().enumerate() {
                 if choice.continuation.len() > choice.input.len() {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn trees<'a>(inputs: &[&'a [u32]], config: &Config) -> DocumentTrees<'a> {
-        let choices: Vec<_> = inputs.iter().map(|input| TokenisedChoice { input, continuation: &input[..1] }).collect();
+        let choices: Vec<_> = inputs.iter().map(|input| TokenizedChoice { input, continuation: &input[..1] }).collect();
         DocumentTrees::new(&choices, config)
     }
 

@@ -117,20 +117,20 @@ pub fn end_tokens(
 ) -> Result<(Vec<u32>, Option<String>)> {
     let text = token_text(&tokenizer_config["eos_token"]);
     if let Some(text) = text {
-        let id = tokenizer.id(text).ok_or_else(|| unknown(tokenizer, "an `eos_token`", text))?;
+        let id = tokenizer.id(text).ok_or_else(|| unknown_token_error(tokenizer, "an `eos_token`", text))?;
         ids.extend((!ids.contains(&id)).then_some(id));
     }
     Ok((ids, text.map(str::to_owned)))
 }
 
-fn unknown(tokenizer: &Tokenizer, token: &str, text: &str) -> Error {
+fn unknown_token_error(tokenizer: &Tokenizer, token: &str, text: &str) -> Error {
     Error::bad_input("the vocabulary does not contain the special token")
         .at(tokenizer.path().with_file_name("tokenizer_config.json").display())
         .expected(format!("{token} of tokenizer.json"))
         .found(format!("`{text}`"))
 }
 
-fn id_out_of_range(tokenizer: &Tokenizer, name: &str, id: impl Display) -> Error {
+fn token_id_error(tokenizer: &Tokenizer, name: &str, id: impl Display) -> Error {
     Error::bad_input("a special token is outside the vocabulary")
         .at(format!("config.json, {name}_token_id"))
         .expected(format!("an id below {}", tokenizer.vocab_size()))
@@ -152,9 +152,9 @@ impl<'a> TaskEncoder<'a> {
         let prefix = prefix_token(tokenizer_config, config, |text| Ok(tokenizer.id(text)))?;
         let prefix = prefix.map(|PrefixToken { role, token, .. }| match token {
             SpecialToken::Text(text) => {
-                tokenizer.id(text).ok_or_else(|| unknown(tokenizer, &format!("a `{role}_token`"), text))
+                tokenizer.id(text).ok_or_else(|| unknown_token_error(tokenizer, &format!("a `{role}_token`"), text))
             }
-            SpecialToken::Id(id) => u32::try_from(id).map_err(|_| id_out_of_range(tokenizer, role, id)),
+            SpecialToken::Id(id) => u32::try_from(id).map_err(|_| token_id_error(tokenizer, role, id)),
         });
         let prefix = prefix.transpose()?;
         let prefix = prefix.map(|id| tokenizer.decode(id).map(|text| Prefix { id, text })).transpose()?;

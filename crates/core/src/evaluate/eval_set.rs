@@ -162,8 +162,9 @@ pub fn score(
     let chunks: Vec<usize> = (0..eval_set.chunks()).collect();
     let mut left = chunks.as_slice();
     while !left.is_empty() {
-        let most = eval_set.pass_tokens(engine, trie.programs());
-        let (now, later) = left.split_at(count_fitting_pieces(left.iter().map(|&chunk| eval_set.tokens(chunk)), most));
+        let max_tokens = eval_set.pass_tokens(engine, trie.programs());
+        let (now, later) =
+            left.split_at(count_fitting_pieces(left.iter().map(|&chunk| eval_set.tokens(chunk)), max_tokens));
         for chunk_values in eval_set.run(engine, trie, now, seconds)? {
             for (program, values) in program_chunks.iter_mut().zip(chunk_values) {
                 program.push(values);

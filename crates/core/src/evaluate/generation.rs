@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::eval_set::{ChunkValues, EvalSet};
 use crate::error::{Error, Result};
 use crate::generate::{Detokenizer, End, Generation, Prompt, Settings, generate};
-use crate::model::{Engine, Load, Trie, is_out_of_memory, out_of_memory};
+use crate::model::{Engine, Load, Trie, is_out_of_memory, out_of_memory_error};
 
 /// Prompts per chunk. A killed run loses at most the chunks in progress: one on the CPU, one batch of chunks on a GPU.
 pub const CHUNK: usize = 64;
@@ -53,7 +53,10 @@ impl<'a> GenerationEval<'a> {
                 }
                 Err(error) if is_out_of_memory(&error) => {
                     let longest = prompts.iter().map(|prompt| self.size(prompt)).max().unwrap_or(0);
-                    return Err(out_of_memory(&error, format!("a prompt of {longest} tokens, including new tokens")));
+                    return Err(out_of_memory_error(
+                        &error,
+                        format!("a prompt of {longest} tokens, including new tokens"),
+                    ));
                 }
                 done => return done,
             }
@@ -126,8 +129,8 @@ impl EvalSet for GenerationEval<'_> {
         for values in program_values {
             new += split_prompts(values)?.iter().map(|(_, ids)| ids.len()).sum::<usize>();
         }
-        let most = self.settings.max_new_tokens;
-        let prompts: usize = self.prompts[self.members(chunk)].iter().map(|prompt| self.size(prompt) - most).sum();
+        let max_new = self.settings.max_new_tokens;
+        let prompts: usize = self.prompts[self.members(chunk)].iter().map(|prompt| self.size(prompt) - max_new).sum();
         Some(prompts + new / program_values.len().max(1))
     }
 
@@ -141,8 +144,8 @@ impl EvalSet for GenerationEval<'_> {
     /// Returns the preferred number of tokens per pass. On a device that is faster with more sequences, a pass has
     /// several chunks.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
-        let least = if engine.sums_device().is_some() { self.device_tokens } else { 0 };
-        engine.pass_tokens(programs).max(least)
+        let min = if engine.sums_device().is_some() { self.device_tokens } else { 0 };
+        engine.pass_tokens(programs).max(min)
     }
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {

@@ -20,7 +20,7 @@
 //! ```
 
 pub mod choices;
-pub mod damage;
+pub mod damage_eval;
 mod encoder;
 mod eval_set;
 pub mod generation;

@@ -23,7 +23,7 @@ const ENDING: &str = ".ghostlab-tmp";
 /// # Errors
 /// Fails with exit code 3, naming the folder.
 pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
-    fs::create_dir_all(dir).map_err(|error| refused(dir, &error))?;
+    fs::create_dir_all(dir).map_err(|error| unwritable_error(dir, &error))?;
     if let Some(name) = names.iter().find(|name| dir.join(name).is_dir()) {
         return Err(Error::missing("cannot write the results")
             .at(dir.join(name).display())
@@ -31,9 +31,9 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
             .found("a folder")
             .hint("move or rename the folder"));
     }
-    let mut probe = temporary(dir, "probe").map_err(|error| refused(dir, &error))?;
+    let mut probe = temporary(dir, "probe").map_err(|error| unwritable_error(dir, &error))?;
     // Creating a file may succeed even on a full disk, so write and sync a byte as well.
-    probe.write_all(b"x").and_then(|()| probe.as_file().sync_all()).map_err(|error| refused(dir, &error))?;
+    probe.write_all(b"x").and_then(|()| probe.as_file().sync_all()).map_err(|error| unwritable_error(dir, &error))?;
     sweep(dir);
     Ok(())
 }
@@ -54,7 +54,7 @@ pub fn may_be_written(dir: &Path) -> Result<()> {
             true => access(existing, Access::WRITE_OK | Access::EXEC_OK),
             false => Err(if existing == dir { Errno::EXIST } else { Errno::NOTDIR }),
         };
-        found.map_err(|error| refused(dir, &error.into()))?;
+        found.map_err(|error| unwritable_error(dir, &error.into()))?;
     }
     #[cfg(not(unix))]
     let _ = dir;
@@ -144,12 +144,12 @@ impl WholeFile {
     /// # Errors
     /// Fails with exit code 3, naming the file.
     pub fn stage(path: &Path, bytes: &[u8]) -> Result<Self> {
-        let failed = |error: std::io::Error| Error::io("write", path, &error);
+        let write_error = |error: std::io::Error| Error::io("write", path, &error);
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(dir).map_err(failed)?;
+        fs::create_dir_all(dir).map_err(write_error)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let mut temporary = temporary(dir, &name).map_err(failed)?;
-        temporary.write_all(bytes).and_then(|()| temporary.as_file().sync_all()).map_err(failed)?;
+        let mut temporary = temporary(dir, &name).map_err(write_error)?;
+        temporary.write_all(bytes).and_then(|()| temporary.as_file().sync_all()).map_err(write_error)?;
         Ok(Self { temporary, path: path.to_owned() })
     }
 
@@ -210,7 +210,7 @@ fn with_temporary_name<T>(
     make(&mut builder)
 }
 
-fn refused(dir: &Path, error: &std::io::Error) -> Error {
+fn unwritable_error(dir: &Path, error: &std::io::Error) -> Error {
     Error::missing("cannot write to the results folder")
         .at(dir.display())
         .expected("a folder in which files can be created")

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// the line and the column.
 pub fn rows<T: DeserializeOwned>(file: &str, head: &[&str], text: &str) -> Result<Vec<(usize, T)>> {
     let mut reader = Reader::from_reader(text.as_bytes());
-    let found = reader.headers().map_err(|error| broken(file, &error))?.clone();
+    let found = reader.headers().map_err(|error| csv_error(file, &error))?.clone();
     if !found.iter().eq(head.iter().copied()) {
         return Err(Error::damaged("unexpected columns in the table")
             .at(format!("{file}:1"))
@@ -30,17 +30,17 @@ fn row<T: DeserializeOwned>(
     found: &StringRecord,
     record: csv::Result<StringRecord>,
 ) -> Result<(usize, T)> {
-    let record = record.map_err(|error| broken(file, &error))?;
+    let record = record.map_err(|error| csv_error(file, &error))?;
     let line = record.position().map_or(0, |position| position.line() as usize);
     let row = record.deserialize(Some(found)).map_err(|error| {
-        let ErrorKind::Deserialize { err, .. } = error.kind() else { return broken(file, &error) };
+        let ErrorKind::Deserialize { err, .. } = error.kind() else { return csv_error(file, &error) };
         // Errors from a custom deserializer have no column.
         let Some(field) = err.field().map(|field| field as usize) else {
             let found = record.iter().collect::<Vec<_>>().join(",");
             let error = Error::damaged("invalid line").expected(reason(err.kind())).found(found);
             return error.at(format!("{file}:{line}"));
         };
-        wrong(head.get(field).unwrap_or(&""), &reason(err.kind()), record.get(field).unwrap_or_default())
+        value_error(head.get(field).unwrap_or(&""), &reason(err.kind()), record.get(field).unwrap_or_default())
             .at(format!("{file}:{line}"))
     })?;
     Ok((line, row))
@@ -55,7 +55,7 @@ fn reason(kind: &DeserializeErrorKind) -> String {
     }
 }
 
-fn broken(file: &str, error: &csv::Error) -> Error {
+fn csv_error(file: &str, error: &csv::Error) -> Error {
     let line = error.position().map_or(1, csv::Position::line);
     match error.kind() {
         ErrorKind::UnequalLengths { expected_len, len, .. } => {
@@ -66,7 +66,7 @@ fn broken(file: &str, error: &csv::Error) -> Error {
     .at(format!("{file}:{line}"))
 }
 
-pub fn wrong(column: &str, expected: &str, found: &str) -> Error {
+pub fn value_error(column: &str, expected: &str, found: &str) -> Error {
     Error::damaged(format!("invalid value in the column `{column}`")).expected(expected).found(format!("`{found}`"))
 }
 

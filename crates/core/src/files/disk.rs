@@ -45,7 +45,7 @@ pub struct FileSystem {
 
 /// Magic numbers from `<linux/magic.h>` and the file systems' own headers.
 #[cfg(target_os = "linux")]
-const KNOWN: [(u32, FileSystem); 18] = [
+const FILE_SYSTEMS: [(u32, FileSystem); 18] = [
     (0xef53, FileSystem::local("ext4")),
     (0x5846_5342, FileSystem::local("XFS")),
     (0x9123_683e, FileSystem::local("Btrfs")),
@@ -90,7 +90,7 @@ pub(super) fn open_file_system(file: &File) -> Option<FileSystem> {
 #[cfg(target_os = "linux")]
 fn identify(stat: &rustix::fs::StatFs) -> Option<FileSystem> {
     let magic = stat.f_type as u32;
-    KNOWN.iter().find(|(known, _)| *known == magic).map(|(_, system)| *system)
+    FILE_SYSTEMS.iter().find(|(known, _)| *known == magic).map(|(_, system)| *system)
 }
 
 #[cfg(not(target_os = "linux"))]

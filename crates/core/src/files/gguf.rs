@@ -64,30 +64,32 @@ impl Gguf {
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = panics::catch(|| Content::read(&mut Cursor::new(&head)))
-            .map_err(|panic| damaged_file(format!("the reader panicked: {panic}"), path))?
+            .map_err(|panic| damaged_file_error(format!("the reader panicked: {panic}"), path))?
             // Keep the first line only, because candle's errors may contain a backtrace.
-            .map_err(|error| damaged_file(error.to_string().lines().next().unwrap_or_default().to_owned(), path))?;
+            .map_err(|error| {
+                damaged_file_error(error.to_string().lines().next().unwrap_or_default().to_owned(), path)
+            })?;
         if !old && count != Some(content.tensor_infos.len() as u64) {
-            return Err(damaged_file("two tensors with the same name".to_owned(), path));
+            return Err(damaged_file_error("two tensors with the same name".to_owned(), path));
         }
         let mut tensors = BTreeMap::new();
         for (name, info) in content.tensor_infos {
             let dtype = info.ggml_dtype;
             let shape = info.shape.dims().to_vec();
             if matches!(dtype, GgmlDType::Q8_1 | GgmlDType::Q8K) {
-                return Err(damaged_file(format!("tensor {name} of type {dtype:?}"), path));
+                return Err(damaged_file_error(format!("tensor {name} of type {dtype:?}"), path));
             }
-            let wrong = || damaged_file(format!("tensor {name} of shape {shape:?}, type {dtype:?}"), path);
-            let numbers = shape.iter().try_fold(1_usize, |all, &side| all.checked_mul(side)).ok_or_else(wrong)?;
+            let shape_error = || damaged_file_error(format!("tensor {name} of shape {shape:?}, type {dtype:?}"), path);
+            let numbers = shape.iter().try_fold(1_usize, |all, &side| all.checked_mul(side)).ok_or_else(shape_error)?;
             let block = dtype.block_size();
             let row = shape.last().copied().unwrap_or(1);
             if numbers == 0 || row % block != 0 {
-                return Err(wrong());
+                return Err(shape_error());
             }
-            let bytes = (numbers / block).checked_mul(dtype.type_size()).ok_or_else(wrong)? as u64;
+            let bytes = (numbers / block).checked_mul(dtype.type_size()).ok_or_else(shape_error)? as u64;
             let start = content.tensor_data_offset.saturating_add(info.offset);
             if start.saturating_add(bytes) > length {
-                return Err(damaged_file(
+                return Err(damaged_file_error(
                     format!("{length} bytes, where tensor {name} ends at byte {}", start.saturating_add(bytes)),
                     path,
                 ));
@@ -126,7 +128,7 @@ impl Gguf {
         }
     }
 
-    fn wrong(&self, key: &str, expected: &str) -> Error {
+    fn value_error(&self, key: &str, expected: &str) -> Error {
         Error::bad_input("missing or mistyped entry in a GGUF file")
             .at(self.place(key))
             .expected(expected)
@@ -139,7 +141,7 @@ impl Gguf {
         expected: &str,
         convert: impl Fn(&'a Value) -> Option<T>,
     ) -> Result<Option<T>> {
-        self.metadata.get(key).map(|value| convert(value).ok_or_else(|| self.wrong(key, expected))).transpose()
+        self.metadata.get(key).map(|value| convert(value).ok_or_else(|| self.value_error(key, expected))).transpose()
     }
 
     /// Reads an integer of any width. A list must have equal values for all layers.
@@ -245,7 +247,7 @@ fn read_error(error: &std::io::Error, path: &Path) -> Error {
     Error::io("read", path, error)
 }
 
-fn damaged_file(found: String, path: &Path) -> Error {
+fn damaged_file_error(found: String, path: &Path) -> Error {
     Error::bad_input("cannot read the GGUF file")
         .at(path.display())
         .expected(format!("a complete GGUF file of version 1 to 3, with tensors of type {TYPES}"))

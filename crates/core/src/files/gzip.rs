@@ -17,7 +17,7 @@ pub fn reader(file: File, limit: TextLimit) -> BufReader<LimitedReader<MultiGzDe
 /// Returns an error for a failed read if the content of the file is the cause.
 pub fn damage(path: &Path, limit: TextLimit, error: &std::io::Error) -> Option<Error> {
     if limit::is_exceeded(error) {
-        return Some(limit.exceeded(path));
+        return Some(limit.limit_error(path));
     }
     let what = match error.kind() {
         ErrorKind::UnexpectedEof => "the gzip file is truncated",

@@ -120,7 +120,7 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
         self.layout = JsonLayout::Lines;
         let mut is_first = true;
         loop {
-            let available = self.lines.fill_buf().map_err(|error| failed(&self.path, self.zipped, 1, &error))?;
+            let available = self.lines.fill_buf().map_err(|error| read_error(&self.path, self.zipped, 1, &error))?;
             if is_first && available.starts_with(BYTE_ORDER_MARK) {
                 self.lines.consume(BYTE_ORDER_MARK.len());
                 is_first = false;
@@ -145,16 +145,16 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
 
     /// Reads the next nonblank line. Returns whether there is one.
     fn next_line(&mut self) -> Result<bool> {
-        let most = TextLimit::current().for_json();
+        let limit = TextLimit::current().for_json();
         loop {
             self.line += 1;
             self.row.clear();
             // Read one byte beyond the limit to detect rows that are too long.
-            let mut bounded = self.lines.by_ref().take(most.bytes() + 1);
+            let mut bounded = self.lines.by_ref().take(limit.bytes() + 1);
             let size = bounded
                 .read_until(b'\n', &mut self.row)
-                .map_err(|error| failed(&self.path, self.zipped, self.line, &error))?;
-            most.check(&self.path, self.row.len() as u64).map_err(|error| error.at(format!("line {}", self.line)))?;
+                .map_err(|error| read_error(&self.path, self.zipped, self.line, &error))?;
+            limit.check(&self.path, self.row.len() as u64).map_err(|error| error.at(format!("line {}", self.line)))?;
             if size == 0 {
                 return Ok(false);
             }
@@ -166,12 +166,12 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
 
     /// Reads the next item of a list. Returns whether there is one.
     fn next_item(&mut self) -> Result<bool> {
-        let most = TextLimit::current().for_json();
+        let limit = TextLimit::current().for_json();
         self.row.clear();
         let mut item = ItemBoundary::default();
         loop {
             let available =
-                self.lines.fill_buf().map_err(|error| failed(&self.path, self.zipped, self.line, &error))?;
+                self.lines.fill_buf().map_err(|error| read_error(&self.path, self.zipped, self.line, &error))?;
             if available.is_empty() {
                 if self.layout == JsonLayout::EndedList {
                     return Ok(false);
@@ -201,7 +201,7 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
                 self.row.push(byte);
             }
             self.lines.consume(used);
-            most.check(&self.path, self.row.len() as u64).map_err(|error| error.at(format!("line {}", self.line)))?;
+            limit.check(&self.path, self.row.len() as u64).map_err(|error| error.at(format!("line {}", self.line)))?;
             if let Some(end) = end {
                 if end == b']' {
                     self.layout = JsonLayout::EndedList;
@@ -240,7 +240,7 @@ impl ItemBoundary {
     }
 }
 
-fn failed(path: &Path, zipped: bool, line: usize, error: &std::io::Error) -> Error {
+fn read_error(path: &Path, zipped: bool, line: usize, error: &std::io::Error) -> Error {
     let damage = if zipped { gzip::damage(path, TextLimit::current(), error) } else { None };
     let found = format!("{error}, at line {line} of the text");
     damage.map_or_else(|| Error::io("read", path, error), |damage| damage.found(found))

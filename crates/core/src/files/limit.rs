@@ -45,7 +45,11 @@ impl TextLimit {
     /// # Errors
     /// Fails if `bytes` exceeds the limit.
     pub fn check(self, path: &Path, bytes: u64) -> Result<()> {
-        if bytes <= self.0 { Ok(()) } else { Err(self.exceeded(path).found(format!("{:.2} GB", bytes as f64 / 1e9))) }
+        if bytes <= self.0 {
+            Ok(())
+        } else {
+            Err(self.limit_error(path).found(format!("{:.2} GB", bytes as f64 / 1e9)))
+        }
     }
 
     /// Returns the limit, reduced to `memory` bytes if that is less.
@@ -55,7 +59,7 @@ impl TextLimit {
     }
 
     /// Creates the error for a file above the limit.
-    pub fn exceeded(self, path: &Path) -> Error {
+    pub fn limit_error(self, path: &Path) -> Error {
         Error::bad_input("the file exceeds the size limit for text")
             .at(path.display())
             .expected(format!("at most {} GB", self.0 as f64 / 1e9))
@@ -92,7 +96,7 @@ impl<'a> RowMemory<'a> {
     /// Fails if the total exceeds the limit.
     pub fn add(&mut self, bytes: usize) -> Result<()> {
         self.bytes += (bytes + size_of::<String>()) as u64;
-        if self.bytes <= self.limit.bytes() { Ok(()) } else { Err(self.limit.exceeded(self.path)) }
+        if self.bytes <= self.limit.bytes() { Ok(()) } else { Err(self.limit.limit_error(self.path)) }
     }
 }
 

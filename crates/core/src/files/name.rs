@@ -4,7 +4,7 @@ use super::sha256;
 
 /// Maximum length of the readable part in bytes. File systems allow 255 bytes per name, and the names of temporary
 /// files are longer.
-const READABLE: usize = 120;
+const MAX_READABLE_BYTES: usize = 120;
 
 /// Returns a unique, readable file name for any text: at most 137 bytes of ASCII letters, digits and `-.=_`, ending in
 /// 16 hexadecimal digits of the text's SHA-256. The name is also unique on case-insensitive file systems.
@@ -12,7 +12,7 @@ pub fn sanitize(text: &str) -> String {
     let readable: String = text
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '=') { c } else { '_' })
-        .take(READABLE)
+        .take(MAX_READABLE_BYTES)
         .collect();
     // Avoid hidden files.
     let readable = readable.trim_start_matches('.');

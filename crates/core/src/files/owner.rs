@@ -125,8 +125,8 @@ fn exists(pid: u32) -> bool {
     // `kill` treats 0 and negative numbers as process groups.
     let Some(pid) = i32::try_from(pid).ok().filter(|&pid| pid > 0) else { return false };
     // SAFETY: `kill` only takes integers. Signal 0 checks for existence without sending a signal.
-    let asked = unsafe { kill(pid, 0) };
-    asked == 0 || std::io::Error::last_os_error().raw_os_error() != Some(ESRCH)
+    let status = unsafe { kill(pid, 0) };
+    status == 0 || std::io::Error::last_os_error().raw_os_error() != Some(ESRCH)
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -6,7 +6,7 @@ use std::sync::Once;
 
 thread_local! {
     /// Whether panics on this thread are being caught.
-    static CAUGHT: Cell<bool> = const { Cell::new(false) };
+    static CATCHES_PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `read` and converts a panic into an error with the panic message. Any state that a panic could leave
@@ -20,14 +20,14 @@ pub fn catch<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     HOOK.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |panic| {
-            if !CAUGHT.get() {
+            if !CATCHES_PANICS.get() {
                 before(panic);
             }
         }));
     });
-    let outer = CAUGHT.replace(true);
+    let outer = CATCHES_PANICS.replace(true);
     let result = catch_unwind(AssertUnwindSafe(read));
-    CAUGHT.set(outer);
+    CATCHES_PANICS.set(outer);
     result.map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic without a message").to_owned()
@@ -42,8 +42,8 @@ mod tests {
     fn catch_returns_the_value_or_the_panic_message() {
         assert_eq!(catch(|| 3), Ok(3));
         let found = 7;
-        let most = 3;
-        assert_eq!(catch(|| assert!(found < most, "{found} of {most}")), Err("7 of 3".to_owned()));
-        assert_eq!(catch(|| Vec::<u8>::new()[most]).unwrap_err().split(':').next(), Some("index out of bounds"));
+        let max = 3;
+        assert_eq!(catch(|| assert!(found < max, "{found} of {max}")), Err("7 of 3".to_owned()));
+        assert_eq!(catch(|| Vec::<u8>::new()[max]).unwrap_err().split(':').next(), Some("index out of bounds"));
     }
 }

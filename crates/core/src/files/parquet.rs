@@ -36,20 +36,20 @@ pub fn read<T>(
 ) -> Result<T> {
     panics::catch(|| {
         let mut reader = ParquetReader::new(file);
-        let metadata = reader.get_metadata().map_err(|error| broken(path, &error))?.clone();
-        let schema = infer_schema(&metadata).map_err(|error| broken(path, &error))?;
-        let wanted = choose(&schema)?;
+        let metadata = reader.get_metadata().map_err(|error| parquet_error(path, &error))?.clone();
+        let schema = infer_schema(&metadata).map_err(|error| parquet_error(path, &error))?;
+        let columns = choose(&schema)?;
         // Decompressed size of the selected columns according to the footer.
         let parts = metadata
             .row_groups
             .iter()
-            .flat_map(|group| wanted.iter().filter_map(|name| group.columns_under_root_iter(name)).flatten());
+            .flat_map(|group| columns.iter().filter_map(|name| group.columns_under_root_iter(name)).flatten());
         let bytes = parts.map(|part| u64::try_from(part.uncompressed_size()).unwrap_or(u64::MAX));
         limit.check(path, bytes.fold(0, u64::saturating_add))?;
         reader.set_metadata(Arc::new(as_stored(&metadata)));
-        take(&reader.with_columns(Some(wanted)).finish().map_err(|error| broken(path, &error))?, &schema)
+        take(&reader.with_columns(Some(columns)).finish().map_err(|error| parquet_error(path, &error))?, &schema)
     })
-    .unwrap_or_else(|_| Err(unreadable(path, "an invalid table")))
+    .unwrap_or_else(|_| Err(unreadable_error(path, "an invalid table")))
 }
 
 /// Returns the footer with logical types removed, except text and unsigned integers.
@@ -103,10 +103,10 @@ fn is_plain(primitive: &PrimitiveType) -> bool {
 }
 
 /// Creates the error for a table that polars rejects.
-pub fn broken(path: &Path, error: &PolarsError) -> Error {
-    unreadable(path, &error.to_string())
+pub fn parquet_error(path: &Path, error: &PolarsError) -> Error {
+    unreadable_error(path, &error.to_string())
 }
 
-fn unreadable(path: &Path, found: &str) -> Error {
+fn unreadable_error(path: &Path, found: &str) -> Error {
     Error::bad_input("cannot read the parquet file").at(path.display()).found(found).hint("download the file again")
 }

@@ -24,11 +24,11 @@ pub fn tokenizer(backbone: &Path) -> PathBuf {
 /// Fails with exit code 3 if a folder has no `tokenizer.json` or the GGUF file does not exist.
 pub fn check_tokenizer(backbone: &Path) -> Result<()> {
     let file = tokenizer(backbone);
-    if file.exists() { Ok(()) } else { Err(no_tokenizer(&file)) }
+    if file.exists() { Ok(()) } else { Err(missing_tokenizer_error(&file)) }
 }
 
 /// Creates the error for a missing `tokenizer.json`.
-pub fn no_tokenizer(file: &Path) -> Error {
+pub fn missing_tokenizer_error(file: &Path) -> Error {
     Error::missing("the model has no tokenizer.json")
         .at(file.display())
         .expected("a tokenizer in the Hugging Face format next to config.json")

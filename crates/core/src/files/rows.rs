@@ -57,10 +57,10 @@ impl RowFiles {
         endings.clone().find(|(ending, _)| name.ends_with(ending)).map(|(_, form)| *form).ok_or_else(|| {
             let is_text = [".raw", ".tokens", ".text"].iter().any(|ending| name.ends_with(ending));
             let endings: Vec<&str> = endings.map(|(ending, _)| *ending).collect();
-            let unknown = bad(format!("unknown file type of the {}", self.noun), path)
+            let error = input_error(format!("unknown file type of the {}", self.noun), path)
                 .expected(format!("a name ending in {}", endings.join(", ")))
                 .found(&name);
-            if is_text && endings.contains(&".txt") { unknown.hint("name it .txt") } else { unknown }
+            if is_text && endings.contains(&".txt") { error.hint("name it .txt") } else { error }
         })
     }
 
@@ -73,14 +73,14 @@ impl RowFiles {
         let metadata = file.metadata().map_err(|error| Error::io("read", path, &error))?;
         let form = self.form(path)?;
         if metadata.len() == 0 {
-            return Err(self.empty(path));
+            return Err(self.empty_error(path));
         }
         limit.check(path, metadata.len())?;
         Ok((file, form))
     }
 
-    pub fn empty(&self, path: &Path) -> Error {
-        bad(format!("the {} file is empty", self.noun), path).expected("at least one row")
+    pub fn empty_error(&self, path: &Path) -> Error {
+        input_error(format!("the {} file is empty", self.noun), path).expected("at least one row")
     }
 
     /// Parses the JSON in a `part` of a file. `locate` describes the position of an error. Python's `NaN` and
@@ -109,7 +109,7 @@ impl RowFiles {
         locate: impl Fn(&serde_json::Error) -> String,
     ) -> Result<T> {
         let text = std::str::from_utf8(bytes.strip_suffix(b"\n").unwrap_or(bytes))
-            .map_err(|error| not_utf8(error.valid_up_to(), part))?;
+            .map_err(|error| utf8_error(error.valid_up_to(), part))?;
         let read = from_str(seed, text);
         let read = read.or_else(|error| match not_finite::with_finite_numbers(text) {
             Some(finite) => from_str(seed, &finite).map_err(|_| error),
@@ -147,12 +147,12 @@ fn from_str<'de, S: DeserializeSeed<'de>>(seed: S, text: &'de str) -> serde_json
 /// Byte order mark that some editors write at the start of a UTF-8 file.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-pub fn bad(what: impl std::fmt::Display, path: &Path) -> Error {
+pub fn input_error(what: impl std::fmt::Display, path: &Path) -> Error {
     Error::bad_input(what).at(path.display())
 }
 
 /// Creates the error for invalid UTF-8 at an offset in `part` of a file.
-pub fn not_utf8(offset: usize, part: &str) -> Error {
+pub fn utf8_error(offset: usize, part: &str) -> Error {
     Error::bad_input("the text is not UTF-8")
         .expected("UTF-8")
         .found(format!("an invalid byte at offset {offset} of the {part}"))

@@ -12,7 +12,7 @@ pub const GENERATION_CONFIG: &str = "generation_config.json";
 
 /// Settings that change the decoding strategy, each with the number that disables it, if there is one. All other values
 /// are rejected.
-const REFUSED: [(&str, Option<f64>); 18] = [
+const UNSUPPORTED_SETTINGS: [(&str, Option<f64>); 18] = [
     ("assistant_early_exit", None),
     ("constraints", None),
     ("dola_layers", None),
@@ -60,7 +60,7 @@ impl GenerationConfig {
         let entries = match file {
             Value::Object(entries) => entries,
             Value::Null => &none,
-            other => return Err(wrong(name, "", "a JSON object", other)),
+            other => return Err(value_error(name, "", "a JSON object", other)),
         };
         let settings = Settings { name, entries };
         settings.check_search()?;
@@ -73,7 +73,7 @@ impl GenerationConfig {
         }
         if processors.exponential_decay_length_penalty.is_some() && end_of_text.is_empty() {
             let key = "exponential_decay_length_penalty";
-            return Err(wrong(name, key, "`eos_token_id` to be set too", &file[key]));
+            return Err(value_error(name, key, "`eos_token_id` to be set too", &file[key]));
         }
         let max_new_tokens = settings.count("max_new_tokens", 1)?;
         Ok(Self { end_of_text, has_other_ends, max_new_tokens, processors })
@@ -125,7 +125,7 @@ impl Settings<'_> {
     }
 
     fn check_search(&self) -> Result<()> {
-        for (key, neutral) in REFUSED {
+        for (key, neutral) in UNSUPPORTED_SETTINGS {
             let Some(value) = self.get(key) else { continue };
             let is_neutral = match value {
                 Value::Number(number) => number.as_f64() == neutral,
@@ -135,11 +135,11 @@ impl Settings<'_> {
             };
             if !is_neutral {
                 let expected = neutral.map_or("null".to_owned(), |number| format!("{number}"));
-                return Err(wrong(self.name, key, &expected, value));
+                return Err(value_error(self.name, key, &expected, value));
             }
         }
         match self.get("cache_implementation").filter(|value| *value == "quantized") {
-            Some(value) => Err(wrong(self.name, "cache_implementation", "a cache that is not quantized", value)),
+            Some(value) => Err(value_error(self.name, "cache_implementation", "a cache that is not quantized", value)),
             None => Ok(()),
         }
     }
@@ -150,7 +150,7 @@ impl Settings<'_> {
         let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
         let listed = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
         let ids = listed.iter().filter(|id| id.as_i64().is_none_or(|id| id >= 0));
-        ids.map(|id| token(id).ok_or_else(|| wrong(self.name, KEY, "a token id, or a list of token ids", value)))
+        ids.map(|id| token(id).ok_or_else(|| value_error(self.name, KEY, "a token id, or a list of token ids", value)))
             .collect()
     }
 
@@ -171,24 +171,24 @@ impl Settings<'_> {
         })
     }
 
-    fn count(&self, key: &str, least: u64) -> Result<Option<usize>> {
+    fn count(&self, key: &str, min: u64) -> Result<Option<usize>> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        let count = value.as_u64().filter(|count| *count >= least).and_then(|count| usize::try_from(count).ok());
-        count.map(Some).ok_or_else(|| wrong(self.name, key, &format!("a whole number from {least}"), value))
+        let count = value.as_u64().filter(|count| *count >= min).and_then(|count| usize::try_from(count).ok());
+        count.map(Some).ok_or_else(|| value_error(self.name, key, &format!("a whole number from {min}"), value))
     }
 
     fn tokens(&self, key: &str) -> Result<Vec<u32>> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let listed = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
         let ids: Option<Vec<u32>> = listed.iter().map(token).collect();
-        ids.ok_or_else(|| wrong(self.name, key, "token ids", value))
+        ids.ok_or_else(|| value_error(self.name, key, "token ids", value))
     }
 
     fn repetition_penalty(&self) -> Result<Option<f64>> {
         const KEY: &str = "repetition_penalty";
         let Some(value) = self.get(KEY) else { return Ok(None) };
         let penalty = value.as_f64().filter(|penalty| penalty.is_finite() && *penalty > 0.0);
-        let penalty = penalty.ok_or_else(|| wrong(self.name, KEY, "a number above 0", value))?;
+        let penalty = penalty.ok_or_else(|| value_error(self.name, KEY, "a number above 0", value))?;
         Ok(Some(penalty).filter(|penalty| *penalty != 1.0))
     }
 
@@ -196,14 +196,14 @@ impl Settings<'_> {
         const KEY: &str = "bad_words_ids";
         let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
         let words = value.as_array().and_then(|words| words.iter().map(sequence).collect::<Option<Vec<_>>>());
-        words.ok_or_else(|| wrong(self.name, KEY, "a list of lists of token ids", value))
+        words.ok_or_else(|| value_error(self.name, KEY, "a list of lists of token ids", value))
     }
 
     fn sequence_bias(&self) -> Result<Vec<(Vec<u32>, f64)>> {
         const KEY: &str = "sequence_bias";
         let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
         let pairs = value.as_array().and_then(|pairs| pairs.iter().map(biased).collect::<Option<Vec<_>>>());
-        let pairs = pairs.ok_or_else(|| wrong(self.name, KEY, "a list of [[token ids], number]", value))?;
+        let pairs = pairs.ok_or_else(|| value_error(self.name, KEY, "a list of [[token ids], number]", value))?;
         // If a sequence occurs more than once, its last bias wins.
         let last = (0..pairs.len()).filter(|&index| pairs[index + 1..].iter().all(|(ids, _)| *ids != pairs[index].0));
         Ok(last.map(|index| pairs[index].clone()).collect())
@@ -214,7 +214,7 @@ impl Settings<'_> {
         let Some(value) = self.get(KEY) else { return Ok(None) };
         let [start, factor] = value.as_array().map_or([None; 2], |pair| [pair.first(), pair.get(1)]);
         let pair = start.and_then(Value::as_i64).zip(factor.and_then(Value::as_f64));
-        pair.map(Some).ok_or_else(|| wrong(self.name, KEY, "[tokens, factor]", value))
+        pair.map(Some).ok_or_else(|| value_error(self.name, KEY, "[tokens, factor]", value))
     }
 }
 
@@ -232,7 +232,7 @@ fn sequence(value: &Value) -> Option<Vec<u32>> {
     value.as_array()?.iter().map(token).collect::<Option<Vec<u32>>>().filter(|ids| !ids.is_empty())
 }
 
-fn wrong(file: &str, key: &str, expected: &str, found: &Value) -> Error {
+fn value_error(file: &str, key: &str, expected: &str, found: &Value) -> Error {
     Error::bad_input("unsupported generation setting of the backbone")
         .at(format!("{file}, {key}"))
         .expected(expected)

@@ -9,15 +9,15 @@
 //! assert_eq!(Settings::greedy(4, 32).max_new_tokens, 4);
 //! ```
 
-mod choice;
+mod generated_text;
 mod generation_config;
 mod processors;
+mod sampling;
 mod schedule;
 mod settings;
-mod text;
 
+pub use generated_text::{Detokenizer, End, Generation};
 pub use generation_config::{GENERATION_CONFIG, GenerationConfig};
 pub use processors::LogitsProcessors;
 pub use schedule::{GenerationObserver, Prompt, generate};
 pub use settings::{Sampling, Settings};
-pub use text::{Detokenizer, End, Generation};

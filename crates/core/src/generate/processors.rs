@@ -48,13 +48,13 @@ pub struct LogitsProcessors {
 
 /// Sequence whose next token is being chosen.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Generated<'a> {
+pub(super) struct GeneratedSequence<'a> {
     pub(super) prompt: &'a [u32],
     pub(super) new: &'a [u32],
     pub(super) max_new_tokens: usize,
 }
 
-impl Generated<'_> {
+impl GeneratedSequence<'_> {
     fn len(self) -> usize {
         self.prompt.len() + self.new.len()
     }
@@ -73,7 +73,7 @@ impl LogitsProcessors {
         sequences.flatten().chain(forced).copied().max()
     }
 
-    pub(super) fn apply(&self, logits: &mut [f32], generated: Generated<'_>) {
+    pub(super) fn apply(&self, logits: &mut [f32], generated: GeneratedSequence<'_>) {
         let ids = [generated.prompt, generated.new].concat();
         let biases = self.sequence_bias.iter().map(|(sequence, bias)| (sequence, *bias as f32));
         add_biases(logits, &ids, biases);
@@ -195,7 +195,7 @@ mod tests {
 
     fn applied(processors: &LogitsProcessors, prompt: &[u32], new: &[u32]) -> Vec<f32> {
         let mut logits = PLAIN.to_vec();
-        processors.apply(&mut logits, Generated { prompt, new, max_new_tokens: 4 });
+        processors.apply(&mut logits, GeneratedSequence { prompt, new, max_new_tokens: 4 });
         logits
     }
 

@@ -8,10 +8,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use rayon::prelude::*;
 
-use super::choice::TokenSampler;
-use super::processors::Generated;
+use super::generated_text::{Detokenizer, End, Generation, end};
+use super::processors::GeneratedSequence;
+use super::sampling::TokenSampler;
 use super::settings::Settings;
-use super::text::{Detokenizer, End, Generation, end};
 use crate::error::{Error, Result};
 use crate::model::{BlockId, Config, Decoding, Engine, Run, Trie, likeliest};
 
@@ -90,7 +90,7 @@ impl Sequence {
         likeliest(logits)?;
         settings
             .processors
-            .apply(logits, Generated { prompt, new: &self.ids, max_new_tokens: settings.max_new_tokens });
+            .apply(logits, GeneratedSequence { prompt, new: &self.ids, max_new_tokens: settings.max_new_tokens });
         match &mut self.choice {
             Some(choice) => choice.next(logits),
             None => likeliest(logits),
@@ -123,9 +123,9 @@ struct Schedule<'a> {
 impl<'a> Schedule<'a> {
     fn new(engine: &'a dyn Engine, trie: &'a Trie, prompts: &'a [Prompt], settings: &'a Settings) -> Result<Self> {
         let programs: Vec<usize> = (0..trie.programs()).collect();
-        let most = settings.context - settings.max_new_tokens;
+        let max_prompt = settings.context - settings.max_new_tokens;
         let ids: Vec<&[u32]> =
-            prompts.iter().map(|prompt| &prompt.ids[prompt.ids.len().saturating_sub(most)..]).collect();
+            prompts.iter().map(|prompt| &prompt.ids[prompt.ids.len().saturating_sub(max_prompt)..]).collect();
         let mut order: Vec<usize> = (0..prompts.len()).collect();
         order.sort_by_key(|&prompt| ids[prompt]);
         let done = vec![vec![None; programs.len()]; prompts.len()];

@@ -34,6 +34,6 @@ pub use decode::{DecodeResult, decode_work, decoded};
 pub use dense_operators::{has_diagonal, with_dense_operators};
 pub use idle::machine_spread;
 pub use result::LatencyResult;
-pub use rounds::{ExtraRounds, Prompt, Rounds, Session, Timed, interleaved, passes};
+pub use rounds::{ExtraRounds, PassTimes, Prompt, Rounds, Session, interleaved, passes};
 pub use sessions::{MAX_SESSIONS, measure_until_stable};
 pub use spread::{NOISE, Speedup, TimeSpread};

@@ -35,7 +35,7 @@ impl ExtraRounds {
 
 /// Timing outcome of one variant.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Timed {
+pub enum PassTimes {
     /// Duration of each timed round in milliseconds.
     Milliseconds(Vec<f64>),
     /// The device had insufficient memory for a pass.
@@ -46,7 +46,7 @@ pub enum Timed {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Session {
     /// Outcome of each variant.
-    pub timed: Vec<Timed>,
+    pub timed: Vec<PassTimes>,
     /// Index of the first counted round. Only the requested number of consecutive rounds is counted.
     pub first: usize,
 }
@@ -107,36 +107,36 @@ pub(super) fn in_rounds(
     pass: &mut dyn FnMut(usize) -> Result<f64>,
     after: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
-    let mut timed = vec![Timed::Milliseconds(Vec::with_capacity(rounds.timed)); programs];
-    let asked = rounds.warmups + rounds.timed;
+    let mut timed = vec![PassTimes::Milliseconds(Vec::with_capacity(rounds.timed)); programs];
+    let requested = rounds.warmups + rounds.timed;
     let mut counted = Instant::now();
     let mut needed = Duration::ZERO;
-    for round in 0..asked + extra.rounds {
+    for round in 0..requested + extra.rounds {
         if round == rounds.warmups {
             counted = Instant::now();
         }
-        if round == asked {
+        if round == requested {
             needed = counted.elapsed();
         }
         let long = needed.max(Duration::from_secs_f64(extra.seconds));
-        if round >= asked
-            && (instability(&timed, round - asked, rounds.timed).0 == 0
-                || (round > asked && counted.elapsed() - needed >= long))
+        if round >= requested
+            && (instability(&timed, round - requested, rounds.timed).0 == 0
+                || (round > requested && counted.elapsed() - needed >= long))
         {
             break;
         }
         for turn in 0..programs {
             let index = (round + turn) % programs;
-            if timed[index] == Timed::OutOfMemory {
+            if timed[index] == PassTimes::OutOfMemory {
                 continue;
             }
             match (pass(index), &mut timed[index]) {
-                (Ok(took), Timed::Milliseconds(all)) if round >= rounds.warmups => all.push(took),
+                (Ok(took), PassTimes::Milliseconds(all)) if round >= rounds.warmups => all.push(took),
                 (Ok(_), _) => {}
-                (Err(error), slot) if is_out_of_memory(&error) => *slot = Timed::OutOfMemory,
+                (Err(error), slot) if is_out_of_memory(&error) => *slot = PassTimes::OutOfMemory,
                 (Err(error), _) => return Err(error),
             }
-            after(round < asked)?;
+            after(round < requested)?;
         }
     }
     let first = quietest(&timed, rounds.timed);
@@ -144,12 +144,12 @@ pub(super) fn in_rounds(
 }
 
 /// Returns the number of unstable programs and the sum of relative deviations for `count` rounds starting at `first`.
-fn instability(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
+fn instability(timed: &[PassTimes], first: usize, count: usize) -> (usize, f64) {
     let spreads: Vec<TimeSpread> = timed
         .iter()
         .filter_map(|measured| match measured {
-            Timed::Milliseconds(all) => TimeSpread::from_times(all.get(first..first + count)?),
-            Timed::OutOfMemory => None,
+            PassTimes::Milliseconds(all) => TimeSpread::from_times(all.get(first..first + count)?),
+            PassTimes::OutOfMemory => None,
         })
         .collect();
     (
@@ -159,10 +159,10 @@ fn instability(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
 }
 
 /// Returns the start of the most stable run of `count` consecutive rounds.
-fn quietest(timed: &[Timed], count: usize) -> usize {
+fn quietest(timed: &[PassTimes], count: usize) -> usize {
     let made = timed
         .iter()
-        .map(|measured| if let Timed::Milliseconds(all) = measured { all.len() } else { 0 })
+        .map(|measured| if let PassTimes::Milliseconds(all) = measured { all.len() } else { 0 })
         .max()
         .unwrap_or(0);
     let all = (0..=made.saturating_sub(count)).map(|first| (first, instability(timed, first, count)));
@@ -221,11 +221,12 @@ mod tests {
     use crate::model::engine::tests::Adding;
     use crate::model::{Config, EngineId, HostRows, Observer, Prediction, ResidualStream, Step};
 
-    /// Engine that records the length of each program it runs. Programs with more than `most` steps run out of memory.
+    /// Engine that records the length of each program it runs. Programs of more than `max_steps` steps run out of
+    /// memory.
     struct Noting {
         inner: Adding,
         ran: Mutex<Vec<usize>>,
-        most: usize,
+        max_steps: usize,
     }
 
     impl Engine for Noting {
@@ -248,7 +249,7 @@ mod tests {
             observer: &mut dyn Observer<dyn ResidualStream>,
         ) -> Result<Vec<Option<Vec<Prediction>>>> {
             self.ran.lock().unwrap().push(trie.len());
-            if trie.len() > self.most {
+            if trie.len() > self.max_steps {
                 return Err(Error::job("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")"));
             }
             self.inner.run(trie, batch, observer)
@@ -266,8 +267,8 @@ mod tests {
     /// Limit that allows no additional rounds.
     const NONE: ExtraRounds = ExtraRounds { rounds: 0, seconds: 0.0 };
 
-    fn measured(most: usize) -> (Vec<Timed>, Vec<usize>, usize) {
-        let engine = Noting { inner: Adding::new(), ran: Mutex::default(), most };
+    fn measured(max_steps: usize) -> (Vec<PassTimes>, Vec<usize>, usize) {
+        let engine = Noting { inner: Adding::new(), ran: Mutex::default(), max_steps };
         let programs = [Program::dense(4), Program::pruned(4, &[1], |_| None), Program::pruned(4, &[1, 2], |_| None)];
         let mut passes = 0;
         let rounds = Rounds { warmups: 1, timed: 3 };
@@ -286,15 +287,18 @@ mod tests {
         // Steps per program: embedding, two per layer, head.
         assert_eq!(ran, [10, 8, 6, 8, 6, 10, 6, 10, 8, 10, 8, 6]);
         assert_eq!(passes, 12);
-        assert!(timed.iter().all(|variant| matches!(variant, Timed::Milliseconds(all) if all.len() == 3)), "{timed:?}");
+        assert!(
+            timed.iter().all(|variant| matches!(variant, PassTimes::Milliseconds(all) if all.len() == 3)),
+            "{timed:?}"
+        );
     }
 
     #[test]
     fn out_of_memory_variant_is_marked_and_not_rerun() {
         let (timed, ran, _) = measured(8);
-        assert_eq!(timed[0], Timed::OutOfMemory);
+        assert_eq!(timed[0], PassTimes::OutOfMemory);
         assert!(
-            timed[1..].iter().all(|variant| matches!(variant, Timed::Milliseconds(all) if all.len() == 3)),
+            timed[1..].iter().all(|variant| matches!(variant, PassTimes::Milliseconds(all) if all.len() == 3)),
             "{timed:?}"
         );
         assert_eq!(
@@ -347,7 +351,7 @@ mod tests {
     /// Runs one program with the given pass times and requests three rounds after a warm-up. Returns the number of
     /// rounds, the first counted round, and the number of additional passes.
     fn adapted(milliseconds: &[u64], extra: ExtraRounds) -> (usize, usize, usize) {
-        let inner = Noting { inner: Adding::new(), ran: Mutex::default(), most: usize::MAX };
+        let inner = Noting { inner: Adding::new(), ran: Mutex::default(), max_steps: usize::MAX };
         let engine = Slow { inner, milliseconds: Mutex::new(milliseconds.to_vec()) };
         let rounds = Rounds { warmups: 1, timed: 3 };
         let mut beyond = 0;
@@ -357,7 +361,7 @@ mod tests {
             Ok(())
         });
         let session = session.unwrap();
-        let Timed::Milliseconds(all) = &session.timed[0] else { panic!("{session:?}") };
+        let PassTimes::Milliseconds(all) = &session.timed[0] else { panic!("{session:?}") };
         (all.len(), session.first, beyond)
     }
 
@@ -384,15 +388,18 @@ mod tests {
 
     #[test]
     fn most_stable_consecutive_rounds_are_chosen() {
-        let timed =
-            [milliseconds(&[9.0, 5.0, 5.0, 5.1, 9.0]), milliseconds(&[2.0, 2.0, 2.0, 2.0, 2.0]), Timed::OutOfMemory];
+        let timed = [
+            milliseconds(&[9.0, 5.0, 5.0, 5.1, 9.0]),
+            milliseconds(&[2.0, 2.0, 2.0, 2.0, 2.0]),
+            PassTimes::OutOfMemory,
+        ];
         assert_eq!(quietest(&timed, 3), 1);
         assert_eq!(quietest(&timed[2..], 3), 0);
         assert_eq!(instability(&timed, 0, 3).0, 1);
     }
 
-    fn milliseconds(times: &[f64]) -> Timed {
-        Timed::Milliseconds(times.to_vec())
+    fn milliseconds(times: &[f64]) -> PassTimes {
+        PassTimes::Milliseconds(times.to_vec())
     }
 
     #[test]

@@ -5,12 +5,12 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use super::savings::Savings;
-use crate::evaluate::damage::{Damage, Damages, WindowPart};
+use crate::evaluate::damage_eval::{Damage, Damages, WindowPart};
 use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
 use crate::style::Style;
-use crate::tasks::{Answered, Flip, Measure};
+use crate::tasks::{Flip, Measure, ScoredTask};
 
 /// Direction in which a metric improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub enum PairedTest {
 
 /// Visibility of a metric in the tables of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
+pub enum MetricVisibility {
     /// Shown in every table of a run.
     Always,
     /// Shown if the vocabularies of the backbones differ or the grid names the metric.
@@ -108,9 +108,9 @@ impl TextSample<'_> {
 /// Answers of a variant to the documents of a task.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskSample<'a> {
-    pub answers: &'a Answered,
+    pub answers: &'a ScoredTask,
     /// Answers of the dense model, if the run includes it.
-    pub dense: Option<&'a Answered>,
+    pub dense: Option<&'a ScoredTask>,
 }
 
 impl TaskSample<'_> {
@@ -218,7 +218,7 @@ pub struct MetricEntry {
     /// Kind of uncertainty, if the metric has one.
     pub spread: Option<Spread>,
     pub test: Option<PairedTest>,
-    pub shown: Shown,
+    pub shown: MetricVisibility,
     /// Style in figures that compare several metrics.
     pub style: Option<Style>,
     pub source: MetricSource,
@@ -235,10 +235,12 @@ impl MetricEntry {
     /// lists the metrics that the grid names.
     pub fn is_column(&self, unlike: bool, named: &[String]) -> bool {
         match self.shown {
-            Shown::Always => true,
-            Shown::IfVocabulariesDiffer if unlike => true,
-            Shown::IfVocabulariesDiffer | Shown::IfNamed => named.iter().any(|name| name == self.name),
-            Shown::OnRequest | Shown::IfKnown => false,
+            MetricVisibility::Always => true,
+            MetricVisibility::IfVocabulariesDiffer if unlike => true,
+            MetricVisibility::IfVocabulariesDiffer | MetricVisibility::IfNamed => {
+                named.iter().any(|name| name == self.name)
+            }
+            MetricVisibility::OnRequest | MetricVisibility::IfKnown => false,
         }
     }
 }
@@ -277,7 +279,7 @@ pub(super) const DEFAULTS: MetricEntry = MetricEntry {
     nearness: Nearness::Relative,
     spread: None,
     test: None,
-    shown: Shown::OnRequest,
+    shown: MetricVisibility::OnRequest,
     style: None,
     source: MetricSource::Repair(|_| None),
 };
@@ -292,7 +294,8 @@ pub(super) const TASK_DEFAULTS: MetricEntry = MetricEntry {
     ..DEFAULTS
 };
 /// Defaults for metrics of a prompt's forward pass.
-pub(super) const PROMPT_DEFAULTS: MetricEntry = MetricEntry { decimals: 1, shown: Shown::Always, ..DEFAULTS };
+pub(super) const PROMPT_DEFAULTS: MetricEntry =
+    MetricEntry { decimals: 1, shown: MetricVisibility::Always, ..DEFAULTS };
 /// Defaults for repair errors.
 pub(super) const REPAIR_DEFAULTS: MetricEntry = MetricEntry { decimals: 4, ..DEFAULTS };
 /// Defaults for repair metrics that are shares.
@@ -300,7 +303,7 @@ pub(super) const SHARE_DEFAULTS: MetricEntry = MetricEntry {
     unit: Unit::Share,
     direction: Direction::Neither,
     nearness: Nearness::Difference,
-    shown: Shown::IfKnown,
+    shown: MetricVisibility::IfKnown,
     ..REPAIR_DEFAULTS
 };
 

@@ -1,7 +1,7 @@
 //! Flip metrics: shares of a task's documents that a variant answers differently from the dense model. For tasks from
 //! lm-evaluation-harness, each metric that marks answers as right or wrong has its own flips.
 
-use super::entry::{Direction, MetricEntry, MetricSource, PairedTest, Shown, TASK_DEFAULTS};
+use super::entry::{Direction, MetricEntry, MetricSource, MetricVisibility, PairedTest, TASK_DEFAULTS};
 use crate::tasks::Flip;
 
 /// Defaults for flip metrics, which are percentages of documents. For built-in tasks, they use the accuracy metric that
@@ -9,12 +9,12 @@ use crate::tasks::Flip;
 const FLIPS_DEFAULTS: MetricEntry = MetricEntry {
     direction: Direction::Lower,
     test: Some(PairedTest::Mcnemar),
-    shown: Shown::IfNamed,
+    shown: MetricVisibility::IfNamed,
     ..TASK_DEFAULTS
 };
 
 /// `flips_copa`: documents whose chosen answer differs from the dense model's.
-pub(super) static CHANGED: MetricEntry = MetricEntry {
+pub(super) static CHANGED_ANSWERS: MetricEntry = MetricEntry {
     id: "flips",
     name: "flips",
     label: " (flips)",

@@ -35,8 +35,8 @@ use crate::style::Style;
 use crate::tasks::TASKS;
 
 pub use entry::{
-    Direction, MetricEntry, MetricSource, Nearness, PairedTest, RepairSample, Shown, Spread, TaskSample, TextSample,
-    Unit,
+    Direction, MetricEntry, MetricSource, MetricVisibility, Nearness, PairedTest, RepairSample, Spread, TaskSample,
+    TextSample, Unit,
 };
 pub use latency::{DECODE, DECODE_SPEEDUP, MEMORY, MEMORY_SIZE, PREFILL, SPEEDUP};
 pub use repair::{ANTISYMMETRIC, BOUNDARY_ERROR, CHANNEL_ERROR, CHANNELS_REDUCED, SYMMETRIC};
@@ -68,7 +68,7 @@ pub static ENTRIES: &[&MetricEntry] = &[
     &damage::HALF_PERPLEXITY_RATIO,
     &TASK,
     &ACCURACY,
-    &flips::CHANGED,
+    &flips::CHANGED_ANSWERS,
     &flips::RIGHT_TO_WRONG,
     &flips::WRONG_TO_RIGHT,
     &PREFILL,
@@ -225,13 +225,13 @@ impl Metric {
     fn find_defined(id: &str) -> Option<Self> {
         let (task_id, what) = id.rsplit_once('/')?;
         let (metric, filter) = what.split_once(',')?;
-        task::DEFINED.iter().any(|entry| entry.id == metric).then(|| Self::defined(task_id, metric, filter))
+        task::HARNESS_METRICS.iter().any(|entry| entry.id == metric).then(|| Self::defined(task_id, metric, filter))
     }
 
     /// Returns a metric of a task or group defined as in lm-evaluation-harness. Unknown metrics are treated as
     /// accuracies.
     pub fn defined(task_id: &str, metric: &str, filter: &str) -> Self {
-        let entry = task::DEFINED.iter().find(|entry| entry.id == metric).unwrap_or(&task::DEFINED[0]);
+        let entry = task::HARNESS_METRICS.iter().find(|entry| entry.id == metric).unwrap_or(&task::HARNESS_METRICS[0]);
         let behind = if filter == "none" { String::new() } else { format!(",{filter}") };
         let id = format!("{task_id}/{metric},{filter}");
         let label = format!("{task_id} {metric}{behind}");
@@ -357,7 +357,7 @@ pub fn is_size(name: &str) -> bool {
 pub fn opt_in_names() -> impl Iterator<Item = &'static str> {
     ENTRIES
         .iter()
-        .filter(|entry| matches!(entry.shown, Shown::IfVocabulariesDiffer | Shown::IfNamed))
+        .filter(|entry| matches!(entry.shown, MetricVisibility::IfVocabulariesDiffer | MetricVisibility::IfNamed))
         .map(|entry| entry.name)
 }
 

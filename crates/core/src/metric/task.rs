@@ -1,8 +1,8 @@
 //! Metrics for task answers: the built-in accuracy and the metrics from lm-evaluation-harness.
 
 use super::entry::{
-    DEFAULTS, Direction, MetricEntry, MetricSource, Nearness, PairedTest, Shown, Spread, TASK_DEFAULTS, TaskSample,
-    Unit,
+    DEFAULTS, Direction, MetricEntry, MetricSource, MetricVisibility, Nearness, PairedTest, Spread, TASK_DEFAULTS,
+    TaskSample, Unit,
 };
 use crate::tasks::{self, Measure};
 
@@ -11,7 +11,7 @@ use crate::tasks::{self, Measure};
 pub static TASK: MetricEntry = MetricEntry {
     name: "accuracy",
     test: Some(PairedTest::Mcnemar),
-    shown: Shown::Always,
+    shown: MetricVisibility::Always,
     source: MetricSource::Task(|sample| Some(sample.answers.result.column().in_percent())),
     ..TASK_DEFAULTS
 };
@@ -23,7 +23,7 @@ pub static ACCURACY: MetricEntry = MetricEntry {
     label: "ACC AVG",
     head: "average",
     test: Some(PairedTest::Permutation),
-    shown: Shown::Always,
+    shown: MetricVisibility::Always,
     source: MetricSource::Tasks(average),
     ..TASK_DEFAULTS
 };
@@ -34,7 +34,7 @@ fn average(samples: &[TaskSample<'_>]) -> Option<Measure> {
 
 /// Metrics from lm-evaluation-harness under their original names, such as `mmlu_anatomy(shots=5)/acc,none`. An id
 /// consists of a task or group as written in the grid, a `/`, the metric, a comma, and the filter pipeline.
-pub(super) static DEFINED: [MetricEntry; 15] = [
+pub(super) static HARNESS_METRICS: [MetricEntry; 15] = [
     percent("acc", "task.acc"),
     percent("acc_norm", "task.acc_norm"),
     percent("acc_bytes", "task.acc_bytes"),
@@ -53,9 +53,9 @@ pub(super) static DEFINED: [MetricEntry; 15] = [
     harness_metric("ter", "task.ter", Direction::Higher),
 ];
 
-const BY_DEFINITION: MetricEntry = MetricEntry {
+const HARNESS_DEFAULTS: MetricEntry = MetricEntry {
     spread: Some(Spread::StandardError),
-    shown: Shown::Always,
+    shown: MetricVisibility::Always,
     source: MetricSource::Defined,
     ..DEFAULTS
 };
@@ -68,10 +68,10 @@ const fn percent(harness: &'static str, name: &'static str) -> MetricEntry {
         direction: Direction::Higher,
         nearness: Nearness::Difference,
         test: Some(PairedTest::Mcnemar),
-        ..BY_DEFINITION
+        ..HARNESS_DEFAULTS
     }
 }
 
 const fn harness_metric(harness: &'static str, name: &'static str, direction: Direction) -> MetricEntry {
-    MetricEntry { id: harness, name, direction, decimals: 4, ..BY_DEFINITION }
+    MetricEntry { id: harness, name, direction, decimals: 4, ..HARNESS_DEFAULTS }
 }

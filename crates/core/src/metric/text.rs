@@ -2,7 +2,7 @@
 
 use std::f64::consts::LN_2;
 
-use super::entry::{MetricEntry, MetricSource, PairedTest, Shown, TEXT_DEFAULTS, TextSample, Unit};
+use super::entry::{MetricEntry, MetricSource, MetricVisibility, PairedTest, TEXT_DEFAULTS, TextSample, Unit};
 use crate::tasks::Measure;
 
 /// `ppl_c4`: perplexity over the windows of a text.
@@ -11,7 +11,7 @@ pub static TEXT: MetricEntry = MetricEntry {
     name: "perplexity",
     head: "ppl",
     test: Some(PairedTest::Bootstrap),
-    shown: Shown::Always,
+    shown: MetricVisibility::Always,
     source: MetricSource::Text(perplexity),
     ..TEXT_DEFAULTS
 };
@@ -26,7 +26,7 @@ pub static BITS_PER_BYTE: MetricEntry = MetricEntry {
     note: "loss per byte of the predicted text, in bits; comparable across vocabularies",
     unit: Unit::Bits,
     decimals: 4,
-    shown: Shown::IfVocabulariesDiffer,
+    shown: MetricVisibility::IfVocabulariesDiffer,
     source: MetricSource::Text(bits_per_byte),
     ..TEXT_DEFAULTS
 };
@@ -41,7 +41,7 @@ pub(super) static BYTE_PERPLEXITY: MetricEntry = MetricEntry {
     note: "perplexity per byte of the predicted text; independent of the tokenization",
     decimals: 4,
     test: Some(PairedTest::Bootstrap),
-    shown: Shown::IfNamed,
+    shown: MetricVisibility::IfNamed,
     source: MetricSource::Text(byte_perplexity),
     ..TEXT_DEFAULTS
 };

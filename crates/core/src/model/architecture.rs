@@ -94,7 +94,7 @@ pub struct ExpertNames {
     pub width: &'static str,
     /// Config key that enables normalizing the weights of the selected experts to a sum of 1. If `None`, they are
     /// always normalized.
-    pub normalised: Option<&'static str>,
+    pub normalized: Option<&'static str>,
 }
 
 /// Format of an architecture in GGUF files.
@@ -302,7 +302,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
             matrices: ["w1", "w3", "w2"],
             count: &["num_local_experts"],
             width: "intermediate_size",
-            normalised: None,
+            normalized: None,
         }),
         defaults: r#"{"sliding_window": null, "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "rope_theta": 1000000.0,
             "num_experts_per_tok": 2, "num_local_experts": 8, "num_key_value_heads": 8}"#,
@@ -321,7 +321,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
             // transformers 5 writes `num_local_experts`.
             count: &["num_local_experts", "num_experts"],
             width: "moe_intermediate_size",
-            normalised: Some("norm_topk_prob"),
+            normalized: Some("norm_topk_prob"),
         }),
         defaults: r#"{"rms_norm_eps": 1e-6, "tie_word_embeddings": false, "rope_theta": 10000.0, "num_experts_per_tok": 8,
             "moe_intermediate_size": 768, "norm_topk_prob": false, "decoder_sparse_step": 1, "num_key_value_heads": 4,
@@ -340,7 +340,7 @@ impl Architecture {
         let class = match entries.get("architectures") {
             None => None,
             Some(Value::Array(classes)) if classes.len() == 1 && classes[0].is_string() => classes[0].as_str(),
-            Some(_) => return Err(entries.wrong("architectures", "a list of one name")),
+            Some(_) => return Err(entries.value_error("architectures", "a list of one name")),
         };
         let model_type = entries.text("model_type")?;
         let ours =

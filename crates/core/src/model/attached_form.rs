@@ -10,7 +10,7 @@ pub(crate) const ENTRY: &str = "ghostlab";
 /// Key for the operator list in [`ENTRY`].
 pub(crate) const OPERATORS: &str = "operators";
 /// Key for the dropped sublayers in [`ENTRY`]: a list such as `["attention 3", "mlp 5"]`, absent if there are none.
-pub(crate) const DROPPED: &str = "dropped";
+pub(crate) const DROPPED_KEY: &str = "dropped";
 /// Key for the activation's name in [`ENTRY`]. The standard config entry for the activation is set to an invalid name,
 /// so that other loaders reject the export instead of ignoring its operators.
 pub(crate) const ACTIVATION: &str = "activation";

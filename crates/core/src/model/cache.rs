@@ -14,11 +14,11 @@ use crate::error::{Error, Result};
 use crate::files::panics;
 
 pub(super) struct Cache<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedState<T>>,
     makers: ThreadPool,
 }
 
-struct Shared<T> {
+struct SharedState<T> {
     make: Box<dyn Fn(usize) -> Result<T> + Send + Sync>,
     /// Size of each value in bytes.
     bytes: Vec<u64>,
@@ -65,7 +65,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         let state = Mutex::new(State { slots, held: 0, last: usize::MAX, clock: 0 });
         let changed = Condvar::new();
         let load_nanoseconds = AtomicU64::new(0);
-        let shared = Shared { make: Box::new(make), bytes, budget, state, changed, load_nanoseconds };
+        let shared = SharedState { make: Box::new(make), bytes, budget, state, changed, load_nanoseconds };
         Ok(Self { shared: Arc::new(shared), makers })
     }
 
@@ -146,7 +146,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> SharedState<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

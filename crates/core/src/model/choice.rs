@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use crate::model::Operator;
 
-    fn asked(engine: &str, device: &str, dtype: &str) -> EngineRequest {
+    fn engine_request(engine: &str, device: &str, dtype: &str) -> EngineRequest {
         let engine = engine.parse().ok();
         let device = device.parse().ok();
         let dtype = dtype.parse().ok();
@@ -231,19 +231,23 @@ mod tests {
             (("", "cpu", "f16"), candle_on_cpu(FloatType::F16)),
             (("candle", "cpu", "f16"), candle_on_cpu(FloatType::F16)),
         ] {
-            assert_eq!(asked(engine, device, dtype).choose(&folder).unwrap(), expected, "{engine} {device} {dtype}");
+            assert_eq!(
+                engine_request(engine, device, dtype).choose(&folder).unwrap(),
+                expected,
+                "{engine} {device} {dtype}"
+            );
         }
         for (engine, device, dtype) in [("cpu", "cuda", ""), ("cpu", "cpu", "f16"), ("cpu", "", "f16")] {
-            let error = asked(engine, device, dtype).choose(&folder).unwrap_err();
+            let error = engine_request(engine, device, dtype).choose(&folder).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("--engine candle"), "{error}");
         }
         for (engine, device, dtype) in [("candle", "cpu", "bf16x3"), ("", "cuda", "bf16x6")] {
-            let error = asked(engine, device, dtype).choose(&folder).unwrap_err();
+            let error = engine_request(engine, device, dtype).choose(&folder).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("--engine cpu"), "{error}");
         }
         // With an explicit device, the dtype defaults to the stored one.
         let placement = Placement { device: DeviceName::Cuda(1), dtype: FloatType::F32 };
-        assert_eq!(asked("", "cuda:1", "").choose(&folder).unwrap(), EngineChoice::Candle(placement));
+        assert_eq!(engine_request("", "cuda:1", "").choose(&folder).unwrap(), EngineChoice::Candle(placement));
     }
 
     fn candle_on_cpu(dtype: FloatType) -> EngineChoice {
@@ -275,7 +279,7 @@ mod tests {
 
     fn choose_with(engine: &str, dtype: &str, kernels: &str, folder: &Path) -> Result<EngineChoice> {
         let kernels = Some(kernels.parse().unwrap());
-        EngineRequest { kernels, ..asked(engine, "cpu", dtype) }.choose(folder)
+        EngineRequest { kernels, ..engine_request(engine, "cpu", dtype) }.choose(folder)
     }
 
     #[test]
@@ -296,7 +300,7 @@ mod tests {
 
     #[test]
     fn gpu_build_explains_why_it_runs_on_the_cpu() {
-        for request in [asked("", "cpu", ""), asked("cpu", "", "")] {
+        for request in [engine_request("", "cpu", ""), engine_request("cpu", "", "")] {
             assert!(request.without_gpu().is_none(), "{request:?}");
         }
         let built = DeviceName::Cuda(0).is_built() || DeviceName::Metal.is_built();

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use rayon::prelude::*;
 
 use super::batch::{Batch, Divergence};
-use super::engine::{Compared, Lockstep, StepTimer, in_parallel};
+use super::engine::{BatchDivergences, Lockstep, StepTimer, in_parallel};
 use super::program::Step;
 use super::trie::{Model, Trie};
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ pub(super) trait Compare: Model<Residual: Clone> {
     ) -> Result<Self::Divergences>;
 }
 
-/// Runs a trie built by [`Trie::with_reference`]. If `most_streams` is set, the trie runs layer by layer and keeps at
+/// Runs a trie built by [`Trie::with_reference`]. If `max_streams` is set, the trie runs layer by layer and keeps at
 /// most that many streams. If the limit is too small for all streams, the reference program first runs on its own, so
 /// that no other stream has to wait for its result.
 ///
@@ -32,18 +32,18 @@ pub(super) trait Compare: Model<Residual: Clone> {
 pub(super) fn compare_trie<M: Compare>(
     model: &M,
     trie: &Trie,
-    most_streams: Option<usize>,
+    max_streams: Option<usize>,
     batch: &M::Batch,
     seconds: &mut [f64],
 ) -> Result<Vec<Option<M::Divergences>>> {
-    let missing = || Error::job("no reference program to compare with");
-    let head = trie.reference_head().ok_or_else(missing)?;
+    let missing_error = || Error::job("no reference program to compare with");
+    let head = trie.reference_head().ok_or_else(missing_error)?;
     let comparing = Comparing { model, head, reference: RefCell::new(None) };
     let mut clock = StepTimer(seconds);
-    let outputs = match most_streams {
-        Some(most) => {
+    let outputs = match max_streams {
+        Some(max_streams) => {
             // The reference program's stream is kept until the end and takes up one of the streams.
-            let room = most.saturating_sub(1);
+            let room = max_streams.saturating_sub(1);
             if trie.programs() > room {
                 comparing.reference.replace(reference_stream(model, trie, batch)?);
             }
@@ -51,9 +51,9 @@ pub(super) fn compare_trie<M: Compare>(
         }
         None => trie.run(&comparing, batch, &mut clock)?,
     };
-    let reference = comparing.reference.into_inner().ok_or_else(missing)?;
+    let reference = comparing.reference.into_inner().ok_or_else(missing_error)?;
     let divergences = outputs.into_iter().map(|output| match output {
-        Some(Output::Compared(divergences)) => Ok(Some(divergences)),
+        Some(Output::Divergences(divergences)) => Ok(Some(divergences)),
         Some(Output::Waiting(stream)) => model.compare(batch, &reference, &stream).map(Some),
         None => Ok(None),
     });
@@ -75,7 +75,7 @@ pub(super) fn compare_parts_in_parallel<M>(
     trie: &Trie,
     parts: &[Batch],
     seconds: &mut [f64],
-) -> Result<Vec<Compared>>
+) -> Result<Vec<BatchDivergences>>
 where
     M: Compare<Batch = Batch, Divergences = Vec<Divergence>> + Sync,
 {
@@ -92,7 +92,7 @@ struct Comparing<'a, M: Compare> {
 
 /// Output of a program's head.
 enum Output<M: Compare> {
-    Compared(M::Divergences),
+    Divergences(M::Divergences),
     /// Stream to compare after the run, because it belongs to the reference program or reached its head before the
     /// reference program did.
     Waiting(M::Residual),
@@ -101,7 +101,7 @@ enum Output<M: Compare> {
 impl<M: Compare> Clone for Output<M> {
     fn clone(&self) -> Self {
         match self {
-            Self::Compared(divergences) => Self::Compared(divergences.clone()),
+            Self::Divergences(divergences) => Self::Divergences(divergences.clone()),
             Self::Waiting(stream) => Self::Waiting(stream.clone()),
         }
     }
@@ -139,7 +139,7 @@ impl<M: Compare> Model for Comparing<'_, M> {
             return self.finish(batch, stream);
         }
         match &*self.reference.borrow() {
-            Some(reference) => self.model.compare(batch, reference, stream).map(Output::Compared),
+            Some(reference) => self.model.compare(batch, reference, stream).map(Output::Divergences),
             None => self.finish(batch, stream),
         }
     }
@@ -205,14 +205,14 @@ mod tests {
         // The second iteration uses a reference that is not one of the programs.
         for _ in 0..2 {
             let trie = Trie::with_reference(&dense, &programs);
-            for most_streams in [None, Some(1), Some(2), Some(5), Some(99)] {
+            for max_streams in [None, Some(1), Some(2), Some(5), Some(99)] {
                 let mut seconds = vec![0.0; trie.len()];
-                let found = compare_trie(&Listing, &trie, most_streams, &(), &mut seconds).unwrap();
+                let found = compare_trie(&Listing, &trie, max_streams, &(), &mut seconds).unwrap();
                 assert_eq!(found.len(), programs.len());
                 for (program, found) in programs.iter().zip(found) {
                     let [reference, stream] = found.unwrap();
-                    assert_eq!(reference, dense.0[..dense.0.len() - 1], "{most_streams:?}");
-                    assert_eq!(stream, program.0[..program.0.len() - 1], "{most_streams:?}");
+                    assert_eq!(reference, dense.0[..dense.0.len() - 1], "{max_streams:?}");
+                    assert_eq!(stream, program.0[..program.0.len() - 1], "{max_streams:?}");
                 }
             }
             programs.pop();

@@ -13,7 +13,7 @@ use super::attached_form::{ACTIVATION, ENTRY};
 use super::config_fields::Entries;
 use super::cut::Cut;
 use super::experts::{self, Experts};
-use super::gguf;
+use super::gguf_backbone;
 use super::rope_config;
 pub use super::rope_config::{Llama3Scaling, LongRope, Rope, Scaling, Yarn};
 use super::rounding::WeightType;
@@ -140,7 +140,7 @@ impl Config {
     /// Fails like [`Self::read`], except for exports.
     pub fn read_with_attachments(folder: &Path) -> Result<Self> {
         if is_gguf(folder) {
-            let map = gguf::config(&Gguf::open(folder)?)?;
+            let map = gguf_backbone::config(&Gguf::open(folder)?)?;
             let entries = Entries { map: &map, prefix: "" };
             return Self::parse(&entries).map_err(|error| error.at(folder.display()));
         }
@@ -150,7 +150,7 @@ impl Config {
                 .hint("use a folder with config.json, tokenizer.json and *.safetensors, or a .gguf file"));
         }
         if !folder.join("config.json").exists() {
-            return Err(no_backbone(folder));
+            return Err(no_backbone_error(folder));
         }
         let mut config = Self::parse_file(&folder.join("config.json"))?;
         if config.tied_embeddings && has_both_tables(folder) {
@@ -341,7 +341,7 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
     let (key, activation) = architecture.activation;
     let names = activation_names(activation);
     if let Some(found) = entries.get(key).filter(|found| !names.iter().any(|name| *found == name)) {
-        return Err(entries.unsupported(key, found, names[0]));
+        return Err(entries.unsupported_error(key, found, names[0]));
     }
     let neutral = [
         ("attention_bias", Value::from(false), architecture.attention_bias != AttentionBias::Configurable),
@@ -360,14 +360,14 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
             && *found != neutral
             && found.as_f64().is_none_or(|number| Some(number) != neutral.as_f64())
         {
-            return Err(entries.unsupported(key, found, &neutral.to_string()));
+            return Err(entries.unsupported_error(key, found, &neutral.to_string()));
         }
     }
     Ok(())
 }
 
 /// Creates the error for a folder without a config. The error lists the folder's contents and suggests a subfolder.
-fn no_backbone(folder: &Path) -> Error {
+fn no_backbone_error(folder: &Path) -> Error {
     let inside = files::entries(folder).unwrap_or_default();
     let some = inside
         .iter()

@@ -22,30 +22,30 @@ impl<'a> Entries<'a> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    pub(super) fn wrong(&self, key: &str, expected: &str) -> Error {
+    pub(super) fn value_error(&self, key: &str, expected: &str) -> Error {
         let found = self.get(key).map_or("nothing".to_string(), excerpt);
         Error::bad_input("missing or mistyped entry").at(self.path(key)).expected(expected).found(found)
     }
 
     /// Creates the error for a setting that changes the forward pass in an unsupported way.
-    pub(super) fn unsupported(&self, key: &str, found: &Value, expected: &str) -> Error {
+    pub(super) fn unsupported_error(&self, key: &str, found: &Value, expected: &str) -> Error {
         Error::bad_input("unsupported value in the config").at(self.path(key)).expected(expected).found(excerpt(found))
     }
 
     /// Converts a value with `convert`. Returns `None` if it is absent or null.
     fn typed<T>(&self, key: &str, expected: &str, convert: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
-        self.get(key).map(|value| convert(value).ok_or_else(|| self.wrong(key, expected))).transpose()
+        self.get(key).map(|value| convert(value).ok_or_else(|| self.value_error(key, expected))).transpose()
     }
 
-    /// Reads an integer from 1 to `most`. The bound prevents overflow in later arithmetic.
-    pub(super) fn optional_count(&self, key: &str, most: usize) -> Result<Option<usize>> {
-        self.typed(key, &format_limit(most), |value| {
-            usize::try_from(value.as_u64()?).ok().filter(|count| (1..=most).contains(count))
+    /// Reads an integer from 1 to `max`. The bound prevents overflow in later arithmetic.
+    pub(super) fn optional_count(&self, key: &str, max: usize) -> Result<Option<usize>> {
+        self.typed(key, &format_limit(max), |value| {
+            usize::try_from(value.as_u64()?).ok().filter(|count| (1..=max).contains(count))
         })
     }
 
-    pub(super) fn count(&self, key: &str, most: usize) -> Result<usize> {
-        self.optional_count(key, most)?.ok_or_else(|| self.wrong(key, &format_limit(most)))
+    pub(super) fn count(&self, key: &str, max: usize) -> Result<usize> {
+        self.optional_count(key, max)?.ok_or_else(|| self.value_error(key, &format_limit(max)))
     }
 
     pub(super) fn optional_number(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
@@ -54,7 +54,7 @@ impl<'a> Entries<'a> {
 
     pub(super) fn number(&self, key: &str, range: RangeInclusive<f64>) -> Result<f64> {
         let found = self.optional_number(key, range.clone())?;
-        found.ok_or_else(|| self.wrong(key, &format_range(&range)))
+        found.ok_or_else(|| self.value_error(key, &format_range(&range)))
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
@@ -70,8 +70,8 @@ impl<'a> Entries<'a> {
     }
 }
 
-fn format_limit(most: usize) -> String {
-    format!("a whole number from 1 to {most}")
+fn format_limit(max: usize) -> String {
+    format!("a whole number from 1 to {max}")
 }
 
 fn format_range(range: &RangeInclusive<f64>) -> String {

@@ -144,8 +144,9 @@ fn canonical(config: &Config) -> Value {
 fn later_properties(config: &Config) -> impl Iterator<Item = (&'static str, Option<Value>)> {
     let ArchitectureValues { norms_add_one, scaled_embedding, .. } = ArchitectureValues::new(config.architecture);
     let Config { head_dim, biases, window_rope, rotary_width, rotated, scale, experts, sparse, dropped, .. } = config;
-    let experts = experts.map(|Experts { count, used, width, normalised }| {
-        json!({"count": count, "used": used, "width": width, "normalised": normalised, "layers": sparse})
+    let experts = experts.map(|Experts { count, used, width, normalized }| {
+        // Stored keys contain this spelling.
+        json!({"count": count, "used": used, "width": width, "normalised": normalized, "layers": sparse})
     });
     let gelu = config.activation == Activation::Gelu;
     [

@@ -134,8 +134,8 @@ impl Config {
             (Sublayer::Attention, self.attention_numbers()),
             (Sublayer::Mlp, self.mlp_numbers(layer, |experts| experts.count)),
         ];
-        let kept = sizes.into_iter().filter(|&(sublayer, _)| !self.dropped.contains(layer, sublayer));
-        kept.map(|(_, numbers)| numbers as u64).sum()
+        let retained = sizes.into_iter().filter(|&(sublayer, _)| !self.dropped.contains(layer, sublayer));
+        retained.map(|(_, numbers)| numbers as u64).sum()
     }
 
     /// Returns how many bytes the weights occupy in the CPU engine. A tied output projection has a separate copy in

@@ -12,8 +12,8 @@ use super::config::Config;
 use super::decoder::Decoder;
 use super::decoding::{Decoding, TrieDecoding};
 use super::engine::{
-    BatchObserver, Compared, Engine, EngineId, HostRows, Lockstep, PerBatchObserver, Predicted, ResidualStream,
-    StepTimer, StreamAdapter, regroup_by_part, run_parts_in_parallel, run_sequentially,
+    BatchDivergences, BatchObserver, BatchPredictions, Engine, EngineId, HostRows, Lockstep, PerBatchObserver,
+    ResidualStream, StepTimer, StreamAdapter, regroup_by_part, run_parts_in_parallel, run_sequentially,
 };
 use super::program::Step;
 use super::rms_norm::RmsNorm;
@@ -41,11 +41,16 @@ impl Engine for Decoder {
         self.pass_planner().map_or(0, |passes| passes.tokens(streams))
     }
 
-    fn run(&self, trie: &Trie, batch: &Batch, observer: &mut dyn Observer<dyn ResidualStream>) -> Result<Predicted> {
+    fn run(
+        &self,
+        trie: &Trie,
+        batch: &Batch,
+        observer: &mut dyn Observer<dyn ResidualStream>,
+    ) -> Result<BatchPredictions> {
         trie.run(self, batch, &mut StreamAdapter(observer))
     }
 
-    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
+    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<BatchPredictions>> {
         let Some(passes) = self.pass_planner() else { return run_parts_in_parallel(self, trie, parts, seconds) };
         let model = Lockstep { model: self, one_core_per_batch: true };
         let streams = passes.streams(tokens(parts));
@@ -53,7 +58,7 @@ impl Engine for Decoder {
             .map(|outputs| regroup_by_part(outputs, parts.len()))
     }
 
-    fn compare(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Compared>> {
+    fn compare(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<BatchDivergences>> {
         let Some(passes) = self.pass_planner() else { return compare_parts_in_parallel(self, trie, parts, seconds) };
         let model = Lockstep { model: self, one_core_per_batch: true };
         let streams = passes.streams(tokens(parts));

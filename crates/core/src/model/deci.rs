@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::architecture::{ARCHITECTURES, Architecture, CLASS, GgufForm, activation_names};
 use super::attached_form::{
-    ACTIVATION, AttachedForm, BranchPlace, DROPPED, ENTRY, OPERATORS, bias_name, input_norm_name,
+    ACTIVATION, AttachedForm, BranchPlace, DROPPED_KEY, ENTRY, OPERATORS, bias_name, input_norm_name,
 };
 use super::cut::Cut;
 use super::sublayer::Sublayer;
@@ -74,28 +74,32 @@ impl DeciLayers {
     /// Fails if counts are missing, or vary between layers in a way that never occurs in exports.
     pub(super) fn read(file: &Gguf) -> Result<Self> {
         let blocks = file.count("deci.block_count")?.filter(|blocks| (1..=MAX_BLOCKS).contains(blocks));
-        let blocks = blocks.ok_or_else(|| wrong(file, "deci.block_count", "1 to 10000 layers"))?;
+        let blocks = blocks.ok_or_else(|| value_error(file, "deci.block_count", "1 to 10000 layers"))?;
         let heads = counts(file, "deci.attention.head_count", blocks)?;
         let kv_heads = counts(file, "deci.attention.head_count_kv", blocks)?;
         let widths = counts(file, "deci.feed_forward_length", blocks)?;
-        let [most_heads, most_kv, most_width] =
+        let [max_heads, max_kv, max_width] =
             [&heads, &kv_heads, &widths].map(|counts| counts.iter().copied().max().unwrap_or(0));
-        let kv_heads_of_any = if most_kv == 0 { most_heads } else { most_kv };
+        let kv_heads_of_any = if max_kv == 0 { max_heads } else { max_kv };
         let mut read =
-            Self { heads: most_heads, kv_heads: kv_heads_of_any, intermediate: most_width, blocks: Vec::new() };
+            Self { heads: max_heads, kv_heads: kv_heads_of_any, intermediate: max_width, blocks: Vec::new() };
         for index in 0..blocks as usize {
-            for (key, found, most) in [
-                ("deci.attention.head_count", heads[index], most_heads),
-                ("deci.attention.head_count_kv", kv_heads[index], most_kv),
+            for (key, found, max) in [
+                ("deci.attention.head_count", heads[index], max_heads),
+                ("deci.attention.head_count_kv", kv_heads[index], max_kv),
             ] {
-                if found != 0 && found != most {
-                    return Err(wrong(file, key, "the same number of heads in each layer that has attention"));
+                if found != 0 && found != max {
+                    return Err(value_error(file, key, "the same number of heads in each layer that has attention"));
                 }
             }
             let has_attention = kv_heads[index] > 0;
-            let has_mlp = widths[index] == most_width;
+            let has_mlp = widths[index] == max_width;
             if !has_mlp && !is_zero(file, &format!("blk.{index}.ffn_down.weight"))? {
-                return Err(wrong(file, "deci.feed_forward_length", "the same width in each layer that has an MLP"));
+                return Err(value_error(
+                    file,
+                    "deci.feed_forward_length",
+                    "the same width in each layer that has an MLP",
+                ));
             }
             let has_constant = !has_mlp && file.tensors.contains_key(&format!("blk.{index}.ffn_down.bias"));
             let is_linear = !has_attention && heads[index] > 0;
@@ -123,7 +127,7 @@ impl DeciLayers {
         }
         let class = format!("{CLASS}{}", architecture.class);
         let activation = activation_names(architecture.activation.1)[0];
-        let entry = json!({OPERATORS: operators, DROPPED: dropped, ACTIVATION: activation});
+        let entry = json!({OPERATORS: operators, DROPPED_KEY: dropped, ACTIVATION: activation});
         [("architectures".to_owned(), json!([class])), (ENTRY.to_owned(), entry)].into_iter().collect()
     }
 
@@ -148,11 +152,11 @@ impl DeciLayers {
 
 /// Reads a per-layer count.
 fn counts(file: &Gguf, key: &str, blocks: u64) -> Result<Vec<u64>> {
-    let found = file.counts(key)?.ok_or_else(|| wrong(file, key, "a whole number for each layer"))?;
+    let found = file.counts(key)?.ok_or_else(|| value_error(file, key, "a whole number for each layer"))?;
     match found[..] {
         [one] => Ok(vec![one; blocks as usize]),
         _ if found.len() as u64 == blocks => Ok(found),
-        _ => Err(wrong(file, key, &format!("{blocks} whole numbers, one for each layer"))),
+        _ => Err(value_error(file, key, &format!("{blocks} whole numbers, one for each layer"))),
     }
 }
 
@@ -161,7 +165,7 @@ fn is_zero(file: &Gguf, tensor: &str) -> Result<bool> {
     Ok(file.values(tensor)?.is_some_and(|values| values.iter().all(|&value| value == 0.0)))
 }
 
-fn wrong(file: &Gguf, key: &str, expected: &str) -> Error {
+fn value_error(file: &Gguf, key: &str, expected: &str) -> Error {
     Error::bad_input("unsupported layers in a `deci` file")
         .at(file.place(key))
         .expected(expected)

@@ -24,7 +24,7 @@ use super::sublayer::Sublayer;
 use super::tensor_name::FINAL_NORM;
 use super::tensors::{self, checked};
 use super::trie::Model;
-use super::weight_cache::{Gated, Layer, Mlp, ModelPart, Parts};
+use super::weight_cache::{GatedMlp, Layer, Mlp, ModelPart, Parts};
 use crate::error::{Error, Result};
 use crate::linalg::panels::Panels;
 
@@ -279,7 +279,7 @@ impl Decoder {
     /// Computes one gated MLP or expert.
     fn gated(
         &self,
-        mlp: &Gated,
+        mlp: &GatedMlp,
         x: &[f32],
         before: Option<Norm<'_>>,
         after: Option<Norm<'_>>,

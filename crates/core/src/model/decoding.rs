@@ -72,11 +72,11 @@ pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
 }
 
 /// Engine operations required for decoding.
-pub(super) trait Cached: Model + Sync {
+pub(super) trait CachedModel: Model + Sync {
     /// Keys and values of all blocks.
     type Blocks: Default + Send;
     /// Data shared by all steps of a group of runs.
-    type Shared;
+    type StepData;
 
     fn backbone(&self) -> &Config;
 
@@ -90,13 +90,13 @@ pub(super) trait Cached: Model + Sync {
     ///
     /// # Errors
     /// Fails if a block is not cached.
-    fn shared(&self, runs: &[Placed<'_>], blocks: &Self::Blocks) -> Result<Self::Shared>;
+    fn shared(&self, runs: &[RunPlacement<'_>], blocks: &Self::Blocks) -> Result<Self::StepData>;
 
     /// Computes a step.
     ///
     /// # Shapes
     /// `x` and the result are `[tokens, C]`.
-    fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, Self::Shared, Self::Blocks>) -> Result<Tensor>;
+    fn step(&self, step: &Step, x: &Tensor, past: &CacheView<'_, Self::StepData, Self::Blocks>) -> Result<Tensor>;
 
     /// Allocates a block of `capacity` tokens for the given trie nodes, which are in ascending order.
     ///
@@ -122,7 +122,7 @@ pub(super) trait Cached: Model + Sync {
 }
 
 /// A run, with its rows and position in a batch of runs that share a step.
-pub(super) struct Placed<'a> {
+pub(super) struct RunPlacement<'a> {
     /// Rows of the stream that belong to this run.
     pub(super) rows: Range<usize>,
     /// Position of the first new token.
@@ -130,7 +130,7 @@ pub(super) struct Placed<'a> {
     pub(super) run: &'a Run,
 }
 
-impl Placed<'_> {
+impl RunPlacement<'_> {
     /// Returns the position of the first new token within the run's own block.
     pub(super) fn place(&self) -> usize {
         self.first - self.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>()
@@ -141,18 +141,18 @@ impl Placed<'_> {
         let visible = self.place() + self.rows.len();
         let chain = self.run.before.iter().copied().chain([(self.run.block, visible)]);
         let found = chain.map(|(id, tokens)| Some((block(id)?, tokens))).collect::<Option<_>>();
-        found.ok_or_else(not_cached)
+        found.ok_or_else(not_cached_error)
     }
 }
 
 /// Creates the error for a run whose blocks are not cached.
-pub(super) fn not_cached() -> Error {
+pub(super) fn not_cached_error() -> Error {
     Error::job("a sequence continues a block that is not in the cache")
 }
 
 /// Cached rows to which a stream attends at one step.
-pub(super) struct Past<'a, S, B> {
-    pub(super) runs: &'a [Placed<'a>],
+pub(super) struct CacheView<'a, S, B> {
+    pub(super) runs: &'a [RunPlacement<'a>],
     pub(super) shared: &'a S,
     pub(super) blocks: RefCell<&'a mut B>,
     /// Trie node that the step belongs to.
@@ -160,7 +160,7 @@ pub(super) struct Past<'a, S, B> {
 }
 
 /// Decoding session for one trie on one engine.
-pub(super) struct TrieDecoding<'a, M: Cached> {
+pub(super) struct TrieDecoding<'a, M: CachedModel> {
     model: &'a M,
     trie: &'a Trie,
     blocks: M::Blocks,
@@ -172,7 +172,7 @@ pub(super) struct TrieDecoding<'a, M: Cached> {
 
 /// Runs that share steps, together with the data required by these steps.
 struct RunGroup<'r, S> {
-    placed: Vec<Placed<'r>>,
+    placed: Vec<RunPlacement<'r>>,
     /// Index of each run in the arguments of [`Decoding::run`].
     runs: Vec<usize>,
     shared: S,
@@ -186,7 +186,7 @@ struct PendingStep<'r, S> {
     x: Tensor,
 }
 
-impl<'a, M: Cached> TrieDecoding<'a, M> {
+impl<'a, M: CachedModel> TrieDecoding<'a, M> {
     /// Creates an empty session.
     ///
     /// # Errors
@@ -235,16 +235,16 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
     /// Adds the child steps of a node, each with the runs of its programs.
     fn branch<'r>(
         &self,
-        from: &PendingStep<'r, M::Shared>,
+        from: &PendingStep<'r, M::StepData>,
         runs: &'r [Run],
-        ready: &mut Vec<PendingStep<'r, M::Shared>>,
+        ready: &mut Vec<PendingStep<'r, M::StepData>>,
     ) -> Result<()> {
         for &node in self.trie.children(from.node) {
             let depth = from.depth + 1;
             let passing = from.rows.placed.iter().zip(&from.rows.runs).filter(|(placed_run, _)| {
                 placed_run.run.programs.iter().any(|program| self.trie.path(*program).get(depth) == Some(&node))
             });
-            let (placed, members): (Vec<&Placed<'_>>, Vec<usize>) = passing.unzip();
+            let (placed, members): (Vec<&RunPlacement<'_>>, Vec<usize>) = passing.unzip();
             if members.is_empty() {
                 continue;
             }
@@ -259,21 +259,21 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         Ok(())
     }
 
-    fn run_group<'r>(&self, runs: &'r [Run], members: Vec<usize>) -> Result<Rc<RunGroup<'r, M::Shared>>> {
+    fn run_group<'r>(&self, runs: &'r [Run], members: Vec<usize>) -> Result<Rc<RunGroup<'r, M::StepData>>> {
         let mut start = 0;
         let placed = members.iter().map(|&member| {
             let run = &runs[member];
             let rows = start..start + run.ids.len();
             start = rows.end;
-            Placed { rows, first: self.tokens_before(run), run }
+            RunPlacement { rows, first: self.tokens_before(run), run }
         });
-        let placed: Vec<Placed<'_>> = placed.collect();
+        let placed: Vec<RunPlacement<'_>> = placed.collect();
         let shared = self.model.shared(&placed, &self.blocks)?;
         Ok(Rc::new(RunGroup { placed, runs: members, shared }))
     }
 
     /// Removes and returns the next step in layer order, so that weights loaded on demand are loaded only once.
-    fn take<'r>(&self, ready: &mut Vec<PendingStep<'r, M::Shared>>) -> Option<PendingStep<'r, M::Shared>> {
+    fn take<'r>(&self, ready: &mut Vec<PendingStep<'r, M::StepData>>) -> Option<PendingStep<'r, M::StepData>> {
         let next = (0..ready.len()).min_by_key(|&next| {
             let node = ready[next].node;
             (self.trie.step(node).weights(), node)
@@ -295,7 +295,7 @@ fn select(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
     Ok(x.index_select(&Tensor::new(rows, x.device())?, 0)?)
 }
 
-impl<M: Cached> TrieDecoding<'_, M> {
+impl<M: CachedModel> TrieDecoding<'_, M> {
     /// Runs the new tokens of each run through its programs, and applies `head` to each run's last row.
     fn forward<T: Clone>(&mut self, runs: &[Run], head: impl Fn(&M, &Tensor) -> Result<Vec<T>>) -> Result<Vec<Vec<T>>> {
         if runs.is_empty() {
@@ -333,7 +333,7 @@ impl<M: Cached> TrieDecoding<'_, M> {
             }
             let shared = &taken.rows.shared;
             let blocks = RefCell::new(&mut self.blocks);
-            taken.x = self.model.step(step, &taken.x, &Past { runs: placed, shared, blocks, node: taken.node })?;
+            taken.x = self.model.step(step, &taken.x, &CacheView { runs: placed, shared, blocks, node: taken.node })?;
             self.branch(&taken, runs, &mut ready)?;
         }
         for run in runs {
@@ -346,7 +346,7 @@ impl<M: Cached> TrieDecoding<'_, M> {
     }
 }
 
-impl<M: Cached> Decoding for TrieDecoding<'_, M> {
+impl<M: CachedModel> Decoding for TrieDecoding<'_, M> {
     // Enters the thread pool only once. A token needs about a hundred small products. Submitting each of them from
     // outside the pool would wake a worker each time.
     fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>> {

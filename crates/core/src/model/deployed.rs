@@ -16,7 +16,7 @@ use crate::error::Result;
 
 /// A variant whose operators are folded into the weights where possible.
 #[derive(Debug, Clone)]
-pub struct Deployed {
+pub struct DeployedModel {
     /// Steps of the deployed model. A sublayer with a folded operator is a plain step, because its cost does not depend
     /// on the values of the weights.
     pub program: Program,
@@ -27,7 +27,7 @@ pub struct Deployed {
 /// Converts a program to its deployed form by folding operators into the projection at the end of a branch where
 /// possible. If the branch ends in a norm, only a diagonal operator can be folded, because it is applied before the
 /// norm.
-pub fn deployed(program: &Program, config: &Config) -> Deployed {
+pub fn deployed(program: &Program, config: &Config) -> DeployedModel {
     let mut folds = BTreeMap::new();
     let steps = program.0.iter().map(|step| {
         let Step::Edited(half, layer, operator) = step else { return step.clone() };
@@ -39,7 +39,7 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
         half.step(*layer)
     });
     let program = Program(steps.collect());
-    Deployed { program, folds }
+    DeployedModel { program, folds }
 }
 
 /// Folds scalar factors of the residual stream into the weights that follow, where possible.
@@ -58,12 +58,12 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
 ///
 /// # Errors
 /// Fails if an operator cannot be read.
-pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
+pub fn merged(deployed: DeployedModel, config: &Config) -> Result<DeployedModel> {
     let in_norm = Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half));
     if in_norm || deployed.program.0.iter().any(|step| matches!(step, Step::Apply(operator) if !operator.is_linear())) {
         return Ok(deployed);
     }
-    let Deployed { program, mut folds } = deployed;
+    let DeployedModel { program, mut folds } = deployed;
     let mut factor = 1.0;
     let mut steps = Vec::new();
     for step in program.0 {
@@ -88,7 +88,7 @@ pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
         }
         steps.push(step);
     }
-    Ok(Deployed { program: Program(steps), folds })
+    Ok(DeployedModel { program: Program(steps), folds })
 }
 
 /// Returns the program of a backbone folder, which contains all existing sublayers and the operators stored next to the

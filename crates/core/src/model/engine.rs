@@ -80,10 +80,10 @@ impl Tolerance {
 }
 
 /// For each program, one prediction per target in a batch, or `None` if the program has no head.
-pub type Predicted = Vec<Option<Vec<Prediction>>>;
+pub type BatchPredictions = Vec<Option<Vec<Prediction>>>;
 
 /// For each program, one divergence per target in a batch, or `None` if the program has no head.
-pub type Compared = Vec<Option<Vec<Divergence>>>;
+pub type BatchDivergences = Vec<Option<Vec<Divergence>>>;
 
 /// Default value of [`Engine::prompt_tokens`].
 pub(super) const PROMPT_TOKENS: usize = 2048;
@@ -118,14 +118,19 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// Fails if a step or the observer fails.
-    fn run(&self, trie: &Trie, batch: &Batch, observer: &mut dyn Observer<dyn ResidualStream>) -> Result<Predicted>;
+    fn run(
+        &self,
+        trie: &Trie,
+        batch: &Batch,
+        observer: &mut dyn Observer<dyn ResidualStream>,
+    ) -> Result<BatchPredictions>;
 
     /// Runs several batches through all programs of a trie in parallel, with the same results as [`Self::run`]. The
     /// time of each step, summed over all workers, is added to `seconds[node]`.
     ///
     /// # Errors
     /// See [`Self::run`].
-    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
+    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<BatchPredictions>> {
         run_parts_in_parallel(self, trie, parts, seconds)
     }
 
@@ -134,7 +139,7 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// Fails like [`Self::run`], or if the engine does not support comparisons.
-    fn compare(&self, _trie: &Trie, _parts: &[Batch], _seconds: &mut [f64]) -> Result<Vec<Compared>> {
+    fn compare(&self, _trie: &Trie, _parts: &[Batch], _seconds: &mut [f64]) -> Result<Vec<BatchDivergences>> {
         Err(Error::job("this engine does not support comparisons").at(self.id()))
     }
 
@@ -200,13 +205,13 @@ impl Observer<dyn ResidualStream> for SingleBatchObserver<'_> {
     }
 }
 
-/// Returns how many leading pieces fit into `most` tokens in total. Returns at least 1 if there are any pieces.
-pub fn count_fitting_pieces(pieces: impl Iterator<Item = usize>, most: usize) -> usize {
+/// Returns how many leading pieces fit into `max` tokens in total. Returns at least 1 if there are any pieces.
+pub fn count_fitting_pieces(pieces: impl Iterator<Item = usize>, max: usize) -> usize {
     let sums = pieces.scan(0, |sum, tokens| {
         *sum += tokens;
         Some(*sum)
     });
-    sums.enumerate().take_while(|&(index, sum)| index == 0 || sum <= most).count()
+    sums.enumerate().take_while(|&(index, sum)| index == 0 || sum <= max).count()
 }
 
 /// Runs the batches through the trie one after the other.
@@ -228,7 +233,7 @@ pub(super) fn run_parts_in_parallel<E: Engine + ?Sized>(
     trie: &Trie,
     parts: &[Batch],
     seconds: &mut [f64],
-) -> Result<Vec<Predicted>> {
+) -> Result<Vec<BatchPredictions>> {
     in_parallel(parts, seconds, |batch, nodes| engine.run(trie, batch, &mut StepTimer(nodes)))
 }
 
@@ -256,7 +261,7 @@ pub(super) fn run_lockstep<M: Model<Batch = Batch, Output = Vec<Prediction>, Res
     trie: &Trie,
     parts: &[Batch],
     seconds: &mut [f64],
-) -> Result<Vec<Predicted>> {
+) -> Result<Vec<BatchPredictions>> {
     let model = Lockstep { model, one_core_per_batch: true };
     trie.run(&model, parts, &mut StepTimer(seconds)).map(|outputs| regroup_by_part(outputs, parts.len()))
 }

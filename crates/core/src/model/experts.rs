@@ -16,7 +16,7 @@ use crate::linalg::simd;
 /// Upper bound on the number of experts, higher than in any known model.
 const MAX_EXPERTS: usize = 1 << 14;
 const MAX_WIDTH: usize = 1 << 20;
-const USED: &str = "num_experts_per_tok";
+const EXPERTS_PER_TOKEN: &str = "num_experts_per_tok";
 /// Config keys that determine which layers have no experts.
 pub(crate) const DENSE_LAYERS: &str = "mlp_only_layers";
 pub(crate) const STEP: &str = "decoder_sparse_step";
@@ -31,7 +31,7 @@ pub struct Experts {
     /// Intermediate size of an expert's MLP.
     pub width: usize,
     /// Whether the weights of the selected experts are normalized to sum to 1.
-    pub normalised: bool,
+    pub normalized: bool,
 }
 
 /// Parses the expert settings of a config, and determines which layers have experts.
@@ -47,22 +47,22 @@ pub(super) fn parse(
     // If no key is set, the count defaults to 128, as in the transformers class that accepts both names.
     let key = names.count.iter().find(|key| entries.get(key).is_some());
     let count = key.map_or(Ok(128), |key| entries.count(key, MAX_EXPERTS))?;
-    let used = entries.count(USED, MAX_EXPERTS)?;
+    let used = entries.count(EXPERTS_PER_TOKEN, MAX_EXPERTS)?;
     if used > count {
         return Err(Error::bad_input("`num_experts_per_tok` exceeds the number of experts")
-            .at(USED)
+            .at(EXPERTS_PER_TOKEN)
             .expected(format!("at most {count}"))
             .found(used));
     }
-    let normalised = names.normalised.map_or(Ok(None), |key| entries.flag(key))?.unwrap_or(true);
-    let experts = Experts { count, used, width: entries.count(names.width, MAX_WIDTH)?, normalised };
+    let normalized = names.normalized.map_or(Ok(None), |key| entries.flag(key))?.unwrap_or(true);
+    let experts = Experts { count, used, width: entries.count(names.width, MAX_WIDTH)?, normalized };
     let every = entries.optional_count(STEP, MAX_TOKENS)?.unwrap_or(1);
     let dense: Vec<u64> = match entries.get(DENSE_LAYERS) {
         None => Vec::new(),
         Some(value) => value
             .as_array()
             .and_then(|items| items.iter().map(Value::as_u64).collect::<Option<_>>())
-            .ok_or_else(|| entries.wrong(DENSE_LAYERS, "a list of layer indices"))?,
+            .ok_or_else(|| entries.value_error(DENSE_LAYERS, "a list of layer indices"))?,
     };
     let sparse = (0..layers).map(|layer| !dense.contains(&(layer as u64)) && (layer + 1).is_multiple_of(every));
     Ok((Some(experts), sparse.collect()))
@@ -90,7 +90,7 @@ impl Experts {
             let mut order: Vec<usize> = (0..self.count).collect();
             order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
             order.truncate(self.used);
-            let total: f32 = if self.normalised { order.iter().map(|&expert| weights[expert]).sum() } else { 1.0 };
+            let total: f32 = if self.normalized { order.iter().map(|&expert| weights[expert]).sum() } else { 1.0 };
             for expert in order {
                 let (tokens, weights_of_expert): &mut (Vec<u32>, Vec<f32>) = &mut per_expert[expert];
                 tokens.push(token as u32);
@@ -109,17 +109,17 @@ mod tests {
     #[test]
     fn token_is_routed_to_the_largest_expert_weights() {
         let logits = [1f32.ln(), 2f32.ln(), 5f32.ln(), 0.0, 0.0, 0.0];
-        for (normalised, expected) in [(true, [2.0 / 7.0, 5.0 / 7.0]), (false, [2.0 / 8.0, 5.0 / 8.0])] {
-            let experts = Experts { count: 3, used: 2, width: 1, normalised };
+        for (normalized, expected) in [(true, [2.0 / 7.0, 5.0 / 7.0]), (false, [2.0 / 8.0, 5.0 / 8.0])] {
+            let experts = Experts { count: 3, used: 2, width: 1, normalized };
             let routes = experts.routes(&logits).per_expert;
             assert_eq!([&routes[0].0, &routes[1].0, &routes[2].0], [&vec![1], &vec![0, 1], &vec![0]]);
-            let half = if normalised { 0.5 } else { 1.0 / 3.0 };
+            let half = if normalized { 0.5 } else { 1.0 / 3.0 };
             assert!(is_near(routes[1].1[0], expected[0]) && is_near(routes[2].1[0], expected[1]), "{routes:?}");
             assert!(is_near(routes[0].1[0], half) && is_near(routes[1].1[1], half), "{routes:?}");
         }
     }
 
-    fn is_near(found: f32, wanted: f32) -> bool {
-        (found - wanted).abs() < 1e-6
+    fn is_near(found: f32, expected: f32) -> bool {
+        (found - expected).abs() < 1e-6
     }
 }

@@ -53,9 +53,9 @@ impl MergeForm {
         let mut merged: BTreeMap<usize, BTreeMap<usize, i64>> = BTreeMap::new();
         for LayerMerge { layer, absorbed } in merges {
             let mut factors = BTreeMap::new();
-            let kept = 1 - absorbed.len() as i64;
+            let remainder = 1 - absorbed.len() as i64;
             let last = absorbed.last();
-            for (part, times) in [(layer, kept)].into_iter().chain(absorbed.iter().map(|part| (part, 1))) {
+            for (part, times) in [(layer, remainder)].into_iter().chain(absorbed.iter().map(|part| (part, 1))) {
                 let times = match self {
                     Self::Paper | Self::Norms => times,
                     Self::Released => i64::from(Some(part) == last),

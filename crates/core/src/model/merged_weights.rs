@@ -6,7 +6,7 @@ use super::config::Config;
 use super::matrix::LayerMatrix;
 use super::merged_layer::{MergedLayer, weighted_sum};
 use super::slice::{elements, tensor};
-use super::weight_cache::{Gated, Layer, Mlp, ModelPart, Parts};
+use super::weight_cache::{GatedMlp, Layer, Mlp, ModelPart, Parts};
 use crate::error::{Error, Result};
 
 /// Source layers, each with its factor.
@@ -34,7 +34,7 @@ impl Layer {
             bias: vector(sources, |layer| Ok(layer.bias.as_ref()))?,
             output: matrix(sources, |layer| Ok(&layer.output))?,
             output_bias: vector(sources, |layer| Ok(layer.output_bias.as_ref()))?,
-            mlp: Mlp::Dense(Gated {
+            mlp: Mlp::Dense(GatedMlp {
                 gate_up: matrix(sources, |layer| Ok(&layer.dense()?.gate_up))?,
                 gate_up_bias: vector(sources, |layer| Ok(layer.dense()?.gate_up_bias.as_ref()))?,
                 down: matrix(sources, |layer| Ok(&layer.dense()?.down))?,
@@ -52,7 +52,7 @@ impl Layer {
         Ok(merged)
     }
 
-    fn dense(&self) -> Result<&Gated> {
+    fn dense(&self) -> Result<&GatedMlp> {
         match &self.mlp {
             Mlp::Dense(mlp) => Ok(mlp),
             Mlp::Experts(_) => Err(Error::job("layers with experts cannot be merged")),

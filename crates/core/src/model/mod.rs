@@ -35,7 +35,7 @@ mod decoding;
 mod deployed;
 pub(crate) mod engine;
 pub(crate) mod experts;
-pub(crate) mod gguf;
+pub(crate) mod gguf_backbone;
 mod kernel_family;
 mod layer_merge;
 mod length_regime;
@@ -66,7 +66,7 @@ pub(crate) mod window;
 pub use attached_form::{AttachedForm, BranchPlace, StepForm};
 pub use batch::{Batch, Divergence, Prediction, ScoredRow};
 pub use candle::{CandleEngine, CandleReference, DeviceName, FloatType, FrozenWeights, Gpu, Placement};
-pub(crate) use candle::{is_out_of_memory, out_of_memory};
+pub(crate) use candle::{is_out_of_memory, out_of_memory_error};
 pub use choice::{EngineChoice, EngineName, EngineRequest};
 pub use compute_type::ComputeType;
 pub use config::{Config, LongRope, Rope, Scaling};
@@ -77,12 +77,12 @@ pub use deci::DECI;
 pub use decoder::Decoder;
 pub(crate) use decoding::likeliest;
 pub use decoding::{BlockId, Decoding, Run};
-pub use deployed::{Deployed, deployed, folder_program, merged};
+pub use deployed::{DeployedModel, deployed, folder_program, merged};
 pub use engine::{
-    BatchObserver, CPU, Compared, Engine, EngineId, HostRows, Predicted, ResidualStream, Tolerance,
+    BatchDivergences, BatchObserver, BatchPredictions, CPU, Engine, EngineId, HostRows, ResidualStream, Tolerance,
     count_fitting_pieces,
 };
-pub use gguf::gguf_config;
+pub use gguf_backbone::gguf_config;
 pub use kernel_family::KernelFamily;
 pub use layer_merge::{LayerMerge, MergeForm};
 pub use length_regime::LengthRegime;

@@ -136,7 +136,7 @@ impl Operator {
         match &self.matrix {
             Matrix::Dense(matrix) => Ok(elements(matrix)?.to_vec()),
             Matrix::Identity => Ok(identity(channels)),
-            Matrix::Normed { .. } => Err(self.not_linear()),
+            Matrix::Normed { .. } => Err(self.not_linear_error()),
             Matrix::Diagonal(diagonal) => {
                 let mut matrix = vec![0.0; channels * channels];
                 matrix.iter_mut().step_by(channels + 1).zip(&*elements(diagonal)?).for_each(|(to, &d)| *to = d);
@@ -223,7 +223,7 @@ impl Operator {
     fn product(&self, x: &[f32]) -> Result<Vec<f32>> {
         match &self.matrix {
             Matrix::Identity => Ok(x.to_vec()),
-            Matrix::Normed { .. } => Err(self.not_linear()),
+            Matrix::Normed { .. } => Err(self.not_linear_error()),
             Matrix::Dense(matrix) => linear(x, self.channels, matrix, None),
             Matrix::Diagonal(diagonal) => Ok(kernels::apply_diagonal(x, &elements(diagonal)?)),
             Matrix::LowRank { down, up } => {
@@ -255,7 +255,7 @@ impl Operator {
     /// Fails if either operator has a norm, because the composition is not a single operator.
     pub fn then(&self, next: &Self) -> Result<Arc<Self>> {
         if let Some(normed) = [self, next].into_iter().find(|map| map.is_normed()) {
-            return Err(normed.not_linear());
+            return Err(normed.not_linear_error());
         }
         let bias = match self.bias()? {
             Some(bias) => Some(next.apply(&bias)?),
@@ -326,7 +326,7 @@ impl Operator {
         &self.key
     }
 
-    fn not_linear(&self) -> Error {
+    fn not_linear_error(&self) -> Error {
         Error::job("an operator with a norm cannot be converted to a matrix")
             .expected("a linear map of the stream")
             .found(format!("operator {}", &self.key()[..8]))

@@ -10,12 +10,12 @@ pub(super) const BIAS: &str = "bias";
 pub(super) const LOW_RANK: &str = "rank-";
 /// Prefix of the names of normed forms, followed by `-unweighted` if the norm has no weight and `-affine` if the
 /// operator has a bias.
-pub(super) const NORMED: &str = "normed";
-const UNWEIGHTED: &str = "-unweighted";
+pub(super) const NORMED_FORM: &str = "normed";
+const UNWEIGHTED_SUFFIX: &str = "-unweighted";
 const WITH_BIAS: &str = "-affine";
 
 pub(super) fn normed_form(weighted: bool, has_bias: bool) -> String {
-    format!("{NORMED}{}{}", if weighted { "" } else { UNWEIGHTED }, if has_bias { WITH_BIAS } else { "" })
+    format!("{NORMED_FORM}{}{}", if weighted { "" } else { UNWEIGHTED_SUFFIX }, if has_bias { WITH_BIAS } else { "" })
 }
 
 /// Parses the form name of a normed operator. Returns whether the norm has a weight and whether the operator has a

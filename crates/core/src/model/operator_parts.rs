@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::operator::{Matrix, Operator};
-use super::operator_form::{AFFINE, BIAS, DENSE, DIAGONAL, LOW_RANK, NORMED, normed_form, parse_normed};
+use super::operator_form::{AFFINE, BIAS, DENSE, DIAGONAL, LOW_RANK, NORMED_FORM, normed_form, parse_normed};
 use super::rms_norm::RmsNorm;
 use super::slice::elements;
 use crate::error::{Error, Result};
@@ -38,10 +38,10 @@ impl Operator {
     /// Fails if the form is unknown or the number of values does not match it.
     pub fn from_parts(form: &str, mut values: Vec<f32>) -> Result<Arc<Self>> {
         let count = values.len();
-        let misfit = || Error::damaged("an operator has the wrong number of values").at(form).found(count);
+        let count_error = || Error::damaged("an operator has the wrong number of values").at(form).found(count);
         match form {
             DENSE => Self::dense(
-                (Some(count.isqrt()).filter(|channels| channels * channels == count)).ok_or_else(misfit)?,
+                (Some(count.isqrt()).filter(|channels| channels * channels == count)).ok_or_else(count_error)?,
                 values,
             ),
             DIAGONAL => Self::diagonal(values),
@@ -50,18 +50,18 @@ impl Operator {
                 // Solve C² + C = count, so C is the integer square root of count.
                 let channels = count.isqrt();
                 if channels * channels + channels != count {
-                    return Err(misfit());
+                    return Err(count_error());
                 }
                 let bias = values.split_off(channels * channels);
                 Self::affine(channels, values, bias)
             }
-            normed if normed.starts_with(NORMED) => {
-                let (weighted, has_bias) = parse_normed(normed).ok_or_else(|| unknown_form(normed))?;
+            normed if normed.starts_with(NORMED_FORM) => {
+                let (weighted, has_bias) = parse_normed(normed).ok_or_else(|| unknown_form_error(normed))?;
                 let vectors = usize::from(weighted) + usize::from(has_bias);
                 // Solve 1 + C² + vectors·C = count: C² + 2C < (C + 1)², so C is the integer square root of count − 1.
                 let channels = count.saturating_sub(1).isqrt();
                 if 1 + channels * channels + vectors * channels != count {
-                    return Err(misfit());
+                    return Err(count_error());
                 }
                 let bias = has_bias.then(|| values.split_off(count - channels));
                 let matrix = values.split_off(values.len() - channels * channels);
@@ -70,9 +70,9 @@ impl Operator {
             }
             other => {
                 let rank = other.strip_prefix(LOW_RANK).and_then(|rank| rank.parse::<usize>().ok());
-                let rank = rank.filter(|&rank| rank > 0).ok_or_else(|| unknown_form(other))?;
+                let rank = rank.filter(|&rank| rank > 0).ok_or_else(|| unknown_form_error(other))?;
                 if !count.is_multiple_of(2) || !(count / 2).is_multiple_of(rank) {
-                    return Err(misfit());
+                    return Err(count_error());
                 }
                 let up = values.split_off(count / 2);
                 Self::low_rank(count / 2 / rank, values, up)
@@ -81,7 +81,7 @@ impl Operator {
     }
 }
 
-fn unknown_form(form: &str) -> Error {
+fn unknown_form_error(form: &str) -> Error {
     Error::damaged("unknown operator form").found(format!("`{form}`"))
 }
 

@@ -14,12 +14,12 @@ use ghostlab_kernels::forward::RotaryTable;
 
 use super::batch::Batch;
 use super::config::Config;
-use super::decoding::Placed;
+use super::decoding::RunPlacement;
 use super::rope_config::{Llama3Scaling, Rope, Scaling, Yarn};
 use crate::error::{Error, Result};
 
 /// Maximum number of cached tables, one per regime.
-const KEPT: usize = 8;
+const MAX_TABLES: usize = 8;
 
 /// Returns the cosines and sines in the given table rows as tensors `[rows, R/2]` on a device. Returns `None` if no
 /// channels rotate.
@@ -161,7 +161,7 @@ impl Rotary {
 
     /// Returns the table for runs that are decoded together, and the table row for each of their rows. Each run uses
     /// the frequencies for its current length. Cached keys keep their rotation, as in transformers.
-    pub(super) fn decoding_rows(&self, runs: &[Placed<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
+    pub(super) fn decoding_rows(&self, runs: &[RunPlacement<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
         let spans = runs.iter().map(|run| run.first..run.first + run.rows.len());
         let longest = spans.clone().map(|span| span.end).max().unwrap_or(0);
         if self.regime(longest) == 0 {
@@ -201,7 +201,7 @@ impl Rotary {
         self.extend(&mut grown, regime, 0..positions);
         let grown = Arc::new(grown);
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        if tables.len() >= KEPT {
+        if tables.len() >= MAX_TABLES {
             tables.clear();
         }
         tables.insert(regime, Arc::clone(&grown));

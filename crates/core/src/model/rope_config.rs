@@ -171,7 +171,7 @@ fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rop
     Ok((full, Some(rope_of_kind("sliding_attention", "rope_local_base_freq", 1e4, None)?)))
 }
 
-/// Returns the old-format map, or `None` if it is empty, and the new-format map.
+/// Returns the sections `rope_scaling`, unless it is empty, and `rope_parameters`, which replaces it in newer configs.
 fn rope_sections<'a>(entries: &Entries<'a>) -> Result<(Option<Entries<'a>>, Option<Entries<'a>>)> {
     Ok((entries.map_at("rope_scaling")?.filter(|map| !map.map.is_empty()), entries.map_at("rope_parameters")?))
 }
@@ -199,14 +199,14 @@ fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
         let every = entries.count(INTERVAL, MAX_TOKENS)?;
         return Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect());
     };
-    let wrong = || {
-        entries.wrong(
+    let error = || {
+        entries.value_error(
             LAYERS,
             &format!("a list of {layers} numbers, 1 for a layer with a rotary embedding, 0 for one without"),
         )
     };
-    let list = value.as_array().filter(|list| list.len() == layers).ok_or_else(wrong)?;
-    list.iter().map(|flag| flag.as_u64().filter(|flag| *flag < 2).map(|flag| flag == 1).ok_or_else(wrong)).collect()
+    let list = value.as_array().filter(|list| list.len() == layers).ok_or_else(error)?;
+    list.iter().map(|flag| flag.as_u64().filter(|flag| *flag < 2).map(|flag| flag == 1).ok_or_else(error)).collect()
 }
 
 /// Returns the original context length. A top-level entry in the config, as in Phi-3, takes precedence.
@@ -262,7 +262,7 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
         };
         if !known {
             return Err(inner
-                .unsupported(key, value, &format!("an entry of the rope type {named}"))
+                .unsupported_error(key, value, &format!("an entry of the rope type {named}"))
                 .hint("add a `rope_type`: without it, transformers ignores the other entries"));
         }
     }
@@ -343,12 +343,13 @@ fn attention_scale(scale: f64, mscale: f64) -> f64 {
 fn longrope(inner: &Entries<'_>, config: &Entries<'_>, width: usize) -> Result<LongRope> {
     let original = original(inner, config)?;
     let divisors = |key: &str| -> Result<Vec<f64>> {
-        let wrong =
-            || inner.wrong(key, &format!("a list of {} numbers above 0, one for each pair of channels", width / 2));
+        let error = || {
+            inner.value_error(key, &format!("a list of {} numbers above 0, one for each pair of channels", width / 2))
+        };
         let list = inner.get(key).and_then(serde_json::Value::as_array).filter(|list| list.len() == width / 2);
-        list.ok_or_else(wrong)?
+        list.ok_or_else(error)?
             .iter()
-            .map(|value| (value.as_f64().filter(|value| (1e-6..=1e9).contains(value))).ok_or_else(wrong))
+            .map(|value| (value.as_f64().filter(|value| (1e-6..=1e9).contains(value))).ok_or_else(error))
             .collect()
     };
     let longest = config.optional_count("max_position_embeddings", MAX_TOKENS)?.unwrap_or(original);

@@ -37,12 +37,12 @@ impl WeightType {
     /// Returns the quantized type for a matrix whose rows have `row` elements. If the row length is not a multiple of
     /// the block size, a type with smaller blocks is used.
     pub fn ggml_dtype(self, row: usize, is_head: bool) -> GgmlDType {
-        let wanted = match self.blocks() {
+        let requested = match self.blocks() {
             dtype if is_head && !is_whole_blocks(dtype, row) => GgmlDType::Q8_0,
             dtype if is_head && dtype != GgmlDType::Q8_0 => GgmlDType::Q6K,
             dtype => dtype,
         };
-        let fitting = match wanted {
+        let fitting = match requested {
             dtype if is_whole_blocks(dtype, row) => dtype,
             GgmlDType::Q4K => GgmlDType::Q5_0,
             GgmlDType::Q6K => GgmlDType::Q8_0,

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use safetensors::tensor::Metadata;
 
-use super::gguf;
+use super::gguf_backbone;
 use super::resident_weights::{ElementEncoding, TensorInfo};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
@@ -35,7 +35,7 @@ impl Shard {
         let mut file = regular::open(path)?;
         let opened = file_stamp(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
         let tensors = match is_gguf(path) {
-            true => gguf::tensors(&Gguf::read(path, &mut file)?)?,
+            true => gguf_backbone::tensors(&Gguf::read(path, &mut file)?)?,
             false => Self::read_safetensors_header(path, &mut file, opened.0)?,
         };
         Ok(Self { path: path.to_path_buf(), tensors, file, opened })
@@ -47,16 +47,16 @@ impl Shard {
         file.read_exact(&mut length).map_err(|error| read_error(&error, bytes, path))?;
         let length = u64::from_le_bytes(length);
         if length > MAX_HEADER || length + 8 > bytes {
-            return Err(damaged_file(format!("a header of {length} bytes in a file of {bytes}"), path));
+            return Err(damaged_file_error(format!("a header of {length} bytes in a file of {bytes}"), path));
         }
         let mut header = vec![0; length as usize];
         file.read_exact(&mut header).map_err(|error| read_error(&error, bytes, path))?;
-        let metadata: Metadata =
-            serde_json::from_slice(&header).map_err(|error| damaged_file(format!("{error} ({bytes} bytes)"), path))?;
+        let metadata: Metadata = serde_json::from_slice(&header)
+            .map_err(|error| damaged_file_error(format!("{error} ({bytes} bytes)"), path))?;
         if metadata.data_len() as u64 != bytes - 8 - length {
             let found = bytes - 8 - length;
-            let wanted = metadata.data_len();
-            return Err(damaged_file(format!("{found} bytes of tensors instead of {wanted}"), path));
+            let expected = metadata.data_len();
+            return Err(damaged_file_error(format!("{found} bytes of tensors instead of {expected}"), path));
         }
         Ok(metadata
             .tensors()
@@ -113,12 +113,12 @@ impl Shard {
 /// Creates the error for a failure to read the header. The file is `bytes` bytes long.
 fn read_error(error: &std::io::Error, bytes: u64, path: &Path) -> Error {
     match error.kind() {
-        ErrorKind::UnexpectedEof => damaged_file(format!("{bytes} bytes"), path),
+        ErrorKind::UnexpectedEof => damaged_file_error(format!("{bytes} bytes"), path),
         _ => Error::io("read", path, error),
     }
 }
 
-fn damaged_file(found: String, path: &Path) -> Error {
+fn damaged_file_error(found: String, path: &Path) -> Error {
     Error::bad_input("a weight file is truncated or damaged")
         .at(path.display())
         .expected("a safetensors header that covers the file exactly")

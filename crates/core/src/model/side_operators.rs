@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::architecture::Architecture;
-use super::attached_form::{AttachedForm, BranchPlace, DROPPED, ENTRY, OPERATORS, bias_name, input_norm_name};
+use super::attached_form::{AttachedForm, BranchPlace, DROPPED_KEY, ENTRY, OPERATORS, bias_name, input_norm_name};
 use super::config_fields::Entries;
 use super::cut::Cut;
 use super::operator::Operator;
@@ -74,44 +74,44 @@ pub(super) fn export_entries(
     architecture: &Architecture,
     layers: usize,
 ) -> Result<ExportEntries> {
-    let section = entries.map_at(ENTRY)?.ok_or_else(|| entries.wrong(ENTRY, "a map with operators"))?;
+    let section = entries.map_at(ENTRY)?.ok_or_else(|| entries.value_error(ENTRY, "a map with operators"))?;
     let dropped = dropped_sublayers(&section, layers)?;
     let attachments = parse_list(&section, architecture, layers)?;
     if attachments.is_empty() && dropped.is_empty() {
-        return Err(section.wrong(OPERATORS, LISTED));
+        return Err(section.value_error(OPERATORS, OPERATOR_ENTRIES));
     }
     Ok(ExportEntries { attachments, dropped })
 }
 
 /// Parses the list of sublayers that an export lacks.
 fn dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> {
-    let Some(value) = section.get(DROPPED) else { return Ok(Cut::default()) };
+    let Some(value) = section.get(DROPPED_KEY) else { return Ok(Cut::default()) };
     let cut = serde_json::from_value::<Cut>(value.clone()).ok();
     let cut = cut.filter(|cut| cut.iter().all(|(layer, _)| layer < layers));
     cut.ok_or_else(|| {
-        section.wrong(DROPPED, "a list of sublayers of existing layers, such as `attention 3` or `mlp 3`")
+        section.value_error(DROPPED_KEY, "a list of sublayers of existing layers, such as `attention 3` or `mlp 3`")
     })
 }
 
 /// Expected form of the operator list, for error messages.
-const LISTED: &str =
+const OPERATOR_ENTRIES: &str =
     "a list of operators, each with `layer`, a valid position `at`, a `form` allowed there, and `bias`";
 
 /// Parses the operators listed in a config.
 fn parse_list(section: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
-    let wrong = || section.wrong(OPERATORS, LISTED);
+    let error = || section.value_error(OPERATORS, OPERATOR_ENTRIES);
     let mut found: Vec<Attachment> = Vec::new();
-    for value in section.get(OPERATORS).and_then(Value::as_array).ok_or_else(wrong)? {
+    for value in section.get(OPERATORS).and_then(Value::as_array).ok_or_else(error)? {
         let layer = value.get("layer").and_then(Value::as_u64).and_then(|layer| usize::try_from(layer).ok());
-        let layer = layer.filter(|&layer| layer < layers).ok_or_else(wrong)?;
+        let layer = layer.filter(|&layer| layer < layers).ok_or_else(error)?;
         let branch = BranchPlace::all(architecture)
             .find(|branch| text_of("at", value) == Some(branch.name()))
-            .ok_or_else(wrong)?;
-        let bias = value.get("bias").and_then(Value::as_bool).ok_or_else(wrong)?;
+            .ok_or_else(error)?;
+        let bias = value.get("bias").and_then(Value::as_bool).ok_or_else(error)?;
         let form = AttachedForm::ALL.into_iter().find(|form| text_of("form", value) == Some(form.name()));
-        let form = form.filter(|form| form.fits(branch, bias)).ok_or_else(wrong)?;
+        let form = form.filter(|form| form.fits(branch, bias)).ok_or_else(error)?;
         if found.iter().any(|attachment| (attachment.layer, attachment.place) == (layer, branch)) {
-            return Err(wrong());
+            return Err(error());
         }
         found.push(Attachment { layer, place: branch, form, bias });
     }

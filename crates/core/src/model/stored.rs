@@ -16,7 +16,7 @@ use crate::linalg::panels::{Kind, Panels};
 use crate::linalg::simd;
 
 /// Number of bytes that a thread reads at a time.
-const READ: usize = 1 << 18;
+const READ_BYTES: usize = 1 << 18;
 /// Number of bytes of row data to transpose at a time, chosen to fit into a shared cache.
 const BLOCK: usize = 1 << 22;
 /// Number of rows and columns in a transposition tile: a cache line of f32 values to write, and one of bf16 values to
@@ -86,7 +86,7 @@ impl Float {
 }
 
 /// A tensor in a weight file, with validated shape and type.
-pub(super) struct Stored<'a> {
+pub(super) struct StoredTensor<'a> {
     pub(super) shard: &'a Shard,
     pub(super) name: &'a str,
     /// Tensor metadata, with the shape to read.
@@ -99,7 +99,7 @@ pub(super) struct Stored<'a> {
     pub(super) rounded: Option<GgmlDType>,
 }
 
-impl Stored<'_> {
+impl StoredTensor<'_> {
     /// Reads all values in stored order.
     pub(super) fn values(&self) -> Result<Vec<f32>> {
         let mut values = vec![0.0; self.info.shape.iter().product()];
@@ -108,12 +108,12 @@ impl Stored<'_> {
         Ok(values)
     }
 
-    /// Reads all values in stored order, and passes them to `each` in blocks of at most `most` values.
-    pub(super) fn blocks(&self, most: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+    /// Reads all values in stored order, and passes them to `each` in blocks of at most `max_values` values.
+    pub(super) fn blocks(&self, max_values: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
         let total: usize = self.info.shape.iter().product();
-        let mut values = vec![0.0; most.min(total)];
-        for first in (0..total).step_by(most.max(1)) {
-            let values = &mut values[..most.min(total - first)];
+        let mut values = vec![0.0; max_values.min(total)];
+        for first in (0..total).step_by(max_values.max(1)) {
+            let values = &mut values[..max_values.min(total - first)];
             self.fill(first, values)?;
             each(values)?;
         }
@@ -122,7 +122,7 @@ impl Stored<'_> {
 
     /// Reads values starting at element `first`, using all threads.
     fn fill(&self, first: usize, values: &mut [f32]) -> Result<()> {
-        let each = READ / self.float.width();
+        let each = READ_BYTES / self.float.width();
         let blocks = values.par_chunks_mut(each).enumerate();
         first_error(blocks.map(|(block, values)| self.convert(first + block * each, values)))
     }
@@ -145,13 +145,13 @@ impl Stored<'_> {
         let width = self.float.width();
         let float = self.float;
         let stride = inner * width;
-        let most = (BLOCK / stride.max(1)).max(1).next_multiple_of(TILE_ROWS).min(outer);
-        let mut bytes = vec![0; most * stride];
-        for top in (0..outer).step_by(most.max(1)) {
-            let rows = most.min(outer - top);
+        let max_rows = (BLOCK / stride.max(1)).max(1).next_multiple_of(TILE_ROWS).min(outer);
+        let mut bytes = vec![0; max_rows * stride];
+        for top in (0..outer).step_by(max_rows.max(1)) {
+            let rows = max_rows.min(outer - top);
             let bytes = &mut bytes[..rows * stride];
-            let pieces = bytes.par_chunks_mut(READ).enumerate();
-            first_error(pieces.map(|(piece, bytes)| self.read((top * stride + piece * READ) / width, bytes)))?;
+            let pieces = bytes.par_chunks_mut(READ_BYTES).enumerate();
+            first_error(pieces.map(|(piece, bytes)| self.read((top * stride + piece * READ_BYTES) / width, bytes)))?;
             // Each band of lines in `out` stays in the cache while all rows of the block are written to it.
             out.par_chunks_mut((TILE_COLUMNS * total).max(1)).enumerate().for_each(|(band, lines)| {
                 let column = band * TILE_COLUMNS;
@@ -216,12 +216,12 @@ impl Stored<'_> {
     }
 }
 
-impl Stored<'_> {
+impl StoredTensor<'_> {
     /// Reads like [`read`](Self::read), but rounds the values by quantizing and dequantizing them. Rows must consist of
     /// whole blocks.
     fn round(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
         let Some(float) = Float::from_encoding(self.info.encoding) else { return Ok(()) };
-        let plain = Stored { rounded: None, float, info: self.info.clone(), ..*self };
+        let plain = StoredTensor { rounded: None, float, info: self.info.clone(), ..*self };
         let block = dtype.block_size();
         let count = bytes.len() / self.float.width();
         let from = first / block * block;
@@ -248,7 +248,7 @@ impl Stored<'_> {
         while !left.is_empty() {
             let row = position / inner;
             let column = position % inner;
-            let (row, most) = match self.info.interleaved {
+            let (row, max_count) = match self.info.interleaved {
                 None => (row, left.len() / width),
                 // Row i in half j of a head is stored as the head's row 2·i + j.
                 Some(rows) => {
@@ -257,7 +257,7 @@ impl Stored<'_> {
                     (head + row_of_head % (rows / 2) * 2 + row_of_head / (rows / 2), inner - column)
                 }
             };
-            let count = most.min(left.len() / width);
+            let count = max_count.min(left.len() / width);
             let (piece, rest) = left.split_at_mut(count * width);
             self.read_contiguous(row * inner + column, piece)?;
             (position, left) = (position + count, rest);
@@ -289,7 +289,7 @@ fn subtract_one(bytes: &mut [u8]) {
 }
 
 /// Packs stacked matrices `[outer, inner]` into panels. Values are converted or rounded to the type of the panels.
-pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<Panels<K>> {
+pub(super) fn panels<K: Kind>(matrices: &[StoredTensor<'_>], inner: usize) -> Result<Panels<K>> {
     let rows: Vec<(usize, usize)> = matrices
         .iter()
         .enumerate()

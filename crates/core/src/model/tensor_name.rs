@@ -9,7 +9,7 @@ pub(crate) const KEY_NORM: &str = "self_attn.k_norm";
 pub(super) const INPUTS: [&str; 3] = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
 pub(crate) const OUTPUT: &str = "self_attn.o_proj";
 /// Gate and up projections, named relative to the MLP.
-pub(super) const GATED: [&str; 2] = ["gate_proj", "up_proj"];
+pub(super) const GATED_PROJECTIONS: [&str; 2] = ["gate_proj", "up_proj"];
 pub(crate) const DOWN: &str = "down_proj";
 pub(crate) const MLP: &str = "mlp";
 pub(super) const ROUTER: &str = "mlp.gate";

@@ -16,7 +16,8 @@ use super::config::Config;
 use super::rounding::{WeightType, word};
 use super::sublayer::Sublayer;
 use super::tensor_name::{
-    DOWN, EMBEDDING, FINAL_NORM, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
+    DOWN, EMBEDDING, FINAL_NORM, GATED_PROJECTIONS, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias,
+    expert, name,
 };
 use super::weights::Weights;
 use crate::error::Result;
@@ -115,7 +116,7 @@ pub(crate) fn layer_parts(config: &Config, layer: usize) -> Vec<Part> {
     }
     push_part(OUTPUT.to_owned(), [c, q], config.biases.output, &mut parts);
     let mut gated = |prefix: &str, f: usize, biased: bool| {
-        GATED.iter().for_each(|part| push_part(format!("{prefix}.{part}"), [f, c], biased, &mut parts));
+        GATED_PROJECTIONS.iter().for_each(|part| push_part(format!("{prefix}.{part}"), [f, c], biased, &mut parts));
         push_part(format!("{prefix}.{DOWN}"), [c, f], biased, &mut parts);
     };
     match config.experts.filter(|_| config.sparse[layer]) {
@@ -187,7 +188,7 @@ pub(crate) struct StoredPart {
 pub(crate) fn stored_tensors(config: &Config, layer: usize) -> Vec<StoredPart> {
     let parts = layer_parts(config, layer);
     let fused: Vec<(&str, Vec<String>)> = if config.architecture.fused {
-        let gated = GATED.iter().map(|part| format!("{MLP}.{part}")).collect();
+        let gated = GATED_PROJECTIONS.iter().map(|part| format!("{MLP}.{part}")).collect();
         vec![("self_attn.qkv_proj", INPUTS.map(str::to_owned).to_vec()), ("mlp.gate_up_proj", gated)]
     } else {
         Vec::new()
@@ -224,10 +225,10 @@ fn ends(part: &str) -> Option<Sublayer> {
     mlp.then_some(Sublayer::Mlp)
 }
 
-type Stacked = Option<(String, Vec<usize>, usize)>;
+type StackedTensor = Option<(String, Vec<usize>, usize)>;
 
 /// Returns the name of an expert part in the files, and its position in the file if all experts are stacked.
-fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked) {
+fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, StackedTensor) {
     let plain = (part.to_owned(), None);
     let (Some(experts), Some(names)) = (config.experts, config.architecture.experts) else { return plain };
     if part == ROUTER {
@@ -242,7 +243,7 @@ fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked
     let c = config.hidden;
     let f = experts.width;
     let count = experts.count;
-    let (file, stacked) = match GATED.iter().position(|matrix_name| *matrix_name == matrix) {
+    let (file, stacked) = match GATED_PROJECTIONS.iter().position(|matrix_name| *matrix_name == matrix) {
         Some(half) => (half, ("gate_up_proj", vec![count, 2 * f, c], (2 * index + half) * f)),
         None => (2, ("down_proj", vec![count, c, f], index * c)),
     };

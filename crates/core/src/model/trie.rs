@@ -233,10 +233,10 @@ impl Trie {
     }
 
     /// Runs all programs layer by layer, so that each layer's weights are needed only once. If this would keep more
-    /// than `most` states, some paths are completed first.
+    /// than `max_states` states, some paths are completed first.
     pub fn run_by_layer<M: Model<Output: Clone>>(
         &self,
-        most: usize,
+        max_states: usize,
         model: &M,
         batch: &M::Batch,
         observer: &mut impl Observer<M::Residual>,
@@ -249,7 +249,7 @@ impl Trie {
                 let steps = ready
                     .iter()
                     .enumerate()
-                    .filter(|(_, candidate)| held.len() < most || Rc::strong_count(&candidate.state) == 1);
+                    .filter(|(_, candidate)| held.len() < max_states || Rc::strong_count(&candidate.state) == 1);
                 let next =
                     steps.min_by_key(|(_, candidate)| (self.nodes[candidate.node].step.weights(), candidate.node));
                 next.map_or(ready.len() - 1, |(index, _)| index)

@@ -10,7 +10,7 @@ use super::matrix::{LayerMatrix, Products};
 use super::slice::{elements, tensor};
 use super::sublayer::Sublayer;
 use super::tensor_name::{
-    DOWN, EMBEDDING, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
+    DOWN, EMBEDDING, GATED_PROJECTIONS, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
 };
 use super::tensors::{self, Part, layer_parts};
 use super::weights::Weights;
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 
 pub(super) enum ModelPart {
     Layer(Layer),
-    Expert(Gated),
+    Expert(GatedMlp),
     /// Output projection `[C, vocab]`.
     Head(LayerMatrix),
 }
@@ -40,13 +40,13 @@ pub(super) struct Layer {
 
 #[derive(Clone)]
 pub(super) enum Mlp {
-    Dense(Gated),
+    Dense(GatedMlp),
     /// Router weights `[C, E]`. Each expert is a separate part.
     Experts(Tensor),
 }
 
 #[derive(Clone)]
-pub(super) struct Gated {
+pub(super) struct GatedMlp {
     pub(super) gate_up: LayerMatrix,         // [C, 2F]
     pub(super) gate_up_bias: Option<Tensor>, // [2F]
     pub(super) down: LayerMatrix,            // [F, C]
@@ -197,7 +197,7 @@ impl ModelPart {
         }
     }
 
-    pub(super) fn expert(&self) -> Result<&Gated> {
+    pub(super) fn expert(&self) -> Result<&GatedMlp> {
         match self {
             Self::Expert(expert) => Ok(expert),
             Self::Head(_) | Self::Layer(_) => Err(Error::job("expected an expert of the backbone")),
@@ -323,11 +323,11 @@ impl<'a> Reader<'a> {
         LayerMatrix::read(self.products, self.weights, &matrices, inner)
     }
 
-    fn gated(&self, prefix: &str) -> Result<Gated> {
-        let gate_up = GATED.map(|part| format!("{prefix}.{part}"));
+    fn gated(&self, prefix: &str) -> Result<GatedMlp> {
+        let gate_up = GATED_PROJECTIONS.map(|part| format!("{prefix}.{part}"));
         let down = [format!("{prefix}.{DOWN}")];
         let width = self.shape(&gate_up[0]).map_or(0, |shape| shape[0]);
-        Ok(Gated {
+        Ok(GatedMlp {
             gate_up: self.join(&gate_up, self.config.hidden)?,
             gate_up_bias: self.biases(&gate_up)?,
             down: self.join(&down, width)?,

@@ -11,7 +11,7 @@ use safetensors::Dtype;
 
 use super::resident_weights::ElementEncoding;
 use super::shard::Shard;
-use super::stored::{self, Float, Stored};
+use super::stored::{self, Float, StoredTensor};
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::regular;
@@ -121,12 +121,12 @@ impl Weights {
     /// Iterates over the checked tensors. Yields the requested name, the stored name and the file of each.
     pub(super) fn checked_tensors(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
         self.taken.iter().filter_map(|stored| {
-            let asked = self
+            let requested = self
                 .stored
                 .iter()
                 .find(|(_, entry)| entry.rows.is_none() && entry.stored == *stored)
-                .map_or(stored, |(asked, _)| asked);
-            Some((asked.as_str(), stored.as_str(), self.shards[*self.holder.get(stored)?].path.as_path()))
+                .map_or(stored, |(requested, _)| requested);
+            Some((requested.as_str(), stored.as_str(), self.shards[*self.holder.get(stored)?].path.as_path()))
         })
     }
 
@@ -159,7 +159,7 @@ impl Weights {
         self.locate(name, shape)?.values()
     }
 
-    /// Reads a tensor in storage order in blocks of at most `most` elements, and passes each block to `each`.
+    /// Reads a tensor in storage order in blocks of at most `max_values` elements, and passes each block to `each`.
     ///
     /// # Errors
     /// Fails like [`Self::take`], or if `each` fails.
@@ -167,10 +167,10 @@ impl Weights {
         &self,
         name: &str,
         shape: &[usize],
-        most: usize,
+        max_values: usize,
         each: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
-        self.locate(name, shape)?.blocks(most, each)
+        self.locate(name, shape)?.blocks(max_values, each)
     }
 
     /// Reads rows of a matrix as f32, and concatenates them. `rows` must be in bounds.
@@ -207,13 +207,13 @@ impl Weights {
         stored::panels(&located.collect::<Result<Vec<_>>>()?, inner)
     }
 
-    fn locate<'a>(&'a self, name: &'a str, shape: &[usize]) -> Result<Stored<'a>> {
+    fn locate<'a>(&'a self, name: &'a str, shape: &[usize]) -> Result<StoredTensor<'a>> {
         let rows = self.stored.get(name).and_then(|entry| entry.rows.as_ref());
         let rounded = self.rounded.get(name).copied();
         let name = self.stored_name(name);
         let stored_shape = rows.map_or(shape, |rows| rows.shape.as_slice());
         let found = self.holder.get(name).and_then(|&index| Some((index, self.shards[index].tensors.get(name)?)));
-        let (index, info) = found.ok_or_else(|| self.missing_tensor(name, stored_shape))?;
+        let (index, info) = found.ok_or_else(|| self.missing_tensor_error(name, stored_shape))?;
         let shard = &self.shards[index];
         let mut info = info.clone();
         if info.shape != stored_shape {
@@ -225,9 +225,9 @@ impl Weights {
         }
         let inner = shape.last().copied().unwrap_or(1);
         let first = rows.map_or(0, |rows| rows.first) * inner;
-        let asked = shape.iter().product::<usize>();
+        let requested = shape.iter().product::<usize>();
         let there = stored_shape.iter().product::<usize>();
-        if stored_shape.last() != shape.last() || first + asked > there {
+        if stored_shape.last() != shape.last() || first + requested > there {
             return Err(Error::job("a tensor has too few rows").at(shard.place(name)));
         }
         info.shape = shape.to_vec();
@@ -237,7 +237,7 @@ impl Weights {
                 .expected("F64, F32, F16 or BF16")
                 .found(info.encoding));
         };
-        Ok(Stored { shard, name, info, first, float: rounded.map_or(float, |_| Float::F32), rounded })
+        Ok(StoredTensor { shard, name, info, first, float: rounded.map_or(float, |_| Float::F32), rounded })
     }
 
     /// Checks that every stored tensor was requested or is accepted by `ignorable`. Silently ignoring a bias, for
@@ -258,7 +258,7 @@ impl Weights {
             .hint("check that config.json belongs to this model and has all layers"))
     }
 
-    fn missing_tensor(&self, name: &str, shape: &[usize]) -> Error {
+    fn missing_tensor_error(&self, name: &str, shape: &[usize]) -> Error {
         Error::bad_input("a tensor is missing from the weights")
             .at(self.folder.display())
             .expected(format!("tensor {name} of shape {shape:?}"))

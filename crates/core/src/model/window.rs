@@ -60,10 +60,10 @@ impl WindowFields<'_> {
     fn never(&self) -> Result<Vec<Option<usize>>> {
         if self.switch == Some(true) {
             let expected = "false, because this architecture has no sliding windows";
-            return Err(self.entries.unsupported(SWITCH, &Value::from(true), expected));
+            return Err(self.entries.unsupported_error(SWITCH, &Value::from(true), expected));
         }
         if let Some(found) = self.entries.get(KEY).filter(|_| self.switch.is_none()) {
-            return Err(self.entries.unsupported(KEY, found, "null (attention to all earlier tokens)"));
+            return Err(self.entries.unsupported_error(KEY, found, "null (attention to all earlier tokens)"));
         }
         self.uniform(None, &format!("{FULL} in every layer"))
     }
@@ -73,7 +73,7 @@ impl WindowFields<'_> {
         // transformers ignores the other entries here, so reject a config that sets them.
         if let Some(found) = self.entries.get(SWITCH).filter(|_| self.switch != Some(window.is_some())) {
             let expected = format!("a value that agrees with `{KEY}`, where null means no window");
-            return Err(self.entries.unsupported(SWITCH, found, &expected));
+            return Err(self.entries.unsupported_error(SWITCH, found, &expected));
         }
         self.uniform(window, &format!("the same in every layer, according to `{KEY}`"))
     }
@@ -102,11 +102,14 @@ impl WindowFields<'_> {
         let width = self.entries.count(KEY, MAX_TOKENS)?;
         let named = key.filter(|key| self.entries.get(key).is_some());
         let every = named.map_or(Ok(every), |key| self.entries.count(key, MAX_TOKENS))?;
-        let has_window = |layer: usize| match &self.kinds {
-            Some(kinds) => is_sliding(kinds[layer]),
-            None => !(layer + 1).is_multiple_of(every),
-        };
-        Ok((0..self.layers).map(|layer| has_window(layer).then_some(width)).collect())
+        let windows = (0..self.layers).map(|layer| {
+            let has_window = match &self.kinds {
+                Some(kinds) => is_sliding(kinds[layer]),
+                None => !(layer + 1).is_multiple_of(every),
+            };
+            has_window.then_some(width)
+        });
+        Ok(windows.collect())
     }
 
     /// Returns the windows given by `layer_types`. If `layer_types` is missing, the layers without rotary embedding
@@ -123,7 +126,7 @@ impl WindowFields<'_> {
     fn uniform(&self, window: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
         let other = self.kinds.iter().flatten().find(|kind| is_sliding(kind) == window.is_none());
         match other {
-            Some(found) => Err(self.entries.unsupported(LAYERS, found, expected)),
+            Some(found) => Err(self.entries.unsupported_error(LAYERS, found, expected)),
             None => Ok(vec![window; self.layers]),
         }
     }
@@ -132,7 +135,7 @@ impl WindowFields<'_> {
     /// config sets no width.
     fn by_kind(&self, kinds: &[&Value], width: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
         if let Some(found) = kinds.iter().find(|kind| width.is_none() && is_sliding(kind)) {
-            return Err(self.entries.unsupported(LAYERS, found, expected));
+            return Err(self.entries.unsupported_error(LAYERS, found, expected));
         }
         Ok(kinds.iter().map(|kind| width.filter(|_| is_sliding(kind))).collect())
     }
@@ -171,10 +174,10 @@ fn effective_window(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
 fn kinds<'a>(entries: &Entries<'a>, layers: usize) -> Result<Option<Vec<&'a Value>>> {
     let Some(value) = entries.get(LAYERS) else { return Ok(None) };
     let Some(kinds) = value.as_array().filter(|kinds| kinds.len() == layers) else {
-        return Err(entries.wrong(LAYERS, &format!("a list of {layers} names, one for each layer")));
+        return Err(entries.value_error(LAYERS, &format!("a list of {layers} names, one for each layer")));
     };
     match kinds.iter().find(|kind| ![Some(FULL), Some(SLIDING)].contains(&kind.as_str())) {
-        Some(other) => Err(entries.unsupported(LAYERS, other, &format!("{FULL} or {SLIDING}"))),
+        Some(other) => Err(entries.unsupported_error(LAYERS, other, &format!("{FULL} or {SLIDING}"))),
         None => Ok(Some(kinds.iter().collect())),
     }
 }

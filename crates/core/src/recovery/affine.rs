@@ -47,14 +47,14 @@ impl Recovery for Affine {
 mod tests {
     use serde_json::json;
 
-    use crate::recovery::boundary::tests::{Written, near};
+    use crate::recovery::boundary::tests::{LiteralActivations, near};
 
     #[test]
     fn affine_recovers_a_known_map_and_bias() {
         // X_post = X·(2 0; 1 3) + (5, −1) at the corners of a square.
         let streams: [(usize, &[f32]); 2] =
             [(1, &[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]), (3, &[5.0, -1.0, 7.0, -1.0, 6.0, 2.0, 8.0, 2.0])];
-        let written = Written::new(2, 1, &streams);
+        let written = LiteralActivations::new(2, 1, &streams);
         let solution = written.solve((1, 3), &[], "affine", &json!({})).unwrap();
         let operator = solution.repair.operator().unwrap();
         near(&operator.linear().unwrap(), &[2.0, 0.0, 1.0, 3.0]);

@@ -355,14 +355,14 @@ pub(super) mod tests {
     use crate::options::Options;
 
     /// Activations for tests, given as literals: the stream `[rows, C]` that enters each listed layer.
-    pub(in crate::recovery) struct Written {
+    pub(in crate::recovery) struct LiteralActivations {
         engine: Adding,
         activations: Activations,
         pub(in crate::recovery) fitted: usize,
         pub(in crate::recovery) starts: Vec<Start>,
     }
 
-    impl Written {
+    impl LiteralActivations {
         pub(in crate::recovery) fn new(channels: usize, sequences: usize, streams: &[(usize, &[f32])]) -> Self {
             let sites: Vec<_> = streams.iter().map(|&(layer, rows)| (HookPoint::Stream(layer), rows)).collect();
             Self::at(channels, sequences, &sites)
@@ -370,10 +370,10 @@ pub(super) mod tests {
 
         /// Creates activations from the streams at the given hook points.
         pub(in crate::recovery) fn at(channels: usize, sequences: usize, streams: &[(HookPoint, &[f32])]) -> Self {
-            let mut kept = InMemory::new(streams.iter().map(|(site, _)| *site));
-            streams.iter().for_each(|(site, rows)| kept.push(*site, rows).unwrap());
+            let mut collected = InMemory::new(streams.iter().map(|(site, _)| *site));
+            streams.iter().for_each(|(site, rows)| collected.push(*site, rows).unwrap());
             let length = streams[0].1.len() / channels / sequences;
-            let activations = kept.finish(ActivationShape { channels, sequences, length }).unwrap();
+            let activations = collected.finish(ActivationShape { channels, sequences, length }).unwrap();
             Self { engine: Adding::new(), activations, fitted: sequences, starts: Vec::new() }
         }
 
@@ -429,7 +429,7 @@ pub(super) mod tests {
     #[test]
     fn degenerate_data_reports_few_tokens_and_channels() {
         fn reasons(pre: &[f32]) -> Vec<String> {
-            Written::new(2, 1, &[(1, pre), (2, pre)]).degenerate((1, 2))
+            LiteralActivations::new(2, 1, &[(1, pre), (2, pre)]).degenerate((1, 2))
         }
         assert_eq!(reasons(&[1.0, 2.0, 3.0, 1.0]), Vec::<String>::new());
         assert_eq!(reasons(&[1.0, 0.0, 3.0, 0.0]), Vec::<String>::new(), "a zero channel");

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span, System, pre_and_delta};
-use super::least_squares::{self, RIDGE, Ridge, Solved};
+use super::least_squares::{self, LeastSquaresSolution, RIDGE, Ridge};
 use super::method::{F64_COST, FitSequences, Recovery, RecoveryEntry, least_squares_operations};
 use super::stream_fit;
 use crate::error::{Error, Result};
@@ -153,7 +153,7 @@ impl Recovery for Ghosted {
                     ));
                 }
                 let system = System { rank: svd.rank, condition: svd.condition };
-                Solved { matrix: svd.solution, system, notes }
+                LeastSquaresSolution { matrix: svd.solution, system, notes }
             }
         };
         let operator = Operator::dense(channels, solved.with_identity(channels))?;
@@ -184,7 +184,7 @@ mod tests {
     use serde_json::json;
 
     use crate::options::Options;
-    use crate::recovery::boundary::tests::{Written, near};
+    use crate::recovery::boundary::tests::{LiteralActivations, near};
     use crate::recovery::{build, resolved};
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
         let changes = [[3.0, 11.0], [3.0, 1.0], [-3.0, -1.0], [3.0, 11.0]];
         for (bias, shift) in [(false, [0.0, 0.0]), (true, [5.0, -1.0])] {
             let post: Vec<f32> = (0..8).map(|i| pre[i] + changes[i / 2][i % 2] + shift[i % 2]).collect();
-            let written = Written::new(2, 1, &[(1, &pre), (3, &post)]);
+            let written = LiteralActivations::new(2, 1, &[(1, &pre), (3, &post)]);
             let solution = written.solve((1, 3), &[], "ghosted", &json!({"input": "normed", "bias": bias})).unwrap();
             let operator = solution.repair.operator().unwrap();
             let matrix: Vec<f32> = operator.change().unwrap().into_iter().map(|v| v as f32).collect();

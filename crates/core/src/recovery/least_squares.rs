@@ -16,14 +16,14 @@ use crate::model::Operator;
 pub(super) const RIDGE: f64 = 1e-6;
 
 /// Solution of a least-squares problem.
-pub(super) struct Solved {
+pub(super) struct LeastSquaresSolution {
     /// Row-major matrix `[C, C]`.
     pub(super) matrix: Vec<f64>,
     pub(super) system: System,
     pub(super) notes: Vec<String>,
 }
 
-impl Solved {
+impl LeastSquaresSolution {
     /// Converts the result into a solution in which `operator` is applied to the residual stream.
     pub(super) fn on_stream(self, operator: Arc<Operator>) -> Solution {
         let Self { system, notes, .. } = self;
@@ -38,7 +38,7 @@ impl Solved {
 }
 
 /// Computes `(XᵀX + ridge·I)⁻¹XᵀY`, or the minimum-norm solution if that system is singular.
-pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Result<Solved> {
+pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Result<LeastSquaresSolution> {
     let spectrum = normal.spectrum()?;
     let system = System { rank: spectrum.rank, condition: spectrum.condition };
     let is_deficient = spectrum.rank < channels;
@@ -48,14 +48,22 @@ pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Re
         match normal.solve(ridge) {
             Ok(matrix) => {
                 let note = format!("{rank}: the solution depends on the ridge of {ridge:e}");
-                return Ok(Solved { matrix, system, notes: if is_deficient { vec![note] } else { Vec::new() } });
+                return Ok(LeastSquaresSolution {
+                    matrix,
+                    system,
+                    notes: if is_deficient { vec![note] } else { Vec::new() },
+                });
             }
             Err(error) if !is_deficient => return Err(error.into()),
             Err(_) => {}
         }
     }
     let solution = normal.minimum_norm()?;
-    Ok(Solved { matrix: solution.solution, system, notes: vec![format!("{rank}: the minimum-norm solution is used")] })
+    Ok(LeastSquaresSolution {
+        matrix: solution.solution,
+        system,
+        notes: vec![format!("{rank}: the minimum-norm solution is used")],
+    })
 }
 
 /// Ridge added to the diagonal of `XᵀX`.
@@ -132,7 +140,7 @@ impl JsonSchema for Ridge {
 /// # Errors
 /// Fails if there are fewer than two windows, all remaining windows share tokens with held-out ones, or the activations
 /// are not finite.
-pub(super) fn cross_validated(boundary: &Boundary<'_>) -> Result<Solved> {
+pub(super) fn cross_validated(boundary: &Boundary<'_>) -> Result<LeastSquaresSolution> {
     let channels = boundary.channels();
     let windows = boundary.fitted;
     if windows < 2 {
@@ -264,7 +272,7 @@ mod tests {
     use crate::corpus::Start;
     use crate::error::Result;
     use crate::options::Options;
-    use crate::recovery::boundary::tests::{Written, near};
+    use crate::recovery::boundary::tests::{LiteralActivations, near};
     use crate::recovery::{build, resolved};
 
     #[test]
@@ -273,7 +281,7 @@ mod tests {
         // Training gives M = 6 / (3 + λ), which fits the held-out window at λ = 3, the mean eigenvalue. With all four
         // windows, the mean eigenvalue is 4, so M = 7 / (4 + 4) and W = 1.875.
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0; 4]), (2, &[3.0, 3.0, 3.0, 2.0])];
-        let written = Written::new(1, 4, &streams);
+        let written = LiteralActivations::new(1, 4, &streams);
         let solution = written.solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap();
         near(&solution.repair.operator().unwrap().to_dense().unwrap(), &[1.875]);
         assert!(solution.notes[0].contains("ridge 1e0 of the mean eigenvalue, chosen on 1 held-out windows of 4"));
@@ -285,7 +293,8 @@ mod tests {
     #[test]
     fn auto_ridge_is_tiny_if_all_windows_agree() {
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0, 2.0, 3.0, 4.0]), (2, &[3.0, 6.0, 9.0, 12.0])];
-        let solution = Written::new(1, 4, &streams).solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap();
+        let solution =
+            LiteralActivations::new(1, 4, &streams).solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap();
         near(&solution.repair.operator().unwrap().to_dense().unwrap(), &[3.0]);
     }
 
@@ -294,7 +303,7 @@ mod tests {
         // Like the previous test, but one of the windows with Δ = 2 overlaps the held-out window. If the overlapping
         // window were used for training, the mean eigenvalue would not be selected.
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0; 8]), (2, &[3.0, 3.0, 2.0, 2.0, 3.0, 3.0, 2.0, 2.0])];
-        let mut written = Written::new(1, 4, &streams);
+        let mut written = LiteralActivations::new(1, 4, &streams);
         written.starts = vec![
             first_document_start(10),
             first_document_start(51),
@@ -332,7 +341,9 @@ mod tests {
     #[test]
     fn auto_ridge_rejects_a_single_window() {
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0, 2.0]), (2, &[3.0, 6.0])];
-        let error = Written::new(1, 1, &streams).solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap_err();
+        let error = LiteralActivations::new(1, 1, &streams)
+            .solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"}))
+            .unwrap_err();
         assert!(error.to_string().contains("held-out window"), "{error}");
     }
 

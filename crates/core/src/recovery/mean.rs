@@ -64,12 +64,12 @@ impl Recovery for Mean {
 mod tests {
     use serde_json::json;
 
-    use crate::recovery::boundary::tests::{Written, near};
+    use crate::recovery::boundary::tests::{LiteralActivations, near};
 
     #[test]
     fn mean_change_is_the_mean_over_tokens() {
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0, 2.0, 3.0, 4.0]), (3, &[2.0, 2.0, 6.0, 1.0])];
-        let solution = Written::new(2, 1, &streams).solve((1, 3), &[], "mean", &json!({})).unwrap();
+        let solution = LiteralActivations::new(2, 1, &streams).solve((1, 3), &[], "mean", &json!({})).unwrap();
         let operator = solution.repair.operator().unwrap();
         assert!(operator.is_bias_only() && solution.system.is_none());
         near(&operator.bias().unwrap().unwrap(), &[2.0, -1.5]);

@@ -149,7 +149,7 @@ impl FitSequences {
     }
 }
 
-pub(super) type RecoveryEntry = options::Registered<dyn Recovery>;
+pub(super) type RecoveryEntry = options::RegistryEntry<dyn Recovery>;
 
 /// Builds a method by deserializing its options into the method's own type.
 pub(super) fn build<T: Recovery + DeserializeOwned + 'static>(

@@ -35,7 +35,7 @@ use crate::deviation::PruneCase;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::model::Cut;
-use crate::options::{self, Appearance, Described, Options};
+use crate::options::{self, Appearance, MethodDescription, Options};
 use crate::quantity::MAX_TOKENS;
 
 pub use boundary::{Boundary, RemainingLayer, Repair, Solution, Span, System, degenerate};
@@ -94,19 +94,19 @@ pub fn untrained(options: &Options) -> Options {
 fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
     let Some(value) = options.get(FINETUNE) else { return Ok(None) };
     let finetune: Finetune = serde_json::from_value(value.clone())
-        .map_err(|error| wrong_finetune(error.to_string(), name).expected("`{sequences: 5000, length: 2048}`"))?;
+        .map_err(|error| finetune_error(error.to_string(), name).expected("`{sequences: 5000, length: 2048}`"))?;
     if finetune.sequences == 0 || finetune.length < 2 {
-        return Err(wrong_finetune(value.to_string(), name).expected("at least 1 sequence of at least 2 tokens"));
+        return Err(finetune_error(value.to_string(), name).expected("at least 1 sequence of at least 2 tokens"));
     }
     if finetune.sequences.saturating_mul(finetune.length) > MAX_TOKENS {
         return Err(
-            wrong_finetune(value.to_string(), name).expected(format!("sequences × length of {MAX_TOKENS} or less"))
+            finetune_error(value.to_string(), name).expected(format!("sequences × length of {MAX_TOKENS} or less"))
         );
     }
     Ok(Some(finetune))
 }
 
-fn wrong_finetune(found: String, name: &str) -> Error {
+fn finetune_error(found: String, name: &str) -> Error {
     Error::bad_input(format!("invalid value of `{FINETUNE}` for `{name}`")).found(found)
 }
 
@@ -160,11 +160,11 @@ pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
 }
 
 /// Returns descriptions of all recoveries and their options, for the grid schema and the command-line help.
-pub fn described() -> Vec<Described> {
+pub fn described() -> Vec<MethodDescription> {
     ENTRIES.iter().map(describe).collect()
 }
 
-fn describe(entry: &RecoveryEntry) -> Described {
+fn describe(entry: &RecoveryEntry) -> MethodDescription {
     let mut described = entry.described();
     if is_tunable(entry) {
         described.options["properties"][FINETUNE] = options::schema::<Finetune>();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn unlabelled_names_and_values_are_printed_unchanged() {
+    fn unlabeled_names_and_values_are_printed_unchanged() {
         assert_eq!((label("my-method"), label("replaceme-cos:3")), ("my-method", "ReplaceMe (Cos)"));
         assert_eq!(word("replaceme-cos", "epochs", "3"), "3");
         assert!(!is_ours("my-method"));

@@ -76,7 +76,7 @@ mod tests {
 
     use crate::calibrate::HookPoint;
     use crate::model::{Cut, Sublayer};
-    use crate::recovery::boundary::tests::{Written, near};
+    use crate::recovery::boundary::tests::{LiteralActivations, near};
     use crate::recovery::{Span, build, spans};
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
         let pre = [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0];
         let post = [5.0, -1.0, 7.0, -1.0, 6.0, 2.0, 8.0, 2.0];
         let sites = [(HookPoint::Stream(1), &pre[..]), (HookPoint::Middle(1), &post[..])];
-        let written = Written::at(2, 1, &sites);
+        let written = LiteralActivations::at(2, 1, &sites);
         let method = build("nbl", json!({}).as_object().unwrap()).unwrap();
         let solution = written.solve_at(Span::sublayer(1, Sublayer::Attention), &*method).unwrap();
         let operator = solution.repair.operator().unwrap();

@@ -13,7 +13,7 @@ pub const NAME: &str = "none";
 const SOURCE: &str = "";
 pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE, build::<None>)
     .label("Pruned")
-    .style(Style::new(Hue::Grey, Marker::Cross, Dash::Dashed));
+    .style(Style::new(Hue::Gray, Marker::Cross, Dash::Dashed));
 
 /// Removal without repair.
 #[derive(Serialize, Deserialize, JsonSchema)]

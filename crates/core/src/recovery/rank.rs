@@ -82,14 +82,14 @@ impl Recovery for Rank {
 mod tests {
     use serde_json::json;
 
-    use crate::recovery::boundary::tests::{Written, near};
+    use crate::recovery::boundary::tests::{LiteralActivations, near};
 
     #[test]
     fn low_rank_keeps_the_direction_of_largest_change() {
         // XᵀX = diag(16, 1) and M = diag(1, 3), so the rows move by 4 along the first channel and by 3 along the
         // second.
         let streams: [(usize, &[f32]); 2] = [(1, &[4.0, 0.0, 0.0, 1.0]), (2, &[8.0, 0.0, 0.0, 4.0])];
-        let written = Written::new(2, 1, &streams);
+        let written = LiteralActivations::new(2, 1, &streams);
         let [(one, notes), (two, _)] = [1, 2].map(|rank| {
             let solution = written.solve((1, 2), &[], "rank", &json!({"rank": rank})).unwrap();
             let operator = solution.repair.operator().unwrap();

@@ -74,18 +74,18 @@ impl Default for Cosine {
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let settings: Cosine = options::read(name, options)?;
     if settings.batch == 0 || settings.batch > MAX_BATCH {
-        return Err(wrong_option(name, &format!("a `batch` of 1 to {MAX_BATCH} tokens"), settings.batch.to_string()));
+        return Err(option_error(name, &format!("a `batch` of 1 to {MAX_BATCH} tokens"), settings.batch.to_string()));
     }
     if settings.epochs > MAX_EPOCHS {
-        return Err(wrong_option(name, &format!("at most {MAX_EPOCHS} `epochs`"), settings.epochs.to_string()));
+        return Err(option_error(name, &format!("at most {MAX_EPOCHS} `epochs`"), settings.epochs.to_string()));
     }
     if !settings.learning_rate.is_finite() || settings.learning_rate <= 0.0 {
-        return Err(wrong_option(name, "a `learning_rate` above 0", settings.learning_rate.to_string()));
+        return Err(option_error(name, "a `learning_rate` above 0", settings.learning_rate.to_string()));
     }
     Ok(Box::new(settings))
 }
 
-fn wrong_option(name: &str, expected: &str, found: String) -> Error {
+fn option_error(name: &str, expected: &str, found: String) -> Error {
     Error::bad_input(format!("invalid options for `{name}`")).expected(expected).found(found)
 }
 

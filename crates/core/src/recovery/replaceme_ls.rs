@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span, branch_and_target};
-use super::least_squares::{self, Solved};
+use super::least_squares::{self, LeastSquaresSolution};
 use super::method::{Recovery, RecoveryEntry, RepairTarget};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
@@ -94,7 +94,7 @@ impl Recovery for LeastSquares {
         let mut normal = sums.finish()?;
         // The branch is a difference of two streams, so its rounding error scales with their magnitude.
         normal.set_source_squared_norm(squares);
-        let Solved { matrix, system, notes } = least_squares::solve(&normal, channels, self.alpha)?;
+        let LeastSquaresSolution { matrix, system, notes } = least_squares::solve(&normal, channels, self.alpha)?;
         let mut solution = on_branch(matrix.into_iter().map(|v| v as f32).collect(), boundary)?;
         solution.system = Some(system);
         solution.notes.extend(notes);

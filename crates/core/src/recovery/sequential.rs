@@ -61,7 +61,7 @@ mod tests {
     use serde_json::json;
 
     use crate::recovery::Span;
-    use crate::recovery::boundary::tests::{Written, near};
+    use crate::recovery::boundary::tests::{LiteralActivations, near};
 
     #[test]
     fn later_operator_is_solved_on_the_repaired_stream() {
@@ -70,7 +70,7 @@ mod tests {
         // model, (50, 70) enters it.
         let streams: [(usize, &[f32]); 4] =
             [(1, &[1.0, 2.0]), (2, &[2.0, 4.0]), (3, &[50.0, 70.0]), (4, &[26.0, 30.0])];
-        let written = Written::new(1, 1, &streams);
+        let written = LiteralActivations::new(1, 1, &streams);
         let first = written.solve((1, 2), &[], "sequential", &json!({})).unwrap();
         near(&dense_map(&first), &[2.0]);
         let earlier = [(Span::layers(1, 2), first.repair)];

@@ -1,7 +1,7 @@
 //! Least-squares maps of the residual stream, or of a function of its rows.
 
 use super::boundary::{Boundary, pre_and_delta};
-use super::least_squares::{self, RIDGE, Solved};
+use super::least_squares::{self, LeastSquaresSolution, RIDGE};
 use crate::error::Result;
 
 /// Function that computes the input `Z [rows, C]` of a map. Its arguments are the same rows of `X_pre` in f32 and in
@@ -9,7 +9,7 @@ use crate::error::Result;
 pub(super) type Input<'a> = &'a dyn Fn(&[f32], Vec<f64>) -> Vec<f64>;
 
 /// Solves `min ‖Z·M − Δ‖²` over the operator sequences.
-pub(super) fn without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<Solved> {
+pub(super) fn without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<LeastSquaresSolution> {
     let mut sums = boundary.sums();
     each_block(boundary, input, |[z, delta]| sums.add(z, delta))?;
     least_squares::solve(&sums.finish()?, boundary.channels(), RIDGE)
@@ -20,7 +20,11 @@ pub(super) fn without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<
 /// The loss is minimal in `b` where its derivative `1ᵀ(Z·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − z̄·M`, where `z̄` and `δ̄`
 /// are the means over tokens. Substituting `b` leaves the centered least-squares problem
 /// `‖(Z − 1·z̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²`.
-pub(super) fn with_bias(boundary: &Boundary<'_>, input: Input<'_>, ridge: f64) -> Result<(Solved, Vec<f32>)> {
+pub(super) fn with_bias(
+    boundary: &Boundary<'_>,
+    input: Input<'_>,
+    ridge: f64,
+) -> Result<(LeastSquaresSolution, Vec<f32>)> {
     let channels = boundary.channels();
     let mut means = [vec![0.0; channels], vec![0.0; channels]];
     let mut count = 0usize;

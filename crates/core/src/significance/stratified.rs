@@ -7,7 +7,7 @@
 
 /// Mean of the stratum means, with its standard error.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Stratified {
+pub struct StratifiedMean {
     pub mean: f64,
     /// Standard error of the mean. It is 0 if the items within each stratum are equal.
     pub error: f64,
@@ -19,7 +19,7 @@ pub struct Stratified {
 /// few equal items.
 const SMOOTHING: f64 = 5.0;
 
-impl Stratified {
+impl StratifiedMean {
     /// Estimates the mean over T strata. Stratum t has nₜ values, whose sum of squares about their mean is SSₜ. With
     /// the pooled variance s̄² = ΣSSₜ / Σ(nₜ − 1) and s²ₜ = (SSₜ + 5 s̄²) / (nₜ + 4), error² = Σ s²ₜ / (nₜ T²). Returns
     /// `None` if a stratum is empty or all strata have a single value.
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn interval_width_follows_the_t_quantile() {
         // The expected value is scipy.stats.t.ppf(0.975, 10) = 2.228138851986274.
-        let known = Stratified { mean: 0.0, error: 2.0, freedom: 10.0 };
+        let known = StratifiedMean { mean: 0.0, error: 2.0, freedom: 10.0 };
         assert!((known.half_width(0.95) - 2.0 * 2.228_138_851_986_274).abs() < 1e-9);
     }
 
@@ -210,17 +210,17 @@ mod tests {
     fn strata_have_equal_weight_and_share_variance() {
         // Computed by hand: the stratum means are 0.5 and 1, so the mean is 0.75. With SS = 1 and 0, and 3 + 1 = 4
         // degrees of freedom, the pooled variance is 0.25.
-        let found = Stratified::from_strata(&[vec![1.0, 0.0, 1.0, 0.0], vec![1.0, 1.0]]).unwrap();
+        let found = StratifiedMean::from_strata(&[vec![1.0, 0.0, 1.0, 0.0], vec![1.0, 1.0]]).unwrap();
         let variances: [f64; 2] = [(1.0 + 5.0 * 0.25) / 8.0 / 4.0 / 4.0, (5.0 * 0.25) / 6.0 / 2.0 / 4.0];
         assert_eq!((found.mean, found.freedom), (0.75, 4.0));
         assert!((found.error - variances.iter().sum::<f64>().sqrt()).abs() < 1e-15);
-        assert_eq!(Stratified::from_strata(&[vec![1.0], vec![]]), None);
-        assert_eq!(Stratified::from_strata(&[vec![1.0], vec![2.0]]), None);
+        assert_eq!(StratifiedMean::from_strata(&[vec![1.0], vec![]]), None);
+        assert_eq!(StratifiedMean::from_strata(&[vec![1.0], vec![2.0]]), None);
     }
 
     #[test]
     fn constant_values_are_not_significant() {
-        let always = Stratified::paired(&[vec![1.0, 1.0, 1.0]], &[vec![0.0, 0.0, 0.0]]).unwrap();
+        let always = StratifiedMean::paired(&[vec![1.0, 1.0, 1.0]], &[vec![0.0, 0.0, 0.0]]).unwrap();
         assert_eq!((always.mean, always.p()), (1.0, 1.0));
     }
 

@@ -1,7 +1,7 @@
 //! Changes in a document's answer between the dense model and a variant.
 
-use super::result::{DocumentResult, Measure};
-use super::task::AccuracyKind;
+use super::builtin_tasks::AccuracyKind;
+use super::task_result::{DocumentResult, Measure};
 
 /// Kind of change in a document's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

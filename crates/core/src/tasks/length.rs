@@ -9,7 +9,7 @@ const KEYS: [&str; 3] = ["n_positions", "max_position_embeddings", "n_ctx"];
 /// Default length in lm-eval.
 const DEFAULT: usize = 2048;
 /// Value of `model_max_length` that means no limit. transformers writes it as int(1e30).
-const ENDLESS: f64 = 1e30;
+const NO_LIMIT: f64 = 1e30;
 
 /// Returns the maximum input length in tokens as lm-eval determines it. The sources are, in order: the model's
 /// `config.json` (its `text_config` if present), `model_max_length` in `tokenizer_config.json`, and the default 2048.
@@ -22,7 +22,7 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
     let stated = KEYS.iter().map(|key| (*key, &config[*key])).find(|(_, value)| !value.is_null());
     let stated = stated.or_else(|| {
         let value = &tokenizer_config?["model_max_length"];
-        (!value.is_null() && value.as_f64() != Some(ENDLESS)).then_some(("model_max_length", value))
+        (!value.is_null() && value.as_f64() != Some(NO_LIMIT)).then_some(("model_max_length", value))
     });
     let Some((key, value)) = stated else { return Ok(DEFAULT) };
     let length = value.as_u64().and_then(|length| usize::try_from(length).ok()).filter(|length| *length > 0);

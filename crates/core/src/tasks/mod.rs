@@ -25,21 +25,21 @@
 //! # }
 //! ```
 
+mod builtin_tasks;
+mod document_limit;
 mod flip;
 mod length;
-mod limit;
 pub mod python;
 mod request;
-mod result;
 mod solutions;
 mod split;
-mod task;
+mod task_result;
 
+pub use builtin_tasks::{AccuracyKind, TASKS, Task};
+pub use document_limit::DocumentLimit;
 pub use flip::Flip;
 pub use length::max_length;
-pub use limit::DocumentLimit;
-pub use request::{Bos, Encoder, Prefix, Tokenised, continuation, prompt, rolling};
-pub use result::{ChoiceResult, DocumentResult, Measure, Score, TaskResult, average};
-pub use solutions::{Answered, Questions, Solutions};
+pub use request::{Bos, Encoder, Prefix, TokenizedRequest, continuation, prompt, rolling};
+pub use solutions::{Questions, ScoredTask, Solutions};
 pub use split::{Split, split_files};
-pub use task::{AccuracyKind, TASKS, Task};
+pub use task_result::{ChoiceResult, DocumentResult, Measure, Score, TaskResult, average};

@@ -46,7 +46,7 @@ named!(Bos: Tokenizer = "tokenizer", Never = "never", Always = "always");
 
 /// Token ids of a context and its continuation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tokenised {
+pub struct TokenizedRequest {
     /// Model input: the context and the continuation, truncated from the left to the maximum length plus 1, with the
     /// last id dropped. The logits at its last `continuation_ids.len()` positions score the continuation.
     pub input_ids: Vec<u32>,
@@ -68,7 +68,7 @@ pub fn continuation(
     bos: Bos,
     max_length: usize,
     known: &mut HashMap<String, Vec<u32>>,
-) -> Result<Tokenised> {
+) -> Result<TokenizedRequest> {
     if max_length == 0 {
         return Err(Error::bad_input("the model's context length is 0 tokens").expected("a length of 1 or more"));
     }
@@ -84,7 +84,7 @@ pub fn continuation(
 ///
 /// # Errors
 /// Fails if the text has no tokens or the tokenizer has no prefix token.
-pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) -> Result<Vec<Tokenised>> {
+pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) -> Result<Vec<TokenizedRequest>> {
     let coder = Coder { encoder, bos, max_length };
     let ids = coder.encode(text)?;
     let prefix = coder.prefix()?.id;
@@ -101,7 +101,7 @@ pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) 
             0 => [&[prefix], &ids[..to - 1]].concat(),
             _ => ids[to - 1 - max_length.min(to - 1)..to - 1].to_vec(),
         };
-        windows.push(Tokenised { input_ids, continuation_ids: ids[from..to].to_vec(), cut_ids: Vec::new() });
+        windows.push(TokenizedRequest { input_ids, continuation_ids: ids[from..to].to_vec(), cut_ids: Vec::new() });
         from = to;
     }
     Ok(windows)
@@ -186,7 +186,7 @@ impl<E: Encoder> Coder<'_, E> {
     }
 
     /// Truncates the ids to the maximum length. `texts` are the context and the continuation, for error messages.
-    fn cut(&self, texts: (&str, &str), context_ids: &[u32], continuation_ids: Vec<u32>) -> Result<Tokenised> {
+    fn cut(&self, texts: (&str, &str), context_ids: &[u32], continuation_ids: Vec<u32>) -> Result<TokenizedRequest> {
         if context_ids.is_empty() {
             return Err(Error::bad_input("the context has no tokens")
                 .expected("at least one token before the continuation")
@@ -208,7 +208,7 @@ impl<E: Encoder> Coder<'_, E> {
         let cut_ids = input_ids.drain(..truncated_left).collect();
         // The model does not need the last id, because no token is predicted after it.
         input_ids.pop();
-        Ok(Tokenised { input_ids, continuation_ids, cut_ids })
+        Ok(TokenizedRequest { input_ids, continuation_ids, cut_ids })
     }
 }
 
@@ -245,14 +245,14 @@ mod tests {
         Letters { prefix: Some(Prefix { id: 1, text: "^".to_owned() }), adds: true }
     }
 
-    fn make(encoder: &Letters, pair: (&str, &str), bos: Bos, length: usize) -> Result<Tokenised> {
+    fn make(encoder: &Letters, pair: (&str, &str), bos: Bos, length: usize) -> Result<TokenizedRequest> {
         continuation(pair, encoder, bos, length, &mut HashMap::new())
     }
 
     /// Returns the ids of the untruncated context.
-    fn context_ids(tokenised: &Tokenised) -> Vec<u32> {
-        let all = [tokenised.cut_ids.as_slice(), &tokenised.input_ids].concat();
-        all[..=all.len() - tokenised.continuation_ids.len()].to_vec()
+    fn context_ids(tokenized: &TokenizedRequest) -> Vec<u32> {
+        let all = [tokenized.cut_ids.as_slice(), &tokenized.input_ids].concat();
+        all[..=all.len() - tokenized.continuation_ids.len()].to_vec()
     }
 
     /// Encodes and renders a context and continuation, in which `^` stands for the prefix token and `&` for "ab".

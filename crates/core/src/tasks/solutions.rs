@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::result::{ChoiceResult, DocumentResult, Score, TaskResult};
-use super::task::Task;
+use super::builtin_tasks::Task;
+use super::task_result::{ChoiceResult, DocumentResult, Score, TaskResult};
 use crate::error::{Error, Result};
 
 /// Answer key for the documents of a task.
@@ -98,13 +98,13 @@ impl Solutions {
 
 /// Scores that a model achieves on a task. Models share the answer key.
 #[derive(Debug, Clone)]
-pub struct Answered {
+pub struct ScoredTask {
     key: Arc<Solutions>,
     scores: Vec<Score>,
     pub result: TaskResult,
 }
 
-impl Answered {
+impl ScoredTask {
     /// Combines `scores` with the answer key and computes the accuracies. There must be one score per request, in
     /// order.
     ///

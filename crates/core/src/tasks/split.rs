@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::files::rows::{TABLES, bad};
+use crate::files::rows::{TABLES, input_error};
 
 /// Split on which a task is scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -54,7 +54,7 @@ impl Split {
         if !another || names_any(self.words(), &name) {
             return Ok(());
         }
-        Err(bad("the file belongs to another split", path)
+        Err(input_error("the file belongs to another split", path)
             .expected(format!("the {} split, on which this task is scored", self.words()[0]))
             .found(format!("a file named `{name}`"))
             .hint("use the file of that split, or rename the file if its name is misleading"))
@@ -64,7 +64,7 @@ impl Split {
         let names = list_names(folder)?;
         let word = self.words()[0];
         files_named(folder, &names, self.words())?.ok_or_else(|| {
-            bad(format!("the folder has no {word} split"), folder)
+            input_error(format!("the folder has no {word} split"), folder)
                 .expected(format!("a file such as `{word}.jsonl` or `{word}-00000-of-00001.parquet`"))
                 .found(list(&mut names.iter()))
         })
@@ -120,7 +120,7 @@ fn files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option
     let mixed = found.iter().any(|(_, part)| std::mem::discriminant(part) != std::mem::discriminant(first));
     if found.len() != shards || mixed || !in_order {
         let word = words.first().unwrap_or(&"");
-        return Err(bad(format!("the files of the {word} split are incomplete or ambiguous"), folder)
+        return Err(input_error(format!("the files of the {word} split are incomplete or ambiguous"), folder)
             .expected(format!("one file `{word}.…`, or all shards `{word}-…-of-….…`"))
             .found(list(&mut found.iter().map(|(name, _)| *name))));
     }

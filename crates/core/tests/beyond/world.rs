@@ -10,7 +10,7 @@ use candle_core::Tensor;
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
 use ghostlab_core::criterion::{Trial, TrialMetric};
 use ghostlab_core::error::Result;
-use ghostlab_core::evaluate::damage::{Damage, Damages, WindowPart, measure_damage};
+use ghostlab_core::evaluate::damage_eval::{Damage, Damages, WindowPart, measure_damage};
 use ghostlab_core::evaluate::output_cosines;
 use ghostlab_core::evaluate::perplexity::Losses;
 use ghostlab_core::model::{CPU, Engine, Program, deployed, merged};
@@ -27,7 +27,7 @@ pub(crate) const DAMAGE: f64 = 1e-5;
 
 /// Backbone and variant in which the two most likely tokens of one prediction have logits that differ by 2e-6, which is
 /// less than the rounding error of f32.
-const TIED: (&str, &str) = ("real", "half:mlp:2");
+const TIED_VARIANT: (&str, &str) = ("real", "half:mlp:2");
 
 /// Names of the bundled backbones in the reference data. The first one has variants of all kinds.
 pub(crate) const TINY: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
@@ -134,7 +134,7 @@ impl World {
             let what = format!("{} on {}: {name}", self.name, engine.id());
             assert_close(&what, ours.losses.perplexity(), expected["ppl"].as_f64().unwrap(), PERPLEXITY);
             let predictions = self.evaluation.count() * (self.evaluation.length - 1);
-            let ties = if (self.name, name) == TIED { 1.0 / predictions as f64 } else { 0.0 };
+            let ties = if (self.name, name) == TIED_VARIANT { 1.0 / predictions as f64 } else { 0.0 };
             compare_damages(&what, ours, WindowPart::All, expected, (DAMAGE, ties));
             // The reference data has these metrics for two variants per backbone.
             if expected["second_half"].is_object() {

@@ -72,18 +72,18 @@ impl Oracle {
     }
 
     /// Runs one pass of the dense model that records all similarities and activations.
-    pub fn calibration(&self, engine: &dyn Engine) -> Calibrated {
+    pub fn calibration(&self, engine: &dyn Engine) -> CalibrationResult {
         calibrated(engine, &self.calibration_windows())
     }
 }
 
 /// Similarities and activations from a calibration pass.
-pub struct Calibrated {
+pub struct CalibrationResult {
     pub similarities: Similarities,
     pub activations: Activations,
 }
 
-pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> Calibrated {
+pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> CalibrationResult {
     let layers = engine.config().layers;
     let mut request = PassRequest { sites: (0..=layers).map(HookPoint::Stream).collect(), pairs: BTreeSet::new() };
     request.sites.extend((0..layers).map(HookPoint::Middle));
@@ -95,14 +95,14 @@ pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> Calibrated {
     let windows: Vec<&[u32]> = windows.iter().collect();
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: windows.len(), length: windows[0].len() };
-    let mut kept = InMemory::new(request.sites.iter().copied());
+    let mut collected = InMemory::new(request.sites.iter().copied());
     // The batch size of 300 tokens is not a multiple of the window length, so each batch holds 2 windows.
-    let mut all = [WindowSubset { windows, first_sequence: 0, spool: &mut kept }];
+    let mut all = [WindowSubset { windows, first_sequence: 0, spool: &mut collected }];
     let mut similarities = calibrate::run(engine, &mut all, 300, &request, |_| Ok(())).unwrap();
-    Calibrated { similarities: similarities.remove(0), activations: kept.finish(shape).unwrap() }
+    CalibrationResult { similarities: similarities.remove(0), activations: collected.finish(shape).unwrap() }
 }
 
-impl Calibrated {
+impl CalibrationResult {
     pub fn boundary<'a>(&'a self, backbone: &'a dyn Engine, start: usize, end: usize) -> Boundary<'a> {
         let fitted = self.activations.shape().sequences;
         Boundary::new(backbone, &self.activations, Span::layers(start, end), fitted)

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::setting::{
-    Calibrated, available, calibrate, calibration_windows, count, evaluation_windows, input, layers, losses, pruned,
-    spans, text, values,
+    CalibrationResult, available, calibrate, calibration_windows, count, evaluation_windows, input, layers, losses,
+    pruned, spans, text, values,
 };
 use crate::common::stories::recovery;
 use crate::common::{assert_close, engines, flat, json, no_trials, numbers, python, relative_error, shared, tensors};
@@ -122,7 +122,7 @@ impl Group<'_> {
     /// Compares the layers, similarities and operators in a setting, and returns its program. If the official code
     /// deviates from its own formula, the deviation is applied to the operators, so that the perplexities match the
     /// official ones.
-    fn program(&self, engine: &dyn Engine, calibrated: &Calibrated, id: &str, setting: &Value) -> Program {
+    fn program(&self, engine: &dyn Engine, calibrated: &CalibrationResult, id: &str, setting: &Value) -> Program {
         let all = engine.config().layers;
         if setting["criterion"].is_null() {
             return Program::dense(all);
@@ -145,7 +145,7 @@ impl Group<'_> {
         pruned(all, &removed, &solved)
     }
 
-    fn selected(&self, engine: &dyn Engine, calibrated: &Calibrated, id: &str, setting: &Value) -> Vec<usize> {
+    fn selected(&self, engine: &dyn Engine, calibrated: &CalibrationResult, id: &str, setting: &Value) -> Vec<usize> {
         let mut none = no_trials;
         let mut stats = CalibrationStats::new(&calibrated.similarities, None, &mut none);
         let selection = rule(setting).select(&cut(engine, setting), &mut stats).unwrap();

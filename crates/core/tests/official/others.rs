@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::setting::{
-    Calibrated, available, calibrate, calibration_windows, count, evaluation_windows, input, layers, losses,
+    CalibrationResult, available, calibrate, calibration_windows, count, evaluation_windows, input, layers, losses,
     pairs_only, pruned, spans, text, values,
 };
 use crate::common::stories::recovery;
@@ -66,7 +66,7 @@ impl Backbone {
         self.decoder.config().layers
     }
 
-    fn calibrated(&self, request: &PassRequest) -> Calibrated {
+    fn calibrated(&self, request: &PassRequest) -> CalibrationResult {
         calibrate(&self.decoder, &self.calibration, request)
     }
 

@@ -71,19 +71,19 @@ pub(crate) fn evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Win
 }
 
 /// Result of a calibration pass.
-pub(crate) struct Calibrated {
+pub(crate) struct CalibrationResult {
     pub(crate) similarities: Similarities,
     pub(crate) activations: Activations,
 }
 
 /// Runs the dense backbone over the windows, and keeps the data that `request` asks for.
-pub(crate) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRequest) -> Calibrated {
+pub(crate) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRequest) -> CalibrationResult {
     let rows: Vec<&[u32]> = windows.iter().collect();
     let shape = ActivationShape { channels: engine.config().hidden, sequences: rows.len(), length: windows.length };
-    let mut kept = InMemory::new(request.sites.iter().copied());
-    let mut pieces = [WindowSubset { windows: rows, first_sequence: 0, spool: &mut kept }];
+    let mut collected = InMemory::new(request.sites.iter().copied());
+    let mut pieces = [WindowSubset { windows: rows, first_sequence: 0, spool: &mut collected }];
     let mut similarities = calibrate::run(engine, &mut pieces, 2048, request, |_| Ok(())).unwrap();
-    Calibrated { similarities: similarities.remove(0), activations: kept.finish(shape).unwrap() }
+    CalibrationResult { similarities: similarities.remove(0), activations: collected.finish(shape).unwrap() }
 }
 
 /// Creates a request for similarities only.
@@ -97,7 +97,7 @@ pub(crate) fn spans(method: &dyn Recovery, removed: &[usize]) -> Vec<Span> {
     regions.flat_map(|region| method.spans(Span::layers(region[0], region[region.len() - 1] + 1))).collect()
 }
 
-impl Calibrated {
+impl CalibrationResult {
     /// Solves for the repair of one span on the first `fitted` sequences.
     pub(crate) fn solve(&self, engine: &dyn Engine, method: &dyn Recovery, span: Span, fitted: usize) -> Solution {
         let boundary = Boundary::new(engine, &self.activations, span, fitted);

@@ -65,7 +65,7 @@ fn operators_and_their_numbers_equal_the_reference() {
     }
 }
 
-fn site_rows(site: HookPoint, calibration: &Calibrated) -> Vec<f64> {
+fn site_rows(site: HookPoint, calibration: &CalibrationResult) -> Vec<f64> {
     calibration.activations.rows(site, 0..2048).unwrap().iter().map(|&v| v.into()).collect()
 }
 

@@ -11,17 +11,17 @@ use crate::prepared::{self, Prepare};
 use crate::row;
 use crate::template::Template;
 use crate::value::Value;
-use crate::yaml::{Node, Tree, hooked, texts, wrong};
+use crate::yaml::{Node, Tree, hook_error, texts, value_error};
 use crate::{activity, equivalent};
 
 /// Keys that affect neither prompts nor scores.
-const WITHOUT_EFFECT: [&str; 7] =
+const KEYS_WITHOUT_EFFECT: [&str; 7] =
     ["tag", "group", "task_list", "should_decontaminate", "doc_to_decontamination_query", "metadata", "task_alias"];
 /// Keys that are not supported because they need Python, images or audio.
-const NOT_OFFERED: [&str; 7] =
+const UNSUPPORTED_KEYS: [&str; 7] =
     ["class", "custom_dataset", "use_prompt", "process_results", "process_docs", "doc_to_image", "doc_to_audio"];
 /// Supported loader arguments. `trust_remote_code` has no effect, because scripts are never run.
-const LOADING: [&str; 4] = ["trust_remote_code", "data_files", "data_dir", "revision"];
+const LOADER_ARGUMENTS: [&str; 4] = ["trust_remote_code", "data_files", "data_dir", "revision"];
 const KEYS: [&str; 26] = [
     "task",
     "dataset_path",
@@ -60,7 +60,7 @@ impl KeyReader<'_> {
     /// Returns the value of a key, or `None` for `null`. Rejects hooks.
     fn get(&self, key: &str) -> Result<Option<&Node>> {
         match self.node.get(key) {
-            Some(Node { tree: Tree::Hook(function), place: location }) => Err(hooked(key, function, location)),
+            Some(Node { tree: Tree::Hook(function), place: location }) => Err(hook_error(key, function, location)),
             Some(node) if node.is_null() => Ok(None),
             other => Ok(other),
         }
@@ -68,14 +68,14 @@ impl KeyReader<'_> {
 
     fn text(&self, key: &str) -> Result<Option<String>> {
         let Some(node) = self.get(key)? else { return Ok(None) };
-        node.text().map(|text| Some(text.to_owned())).ok_or_else(|| wrong(key, "a string", node))
+        node.text().map(|text| Some(text.to_owned())).ok_or_else(|| value_error(key, "a string", node))
     }
 
     /// Returns a string, or `other` if the key is missing. Rejects `null`, because lm-evaluation-harness would
     /// concatenate it with a string.
     fn joined(&self, key: &str, other: &str) -> Result<String> {
         match self.node.get(key) {
-            Some(node) if node.is_null() => Err(wrong(key, "a string", node)),
+            Some(node) if node.is_null() => Err(value_error(key, "a string", node)),
             _ => Ok(self.text(key)?.unwrap_or_else(|| other.to_owned())),
         }
     }
@@ -87,22 +87,22 @@ impl KeyReader<'_> {
     fn known_keys(&self) -> Result<()> {
         for (key, node) in self.node.pairs() {
             let name = key.as_text().unwrap_or_default();
-            if NOT_OFFERED.contains(&name) && !node.is_null() {
+            if UNSUPPORTED_KEYS.contains(&name) && !node.is_null() {
                 let equivalent = matches!(&node.tree, Tree::Hook(hook)
                     if name == "process_docs" && equivalent::kept_rows(hook, &node.place).is_some());
                 if equivalent {
                     continue;
                 }
                 return Err(match &node.tree {
-                    Tree::Hook(function) => hooked(name, function, &node.place),
+                    Tree::Hook(function) => hook_error(name, function, &node.place),
                     _ => Error::bad_input(format!("`{name}` is not supported")).at(&node.place).found(node.kind()),
                 });
             }
-            if !KEYS.contains(&name) && !WITHOUT_EFFECT.contains(&name) && !NOT_OFFERED.contains(&name) {
-                let near = nearest(name, KEYS.into_iter().chain(WITHOUT_EFFECT));
-                let bad = Error::bad_input(format!("unknown task key `{}`", key.text())).at(&node.place);
+            if !KEYS.contains(&name) && !KEYS_WITHOUT_EFFECT.contains(&name) && !UNSUPPORTED_KEYS.contains(&name) {
+                let near = nearest(name, KEYS.into_iter().chain(KEYS_WITHOUT_EFFECT));
+                let error = Error::bad_input(format!("unknown task key `{}`", key.text())).at(&node.place);
                 return Err(
-                    bad.hint(near.map_or("remove the key".to_owned(), |near| format!("did you mean `{near}`?")))
+                    error.hint(near.map_or("remove the key".to_owned(), |near| format!("did you mean `{near}`?")))
                 );
             }
         }
@@ -114,7 +114,7 @@ impl KeyReader<'_> {
             );
         }
         if let Some((path, node)) = self.other_hook() {
-            return Err(hooked(&path, &node.kind().replace("!function ", ""), &node.place));
+            return Err(hook_error(&path, &node.kind().replace("!function ", ""), &node.place));
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ impl KeyReader<'_> {
         })
     }
 
-    fn missing_key(&self, key: &str) -> Error {
+    fn missing_key_error(&self, key: &str) -> Error {
         Error::bad_input(format!("the task has no `{key}`")).at(&self.node.place).expected(format!("`{key}: …`"))
     }
 
@@ -154,11 +154,11 @@ impl KeyReader<'_> {
         self.known_keys()?;
         let output = self.output()?;
         let data = self.data()?;
-        let text = self.field("doc_to_text")?.ok_or_else(|| self.missing_key("doc_to_text"))?;
-        let target = self.field("doc_to_target")?.ok_or_else(|| self.missing_key("doc_to_target"))?;
+        let text = self.field("doc_to_text")?.ok_or_else(|| self.missing_key_error("doc_to_text"))?;
+        let target = self.field("doc_to_target")?.ok_or_else(|| self.missing_key_error("doc_to_target"))?;
         let choices = self.get("doc_to_choice")?.map(|node| choices("doc_to_choice", node)).transpose()?;
         if output == Output::MultipleChoice && choices.is_none() {
-            return Err(self.missing_key("doc_to_choice"));
+            return Err(self.missing_key_error("doc_to_choice"));
         }
         let EvaluatedSplits { test, validation } = self.evaluated_splits()?;
         let fewshot_delimiter = self.joined("fewshot_delimiter", "\n\n")?;
@@ -215,21 +215,22 @@ impl KeyReader<'_> {
         let Some(node) = self.node.get("output_type") else { return Ok(Output::Generate) };
         let known = Output::ALL.into_iter().find(|output| node.text() == Some(output.name()));
         let all = "loglikelihood, loglikelihood_rolling, multiple_choice or generate_until";
-        known.ok_or_else(|| wrong("output_type", all, node))
+        known.ok_or_else(|| value_error("output_type", all, node))
     }
 
     /// Reads the data set and its loading options.
     fn data(&self) -> Result<Data> {
-        let path = self.text("dataset_path")?.ok_or_else(|| self.missing_key("dataset_path"))?;
+        let path = self.text("dataset_path")?.ok_or_else(|| self.missing_key_error("dataset_path"))?;
         let options = match self.get("dataset_kwargs")? {
             Some(node) if matches!(node.tree, Tree::Map(_)) => {
-                if let Some((key, odd)) = node.pairs().iter().find(|(key, _)| !LOADING.contains(&&*key.text())) {
-                    let bad = Error::bad_input(format!("`dataset_kwargs.{}` is not supported", key.text()));
-                    return Err(bad.at(&odd.place).expected(LOADING.join(", ")).found(odd.kind()));
+                if let Some((key, odd)) = node.pairs().iter().find(|(key, _)| !LOADER_ARGUMENTS.contains(&&*key.text()))
+                {
+                    let error = Error::bad_input(format!("`dataset_kwargs.{}` is not supported", key.text()));
+                    return Err(error.at(&odd.place).expected(LOADER_ARGUMENTS.join(", ")).found(odd.kind()));
                 }
                 node.plain()?
             }
-            Some(node) => return Err(wrong("dataset_kwargs", "a mapping", node)),
+            Some(node) => return Err(value_error("dataset_kwargs", "a mapping", node)),
             None => Value::Map(Vec::new()),
         };
         let fields = self.get("columns")?.map(row::columns).transpose()?.unwrap_or_default();
@@ -241,7 +242,7 @@ impl KeyReader<'_> {
         let test = self.text("test_split")?;
         let validation = self.text("validation_split")?;
         if test.is_none() && validation.is_none() {
-            return Err(self.missing_key("test_split").expected("`test_split` or `validation_split`"));
+            return Err(self.missing_key_error("test_split").expected("`test_split` or `validation_split`"));
         }
         Ok(EvaluatedSplits { test, validation })
     }
@@ -249,19 +250,23 @@ impl KeyReader<'_> {
     /// Reads the number of few-shot examples.
     fn shots(&self) -> Result<Option<usize>> {
         let Some(node) = self.get("num_fewshot")? else { return Ok(None) };
-        whole(node).map(Some).ok_or_else(|| wrong("num_fewshot", "a whole number, 0 or more", node))
+        whole(node).map(Some).ok_or_else(|| value_error("num_fewshot", "a whole number, 0 or more", node))
     }
 
     fn repeats(&self) -> Result<usize> {
         let Some(node) = self.get("repeats")? else { return Ok(1) };
         let expected = format!("a number from 1 to {MAX_REPEATS}");
-        whole(node).filter(|times| (1..=MAX_REPEATS).contains(times)).ok_or_else(|| wrong("repeats", &expected, node))
+        whole(node)
+            .filter(|times| (1..=MAX_REPEATS).contains(times))
+            .ok_or_else(|| value_error("repeats", &expected, node))
     }
 
     fn prepare(&self) -> Result<Option<Prepare>> {
         let Some(node) = self.get("prepare")? else { return Ok(None) };
         let found = prepared::ALL.into_iter().find(|prepare| node.text() == Some(prepare.name));
-        found.map(Some).ok_or_else(|| wrong("prepare", &prepared::ALL.map(|prepare| prepare.name).join(", "), node))
+        found
+            .map(Some)
+            .ok_or_else(|| value_error("prepare", &prepared::ALL.map(|prepare| prepare.name).join(", "), node))
     }
 
     fn keep_rows(&self) -> Result<Vec<(String, Vec<Value>)>> {
@@ -271,7 +276,7 @@ impl KeyReader<'_> {
         }
         if let Some(node) = self.get("keep_rows")? {
             if !matches!(node.tree, Tree::Map(_)) {
-                return Err(wrong("keep_rows", "a mapping of columns to a value, or a list of values", node));
+                return Err(value_error("keep_rows", "a mapping of columns to a value, or a list of values", node));
             }
             found.push(node.plain()?);
         }
@@ -295,13 +300,13 @@ impl KeyReader<'_> {
             ]));
         };
         if !matches!(node.tree, Tree::Map(_)) {
-            return Err(wrong("generation_kwargs", "a mapping", node));
+            return Err(value_error("generation_kwargs", "a mapping", node));
         }
         let mut settings = node.plain()?;
         if let Some(temperature) = settings.get("temperature") {
             let number = temperature.as_text().map_or(temperature.as_number(), |text| text.parse().ok());
             let culprit = node.get("temperature").unwrap_or(node);
-            let number = number.ok_or_else(|| wrong("temperature", "a number", culprit))?;
+            let number = number.ok_or_else(|| value_error("temperature", "a number", culprit))?;
             settings.set("temperature", Value::Float(number));
         }
         match settings.get("until").cloned() {
@@ -309,24 +314,23 @@ impl KeyReader<'_> {
             Some(Value::List(items)) if items.iter().all(|item| item.as_text().is_some()) => {
                 if !items.is_empty() && items.iter().all(|item| item.as_text() == Some("")) {
                     let culprit = node.get("until").unwrap_or(node);
-                    return Err(
-                        wrong("until", "non-empty stop strings", culprit).hint("write `until: []` for no stop strings")
-                    );
+                    return Err(value_error("until", "non-empty stop strings", culprit)
+                        .hint("write `until: []` for no stop strings"));
                 }
             }
             Some(Value::Text(_) | Value::None) => {}
-            Some(_) => return Err(wrong("until", "a list of strings", node.get("until").unwrap_or(node))),
+            Some(_) => return Err(value_error("until", "a list of strings", node.get("until").unwrap_or(node))),
         }
         Ok(settings)
     }
 
     fn filters(&self, output: Output) -> Result<Vec<Pipeline>> {
         let Some(node) = self.get("filter_list")? else { return Ok(vec![Pipeline::take_first()]) };
-        let Tree::List(items) = &node.tree else { return Err(wrong("filter_list", "a list of pipelines", node)) };
+        let Tree::List(items) = &node.tree else { return Err(value_error("filter_list", "a list of pipelines", node)) };
         let pipelines = items.iter().map(Pipeline::read).collect::<Result<Vec<_>>>()?;
         if let (false, Some(odd)) = (output == Output::Generate, pipelines.iter().find(|pipeline| !pipeline.is_first()))
         {
-            return Err(wrong("filter_list", "take_first, the only filter for numbers", node).found(&odd.name));
+            return Err(value_error("filter_list", "take_first, the only filter for numbers", node).found(&odd.name));
         }
         Ok(pipelines)
     }
@@ -341,7 +345,7 @@ impl KeyReader<'_> {
             };
             return Ok(names.iter().map(|kind| Metric::plain(*kind)).collect());
         };
-        let Tree::List(items) = &node.tree else { return Err(wrong("metric_list", "a list of metrics", node)) };
+        let Tree::List(items) = &node.tree else { return Err(value_error("metric_list", "a list of metrics", node)) };
         let mut metrics: Vec<Metric> = Vec::new();
         for item in items {
             let weighted = matches!(item.get("aggregation"), Some(Node { tree: Tree::Hook(_), .. }));
@@ -387,8 +391,8 @@ fn field(key: &str, node: &Node) -> Result<Field> {
         }
         Tree::Scalar(value @ (Value::Int(_) | Value::Bool(_))) => Ok(Field::Fixed(value.clone())),
         Tree::List(_) if key.ends_with("target") => Ok(Field::Fixed(node.plain()?)),
-        Tree::Hook(function) => Err(hooked(key, function, &node.place)),
-        _ => Err(wrong(key, "a column, a template or a number", node)),
+        Tree::Hook(function) => Err(hook_error(key, function, &node.place)),
+        _ => Err(value_error(key, "a column, a template or a number", node)),
     }
 }
 
@@ -399,33 +403,35 @@ fn choices(key: &str, node: &Node) -> Result<Field> {
             Ok(Field::Fixed(Value::List(pairs.iter().map(|(_, node)| node.plain()).collect::<Result<_>>()?)))
         }
         Tree::Scalar(Value::Text(_)) | Tree::Hook(_) => field(key, node),
-        Tree::Scalar(_) => Err(wrong(key, "a list, a mapping, a column or a template", node)),
+        Tree::Scalar(_) => Err(value_error(key, "a list, a mapping, a column or a template", node)),
     }
 }
 
 fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
     if !matches!(node.tree, Tree::Map(_)) {
-        return Err(wrong("fewshot_config", "a mapping", node));
+        return Err(value_error("fewshot_config", "a mapping", node));
     }
     for (key, node) in node.pairs() {
         let name = key.as_text().unwrap_or_default();
         let full = format!("fewshot_config.{name}");
         if let Tree::Hook(function) = &node.tree {
-            return Err(hooked(&full, function, &node.place));
+            return Err(hook_error(&full, function, &node.place));
         }
-        let text = || node.text().map(str::to_owned).ok_or_else(|| wrong(&full, "a string", node));
+        let text = || node.text().map(str::to_owned).ok_or_else(|| value_error(&full, "a string", node));
         match name {
             "sampler" => match node.text() {
                 Some("default") => examples.first = false,
                 Some("first_n") => examples.first = true,
-                _ => return Err(wrong(&full, "default or first_n", node)),
+                _ => return Err(value_error(&full, "default or first_n", node)),
             },
             // An explicit null overrides the value set by the task.
             "split" => examples.split = if node.is_null() { None } else { Some(text()?) },
             "samples" if !node.is_null() => {
-                let Value::List(items) = node.plain()? else { return Err(wrong(&full, "a list of examples", node)) };
+                let Value::List(items) = node.plain()? else {
+                    return Err(value_error(&full, "a list of examples", node));
+                };
                 if let Some(odd) = items.iter().find(|item| !matches!(item, Value::Map(_))) {
-                    return Err(wrong(&full, "a list of mappings", node).found(odd.repr()));
+                    return Err(value_error(&full, "a list of mappings", node).found(odd.repr()));
                 }
                 examples.samples = Some(items);
             }
@@ -439,8 +445,8 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
             "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
             "process_docs" if node.is_null() => {}
             _ => {
-                let bad = Error::bad_input(format!("unknown example key `{full}`")).at(&node.place);
-                return Err(bad.found(texts(node).join(", ")));
+                let error = Error::bad_input(format!("unknown example key `{full}`")).at(&node.place);
+                return Err(error.found(texts(node).join(", ")));
             }
         }
     }

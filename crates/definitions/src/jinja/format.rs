@@ -5,7 +5,7 @@ use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, Value as Jinja};
 
-use crate::exchange::{printed, refused, repr, text};
+use crate::exchange::{printed, repr, text, unsupported_error};
 
 /// Maximum number of digits in a width or precision. It bounds the size of the output.
 const MAX_DIGITS: usize = 4;
@@ -29,8 +29,9 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
             }
             None => None,
         };
-        let length =
-            rest.find(|c: char| !"#0- +.0123456789".contains(c)).ok_or_else(|| refused("incomplete format"))?;
+        let length = rest
+            .find(|c: char| !"#0- +.0123456789".contains(c))
+            .ok_or_else(|| unsupported_error("incomplete format"))?;
         let options = &rest[..length];
         let conversion = rest[length..].chars().next().unwrap_or('%');
         rest = &rest[length + conversion.len_utf8()..];
@@ -44,14 +45,14 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
                 named = true;
                 values.get_item(&Jinja::from(key))?
             }
-            Some(_) => return Err(refused("a format with names requires a dict")),
-            None => positional.next().cloned().ok_or_else(|| refused("not enough values for the format"))?,
+            Some(_) => return Err(unsupported_error("a format with names requires a dict")),
+            None => positional.next().cloned().ok_or_else(|| unsupported_error("not enough values for the format"))?,
         };
         out.push_str(&format_value(options, conversion, &value)?);
     }
     out.push_str(rest);
     if positional.next().is_some() && !named && values.kind() != ValueKind::Map {
-        return Err(refused("not all values were converted by the format"));
+        return Err(unsupported_error("not all values were converted by the format"));
     }
     printed(out.len()).map(|()| out)
 }
@@ -68,21 +69,25 @@ fn format_value(options: &str, conversion: char, value: &Jinja) -> Result<String
         'x' | 'X' | 'o' if value.is_integer() => (conversion, value.clone()),
         'e' | 'E' | 'f' | 'F' | 'g' | 'G' if is_number => (conversion, Jinja::from(f64::try_from(value.clone())?)),
         'c' => ('c', value.clone()),
-        _ => return Err(refused(format!("%{conversion} cannot format a value of type {}", value.kind()))),
+        _ => return Err(unsupported_error(format!("%{conversion} cannot format a value of type {}", value.kind()))),
     };
     format(FormatStyle::Printf, &format!("%{options}{conversion}"), &[value])
 }
 
 fn to_integer(value: &Jinja) -> Result<Jinja, Error> {
     let number = f64::try_from(value.clone())?.trunc();
-    if number.abs() < 9e18 { Ok(Jinja::from(number as i64)) } else { Err(refused("a number of more than 64 bits")) }
+    if number.abs() < 9e18 {
+        Ok(Jinja::from(number as i64))
+    } else {
+        Err(unsupported_error("a number of more than 64 bits"))
+    }
 }
 
 /// Rejects excessive widths and precisions.
 fn check_width(options: &str) -> Result<(), Error> {
     let longest = options.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
     if longest > MAX_DIGITS {
-        Err(refused(format!("a width or precision has at most {MAX_DIGITS} digits")))
+        Err(unsupported_error(format!("a width or precision has at most {MAX_DIGITS} digits")))
     } else {
         Ok(())
     }
@@ -100,12 +105,14 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
                 characters.next();
                 out.push(c);
             }
-            '}' => return Err(refused("a single `}` in a format")),
+            '}' => return Err(unsupported_error("a single `}` in a format")),
             '{' => {
-                let length = format[at + 1..].find(['}', '{']).ok_or_else(|| refused("`{` without `}` in a format"))?;
+                let length = format[at + 1..]
+                    .find(['}', '{'])
+                    .ok_or_else(|| unsupported_error("`{` without `}` in a format"))?;
                 let field = &format[at + 1..at + 1 + length];
                 if format[at + 1 + length..].starts_with('{') {
-                    return Err(refused("nested fields in a format are not supported"));
+                    return Err(unsupported_error("nested fields in a format are not supported"));
                 }
                 out.push_str(&formatted_field(field, positional, &names, &mut automatic)?);
                 while characters.next_if(|(next, _)| *next <= at + 1 + length).is_some() {}
@@ -121,22 +128,22 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
 fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic: &mut usize) -> Result<String, Error> {
     let (name, specification) = field.split_once(':').unwrap_or((field, ""));
     let (name, conversion) = name.split_once('!').map_or((name, None), |(name, conversion)| (name, Some(conversion)));
-    let absent = || refused(format!("no value for `{name}` in the format"));
+    let missing_value_error = || unsupported_error(format!("no value for `{name}` in the format"));
     let value = if name.is_empty() {
         *automatic += 1;
-        positional.get(*automatic - 1).cloned().ok_or_else(absent)?
+        positional.get(*automatic - 1).cloned().ok_or_else(missing_value_error)?
     } else if let Ok(position) = name.parse::<usize>() {
-        positional.get(position).cloned().ok_or_else(absent)?
+        positional.get(position).cloned().ok_or_else(missing_value_error)?
     } else if name.contains(['.', '[']) {
-        return Err(refused("attributes in a format are not supported"));
+        return Err(unsupported_error("attributes in a format are not supported"));
     } else {
-        names.get::<Option<Jinja>>(name)?.ok_or_else(absent)?
+        names.get::<Option<Jinja>>(name)?.ok_or_else(missing_value_error)?
     };
     let value = match conversion {
         None => value,
         Some("s") => Jinja::from(text(&value)?),
         Some("r") => Jinja::from(repr(&value)?),
-        Some(_) => return Err(refused("only the conversions !s and !r are supported")),
+        Some(_) => return Err(unsupported_error("only the conversions !s and !r are supported")),
     };
     if specification.is_empty() {
         return text(&value);
@@ -148,7 +155,7 @@ fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic:
     let is_plain = value.as_str().is_some() || value.kind() == ValueKind::Number;
     let has_type = specification.ends_with(|c: char| c.is_ascii_alphabetic() || c == '%');
     if !is_plain || !has_type && text(&value)? != value.to_string() {
-        return Err(refused(format!("`{{:{specification}}}` cannot format {}", text(&value)?)));
+        return Err(unsupported_error(format!("`{{:{specification}}}` cannot format {}", text(&value)?)));
     }
     format(FormatStyle::StrFormat, &format!("{{:{specification}}}"), &[value])
 }
@@ -168,15 +175,15 @@ fn grouped(specification: &str, value: &Jinja) -> Result<Option<String>, Error> 
         None if precision.is_empty() => Some(6),
         None => None,
     };
-    let unknown = || refused(format!("`{{:{specification}}}` is not supported"));
-    let digits = digits.ok_or_else(unknown)?;
-    let number = || f64::try_from(value.clone()).ok().filter(|number| number.is_finite()).ok_or_else(unknown);
+    let format_error = || unsupported_error(format!("`{{:{specification}}}` is not supported"));
+    let digits = digits.ok_or_else(format_error)?;
+    let number = || f64::try_from(value.clone()).ok().filter(|number| number.is_finite()).ok_or_else(format_error);
     let plain = match kind {
-        _ if value.kind() != ValueKind::Number => return Err(unknown()),
+        _ if value.kind() != ValueKind::Number => return Err(format_error()),
         None | Some('d') if value.is_integer() && precision.is_empty() => value.to_string(),
         Some('f') => format!("{:.digits$}", number()?),
         Some('%') => format!("{:.digits$}%", 100.0 * number()?),
-        _ => return Err(unknown()),
+        _ => return Err(format_error()),
     };
     Ok(Some(if is_grouped { with_commas(&plain) } else { plain }))
 }

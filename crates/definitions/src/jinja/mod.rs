@@ -14,7 +14,7 @@ mod texts;
 use minijinja::value::{Kwargs, Rest};
 use minijinja::{Environment, Error, State, Value as Jinja};
 
-use crate::exchange::{self, refused};
+use crate::exchange::{self, unsupported_error};
 use objects::{Cycler, Joiner, Range};
 
 pub(crate) use format::str_format;
@@ -80,6 +80,6 @@ fn add_globals(environment: &mut Environment<'static>) {
     environment.add_function("joiner", |separator: Option<String>| Joiner::value(separator));
     environment.add_function("cycler", |items: Rest<Jinja>| Cycler::value(items.0));
     environment.add_function("lipsum", |_: &State<'_, '_>, _: Rest<Jinja>| {
-        Err::<Jinja, Error>(refused("`lipsum` is not supported, because it generates random text"))
+        Err::<Jinja, Error>(unsupported_error("`lipsum` is not supported, because it generates random text"))
     });
 }

@@ -4,7 +4,7 @@ use ghostlab_core::tasks::python::strip;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, Value as Jinja};
 
-use crate::exchange::refused;
+use crate::exchange::unsupported_error;
 use crate::method::decimal_digit;
 
 /// Parses an integer like Python's `int(text, base)`, or returns `None` where Python raises `ValueError`.
@@ -37,7 +37,8 @@ fn parse_int(text: &str, base: u32) -> Result<Option<i128>, Error> {
     if base == 0 && !has_prefix && digits.starts_with('0') && digits.bytes().any(|digit| digit != b'0') {
         return Ok(None);
     }
-    let number = i128::from_str_radix(&digits, radix).map_err(|_| refused("a number of more than 127 bits"))?;
+    let number =
+        i128::from_str_radix(&digits, radix).map_err(|_| unsupported_error("a number of more than 127 bits"))?;
     Ok(Some(if negative { -number } else { number }))
 }
 
@@ -70,7 +71,7 @@ fn truncated(number: f64) -> Result<Jinja, Error> {
     if number.abs() < 2_f64.powi(126) {
         Ok(integer(number as i128))
     } else {
-        Err(refused("a number of more than 127 bits"))
+        Err(unsupported_error("a number of more than 127 bits"))
     }
 }
 
@@ -133,12 +134,12 @@ pub(crate) fn round(
     let precision = precision.or(kwargs.get("precision")?).unwrap_or(0);
     let method = method.or(kwargs.get("method")?).unwrap_or_else(|| "common".to_owned());
     kwargs.assert_all_used()?;
-    let places =
-        usize::try_from(precision).map_err(|_| refused("`round` with a negative precision is not supported"))?;
+    let places = usize::try_from(precision)
+        .map_err(|_| unsupported_error("`round` with a negative precision is not supported"))?;
     // No `f64` has more than 1,100 decimal places.
     let places = places.min(1100);
     if !matches!(value.kind(), ValueKind::Number | ValueKind::Bool) {
-        return Err(refused("`round` requires a number"));
+        return Err(unsupported_error("`round` requires a number"));
     }
     if method == "common" && value.kind() == ValueKind::Bool {
         return Ok(Jinja::from(i64::from(value.is_true())));
@@ -149,11 +150,11 @@ pub(crate) fn round(
     let number = f64::try_from(value.clone())?;
     let scale = 10_f64.powi(precision);
     let rounded = match method.as_str() {
-        _ if !number.is_finite() => return Err(refused("`round` requires a finite number")),
+        _ if !number.is_finite() => return Err(unsupported_error("`round` requires a finite number")),
         "common" => format!("{number:.places$}").parse().unwrap_or(number),
         "ceil" => (number * scale).ceil() / scale,
         "floor" => (number * scale).floor() / scale,
-        _ => return Err(refused("`round` supports the methods common, ceil and floor")),
+        _ => return Err(unsupported_error("`round` supports the methods common, ceil and floor")),
     };
     Ok(Jinja::from(rounded))
 }
@@ -162,7 +163,7 @@ pub(crate) fn round(
 pub(crate) fn filesizeformat(value: &Jinja, binary: Option<bool>) -> Result<String, Error> {
     const UNITS: [&str; 8] = ["k", "M", "G", "T", "P", "E", "Z", "Y"];
     let number = value.as_str().map_or_else(|| f64::try_from(value.clone()).ok(), parse_float);
-    let bytes = number.ok_or_else(|| refused("`filesizeformat` requires a number"))?;
+    let bytes = number.ok_or_else(|| unsupported_error("`filesizeformat` requires a number"))?;
     let binary = binary.unwrap_or(false);
     let base: f64 = if binary { 1024.0 } else { 1000.0 };
     if bytes == 1.0 {

@@ -9,7 +9,7 @@ use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind, from_args};
 use minijinja::{Environment, Error, State, Value as Jinja};
 
 use super::names::{DICT_METHODS, OWNER};
-use crate::refusal::refused;
+use crate::refusal::unsupported_error;
 
 /// Adds the filter that rejects uncalled methods, such as `x.upper`. In Python, such an expression is a method object,
 /// whereas in minijinja it is undefined.
@@ -17,7 +17,7 @@ pub(super) fn add_owner(environment: &mut Environment<'static>) {
     environment.add_filter(OWNER, |value: Jinja, method: String| match value.kind() {
         ValueKind::Map if !DICT_METHODS.contains(&method.as_str()) => Ok(value),
         ValueKind::String | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
-            Err(refused(format!("`.{method}` is a method: call it, or leave out the test")))
+            Err(unsupported_error(format!("`.{method}` is a method: call it, or leave out the test")))
         }
         _ => Ok(value),
     });
@@ -55,7 +55,7 @@ impl Object for Lazy {
     }
 
     fn get_value(self: &Arc<Self>, _: &Jinja) -> Option<Jinja> {
-        Some(refused("an iterator cannot be indexed: apply `list` to it").into())
+        Some(unsupported_error("an iterator cannot be indexed: apply `list` to it").into())
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
@@ -84,7 +84,7 @@ impl Object for DictView {
     }
 
     fn get_value(self: &Arc<Self>, _: &Jinja) -> Option<Jinja> {
-        Some(refused(format!("`{}` cannot be indexed: apply `list` to it", self.name)).into())
+        Some(unsupported_error(format!("`{}` cannot be indexed: apply `list` to it", self.name)).into())
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
@@ -99,15 +99,15 @@ pub(crate) struct Range {
     items: Vec<Jinja>,
 }
 
-fn too_large() -> Error {
-    refused("a range bound is too large")
+fn range_error() -> Error {
+    unsupported_error("a range bound is too large")
 }
 
 impl Range {
     /// Creates a range from one to three arguments.
     pub(crate) fn value(first: i64, stop: Option<i64>, step: Option<i64>) -> Result<Jinja, Error> {
         let bounds = [if stop.is_some() { first } else { 0 }, stop.unwrap_or(first), step.unwrap_or(1)];
-        let [Ok(start), Ok(stop), Ok(step)] = bounds.map(isize::try_from) else { return Err(too_large()) };
+        let [Ok(start), Ok(stop), Ok(step)] = bounds.map(isize::try_from) else { return Err(range_error()) };
         let items = minijinja::functions::range(start, Some(stop), Some(step))?.try_iter()?.collect();
         Ok(Jinja::from_object(Self { bounds, items }))
     }
@@ -117,7 +117,9 @@ impl Range {
     pub(crate) fn sliced(&self, start: i64, stop: i64, step: i64) -> Result<Jinja, Error> {
         let [first, _, width] = self.bounds;
         let ends = [start, stop].map(|position| width.checked_mul(position)?.checked_add(first));
-        let ([Some(start), Some(stop)], Some(step)) = (ends, width.checked_mul(step)) else { return Err(too_large()) };
+        let ([Some(start), Some(stop)], Some(step)) = (ends, width.checked_mul(step)) else {
+            return Err(range_error());
+        };
         Self::value(start, Some(stop), Some(step))
     }
 
@@ -179,7 +181,7 @@ pub(crate) struct Cycler {
 impl Cycler {
     pub(crate) fn value(items: Vec<Jinja>) -> Result<Jinja, Error> {
         if items.is_empty() {
-            return Err(refused("`cycler` needs at least one item"));
+            return Err(unsupported_error("`cycler` needs at least one item"));
         }
         Ok(Jinja::from_object(Self { items, position: AtomicUsize::new(0) }))
     }
@@ -206,7 +208,7 @@ impl Object for Cycler {
                 self.position.store(0, Ordering::Relaxed);
                 Ok(Jinja::from(()))
             }
-            _ => Err(refused(format!("a cycler has no method `{method}`"))),
+            _ => Err(unsupported_error(format!("a cycler has no method `{method}`"))),
         }
     }
 }

@@ -14,7 +14,7 @@ use minijinja::{Environment, Error, State, Value as Jinja};
 use super::names::{CONTAINER, LEFT, RIGHT};
 use super::sequences::by_path;
 use crate::exchange::is_lazy;
-use crate::refusal::refused;
+use crate::refusal::unsupported_error;
 
 /// Maximum number of saved operands. Only short-circuited comparisons leave operands behind.
 const MAX_KEPT: usize = 1_000;
@@ -118,27 +118,27 @@ fn are_sequences(left: &Jinja, right: &Jinja) -> bool {
     are_lists && is_tuple(left) == is_tuple(right)
 }
 
-fn unordered(left: &Jinja, right: &Jinja) -> Error {
+fn unordered_error(left: &Jinja, right: &Jinja) -> Error {
     let [left, right] = [left.kind(), right.kind()];
-    refused(format!("Python cannot order values of type {left} and {right}"))
+    unsupported_error(format!("Python cannot order values of type {left} and {right}"))
 }
 
 /// Rejects a pair of values that Python cannot order, or that minijinja orders differently.
 fn check_order(left: &Jinja, right: &Jinja) -> Result<(), Error> {
     if is_nan(left) || is_nan(right) {
-        return Err(refused("a comparison with NaN is not supported"));
+        return Err(unsupported_error("a comparison with NaN is not supported"));
     }
     if is_number(left) && is_number(right) || left.as_str().is_some() && right.as_str().is_some() {
         return Ok(());
     }
     if !are_sequences(left, right) {
-        return Err(unordered(left, right));
+        return Err(unordered_error(left, right));
     }
     let mut pairs = left.try_iter()?.zip(right.try_iter()?);
     let Some((first, second)) = pairs.find(|(first, second)| first != second) else { return Ok(()) };
     // minijinja orders booleans before numbers within lists.
     if first.kind() != second.kind() {
-        return Err(unordered(&first, &second));
+        return Err(unordered_error(&first, &second));
     }
     check_order(&first, &second)
 }
@@ -148,9 +148,9 @@ fn check_contains(item: &Jinja, container: &Jinja) -> Result<(), Error> {
     let is_unhashable = matches!(item.kind(), ValueKind::Seq | ValueKind::Map) && !is_tuple(item);
     match container.kind() {
         ValueKind::String if item.as_str().is_none() => {
-            Err(refused(format!("`in` on a string requires a string, not a value of type {}", item.kind())))
+            Err(unsupported_error(format!("`in` on a string requires a string, not a value of type {}", item.kind())))
         }
-        ValueKind::Map if is_unhashable => Err(refused("a list or dict cannot be a key of a dict")),
+        ValueKind::Map if is_unhashable => Err(unsupported_error("a list or dict cannot be a key of a dict")),
         _ => Ok(()),
     }
 }
@@ -178,7 +178,7 @@ fn sortable(value: &Jinja, kwargs: &Kwargs) -> Result<Jinja, Error> {
     keys.windows(2).try_for_each(|pair| match pair[0].kind() == pair[1].kind() {
         true => check_order(&pair[0], &pair[1]),
         // minijinja orders booleans before numbers.
-        false => Err(refused("values of different types cannot be ordered")),
+        false => Err(unsupported_error("values of different types cannot be ordered")),
     })?;
     Ok(Jinja::from(items))
 }

@@ -69,7 +69,7 @@ pub(crate) fn rewritten(source: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-type Spanned<'a> = (Token<'a>, Span);
+type SpannedToken<'a> = (Token<'a>, Span);
 
 fn start_of(span: &Span) -> usize {
     span.start_offset as usize
@@ -80,7 +80,7 @@ fn end_of(span: &Span) -> usize {
 }
 
 /// Returns the edits that convert the tokens `start..end` to a string.
-fn as_string(tokens: &[Spanned<'_>], start: usize, end: usize) -> Option<[Edit; 2]> {
+fn as_string(tokens: &[SpannedToken<'_>], start: usize, end: usize) -> Option<[Edit; 2]> {
     let operand = tokens.get(start..end)?;
     let first = operand.first()?;
     let last = operand.last()?;
@@ -113,7 +113,7 @@ enum Level {
 
 /// Returns whether the token at `at` delimits the operands of an operator with the given precedence. The token must be
 /// outside brackets.
-fn is_boundary(tokens: &[Spanned<'_>], at: usize, level: Level) -> bool {
+fn is_boundary(tokens: &[SpannedToken<'_>], at: usize, level: Level) -> bool {
     let previous = at.checked_sub(1).and_then(|before| tokens.get(before)).map(|(token, _)| token);
     match &tokens[at].0 {
         Token::Plus | Token::Minus => level > Level::Comparison && previous.is_some_and(ends_operand),
@@ -134,7 +134,7 @@ fn is_boundary(tokens: &[Spanned<'_>], at: usize, level: Level) -> bool {
 }
 
 /// Returns the index of the first token of the operand that ends before `end`.
-fn operand_start(tokens: &[Spanned<'_>], end: usize, level: Level) -> usize {
+fn operand_start(tokens: &[SpannedToken<'_>], end: usize, level: Level) -> usize {
     let mut depth = 0_usize;
     for at in (0..end).rev() {
         match &tokens[at].0 {
@@ -151,7 +151,7 @@ fn operand_start(tokens: &[Spanned<'_>], end: usize, level: Level) -> usize {
 }
 
 /// Returns the index after the last token of the operand that starts at `start`.
-fn operand_end(tokens: &[Spanned<'_>], start: usize, level: Level) -> usize {
+fn operand_end(tokens: &[SpannedToken<'_>], start: usize, level: Level) -> usize {
     let mut depth = 0_usize;
     for at in start..tokens.len() {
         match &tokens[at].0 {
@@ -169,7 +169,7 @@ fn operand_end(tokens: &[Spanned<'_>], start: usize, level: Level) -> usize {
 
 /// Returns the edits that pass the operands of a comparison through filters. The operator spans the tokens
 /// `first..=last`.
-fn compared(tokens: &[Spanned<'_>], first: usize, last: usize, right: &str) -> Vec<Edit> {
+fn compared(tokens: &[SpannedToken<'_>], first: usize, last: usize, right: &str) -> Vec<Edit> {
     let start = operand_start(tokens, first, Level::Comparison);
     let end = operand_end(tokens, last + 1, Level::Comparison);
     if start >= first || end <= last + 1 {
@@ -191,7 +191,7 @@ fn insertion(offset: usize, rank: u8, text: String) -> Edit {
 
 /// Returns whether the token `in` at `at` is the containment operator. Otherwise, it is part of a loop, or the name of
 /// a test, filter or attribute.
-fn is_containment(tokens: &[Spanned<'_>], at: usize) -> bool {
+fn is_containment(tokens: &[SpannedToken<'_>], at: usize) -> bool {
     let before = [1, 2].map(|back| Some(&tokens[at.checked_sub(back)?].0));
     let is_test = matches!(before, [Some(Token::Dot | Token::Pipe | Token::Ident("is")), _]);
     let is_negated_test = matches!(before, [Some(Token::Ident("not")), Some(Token::Ident("is"))]);
@@ -208,7 +208,7 @@ fn is_containment(tokens: &[Spanned<'_>], at: usize) -> bool {
 }
 
 /// Returns the index of the bracket that matches the closing bracket at `close`.
-fn opening(tokens: &[Spanned<'_>], close: usize) -> Option<usize> {
+fn opening(tokens: &[SpannedToken<'_>], close: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for at in (0..=close).rev() {
         match &tokens[at].0 {
@@ -230,7 +230,7 @@ fn opening(tokens: &[Spanned<'_>], close: usize) -> Option<usize> {
 ///
 /// # Errors
 /// Fails if the value is the result of a filter or test, because Jinja does not allow items or attributes there.
-fn value_start(tokens: &[Spanned<'_>], end: usize) -> Result<usize, Error> {
+fn value_start(tokens: &[SpannedToken<'_>], end: usize) -> Result<usize, Error> {
     let mut end = end;
     while let Some(last) = end.checked_sub(1) {
         let start = match &tokens[last].0 {
@@ -258,7 +258,7 @@ fn value_start(tokens: &[Spanned<'_>], end: usize) -> Result<usize, Error> {
 
 /// Returns the edits that rewrite the slice whose bracket opens at `open` into a filter. Returns no edits for a plain
 /// index.
-fn slice(tokens: &[Spanned<'_>], open: usize) -> Result<Vec<Edit>, Error> {
+fn slice(tokens: &[SpannedToken<'_>], open: usize) -> Result<Vec<Edit>, Error> {
     let mut depth = 0_usize;
     let mut marks = Vec::new();
     let close = tokens[open..].iter().position(|(token, _)| {
@@ -299,7 +299,7 @@ fn absent_bound(from: usize, to: usize) -> &'static str {
 
 /// Returns the edits that reject `is defined` for a method that is not called. `x.upper is defined` is true in Python,
 /// but false in minijinja.
-fn tested_method(tokens: &[Spanned<'_>], is: usize) -> Result<Vec<Edit>, Error> {
+fn tested_method(tokens: &[SpannedToken<'_>], is: usize) -> Result<Vec<Edit>, Error> {
     let is_negated = matches!(tokens.get(is + 1), Some((Token::Ident("not"), _)));
     let test = tokens.get(is + 1 + usize::from(is_negated)).map(|(token, _)| token);
     let Some(Token::Ident("defined" | "undefined")) = test else { return Ok(Vec::new()) };
@@ -317,7 +317,7 @@ fn tested_method(tokens: &[Spanned<'_>], is: usize) -> Result<Vec<Edit>, Error> 
 }
 
 /// Returns whether the `%` at `at` follows a string. A string that is itself a factor of a product does not count.
-fn follows_text(tokens: &[Spanned<'_>], at: usize) -> bool {
+fn follows_text(tokens: &[SpannedToken<'_>], at: usize) -> bool {
     let mut before = tokens[..at].iter().rev().map(|(token, _)| token).peekable();
     if !matches!(before.peek(), Some(Token::Str(_) | Token::String(_))) {
         return false;
@@ -327,7 +327,7 @@ fn follows_text(tokens: &[Spanned<'_>], at: usize) -> bool {
 }
 
 /// Rejects a markup filter that is not at the end of a `{{ … }}`.
-fn check_markup(tokens: &[Spanned<'_>], pipe: usize) -> Result<(), Error> {
+fn check_markup(tokens: &[SpannedToken<'_>], pipe: usize) -> Result<(), Error> {
     let Some((Token::Ident(name), _)) = tokens.get(pipe + 1) else { return Ok(()) };
     if !MARKUP.contains(name) || matches!(tokens.get(pipe + 2), Some((Token::VariableEnd, _))) {
         return Ok(());

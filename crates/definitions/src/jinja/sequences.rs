@@ -9,7 +9,7 @@ use minijinja::{Environment, Error, ErrorKind, State, Value as Jinja};
 
 use super::names::SLICE;
 use super::objects::{Lazy, Range};
-use crate::exchange::{is_lazy, printed, refused, text};
+use crate::exchange::{is_lazy, printed, text, unsupported_error};
 
 pub(super) fn add_filters(environment: &mut Environment<'static>) {
     add_generators(environment);
@@ -26,7 +26,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
             Ok(Lazy::value(pairs.collect::<Result<Vec<_>, Error>>()?))
         }
         ValueKind::Undefined => Ok(Lazy::value([])),
-        kind => Err(refused(format!("`items` requires a dict, not a value of type {kind}"))),
+        kind => Err(unsupported_error(format!("`items` requires a dict, not a value of type {kind}"))),
     });
     environment
         .add_filter(SLICE, |value: Jinja, start: Jinja, stop: Jinja, step: Jinja| sliced(&value, &start, &stop, &step));
@@ -104,7 +104,7 @@ fn sliced(value: &Jinja, start: &Jinja, stop: &Jinja, step: &Jinja) -> Result<Ji
     let [start, stop, step] = [bound(start)?, bound(stop)?, bound(step)?];
     let step = step.unwrap_or(1);
     if step == 0 {
-        return Err(refused("the step of a slice is 0"));
+        return Err(unsupported_error("the step of a slice is 0"));
     }
     if let Some(text) = value.as_str() {
         let chars: Vec<char> = text.chars().collect();
@@ -120,7 +120,7 @@ fn sliced(value: &Jinja, start: &Jinja, stop: &Jinja, step: &Jinja) -> Result<Ji
         return Err(Error::from(ErrorKind::UndefinedError));
     }
     if value.kind() != ValueKind::Seq || is_lazy(value) {
-        return Err(refused(format!("a value of type {} cannot be sliced", value.kind())));
+        return Err(unsupported_error(format!("a value of type {} cannot be sliced", value.kind())));
     }
     let items: Vec<Jinja> = value.try_iter()?.collect();
     let items: Vec<Jinja> = positions(items.len(), start, stop, step).into_iter().map(|at| items[at].clone()).collect();
@@ -136,7 +136,7 @@ fn bound(value: &Jinja) -> Result<Option<i64>, Error> {
             // A bound outside `i64` exceeds the length of any sequence.
             Ok(Some(value.as_i64().unwrap_or(if f64::try_from(value.clone())? < 0.0 { i64::MIN } else { i64::MAX })))
         }
-        kind => Err(refused(format!("a slice requires whole numbers, not a value of type {kind}"))),
+        kind => Err(unsupported_error(format!("a slice requires whole numbers, not a value of type {kind}"))),
     }
 }
 

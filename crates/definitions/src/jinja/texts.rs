@@ -8,7 +8,7 @@ use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, State, UndefinedBehavior, Value as Jinja};
 
 use super::names::TEXT;
-use crate::exchange::{printed, refused, text};
+use crate::exchange::{printed, text, unsupported_error};
 use crate::method::{centered, replaced};
 use crate::pattern::Pattern;
 
@@ -53,7 +53,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
     environment.add_filter("wordcount", |value: Jinja| {
         static WORD: LazyLock<Option<Pattern>> = LazyLock::new(|| Pattern::new(r"\w+").ok());
         let found = WORD.as_ref().and_then(|word| word.find_all(&text(&value).ok()?).ok());
-        found.map(|words| words.len()).ok_or_else(|| refused("`wordcount` requires a string"))
+        found.map(|words| words.len()).ok_or_else(|| unsupported_error("`wordcount` requires a string"))
     });
     environment.add_filter("urlencode", |value: Jinja| urlencode(&value));
 }
@@ -104,8 +104,8 @@ fn regex_replace(
     count: Option<i64>,
     kwargs: &Kwargs,
 ) -> Result<String, Error> {
-    let pattern = pattern.or(kwargs.get("pattern")?).ok_or_else(|| missing_argument("pattern"))?;
-    let replacement = replacement.or(kwargs.get("repl")?).ok_or_else(|| missing_argument("repl"))?;
+    let pattern = pattern.or(kwargs.get("pattern")?).ok_or_else(|| missing_argument_error("pattern"))?;
+    let replacement = replacement.or(kwargs.get("repl")?).ok_or_else(|| missing_argument_error("repl"))?;
     let count = count.or(kwargs.get("count")?).unwrap_or(0);
     kwargs.assert_all_used()?;
     // A count of 0 replaces all matches and a negative count replaces none, as in Python.
@@ -115,12 +115,12 @@ fn regex_replace(
         Err(_) => return Ok(text),
     };
     let replaced = Pattern::new(&pattern).and_then(|pattern| pattern.replaced(&text, &replacement, count));
-    let replaced = replaced.map_err(|error| refused(error.one_line()))?;
+    let replaced = replaced.map_err(|error| unsupported_error(error.one_line()))?;
     printed(replaced.len()).map(|()| replaced)
 }
 
-fn missing_argument(name: &str) -> Error {
-    refused(format!("`regex_replace` needs `{name}`"))
+fn missing_argument_error(name: &str) -> Error {
+    unsupported_error(format!("`regex_replace` needs `{name}`"))
 }
 
 fn truncate(text: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
@@ -132,12 +132,13 @@ fn truncate(text: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
     let end = end.or(kwargs.get("end")?).unwrap_or_else(|| "...".to_owned());
     let leeway = leeway.or(kwargs.get("leeway")?).unwrap_or(5);
     kwargs.assert_all_used()?;
-    let kept = length.checked_sub(end.chars().count());
-    let kept = kept.ok_or_else(|| refused(format!("`truncate` to {length} leaves no room for {end:?}")))?;
+    let retained = length.checked_sub(end.chars().count());
+    let retained =
+        retained.ok_or_else(|| unsupported_error(format!("`truncate` to {length} leaves no room for {end:?}")))?;
     if text.chars().count() <= length.saturating_add(leeway) {
         return Ok(text);
     }
-    let cut: String = text.chars().take(kept).collect();
+    let cut: String = text.chars().take(retained).collect();
     let cut = if killwords { cut.as_str() } else { cut.rsplit_once(' ').map_or(cut.as_str(), |(words, _)| words) };
     Ok(format!("{cut}{end}"))
 }
@@ -170,7 +171,7 @@ fn unescaped(text: &str) -> Result<String, Error> {
     let mut out = String::with_capacity(text.len());
     let mut end = 0;
     for found in entity.captures_iter(text) {
-        let found = found.map_err(|error| refused(error.to_string()))?;
+        let found = found.map_err(|error| unsupported_error(error.to_string()))?;
         let Some(all) = found.get(0) else { break };
         let character = match code_point(&found, "ten", 10).or_else(|| code_point(&found, "hex", 16)) {
             Some(character) => character,
@@ -180,7 +181,9 @@ fn unescaped(text: &str) -> Result<String, Error> {
         };
         out.push_str(&text[end..all.start()]);
         out.push(
-            character.ok_or_else(|| refused(format!("`striptags` does not support the entity {}", all.as_str())))?,
+            character.ok_or_else(|| {
+                unsupported_error(format!("`striptags` does not support the entity {}", all.as_str()))
+            })?,
         );
         end = all.end();
     }
@@ -209,7 +212,9 @@ fn urlencode(value: &Jinja) -> Result<String, Error> {
         ValueKind::Seq | ValueKind::Iterable => {
             let pairs = value.try_iter()?.map(|pair| {
                 let items: Vec<Jinja> = pair.try_iter()?.collect();
-                let [key, value] = items.as_slice() else { return Err(refused("`urlencode` requires pairs")) };
+                let [key, value] = items.as_slice() else {
+                    return Err(unsupported_error("`urlencode` requires pairs"));
+                };
                 Ok(format!("{}={}", quoted_part(key)?, quoted_part(value)?))
             });
             pairs.collect::<Result<Vec<_>, Error>>()?

@@ -6,7 +6,7 @@ use fancy_regex::Regex;
 use ghostlab_core::tasks::python::titlecase;
 use minijinja::Error;
 
-use crate::exchange::refused;
+use crate::exchange::unsupported_error;
 
 /// Returns whether a character belongs to a Unicode class, which is given as a regular expression.
 fn is_in(class: &LazyLock<Option<Regex>>, character: char) -> bool {
@@ -18,9 +18,9 @@ fn is_in(class: &LazyLock<Option<Regex>>, character: char) -> bool {
 static LETTER: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{L}$").ok());
 static DECIMAL: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Nd}$").ok());
 static NUMBER: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{N}$").ok());
-static TITLED: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Lt}$").ok());
+static TITLECASE_LETTER: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Lt}$").ok());
 static HAN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Han}$").ok());
-static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
+static NONPRINTABLE: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
 
 /// Returns the ASCII digit that corresponds to a decimal digit of any script. In every script, the ten digits have
 /// contiguous code points.
@@ -57,7 +57,7 @@ pub(crate) fn is_digit(text: &str) -> bool {
 /// Fails if the text contains Chinese characters, because it is unknown which of them are numeric.
 pub(super) fn is_numeric(text: &str) -> Result<bool, Error> {
     if text.chars().any(|c| !c.is_ascii() && is_in(&HAN, c)) {
-        return Err(refused("`isnumeric` of Chinese characters is not supported"));
+        return Err(unsupported_error("`isnumeric` of Chinese characters is not supported"));
     }
     Ok(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || !c.is_ascii() && is_in(&NUMBER, c)))
 }
@@ -82,7 +82,7 @@ pub(super) fn is_alnum(text: &str) -> bool {
 /// Fails if the text is not ASCII.
 pub(super) fn is_identifier(text: &str) -> Result<bool, Error> {
     if !text.is_ascii() {
-        return Err(refused("`isidentifier` is supported only for ASCII"));
+        return Err(unsupported_error("`isidentifier` is supported only for ASCII"));
     }
     let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     Ok(is_plain && text.starts_with(|c: char| !c.is_ascii_digit()))
@@ -90,11 +90,11 @@ pub(super) fn is_identifier(text: &str) -> Result<bool, Error> {
 
 /// Implements Python's `str.isprintable`.
 pub(super) fn is_printable(text: &str) -> bool {
-    text.chars().all(|c| c == ' ' || !c.is_ascii_control() && (c.is_ascii() || !is_in(&HIDDEN, c)))
+    text.chars().all(|c| c == ' ' || !c.is_ascii_control() && (c.is_ascii() || !is_in(&NONPRINTABLE, c)))
 }
 
 fn is_titled(c: char) -> bool {
-    !c.is_ascii() && is_in(&TITLED, c)
+    !c.is_ascii() && is_in(&TITLECASE_LETTER, c)
 }
 
 fn is_cased(c: char) -> bool {

@@ -149,9 +149,10 @@ impl Task {
                         .collect::<Result<Vec<_>>>()?
                 } else {
                     let context = first();
-                    let choice_kind =
-                        |choice: &Value| likelihood(context.clone(), format!("{delimiter}{}", choice.text()));
-                    choices.iter().map(choice_kind).collect::<Result<Vec<_>>>()?
+                    choices
+                        .iter()
+                        .map(|choice| likelihood(context.clone(), format!("{delimiter}{}", choice.text())))
+                        .collect::<Result<Vec<_>>>()?
                 };
                 if definition.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo) {
                     for choice in choices {

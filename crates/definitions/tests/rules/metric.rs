@@ -5,7 +5,7 @@ use super::*;
 /// Computes the scores for a definition from the given answers to its requests.
 fn scored(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Vec<(String, f64, Option<f64>)> {
     let task = task_of(text, rows).unwrap();
-    let requests = task.requests(&Made(rows), &Setting::default()).unwrap();
+    let requests = task.requests(&ListRows(rows), &Setting::default()).unwrap();
     let answers: Vec<Answer> =
         requests.iter().zip(answers).map(|(request, answer)| answer_of(request, *answer)).collect();
     let all = scores(&task, &requests, &answers, 1000).unwrap();
@@ -113,14 +113,14 @@ fn first_document_determines_the_types_of_all() {
     // If the first document's question is a string, a later numeric question is rejected.
     const MIXED: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
     let task = task_of(&choices(""), MIXED).unwrap();
-    let error = task.requests(&Made(MIXED), &Setting::default()).unwrap_err().to_string();
+    let error = task.requests(&ListRows(MIXED), &Setting::default()).unwrap_err().to_string();
     assert!(error.contains("the question is not text") && error.contains("test.jsonl:2"), "{error}");
 }
 
 fn refusal_of(rows: &'static str) -> String {
     let answers = [(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)];
     let task = task_of(&choices(""), rows).unwrap();
-    let requests = task.requests(&Made(rows), &Setting::default()).unwrap();
+    let requests = task.requests(&ListRows(rows), &Setting::default()).unwrap();
     let answers: Vec<Answer> = answers.iter().map(|(number, greedy)| Answer::LogLikelihood(*number, *greedy)).collect();
     scores(&task, &requests, &answers, 100).unwrap_err().to_string()
 }
@@ -155,7 +155,7 @@ fn chosen(text: &str, rows: &'static str, answers: &[Answer]) -> Vec<Value> {
 fn generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<f64>> {
     let text = choices(&format!("output_type: generate_until\n{more}"));
     let task = task_of(&text, rows)?;
-    let requests = task.requests(&Made(rows), &Setting::default())?;
+    let requests = task.requests(&ListRows(rows), &Setting::default())?;
     assert_eq!(requests.len(), answers.len());
     let answers: Vec<Answer> = answers
         .iter()
@@ -182,7 +182,7 @@ fn first_of_repeated_answers_counts_without_a_filter() {
     assert_eq!(generated("repeats: 3", ROWS, &all).unwrap(), [1.0 / 3.0]);
     let vote = "repeats: 3\nfilter_list: [{name: v, filter: [{function: majority_vote}, {function: take_first}]}]";
     assert_eq!(generated(vote, ROWS, &all).unwrap(), [2.0 / 3.0]);
-    assert_eq!(asked(&choices("output_type: generate_until\nrepeats: 3"), &shots(0))[0].repeats, 3);
+    assert_eq!(requests_of(&choices("output_type: generate_until\nrepeats: 3"), &shots(0))[0].repeats, 3);
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn unusable_request_gives_one_error_with_its_location() {
     assert!(empty.contains("a choice is empty"), "{empty}");
     let nothing = request_error("output_type: loglikelihood\ndoc_to_choice: null\ndoc_to_target: ''", ROWS);
     assert!(nothing.contains("nothing to score"), "{nothing}");
-    let few = task_of(&choices(""), ROWS).unwrap().requests(&Made(ROWS), &shots(9)).unwrap_err().to_string();
+    let few = task_of(&choices(""), ROWS).unwrap().requests(&ListRows(ROWS), &shots(9)).unwrap_err().to_string();
     assert!(few.contains("too few examples"), "{few}");
     assert!(request_error("", "[]").contains("no documents"));
     let key = Definition::read(&parse(&choices("dataset_kwargs: {verbose: true}"), "t.yaml").unwrap()).unwrap_err();
@@ -160,7 +160,7 @@ fn unusable_request_gives_one_error_with_its_location() {
 }
 
 fn request_error(more: &str, rows: &'static str) -> String {
-    let task = task_of(&choices(more), rows).and_then(|task| task.requests(&Made(rows), &Setting::default()));
+    let task = task_of(&choices(more), rows).and_then(|task| task.requests(&ListRows(rows), &Setting::default()));
     task.unwrap_err().to_string()
 }
 

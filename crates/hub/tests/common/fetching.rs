@@ -19,15 +19,15 @@ use ghostlab_hub::{
     Reporter, RetryPolicy, Source,
 };
 
-use crate::common::{COMMIT, FakeHub, Served, TOKEN};
+use crate::common::{COMMIT, FakeHub, ServedFile, TOKEN};
 
 pub const REPO: &str = "o/n";
 
 /// Reporter that records all events.
 #[derive(Default)]
-pub struct Told(pub Mutex<Vec<Event>>);
+pub struct RecordingReporter(pub Mutex<Vec<Event>>);
 
-impl Reporter for Told {
+impl Reporter for RecordingReporter {
     fn event(&self, event: Event) {
         self.0.lock().unwrap().push(event);
     }
@@ -62,7 +62,7 @@ pub fn want(names: &[&str]) -> RepoFiles {
     }
 }
 
-pub fn lock(files: &[Served]) -> Lock {
+pub fn lock(files: &[ServedFile]) -> Lock {
     let mut lock = Lock::default();
     let files = files
         .iter()
@@ -97,7 +97,7 @@ impl Outcome {
 /// Plans and fetches files, and checks that the token leaks neither into the output nor to other hosts.
 pub fn fetch(server: &FakeHub, cache: &Path, names: &[&str], lock: &Lock) -> Outcome {
     let hub = Hub::new(settings(&server.address, cache));
-    let events = Told::default();
+    let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
     let plan = hub.plan(&[want(names)], lock, &events, &stop);
     let fetched = plan.and_then(|plan| hub.fetch(&plan, Some(&hash), &events, &stop));

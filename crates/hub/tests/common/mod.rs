@@ -99,14 +99,14 @@ impl Answer {
 
 /// File of the fake Hub.
 #[derive(Debug, Clone)]
-pub struct Served {
+pub struct ServedFile {
     pub name: String,
     pub content: Vec<u8>,
     /// Whether the file is large, i.e. stored on another host under its SHA-256.
     pub large: bool,
 }
 
-impl Served {
+impl ServedFile {
     pub fn sha256(&self) -> String {
         hex(&Sha256::digest(&self.content))
     }
@@ -138,7 +138,7 @@ pub struct FakeHub {
 
 struct World {
     repo: String,
-    files: Vec<Served>,
+    files: Vec<ServedFile>,
     fault: Fault,
     elsewhere: String,
 }
@@ -148,12 +148,12 @@ pub fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| (index * 7 + index / 251) as u8).collect()
 }
 
-pub fn large(name: &str, content: Vec<u8>) -> Served {
-    Served { name: name.to_owned(), content, large: true }
+pub fn large(name: &str, content: Vec<u8>) -> ServedFile {
+    ServedFile { name: name.to_owned(), content, large: true }
 }
 
-pub fn small(name: &str, content: &str) -> Served {
-    Served { name: name.to_owned(), content: content.as_bytes().to_vec(), large: false }
+pub fn small(name: &str, content: &str) -> ServedFile {
+    ServedFile { name: name.to_owned(), content: content.as_bytes().to_vec(), large: false }
 }
 
 pub fn no_fault() -> Fault {
@@ -162,7 +162,7 @@ pub fn no_fault() -> Fault {
 
 impl FakeHub {
     /// Starts a Hub with the repository `repo` (`org/name` or `datasets/org/name`) at [`COMMIT`].
-    pub fn start(repo: &str, files: Vec<Served>, fault: Fault) -> Self {
+    pub fn start(repo: &str, files: Vec<ServedFile>, fault: Fault) -> Self {
         let hub = bind_any_port();
         let other = bind_any_port();
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -305,7 +305,7 @@ impl World {
                 let bytes = file.content.len();
                 let lfs = format!(",\"lfs\":{{\"oid\":\"{}\",\"size\":{bytes},\"pointerSize\":130}}", file.sha256());
                 let lfs = if file.large { lfs.as_str() } else { "" };
-                let oid = Served { large: false, ..file.clone() }.etag();
+                let oid = ServedFile { large: false, ..file.clone() }.etag();
                 format!("{{\"type\":\"file\",\"oid\":\"{oid}\",\"size\":{bytes},\"path\":\"{name}\"{lfs}}}")
             })
             .collect();

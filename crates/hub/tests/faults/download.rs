@@ -3,7 +3,7 @@
 use super::*;
 
 /// Expected outcome of a fault.
-enum Then {
+enum ExpectedOutcome {
     /// The file is complete. Contains the start offset of each request.
     Whole(&'static [Option<usize>]),
     /// The fetch fails with this exit code, and the message contains this text.
@@ -14,15 +14,23 @@ enum Then {
 type ChangeAnswer = fn(&Request, usize, Answer) -> Answer;
 
 /// Faults during a download of 100 bytes: name, altered response, and expected outcome.
-const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
-    ("none", |_, _, a| a, Then::Whole(&[None])),
-    ("cut", |_, n, a| if n == 0 { Answer { cut: Some(70), ..a } } else { a }, Then::Whole(&[None, Some(70)])),
+const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, ExpectedOutcome)] = &[
+    ("none", |_, _, a| a, ExpectedOutcome::Whole(&[None])),
+    (
+        "cut",
+        |_, n, a| if n == 0 { Answer { cut: Some(70), ..a } } else { a },
+        ExpectedOutcome::Whole(&[None, Some(70)]),
+    ),
     (
         "cut three times",
         |_, n, a| if n < 3 { Answer { cut: Some(20), ..a } } else { a },
-        Then::Whole(&[None, Some(20), Some(40), Some(60)]),
+        ExpectedOutcome::Whole(&[None, Some(20), Some(40), Some(60)]),
     ),
-    ("always cut before a byte", |_, _, a| Answer { cut: Some(0), ..a }, Then::Refused(3, "could not be reached")),
+    (
+        "always cut before a byte",
+        |_, _, a| Answer { cut: Some(0), ..a },
+        ExpectedOutcome::Refused(3, "could not be reached"),
+    ),
     (
         "always cut at the same byte, and resent from the beginning",
         |r, _, a| Answer {
@@ -31,12 +39,12 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             body: if r.from().is_some() { content(100) } else { a.body },
             ..Answer::new(200)
         },
-        Then::Refused(3, "could not be reached"),
+        ExpectedOutcome::Refused(3, "could not be reached"),
     ),
     (
         "stalled",
         |_, n, a| if n == 0 { Answer { stall: Some((30, Duration::from_secs(2))), ..a } } else { a },
-        Then::Whole(&[None, Some(30)]),
+        ExpectedOutcome::Whole(&[None, Some(30)]),
     ),
     (
         "a wrong length, once",
@@ -49,7 +57,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
                 a
             }
         },
-        Then::Whole(&[None, None]),
+        ExpectedOutcome::Whole(&[None, None]),
     ),
     (
         "too long, once",
@@ -59,7 +67,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             }
             a
         },
-        Then::Whole(&[None, None]),
+        ExpectedOutcome::Whole(&[None, None]),
     ),
     (
         "too long, always",
@@ -67,7 +75,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             a.body.extend([0; 9]);
             a
         },
-        Then::Refused(3, "the length is 109 instead of 100"),
+        ExpectedOutcome::Refused(3, "the length is 109 instead of 100"),
     ),
     (
         "wrong bytes, once",
@@ -77,7 +85,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             }
             a
         },
-        Then::Whole(&[None, None]),
+        ExpectedOutcome::Whole(&[None, None]),
     ),
     (
         "wrong bytes, always",
@@ -85,7 +93,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             a.body[5] ^= 1;
             a
         },
-        Then::Refused(5, "differs from the expected one"),
+        ExpectedOutcome::Refused(5, "differs from the expected one"),
     ),
     (
         "200 in response to a range request",
@@ -94,7 +102,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             1 => Answer::new(200).body(content(100)),
             _ => a,
         },
-        Then::Whole(&[None, Some(70)]),
+        ExpectedOutcome::Whole(&[None, Some(70)]),
     ),
     (
         "login page in response to a range request, once",
@@ -103,7 +111,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             1 => Answer::new(200).body("<html>Log in</html>"),
             _ => a,
         },
-        Then::Whole(&[None, Some(70), Some(70)]),
+        ExpectedOutcome::Whole(&[None, Some(70), Some(70)]),
     ),
     (
         "different bytes of the right length in response to a range request, once",
@@ -112,7 +120,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             1 => Answer::new(200).body(vec![7; 100]),
             _ => a,
         },
-        Then::Whole(&[None, Some(70), Some(70)]),
+        ExpectedOutcome::Whole(&[None, Some(70), Some(70)]),
     ),
     (
         "different bytes of the right length in response to a range request, twice",
@@ -121,7 +129,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             1 | 2 => Answer::new(200).body(vec![7; 100]),
             _ => a,
         },
-        Then::Whole(&[None, Some(70), Some(70), None]),
+        ExpectedOutcome::Whole(&[None, Some(70), Some(70), None]),
     ),
     (
         "200 in response to a range request, cut before the known bytes end",
@@ -130,7 +138,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             1 => Answer { cut: Some(30), ..Answer::new(200).body(content(100)) },
             _ => a,
         },
-        Then::Whole(&[None, Some(70), Some(70)]),
+        ExpectedOutcome::Whole(&[None, Some(70), Some(70)]),
     ),
     (
         "206 with a wrong start offset",
@@ -139,7 +147,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             1 => Answer::new(206).with("content-range", "bytes 60-99/100").body(&content(100)[60..]),
             _ => a,
         },
-        Then::Whole(&[None, Some(70), None]),
+        ExpectedOutcome::Whole(&[None, Some(70), None]),
     ),
     (
         "206 with a wrong total length",
@@ -148,7 +156,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             1 => Answer::new(206).with("content-range", "bytes 70-119/120").body(content(50)),
             _ => a,
         },
-        Then::Whole(&[None, Some(70), None]),
+        ExpectedOutcome::Whole(&[None, Some(70), None]),
     ),
     (
         "different ETag in the second part",
@@ -157,7 +165,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             1 => a.with("etag", "\"other\""),
             _ => a,
         },
-        Then::Whole(&[None, Some(70), None]),
+        ExpectedOutcome::Whole(&[None, Some(70), None]),
     ),
     (
         "416",
@@ -166,10 +174,14 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
             1 => Answer::new(416),
             _ => a,
         },
-        Then::Whole(&[None, Some(70), None]),
+        ExpectedOutcome::Whole(&[None, Some(70), None]),
     ),
-    ("500 a few times", |_, n, a| if n < 3 { Answer::new(500) } else { a }, Then::Whole(&[None, None, None, None])),
-    ("500 always", |_, _, _| Answer::new(503), Then::Refused(3, "within 4 attempts")),
+    (
+        "500 a few times",
+        |_, n, a| if n < 3 { Answer::new(500) } else { a },
+        ExpectedOutcome::Whole(&[None, None, None, None]),
+    ),
+    ("500 always", |_, _, _| Answer::new(503), ExpectedOutcome::Refused(3, "within 4 attempts")),
 ];
 
 #[test]
@@ -182,22 +194,22 @@ fn every_download_fault_ends_in_right_file_or_error() {
 }
 
 /// Downloads a file with a fault and checks the outcome.
-fn check_download_fault(name: &str, change: ChangeAnswer, then: &Then, large: bool) {
-    let file = Served { name: "f".into(), content: content(100), large };
+fn check_download_fault(name: &str, change: ChangeAnswer, then: &ExpectedOutcome, large: bool) {
+    let file = ServedFile { name: "f".into(), content: content(100), large };
     let server = FakeHub::start(REPO, vec![file.clone()], content_fault(&file, change));
     let cache = TempDir::new().unwrap();
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
-    let asked: Vec<Option<usize>> = gets(&server, &file).iter().map(Request::from).collect();
-    let shown = format!("{name} (large: {large}): {asked:?}, {:?}", outcome.fetched);
+    let requested: Vec<Option<usize>> = gets(&server, &file).iter().map(Request::from).collect();
+    let shown = format!("{name} (large: {large}): {requested:?}, {:?}", outcome.fetched);
     match then {
-        Then::Whole(from) => {
+        ExpectedOutcome::Whole(from) => {
             assert_eq!(cached(cache.path(), "f").as_ref(), Some(&file.content), "{shown}");
-            assert!(outcome.error().is_none() && asked == *from, "{shown}");
+            assert!(outcome.error().is_none() && requested == *from, "{shown}");
             let blobs = cache.path().join("models--o--n/blobs");
             let names: Vec<_> = fs::read_dir(blobs).unwrap().map(|entry| entry.unwrap().file_name()).collect();
             assert_eq!(names, [file.etag().as_str()], "{shown}");
         }
-        Then::Refused(code, words) => {
+        ExpectedOutcome::Refused(code, words) => {
             let error = outcome.error().unwrap_or_else(|| panic!("{shown}"));
             assert!(error.exit_code() == *code && error.to_string().contains(words), "{name}: {error}");
             assert_eq!(cached(cache.path(), "f"), None, "{shown}");
@@ -211,7 +223,7 @@ fn check_download_fault(name: &str, change: ChangeAnswer, then: &Then, large: bo
 fn download_resumes_after_a_cut_at_any_byte() {
     for size in [true, false] {
         for cut in 0..=40 {
-            let file = Served { name: "sub/f".into(), content: content(40), large: size };
+            let file = ServedFile { name: "sub/f".into(), content: content(40), large: size };
             let fault = content_fault(
                 &file,
                 move |_, before, answer| if before == 0 { Answer { cut: Some(cut), ..answer } } else { answer },
@@ -220,13 +232,13 @@ fn download_resumes_after_a_cut_at_any_byte() {
             let cache = TempDir::new().unwrap();
             let outcome = fetch(&server, cache.path(), &["sub/f"], &Lock::default());
             assert_eq!(cached(cache.path(), "sub/f"), Some(content(40)), "{cut}: {:?}", outcome.fetched);
-            let asked: Vec<_> = gets(&server, &file).iter().map(Request::from).collect();
+            let requested: Vec<_> = gets(&server, &file).iter().map(Request::from).collect();
             let expected = match cut {
                 0 => vec![None, None],
                 40 => vec![None],
                 _ => vec![None, Some(cut)],
             };
-            assert_eq!(asked, expected, "downloaded bytes were requested again");
+            assert_eq!(requested, expected, "downloaded bytes were requested again");
         }
     }
 }

@@ -75,9 +75,9 @@ fn token_is_not_sent_to_redirect_targets() {
     let server = FakeHub::start(REPO, vec![], away);
     let cache = TempDir::new().unwrap();
     assert!(fetch(&server, cache.path(), &["f"], &Lock::default()).error().is_some());
-    let asked = other.requests();
-    assert!(!asked.is_empty());
-    for request in asked {
+    let received = other.requests();
+    assert!(!received.is_empty());
+    for request in received {
         assert!(request.header("authorization").is_none() && !format!("{request:?}").contains(TOKEN), "{request:?}");
     }
 }
@@ -108,7 +108,7 @@ fn content_that_differs_from_the_lock_is_refused() {
 
 #[test]
 fn failed_file_keeps_others_and_refusal_is_not_retried() {
-    let files: Vec<Served> = (0..6).map(|index| small(&format!("f{index}"), &"x".repeat(index + 1))).collect();
+    let files: Vec<ServedFile> = (0..6).map(|index| small(&format!("f{index}"), &"x".repeat(index + 1))).collect();
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
     // Files are fetched smallest first. The Hub lists `f0` but returns 404 for it.
     let fault: Fault = Box::new(|request, _, answer| match request.path.ends_with("/f0") {
@@ -130,7 +130,7 @@ fn failed_file_keeps_others_and_refusal_is_not_retried() {
     let mut one = settings(&server.address, cache.path());
     one.parallel = 1;
     let hub = Hub::new(one);
-    let events = Told::default();
+    let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
     let plan = hub.plan(&[want(&names)], &Lock::default(), &events, &stop).unwrap();
     let fetched = hub.fetch(&plan, None, &events, &stop).unwrap();
@@ -138,6 +138,6 @@ fn failed_file_keeps_others_and_refusal_is_not_retried() {
     assert_eq!(server.requests().iter().filter(|request| request.path.contains("/resolve/")).count(), 1);
 }
 
-fn served(content: Vec<u8>, large: bool) -> Served {
-    Served { name: "f".into(), content, large }
+fn served(content: Vec<u8>, large: bool) -> ServedFile {
+    ServedFile { name: "f".into(), content, large }
 }

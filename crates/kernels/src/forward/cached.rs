@@ -19,7 +19,7 @@ pub struct KeyValues {
 
 impl KeyValues {
     /// Allocates capacity for `tokens` tokens of `width` channels.
-    pub fn with_room(tokens: usize, width: usize) -> Self {
+    pub fn with_capacity(tokens: usize, width: usize) -> Self {
         Self { keys: Vec::with_capacity(tokens * width), values: Vec::with_capacity(tokens * width) }
     }
 }

@@ -260,13 +260,13 @@ mod tests {
         for weight in [PackedWeights::F32(&single), PackedWeights::Bf16(&half)] {
             let [all_x, all_y] = [&x, &y].map(|x| logits(x, CHANNELS, ENDS, weight, &[0, 1, 2]));
             let tiled = divergences([&x, &y], CHANNELS, ENDS, weight, &targets());
-            let whole = divergences_of_logits([&all_x, &all_y], VOCAB, &targets());
+            let untiled = divergences_of_logits([&all_x, &all_y], VOCAB, &targets());
             let predicted = predictions(&y, CHANNELS, ENDS, weight, &targets());
             for (index, target) in targets().iter().enumerate() {
                 let range = target.row * VOCAB..(target.row + 1) * VOCAB;
                 let [p, q] = [&all_x, &all_y].map(|all| log_softmax(&all[range.clone()]));
                 let token = target.token as usize;
-                for ours in [tiled[index], whole[index]] {
+                for ours in [tiled[index], untiled[index]] {
                     for (ours, exact) in [
                         (ours.ln_p, p[token]),
                         (ours.ln_q, q[token]),

@@ -138,7 +138,7 @@ pub fn attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segm
 }
 
 /// Returns the number of rows per task. Tasks should keep all threads busy and fit into the cache, but have at least
-/// `least` rows, because preparing the weights would otherwise cost as much as the product.
-fn block_rows(rows: usize, least: usize, most: usize) -> usize {
-    rows.div_ceil(rayon::current_num_threads()).clamp(least, most)
+/// `min` rows, because preparing the weights would otherwise cost as much as the product.
+fn block_rows(rows: usize, min: usize, max: usize) -> usize {
+    rows.div_ceil(rayon::current_num_threads()).clamp(min, max)
 }

@@ -6,12 +6,12 @@ use std::ops::{Deref, DerefMut};
 
 /// Maximum number of elements in a pooled buffer (8 MiB). Larger buffers exceed a core's cache, gain little from reuse
 /// and would use too much memory in total.
-const KEPT: usize = 1 << 21;
+const MAX_POOLED_ELEMENTS: usize = 1 << 21;
 
 thread_local! {
     /// Pool of free buffers. A thread needs several buffers, because it may start another task while waiting for a
     /// subtask.
-    static FREE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
+    static FREE_BUFFERS: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Slice of a pooled buffer, which returns to the pool on drop.
@@ -22,7 +22,7 @@ pub struct Scratch {
 
 /// Returns `len` elements with arbitrary values. Callers must write the elements before reading them.
 pub(super) fn scratch(len: usize) -> Scratch {
-    let mut buffer = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
+    let mut buffer = FREE_BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default();
     if buffer.len() < len {
         buffer.resize(len, 0.0);
     }
@@ -46,11 +46,11 @@ impl DerefMut for Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
-        if buffer.len() > KEPT {
+        if buffer.len() > MAX_POOLED_ELEMENTS {
             return;
         }
         // The pool of an exiting thread may already be destroyed.
-        let _ = FREE.try_with(|free| free.borrow_mut().push(buffer));
+        let _ = FREE_BUFFERS.try_with(|free| free.borrow_mut().push(buffer));
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn large_scratch_buffer_is_not_kept() {
-        drop(scratch(KEPT + 1));
-        assert_eq!(FREE.with_borrow(Vec::len), 0);
+        drop(scratch(MAX_POOLED_ELEMENTS + 1));
+        assert_eq!(FREE_BUFFERS.with_borrow(Vec::len), 0);
     }
 }

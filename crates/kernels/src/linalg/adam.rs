@@ -53,12 +53,12 @@ impl Adam {
         let rate = f64::from(self.learning_rate) / (1.0 - f64::from(b1).powi(self.steps));
         let root = (1.0 - f64::from(b2).powi(self.steps)).sqrt() as f32;
         let rate = rate as f32;
-        let kept = 1.0 - self.learning_rate * self.weight_decay;
+        let decay = 1.0 - self.learning_rate * self.weight_decay;
         let moments = self.first.par_iter_mut().zip(&mut self.second);
         parameters.par_iter_mut().zip(gradient).zip(moments).for_each(|((p, &g), (m, v))| {
             *m = b1 * *m + (1.0 - b1) * g;
             *v = b2 * *v + (1.0 - b2) * g * g;
-            *p = kept * *p - rate * *m / (v.sqrt() / root + Self::EPSILON);
+            *p = decay * *p - rate * *m / (v.sqrt() / root + Self::EPSILON);
         });
     }
 }

@@ -26,7 +26,7 @@ impl Kind for Bf16 {
     type Rows<'x> = Bf16Rows;
 
     /// Returns the number of pairs. If `inner` is odd, the last pair is padded with a zero.
-    fn depth(inner: usize) -> usize {
+    fn panel_depth(inner: usize) -> usize {
         inner.div_ceil(2)
     }
 
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn bf16_row_bits_do_not_depend_on_neighbours_or_cpu() {
+    fn bf16_row_bits_do_not_depend_on_neighbors_or_cpu() {
         let inner = 301;
         let outer = 70;
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
@@ -192,7 +192,7 @@ mod tests {
         for rows in 1..37 {
             assert!(multiply_rows(rows).iter().zip(&all).all(|(a, b)| a.to_bits() == b.to_bits()), "{rows} rows");
         }
-        let panel = &matrix.words()[..Bf16::depth(inner) * LANES];
+        let panel = &matrix.words()[..Bf16::panel_depth(inner) * LANES];
         for (rows, adds) in (1..=27).flat_map(|rows| [(rows, false), (rows, true)]) {
             let sums = |tile: Bf16Tile| {
                 let mut words = Vec::new();

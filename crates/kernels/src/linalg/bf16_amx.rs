@@ -43,8 +43,8 @@ impl Kind for Bf16Amx {
     type Word = u32;
     type Rows<'x> = PairRows;
 
-    fn depth(inner: usize) -> usize {
-        Bf16::depth(inner)
+    fn panel_depth(inner: usize) -> usize {
+        Bf16::panel_depth(inner)
     }
 
     #[inline(always)]
@@ -62,7 +62,7 @@ impl Kind for Bf16Amx {
 
     fn rows(x: MatrixView<'_, f32>) -> PairRows {
         let kernels = Bf16Kernels::Amx;
-        let width = Self::depth(x.width());
+        let width = Self::panel_depth(x.width());
         let row_words = kernels.row_words(x.width());
         let mut words = Vec::with_capacity(x.height() * row_words);
         simd::in_widest!({

@@ -59,7 +59,7 @@ impl<const PARTS: usize> Kind for Bf16Split<PARTS> {
     type Word = u32;
     type Rows<'x> = PairRows;
 
-    fn depth(inner: usize) -> usize {
+    fn panel_depth(inner: usize) -> usize {
         Self::PARTS.words(inner)
     }
 
@@ -73,13 +73,16 @@ impl<const PARTS: usize> Kind for Bf16Split<PARTS> {
     }
 
     fn number(panel: &[u32], k: usize, column: usize) -> f32 {
-        let line = |part: usize| (k / STEP * PARTS + part) * STEP_PAIRS + k % STEP / 2;
         // Add the smallest part first, so that the sum is rounded only once.
-        (0..PARTS).rev().map(|part| halves(panel[line(part) * LANES + column])[k % 2]).sum()
+        let parts = (0..PARTS).rev().map(|part| {
+            let line = (k / STEP * PARTS + part) * STEP_PAIRS + k % STEP / 2;
+            halves(panel[line * LANES + column])[k % 2]
+        });
+        parts.sum()
     }
 
     fn rows(x: MatrixView<'_, f32>) -> PairRows {
-        let width = Self::depth(x.width());
+        let width = Self::panel_depth(x.width());
         let row_words = spread(width);
         let mut words = vec![0; x.height() * row_words];
         simd::in_widest!({
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn row_does_not_depend_on_its_neighbours() {
+    fn row_does_not_depend_on_its_neighbors() {
         let [inner, outer] = [301, 70];
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();

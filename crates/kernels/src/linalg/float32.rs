@@ -17,7 +17,7 @@ impl Kind for F32 {
         F32Tile::best().lanes()
     }
 
-    fn depth(inner: usize) -> usize {
+    fn panel_depth(inner: usize) -> usize {
         inner
     }
 
@@ -214,7 +214,7 @@ mod x86 {
     /// Number of f32 values per cache line.
     pub(super) const CACHE_LINE: usize = 16;
     /// Number of panel lines per iteration of the inner loop.
-    const UNROLLED: usize = 4;
+    const UNROLLED_LINES: usize = 4;
 
     /// Prefetches the cache line at an address.
     #[inline(always)]
@@ -273,12 +273,12 @@ mod x86 {
                     prefetch::<_MM_HINT_T0>(sums.wrapping_add(2 * $width - 1));
                 }
                 let lines = panel.len() / (2 * $width);
-                let unrolled = lines / UNROLLED * UNROLLED;
+                let unrolled = lines / UNROLLED_LINES * UNROLLED_LINES;
                 let mut ahead = ahead.chunks(CACHE_LINE);
-                let prefetches = ahead.len().div_ceil((lines / UNROLLED).max(1));
-                for first in (0..unrolled).step_by(UNROLLED) {
+                let prefetches = ahead.len().div_ceil((lines / UNROLLED_LINES).max(1));
+                for first in (0..unrolled).step_by(UNROLLED_LINES) {
                     ahead.by_ref().take(prefetches).for_each(|line| prefetch::<_MM_HINT_T1>(line.as_ptr()));
-                    for k in first..first + UNROLLED {
+                    for k in first..first + UNROLLED_LINES {
                         // SAFETY: line `k` ends inside the panel, and each row is as long as the panel.
                         unsafe { $line(&mut parts, (x.add(k), apart), weights.add(2 * k * $width)) };
                     }
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn f32_row_bits_do_not_depend_on_neighbours_or_fma_cpu() {
+    fn f32_row_bits_do_not_depend_on_neighbors_or_fma_cpu() {
         let inner = 1301;
         let outer = 70;
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();

@@ -179,23 +179,23 @@ pub mod profile {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
     use std::time::Instant;
 
-    static ON: AtomicBool = AtomicBool::new(false);
+    static ENABLED: AtomicBool = AtomicBool::new(false);
     static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 
     /// Resets the counter and starts counting.
     pub fn begin() {
         NANOSECONDS.store(0, Relaxed);
-        ON.store(true, Relaxed);
+        ENABLED.store(true, Relaxed);
     }
 
     /// Stops counting and returns the thread-seconds spent in products since [`begin`].
     pub fn end() -> f64 {
-        ON.store(false, Relaxed);
+        ENABLED.store(false, Relaxed);
         NANOSECONDS.load(Relaxed) as f64 * 1e-9
     }
 
     pub fn start() -> Option<Instant> {
-        ON.load(Relaxed).then(Instant::now)
+        ENABLED.load(Relaxed).then(Instant::now)
     }
 
     pub fn stop(started: Option<Instant>, threads: usize) {

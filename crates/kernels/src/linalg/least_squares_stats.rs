@@ -66,12 +66,12 @@ impl NormalEquations {
         );
         let eigen = MatRef::from_column_major_slice(&common, c, c)
             .self_adjoint_eigen(Side::Lower)
-            .map_err(|_| self.no_eigenvalues())?;
+            .map_err(|_| self.eigenvalue_error())?;
         let values = eigen.S().column_vector();
         let vectors = eigen.U();
         // Eigenvalues are ascending, so the largest are last.
-        let kept = vectors.subcols(c - rank, rank); // [C, r]
-        let up: Vec<f64> = (0..rank).flat_map(|r| (0..c).map(move |i| (r, i))).map(|(r, i)| kept[(i, r)]).collect();
+        let retained = vectors.subcols(c - rank, rank); // [C, r]
+        let up: Vec<f64> = (0..rank).flat_map(|r| (0..c).map(move |i| (r, i))).map(|(r, i)| retained[(i, r)]).collect();
         let mut down = vec![0.0; c * rank];
         let right = MatrixView::rows(&up, rank, c).t();
         gemm_parallel(MatrixViewMut::rows(&mut down, c, rank), Update::Replace, view, right);

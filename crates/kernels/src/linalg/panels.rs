@@ -21,7 +21,7 @@ pub const ROWS: usize = 8;
 /// Maximum number of products along `inner` that are summed in one piece.
 const PIECE: usize = 512;
 /// Maximum number of operations in a product that is not distributed over threads.
-const SMALL: usize = 1 << 21;
+const MAX_SERIAL_OPERATIONS: usize = 1 << 21;
 
 /// Calls the kernel instance for the given number of rows, which must be one of the listed numbers.
 macro_rules! by_rows {
@@ -38,10 +38,10 @@ macro_rules! by_rows {
 #[cfg(target_arch = "x86_64")]
 pub(super) use by_rows;
 
-/// Splits rows into tiles of nearly equal size, with at most `most` rows each.
+/// Splits rows into tiles of nearly equal size, with at most `max_rows` rows each.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn tiles(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    let tiles = rows.div_ceil(most);
+pub(super) fn tiles(rows: usize, max_rows: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    let tiles = rows.div_ceil(max_rows);
     (0..tiles).map(move |tile| rows * tile / tiles..rows * (tile + 1) / tiles)
 }
 
@@ -93,12 +93,12 @@ pub trait Kind: Sized {
     }
 
     /// Returns the number of words along `inner`.
-    fn depth(inner: usize) -> usize;
+    fn panel_depth(inner: usize) -> usize;
 
     /// Packs consecutive weights along `inner` into one column of a panel. The first weight must start a word.
     ///
     /// # Shapes
-    /// `row [up to inner]`, `panel [depth(row.len()), lanes]`.
+    /// `row [up to inner]`, `panel [panel_depth(row.len()), lanes]`.
     fn pack_column(row: &[f32], column: usize, panel: &mut [Self::Word]);
 
     /// Packs columns `[up to lanes, inner]` into one panel.
@@ -162,7 +162,7 @@ pub struct Panels<K: Kind> {
 impl<K: Kind> Panels<K> {
     /// Returns the number of words in one panel.
     pub fn panel(inner: usize) -> usize {
-        K::depth(inner) * K::lanes()
+        K::panel_depth(inner) * K::lanes()
     }
 
     /// Returns the number of words in all panels.
@@ -248,7 +248,7 @@ impl<K: Kind> Panels<K> {
     /// empty if `first` is past the end.
     fn piece(&self, panel: usize, first: usize, numbers: usize) -> &[K::Word] {
         let words = Self::panel(self.inner);
-        let [start, end] = [first, first + numbers].map(|number| K::depth(number.min(self.inner)) * K::lanes());
+        let [start, end] = [first, first + numbers].map(|number| K::panel_depth(number.min(self.inner)) * K::lanes());
         &self.words[panel * words..][start..end]
     }
 }
@@ -256,10 +256,10 @@ impl<K: Kind> Panels<K> {
 /// Implements [`Kind::pack_panel`].
 pub(super) fn pack_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::Word]) {
     // Number of weights along `inner` per pass. Their panel lines stay in L1 until all columns are filled.
-    const NEAR: usize = 64;
+    const PASS_WEIGHTS: usize = 64;
     simd::in_widest!({
-        for (piece, panel) in panel.chunks_mut(K::depth(NEAR) * K::lanes()).enumerate() {
-            let numbers = piece * NEAR..inner.min((piece + 1) * NEAR);
+        for (piece, panel) in panel.chunks_mut(K::panel_depth(PASS_WEIGHTS) * K::lanes()).enumerate() {
+            let numbers = piece * PASS_WEIGHTS..inner.min((piece + 1) * PASS_WEIGHTS);
             for (column, row) in columns.chunks_exact(inner.max(1)).enumerate() {
                 K::pack_column(&row[numbers.clone()], column, panel);
             }
@@ -286,7 +286,7 @@ pub fn product<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_,
 pub fn product_of_few<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
     let outer = weights.outer;
     let threads = rayon::current_num_threads();
-    if threads == 1 || 2 * x.height() * x.width() * outer < SMALL {
+    if threads == 1 || 2 * x.height() * x.width() * outer < MAX_SERIAL_OPERATIONS {
         return product(destination, into, x, weights);
     }
     assert!(

@@ -16,7 +16,7 @@ use super::transpose::transpose;
 const CONVERTED_ROWS: usize = 1024;
 /// Maximum order for which all eigenvalues are always computed, which takes less than a second. For larger systems,
 /// only the extreme eigenvalues are computed if they suffice.
-const SMALL: usize = 512;
+const MAX_FULL_ORDER: usize = 512;
 
 /// Running sums `XᵀX` and `XᵀY` over rows.
 pub struct NormalEquations {
@@ -180,20 +180,20 @@ impl NormalEquations {
     pub fn minimum_norm(&self) -> Result<MinimumNorm> {
         let c = self.channels;
         self.check_finite()?;
-        let eigen = self.lower().self_adjoint_eigen(Side::Lower).map_err(|_| self.no_eigenvalues())?;
+        let eigen = self.lower().self_adjoint_eigen(Side::Lower).map_err(|_| self.eigenvalue_error())?;
         let values = eigen.S().column_vector();
         let vectors = eigen.U();
         let cutoff = self.floor(values[c - 1]);
         let rank = values.iter().filter(|&&value| value > cutoff).count();
         // Eigenvalues are ascending, so the kept ones are last. M = U·Λ⁻¹·Uᵀ·(XᵀY).
-        let kept = vectors.subcols(c - rank, rank); // [C, rank]
-        let mut coefficients = kept.transpose() * MatRef::from_column_major_slice(&self.cross, c, c); // [rank, C]
+        let retained = vectors.subcols(c - rank, rank); // [C, rank]
+        let mut coefficients = retained.transpose() * MatRef::from_column_major_slice(&self.cross, c, c); // [rank, C]
         for column in coefficients.col_iter_mut() {
             column.iter_mut().zip(values.iter().skip(c - rank)).for_each(|(v, value)| *v /= value);
         }
         let mut solution = vec![0.0; c * c];
         let destination = MatMut::from_row_major_slice_mut(&mut solution, c, c);
-        matmul(destination, Accum::Replace, kept, &coefficients, 1.0, threads());
+        matmul(destination, Accum::Replace, retained, &coefficients, 1.0, threads());
         Ok(MinimumNorm { solution: finite(solution)?, rank })
     }
 
@@ -209,7 +209,7 @@ impl NormalEquations {
     /// Fails in the same cases as [`NormalEquations::minimum_norm`].
     pub fn spectrum(&self) -> Result<Spectrum> {
         self.check_finite()?;
-        if self.channels > SMALL
+        if self.channels > MAX_FULL_ORDER
             && let Ok(factor) = self.factor(0.0)
         {
             return factor.spectrum();
@@ -218,7 +218,7 @@ impl NormalEquations {
     }
 
     fn all_eigenvalues(&self) -> Result<Spectrum> {
-        let values = self.lower().self_adjoint_eigenvalues(Side::Lower).map_err(|_| self.no_eigenvalues())?;
+        let values = self.lower().self_adjoint_eigenvalues(Side::Lower).map_err(|_| self.eigenvalue_error())?;
         let cutoff = self.floor(values.last().copied().unwrap_or(0.0));
         Ok(Spectrum::from_squares(&values, cutoff))
     }
@@ -231,12 +231,12 @@ impl NormalEquations {
     /// Checks that the diagonal of `XᵀX` is finite. Any nonfinite value of `X` makes a diagonal element nonfinite.
     fn check_finite(&self) -> Result<()> {
         match self.gram.iter().step_by(self.channels + 1).position(|v| !v.is_finite()) {
-            Some(channel) => Err(not_finite(&format!("channel {channel} of X"))),
+            Some(channel) => Err(not_finite_error(&format!("channel {channel} of X"))),
             None => Ok(()),
         }
     }
 
-    pub(super) fn no_eigenvalues(&self) -> SolveError {
+    pub(super) fn eigenvalue_error(&self) -> SolveError {
         SolveError::NoEigenvalues { rows: self.rows, channels: self.channels }
     }
 }
@@ -266,7 +266,7 @@ impl Factor<'_> {
     /// Fails in the same cases as [`NormalEquations::minimum_norm`].
     pub fn spectrum(&self) -> Result<Spectrum> {
         let c = self.normal.channels;
-        if c <= SMALL {
+        if c <= MAX_FULL_ORDER {
             return self.normal.all_eigenvalues();
         }
         let greatest = spectrum::greatest(c, |x, y| self.multiply(x, y)) - self.ridge;
@@ -316,10 +316,10 @@ pub(super) fn finite(solution: Vec<f64>) -> Result<Vec<f64>> {
     if solution.par_iter().all(|v| v.is_finite()) {
         return Ok(solution);
     }
-    Err(not_finite("the least-squares solution"))
+    Err(not_finite_error("the least-squares solution"))
 }
 
-pub(super) fn not_finite(matrix: &str) -> SolveError {
+pub(super) fn not_finite_error(matrix: &str) -> SolveError {
     SolveError::NotFinite(matrix.to_owned())
 }
 
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn extreme_eigenvalues_give_the_condition_number() {
         // One block of random rows, with channel scales from 1 to 1e-4.
-        let c = SMALL + 40;
+        let c = MAX_FULL_ORDER + 40;
         let mut state = 7u64;
         let x: Vec<f64> = (0..2 * c * c)
             .map(|index| {

@@ -15,7 +15,7 @@ use faer::linalg::qr::no_pivoting::factor::{qr_in_place, qr_in_place_scratch};
 use faer::{Accum, Conj, Mat, MatMut, MatRef, Spec};
 use rayon::prelude::*;
 
-use super::solve::{finite, not_finite, threads};
+use super::solve::{finite, not_finite_error, threads};
 use super::solve_error::{Result, SolveError};
 use super::transpose::transpose;
 
@@ -105,7 +105,7 @@ impl StreamingQr {
         self.rotate();
         let (r, z) = self.kept.split_at(c * c);
         if r.par_iter().any(|v| !v.is_finite()) {
-            return Err(not_finite("X of the least-squares system"));
+            return Err(not_finite_error("X of the least-squares system"));
         }
         let svd = MatRef::from_column_major_slice(r, c, c)
             .thin_svd()
@@ -238,10 +238,10 @@ mod tests {
             let y = random(rows * c, 4);
             let (svd, normal) = both(&x, &y, c);
             let solved = normal.solve(0.0).unwrap();
-            let least = normal.minimum_norm().unwrap();
-            assert_eq!((svd.rank, least.rank), (c, c));
+            let minimum = normal.minimum_norm().unwrap();
+            assert_eq!((svd.rank, minimum.rank), (c, c));
             assert!(difference(&svd.solution, &solved) < 1e-11, "{c}: Cholesky");
-            assert!(difference(&svd.solution, &least.solution) < 1e-11, "{c}: eigenvalues");
+            assert!(difference(&svd.solution, &minimum.solution) < 1e-11, "{c}: eigenvalues");
             let spectrum = normal.spectrum().unwrap();
             assert!(spectrum.rank == c && (spectrum.condition / svd.condition - 1.0).abs() < 1e-9, "{spectrum:?}");
         }
@@ -251,11 +251,11 @@ mod tests {
     /// orthogonal to these directions, and the columns of a minimum-norm solution are in the row space of `X`.
     fn assert_minimum_norm(x: &[f64], y: &[f64], c: usize, rank: usize, blind: &[Vec<f64>]) {
         let (svd, normal) = both(x, y, c);
-        let least = normal.minimum_norm().unwrap();
+        let minimum = normal.minimum_norm().unwrap();
         assert!(normal.solve(0.0).is_err() || normal.spectrum().unwrap().rank < c);
-        assert_eq!((svd.rank, least.rank, normal.spectrum().unwrap().rank), (rank, rank, rank));
+        assert_eq!((svd.rank, minimum.rank, normal.spectrum().unwrap().rank), (rank, rank, rank));
         assert!(svd.condition > 1e12 && normal.spectrum().unwrap().condition.is_infinite(), "{}", svd.condition);
-        for (name, solution) in [("svd", &svd.solution), ("eigenvalues", &least.solution)] {
+        for (name, solution) in [("svd", &svd.solution), ("eigenvalues", &minimum.solution)] {
             let scale = norm(solution);
             for direction in blind {
                 let along = norm(&product(direction, solution, c, c));
@@ -269,7 +269,7 @@ mod tests {
             let gradient = norm(&product(&columns, &residual, x.len() / c, c));
             assert!(gradient <= 1e-7 * norm(x) * norm(y), "{name}: gradient {gradient:e}");
         }
-        assert!(difference(&svd.solution, &least.solution) < 1e-7 * norm(&svd.solution));
+        assert!(difference(&svd.solution, &minimum.solution) < 1e-7 * norm(&svd.solution));
     }
 
     #[test]

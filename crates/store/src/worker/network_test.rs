@@ -158,8 +158,8 @@ fn waiting_worker_costs_one_operation_a_second() {
         }
         // A worker that has waited for some time retries less often.
         if second % 10 == 0 {
-            let asked = names.iter().filter(|name| !idle.worker.is_listed_as_leased(name));
-            asked.for_each(|name| assert!(matches!(idle.worker.lease(name), LeaseResult::Theirs(_))));
+            let unlisted = names.iter().filter(|name| !idle.worker.is_listed_as_leased(name));
+            unlisted.for_each(|name| assert!(matches!(idle.worker.lease(name), LeaseResult::Theirs(_))));
         }
     }
     let waiting = (server.operations() - before) as f64 / 600.0;

@@ -51,7 +51,7 @@ fn existing_link_to_our_record_counts_as_our_lease() {
 }
 
 /// Id of a process on another machine.
-const FAR: &str = "5-0123456789ab";
+const REMOTE_PROCESS: &str = "5-0123456789ab";
 
 /// Writes a lease and the record of its process.
 fn planted(worker: &Worker, process: &Process) -> PathBuf {
@@ -78,17 +78,17 @@ fn lease_of_a_dead_process_is_taken_over_at_once() {
 fn remote_process_is_alive_while_its_heartbeat_changes() {
     let (_folder, one, _two) = workers();
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
-    let mut far = Process { id: FAR.into(), owner, beat: 0 };
+    let mut far = Process { id: REMOTE_PROCESS.into(), owner, beat: 0 };
     planted(&one, &far);
     assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a possibly running process counts as dead");
     // Pretend that no heartbeat was observed for longer than the timeout. The observation does not depend on any wall
     // clock.
     let before = one.disk.now() - STALE_AFTER * 2;
-    one.seen.lock().unwrap().insert(FAR.into(), (0, before));
+    one.seen.lock().unwrap().insert(REMOTE_PROCESS.into(), (0, before));
     far.beat = 1;
     planted(&one, &far);
     assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a new heartbeat must count");
-    one.seen.lock().unwrap().insert(FAR.into(), (1, before));
+    one.seen.lock().unwrap().insert(REMOTE_PROCESS.into(), (1, before));
     assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
 }
 
@@ -96,7 +96,7 @@ fn remote_process_is_alive_while_its_heartbeat_changes() {
 fn remote_process_with_old_record_is_dead_at_once() {
     let (folder, one, two) = workers();
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
-    let record = planted(&one, &Process { id: FAR.into(), owner, beat: 0 });
+    let record = planted(&one, &Process { id: REMOTE_PROCESS.into(), owner, beat: 0 });
     assert_eq!(count_dead(folder.path()), 0);
     let file = fs::File::options().append(true).open(&record).unwrap();
     file.set_modified(SystemTime::now() - STALE_AFTER * 2).unwrap();
@@ -210,7 +210,7 @@ fn unreadable_record_is_dead_after_the_timeout() {
     for folder in [true, false] {
         let (_folder, one, _two) = workers();
         let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
-        let record = planted(&one, &Process { id: FAR.into(), owner, beat: 0 });
+        let record = planted(&one, &Process { id: REMOTE_PROCESS.into(), owner, beat: 0 });
         fs::remove_file(&record).unwrap();
         if folder {
             fs::create_dir(&record).unwrap();
@@ -219,7 +219,7 @@ fn unreadable_record_is_dead_after_the_timeout() {
         }
         assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a possibly running process counts as dead");
         let before = one.disk.now() - STALE_AFTER * 2;
-        one.seen.lock().unwrap().insert(FAR.into(), (u64::MAX, before));
+        one.seen.lock().unwrap().insert(REMOTE_PROCESS.into(), (u64::MAX, before));
         assert!(matches!(one.lease("a"), LeaseResult::Mine(_)), "the lease must expire");
     }
 }

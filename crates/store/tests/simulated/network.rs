@@ -15,12 +15,12 @@ pub(crate) use super::server::Server;
 use super::server::{File, Node, lock, split, text};
 use ghostlab_core::files::atomic::STALE_AFTER;
 use ghostlab_core::files::owner::Owner;
-use ghostlab_store::{Disk, Mapped, Process};
+use ghostlab_store::{Disk, FileContent, Process};
 
-pub(crate) type Told = Box<dyn Fn(&Path) + Send + Sync>;
+pub(crate) type ChangeListener = Box<dyn Fn(&Path) + Send + Sync>;
 
 /// Time of a read, and the content that was read.
-type Seen = (Duration, Option<Vec<u8>>);
+type CachedRead = (Duration, Option<Vec<u8>>);
 
 /// Faults of a simulated network.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,7 +39,7 @@ pub(crate) struct Client {
     time: Option<(Arc<Time>, usize)>,
     process: Process,
     /// Function called for each file renamed into place.
-    told: Option<Told>,
+    listener: Option<ChangeListener>,
     /// Offset by which this machine's clock is ahead.
     ahead: Duration,
     changes: AtomicU64,
@@ -48,7 +48,7 @@ pub(crate) struct Client {
     down: AtomicBool,
     /// End of the current suspension in microseconds. There are no heartbeats until then.
     halted: Arc<AtomicU64>,
-    seen: Mutex<HashMap<String, Seen>>,
+    seen: Mutex<HashMap<String, CachedRead>>,
     lists: Mutex<HashMap<String, (Duration, Vec<String>)>>,
 }
 
@@ -70,7 +70,7 @@ impl Client {
         network: Network,
         machine: usize,
         time: Option<(Arc<Time>, usize)>,
-        listener: Option<Told>,
+        listener: Option<ChangeListener>,
     ) -> Arc<Self> {
         let owner = Owner { pid: 5, system: Some(format!("machine {machine}")), started: Some(1) };
         let process = Process { id: format!("5-{:012x}", machine * 7919), owner, beat: 0 };
@@ -80,7 +80,7 @@ impl Client {
             network,
             time,
             process,
-            told: listener,
+            listener,
             ahead: Duration::from_secs(7 * machine as u64),
             changes: AtomicU64::new(0),
             operations: AtomicU64::new(0),
@@ -112,7 +112,7 @@ impl Client {
             .map_or_else(|| Duration::from_micros(self.server.clock.load(Relaxed)), |(time, _)| time.now())
     }
 
-    fn asked(&self, what: &'static str, path: &Path) {
+    fn count_operation(&self, what: &'static str, path: &Path) {
         if !self.is_down() {
             self.server.operations.fetch_add(1, Relaxed);
             self.operations.fetch_add(1, Relaxed);
@@ -134,7 +134,7 @@ impl Client {
         if self.is_down() {
             return Err(io::Error::other("the machine is down"));
         }
-        self.asked(what, paths[0]);
+        self.count_operation(what, paths[0]);
         if self.network.cache > 0 {
             for path in paths {
                 // A client sees its own changes at once.
@@ -158,36 +158,36 @@ impl Client {
     }
 
     /// Applies `read` to the cached content of a file, if the cache entry is fresh.
-    fn known<T>(&self, path: &Path, read: impl Fn(&Option<Vec<u8>>) -> T) -> Option<T> {
+    fn cached_content<T>(&self, path: &Path, read: impl Fn(&Option<Vec<u8>>) -> T) -> Option<T> {
         let now = self.server_time();
-        let most = Duration::from_secs(self.network.cache);
+        let max_age = Duration::from_secs(self.network.cache);
         let seen = lock(&self.seen);
-        seen.get(&text(path)).filter(|(time, _)| now < *time + most).map(|(_, seen)| read(seen))
+        seen.get(&text(path)).filter(|(time, _)| now < *time + max_age).map(|(_, seen)| read(seen))
     }
 
-    fn saw(&self, path: &Path, found: Option<Vec<u8>>) {
+    fn cache_content(&self, path: &Path, found: Option<Vec<u8>>) {
         if self.network.cache > 0 {
             lock(&self.seen).insert(text(path), (self.server_time(), found));
         }
     }
 
     /// Returns the content of a file from byte `start`, as seen by this machine.
-    fn look(&self, path: &Path, start: usize) -> Option<Vec<u8>> {
+    fn read_content(&self, path: &Path, start: usize) -> Option<Vec<u8>> {
         // A folder exists but cannot be read.
         if self.server.is_folder(path) && !self.is_down() {
-            self.asked("read", path);
+            self.count_operation("read", path);
             return None;
         }
-        if let Some(seen) = self.known(path, |seen| seen.as_ref().map(|bytes| bytes_from(bytes, start))) {
+        if let Some(seen) = self.cached_content(path, |seen| seen.as_ref().map(|bytes| bytes_from(bytes, start))) {
             return seen;
         }
         if self.is_down() {
             return None;
         }
-        self.asked("read", path);
+        self.count_operation("read", path);
         let found = self.server.node(path);
         if self.network.cache > 0 {
-            self.saw(path, found.as_ref().map(|node| lock(node).0.clone()));
+            self.cache_content(path, found.as_ref().map(|node| lock(node).0.clone()));
         }
         found.map(|node| bytes_from(&lock(&node).0, start))
     }
@@ -219,25 +219,25 @@ impl Write for Growing {
 
 impl Disk for Client {
     fn read_from(&self, path: &Path, start: u64) -> io::Result<Vec<u8>> {
-        self.look(path, start as usize).ok_or_else(missing)
+        self.read_content(path, start as usize).ok_or_else(missing)
     }
 
     fn reader(&self, path: &Path) -> io::Result<Box<dyn Read + Send>> {
         Ok(Box::new(Cursor::new(self.read(path)?)))
     }
 
-    fn map(&self, path: &Path) -> io::Result<Mapped> {
-        self.read(path).map(Mapped::Memory)
+    fn map(&self, path: &Path) -> io::Result<FileContent> {
+        self.read(path).map(FileContent::Memory)
     }
 
     fn size(&self, path: &Path) -> io::Result<u64> {
-        if let Some(seen) = self.known(path, |seen| seen.as_ref().map(Vec::len)) {
+        if let Some(seen) = self.cached_content(path, |seen| seen.as_ref().map(Vec::len)) {
             return seen.map(|length| length as u64).ok_or_else(missing);
         }
         if self.network.cache > 0 {
             return self.read(path).map(|bytes| bytes.len() as u64);
         }
-        self.asked("size", path);
+        self.count_operation("size", path);
         let node = self.server.node(path).filter(|_| !self.is_down()).ok_or_else(missing)?;
         Ok(lock(&node).0.len() as u64)
     }
@@ -289,7 +289,7 @@ impl Disk for Client {
     }
 
     fn sweep(&self, folder: &Path) {
-        self.asked("sweep", folder);
+        self.count_operation("sweep", folder);
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -327,7 +327,7 @@ impl Disk for Client {
             let names = folders.remove(&from_text).unwrap_or_default();
             folders.insert(to_text, names);
         }
-        if let Some(listener) = &self.told {
+        if let Some(listener) = &self.listener {
             listener(to);
         }
         if self.lies() { Err(missing()) } else { Ok(()) }
@@ -357,7 +357,7 @@ impl Disk for Client {
         let names = lock(&self.server.folders).get(&text(path)).map_or(0, BTreeMap::len);
         // One operation per file and one for the folder.
         for _ in 0..names {
-            self.asked("remove_folder", path);
+            self.count_operation("remove_folder", path);
         }
         self.change("remove_folder", &[path])?;
         lock(&self.server.folders).remove(&text(path)).ok_or_else(missing)?;
@@ -376,26 +376,26 @@ impl Disk for Client {
     }
 
     fn exists(&self, path: &Path) -> bool {
-        if let Some(seen) = self.known(path, Option::is_some) {
+        if let Some(seen) = self.cached_content(path, Option::is_some) {
             return seen;
         }
-        self.asked("exists", path);
+        self.count_operation("exists", path);
         let found = self.server.has(path) && !self.is_down();
         // A folder counts as existing, like a file.
-        self.saw(path, found.then(|| self.server.file(path).unwrap_or_default()));
+        self.cache_content(path, found.then(|| self.server.file(path).unwrap_or_default()));
         found
     }
 
     fn list(&self, folder: &Path) -> Vec<String> {
         let now = self.server_time();
-        let most = Duration::from_secs(self.network.cache);
-        if let Some((_, names)) = lock(&self.lists).get(&text(folder)).filter(|(time, _)| now < *time + most) {
+        let max_age = Duration::from_secs(self.network.cache);
+        if let Some((_, names)) = lock(&self.lists).get(&text(folder)).filter(|(time, _)| now < *time + max_age) {
             return names.clone();
         }
         if self.is_down() {
             return Vec::new();
         }
-        self.asked("list", folder);
+        self.count_operation("list", folder);
         let names = self.server.names(folder);
         if self.network.cache > 0 {
             lock(&self.lists).insert(text(folder), (now, names.clone()));
@@ -405,13 +405,13 @@ impl Disk for Client {
 
     fn clock(&self, folder: &Path) -> SystemTime {
         // Reading the clock creates and removes a file.
-        self.asked("clock", folder);
-        self.asked("clock", folder);
+        self.count_operation("clock", folder);
+        self.count_operation("clock", folder);
         UNIX_EPOCH + self.server_time()
     }
 
     fn age(&self, path: &Path, now: SystemTime) -> Option<Duration> {
-        self.asked("age", path);
+        self.count_operation("age", path);
         let changed = self.server.node(path).map(|node| lock(&node).1)?;
         now.duration_since(UNIX_EPOCH + changed).ok()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ghostlab_definitions::generation::GenerationConfig;
 use ghostlab_definitions::metric::Output;
-use ghostlab_definitions::tokens::tokenised;
+use ghostlab_definitions::tokens::tokenize_requests;
 use ghostlab_definitions::{Request, RequestKind, Setting, Task, builtin};
 use rayon::prelude::*;
 
@@ -18,7 +18,7 @@ use crate::grid::EvalTask;
 use crate::pipeline::env::backbone::BackbonePlan;
 use crate::pipeline::env::inputs::GridInputs;
 use crate::pipeline::stage::to_json;
-use crate::tasks::{self, DocumentLimit, Tokenised};
+use crate::tasks::{self, DocumentLimit, TokenizedRequest};
 use ghostlab_store::{Key, Store};
 
 /// Loads a task with the rows to evaluate.
@@ -82,7 +82,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
     }
     let requests = requests(to.given, to.backbone, used, task)?;
     let (encoder, length) = to.reader(used.how.max_length)?;
-    let all = tokenised(task, &requests, &encoder, used.how.bos, length)?;
+    let all = tokenize_requests(task, &requests, &encoder, used.how.bos, length)?;
     let builtin = to.given.grid.task(used).builtin();
     let windows = task.definition.output == Output::Rolling;
     let mut ids = Vec::new();
@@ -111,7 +111,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
 }
 
 /// Appends the ids of texts to `ids`, and returns the lengths of their inputs and continuations.
-fn append_ids<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenised>) -> Vec<[usize; 2]> {
+fn append_ids<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a TokenizedRequest>) -> Vec<[usize; 2]> {
     texts
         .map(|text| {
             ids.extend(&text.input_ids);
@@ -125,11 +125,11 @@ fn append_ids<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenised>
 const MAX_SHARED_TOKENS: usize = 2048;
 
 /// Returns how many leading documents to score together, so that the few-shot examples they share run only once.
-fn shared_document_count(documents: &[Vec<Tokenised>]) -> usize {
+fn shared_document_count(documents: &[Vec<TokenizedRequest>]) -> usize {
     let Some(first) = documents.first().and_then(|document| document.first()) else { return 1 };
     // Number of distinct inputs, their total length, and the length of their common prefix.
-    let measure = |tokeniseds: &[Tokenised]| {
-        let inputs: BTreeSet<&[u32]> = tokeniseds.iter().map(|text| text.input_ids.as_slice()).collect();
+    let measure = |requests: &[TokenizedRequest]| {
+        let inputs: BTreeSet<&[u32]> = requests.iter().map(|text| text.input_ids.as_slice()).collect();
         let shared = inputs
             .iter()
             .map(|input| input.iter().zip(&first.input_ids).take_while(|(a, b)| a == b).count())
@@ -212,10 +212,10 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
 mod tests {
     use super::*;
 
-    fn texts(inputs: &[&[u32]]) -> Vec<Tokenised> {
+    fn texts(inputs: &[&[u32]]) -> Vec<TokenizedRequest> {
         inputs
             .iter()
-            .map(|input| Tokenised { input_ids: input.to_vec(), continuation_ids: vec![1], cut_ids: Vec::new() })
+            .map(|input| TokenizedRequest { input_ids: input.to_vec(), continuation_ids: vec![1], cut_ids: Vec::new() })
             .collect()
     }
 

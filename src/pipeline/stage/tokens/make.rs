@@ -228,7 +228,7 @@ impl Sources {
     }
 
     fn notes_of_unlabelled(&self) -> Vec<String> {
-        self.tasks.iter().filter_map(|(name, task)| Some(format!("task {name}: {}", task.unlabelled()?))).collect()
+        self.tasks.iter().filter_map(|(name, task)| Some(format!("task {name}: {}", task.unlabeled()?))).collect()
     }
 
     /// Returns notes about texts that have only one row although their rule joins rows. Published perplexities on

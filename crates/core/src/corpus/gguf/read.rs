@@ -21,11 +21,11 @@ pub(in crate::corpus) fn tokenizer_from_gguf(file: &Gguf) -> Result<Value> {
     let tokens = file
         .texts(key)?
         .filter(|tokens_found| !tokens_found.is_empty())
-        .ok_or_else(|| missing_entry(key, "a list of tokens", file))?;
+        .ok_or_else(|| missing_entry_error(key, "a list of tokens", file))?;
     let key = "tokenizer.ggml.token_type";
     let kinds = match file.numbers(key)? {
         Some(kinds) if kinds.len() == tokens.len() => kinds.into_iter().map(|kind| kind as u32).collect(),
-        Some(_) => return Err(missing_entry(key, &format!("{} kinds of tokens", tokens.len()), file)),
+        Some(_) => return Err(missing_entry_error(key, &format!("{} kinds of tokens", tokens.len()), file)),
         None => vec![NORMAL; tokens.len()],
     };
     let vocabulary = GgufVocabulary { file, tokens, kinds };
@@ -36,28 +36,28 @@ pub(in crate::corpus) fn tokenizer_from_gguf(file: &Gguf) -> Result<Value> {
             let name = file.text(pre)?;
             let splitter = SPLITTERS.iter().find(|splitter| name.is_some_and(|name| splitter.names.contains(&name)));
             let splitter = splitter.ok_or_else(|| {
-                missing_entry(
+                missing_entry_error(
                     pre,
                     &(SPLITTERS.iter().flat_map(|splitter| splitter.names).copied().collect::<Vec<_>>().join(", ")),
                     file,
                 )
             })?;
             let key = "tokenizer.ggml.merges";
-            let merges = file.texts(key)?.ok_or_else(|| missing_entry(key, "a list of merges", file))?;
+            let merges = file.texts(key)?.ok_or_else(|| missing_entry_error(key, "a list of merges", file))?;
             vocabulary.byte_level(splitter, &merges)
         }
         Some("llama") => {
             let key = "tokenizer.ggml.scores";
             let scores = file.numbers(key)?.filter(|numbers| numbers.len() == vocabulary.tokens.len());
             let scores =
-                scores.ok_or_else(|| missing_entry(key, &format!("{} scores", vocabulary.tokens.len()), file))?;
+                scores.ok_or_else(|| missing_entry_error(key, &format!("{} scores", vocabulary.tokens.len()), file))?;
             vocabulary.sentence_piece(&scores)
         }
-        _ => Err(missing_entry(key, "gpt2 (byte-level merges) or llama (SentencePiece)", file)),
+        _ => Err(missing_entry_error(key, "gpt2 (byte-level merges) or llama (SentencePiece)", file)),
     }
 }
 
-fn missing_entry(key: &str, expected: &str, file: &Gguf) -> Error {
+fn missing_entry_error(key: &str, expected: &str, file: &Gguf) -> Error {
     Error::bad_input("cannot read the tokenizer of a GGUF file")
         .at(file.place(key))
         .expected(expected)

@@ -24,11 +24,11 @@ pub struct GgufTokenizer {
 pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> Result<GgufTokenizer> {
     let model = &tokenizer["model"];
     if model["type"] != "BPE" {
-        return Err(refused("model.type", "BPE", &model["type"]));
+        return Err(unsupported_error("model.type", "BPE", &model["type"]));
     }
     let keys = ["dropout", "continuing_subword_prefix", "end_of_word_suffix"];
     if let Some(key) = keys.iter().find(|key| !(model[*key].is_null() || model[*key] == "" || model[*key] == 0.0)) {
-        return Err(refused(&format!("model.{key}"), "null", &model[*key]));
+        return Err(unsupported_error(&format!("model.{key}"), "null", &model[*key]));
     }
     let vocabulary = TokenTable::from_tokenizer(tokenizer, rows)?;
     let mut notes = Vec::new();
@@ -49,7 +49,7 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
         let (pre, note) = splitter(tokenizer)?;
         notes.extend(note);
         if let Some((left, right)) = pieces.iter().find(|(left, right)| left.contains(' ') || right.contains(' ')) {
-            return Err(refused("model.merges", "tokens without spaces", &format!("{left} {right}").into()));
+            return Err(unsupported_error("model.merges", "tokens without spaces", &format!("{left} {right}").into()));
         }
         say("model", string_entry("gpt2"));
         say("pre", string_entry(pre));
@@ -81,7 +81,7 @@ fn string_entry(text: &str) -> Entry {
     Entry::String(text.to_owned())
 }
 
-fn refused(key: &str, expected: &str, found: &Value) -> Error {
+fn unsupported_error(key: &str, expected: &str, found: &Value) -> Error {
     let found = match found {
         Value::String(text) => format!("`{text}`"),
         other => shortened(&other.to_string(), 200),
@@ -107,7 +107,7 @@ impl TokenTable {
         let unknown = model["unk_token"].as_str();
         for (token, id) in model["vocab"].as_object().into_iter().flatten() {
             let id = id.as_u64().and_then(|id| usize::try_from(id).ok());
-            let id = id.ok_or_else(|| refused("model.vocab", "an id", &token.clone().into()))?;
+            let id = id.ok_or_else(|| unsupported_error("model.vocab", "an id", &token.clone().into()))?;
             let kind = match token.as_str() {
                 token if Some(token) == unknown => UNKNOWN,
                 token if bytes && is_byte(token) => BYTE,
@@ -117,11 +117,11 @@ impl TokenTable {
         }
         for added in tokenizer["added_tokens"].as_array().into_iter().flatten() {
             let (Some(id), Some(token)) = (added["id"].as_u64(), added["content"].as_str()) else {
-                return Err(refused("added_tokens", "an id and a content", added));
+                return Err(unsupported_error("added_tokens", "an id and a content", added));
             };
             // llama.cpp matches added tokens anywhere and never includes adjacent spaces.
             if let Some(key) = ["lstrip", "rstrip", "single_word"].into_iter().find(|key| added[key] == true) {
-                return Err(refused(&format!("added_tokens, {token}"), &format!("no {key}"), added));
+                return Err(unsupported_error(&format!("added_tokens, {token}"), &format!("no {key}"), added));
             }
             let kind = match Some(token) == unknown {
                 true => UNKNOWN,
@@ -131,7 +131,11 @@ impl TokenTable {
             by_id.insert(usize::try_from(id).unwrap_or(usize::MAX), (token, kind));
         }
         if let Some((id, _)) = by_id.last_key_value().filter(|(id, _)| **id >= rows) {
-            return Err(refused("model.vocab", &format!("ids below {rows}, the rows of the embedding"), &(*id).into()));
+            return Err(unsupported_error(
+                "model.vocab",
+                &format!("ids below {rows}, the rows of the embedding"),
+                &(*id).into(),
+            ));
         }
         let (tokens, kinds) = (0..rows)
             .map(|id| {
@@ -167,7 +171,7 @@ impl TokenTable {
             Some([left, right]) => {
                 let expected = "SentencePiece's merges: all pairs of tokens whose concatenation is a token";
                 let verdict = if listed.contains(&[*left, *right]) { "a merge" } else { "no merge" };
-                Err(refused("model.merges", expected, &format!("{verdict} of `{left}` and `{right}`").into()))
+                Err(unsupported_error("model.merges", expected, &format!("{verdict} of `{left}` and `{right}`").into()))
             }
         }
     }
@@ -190,7 +194,7 @@ fn read_merge(merge: &Value) -> Result<(String, String)> {
         },
         _ => None,
     };
-    pair.ok_or_else(|| refused("model.merges", "two tokens", merge))
+    pair.ok_or_else(|| unsupported_error("model.merges", "two tokens", merge))
 }
 
 /// Returns the steps listed under `key`, or `value` itself if it is a single step.
@@ -214,12 +218,12 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
             Some("Split")
                 if step["behavior"] == "Isolated" && step["invert"] != true && pattern.is_none() && bytes.is_none() =>
             {
-                pattern = Some(step["pattern"]["Regex"].as_str().ok_or_else(|| unknown_splitter(pre))?);
+                pattern = Some(step["pattern"]["Regex"].as_str().ok_or_else(|| splitter_error(pre))?);
             }
             Some("ByteLevel") if step["add_prefix_space"] != true && bytes.is_none() => {
                 bytes = Some(step["use_regex"] != false);
             }
-            _ => return Err(unknown_splitter(pre)),
+            _ => return Err(splitter_error(pre)),
         }
     }
     let ignore = tokenizer["model"]["ignore_merges"] == true;
@@ -231,7 +235,7 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
     };
     let composes = normalizer["type"] == "NFC";
     if !normalizer.is_null() && !composes {
-        return Err(refused("normalizer", "null or NFC", normalizer));
+        return Err(unsupported_error("normalizer", "null or NFC", normalizer));
     }
     let found = SPLITTERS
         .iter()
@@ -239,12 +243,12 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
         .or_else(|| SPLITTERS.iter().find(alike));
     let note =
         "llama.cpp does not apply the tokenizer's NFC normalization, so it tokenizes decomposed characters differently";
-    found.map(|splitter| (splitter.names[0], composes.then(|| note.to_owned()))).ok_or_else(|| unknown_splitter(pre))
+    found.map(|splitter| (splitter.names[0], composes.then(|| note.to_owned()))).ok_or_else(|| splitter_error(pre))
 }
 
-fn unknown_splitter(pre: &Value) -> Error {
+fn splitter_error(pre: &Value) -> Error {
     let names: Vec<&str> = SPLITTERS.iter().map(|splitter| splitter.names[0]).collect();
-    refused("pre_tokenizer", &format!("one of {}", names.join(", ")), pre)
+    unsupported_error("pre_tokenizer", &format!("one of {}", names.join(", ")), pre)
 }
 
 /// Returns whether a SentencePiece tokenizer prepends a space to the text.
@@ -258,7 +262,7 @@ fn space_prefix(tokenizer: &Value) -> Result<bool> {
         match step["type"].as_str() {
             Some("Prepend") if step["prepend"] == SPACE && !spaces => prefix = true,
             Some("Replace") if step["pattern"]["String"] == " " && step["content"] == SPACE => spaces = true,
-            _ => return Err(refused("normalizer", "a prefix ▁, and ▁ for spaces", normalizer)),
+            _ => return Err(unsupported_error("normalizer", "a prefix ▁, and ▁ for spaces", normalizer)),
         }
     }
     match pre["type"].as_str() {
@@ -268,10 +272,10 @@ fn space_prefix(tokenizer: &Value) -> Result<bool> {
             match pre["prepend_scheme"].as_str() {
                 Some("first" | "always") => Ok(true),
                 Some("never") => Ok(false),
-                _ => Err(refused("pre_tokenizer", "a prepend_scheme first or never", pre)),
+                _ => Err(unsupported_error("pre_tokenizer", "a prepend_scheme first or never", pre)),
             }
         }
-        _ => Err(refused("pre_tokenizer", "none, or a Metaspace that does not split", pre)),
+        _ => Err(unsupported_error("pre_tokenizer", "none, or a Metaspace that does not split", pre)),
     }
 }
 
@@ -302,10 +306,14 @@ fn surrounding_tokens(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
                     }
                 }
                 if !fits || position == 0 {
-                    return Err(refused("post_processor", "at most one token before and one after the text", step));
+                    return Err(unsupported_error(
+                        "post_processor",
+                        "at most one token before and one after the text",
+                        step,
+                    ));
                 }
             }
-            _ => return Err(refused("post_processor", "a TemplateProcessing", step)),
+            _ => return Err(unsupported_error("post_processor", "a TemplateProcessing", step)),
         }
     }
     Ok(found)

@@ -29,21 +29,17 @@ impl OutputFile<'_> {
         let Self { path, inputs, force, is_ours } = self;
         let Ok(data) = path.symlink_metadata() else {
             let folder = above(path);
-            let missing = Error::missing("the folder of the output file does not exist").at(folder.display());
-            return if folder.is_dir() {
-                Ok(())
-            } else {
-                Err(missing.hint("create the folder, or choose another one"))
-            };
+            let error = Error::missing("the folder of the output file does not exist").at(folder.display());
+            return if folder.is_dir() { Ok(()) } else { Err(error.hint("create the folder, or choose another one")) };
         };
         if !data.is_file() {
             let found = regular::name_of(data.file_type());
-            return Err(already_exists(path).expected("a regular file").found(found).hint("choose another file"));
+            return Err(already_exists_error(path).expected("a regular file").found(found).hint("choose another file"));
         }
         let target: PathBuf = real(path);
         if let Some(input) = inputs.iter().find(|input| input.whole && is_within(&target, &real(&input.path))) {
             let found = format!("{}, an input", input.what);
-            return Err(already_exists(path)
+            return Err(already_exists_error(path)
                 .expected("a file that is not an input")
                 .found(found)
                 .hint("choose another file"));
@@ -51,7 +47,7 @@ impl OutputFile<'_> {
         if *force || regular::read(path).is_ok_and(|bytes| is_ours(&bytes)) {
             return Ok(());
         }
-        Err(already_exists(path).hint("choose another file, or overwrite it with --force"))
+        Err(already_exists_error(path).hint("choose another file, or overwrite it with --force"))
     }
 
     /// Writes the file atomically.
@@ -64,7 +60,7 @@ impl OutputFile<'_> {
     }
 }
 
-fn already_exists(path: &Path) -> Error {
+fn already_exists_error(path: &Path) -> Error {
     Error::bad_input("the output file already exists").at(path.display())
 }
 

@@ -110,8 +110,8 @@ impl DeviceName {
 /// ordering between them, but weights are created and freed on threads other than those that compute. With a single
 /// stream, event tracking is unnecessary. It would cost more than a kernel launch.
 fn cuda(number: usize) -> candle_core::Result<Device> {
-    static OPENED: Mutex<BTreeMap<usize, Device>> = Mutex::new(BTreeMap::new());
-    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    static OPEN_DEVICES: Mutex<BTreeMap<usize, Device>> = Mutex::new(BTreeMap::new());
+    let mut opened = OPEN_DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(device) = opened.get(&number) {
         return Ok(device.clone());
     }

@@ -25,18 +25,18 @@ pub(super) struct Ends<'a> {
 /// target is the most likely token. A row with several targets is projected once.
 ///
 /// # Shapes
-/// `x [tokens, C]`, `weight [vocab, C]`; one value per target. Targets must be sorted by row. At most `most_rows` rows
+/// `x [tokens, C]`, `weight [vocab, C]`; one value per target. Targets must be sorted by row. At most `max_rows` rows
 /// of logits are in memory at a time.
 pub(super) fn predictions(
     x: &Tensor,
     ends: Ends<'_>,
     weight: &Tensor,
     targets: &[ScoredRow],
-    most_rows: usize,
+    max_rows: usize,
 ) -> Result<Vec<Prediction>> {
     let rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
     let mut predictions = Vec::with_capacity(targets.len());
-    for rows in rows.chunks(most_rows.max(1)) {
+    for rows in rows.chunks(max_rows.max(1)) {
         let indices: Vec<usize> = rows.iter().map(|targets| targets[0].row).collect();
         let logits = logits(x, ends, weight, &indices)?; // [rows, vocab]
         let (target_rows, token): (Vec<u32>, Vec<u32>) =
@@ -52,7 +52,7 @@ pub(super) fn predictions(
 }
 
 /// Computes the divergence between two streams' predictions at each target. The reduction over the vocabulary runs in
-/// f64 in host memory, on at most `most_rows` rows at a time.
+/// f64 in host memory, on at most `max_rows` rows at a time.
 ///
 /// # Shapes
 /// Like [`predictions`], for both streams.
@@ -61,12 +61,12 @@ pub(super) fn divergences(
     ends: Ends<'_>,
     weight: &Tensor,
     targets: &[ScoredRow],
-    most_rows: usize,
+    max_rows: usize,
 ) -> Result<Vec<Divergence>> {
     let rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
     let vocab = weight.dim(0)?;
     let mut divergences = Vec::with_capacity(targets.len());
-    for rows in rows.chunks(most_rows.max(1)) {
+    for rows in rows.chunks(max_rows.max(1)) {
         let indices: Vec<usize> = rows.iter().map(|targets| targets[0].row).collect();
         let numbered = rows.iter().enumerate();
         let renumbered: Vec<ScoredRow> = numbered
@@ -226,9 +226,8 @@ mod tests {
             [(0, 7), (0, 9), (0, 0), (2, 7)].map(|(row, token)| ScoredRow { row, token }).into();
         // The norm maps each row to 1, so three logits are 1 and the other 61 are 0.
         let denominator = (3.0 * 1f64.exp() + 61.0).ln();
-        for most_rows in [1, 2, 100] {
-            let ours =
-                predictions(&x, Ends { norm: &norm, eps: 0.0, cap: None }, &weight, &targets, most_rows).unwrap();
+        for max_rows in [1, 2, 100] {
+            let ours = predictions(&x, Ends { norm: &norm, eps: 0.0, cap: None }, &weight, &targets, max_rows).unwrap();
             for (ours, (logit, likeliest)) in ours.iter().zip([(1.0, true), (1.0, false), (0.0, false), (1.0, true)]) {
                 assert!((f64::from(ours.log_probability) - (logit - denominator)).abs() < 1e-6, "{ours:?}");
                 assert_eq!(ours.likeliest, likeliest);

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::ops;
-use super::parts::{GatedTensors, LayerTensors, MlpTensors};
+use super::weight_cache::{GatedTensors, LayerTensors, MlpTensors};
 use crate::error::Result;
 use crate::model::config::Config;
 use crate::model::experts::Experts;
@@ -126,7 +126,7 @@ fn routed(
     }
     let chosen = Tensor::from_vec(chosen, (rows, experts_config.count), x.device())?.to_dtype(all.dtype())?;
     let mut weights = (all * chosen)?;
-    if experts_config.normalised {
+    if experts_config.normalized {
         weights = weights.broadcast_div(&weights.sum_keepdim(1)?)?;
     }
     let mut out = ops::widen(x)?.zeros_like()?;

@@ -38,8 +38,8 @@ pub(super) fn free(device: &Device) -> Option<u64> {
         #[cfg(feature = "metal")]
         Device::Metal(device) => {
             let device = device.metal_device();
-            let most = device.recommended_max_working_set_size() as u64;
-            Some(most.saturating_sub(device.current_allocated_size() as u64))
+            let max = device.recommended_max_working_set_size() as u64;
+            Some(max.saturating_sub(device.current_allocated_size() as u64))
         }
         #[allow(unreachable_patterns, reason = "a build without the devices' features has their variants too")]
         _ => None,
@@ -59,9 +59,9 @@ fn pool(device: &CudaDevice) -> Option<sys::CUmemoryPool> {
 pub(super) fn keep_freed(device: &CudaDevice) {
     let mut all = u64::MAX;
     if let Some(pool) = pool(device) {
-        let kept = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         // SAFETY: the pool belongs to the device, and the attribute is a `u64`. Ignoring a failure only costs speed.
-        let _ = unsafe { mem_pool::set_attribute(pool, kept, std::ptr::from_mut(&mut all).cast()) };
+        let _ = unsafe { mem_pool::set_attribute(pool, attribute, std::ptr::from_mut(&mut all).cast()) };
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn is_out_of_memory(error: &Error) -> bool {
 }
 
 /// Creates the out-of-memory error for a device. `cause` names the allocation that did not fit.
-pub(crate) fn out_of_memory(error: &Error, cause: String) -> Error {
+pub(crate) fn out_of_memory_error(error: &Error, cause: String) -> Error {
     Error::missing("out of device memory").at(cause).found(error.one_line()).hint(
         "set --device-memory below the free memory, or use shorter windows; \
          `nvidia-smi` shows other processes on the GPU",

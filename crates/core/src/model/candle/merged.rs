@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
-use super::parts::{GatedTensors, LayerTensors, MlpTensors, Parts, TensorPart};
+use super::weight_cache::{GatedTensors, LayerTensors, MlpTensors, Parts, TensorPart};
 use crate::error::{Error, Result};
 use crate::model::merged_layer::MergedLayer;
 

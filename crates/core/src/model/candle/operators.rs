@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::model::operator::{Matrix, Operator};
 
 /// Maximum total size in bytes of the operators cached on a device.
-const KEPT: usize = 1 << 30;
+const MAX_CACHED_BYTES: usize = 1 << 30;
 
 /// Cache of operators, which are copied to the device on first use.
 pub(super) struct Operators {
@@ -60,7 +60,7 @@ impl Operators {
         if let Some(copy) = held.get(&operator.key()) {
             return Ok(Arc::clone(copy));
         }
-        if held.values().map(operator_bytes).sum::<usize>() + operator_bytes(operator) > KEPT {
+        if held.values().map(operator_bytes).sum::<usize>() + operator_bytes(operator) > MAX_CACHED_BYTES {
             held.clear();
         }
         let copy = Arc::new(operator.to_device(&self.device)?);

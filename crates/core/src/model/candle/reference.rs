@@ -32,13 +32,13 @@ impl CandleReference {
     /// names the property.
     pub fn load(config: &Config, folder: &Path) -> Result<Self> {
         if !config.attachments.is_empty() {
-            return Err(missing_tensor("operators next to the weights"));
+            return Err(missing_tensor_error("operators next to the weights"));
         }
         if !config.dropped.is_empty() {
-            return Err(missing_tensor("layers without attention or MLP"));
+            return Err(missing_tensor_error("layers without attention or MLP"));
         }
         if is_gguf(folder) {
-            return Err(missing_tensor("GGUF tensor names"));
+            return Err(missing_tensor_error("GGUF tensor names"));
         }
         let entries = entries(config)?;
         let mut tensors = HashMap::new();
@@ -72,7 +72,7 @@ impl CandleReference {
             }
             // Gemma 3 is not supported on the CPU, because its model copies keys into the cache with an operation that
             // candle only implements for other devices.
-            other => return Err(missing_tensor(other)),
+            other => return Err(missing_tensor_error(other)),
         }?))
     }
 
@@ -128,7 +128,7 @@ fn entries(config: &Config) -> Result<Map<String, Value>> {
         "max_position_embeddings": MAX_POSITIONS, "max_window_layers": layers,
         "sliding_window": MAX_POSITIONS, "use_sliding_window": false, "use_flash_attn": false,
         "no_rope_layers": config.rotated.iter().map(|&has| usize::from(has)).collect::<Vec<_>>(),
-        "decoder_sparse_step": 1, "norm_topk_prob": experts.is_some_and(|scaling| scaling.normalised),
+        "decoder_sparse_step": 1, "norm_topk_prob": experts.is_some_and(|scaling| scaling.normalized),
         "num_experts": experts.map(|scaling| scaling.count), "num_local_experts": experts.map(|scaling| scaling.count),
         "num_experts_per_tok": experts.map(|scaling| scaling.used), "moe_intermediate_size": experts.map(|scaling| scaling.width),
     });
@@ -150,7 +150,7 @@ fn rope_scaling(config: &Config) -> Result<Value> {
             "high_freq_factor": scaling.high_freq_factor,
             "original_max_position_embeddings": scaling.original_max_position_embeddings as usize,
         })),
-        Some(scaling) => Err(missing_tensor(&format!("rope type {} for {class}", scaling.name()))),
+        Some(scaling) => Err(missing_tensor_error(&format!("rope type {} for {class}", scaling.name()))),
     }
 }
 
@@ -166,34 +166,34 @@ fn refuse_unsupported(config: &Config) -> Result<()> {
     };
     let own_heads = ["Llama", "Qwen2", "Olmo2", "Phi3", "Mixtral", "SmolLM3"].map(|name| format!("{name}ForCausalLM"));
     if heads * head_dim != *hidden && own_heads.iter().any(|name| name == class) {
-        return Err(missing_tensor(&format!(
+        return Err(missing_tensor_error(&format!(
             "heads of {head_dim} channels for {class}, where head_dim is hidden_size / heads"
         )));
     }
     if (f64::from(config.scale) * (*head_dim as f64).sqrt() - 1.0).abs() > 1e-6 {
-        return Err(missing_tensor(&format!("attention scales other than 1/√head_dim for {class}")));
+        return Err(missing_tensor_error(&format!("attention scales other than 1/√head_dim for {class}")));
     }
     if !biased {
-        return Err(missing_tensor(&format!("these biases for {class}")));
+        return Err(missing_tensor_error(&format!("these biases for {class}")));
     }
     let one_table = config.tied_embeddings;
     let gemma = class == "Gemma2ForCausalLM";
     if gemma && !one_table || ["MistralForCausalLM", "MixtralForCausalLM"].contains(&class) && one_table {
         let found = if one_table { "tied embeddings" } else { "an untied head" };
-        return Err(missing_tensor(&format!("{class} with {found}")));
+        return Err(missing_tensor_error(&format!("{class} with {found}")));
     }
     if config.rotary_width != *head_dim && class != "Phi3ForCausalLM" {
-        return Err(missing_tensor(&format!("partial rotary embeddings for {class}")));
+        return Err(missing_tensor_error(&format!("partial rotary embeddings for {class}")));
     }
     let experts = config.experts;
-    if experts.is_some_and(|experts| class == "MixtralForCausalLM" && !experts.normalised)
+    if experts.is_some_and(|experts| class == "MixtralForCausalLM" && !experts.normalized)
         || config.sparse.contains(&false) && experts.is_some()
     {
-        return Err(missing_tensor("experts in only some layers, or expert weights without normalization"));
+        return Err(missing_tensor_error("experts in only some layers, or expert weights without normalization"));
     }
     Ok(())
 }
 
-fn missing_tensor(what: &str) -> Error {
+fn missing_tensor_error(what: &str) -> Error {
     Error::bad_input(format!("candle-transformers does not support {what}"))
 }

@@ -9,7 +9,7 @@ use super::{AttentionContext, Decoder};
 use crate::error::Result;
 use crate::model::batch::Batch;
 use crate::model::config::Config;
-use crate::model::decoding::{BlockId, Cached, Past, Placed};
+use crate::model::decoding::{BlockId, CacheView, CachedModel, RunPlacement};
 use crate::model::program::Step;
 use crate::model::rope::Rotary;
 use crate::model::slice::elements;
@@ -18,7 +18,7 @@ use crate::model::trie::Model;
 /// Keys and values by block and trie node.
 type Blocks = HashMap<BlockId, HashMap<usize, KeyValues>>;
 
-type PastRows<'a> = Past<'a, (), Blocks>;
+type PastRows<'a> = CacheView<'a, (), Blocks>;
 
 impl AttentionContext for PastRows<'_> {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
@@ -42,9 +42,9 @@ impl AttentionContext for PastRows<'_> {
     }
 }
 
-impl Cached for Decoder {
+impl CachedModel for Decoder {
     type Blocks = Blocks;
-    type Shared = ();
+    type StepData = ();
 
     fn backbone(&self) -> &Config {
         &self.config
@@ -56,7 +56,7 @@ impl Cached for Decoder {
         self.begin(&batch)
     }
 
-    fn shared(&self, _: &[Placed<'_>], _: &Blocks) -> Result<()> {
+    fn shared(&self, _: &[RunPlacement<'_>], _: &Blocks) -> Result<()> {
         Ok(())
     }
 
@@ -66,7 +66,7 @@ impl Cached for Decoder {
 
     fn make_room(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()> {
         let width = self.config.kv_heads * self.config.head_dim;
-        blocks.insert(block, nodes.into_iter().map(|node| (node, KeyValues::with_room(capacity, width))).collect());
+        blocks.insert(block, nodes.into_iter().map(|node| (node, KeyValues::with_capacity(capacity, width))).collect());
         Ok(())
     }
 

@@ -90,9 +90,9 @@ impl Model for Order {
 
     fn advance(&self, (): &(), step: &Step, _: &Rc<()>) -> Result<Rc<()>> {
         self.weights.borrow_mut().extend(step.weights());
-        let mut most = self.most.borrow_mut();
+        let mut max = self.most.borrow_mut();
         // Do not count the model's own reference.
-        *most = (*most).max(Rc::strong_count(&self.held) - 1);
+        *max = (*max).max(Rc::strong_count(&self.held) - 1);
         Ok(Rc::clone(&self.held))
     }
 
@@ -102,9 +102,9 @@ impl Model for Order {
 }
 
 /// Returns how often the weights change during a run of the trie, and the maximum number of states kept.
-fn changes(programs: &[Program], most: usize) -> (usize, usize) {
+fn changes(programs: &[Program], max: usize) -> (usize, usize) {
     let order = Order::default();
-    Trie::new(programs).run_by_layer(most, &order, &(), &mut ()).unwrap();
+    Trie::new(programs).run_by_layer(max, &order, &(), &mut ()).unwrap();
     let mut weights = order.weights.into_inner();
     weights.dedup();
     (weights.len(), order.most.into_inner())

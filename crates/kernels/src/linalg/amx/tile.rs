@@ -69,8 +69,8 @@ pub(super) struct Tiles {
 /// # Safety
 /// The processor must have AMX-TILE, and the process must have permission to use it.
 pub(super) unsafe fn configured(shape: Shape, body: impl FnOnce(&Tiles)) {
-    struct Released(Tiles);
-    impl Drop for Released {
+    struct ReleaseGuard(Tiles);
+    impl Drop for ReleaseGuard {
         fn drop(&mut self) {
             // SAFETY: a value exists only during `configured`, whose caller guarantees that AMX is usable.
             unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
@@ -79,7 +79,7 @@ pub(super) unsafe fn configured(shape: Shape, body: impl FnOnce(&Tiles)) {
     let config = shape.config();
     // SAFETY: the caller guarantees that AMX is usable. The instruction reads the 64 bytes of `config`.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(readonly, nostack, preserves_flags)) };
-    let tiles = Released(Tiles { has_bottom: shape.rows[1] > 0, parts: shape.parts });
+    let tiles = ReleaseGuard(Tiles { has_bottom: shape.rows[1] > 0, parts: shape.parts });
     body(&tiles.0);
 }
 

@@ -11,17 +11,17 @@ use super::kernel::kernel;
 use super::{CudaResult, DeviceTensor, Number, THREADS, TernaryOp, apply_ternary};
 use crate::error::{Error, Result};
 use crate::model::candle::fused::Scores;
-use crate::model::decoding::{BlockId, Placed, not_cached};
+use crate::model::decoding::{BlockId, RunPlacement, not_cached_error};
 
 /// Head widths for which kernels are compiled. The kernel names contain them.
 pub(super) const WIDTHS: [usize; 4] = [32, 64, 128, 256];
 
 /// Maximum number of channels that a thread reads in one vectorized load.
-const LOADED: usize = 8;
+const LOAD_CHANNELS: usize = 8;
 
 /// Returns the index of the kernel width for heads of width `head_dim`, or `None` if no kernel supports it.
 pub(super) fn width_of(head_dim: usize) -> Option<usize> {
-    WIDTHS.iter().position(|width| head_dim <= *width).filter(|_| head_dim.is_multiple_of(LOADED))
+    WIDTHS.iter().position(|width| head_dim <= *width).filter(|_| head_dim.is_multiple_of(LOAD_CHANNELS))
 }
 
 /// Maximum number of query heads per thread block. `MIN_BLOCKS` is the number of thread blocks that keeps a GPU busy.
@@ -53,7 +53,7 @@ pub(in crate::model::candle) struct VisibleBlocks {
 impl VisibleBlocks {
     /// Creates the table. Returns `None` if the device is not a CUDA device or the head width is unsupported.
     pub(in crate::model::candle) fn new(
-        runs: &[Placed<'_>],
+        runs: &[RunPlacement<'_>],
         head_dim: usize,
         device: &Device,
         block_place: impl Fn(BlockId) -> Option<BlockPlace>,
@@ -88,7 +88,7 @@ impl VisibleBlocks {
         }
         let rows = table.len() / 4;
         table.extend(ends);
-        let places = blocks.iter().map(|&id| block_place(id)).collect::<Option<_>>().ok_or_else(not_cached)?;
+        let places = blocks.iter().map(|&id| block_place(id)).collect::<Option<_>>().ok_or_else(not_cached_error)?;
         Ok(Some(Self { table: device.clone_htod(&table)?, rows, blocks, places }))
     }
 
@@ -102,7 +102,7 @@ impl VisibleBlocks {
                 Some([keys, keys + block.side])
             })
             .collect::<Option<_>>()
-            .ok_or_else(not_cached)?;
+            .ok_or_else(not_cached_error)?;
         Ok(Places { table: device.as_cuda_device()?.clone_htod(table.as_flattened())?, blocks: self.blocks.clone() })
     }
 }

@@ -15,15 +15,15 @@ pub(super) struct Kernel {
 
 /// Returns a kernel from `kernels.cu`.
 pub(super) fn kernel(device: &CudaDevice, name: &str) -> candle_core::Result<Kernel> {
-    static COMPILED: OnceLock<Compiled> = OnceLock::new();
-    let compiled = COMPILED.get_or_init(|| compile(include_str!("../kernels.cu"), CompileOptions::default()));
+    static KERNELS: OnceLock<CompileResult> = OnceLock::new();
+    let compiled = KERNELS.get_or_init(|| compile(include_str!("../kernels.cu"), CompileOptions::default()));
     loaded(device, name, "ghostlab", compiled)
 }
 
 /// PTX source, or the compiler's error message.
-pub(super) type Compiled = std::result::Result<String, String>;
+pub(super) type CompileResult = std::result::Result<String, String>;
 
-pub(super) fn compile(source: &str, options: CompileOptions) -> Compiled {
+pub(super) fn compile(source: &str, options: CompileOptions) -> CompileResult {
     match nvrtc::compile_ptx_with_opts(source, options) {
         Ok(ptx) => Ok(ptx.to_src()),
         Err(error) => Err(format!("cannot compile the CUDA kernels: {error:?}")),
@@ -34,7 +34,7 @@ pub(super) fn loaded(
     device: &CudaDevice,
     name: &str,
     module: &str,
-    compiled: &Compiled,
+    compiled: &CompileResult,
 ) -> candle_core::Result<Kernel> {
     let function = device.get_or_load_custom_func(name, module, compiled.as_deref().map_err(Error::msg)?)?;
     Ok(Kernel { function: function.into_cuda_function(), stream: device.cuda_stream() })

@@ -11,7 +11,7 @@ use candle_core::cuda_backend::cudarc::nvrtc::CompileOptions;
 use candle_core::{Device, Error as Failed, Tensor};
 
 use super::attend::{WIDTHS, width_of};
-use super::kernel::{Compiled, Kernel, compile, loaded};
+use super::kernel::{CompileResult, Kernel, compile, loaded};
 use super::{CudaResult, DeviceTensor, Number, THREADS, TernaryOp, apply_ternary};
 use crate::error::Result;
 use crate::model::candle::fused::Scores;
@@ -23,9 +23,9 @@ const QUERIES: usize = 64;
 
 /// Returns a kernel from `prefill.cu`, compiled for one head width.
 fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<Kernel> {
-    static COMPILED: [OnceLock<Compiled>; WIDTHS.len()] = [const { OnceLock::new() }; WIDTHS.len()];
+    static KERNELS: [OnceLock<CompileResult>; WIDTHS.len()] = [const { OnceLock::new() }; WIDTHS.len()];
     let index = width_of(width).ok_or_else(|| Failed::msg(format!("no kernel for heads of {width} channels")))?;
-    let compiled = COMPILED[index].get_or_init(|| {
+    let compiled = KERNELS[index].get_or_init(|| {
         let options = CompileOptions {
             options: vec![format!("-DWIDTH={}", WIDTHS[index])],
             arch: Some(MIN_CAPABILITY.1),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::task::{AccuracyKind, Task};
+use super::builtin_tasks::{AccuracyKind, Task};
 use crate::error::{Error, Result};
 use crate::files::number;
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::layout::{AttachedOperator, Layout};
 use crate::error::Result;
 use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow, activation_names};
-use crate::model::attached_form::{ACTIVATION, AttachedForm, DROPPED, ENTRY, OPERATORS};
+use crate::model::attached_form::{ACTIVATION, AttachedForm, DROPPED_KEY, ENTRY, OPERATORS};
 use crate::model::experts::{DENSE_LAYERS, STEP};
 use crate::model::window::{first_window, layer_types};
 use crate::model::{Config, FloatType};
@@ -68,13 +68,13 @@ fn export_entry(unpruned: &Config, layout: &Layout) -> Result<Value> {
     let operators = operators.collect::<Result<Vec<Value>>>()?;
     let mut entry = json!({OPERATORS: operators, ACTIVATION: activation_names(unpruned.activation)[0]});
     if !layout.dropped.is_empty() {
-        entry[DROPPED] = json!(layout.dropped);
+        entry[DROPPED_KEY] = json!(layout.dropped);
     }
     Ok(entry)
 }
 
 /// Sets the layer count and drops the per-layer settings of removed layers.
-fn retain_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usize]) {
+fn retain_layers(config: &mut Map<String, Value>, unpruned: &Config, retained: &[usize]) {
     let architecture = unpruned.architecture;
     let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
     for value in config.values_mut() {
@@ -83,30 +83,30 @@ fn retain_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usi
             && each.len() as u64 == layers
             && each.iter().all(Value::is_string)
         {
-            *each = kept.iter().filter_map(|&layer| each.get(layer).cloned()).collect();
+            *each = retained.iter().filter_map(|&layer| each.get(layer).cloned()).collect();
         }
     }
-    config.insert("num_hidden_layers".into(), kept.len().into());
+    config.insert("num_hidden_layers".into(), retained.len().into());
     // `max_window_layers` is the first layer that may have a window. Without it, loaders use a default that assumes the
     // unpruned number of layers.
     if let Some(first) = first_window(config, architecture) {
-        let before = kept.iter().filter(|&&layer| (layer as u64) < first).count();
+        let before = retained.iter().filter(|&&layer| (layer as u64) < first).count();
         config.insert("max_window_layers".into(), before.into());
     }
     // transformers derives this setting from the layer index, which has changed. Write it explicitly for each layer.
     if matches!(architecture.window, SlidingWindow::Patterned { .. } | SlidingWindow::Unrotated) {
-        config.insert("layer_types".into(), layer_types(kept.iter().map(|&layer| unpruned.windows[layer])));
+        config.insert("layer_types".into(), layer_types(retained.iter().map(|&layer| unpruned.windows[layer])));
         // Some loaders use these keys even if `layer_types` is present.
         for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
             config.remove(key);
         }
     }
     if architecture.rope == RopeEntries::SomeLayers {
-        let rotated: Vec<u8> = kept.iter().map(|&layer| unpruned.rotated[layer].into()).collect();
+        let rotated: Vec<u8> = retained.iter().map(|&layer| unpruned.rotated[layer].into()).collect();
         config.insert("no_rope_layers".into(), rotated.into());
     }
     if [DENSE_LAYERS, STEP].iter().any(|key| config.contains_key(*key)) {
-        let dense: Vec<usize> = (0..kept.len()).filter(|&layer| !unpruned.sparse[kept[layer]]).collect();
+        let dense: Vec<usize> = (0..retained.len()).filter(|&layer| !unpruned.sparse[retained[layer]]).collect();
         config.insert(STEP.into(), 1.into());
         config.insert(DENSE_LAYERS.into(), dense.into());
     }
@@ -197,16 +197,16 @@ mod tests {
         let unpruned = read_written(&entries, folder.path());
         // transformers' default applies windows from layer 28 on.
         assert_eq!(unpruned.windows.iter().filter(|window| window.is_some()).count(), 6);
-        let kept: Vec<usize> = (0..34).filter(|layer| !(5..25).contains(layer) && *layer != 30).collect();
+        let retained: Vec<usize> = (0..34).filter(|layer| !(5..25).contains(layer) && *layer != 30).collect();
         let mut config = entries.clone();
-        retain_layers(&mut config, &unpruned, &kept);
-        let expected: Vec<Option<usize>> = kept.iter().map(|&layer| unpruned.windows[layer]).collect();
+        retain_layers(&mut config, &unpruned, &retained);
+        let expected: Vec<Option<usize>> = retained.iter().map(|&layer| unpruned.windows[layer]).collect();
         assert_eq!(read_written(&config, folder.path()).windows, expected);
         let kinds: Vec<&str> =
             (0..34).map(|layer| if layer % 3 == 0 { "sliding_attention" } else { "full_attention" }).collect();
         entries.insert("layer_types".into(), json!(kinds));
-        let expected: Vec<Option<usize>> = kept.iter().map(|&layer| (layer % 3 == 0).then_some(40)).collect();
-        retain_layers(&mut entries, &unpruned, &kept);
+        let expected: Vec<Option<usize>> = retained.iter().map(|&layer| (layer % 3 == 0).then_some(40)).collect();
+        retain_layers(&mut entries, &unpruned, &retained);
         assert_eq!(read_written(&entries, folder.path()).windows, expected);
     }
 

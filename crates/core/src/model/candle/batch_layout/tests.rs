@@ -11,13 +11,13 @@ fn batch(segments: &[(usize, Option<usize>)]) -> Batch {
     batch
 }
 
-fn layout(batch: &Batch, piece_tokens: usize, most_scores: usize) -> Layout {
+fn layout(batch: &Batch, piece_tokens: usize, max_scores: usize) -> Layout {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa/config.json");
     let config = Config::read_file(&file).unwrap();
     let rotaries = Rotaries::new(&config);
     let head_dim = config.head_dim;
     let device = &Device::Cpu;
-    let placing = Placing { most_scores, windows: &WINDOWS, rotaries: &rotaries, head_dim, device };
+    let placing = Placing { max_scores, windows: &WINDOWS, rotaries: &rotaries, head_dim, device };
     Layout::new(batch, piece_tokens, placing).unwrap()
 }
 
@@ -56,8 +56,8 @@ fn rows_attend_to_prefix_and_segment_for_any_cut() {
             expected.extend(segment.clone().map(|row| batch.prefix(index).chain(segment.start..row + 1).collect()));
         }
         for piece_tokens in [1, 256, 700, usize::MAX] {
-            for most_scores in [1, usize::MAX] {
-                let layout = layout(&batch, piece_tokens, most_scores);
+            for max_scores in [1, usize::MAX] {
+                let layout = layout(&batch, piece_tokens, max_scores);
                 for window in WINDOWS {
                     let expected: Vec<_> = expected
                         .iter()

@@ -31,8 +31,8 @@ impl DocumentLimit {
     /// Returns how many of `documents` documents are scored. Fractions are rounded up.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn apply(self, documents: usize) -> usize {
-        let wanted = if self.0 < 1.0 { (documents as f64 * self.0).ceil() } else { self.0 };
-        (wanted as usize).min(documents)
+        let count = if self.0 < 1.0 { (documents as f64 * self.0).ceil() } else { self.0 };
+        (count as usize).min(documents)
     }
 }
 

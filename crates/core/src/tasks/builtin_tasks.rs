@@ -44,7 +44,7 @@ pub struct Task {
 }
 
 /// Default values for tasks with four choices that are scored by likelihood per character.
-const NORMED: Task = Task {
+const LENGTH_NORMALIZED_TASK: Task = Task {
     name: "",
     label: "",
     in_paper: true,
@@ -57,8 +57,12 @@ const NORMED: Task = Task {
     column: AccuracyKind::AccNorm,
 };
 /// Default values for tasks that are scored by plain likelihood.
-const PLAIN: Task =
-    Task { split: Split::Validation, metrics: &[AccuracyKind::Acc], column: AccuracyKind::Acc, ..NORMED };
+const PLAIN_TASK: Task = Task {
+    split: Split::Validation,
+    metrics: &[AccuracyKind::Acc],
+    column: AccuracyKind::Acc,
+    ..LENGTH_NORMALIZED_TASK
+};
 
 /// The nine tasks in the order of the paper's columns, followed by RACE as in lm-eval 0.4.11 and older.
 ///
@@ -71,14 +75,14 @@ pub static TASKS: &[Task] = &[
         label: "ARC-E",
         source: "https://huggingface.co/datasets/allenai/ai2_arc",
         documents: 2376,
-        ..NORMED
+        ..LENGTH_NORMALIZED_TASK
     },
     Task {
         name: "arc_challenge",
         label: "ARC-C",
         source: "https://huggingface.co/datasets/allenai/ai2_arc",
         documents: 1172,
-        ..NORMED
+        ..LENGTH_NORMALIZED_TASK
     },
     Task {
         name: "hellaswag",
@@ -86,7 +90,7 @@ pub static TASKS: &[Task] = &[
         source: "https://huggingface.co/datasets/Rowan/hellaswag",
         split: Split::Validation,
         documents: 10042,
-        ..NORMED
+        ..LENGTH_NORMALIZED_TASK
     },
     Task {
         name: "winogrande",
@@ -94,7 +98,7 @@ pub static TASKS: &[Task] = &[
         source: "https://huggingface.co/datasets/allenai/winogrande",
         documents: 1267,
         chance: &[50.0],
-        ..PLAIN
+        ..PLAIN_TASK
     },
     Task {
         name: "boolq",
@@ -104,14 +108,14 @@ pub static TASKS: &[Task] = &[
         documents: 3270,
         // The answer is yes in 2033 documents and no in 1237.
         chance: &[50.0, 100.0 * 2033.0 / 3270.0, 100.0 * 1237.0 / 3270.0],
-        ..PLAIN
+        ..PLAIN_TASK
     },
     Task {
         name: "openbookqa",
         label: "OBQA",
         source: "https://huggingface.co/datasets/allenai/openbookqa",
         documents: 500,
-        ..NORMED
+        ..LENGTH_NORMALIZED_TASK
     },
     Task {
         name: "rte",
@@ -120,7 +124,7 @@ pub static TASKS: &[Task] = &[
         documents: 277,
         // 146 documents are entailments, and 131 are not.
         chance: &[50.0, 100.0 * 146.0 / 277.0, 100.0 * 131.0 / 277.0],
-        ..PLAIN
+        ..PLAIN_TASK
     },
     Task {
         name: "copa",
@@ -129,7 +133,7 @@ pub static TASKS: &[Task] = &[
         documents: 100,
         // The first choice is correct in 55 documents, and the second in 45.
         chance: &[50.0, 55.0, 45.0],
-        ..PLAIN
+        ..PLAIN_TASK
     },
     Task {
         name: "race",
@@ -139,7 +143,7 @@ pub static TASKS: &[Task] = &[
         split: Split::Test,
         documents: 1045,
         chance: &[25.0],
-        ..PLAIN
+        ..PLAIN_TASK
     },
     Task {
         name: "race_v2",
@@ -150,7 +154,7 @@ pub static TASKS: &[Task] = &[
         split: Split::Test,
         documents: 1045,
         chance: &[25.0],
-        ..PLAIN
+        ..PLAIN_TASK
     },
 ];
 

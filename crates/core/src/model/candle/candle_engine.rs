@@ -1,6 +1,6 @@
 //! The candle engine, which runs programs on a candle device.
 
-mod cached;
+mod device_cache;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use candle_core::{D, DType, Device, Tensor};
 use rayon::prelude::*;
 
+use super::batch_layout::{AttentionContext, Layout, Piece, Placing};
 use super::device::{DeviceName, FloatType};
 use super::head::Ends;
 use super::layer::End;
-use super::layout::{AttentionContext, Layout, Piece, Placing};
-use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory, out_of_memory};
+use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory, out_of_memory_error};
 use super::notes::Notes;
 use super::operators::Operators;
-use super::parts::{LayerTensors, Parts, TensorPart, weight_bytes};
+use super::weight_cache::{LayerTensors, Parts, TensorPart, weight_bytes};
 use super::{head, ops};
 use crate::error::{Error, Result};
 use crate::model::batch::{Batch, Divergence, Prediction};
@@ -25,8 +25,8 @@ use crate::model::compare::{Compare, compare_parts_in_parallel, compare_trie};
 use crate::model::config::Config;
 use crate::model::decoding::{Decoding, TrieDecoding};
 use crate::model::engine::{
-    Compared, Engine, EngineId, HostRows, Lockstep, PROMPT_TOKENS, Predicted, ResidualStream, StreamAdapter,
-    regroup_by_part, run_lockstep, run_parts_in_parallel,
+    BatchDivergences, BatchPredictions, Engine, EngineId, HostRows, Lockstep, PROMPT_TOKENS, ResidualStream,
+    StreamAdapter, regroup_by_part, run_lockstep, run_parts_in_parallel,
 };
 use crate::model::merged_layer::MergedLayers;
 use crate::model::program::Step;
@@ -117,7 +117,7 @@ impl CandleEngine {
         let final_norm = Tensor::from_vec(final_norm, config.hidden, &device)?;
         let parts = Parts::new(&config, weights, &device, placement.dtype, budget)?;
         parts.fill().map_err(|error| {
-            if is_out_of_memory(&error) { out_of_memory(&error, placement.device.to_string()) } else { error }
+            if is_out_of_memory(&error) { out_of_memory_error(&error, placement.device.to_string()) } else { error }
         })?;
         let rotaries = Rotaries::new(&config);
         let engine = Self {
@@ -166,7 +166,7 @@ impl CandleEngine {
 
     /// Returns the layout of a stream that holds either all rows of a batch or only its scored rows.
     fn layout(&self, batch: &Batch, rows: usize) -> Result<Arc<Layout>> {
-        let most_scores = self.numbers() / self.config.heads;
+        let max_scores = self.numbers() / self.config.heads;
         let tokens = self.piece_tokens.load(Relaxed);
         if rows < batch.tokens() {
             return Ok(Arc::new(Layout::from_rows(rows, tokens)));
@@ -174,7 +174,7 @@ impl CandleEngine {
         let windows = &self.windows;
         let rotaries = &self.rotaries;
         let head_dim = self.config.head_dim;
-        Layout::new(batch, tokens, Placing { most_scores, windows, rotaries, head_dim, device: &self.device })
+        Layout::new(batch, tokens, Placing { max_scores, windows, rotaries, head_dim, device: &self.device })
             .map(Arc::new)
     }
 
@@ -228,7 +228,7 @@ impl CandleEngine {
         let next = self.layout(batch, stream.x.dim(0)?)?;
         if next.pieces.len() <= layout.pieces.len() {
             let cause = format!("a document or window of {longest} tokens");
-            return Err(out_of_memory(error, cause));
+            return Err(out_of_memory_error(error, cause));
         }
         self.notes.report(format!("out of device memory with {longest} tokens per pass; continuing with {half}"));
         Ok(next)
@@ -421,11 +421,16 @@ impl Engine for CandleEngine {
         memory::free(&self.device).map(|free| free / 2)
     }
 
-    fn run(&self, trie: &Trie, batch: &Batch, observer: &mut dyn Observer<dyn ResidualStream>) -> Result<Predicted> {
+    fn run(
+        &self,
+        trie: &Trie,
+        batch: &Batch,
+        observer: &mut dyn Observer<dyn ResidualStream>,
+    ) -> Result<BatchPredictions> {
         trie.run(self, batch, &mut StreamAdapter(observer))
     }
 
-    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
+    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<BatchPredictions>> {
         if self.parts.keeps_all() {
             run_parts_in_parallel(self, trie, parts, seconds)
         } else {
@@ -433,7 +438,7 @@ impl Engine for CandleEngine {
         }
     }
 
-    fn compare(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Compared>> {
+    fn compare(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<BatchDivergences>> {
         if self.parts.keeps_all() {
             return compare_parts_in_parallel(self, trie, parts, seconds);
         }

@@ -9,12 +9,12 @@ use candle_core::Tensor;
 use super::CandleEngine;
 use crate::error::{Error, Result};
 use crate::model::batch::Batch;
+use crate::model::candle::batch_layout::AttentionContext;
 #[cfg(feature = "cuda")]
 use crate::model::candle::cuda::{self, BlockPlace, Places, VisibleBlocks};
-use crate::model::candle::layout::AttentionContext;
 use crate::model::candle::{head, ops};
 use crate::model::config::Config;
-use crate::model::decoding::{BlockId, Cached, Past, Placed};
+use crate::model::decoding::{BlockId, CacheView, CachedModel, RunPlacement};
 use crate::model::program::Step;
 use crate::model::rope;
 
@@ -53,21 +53,21 @@ pub(in crate::model) struct Blocks {
 }
 
 /// Data of the new rows, shared by all steps.
-pub(in crate::model) struct Shared {
-    /// Cosines and sines for each rotary embedding, as in a [`Piece`](crate::model::candle::layout::Piece).
+pub(in crate::model) struct StepData {
+    /// Cosines and sines for each rotary embedding, as in a [`Piece`](crate::model::candle::batch_layout::Piece).
     cos_sin: Vec<Option<(Tensor, Tensor)>>,
     #[cfg(feature = "cuda")]
     visible: Option<VisibleBlocks>,
 }
 
-type PastRows<'a> = Past<'a, Shared, Blocks>;
+type PastRows<'a> = CacheView<'a, StepData, Blocks>;
 
 /// Computes attention for one sequence over its cached blocks.
 ///
 /// # Shapes
 /// `queries [q, H, D]`; result `[q, H·D]`.
 fn attend(
-    placed: &Placed<'_>,
+    placed: &RunPlacement<'_>,
     queries: &Tensor,
     (blocks, node): (&HashMap<BlockId, KeyValues>, usize),
     window: Option<usize>,
@@ -149,9 +149,9 @@ impl CandleEngine {
     }
 }
 
-impl Cached for CandleEngine {
+impl CachedModel for CandleEngine {
     type Blocks = Blocks;
-    type Shared = Shared;
+    type StepData = StepData;
 
     fn backbone(&self) -> &Config {
         &self.config
@@ -165,12 +165,12 @@ impl Cached for CandleEngine {
     }
 
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "used only by CUDA kernels"))]
-    fn shared(&self, runs: &[Placed<'_>], blocks: &Blocks) -> Result<Shared> {
+    fn shared(&self, runs: &[RunPlacement<'_>], blocks: &Blocks) -> Result<StepData> {
         let cos_sin = self.rotaries.map_used(|rotary| {
             let (table, rows) = rotary.decoding_rows(runs);
             rope::tensors(&table, &rows, &self.device)
         })?;
-        Ok(Shared {
+        Ok(StepData {
             cos_sin,
             #[cfg(feature = "cuda")]
             visible: VisibleBlocks::new(runs, self.config.head_dim, &self.device, |id| {

@@ -44,10 +44,10 @@ fn draw_token(logits: &[f32], sampling: &Sampling, draw: f64) -> u32 {
     let weights: Vec<f64> =
         order.iter().map(|&token| ((f64::from(logits[token]) - greatest) / sampling.temperature).exp()).collect();
     let all: f64 = weights.iter().sum();
-    let mut kept = weights.len();
+    let mut retained = weights.len();
     if sampling.top_p < 1.0 {
         let mut sum = 0.0;
-        kept = weights
+        retained = weights
             .iter()
             .take_while(|weight| {
                 let short = sum < sampling.top_p * all;
@@ -56,9 +56,9 @@ fn draw_token(logits: &[f32], sampling: &Sampling, draw: f64) -> u32 {
             })
             .count();
     }
-    let kept_mass: f64 = weights[..kept].iter().sum();
+    let kept_mass: f64 = weights[..retained].iter().sum();
     let mut sum = 0.0;
-    let position = weights[..kept].iter().position(|weight| {
+    let position = weights[..retained].iter().position(|weight| {
         sum += weight;
         sum > draw * kept_mass
     });

@@ -183,10 +183,10 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
 
 /// Reads a required integer.
 fn count(file: &Gguf, key: &str) -> Result<u64> {
-    file.count(key)?.ok_or_else(|| missing_key(file, key, "a whole number"))
+    file.count(key)?.ok_or_else(|| missing_key_error(file, key, "a whole number"))
 }
 
-fn missing_key(file: &Gguf, key: &str, expected: &str) -> Error {
+fn missing_key_error(file: &Gguf, key: &str, expected: &str) -> Error {
     Error::bad_input("missing entry in a GGUF file").at(file.place(key)).expected(expected).found("nothing")
 }
 

@@ -92,7 +92,7 @@ struct Block {
 #[derive(Clone, Copy)]
 pub(super) struct Placing<'a> {
     /// Maximum number of scores in a group.
-    pub(super) most_scores: usize,
+    pub(super) max_scores: usize,
     pub(super) windows: &'a [Option<usize>],
     pub(super) rotaries: &'a Rotaries,
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "used only by CUDA kernels"))]
@@ -174,10 +174,10 @@ fn grouped(blocks: &[Block], seen: &[AttendedRows], rows: &Range<usize>, placing
                 })
                 .collect(),
         );
-        let most = (placing.most_scores / (block.queries.len() * block.keys.len()).max(1)).max(1);
+        let max_blocks = (placing.max_scores / (block.queries.len() * block.keys.len()).max(1)).max(1);
         let groups = by_shape.entry(shape).or_default();
         match groups.last_mut() {
-            Some(group) if group.len() < most => group.push(index),
+            Some(group) if group.len() < max_blocks => group.push(index),
             _ => groups.push(vec![index]),
         }
     }

@@ -12,7 +12,9 @@
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value;
 
-use super::gguf_tensor::{GgufContent, GgufTensor, GgufType, LayerCounts, checkpoint_tensor, count_value, refused};
+use super::gguf_tensor::{
+    GgufContent, GgufTensor, GgufType, LayerCounts, checkpoint_tensor, count_value, unsupported_error,
+};
 use super::layout::{AttachedOperator, Layout};
 use crate::error::Result;
 use crate::files::gguf_writer::GgufInfo;
@@ -46,7 +48,7 @@ pub fn fits_deci(config: &Config) -> Result<()> {
         None => Ok(()),
         Some((_, expected)) => {
             let expected = format!("{expected}, which llama.cpp's `{DECI}` needs for this cut or repair");
-            Err(refused(&expected, architecture.class))
+            Err(unsupported_error(&expected, architecture.class))
         }
     }
 }
@@ -60,7 +62,7 @@ pub fn fits_deci_step(config: &Config, step: StepForm) -> Result<()> {
         StepForm::Normed | StepForm::Constant => fits_deci(config),
         StepForm::Stream | StepForm::Branch => {
             let expected = "a repair that folds into the weights, or a constant or a map of the normed stream";
-            Err(refused(expected, step.text()))
+            Err(unsupported_error(expected, step.text()))
         }
     }
 }

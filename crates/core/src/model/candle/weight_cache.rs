@@ -15,7 +15,8 @@ use crate::model::experts::Experts;
 use crate::model::matrix::Products;
 use crate::model::rope::{self, Rotaries};
 use crate::model::tensor_name::{
-    DOWN, EMBEDDING, FINAL_NORM, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
+    DOWN, EMBEDDING, FINAL_NORM, GATED_PROJECTIONS, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias,
+    expert, name,
 };
 use crate::model::tensors::{self, embedding_factor, layer_parts};
 use crate::model::weights::Weights;
@@ -219,7 +220,7 @@ impl WeightSource {
         let norm = |part: &str| shape(part).map(|dims| self.norm(&name(index, part), dims)).transpose();
         let [one, two, three, four] = config.architecture.norms.map(|part| part.map_or(Ok(None), norm));
         let gated = |prefix: &str| -> Result<GatedTensors> {
-            let names = [GATED[0], GATED[1], DOWN].map(|part| format!("{prefix}.{part}"));
+            let names = [GATED_PROJECTIONS[0], GATED_PROJECTIONS[1], DOWN].map(|part| format!("{prefix}.{part}"));
             let [gate, up, down] = names.each_ref().map(|part| matrix(part));
             let [gate_bias, up_bias, down_bias] = names.each_ref().map(|part| vector(&bias(part)));
             let biases = [gate_bias?, up_bias?, down_bias?];

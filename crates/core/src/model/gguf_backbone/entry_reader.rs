@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::super::architecture::{AttentionBias, GgufForm, GgufPlaces, RopeEntries};
 use super::super::deci::DeciLayers;
 use super::{
-    NEUTRAL, ROPE_FACTORS, architecture, count, deci_layers, divisors_of, head_dim, missing_key, scale_in_gguf,
+    NEUTRAL, ROPE_FACTORS, architecture, count, deci_layers, divisors_of, head_dim, missing_key_error, scale_in_gguf,
 };
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, GgufTensor};
@@ -39,7 +39,7 @@ pub(in crate::model) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     say("num_key_value_heads", shape.kv_heads.into());
     say("head_dim", head_dim.into());
     say("vocab_size", embedding.shape[0].into());
-    say("rms_norm_eps", json!(single(found.ok_or_else(|| missing_key(file, &epsilon, "a number"))?)));
+    say("rms_norm_eps", json!(single(found.ok_or_else(|| missing_key_error(file, &epsilon, "a number"))?)));
     say("max_position_embeddings", file.count(&reader.key("context_length"))?.into());
     say("rope_theta", json!(file.number(&reader.key("rope.freq_base"))?.map_or(10_000.0, single)));
     say("tie_word_embeddings", (!file.tensors.contains_key("output.weight")).into());
@@ -137,7 +137,7 @@ impl EntryReader<'_> {
         let rotary_width = if is_partial && rotated <= head_dim { rotated } else { head_dim };
         for (name, width) in [("attention.value_length", head_dim), ("rope.dimension_count", rotary_width)] {
             if file.count(&self.key(name))?.is_some_and(|found| found != width) {
-                return Err(unsupported(file, &self.key(name), &head_dim.to_string()));
+                return Err(unsupported_error(file, &self.key(name), &head_dim.to_string()));
             }
         }
         Ok(rotary_width)
@@ -156,7 +156,7 @@ impl EntryReader<'_> {
         config.insert("sliding_window".to_owned(), self.count("attention.sliding_window")?.into());
         let pattern = self.key("attention.sliding_window_pattern");
         if self.file.count(&pattern)?.is_some_and(|found| found != every as u64) {
-            return Err(unsupported(self.file, &pattern, &every.to_string()));
+            return Err(unsupported_error(self.file, &pattern, &every.to_string()));
         }
         let layers = self.count("block_count")?;
         let hidden = self.count("embedding_length")?;
@@ -176,8 +176,8 @@ impl EntryReader<'_> {
             }
             match NEUTRAL.iter().find(|(known, _)| *known == name) {
                 Some((_, values)) if values.is_empty() || values.contains(&self.file.describe_entry(key).as_str()) => {}
-                Some((_, values)) => return Err(unsupported(self.file, key, &values.join(" or "))),
-                None => return Err(unsupported(self.file, key, "no such entry")),
+                Some((_, values)) => return Err(unsupported_error(self.file, key, &values.join(" or "))),
+                None => return Err(unsupported_error(self.file, key, "no such entry")),
             }
         }
         Ok(())
@@ -205,7 +205,7 @@ fn single(value: f64) -> f64 {
     (value as f32).to_string().parse().unwrap_or(value)
 }
 
-fn unsupported(file: &Gguf, key: &str, expected: &str) -> Error {
+fn unsupported_error(file: &Gguf, key: &str, expected: &str) -> Error {
     Error::bad_input("unsupported value in the GGUF file")
         .at(file.place(key))
         .expected(expected)
@@ -249,7 +249,7 @@ fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result
             }
             Some(map)
         }
-        Some(_) => return Err(unsupported(file, &scaling_key("type", entry), "none, linear or yarn")),
+        Some(_) => return Err(unsupported_error(file, &scaling_key("type", entry), "none, linear or yarn")),
     })
 }
 

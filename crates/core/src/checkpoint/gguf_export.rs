@@ -9,15 +9,17 @@ use candle_core::quantized::gguf_file::Value;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor as Array};
 
-use super::deci;
-use super::gguf_tensor::{GgufContent, GgufTensor, GgufType, LayerCounts, checkpoint_tensor, count_value, refused};
+use super::deci_export;
+use super::gguf_tensor::{
+    GgufContent, GgufTensor, GgufType, LayerCounts, checkpoint_tensor, count_value, unsupported_error,
+};
 use super::layout::{CheckpointTensor, Layout, TensorContent};
 use super::shards::{each_block, encode, merged_values};
 use crate::error::{Error, Result};
 use crate::files::gguf_writer::{self, GgufInfo, padding};
 use crate::model::architecture::{GgufForm, GgufPlaces};
 use crate::model::config::Scaling;
-use crate::model::gguf::{ROPE_FACTORS, divisors_of, has_one_more, is_interleaved, scale_in_gguf};
+use crate::model::gguf_backbone::{ROPE_FACTORS, divisors_of, has_one_more, is_interleaved, scale_in_gguf};
 use crate::model::{Config, FloatType};
 
 /// Name and additional metadata entries of a GGUF file.
@@ -35,8 +37,10 @@ pub struct GgufMetadata {
 /// Fails if `deci` cannot represent the operators or dropped sublayers, if llama.cpp does not support the architecture,
 /// or if it would ignore the sliding windows.
 pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
-    let form = if layout.needs_modeling_file() { Some(deci::form(config, layout)?) } else { config.architecture.gguf };
-    let form = form.ok_or_else(|| refused("an architecture that llama.cpp supports", config.architecture.class))?;
+    let form =
+        if layout.needs_modeling_file() { Some(deci_export::form(config, layout)?) } else { config.architecture.gguf };
+    let form =
+        form.ok_or_else(|| unsupported_error("an architecture that llama.cpp supports", config.architecture.class))?;
     let context = config.max_positions.unwrap_or(usize::MAX);
     let windows = || layout.kept.iter().map(|&layer| config.windows[layer].filter(|&window| window < context));
     let unlike = |pattern: &dyn Fn(usize) -> bool, original: &dyn Fn(usize) -> bool| {
@@ -44,46 +48,52 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     };
     if let (None, Some(window)) = (window_of(form), windows().flatten().min()) {
         let expected = format!("no sliding windows, which llama.cpp ignores in `{}`", form.name);
-        return Err(refused(&expected, format!("a window of {window} tokens")));
+        return Err(unsupported_error(&expected, format!("a window of {window} tokens")));
     }
     if let (Some(every), true) = (window_of(form), windows().any(|window| window.is_some())) {
         if let Some(index) = unlike(&|index| is_in_window(index, every), &|layer| config.windows[layer].is_some()) {
             let found = if is_in_window(index, every) { "no sliding window" } else { "a sliding window" };
             let expected =
                 format!("sliding windows in all layers except every {every}th, as in llama.cpp's `{}`", form.name);
-            return Err(refused(&expected, format!("{found} in remaining layer {index}")));
+            return Err(unsupported_error(&expected, format!("{found} in remaining layer {index}")));
         }
         if windows().flatten().collect::<BTreeSet<_>>().len() > 1 {
-            return Err(refused("the same size for all sliding windows", "several sizes"));
+            return Err(unsupported_error("the same size for all sliding windows", "several sizes"));
         }
     }
     if let GgufPlaces::Unrotated(every) = form.places
         && let Some(index) = unlike(&|index| (index + 1) % every != 0, &|layer| config.rotated[layer])
     {
         let expected = format!("no rotary embedding in every {every}th layer, as in llama.cpp's `{}`", form.name);
-        return Err(refused(&expected, format!("remaining layer {index} does not follow this rule")));
+        return Err(unsupported_error(&expected, format!("remaining layer {index} does not follow this rule")));
     }
     let scale = scale_in_gguf(form, layout.kept.len(), config.hidden, config.heads, config.head_dim);
     if (config.scale / scale - 1.0).abs() > 1e-6 {
-        return Err(refused(&format!("attention scores scaled by {scale}, as in llama.cpp"), config.scale.to_string()));
+        return Err(unsupported_error(
+            &format!("attention scores scaled by {scale}, as in llama.cpp"),
+            config.scale.to_string(),
+        ));
     }
     // llama.cpp fills missing entries with defaults.
     let capped = config.architecture.caps.iter().zip([config.score_cap, config.logit_cap]);
     if form.name == "gemma2" && capped.clone().any(|(key, cap)| key.is_some() && cap.is_none()) {
-        return Err(refused(
+        return Err(unsupported_error(
             "soft caps of attention scores and logits, which llama.cpp always applies in `gemma2`",
             "none",
         ));
     }
     if form.name == "gemma2" && !config.tied_embeddings {
-        return Err(refused("tied embeddings, as in llama.cpp's `gemma2`", "an untied head"));
+        return Err(unsupported_error("tied embeddings, as in llama.cpp's `gemma2`", "an untied head"));
     }
     if config.architecture.fused && config.heads * config.head_dim != config.hidden {
         let found = format!("{} heads of {} channels", config.heads, config.head_dim);
-        return Err(refused(&format!("heads of {} channels in total, as in llama.cpp", config.hidden), found));
+        return Err(unsupported_error(
+            &format!("heads of {} channels in total, as in llama.cpp", config.hidden),
+            found,
+        ));
     }
     if config.window_rope.as_ref().is_some_and(|rope| rope.scaling.is_some()) {
-        return Err(refused("an unscaled rotary embedding in sliding windows", "a scaled one"));
+        return Err(unsupported_error("an unscaled rotary embedding in sliding windows", "a scaled one"));
     }
     rope_scaling_entries(config)?;
     Ok(form)
@@ -119,7 +129,7 @@ fn rope_scaling_entries(config: &Config) -> Result<Vec<(&'static str, Value)>> {
         }
         Some(other) => {
             let known = "the rope type `default`, `linear`, `llama3`, or `yarn` with its usual attention factor";
-            Err(refused(known, format!("`{}`", other.name())))
+            Err(unsupported_error(known, format!("`{}`", other.name())))
         }
     }
 }
@@ -209,7 +219,7 @@ impl Layout {
     /// Returns the tensors of the GGUF file in file order.
     fn gguf_tensors(&self, config: &Config, numbers: GgufType) -> Result<Vec<GgufTensor<'_>>> {
         let mut tensors = if self.needs_modeling_file() {
-            deci::tensors(self, config, numbers)?
+            deci_export::tensors(self, config, numbers)?
         } else {
             let named = self.tensors.iter().map(|tensor| checkpoint_tensor(config, &tensor.name, tensor, numbers));
             named.collect::<Result<Vec<_>>>()?
@@ -247,7 +257,7 @@ impl Layout {
         // If the config gives no context length, use llama.cpp's default.
         let context = config.max_positions.unwrap_or(2048);
         let counts = if self.needs_modeling_file() {
-            deci::counts(self, config)
+            deci_export::counts(self, config)
         } else {
             LayerCounts {
                 blocks: self.kept.len(),
@@ -310,9 +320,9 @@ fn encode_values(tensor: &CheckpointTensor, dtype: GgmlDType, values: &[f32], by
         GgmlDType::F16 => FloatType::F16,
         dtype => {
             let array = Array::from_slice(values, values.len(), &Device::Cpu)?;
-            let quantised = QTensor::quantize(&array, dtype)?;
+            let quantized = QTensor::quantize(&array, dtype)?;
             bytes.clear();
-            bytes.extend_from_slice(&quantised.data()?);
+            bytes.extend_from_slice(&quantized.data()?);
             return Ok(());
         }
     };

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::parquet::read_parquet;
+use super::parquet_text::read_parquet;
 use super::text_row::{TextRow, TextRowSeed};
 use crate::error::{self, Error, Result};
 use crate::files::gzip;
 use crate::files::json_rows::JsonRows;
 use crate::files::limit::{RowMemory, TextLimit};
-use crate::files::rows::{BYTE_ORDER_MARK, RowFiles, RowForm, bad, describe, not_utf8};
+use crate::files::rows::{BYTE_ORDER_MARK, RowFiles, RowForm, describe, input_error, utf8_error};
 
 /// Default names of the text column in order of preference. C4 and WikiText use the first, PTB the second.
 const COLUMNS: [&str; 2] = ["text", "sentence"];
@@ -89,7 +89,7 @@ pub fn read_rows_within(path: impl AsRef<Path>, column: Option<&str>, limit: Tex
         held.add(row.len())?;
         all.push(row);
     }
-    if all.is_empty() { Err(FILES.empty(path)) } else { Ok(all) }
+    if all.is_empty() { Err(FILES.empty_error(path)) } else { Ok(all) }
 }
 
 /// Iterator over rows of text. It ends after the first error.
@@ -119,7 +119,7 @@ fn boxed_rows(rows: Vec<String>) -> Rows<'static> {
 
 fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
     if let Some(column) = column {
-        return Err(bad("a plain text file has no columns", path)
+        return Err(input_error("a plain text file has no columns", path)
             .found(format!("the column `{column}`"))
             .hint("remove the column: the whole file is one row"));
     }
@@ -128,7 +128,7 @@ fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<St
     let text = String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
         let line = 1 + error.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
-        not_utf8(offset, "file").at(format!("{}:{line}", path.display()))
+        utf8_error(offset, "file").at(format!("{}:{line}", path.display()))
     })?;
     Ok(vec![plain_text(text)])
 }
@@ -143,19 +143,19 @@ fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<
     let mut lines = JsonRows::new(&FILES, lines, file);
     let mut column = column.map(str::to_owned);
     Box::new(std::iter::from_fn(move || {
-        let wanted: Vec<&str> = column.as_deref().map_or(COLUMNS.to_vec(), |name| vec![name]);
-        let mut row = match lines.next_with(TextRowSeed(&wanted)) {
+        let columns: Vec<&str> = column.as_deref().map_or(COLUMNS.to_vec(), |name| vec![name]);
+        let mut row = match lines.next_with(TextRowSeed(&columns)) {
             Ok(row) => row?,
             Err(error) => return Some(Err(error)),
         };
-        let text = match row.take(&wanted) {
+        let text = match row.take(&columns) {
             Some((name, TextRow { text: Some(text), .. })) => {
                 column = Some(name);
                 Ok(text)
             }
             _ if lines.last_bytes() > MAX_DESCRIBED => Err(Error::bad_input("the row has no text")
                 .at(lines.place())
-                .expected(format!("text in column `{}`", wanted.join("` or `")))
+                .expected(format!("text in column `{}`", columns.join("` or `")))
                 .found(format!("a row of {} bytes without the column", lines.last_bytes()))),
             _ => refuse_row(&lines, column.as_deref()),
         };
@@ -179,30 +179,30 @@ fn take_text(mut object: Map<String, Value>, column: &str) -> Result<String> {
         Some(other) => Err(Error::bad_input(format!("column `{column}` is not text"))
             .expected("a string in every row")
             .found(describe(&other))),
-        None => Err(no_column(&format!("`{column}`"), column, object.keys().map(String::as_str))),
+        None => Err(missing_column_error(&format!("`{column}`"), column, object.keys().map(String::as_str))),
     }
 }
 
 /// Returns the requested column, or the first of [`COLUMNS`] that exists.
-fn pick<'a>(asked: Option<&str>, names: impl Iterator<Item = &'a str> + Clone) -> Result<String> {
-    if let Some(asked) = asked {
-        return match names.clone().any(|name| name == asked) {
-            true => Ok(asked.to_owned()),
-            false => Err(no_column(&format!("`{asked}`"), asked, names)),
+fn pick<'a>(requested: Option<&str>, names: impl Iterator<Item = &'a str> + Clone) -> Result<String> {
+    if let Some(requested) = requested {
+        return match names.clone().any(|name| name == requested) {
+            true => Ok(requested.to_owned()),
+            false => Err(missing_column_error(&format!("`{requested}`"), requested, names)),
         };
     }
     match COLUMNS.into_iter().find(|wanted| names.clone().any(|name| name == *wanted)) {
         Some(name) => Ok(name.to_owned()),
-        None => Err(no_column("`text` or `sentence`", COLUMNS[0], names)),
+        None => Err(missing_column_error("`text` or `sentence`", COLUMNS[0], names)),
     }
 }
 
-fn no_column<'a>(expected: &str, wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
+fn missing_column_error<'a>(expected: &str, requested: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
     let found: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
     let new = Error::bad_input("the text column is missing")
         .expected(format!("column {expected}"))
         .found(if found.is_empty() { "no columns".to_owned() } else { format!("columns {}", found.join(", ")) });
-    match error::nearest(wanted, names) {
+    match error::nearest(requested, names) {
         Some(near) => new.hint(format!("did you mean column `{near}`?")),
         None => new.hint("set `column` to the name of the text column"),
     }
@@ -218,7 +218,7 @@ mod tests {
     use polars::prelude::Column;
     use tempfile::TempDir;
 
-    use super::super::parquet::sample::parquet;
+    use super::super::parquet_text::sample::parquet;
     use super::*;
 
     fn write(name: &str, bytes: &[u8]) -> (TempDir, PathBuf) {

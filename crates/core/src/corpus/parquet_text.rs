@@ -7,8 +7,8 @@ use polars::prelude::{ArrowSchema, DataFrame, DataType, PlSmallStr};
 
 use crate::error::Result;
 use crate::files::limit::{RowMemory, TextLimit};
-use crate::files::parquet::{self, broken};
-use crate::files::rows::bad;
+use crate::files::parquet::{self, parquet_error};
+use crate::files::rows::input_error;
 
 /// Reads the text column of a parquet file. `pick` selects one of the column names.
 ///
@@ -35,19 +35,19 @@ pub(super) fn read_parquet(
 
 /// Returns the texts in the only column.
 fn texts(frame: &DataFrame, path: &Path, limit: TextLimit) -> Result<Vec<String>> {
-    let values = frame.select_at_idx(0).ok_or_else(|| bad("the parquet file has no columns", path))?;
+    let values = frame.select_at_idx(0).ok_or_else(|| input_error("the parquet file has no columns", path))?;
     let name = values.name();
     if *values.dtype() != DataType::String {
-        return Err(bad(format!("column `{name}` is not text"), path)
+        return Err(input_error(format!("column `{name}` is not text"), path)
             .expected("a string in every row")
             .found(values.dtype()));
     }
-    let texts = values.str().map_err(|error| broken(path, &error))?;
+    let texts = values.str().map_err(|error| parquet_error(path, &error))?;
     let mut rows = Vec::new();
     let mut held = RowMemory::new(limit, path);
     for (index, text) in texts.iter().enumerate() {
         let Some(text) = text else {
-            return Err(bad(format!("column `{name}` is not text"), path)
+            return Err(input_error(format!("column `{name}` is not text"), path)
                 .at(format!("row {}", index + 1))
                 .expected("a string in every row")
                 .found("null"));

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use super::stream::{ShardOrder, Shards, draw_windows};
-use super::text::Rows;
+use super::text_files::Rows;
 use super::windows::{Documents, Start, Windows, last_start, predicted_bytes};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
@@ -97,7 +97,7 @@ pub fn calibration(
     let Some(last) = last_start(end, length) else {
         let window = length.saturating_add(1);
         let needed = if rule == Rule::Wikitext2 { window.saturating_mul(10).div_ceil(9) } else { window };
-        return Err(too_short(ids.len(), needed, rule, length));
+        return Err(too_short_error(ids.len(), needed, rule, length));
     };
     let mut windows = Windows { corpus_tokens: ids.len(), ..Windows::new(length) };
     for _ in 0..sequences {
@@ -137,7 +137,7 @@ pub fn evaluation(
     let corpus_tokens = ids.len();
     let all = rule.windows(corpus_tokens, length);
     if all == 0 {
-        return Err(too_short(corpus_tokens, length, rule, length));
+        return Err(too_short_error(corpus_tokens, length, rule, length));
     }
     let count = limit.map_or(all, |limit| limit.min(all));
     ids.truncate(count * length);
@@ -220,7 +220,7 @@ fn check_limit(limit: Option<usize>) -> Result<()> {
         .hint("remove the limit to use all windows"))
 }
 
-fn too_short(found: usize, needed: usize, rule: Rule, length: usize) -> Error {
+fn too_short_error(found: usize, needed: usize, rule: Rule, length: usize) -> Error {
     Error::bad_input("the corpus is too short for one window")
         .expected(format!("at least {needed} tokens, for windows of {length} tokens under rule {rule}"))
         .found(format!("{found} tokens"))
