@@ -60,7 +60,8 @@ fn embed() {
         hash.write(&std::fs::read(path).unwrap_or_default());
         let _ = writeln!(list, "    ({name:?}, include_bytes!({:?})),", path.display().to_string());
     }
-    let text = format!("::ghostlab::installed::Embedded {{ id: \"{:016x}\", files: &[\n{list}] }}\n", hash.finish());
+    let text =
+        format!("::ghostlab::installed::EmbeddedFiles {{ id: \"{:016x}\", files: &[\n{list}] }}\n", hash.finish());
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join("embedded.rs");
     if let Err(error) = std::fs::write(&out, text) {
         println!("cargo::error={}: {error}", out.display());

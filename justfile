@@ -22,7 +22,7 @@ record *artifacts:
 
 # Regenerate the README's part about the recorded run and its figure, docs/cli.md and the tables of docs/models.md. A test fails if they are stale.
 docs:
-    GHOSTLAB_DOCS=write cargo test --release --locked --test all -- docs::command_line docs::recorded docs::models
+    GHOSTLAB_DOCS=write cargo test --release --locked --test all -- docs::command_line docs::recorded_run docs::models
 
 # Regenerate the README's terminal picture.
 terminal-picture:

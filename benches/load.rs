@@ -141,7 +141,7 @@ fn write(folder: &Path, tensors: &[(String, Vec<usize>)]) -> usize {
 fn plain(file: &Path, bytes: usize, tensors: &[(String, Vec<usize>)]) -> Vec<Vec<f32>> {
     let mut file = File::open(file).unwrap();
     let mut position = file.metadata().unwrap().len() - bytes as u64;
-    let mut kept = Vec::new();
+    let mut weights = Vec::new();
     for (_, shape) in tensors {
         let mut values = vec![0.0f32; shape.iter().product()];
         file.seek(SeekFrom::Start(position)).unwrap();
@@ -163,7 +163,7 @@ fn plain(file: &Path, bytes: usize, tensors: &[(String, Vec<usize>)]) -> Vec<Vec
             }
             values = out;
         }
-        kept.push(values);
+        weights.push(values);
     }
-    kept
+    weights
 }

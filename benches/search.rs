@@ -14,7 +14,7 @@ use serde_json::Value;
 
 #[path = "../tests/common/simulation.rs"]
 mod simulation;
-use simulation::{KnownObjective, KnownScores, Simulated, candidates, simulate};
+use simulation::{KnownObjective, KnownScores, SimulationResult, candidates, simulate};
 
 const ALPHA: f64 = 0.05;
 
@@ -31,7 +31,7 @@ fn main() {
         "| grid | candidates × items | best survives | winner near | items % | items × layers % | survivors | tie parted | race − held-out |"
     );
     println!("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
-    let mut all: BTreeMap<(&str, String), Vec<Simulated>> = BTreeMap::new();
+    let mut all: BTreeMap<(&str, String), Vec<SimulationResult>> = BTreeMap::new();
     for folder in &folders {
         for (kind, known) in grids(folder, together) {
             let simulated = simulate(&known, seeds, ALPHA).unwrap();
@@ -54,9 +54,9 @@ fn main() {
     }
     println!();
     for ((kind, artifact), simulations) in &all {
-        let most = simulations.iter().map(|one| one.parted).fold(0.0, f64::max);
+        let max_separated = simulations.iter().map(|one| one.parted).fold(0.0, f64::max);
         println!(
-            "{kind}, {artifact} ({} grids): best survives in at least {:.3}, winner near the best in at least {:.3}; median items {:.0} %, items × layers {:.0} %; a tie is separated in at most {most:.3}",
+            "{kind}, {artifact} ({} grids): best survives in at least {:.3}, winner near the best in at least {:.3}; median items {:.0} %, items × layers {:.0} %; a tie is separated in at most {max_separated:.3}",
             simulations.len(),
             smallest(|simulated| simulated.cover, simulations),
             smallest(|simulated| simulated.near, simulations),
@@ -66,7 +66,7 @@ fn main() {
     }
 }
 
-fn smallest(field: fn(&Simulated) -> f64, simulations: &[Simulated]) -> f64 {
+fn smallest(field: fn(&SimulationResult) -> f64, simulations: &[SimulationResult]) -> f64 {
     simulations.iter().map(field).fold(f64::INFINITY, f64::min)
 }
 

@@ -28,7 +28,7 @@ thread_local! {
 /// Heap limit of the process in bytes, or 0 if there is none.
 static LIMIT: AtomicI64 = AtomicI64::new(0);
 /// Heap size of the process in bytes, not including amounts that threads have not reported yet.
-static HELD: AtomicI64 = AtomicI64::new(0);
+static HEAP_BYTES: AtomicI64 = AtomicI64::new(0);
 /// Handler that is called once, on the thread whose allocation exceeds the limit.
 static ON_EXCEEDED: OnceLock<fn() -> !> = OnceLock::new();
 /// Number of bytes that a thread allocates or frees before it reports them. Less frequent reports reduce contention.
@@ -57,7 +57,7 @@ fn report(bytes: i64) {
         return;
     }
     UNREPORTED.set(0);
-    if HELD.fetch_add(unreported, Relaxed) + unreported > limit {
+    if HEAP_BYTES.fetch_add(unreported, Relaxed) + unreported > limit {
         // Disable the limit first, because the handler may allocate memory.
         LIMIT.store(0, Relaxed);
         if let Some(exceeded) = ON_EXCEEDED.get() {
@@ -119,8 +119,8 @@ pub fn high_water<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
     drop(std::hint::black_box(vec![0u8; 1]));
     let counts = COUNT.get().is_some_and(|count| count.most > 0);
     let done = work();
-    let most = COUNT.take().map_or(0, |count| count.most);
-    (done, counts.then_some(most as u64))
+    let peak = COUNT.take().map_or(0, |count| count.most);
+    (done, counts.then_some(peak as u64))
 }
 
 #[cfg(test)]

@@ -8,16 +8,16 @@ use std::sync::OnceLock;
 use crate::error::{Error, Result};
 
 #[derive(Debug)]
-pub struct Embedded {
+pub struct EmbeddedFiles {
     /// Hash of the names and contents of the files. The directory of the unpacked files is named after it.
     pub id: &'static str,
     pub files: &'static [(&'static str, &'static [u8])],
 }
 
-static EMBEDDED: OnceLock<&'static Embedded> = OnceLock::new();
+static EMBEDDED: OnceLock<&'static EmbeddedFiles> = OnceLock::new();
 
 /// Registers the files embedded in the program. Must be called before any other function in this module.
-pub fn embed(files: &'static Embedded) {
+pub fn embed(files: &'static EmbeddedFiles) {
     EMBEDDED.get_or_init(|| files);
 }
 
@@ -58,27 +58,27 @@ pub fn unpack_installed() -> Result<Option<PathBuf>> {
     let Some(embedded) = EMBEDDED.get().filter(|embedded| !embedded.files.is_empty()) else { return Ok(None) };
     let Some(folder) = data_folder(embedded) else { return Ok(None) };
     let above = folder.parent().unwrap_or(&folder);
-    fs::create_dir_all(above).map_err(|error| unwritable(above, &error))?;
+    fs::create_dir_all(above).map_err(|error| write_error(above, &error))?;
     // Unpack into a temporary directory and rename it, because another process may do the same.
     let draft =
-        tempfile::Builder::new().prefix(".share-").tempdir_in(above).map_err(|error| unwritable(above, &error))?;
+        tempfile::Builder::new().prefix(".share-").tempdir_in(above).map_err(|error| write_error(above, &error))?;
     for (name, bytes) in embedded.files {
         let path = draft.path().join(name);
         let inner = path.parent().unwrap_or(draft.path());
-        fs::create_dir_all(inner).map_err(|error| unwritable(inner, &error))?;
-        fs::write(&path, bytes).map_err(|error| unwritable(&path, &error))?;
+        fs::create_dir_all(inner).map_err(|error| write_error(inner, &error))?;
+        fs::write(&path, bytes).map_err(|error| write_error(&path, &error))?;
     }
     match fs::rename(draft.path(), &folder) {
-        Err(error) if !folder.join(EXPERIMENTS).is_dir() => Err(unwritable(&folder, &error)),
+        Err(error) if !folder.join(EXPERIMENTS).is_dir() => Err(write_error(&folder, &error)),
         _ => Ok(Some(folder)),
     }
 }
 
-fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+fn write_error(path: &Path, error: &std::io::Error) -> Error {
     Error::io("write", path, error).hint("set XDG_DATA_HOME to another folder for the bundled data")
 }
 
-fn data_folder(embedded: &Embedded) -> Option<PathBuf> {
+fn data_folder(embedded: &EmbeddedFiles) -> Option<PathBuf> {
     Some(user_data()?.join(format!("share-{}", embedded.id)))
 }
 

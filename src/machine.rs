@@ -150,11 +150,11 @@ fn replaced_folder(word: &str, folder: Option<&Path>, by: &str) -> String {
 
 /// Returns the amount of memory available within the limits of the process and its cgroups, or 8 GiB if unknown.
 pub fn free_memory() -> u64 {
-    told_free_memory().unwrap_or(8 << 30)
+    reported_free_memory().unwrap_or(8 << 30)
 }
 
 /// Returns the amount of available memory, or `None` if the system does not report it.
-pub fn told_free_memory() -> Option<u64> {
+pub fn reported_free_memory() -> Option<u64> {
     let free = kilobytes("/proc/meminfo", "MemAvailable");
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let in_groups = left_in_groups(&groups, Path::new("/sys/fs/cgroup"));

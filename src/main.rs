@@ -1,6 +1,6 @@
 use std::process::ExitCode;
 
-use ghostlab::installed::{self, Embedded};
+use ghostlab::installed::{self, EmbeddedFiles};
 use ghostlab::sandbox;
 
 /// Allocator based on mimalloc, which keeps freed memory for the next step. The system allocator would return large
@@ -9,7 +9,7 @@ use ghostlab::sandbox;
 static ALLOCATOR: ghostlab::heap::Heap = ghostlab::heap::Heap;
 
 /// Files embedded in the program. They are not part of the library, because the library is linked into every test.
-static EMBEDDED: Embedded = include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
+static EMBEDDED: EmbeddedFiles = include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 fn main() -> ExitCode {
     if sandbox::is_child() {

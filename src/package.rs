@@ -81,7 +81,7 @@ pub fn read_model<T>(path: &Path, name: &str, read: impl FnOnce(&mut dyn Read) -
     match magic.as_slice() {
         GGUF_MAGIC => read(&mut file).map_err(|error| error.at(path.display())),
         // The zip reader may panic on damaged bytes.
-        ZIP_MAGIC => panics::catch(|| read_wheel(file, path, name, read)).map_err(|panic| damaged(path, &panic))?,
+        ZIP_MAGIC => panics::catch(|| read_wheel(file, path, name, read)).map_err(|panic| wheel_error(path, &panic))?,
         _ => Err(Error::bad_input("the file is neither a wheel nor a GGUF file")
             .at(path.display())
             .expected("a zip archive, or a file that starts with `GGUF`")
@@ -97,25 +97,25 @@ fn read_error(error: &std::io::Error, path: &Path) -> Error {
 }
 
 fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn Read) -> Result<T>) -> Result<T> {
-    let mut archive = ZipArchive::new(file).map_err(|error| damaged(path, &error.to_string()))?;
+    let mut archive = ZipArchive::new(file).map_err(|error| wheel_error(path, &error.to_string()))?;
     let names: Vec<String> = archive.file_names().flatten().map(Cow::into_owned).collect();
     let Some(entry) = names.iter().find(|entry| entry.rsplit('/').next() == Some(name)) else {
         return Err(Error::bad_input(format!("the wheel does not contain `{name}`"))
             .at(path.display())
             .found(shortened(&names.join(", "), SHOWN_OUTPUT)));
     };
-    let at = archive.index_for_name(entry).ok_or_else(|| damaged(path, "an entry without an offset"))?;
+    let at = archive.index_for_name(entry).ok_or_else(|| wheel_error(path, "an entry without an offset"))?;
     // The zip crate is built without support for decompression, so flate2 decompresses the entry.
-    let mut raw = archive.by_index_raw(at).map_err(|error| damaged(path, &error.to_string()))?;
+    let mut raw = archive.by_index_raw(at).map_err(|error| wheel_error(path, &error.to_string()))?;
     let done = match raw.compression() {
         CompressionMethod::STORE => read(&mut raw),
         CompressionMethod::DEFLATE => read(&mut DeflateDecoder::new(raw)),
-        other => return Err(damaged(path, &format!("an entry compressed as {other}"))),
+        other => return Err(wheel_error(path, &format!("an entry compressed as {other}"))),
     };
     done.map_err(|error| error.at(path.display()))
 }
 
-fn damaged(path: &Path, found: &str) -> Error {
+fn wheel_error(path: &Path, found: &str) -> Error {
     Error::bad_input("the wheel is damaged").at(path.display()).expected("a zip archive").found(found)
 }
 

@@ -6,7 +6,7 @@ mod choices;
 mod cli;
 mod common;
 mod console;
-mod damage;
+mod damage_metrics;
 mod deci;
 mod docs;
 mod export;

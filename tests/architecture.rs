@@ -199,10 +199,10 @@ fn bare(text: &str) -> String {
 }
 
 fn without_tests(text: &str) -> String {
-    let mut kept = String::new();
+    let mut code = String::new();
     let mut rest = text;
     while let Some(at) = ["#[cfg(test)]", "#[cfg(all(test"].iter().filter_map(|mark| rest.find(mark)).min() {
-        kept.push_str(&rest[..at]);
+        code.push_str(&rest[..at]);
         let item = &rest[at..];
         let body = item.find('{').unwrap_or(usize::MAX);
         let end = item.find(';').unwrap_or(item.len() - 1);
@@ -220,7 +220,7 @@ fn without_tests(text: &str) -> String {
         };
         rest = &item[end + 1..];
     }
-    kept + rest
+    code + rest
 }
 
 /// Returns the tree of each `use` item, and whether the item is a re-export.

@@ -7,15 +7,15 @@ mod columns;
 mod elsewhere;
 mod engines;
 mod installed;
-mod models;
 mod plans;
+mod rejected_inputs;
 mod tasks;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::common;
-use crate::common::world::{World, column_index, copa_row, table, tokenizer};
+use crate::common::world::{World, column_index, copa_row, run_ok, table, tokenizer};
 use ghostlab::pipeline::stage;
 use serde_json::{Value, json};
 
@@ -89,13 +89,6 @@ fn grid_without_the_axes_of_a_cut_scores_its_backbones() {
     world.write("grid.yaml", stored.replace("depth: [1, 2]\n", ""));
     std::fs::remove_dir_all(world.path("results/grid")).unwrap();
     world.refuses(&[], 2, &["grid.yaml:1:1", "has no key `depth`", "all four", "score only the dense backbones"]);
-}
-
-fn run_ok(world: &World, arguments: &[&str]) -> String {
-    let output = world.ghostlab(arguments);
-    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {text}");
-    text
 }
 
 #[test]

@@ -88,7 +88,7 @@ const COMMANDS: [(&str, &[&str]); 38] = [
 ];
 
 /// Commands of which the snapshots have only the first lines.
-const LONG: [(&str, &[&str]); 2] = [("schema", &["schema"]), ("completions", &["completions", "bash"])];
+const SHORTENED_OUTPUTS: [(&str, &[&str]); 2] = [("schema", &["schema"]), ("completions", &["completions", "bash"])];
 
 /// Number of lines of long outputs in the snapshots.
 const MAX_LINES: usize = 12;
@@ -170,7 +170,7 @@ fn every_command_matches_its_snapshot() {
 #[test]
 fn first_lines_of_long_outputs_are_in_their_snapshots() {
     let world = World::new();
-    for (name, arguments) in LONG {
+    for (name, arguments) in SHORTENED_OUTPUTS {
         let text = shown(&world, arguments);
         let lines: Vec<&str> = text.lines().take(MAX_LINES).collect();
         settings(&world).bind(|| insta::assert_snapshot!(format!("console_{name}"), lines.join("\n")));

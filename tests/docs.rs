@@ -5,7 +5,7 @@
 mod command_line;
 mod models;
 mod performance;
-mod recorded;
+mod recorded_run;
 mod rules;
 
 use std::fs;

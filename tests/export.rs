@@ -20,8 +20,9 @@ fn value(world: &World, recovery: &str, column: &str) -> f64 {
     let rows = table(&world.path("results/grid/results.csv"));
     let [depth, method, column] =
         ["depth", "recovery", column].map(|name| rows[0].iter().position(|head| head == name).unwrap());
-    let wanted = if recovery == "dense" { "0" } else { "2" };
-    rows.iter().find(|row| row[depth] == wanted && (recovery == "dense" || row[method] == recovery)).unwrap()[column]
+    let expected_depth = if recovery == "dense" { "0" } else { "2" };
+    rows.iter().find(|row| row[depth] == expected_depth && (recovery == "dense" || row[method] == recovery)).unwrap()
+        [column]
         .parse()
         .unwrap()
 }

@@ -19,12 +19,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::common;
 use crate::common::file_name;
-use crate::common::output::{stdout, wait_for_exit};
+use crate::common::output::{signal, stdout, wait_for_exit};
 use crate::common::world::World;
 use serde_json::json;
 
 /// Timeout for detecting hangs. It is longer than any run in these tests.
-const LONG: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Overrides that select the smallest grid with every kind of stored object.
 const SMALL: [&str; 6] = ["--set", "corpora.long.limit=5", "--set", "criterion=llm-streamline", "--set", "depth=2"];
@@ -43,11 +43,10 @@ fn verified(world: &World) -> Option<i32> {
     world.ghostlab(&["cache", "verify"]).status.code()
 }
 
-/// Id of a process on another machine. `KILLED` is the id of a dead process on this machine, and its pid exceeds the
-/// system's maximum.
-const FAR: &str = "5-0123456789ab";
-
-const KILLED: &str = "99999999-0123456789ab";
+/// Id of a process on another machine.
+const REMOTE_PROCESS: &str = "5-0123456789ab";
+/// Id of a dead process on this machine. Its pid exceeds the system's maximum.
+const DEAD_PROCESS: &str = "99999999-0123456789ab";
 
 /// Writes the record and the leases of a process on another machine. Returns the path of the record.
 fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
@@ -66,11 +65,6 @@ fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
 /// Sets a file's modification time to ten minutes ago. This is longer than the lease timeout on shared file systems.
 fn age(path: &Path) {
     fs::File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(600)).unwrap();
-}
-
-fn signal(child: &Child, name: &str) {
-    let sent = std::process::Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
 }
 
 fn below(folder: &Path, files: &mut Vec<PathBuf>) {

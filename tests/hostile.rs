@@ -6,7 +6,6 @@
 #[path = "../fuzz/src/lib.rs"]
 mod targets;
 
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::common;
@@ -97,10 +96,10 @@ fn attack(target: &FuzzTarget) {
         let data = mutated(&seeds[seed], &seeds[other], &mut random);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(&data))) {
             // Save the input so that it can be added to the seeds.
-            let kept = std::env::temp_dir().join(format!("ghostlab-{}-{round}", target.name));
-            std::fs::write(&kept, &data).unwrap();
+            let saved = std::env::temp_dir().join(format!("ghostlab-{}-{round}", target.name));
+            std::fs::write(&saved, &data).unwrap();
             let text = panic.downcast_ref::<String>().map_or("", String::as_str);
-            panic!("target {}, saved as {}: {text}", target.name, kept.display());
+            panic!("target {}, saved as {}: {text}", target.name, saved.display());
         }
     }
     let calls = targets::commands::CALLS.load(std::sync::atomic::Ordering::Relaxed);
@@ -164,12 +163,6 @@ fn call_waiting_for_cpu_does_not_count_as_a_hang() {
         });
         assert!(waited > before, "more threads than processors wait: {before:?} {waited:?}");
     }
-}
-
-fn zipped(text: &[u8]) -> Vec<u8> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    encoder.write_all(text).unwrap();
-    encoder.finish().unwrap()
 }
 
 #[test]
@@ -260,7 +253,7 @@ fn oversized_unpacked_file_is_refused_until_limit_is_raised() {
         ("rows.jsonl.gz", "tasks.copa.path", task.repeat(2_000)),
     ] {
         assert!(text.len() > 5_000_000);
-        world.write(name, zipped(text.as_bytes()));
+        world.write(name, common::gzip(text.as_bytes()));
         let path = format!("{set}={}", world.path(name).display());
         let small = ["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline"];
         let given = [&small[..], &["--set", &path, "--text", "0.002"]].concat();

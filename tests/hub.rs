@@ -91,10 +91,10 @@ fn world_of_a_hub_model() -> (World, Vec<ServedFile>) {
 fn grid_with_hub_model_names_the_command_and_then_runs() {
     let (world, files) = world_of_a_hub_model();
     let server = FakeHub::start(MODEL, files, no_fault());
-    let lacking = run(&world, &server, &["run", "grid.yaml"], 3);
+    let output = run(&world, &server, &["run", "grid.yaml"], 3);
     assert!(
-        lacking.contains("the backbone `tiny` is missing") && lacking.contains("`ghostlab fetch grid.yaml`"),
-        "{lacking}"
+        output.contains("the backbone `tiny` is missing") && output.contains("`ghostlab fetch grid.yaml`"),
+        "{output}"
     );
     assert!(run(&world, &server, &["doctor", "grid.yaml"], 3).contains("error "), "doctor does not report it");
     assert!(server.requests().is_empty(), "a request reached the hub");
@@ -180,10 +180,10 @@ fn local_path_takes_precedence_over_the_hub() {
 fn dataset_is_fetched_by_name_configuration_and_split() {
     let world = World::new();
     let files = vec![
-        small("first/test.jsonl", &labelled_rows(1)),
-        small("second/test.jsonl", &labelled_rows(20)),
-        small("second/train.jsonl", &labelled_rows(30)),
-        small("second/dev.jsonl", &labelled_rows(40)),
+        small("first/test.jsonl", &labeled_rows(1)),
+        small("second/test.jsonl", &labeled_rows(20)),
+        small("second/train.jsonl", &labeled_rows(30)),
+        small("second/dev.jsonl", &labeled_rows(40)),
         small("README.md", "A data set.\n"),
     ];
     let server = FakeHub::start("datasets/org/texts", files, no_fault());
@@ -197,11 +197,8 @@ fn dataset_is_fetched_by_name_configuration_and_split() {
         "backbones:\n  tiny: {path: backbone}\nbackbone: tiny\nevaluate:\n  tasks: {definition: made.yaml, shots: 1}\n",
     );
     world.write("backbone/tokenizer_config.json", "{\"bos_token\": \"w1\"}");
-    let lacking = run(&world, &server, &["run", "grid.yaml"], 3);
-    assert!(
-        lacking.contains("the task `made` is missing") && lacking.contains("`ghostlab fetch grid.yaml`"),
-        "{lacking}"
-    );
+    let output = run(&world, &server, &["run", "grid.yaml"], 3);
+    assert!(output.contains("the task `made` is missing") && output.contains("`ghostlab fetch grid.yaml`"), "{output}");
     let fetched = run(&world, &server, &["fetch", "grid.yaml"], 0);
     assert!(fetched.contains("fetched 2 files"), "{fetched}");
     server.forget();
@@ -217,15 +214,15 @@ fn dataset_is_fetched_by_name_configuration_and_split() {
     world.write("grid.yaml", grid.replace("shots: 1", "shots: 1, data: rows, revision: main"));
     run(&world, &server, &["run", "grid.yaml"], 0);
     fs::create_dir(world.path("rows")).unwrap();
-    world.write("rows/test.jsonl", labelled_rows(20));
-    world.write("rows/train.jsonl", labelled_rows(30));
+    world.write("rows/test.jsonl", labeled_rows(20));
+    world.write("rows/train.jsonl", labeled_rows(30));
     fs::remove_dir_all(world.path("cache")).unwrap();
     run(&world, &server, &["run", "grid.yaml"], 0);
     world.write("grid.yaml", grid.replace("shots: 1", "shots: 1, data: absent"));
     assert!(run(&world, &server, &["run", "grid.yaml"], 3).contains("the task's data is missing"));
 }
 
-fn labelled_rows(from: usize) -> String {
+fn labeled_rows(from: usize) -> String {
     (from..from + 4).map(|at| format!("{{\"text\": \"w{at} w3\", \"label\": {}}}\n", at % 2)).collect::<String>()
 }
 

@@ -43,8 +43,11 @@ fn text(world: &World, arguments: &[&str]) -> String {
 #[test]
 fn published_schema_is_current_and_describes_every_field() {
     let schema = schema();
-    let kept = common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
-    assert!(kept == schema, "docs/output.schema.json is stale; run `ghostlab schema output > docs/output.schema.json`");
+    let committed = common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
+    assert!(
+        committed == schema,
+        "docs/output.schema.json is stale; run `ghostlab schema output > docs/output.schema.json`"
+    );
     fn mute(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
         // If a variant has a single property, the description of the variant documents the property too.
         let variant = at.ends_with("/oneOf")
@@ -119,8 +122,8 @@ fn check_plan_without_results(world: &World, schema: &Value) {
     let grid = &nothing["grids"][0];
     assert_eq!((&grid["cells"], &grid["cells_complete"]), (&json!(9), &json!(0)));
     assert_eq!(grid["cells_to_run"][0]["cell"], "tiny.dense");
-    let lacking = &grid["cells_to_run"][1]["missing"];
-    assert_eq!((&lacking[0]["what"], &lacking[0]["reason"]["why"]), (&json!("selection"), &json!("first")));
+    let missing = &grid["cells_to_run"][1]["missing"];
+    assert_eq!((&missing[0]["what"], &missing[0]["reason"]["why"]), (&json!("selection"), &json!("first")));
     assert_eq!(grid["jobs"][0]["job"], "calibrate");
     assert_eq!(grid["store_limit"]["limit_bytes"], 1_000_000_000);
     assert!(grid["cost"]["run"]["memory_bytes"].as_u64().unwrap() > 0);
@@ -238,9 +241,9 @@ fn json_answers_of_actions_match_the_schema() {
     let long =
         [&["run", "grid.yaml"], &small[..], &["--set", "backbone=tiny", "--stored", "--set", "calibration.seed=9"]]
             .concat();
-    let lacking = document(&world, &schema, &long, 3)["answer"].take();
-    assert_eq!(lacking["unmade"].as_array().unwrap().len(), 1, "{lacking}");
-    assert_eq!(lacking["failed"], json!([]), "{lacking}");
+    let failure = document(&world, &schema, &long, 3)["answer"].take();
+    assert_eq!(failure["unmade"].as_array().unwrap().len(), 1, "{failure}");
+    assert_eq!(failure["failed"], json!([]), "{failure}");
 }
 
 /// Checks the commands that describe results, the program or its inputs.

@@ -28,13 +28,14 @@ const DIGITS: usize = 12;
 
 /// Stage versions recorded in the fixture. If a stage has a newer version, its keys are expected to differ, and are not
 /// compared until the fixture is updated. (`tests/golden.rs` checks the versions.)
-static PINNED: OnceLock<Value> = OnceLock::new();
+static PINNED_KEYS: OnceLock<Value> = OnceLock::new();
 const MOVED_ON: &str = "moved-on";
 
 /// Returns whether the stage of a key, or of one of its inputs, has a version that differs from the fixture's.
 fn has_new_version(key: &Value) -> bool {
     let Value::Object(map) = key else { return false };
-    let is_moved = map.get("kind").is_some_and(|kind| PINNED.get().unwrap()[kind.as_str().unwrap()] != map["version"]);
+    let is_moved =
+        map.get("kind").is_some_and(|kind| PINNED_KEYS.get().unwrap()[kind.as_str().unwrap()] != map["version"]);
     is_moved || map.values().any(has_new_version)
 }
 
@@ -185,7 +186,7 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
 const NEWER: [&str; 2] = ["lorp", "mean"];
 
 /// Methods that merge layers. They have a grid of their own too.
-const MERGING: [&str; 2] = ["merge", "laco"];
+const MERGE_METHODS: [&str; 2] = ["merge", "laco"];
 
 /// Writes a grid that combines every older criterion with every older recovery.
 fn write_grid_of_methods(world: &World) {
@@ -330,7 +331,7 @@ fn keys_journals_and_leases_equal_the_fixture() {
     let stages: Map<String, Value> =
         stage::KINDS.into_iter().map(|kind| (kind.name().to_owned(), json!(kind.version()))).collect();
     let pinned = if bless { json!(stages) } else { json(&path)["stages"].take() };
-    PINNED.set(pinned).unwrap();
+    PINNED_KEYS.set(pinned).unwrap();
     let world = World::large();
     write_grid_of_methods(&world);
     let engine = ["cpu", "cpu", "f32"];
@@ -376,5 +377,5 @@ fn keys_journals_and_leases_equal_the_fixture() {
 }
 
 fn is_older(method: &MethodDescription) -> bool {
-    ![&NEWER[..], &MERGING].concat().contains(&method.name.as_str()) && !needs_sublayers(&method.name)
+    ![&NEWER[..], &MERGE_METHODS].concat().contains(&method.name.as_str()) && !needs_sublayers(&method.name)
 }

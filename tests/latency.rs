@@ -140,10 +140,10 @@ fn time_is_reused_only_on_the_machine_that_measured_it() {
     let world = world("{length: 16}");
     let first = world.runs(&["--set", "name=grid", "--set", "depth=1"]);
     assert!(first.contains("time tiny over 16×1"), "{first}");
-    let kept = column(&world, "prefill_ms 16×1");
+    let before = column(&world, "prefill_ms 16×1");
     let again = world.runs(&["--set", "name=grid", "--set", "depth=1"]);
     assert!(!again.contains("time tiny"), "{again}");
-    assert_eq!(column(&world, "prefill_ms 16×1"), kept);
+    assert_eq!(column(&world, "prefill_ms 16×1"), before);
     // A different number of threads counts as a different machine.
     let threads = if std::thread::available_parallelism().unwrap().get() == 1 { "2" } else { "1" };
     let mut command = world.command(&["run", "grid.yaml", "--set", "name=grid", "--set", "depth=1"]);

@@ -358,7 +358,7 @@ fn split_with_bytes(pattern: &str) -> Value {
 
 /// llama.cpp and this program must compute the same perplexity from a real model after it is exported and quantized.
 #[test]
-fn quantised_file_scores_and_generates_as_llama_cpp() {
+fn quantized_file_scores_and_generates_as_llama_cpp() {
     let Some(python) = python() else { return };
     let Some(real) = shared("real") else { return };
     let world = World::new();
@@ -372,10 +372,10 @@ fn quantised_file_scores_and_generates_as_llama_cpp() {
     let ids = Tokenizer::load(&full).unwrap().encode(&texts[..60].join("\n\n")).unwrap();
     let windows: Vec<Vec<u32>> = ids.chunks_exact(256).take(4).map(<[u32]>::to_vec).collect();
     assert_eq!(windows.len(), 4);
-    for quantised in ["f16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k"] {
-        let file = match quantised {
+    for quantized in ["f16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k"] {
+        let file = match quantized {
             "f16" => full.clone(),
-            kind => quantise(&full, &world.path(&format!("{kind}.gguf")), kind),
+            kind => quantize(&full, &world.path(&format!("{kind}.gguf")), kind),
         };
         let path = file.to_str().unwrap();
         let output = success(
@@ -385,10 +385,10 @@ fn quantised_file_scores_and_generates_as_llama_cpp() {
         let document: Value = serde_json::from_str(&output).unwrap();
         let ours = document["answer"]["lm_eval"]["results"]["text@256"]["perplexity,none"].as_f64().unwrap();
         let theirs = perplexity(&theirs(&python, &world, &file, &windows), &windows, 4096);
-        println!("{quantised}: {ours} in ghostlab, {theirs} in llama.cpp");
+        println!("{quantized}: {ours} in ghostlab, {theirs} in llama.cpp");
         // llama.cpp rounds activations to 8 bits before multiplying them with quantized weights.
-        let tolerance = if quantised == "f16" { 1e-3 } else { 1e-2 };
-        assert!((ours / theirs - 1.0).abs() <= tolerance, "{quantised}: {ours} in ghostlab, {theirs} in llama.cpp");
+        let tolerance = if quantized == "f16" { 1e-3 } else { 1e-2 };
+        assert!((ours / theirs - 1.0).abs() <= tolerance, "{quantized}: {ours} in ghostlab, {theirs} in llama.cpp");
     }
     // Compare the greedy continuations that both programs generate from the same file.
     let count = 24_usize;
@@ -403,7 +403,7 @@ fn quantised_file_scores_and_generates_as_llama_cpp() {
 }
 
 /// Quantizes the matrices in a GGUF file with candle.
-fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
+fn quantize(from: &Path, to: &Path, name: &str) -> PathBuf {
     let dtype = match name {
         "q8_0" => GgmlDType::Q8_0,
         "q4_0" => GgmlDType::Q4_0,
@@ -417,8 +417,8 @@ fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
     for name in content.tensor_infos.keys() {
         let tensor = content.tensor(&mut file, name, &Device::Cpu).unwrap();
         let values = tensor.dequantize(&Device::Cpu).unwrap();
-        let quantisable = values.dims().len() == 2 && values.dim(1).unwrap().is_multiple_of(dtype.block_size());
-        tensors.push((name.as_str(), if quantisable { QTensor::quantize(&values, dtype).unwrap() } else { tensor }));
+        let quantizable = values.dims().len() == 2 && values.dim(1).unwrap().is_multiple_of(dtype.block_size());
+        tensors.push((name.as_str(), if quantizable { QTensor::quantize(&values, dtype).unwrap() } else { tensor }));
     }
     let entries: Vec<_> = content.metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
     let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
@@ -437,8 +437,8 @@ pub(crate) fn perplexity(logits: &[f64], windows: &[Vec<u32>], vocab: usize) -> 
             rows.iter()
                 .zip(&window[1..])
                 .map(|(row, &token)| {
-                    let most = row.iter().copied().fold(f64::MIN, f64::max);
-                    most + row.iter().map(|l| (l - most).exp()).sum::<f64>().ln() - row[token as usize]
+                    let max_logit = row.iter().copied().fold(f64::MIN, f64::max);
+                    max_logit + row.iter().map(|l| (l - max_logit).exp()).sum::<f64>().ln() - row[token as usize]
                 })
                 .sum::<f64>()
                 / (window.len() - 1) as f64

@@ -119,7 +119,7 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
     let definitions: BTreeMap<String, Definition> =
         library.all().unwrap().tasks.into_iter().map(|task| (task.name.clone(), task)).collect();
     assert!(definitions.len() >= 12, "{}", definitions.len());
-    let mut compared = Compared::default();
+    let mut compared = HarnessComparison::default();
     for asked in harness["asked"].as_array().unwrap() {
         let setting = format!("{} shots, chat {}", asked["shots"], asked["chat"]);
         let (results, samples) = scored(&world, &out, asked, harness["system"].as_str().unwrap());
@@ -140,7 +140,7 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
         }
         compared.groups += compare_groups(&setting, &results["results"], &asked["results"]);
     }
-    let Compared { likelihoods, scores, groups } = compared;
+    let HarnessComparison { likelihoods, scores, groups } = compared;
     println!(
         "{likelihoods} log-likelihoods, {scores} scores, {scores} standard errors, {groups} group values compared"
     );
@@ -149,7 +149,7 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
 
 /// Counts of compared values. Each score is compared together with its standard error.
 #[derive(Default)]
-struct Compared {
+struct HarnessComparison {
     likelihoods: usize,
     scores: usize,
     groups: usize,
@@ -250,7 +250,7 @@ fn world_with_definition(definition: &str, options: &str) -> World {
     fs::create_dir(world.path("defs")).unwrap();
     fs::create_dir(world.path("rows")).unwrap();
     for (split, count) in [("train", 5), ("test", 6)] {
-        let rows = (0..count).map(|at| format!("{}\n", labelled_row(3 * at + count)));
+        let rows = (0..count).map(|at| format!("{}\n", labeled_row(3 * at + count)));
         world.write(&format!("rows/{split}.jsonl"), rows.collect::<String>());
     }
     world.write("backbone/tokenizer_config.json", json!({"bos_token": "w1"}).to_string());
@@ -265,17 +265,17 @@ fn world_with_definition(definition: &str, options: &str) -> World {
     world
 }
 
-fn labelled_row(at: usize) -> Value {
+fn labeled_row(at: usize) -> Value {
     json!({"text": format!("w{at} w{}", at * 7 % 299), "label": at % 2, "list": ["w1", "w2"]})
 }
 
-const MADE: &str = "task: made\ndataset_path: a/b\ntraining_split: train\ntest_split: test\n\
+const MADE_TASK: &str = "task: made\ndataset_path: a/b\ntraining_split: train\ntest_split: test\n\
     output_type: multiple_choice\ndoc_to_text: '{{text}} w9'\ndoc_to_choice: list\ndoc_to_target: label\n\
     metric_list:\n  - metric: acc\n";
 
 #[test]
 fn definition_grid_reuses_scores_for_a_new_metric() {
-    let world = world_with_definition(MADE, ", shots: 2, generated: true");
+    let world = world_with_definition(MADE_TASK, ", shots: 2, generated: true");
     world.write("defs/all.yaml", "group: all\ntask: [made]\naggregate_metric_list: [{metric: acc}]\n");
     let log = world.runs(&[]);
     assert!(log.contains("tiny on made(shots=2)"), "{log}");
@@ -288,7 +288,7 @@ fn definition_grid_reuses_scores_for_a_new_metric() {
     let first = harness_results(&world);
     assert_eq!(first["results"]["made"]["acc,none"], first["groups"]["all"]["acc,none"]);
     assert_eq!((&first["n-shot"]["made"], &first["n-samples"]["made"]["effective"]), (&json!(2), &json!(6)));
-    world.write("defs/made.yaml", format!("{MADE}  - metric: acc_norm\n"));
+    world.write("defs/made.yaml", format!("{MADE_TASK}  - metric: acc_norm\n"));
     let log = world.runs(&[]);
     assert!(!log.contains("tokens/s"), "{log}");
     assert_eq!(harness_results(&world)["results"]["made"]["acc,none"], first["results"]["made"]["acc,none"]);
@@ -339,41 +339,42 @@ fn unscorable_definition_is_refused_with_its_location() {
             2,
             &["`process_results` is a Python hook", "made.yaml:11"],
         ),
-        (MADE.replace("{{text}}", "{{txt}}"), "", 2, &["txt", "made.yaml:6", "label, list, text"]),
+        (MADE_TASK.replace("{{text}}", "{{txt}}"), "", 2, &["txt", "made.yaml:6", "label, list, text"]),
         (
-            (MADE.replace("{{text}}", "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}")),
+            (MADE_TASK
+                .replace("{{text}}", "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}")),
             "",
             2,
             &["exceeds the step limit"],
         ),
         (
-            (MADE.replace("{{text}}", "{% set x = text * 1000000 %}{% for a in range(999) %}{{ x }}{% endfor %}")),
+            (MADE_TASK.replace("{{text}}", "{% set x = text * 1000000 %}{% for a in range(999) %}{{ x }}{% endfor %}")),
             "",
             2,
             &["at most 400 MB of memory", "`doc_to_text`"],
         ),
-        (MADE.replace("{{text}}", "{{ [1].index(2) }}"), "", 2, &["not in the list", "made.yaml:6"]),
-        (MADE.replace("test_split: test", "test_split: absent"), "", 3, &["no split `absent`"]),
+        (MADE_TASK.replace("{{text}}", "{{ [1].index(2) }}"), "", 2, &["not in the list", "made.yaml:6"]),
+        (MADE_TASK.replace("test_split: test", "test_split: absent"), "", 3, &["no split `absent`"]),
         (
-            (MADE.replace("doc_to_choice: list", "doc_to_choice: ['', 'w2']\ntarget_delimiter: ''")),
+            (MADE_TASK.replace("doc_to_choice: list", "doc_to_choice: ['', 'w2']\ntarget_delimiter: ''")),
             "",
             2,
             &["a choice is empty"],
         ),
-        (MADE.to_owned(), ", max_length: 1, shots: 9", 2, &["too few examples"]),
+        (MADE_TASK.to_owned(), ", max_length: 1, shots: 9", 2, &["too few examples"]),
         (
-            (MADE.replace("doc_to_choice: list", "doc_to_choice: ['w1 w2 w3', 'w2']")),
+            (MADE_TASK.replace("doc_to_choice: list", "doc_to_choice: ['w1 w2 w3', 'w2']")),
             ", max_length: 2",
             2,
             &["the continuation exceeds the model's context", "test.jsonl:1, choice 1"],
         ),
-        (MADE.to_owned(), ", chat: true", 2, &["no chat template"]),
-        (MADE.to_owned(), ", multiturn: true", 2, &["`multiturn` requires `chat: true`", "grid.yaml:6"]),
-        (MADE.to_owned(), ", name: copa", 2, &["either `name` or `definition`", "grid.yaml:6"]),
+        (MADE_TASK.to_owned(), ", chat: true", 2, &["no chat template"]),
+        (MADE_TASK.to_owned(), ", multiturn: true", 2, &["`multiturn` requires `chat: true`", "grid.yaml:6"]),
+        (MADE_TASK.to_owned(), ", name: copa", 2, &["either `name` or `definition`", "grid.yaml:6"]),
     ] {
         world_with_definition(&definition, options).refuses(&[], code, words);
     }
-    let world = world_with_definition(MADE, "");
+    let world = world_with_definition(MADE_TASK, "");
     world.write(
         "grid.yaml",
         "backbones:\n  tiny: {path: backbone}\nbackbone: tiny\nevaluate:\n  tasks: {name: copa, shots: 2}\n",
@@ -385,12 +386,12 @@ fn unscorable_definition_is_refused_with_its_location() {
 }
 
 fn definition_with(more: &str) -> String {
-    format!("{MADE}{more}")
+    format!("{MADE_TASK}{more}")
 }
 
 #[test]
 fn overlong_context_is_cut_from_the_left_with_a_note() {
-    let world = world_with_definition(MADE, ", shots: 3, max_length: 6");
+    let world = world_with_definition(MADE_TASK, ", shots: 3, max_length: 6");
     world.runs(&[]);
     let run = common::json(&world.path("results/grid/run.json"));
     let cell = &run["cells"][0]["definitions"][0];

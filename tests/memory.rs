@@ -80,14 +80,14 @@ fn measured_peak(world: &World, limits: &[&str]) -> f64 {
 #[test]
 fn planned_peak_memory_is_within_a_quarter() {
     let small = World::large();
-    let kept = World::new();
-    write_wide_backbone(&kept, 4);
+    let in_memory = World::new();
+    write_wide_backbone(&in_memory, 4);
     let by_need = World::new();
     write_wide_backbone(&by_need, 6);
     let limit = format!("{:.3}", (4 * LAYER) as f64 / 1e9);
     let cases: [(&str, &World, &[&str]); 3] = [
         ("a small backbone", &small, &[]),
-        ("all of 4 wide layers", &kept, &[]),
+        ("all of 4 wide layers", &in_memory, &[]),
         ("6 wide layers in the memory of 4", &by_need, &["--memory", &limit]),
     ];
     for (what, world, limits) in cases {

@@ -147,7 +147,7 @@ fn added_tokens_of_companion_files_are_single_tokens() {
     let letters = [-9.405, -10.674, -6.9894];
     let tokens = [-15.7245, -7.3083, -6.9894];
     // Added tokens that are not special are matched in the text after normalization.
-    let normalised = [-7.2064, -9.2695, -6.9894];
+    let normalized = [-7.2064, -9.2695, -6.9894];
     let tokenizer_config: Value =
         serde_json::from_slice(&fs::read(model.join("tokenizer_config.json")).unwrap()).unwrap();
     let older = json!({"<|im_start|>": 512, "<|im_end|>": 513});
@@ -159,7 +159,7 @@ fn added_tokens_of_companion_files_are_single_tokens() {
             vec![("tokenizer_config.json", with_key(&tokenizer_config, "added_tokens_decoder", token_decoder()))],
             tokens,
         ),
-        ("added_tokens.json alone", vec![("added_tokens.json", older.clone())], normalised),
+        ("added_tokens.json alone", vec![("added_tokens.json", older.clone())], normalized),
         (
             "added_tokens.json",
             vec![

@@ -5,7 +5,7 @@
 
 use crate::common::{checkout, json, shared};
 use ghostlab::results::StoredResults;
-use ghostlab::results::record::{Condition, Record};
+use ghostlab::results::number_record::{Condition, Record};
 
 /// Numbers of the reference that are not lower: backbone, cut and metric. On `real` no perplexity is among them.
 const REFERENCE_LOSSES: [&str; 9] = [

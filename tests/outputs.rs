@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::common;
 use crate::common::output::combined_output;
-use crate::common::world::{World, column_index, copa_row, table};
+use crate::common::world::{World, column_index, copa_row, run_ok, table};
 use serde_json::{Value, json};
 
 /// Reads all files under a folder except those in the store.
@@ -47,12 +47,6 @@ fn refuses(world: &World, arguments: &[&str], words: &[&str]) {
 
 fn file_names(files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     files.keys().cloned().collect::<Vec<_>>()
-}
-
-fn run_ok(world: &World, arguments: &[&str]) -> String {
-    let output = world.ghostlab(arguments);
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", combined_output(&output));
-    combined_output(&output)
 }
 
 /// Adds a task to the grid. The answers to it are written next to the tables.

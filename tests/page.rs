@@ -25,15 +25,15 @@ use sample::sample;
 
 /// Finds a program on the PATH. If it is missing, prints that the test is skipped, or panics if browsers are required.
 fn program(names: &[&str]) -> Option<PathBuf> {
-    let asked = std::env::var("GHOSTLAB_BROWSER").unwrap_or_default();
-    if asked == "skip" {
+    let browser = std::env::var("GHOSTLAB_BROWSER").unwrap_or_default();
+    if browser == "skip" {
         return skip_test("GHOSTLAB_BROWSER=skip");
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut files = std::env::split_paths(&path).flat_map(|folder| names.iter().map(move |name| folder.join(name)));
     match files.find(|file| file.is_file()) {
         None => {
-            assert_ne!(asked, "require", "none of {names:?} is on the PATH");
+            assert_ne!(browser, "require", "none of {names:?} is on the PATH");
             skip_test(&format!("none of {names:?} is on the PATH"))
         }
         found => found,

@@ -21,26 +21,26 @@ fn all(world: &World) -> u64 {
 }
 
 /// Overrides for two grids that have only tokens in common.
-const OTHER: [&str; 2] = ["--set", "depth=2"];
-const THIS: [&str; 2] = ["--set", "depth=1"];
+const DEPTH_TWO: [&str; 2] = ["--set", "depth=2"];
+const DEPTH_ONE: [&str; 2] = ["--set", "depth=1"];
 
 #[test]
 fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     let world = World::new();
     let unlimited = World::new();
-    world.runs(&OTHER);
+    world.runs(&DEPTH_TWO);
     let before = all(&world);
     assert!(stored(&world, "activations").1 > 0);
-    unlimited.runs(&THIS);
+    unlimited.runs(&DEPTH_ONE);
     // The limit is so small that everything from the other grid is evicted. Activations are kept until all operators
     // from their pass are stored.
     let limit = ["--store-limit", "0.000001"];
-    let planned = world.ghostlab(&[&["plan", "grid.yaml"], &THIS[..], &limit].concat());
+    let planned = world.ghostlab(&[&["plan", "grid.yaml"], &DEPTH_ONE[..], &limit].concat());
     let output = String::from_utf8(planned.stdout).unwrap();
     assert!(output.contains("evicts: 4 operator-v") && output.contains("over the limit"), "{output}");
     assert!(!output.contains("activations-v"), "{output}");
     assert_eq!(all(&world), before, "plan changed the store");
-    let log = world.runs(&[&THIS[..], &limit].concat());
+    let log = world.runs(&[&DEPTH_ONE[..], &limit].concat());
     assert!(log.contains("store limit 0.00 GB: ") && log.contains("this grid needs the space"), "{log}");
     assert!(world.tables() == unlimited.tables());
     assert_eq!(stored(&world, "activations").1, 0, "activations remain although their operators are stored");
@@ -48,14 +48,14 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
         // Compare counts rather than sizes, because an operator is stored with the time that it took to solve.
         assert_eq!(stored(&world, kind).1, stored(&unlimited, kind).1, "{kind}");
     }
-    let again = world.runs(&[&THIS[..], &limit].concat());
+    let again = world.runs(&[&DEPTH_ONE[..], &limit].concat());
     assert!(!again.contains("calibrate") && world.tables() == unlimited.tables(), "{again}");
 }
 
 #[test]
 fn store_limit_applies_to_a_grid_without_calibration() {
     let world = World::new();
-    world.runs(&OTHER);
+    world.runs(&DEPTH_TWO);
     assert!(stored(&world, "operator").1 > 0);
     let mut dense = String::new();
     for line in std::fs::read_to_string(world.path("grid.yaml")).unwrap().lines() {
@@ -74,9 +74,9 @@ fn store_limit_applies_to_a_grid_without_calibration() {
 #[test]
 fn nothing_is_evicted_below_the_store_limit() {
     let world = World::new();
-    world.runs(&OTHER);
+    world.runs(&DEPTH_TWO);
     let others = stored(&world, "activations");
-    let log = world.runs(&[&THIS[..], &["--store-limit", "1"]].concat());
+    let log = world.runs(&[&DEPTH_ONE[..], &["--store-limit", "1"]].concat());
     assert!(!log.contains("store limit"), "{log}");
     assert!(stored(&world, "activations").0 >= others.0);
 }

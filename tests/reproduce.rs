@@ -7,8 +7,8 @@ mod claims;
 mod compared;
 mod folders;
 mod listing;
-mod page;
 mod recorded;
+mod report_page;
 mod sublayers;
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::time::SystemTime;
 
 use crate::common;
 use crate::common::output::combined_output;
-use crate::common::world::{World, table};
+use crate::common::world::{World, run_ok, table};
 
 const TABLE: &str = "artifact:\n  title: A small table\n  table:\n    lead: [backbone, depth, method]\n    dense: true\n    rows:\n      \
     - {criterion: llm-streamline, recovery: [none, ghosted]}\n    metrics: [ppl_test]\n";
@@ -46,12 +46,6 @@ pub(crate) fn experiments(backbone: &str) -> World {
     world.write("experiments/figure1.yaml", format!("{FIGURE}{grid}"));
     world.write("experiments/methods.yaml", "artifact: {title: Methods, list: methods}\n");
     world
-}
-
-fn run_ok(world: &World, arguments: &[&str]) -> String {
-    let output = world.ghostlab(arguments);
-    assert_eq!(output.status.code(), Some(0), "{}", combined_output(&output));
-    combined_output(&output)
 }
 
 #[test]

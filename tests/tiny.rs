@@ -33,9 +33,9 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny").join(name)
 }
 
-struct Silent;
+struct SilentReporter;
 
-impl Reporter for Silent {
+impl Reporter for SilentReporter {
     fn event(&self, _: Event) {}
 }
 
@@ -47,11 +47,11 @@ fn grid() -> Grid {
 /// Computes all cells of table 2 in a separate store, including their perplexities on the texts of table 3. All tests
 /// share the result.
 fn outcome() -> &'static GridOutcome {
-    static MADE: OnceLock<GridOutcome> = OnceLock::new();
-    MADE.get_or_init(|| {
+    static OUTCOME: OnceLock<GridOutcome> = OnceLock::new();
+    OUTCOME.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
-        exec::run(&grid(), RunSettings::default(), &store, &Silent, &AtomicBool::new(false)).unwrap()
+        exec::run(&grid(), RunSettings::default(), &store, &SilentReporter, &AtomicBool::new(false)).unwrap()
     })
 }
 

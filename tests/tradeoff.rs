@@ -10,7 +10,7 @@ use ghostlab::criterion::DepthUnit::{Attention, Layers, Mlp, Sublayers};
 use ghostlab::criterion::{Depth, DepthUnit};
 use ghostlab::pipeline::exec::{self, RunSettings};
 use ghostlab::pipeline::stage;
-use ghostlab::results::record::Record;
+use ghostlab::results::number_record::Record;
 use ghostlab::results::{StoredResults, collect};
 use ghostlab_store::Store;
 use serde_json::Value;
@@ -95,8 +95,8 @@ fn compare(records: &[Record], backbone: &str, rows: &[Row], reference: &Value) 
         assert_close(&row, value("ppl_wikitext2"), number("ppl"), PERPLEXITY);
         assert_close(&row, value("kl_wikitext2"), number("kl_dense_variant"), DAMAGE);
         assert_close(&row, value("same_top_wikitext2"), number("same_top"), DAMAGE);
-        let kept = 100.0 * number("parameters") / dense;
-        assert!((100.0 - value("parameters_removed") - kept).abs() < PERCENT, "{row}: {kept} % are kept");
+        let remaining = 100.0 * number("parameters") / dense;
+        assert!((100.0 - value("parameters_removed") - remaining).abs() < PERCENT, "{row}: {remaining} % are kept");
         let cache = 100.0 * number("attentions") / 16.0;
         assert!((100.0 - value("kv_cache_removed") - cache).abs() < PERCENT, "{row}: {cache} % are kept");
     }

@@ -118,10 +118,10 @@ fn trials_report_progress_and_stop_between_windows() {
 
 #[test]
 fn interrupted_iterative_selection_resumes() {
-    let whole = World::new();
+    let uninterrupted = World::new();
     let axes = "criterion: {name: sleb, iterative: true}\ndepth: 3\nrecovery: mean\n";
-    write_grid(&whole, axes);
-    whole.runs(&[]);
+    write_grid(&uninterrupted, axes);
+    uninterrupted.runs(&[]);
     let world = World::new();
     write_grid(&world, axes);
     let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
@@ -141,7 +141,7 @@ fn interrupted_iterative_selection_resumes() {
     assert_eq!(tokens, 4 * 512, "tokens of the last three passes and of the repeated repair");
     assert_nothing_left(&plan(&world));
     world.runs(&[]);
-    assert_eq!(results(&world), results(&whole));
+    assert_eq!(results(&world), results(&uninterrupted));
     // The selections for smaller depths are the stored steps.
     write_grid(&world, &axes.replace("depth: 3", "depth: [1, 2]"));
     assert_eq!(trials(&plan(&world)), (4 + 3 + 4, 4 + 3 + 4));

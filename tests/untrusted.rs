@@ -3,7 +3,6 @@
 //! bounded memory and time. The cases are in `tests/fixtures/untrusted`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
-use std::io::Write;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -11,13 +10,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::common::world::World;
-use crate::common::{fixture, json as read_json, shared};
+use crate::common::{fixture, gzip, json as read_json, shared};
 
 /// Limits on the address space (KiB) and the CPU time (seconds) of each process. They are twice as high as the
 /// documented limits, because the shell can only limit a whole process, including its code and threads.
 const LIMITS: &str = "ulimit -v 2000000; ulimit -t 10; exec \"$@\"";
 /// Timeout for detecting hangs. It is long enough not to trip on a busy machine.
-const HANGS: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Malicious input that consists of `unit` repeated `times` times. `{i}` is replaced with the index of the repetition.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -84,7 +83,7 @@ impl Case {
             written = format!("{{{}, {}", self.text(), &written[1..]);
         }
         world.write("t.yaml", written);
-        world.write(rows.0, if rows.0.ends_with(".gz") { zipped(rows.1.as_bytes()) } else { rows.1.into_bytes() });
+        world.write(rows.0, if rows.0.ends_with(".gz") { gzip(rows.1.as_bytes()) } else { rows.1.into_bytes() });
         let mut command = Command::new("sh");
         command.args(["-c", LIMITS, "sh", env!("CARGO_BIN_EXE_ghostlab")]).args(arguments);
         command.current_dir(world.folder.path()).env("XDG_DATA_HOME", world.path(".user")).output().unwrap()
@@ -115,16 +114,16 @@ impl Case {
         let is_field = ["doc_to_text", "doc_to_target", "doc_to_choice", "description"].contains(&self.target.as_str());
         let is_named =
             text.contains(&self.target) || text.contains("a prompt") || text.contains("(line 1 of the template)");
-        let wanted = [
+        let requirements = [
             (output.status.code() == Some(2), "exit code 2"),
-            (begun.elapsed() < HANGS, "an end"),
+            (begun.elapsed() < TIMEOUT, "an end"),
             (text.contains(file), "the file"),
             (limited.iter().any(|words| text.contains(words)), "a limit"),
             (!is_field || is_named, "the field"),
         ];
-        let lacking: Vec<&str> = wanted.into_iter().filter(|(is, _)| !is).map(|(_, what)| what).collect();
-        let lacking = lacking.join(", ");
-        (!lacking.is_empty()).then(|| format!("{} does not report {lacking}: {}\n{text}", self.name, output.status))
+        let unmet: Vec<&str> = requirements.into_iter().filter(|(is, _)| !is).map(|(_, what)| what).collect();
+        let unmet = unmet.join(", ");
+        (!unmet.is_empty()).then(|| format!("{} does not report {unmet}: {}\n{text}", self.name, output.status))
     }
 }
 
@@ -134,12 +133,6 @@ fn definition() -> Map<String, Value> {
         "output_type": "multiple_choice", "doc_to_text": "{{q}}", "doc_to_choice": ["w1", "w2"], "doc_to_target": "label",
     });
     definition.as_object().unwrap().clone()
-}
-
-fn zipped(text: &[u8]) -> Vec<u8> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    encoder.write_all(text).unwrap();
-    encoder.finish().unwrap()
 }
 
 fn cases(file: &str) -> Vec<Case> {
@@ -192,7 +185,7 @@ fn unread_corpus_columns_take_no_memory() {
         let text = (0..300).map(|at| format!("w{} ", at % 200)).collect::<String>();
         let units = unit.repeat(60_000_000 / unit.len());
         let row = format!("{{\"x\":[{units}{}],\"text\":\"{text}\"}}\n", unit.trim_end_matches(','));
-        world.write("corpus.jsonl.gz", zipped(row.as_bytes()));
+        world.write("corpus.jsonl.gz", gzip(row.as_bytes()));
         let arguments = ["score", "backbone", "--perplexity", "corpus.jsonl.gz", "--length", "32", "--windows", "2"];
         let mut command = Command::new("sh");
         command.args(["-c", LIMITS, "sh", env!("CARGO_BIN_EXE_ghostlab")]).args(arguments);
@@ -253,7 +246,7 @@ fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = found() {
             return found;
         }
-        assert!(begun.elapsed() < HANGS, "nothing happened within {HANGS:?}");
+        assert!(begun.elapsed() < TIMEOUT, "nothing happened within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::common::observation::{self, VIEWS};
 use crate::common::pairs::{self, Pair, Setting};
-use crate::common::seen::{self, VIEWS};
 use crate::common::world::World;
 use ghostlab::grid::{Cell, Grid, assign_names};
 use ghostlab::pipeline::identity::{SettingPath, setting_differences};
@@ -46,8 +46,8 @@ fn is_not_of_decoding(number: &&ResultRow) -> bool {
 }
 
 fn is_told_apart(pair: &Pair) {
-    let one = seen::seen(&pair.one(), pair.what);
-    let other = seen::seen(&pair.other(), pair.what);
+    let one = observation::observe(&pair.one(), pair.what);
+    let other = observation::observe(&pair.other(), pair.what);
     VIEWS.iter().for_each(|view| view.holds(pair.what, pair.setting_paths, [&one, &other]));
     let one = one.numbers;
     let other = other.numbers;
@@ -118,8 +118,8 @@ fn last_cell_name(setting: &Setting) -> String {
 }
 
 fn is_taken_for_one(pair: &Pair) {
-    let one = seen::seen(&pair.one(), pair.what);
-    let other = seen::seen(&pair.other(), pair.what);
+    let one = observation::observe(&pair.one(), pair.what);
+    let other = observation::observe(&pair.other(), pair.what);
     VIEWS.iter().for_each(|view| view.holds(pair.what, &[], [&one, &other]));
     let one = one.numbers;
     let other = other.numbers;
@@ -137,7 +137,7 @@ fn is_taken_for_one(pair: &Pair) {
 
 #[test]
 fn every_command_is_listed_in_the_views_test() {
-    seen::commands_are_known(&String::from_utf8(World::new().ghostlab(&["--help"]).stdout).unwrap());
+    observation::commands_are_known(&String::from_utf8(World::new().ghostlab(&["--help"]).stdout).unwrap());
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::fs;
 use std::process::{Child, Output, Stdio};
 
-use crate::common::output::{computed_tokens, events, stderr, stdout, wait_until};
+use crate::common::output::{computed_tokens, events, signal, stderr, stdout, wait_until};
 use crate::common::world::World;
 
 fn spawn_worker(world: &World, arguments: &[&str]) -> Child {
@@ -30,10 +30,6 @@ fn journals(world: &World) -> usize {
 
 fn left_in(world: &World, folder: &str) -> usize {
     fs::read_dir(world.path("data/store").join(folder)).map_or(0, Iterator::count)
-}
-
-fn signal(child: &Child, name: &str) {
-    assert!(std::process::Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
 #[test]

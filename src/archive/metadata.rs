@@ -16,7 +16,7 @@ use crate::results::{Provenance, StoredResults, may_be_left_out};
 const CONTEXT: &str = "https://w3id.org/ro/crate/1.2/context";
 const PROFILE: &str = "https://w3id.org/ro/crate/1.2";
 /// License text if no license is given.
-const UNSTATED: &str = "Not stated. Ask the authors of these results.";
+const UNKNOWN_LICENSE: &str = "Not stated. Ask the authors of these results.";
 
 /// Entities by ID. Entities shared by several runs are listed once.
 type Entities = BTreeMap<String, Value>;
@@ -152,7 +152,7 @@ fn license_value(license: Option<&str>, others: &mut Entities) -> Value {
             reference(url)
         }
         Some(words) => json!(words),
-        None => json!(UNSTATED),
+        None => json!(UNKNOWN_LICENSE),
     }
 }
 

@@ -12,7 +12,7 @@
 mod metadata;
 mod unpack;
 
-pub use unpack::{Altered, Unpacked, unpack};
+pub use unpack::{AlteredFile, UnpackedRecord, unpack};
 
 use std::collections::BTreeSet;
 use std::io::{Cursor, Write};
@@ -64,7 +64,7 @@ pub fn is_inside(name: &str) -> bool {
 }
 
 #[derive(Debug)]
-pub struct Packed {
+pub struct RecordArchive {
     pub bytes: Vec<u8>,
     /// Names of the results directories in the archive.
     pub folders: Vec<String>,
@@ -77,7 +77,7 @@ pub struct Packed {
 ///
 /// # Errors
 /// Fails if a directory lacks its numbers or its provenance record, or if a file has changed since the run.
-pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
+pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<RecordArchive> {
     let mut left_out = 0;
     let mut packed = folders.iter().map(|folder| read(folder, &mut left_out)).collect::<Result<Vec<_>>>()?;
     packed.sort_by(|one, other| one.name.cmp(&other.name));
@@ -107,7 +107,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
         entries.extend(files.into_iter().map(|file| (format!("{name}/{}", file.name), file.bytes)));
     }
     let bytes = write_zip(&entries).map_err(|error| Error::job("cannot write the archive").found(error.to_string()))?;
-    Ok(Packed { bytes, folders: titles, entries: entries.len(), left_out })
+    Ok(RecordArchive { bytes, folders: titles, entries: entries.len(), left_out })
 }
 
 /// Writes the entries in order, without times or host-specific metadata.

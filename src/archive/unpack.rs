@@ -14,15 +14,15 @@ use crate::files::{panics, sha256};
 use crate::quantity::pluralize;
 
 #[derive(Debug)]
-pub struct Unpacked {
+pub struct UnpackedRecord {
     /// Number of entries whose hash matches the archive's list.
     pub sound: usize,
-    pub altered: Vec<Altered>,
+    pub altered: Vec<AlteredFile>,
 }
 
 /// Entry that does not match the archive's list.
 #[derive(Debug)]
-pub struct Altered {
+pub struct AlteredFile {
     pub name: String,
     pub listed: String,
     pub found: String,
@@ -32,9 +32,9 @@ pub struct Altered {
 ///
 /// # Errors
 /// Fails if the archive is invalid. The error names the invalid entry.
-pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked> {
+pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<UnpackedRecord> {
     // The zip reader may panic on damaged bytes.
-    let names = panics::catch(|| write_entries(from, bytes, to)).map_err(|panic| damaged_archive(&panic))??;
+    let names = panics::catch(|| write_entries(from, bytes, to)).map_err(|panic| damaged_archive_error(&panic))??;
     let listed = read_checksums(&to.join(MANIFEST))?.ok_or_else(|| {
         Error::bad_input("the file is not a packed record")
             .expected(format!("an archive with {MANIFEST}, as `ghostlab record pack` writes it"))
@@ -52,15 +52,15 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
         };
         match found == *hash {
             true => sound += 1,
-            false => altered.push(Altered { name: name.clone(), listed: hash.clone(), found }),
+            false => altered.push(AlteredFile { name: name.clone(), listed: hash.clone(), found }),
         }
     }
-    altered.extend(unlisted.into_iter().map(|name| Altered {
+    altered.extend(unlisted.into_iter().map(|name| AlteredFile {
         name: name.to_owned(),
         listed: "nothing".to_owned(),
         found: "an unlisted entry".to_owned(),
     }));
-    Ok(Unpacked { sound, altered })
+    Ok(UnpackedRecord { sound, altered })
 }
 
 /// Writes all entries and returns their names.
@@ -103,7 +103,7 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
         (&mut entry)
             .take(size + 1)
             .read_to_end(&mut content)
-            .map_err(|error| damaged_archive(&error.to_string()).at(&name))?;
+            .map_err(|error| damaged_archive_error(&error.to_string()).at(&name))?;
         if content.len() as u64 != size {
             return unsafe_archive(&name, "as many bytes as the entry declares", "a different size");
         }
@@ -118,10 +118,10 @@ fn unsafe_archive<T>(name: &str, expected: &str, found: &str) -> Result<T> {
 }
 
 fn zip_error(error: &ZipError) -> Error {
-    damaged_archive(&error.to_string())
+    damaged_archive_error(&error.to_string())
 }
 
-fn damaged_archive(found: &str) -> Error {
+fn damaged_archive_error(found: &str) -> Error {
     Error::bad_input("the archive is damaged")
         .expected("a complete zip file of uncompressed entries, as `ghostlab record pack` writes it")
         .found(found)
@@ -147,7 +147,7 @@ mod tests {
         to.finish().unwrap().into_inner()
     }
 
-    fn unpacked(bytes: &[u8]) -> (Result<Unpacked>, tempfile::TempDir) {
+    fn unpacked(bytes: &[u8]) -> (Result<UnpackedRecord>, tempfile::TempDir) {
         let outer = tempfile::tempdir().unwrap();
         let inner = outer.path().join("inner");
         std::fs::create_dir(&inner).unwrap();

@@ -16,9 +16,9 @@ use crate::grid::{Calibration, Grid, Method, Tolerance};
 use crate::metric::{MetricSource, Nearness};
 use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::recovery::Recovery;
-use crate::results::record::{Condition, DENSE, Record};
+use crate::results::number_record::{Condition, DENSE, Record};
 use crate::results::{
-    Calibrated, Measurement, PaperComparison, PaperVerdict, Protocol, Sample, Table, distinct, settings, stem,
+    CalibrationSummary, Measurement, PaperComparison, PaperVerdict, Protocol, Sample, Table, distinct, settings, stem,
 };
 use crate::tasks::Bos;
 use crate::{metric, recovery};
@@ -236,7 +236,7 @@ const SEED: u64 = 0;
 /// Float types whose results may be compared with the paper, which states float16 for time and memory (appendix F).
 const DTYPES: [&str; 2] = ["f16", "f32"];
 /// Method settings that the paper does not specify, so any value matches.
-const OPEN: [&str; 2] = ["recovery.boundary", "criterion.order"];
+const UNSPECIFIED_SETTINGS: [&str; 2] = ["recovery.boundary", "criterion.order"];
 /// Number of sequences on which an operator is fine-tuned (appendix D).
 const TRAINING_SEQUENCES: usize = 5000;
 /// Rule for splitting each of the paper's texts. The authors may have used either order of a stream's shards.
@@ -296,11 +296,13 @@ fn other_options(measurement: &Measurement, found: &mut Vec<String>) {
 }
 
 fn is_open(measurement: &Measurement, trained: &str, option: &str) -> bool {
-    OPEN.contains(&option) || measurement.setup.named_settings.contains(option) || option.starts_with(trained)
+    UNSPECIFIED_SETTINGS.contains(&option)
+        || measurement.setup.named_settings.contains(option)
+        || option.starts_with(trained)
 }
 
 /// Lists how a calibration differs from the paper's. `named` is set if the condition states the number of sequences.
-fn other_calibration(calibrated: &Calibrated, named: bool, found: &mut Vec<String>) {
+fn other_calibration(calibrated: &CalibrationSummary, named: bool, found: &mut Vec<String>) {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     match calibrated.generated {
         // The paper has no splitting rule for generated text, so the rule is not compared.

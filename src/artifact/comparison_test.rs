@@ -6,7 +6,7 @@ use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, Metric};
 use crate::model::{CPU, EngineId};
-use crate::results::{Calibrated, MetricKey, Protocol, ResultRow, Sample, Settings, Setup, settings};
+use crate::results::{CalibrationSummary, MetricKey, Protocol, ResultRow, Sample, Settings, Setup, settings};
 use crate::tasks::Bos;
 
 fn record(criterion: &str, calibration: &str, metric: &str, value: f64) -> Record {
@@ -59,7 +59,7 @@ fn number(record: Record) -> Measurement {
     let scored = vec![if record.metric == "rte" { task("rte", 277) } else { text(2048, 256) }];
     let calibration =
         Calibration { corpus: "c4-train".into(), sequences: 128, length: 2048, seed: 0, operator_sequences: 32 };
-    let calibrated = Calibrated {
+    let calibrated = CalibrationSummary {
         calibration,
         rule: "c4-stream".into(),
         shards: Some(ShardOrder::ByTurns),
@@ -110,7 +110,7 @@ fn compared(
 
 type Change = fn(&mut Setup);
 
-fn calibrated(setup: &mut Setup) -> &mut Calibrated {
+fn calibrated(setup: &mut Setup) -> &mut CalibrationSummary {
     setup.calibration.as_mut().unwrap()
 }
 
@@ -183,21 +183,21 @@ fn number_of_another_protocol_gets_no_verdict() {
     }
     // A setting that our condition names is also named in the paper's condition, so it is not reported. Settings that
     // the paper does not specify may have any value.
-    let named: Change = |setup| {
+    let named = ours(&paper, "rte", |setup| {
         setup.variant = with("solver", "svd");
         setup.named_settings = Arc::new(["recovery.solver".to_owned()].into());
-    };
-    assert_eq!(ours(&paper, "rte", named), "");
+    });
+    assert_eq!(named, "");
     assert_eq!(ours(&paper, "rte", |setup| setup.variant = with("boundary", "layer")), "");
     for dtype in ["f16", "f32"] {
         assert_eq!(ours(&paper, "rte", |setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
     }
     // The operator sequences have no effect if nothing is repaired.
-    let pruned: Change = |setup| {
+    let pruned = ours(&paper, "rte", |setup| {
         calibrated(setup).repaired = false;
         calibrated(setup).calibration.operator_sequences = 128;
-    };
-    assert_eq!(ours(&paper, "rte", pruned), "");
+    });
+    assert_eq!(pruned, "");
 }
 
 fn ours(paper: &[Record; 2], metric: &str, change: impl Fn(&mut Setup)) -> String {
@@ -212,7 +212,7 @@ fn ours(paper: &[Record; 2], metric: &str, change: impl Fn(&mut Setup)) -> Strin
 const ITERATIVE: &str = "only with `iterative: true`, an option that no row of the paper has";
 
 /// Settings that the comparison ignores, with the reason for each.
-const OPEN: [(&str, &str); 50] = [
+const IGNORED_SETTINGS: [(&str, &str); 50] = [
     ("model.weights", "backbones with rounded weights have other names than the paper's"),
     ("calibration.weights", "backbones with rounded weights have other names than the paper's"),
     ("engine.name", "engines with the paper's float types are close enough"),
@@ -266,7 +266,7 @@ const OPEN: [(&str, &str); 50] = [
 ];
 
 /// Settings that the comparison checks, each with a change that it must report.
-const JUDGED: [(&str, Change); 21] = [
+const COMPARED_SETTINGS: [(&str, Change); 21] = [
     ("model.content", |setup| setup.unidentified = Some("another backbone".into())),
     ("model.tokenizer", |setup| setup.unidentified = Some("another backbone".into())),
     ("engine.dtype", |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU })),
@@ -319,7 +319,7 @@ const JUDGED: [(&str, Change); 21] = [
 
 #[test]
 fn every_setting_path_affects_the_verdict_or_is_listed() {
-    for (path, change) in &JUDGED {
+    for (path, change) in &COMPARED_SETTINGS {
         let mut ours = number(record("sleb", "c4", "ppl_c4", 100.0));
         assert_eq!(differences(&ours), Vec::<String>::new());
         change(&mut ours.setup);
@@ -327,8 +327,8 @@ fn every_setting_path_affects_the_verdict_or_is_listed() {
     }
     let paths = crate::pipeline::identity::setting_paths();
     for path in &paths {
-        let judged = JUDGED.iter().any(|(name, _)| path.is_of(name));
-        let open = OPEN.iter().any(|(name, _)| *name == path.as_str()) || path.is_of("measure.defined");
+        let judged = COMPARED_SETTINGS.iter().any(|(name, _)| path.is_of(name));
+        let open = IGNORED_SETTINGS.iter().any(|(name, _)| *name == path.as_str()) || path.is_of("measure.defined");
         assert!(judged != open, "{path}: either affects the verdict, or is listed here with a reason");
     }
 }

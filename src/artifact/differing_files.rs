@@ -8,7 +8,7 @@ use crate::quantity::pluralize;
 use crate::results::{FrameDifference, may_be_left_out, read_frame};
 
 /// Extensions of files that contain printed tables.
-const PRINTED: [&str; 3] = ["csv", "md", "tex"];
+const TABLE_EXTENSIONS: [&str; 3] = ["csv", "md", "tex"];
 
 /// Returns a phrase for each differing file, and a final phrase if no printed digit changes.
 ///
@@ -27,7 +27,7 @@ pub(super) fn explain<'n>(
         let ending = one.extension().unwrap_or_default().to_string_lossy().into_owned();
         let phrase = match (one.is_file(), other.is_file()) {
             (true, true) if ending == "parquet" => frames(&one, &other)?,
-            (true, true) if PRINTED.contains(&ending.as_str()) => {
+            (true, true) if TABLE_EXTENSIONS.contains(&ending.as_str()) => {
                 let digits = changed_numbers(&text(&one)?, &text(&other)?);
                 changed_digits += digits;
                 if digits == 0 {

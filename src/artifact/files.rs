@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use super::folder::ResultsFolder;
+use super::results_folder::ResultsFolder;
 use crate::clock::utc;
 use crate::error::{Error, Result};
 use crate::files::output::Draft;
@@ -17,16 +17,17 @@ use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::pipeline::outcome::{TaskScores, harness_scores};
 use crate::pipeline::plan::warnings;
 use crate::results::{
-    CHANNELS, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance, Results,
-    StoredResults, Table, WARNING, collect, engine_notes, harness_files, latency_notes, latex, latex_notes, long,
-    markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents, write_forms,
-    write_frame, write_latencies, write_lm_eval,
+    CHANNELS_FILE, CellAnswers, DOCUMENTS, EVAL_RESULTS, EVERY_EVAL_EVER, LATENCY, LM_EVAL, Protocol, Provenance,
+    Results, StoredResults, Table, WARNING, collect, engine_notes, harness_files, latency_notes, latex, latex_notes,
+    long, markdown, notes_file, put, rounding_notes, run_frame, screen, wide, write_channels, write_documents,
+    write_forms, write_frame, write_latencies, write_lm_eval,
 };
 use crate::tasks::ScoredTask;
 
-/// Base name of the file with a run's table. `WIDE` is the base name for its wide form.
+/// Base name of the file with a run's table.
 const RESULTS: &str = "results";
-const WIDE: &str = "wide";
+/// Base name of the file with the wide form of the table.
+const WIDE_TABLE: &str = "wide";
 
 /// Shape of the table that a run prints.
 #[derive(Debug)]
@@ -58,8 +59,8 @@ pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
     let mut names: Vec<String> = ["csv", "parquet", "md", "tex"].map(|ending| format!("{RESULTS}.{ending}")).into();
     names.push(notes_file(RESULTS));
     if matches!(shape, TableShape::Wide { .. }) {
-        names.extend(["md", "tex"].map(|ending| format!("{WIDE}.{ending}")));
-        names.push(notes_file(WIDE));
+        names.extend(["md", "tex"].map(|ending| format!("{WIDE_TABLE}.{ending}")));
+        names.push(notes_file(WIDE_TABLE));
     }
     [names, files_beside(grid)].concat()
 }
@@ -77,7 +78,7 @@ pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
         names.extend(grid.cells.iter().map(|cell| format!("{EVERY_EVAL_EVER}/{cell}.json")));
     }
     let repaired = grid.cells.iter().any(|cell| cell.recovery.is_some());
-    names.extend(repaired.then(|| CHANNELS.to_owned()));
+    names.extend(repaired.then(|| CHANNELS_FILE.to_owned()));
     names.extend((!grid.evaluate.latency.is_empty()).then(|| LATENCY.to_owned()));
     names
 }
@@ -109,7 +110,7 @@ pub fn write_run(
         TableShape::Long => screen(&table, width),
         TableShape::Wide { metric } => {
             let table = wide(&tabled, metric.as_deref(), profile, besides)?;
-            files.extend(texts(&staging, WIDE, &grid.name, &table)?);
+            files.extend(texts(&staging, WIDE_TABLE, &grid.name, &table)?);
             screen(&table, width)
         }
     };
@@ -144,7 +145,7 @@ pub(super) struct FinishedRun<'a> {
 }
 
 /// Paths of all files, and the provenance record.
-type Recorded = (Vec<PathBuf>, Provenance);
+type WrittenRecord = (Vec<PathBuf>, Provenance);
 
 impl FinishedRun<'_> {
     /// Writes the remaining files and the provenance record. Returns the paths of all files and the record.
@@ -154,7 +155,7 @@ impl FinishedRun<'_> {
         results: &Results,
         files: Vec<PathBuf>,
         draft: &Draft,
-    ) -> Result<Recorded> {
+    ) -> Result<WrittenRecord> {
         let (mut files, folder, Self { target, grid, outcome, .. }) = (files, draft.path(), self);
         files.extend(write_tasks(folder, grid, outcome)?);
         files.extend(write_forms(folder, &target.description().name, grid, outcome)?);
@@ -166,8 +167,8 @@ impl FinishedRun<'_> {
         // In a recorded run, the provenance lists only the keys of the stored objects.
         let cells: Value =
             outcome.cells.iter().map(|result| cell_json(result, target.is_recording())).collect::<Result<_>>()?;
-        let kept = (results.protocols.clone(), cells);
-        self.record(kept, files, folder)
+        let contents = (results.protocols.clone(), cells);
+        self.record(contents, files, folder)
     }
 
     /// Writes the provenance record of a run.
@@ -176,7 +177,7 @@ impl FinishedRun<'_> {
         (protocols, cells): (Vec<Protocol>, Value),
         mut files: Vec<PathBuf>,
         folder: &Path,
-    ) -> Result<Recorded> {
+    ) -> Result<WrittenRecord> {
         let Self { target, grid, outcome, started } = *self;
         let record = Provenance {
             ghostlab: env!("CARGO_PKG_VERSION").to_string(),

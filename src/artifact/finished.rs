@@ -83,7 +83,7 @@ impl<'a> UpToDateCheck<'a> {
 }
 
 /// Minimum size in bytes of a file whose hash may come from the store's cache. Smaller files are hashed every time.
-const SMALL: u64 = 1 << 20;
+const MIN_CACHED_BYTES: u64 = 1 << 20;
 
 /// Hashes the files in `places` and, recursively, those in its folders. Returns `None` if a file cannot be read.
 pub fn contents<P: AsRef<Path>>(
@@ -94,7 +94,7 @@ pub fn contents<P: AsRef<Path>>(
         let about = path.symlink_metadata().ok()?;
         if !about.is_dir() {
             let hash = match about.len() {
-                0..SMALL => sha256::of_bytes(regular::read(path).ok()?),
+                0..MIN_CACHED_BYTES => sha256::of_bytes(regular::read(path).ok()?),
                 _ => store.input(path).ok()?.sha256().to_owned(),
             };
             to.insert(path.display().to_string(), hash);

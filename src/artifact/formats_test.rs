@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::layout::{layout, with_notes};
-use super::print::printed;
+use super::paper_columns::printed;
 use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
-use crate::results::record::{Condition, DENSE, Record};
+use crate::results::number_record::{Condition, DENSE, Record};
 use crate::results::{
     Measurement, MetricKey, PaperVerdict, ResultRow, Sample, Setup, Table, TableRow, latex, latex_notes, markdown,
     screen, settings, tidy_frame,

@@ -9,7 +9,7 @@ use crate::criterion::Depth;
 use crate::error::{Error, Result};
 use crate::grid::{Description, Highlight, RowEntry, RowHeader, TableEntry};
 use crate::metric::{Metric, MetricSource};
-use crate::results::record::{Condition, DENSE, Record};
+use crate::results::number_record::{Condition, DENSE, Record};
 use crate::results::{
     Measurement, MetricKey, NumberColumn, PrintedNumber, RowHeader as TableLead, RowHeaderKind, Settings, Table,
     TableRow, distinct, protocol_sentence, settings,
@@ -135,7 +135,7 @@ impl RowsBuilder<'_> {
         let lead = table.lead.iter().map(|lead| lead_text(*lead, first, table)).collect();
         let cells = cells.into_iter().map(|number| number.map(|number| printed_number(number, table))).collect();
         let shaded = match (table.print.shade_sequences, table.print.shade) {
-            (Some(count), _) => sequences(first) == Some(count),
+            (Some(count), _) => operator_sequences(first) == Some(count),
             (None, Highlight::Ours) => ours,
             (None, Highlight::None) => false,
         };
@@ -160,7 +160,7 @@ struct LayoutColumn {
     group: Option<usize>,
 }
 
-fn sequences(measurement: &Measurement) -> Option<usize> {
+fn operator_sequences(measurement: &Measurement) -> Option<usize> {
     measurement.setup.variant.get(settings::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
@@ -173,12 +173,9 @@ fn variant(measurement: &Measurement) -> (String, Settings) {
 
 /// Returns the depths of a backbone's pruned rows. Depths in whole layers come first.
 fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
-    let is_pruned_here = |number: &&Arc<Measurement>| {
-        let condition = &number.record.condition;
-        condition.backbone == backbone && condition.criterion != DENSE
-    };
-    let pruned = numbers.iter().filter(is_pruned_here);
-    let mut depths = distinct(pruned.map(|number| number.record.condition.cut_depth()).collect::<Vec<_>>().iter());
+    let conditions = numbers.iter().map(|number| &number.record.condition);
+    let pruned = conditions.filter(|condition| condition.backbone == backbone && condition.criterion != DENSE);
+    let mut depths = distinct(pruned.map(Condition::cut_depth).collect::<Vec<_>>().iter());
     depths.sort_unstable_by_key(|depth| (depth.unit, depth.count));
     depths
 }
@@ -187,12 +184,12 @@ fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
 ///
 /// Depths of different backbones are aligned by rank, unless this would put the same depth into two groups.
 fn depth_groups(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {
-    let most = depths.iter().map(Vec::len).max().unwrap_or(0);
-    let aligned = depths
-        .iter()
-        .all(|row| row.is_empty() || row.len() == most && row.iter().all(|depth| positions(depths, *depth).len() == 1));
+    let max_depths = depths.iter().map(Vec::len).max().unwrap_or(0);
+    let aligned = depths.iter().all(|row| {
+        row.is_empty() || row.len() == max_depths && row.iter().all(|depth| positions(depths, *depth).len() == 1)
+    });
     if aligned {
-        return (0..most).map(|group| depths.iter().map(|row| row.get(group).copied()).collect()).collect();
+        return (0..max_depths).map(|group| depths.iter().map(|row| row.get(group).copied()).collect()).collect();
     }
     let mut all = distinct(depths.iter().flatten());
     all.sort_unstable_by_key(|depth| (depth.unit, depth.count));
@@ -218,7 +215,7 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
                 candidate.id != metric.id && candidate.is_latency() && candidate.family() == metric.id
             }))
         };
-    let mut wanted = Vec::new();
+    let mut measured = Vec::new();
     let mut over = Vec::new();
     for id in &table.metrics {
         let found = found_column(numbers, id);
@@ -238,9 +235,9 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
         let columns: Vec<LayoutColumn> =
             metrics.into_iter().flat_map(|metric| columns_of_metric(numbers, &metric)).collect();
         over.push((head, columns.len()));
-        wanted.extend(columns);
+        measured.extend(columns);
     }
-    Ok((wanted, over))
+    Ok((measured, over))
 }
 
 /// Returns the other metrics for the same text or task, whose columns are placed next to the metric's own.

@@ -1,6 +1,6 @@
 //! Loss curves from the training of operators.
 
-use super::draw::draw_each;
+use super::drawer::draw_each;
 use crate::artifact::figure::{Axis, Curves, Drawing, Figure, Line, Plot, Point, Surroundings};
 use crate::artifact::paper::backbone_label;
 use crate::error::Result;

@@ -1,41 +1,41 @@
 //! Produces the paper's tables and figures (layer 4 of the architecture, docs/design.md §11).
 //!
-//! `pipeline` reproduces an artifact from the `catalogue`. `comparison` compares numbers with the paper and gates the
-//! dense backbones. `folder`, `files`, `recorded` and `page_part` store the results of a run. The grid executor is
-//! passed in so that tests need no model.
+//! `pipeline` reproduces an artifact from the `catalog`. `comparison` compares numbers with the paper and gates the
+//! dense backbones. `results_folder`, `files`, `recorded` and `page_part` store the results of a run. The grid executor
+//! is passed in so that tests need no model.
 //!
 //! [`figure`], [`page`], [`paper`], [`claims`] and [`audit`] do not depend on runs.
 
 pub mod audit;
-mod catalogue;
+mod catalog;
 pub mod claims;
 mod comparison;
 mod differing_files;
-mod draw;
+mod drawer;
 pub mod figure;
 mod files;
 mod finished;
-mod folder;
 #[cfg(test)]
 mod formats_test;
-mod identity;
 mod layout;
 mod lists;
 mod loss_curves;
 pub mod page;
 mod page_part;
 pub mod paper;
+mod paper_columns;
+mod paper_model_check;
 mod pipeline;
 #[cfg(test)]
 mod pipeline_bench;
 #[cfg(test)]
 mod pipeline_test;
-mod print;
 #[cfg(test)]
 mod print_facts;
 #[cfg(test)]
 mod print_test;
 mod recorded;
+mod results_folder;
 mod search_results;
 mod seeds;
 #[cfg(test)]
@@ -46,13 +46,13 @@ mod tradeoff_test;
 #[cfg(test)]
 mod views_test;
 
-pub use catalogue::{Artifact, PaperPlace, all, partition_by_profile, printed, select};
+pub use catalog::{Artifact, PaperPlace, all, partition_by_profile, printed, select};
 pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
 pub use finished::{UpToDateCheck, contents};
-pub use folder::{Published, ResultsFolder, run_folder};
-pub use identity::{ExaminedInput, check_pins, examine, identify, weight_bytes};
 pub use page_part::PagePart;
-pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, list, make, run_gate};
+pub use paper_model_check::{ExaminedInput, check_pins, examine, identify, weight_bytes};
+pub use pipeline::{ArtifactOutcome, Executor, GateMode, Runner, artifact_files, list, make, run_gate};
 pub use recorded::NOT_RECORDED;
+pub use results_folder::{PublishedFiles, ResultsFolder, run_folder};
 pub use search_results::{SearchResults, search_files, search_names};

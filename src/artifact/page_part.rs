@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::lists::NameList;
-use super::print::is_added_automatically;
+use super::paper_columns::is_added_automatically;
 use super::{Artifact, printed};
 use crate::artifact::page::{CellNote, ComputedBy, FigureView, ObjectNote, PageArtifact};
 use crate::error::{Error, Result};
-use crate::pipeline::exec::{CellResult, GridOutcome, MadeFrom};
+use crate::pipeline::exec::{CellResult, GridOutcome, UsedObject};
 use crate::results::{SavedColumn, SavedTable, Table, put};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -126,7 +126,7 @@ fn saved_table(artifact: &Artifact, table: &Table) -> SavedTable {
 /// Summarizes where the stored results of a run come from, by commit and machine.
 fn computed(outcome: &GridOutcome) -> Vec<ComputedBy> {
     let origins = outcome.cells.iter().flat_map(|result| &result.made_from);
-    let distinct: BTreeMap<&String, &MadeFrom> = origins.map(|origin| (&origin.key, origin)).collect();
+    let distinct: BTreeMap<&String, &UsedObject> = origins.map(|origin| (&origin.key, origin)).collect();
     let mut all: BTreeMap<(String, String), ComputedBy> = BTreeMap::new();
     for origin in distinct.into_values() {
         let lines: BTreeMap<String, String> = format_origin(&origin.made).into_iter().collect();

@@ -6,16 +6,16 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use super::comparison::{Gate, GateFailure, comparison_text, gate_error, insert_gated_cells};
-use super::draw::Drawer;
+use super::drawer::Drawer;
 use super::figure::Drawing;
 use super::files::{FinishedRun, files_beside, incomplete_note, run_notes};
-use super::folder::{Published, ResultsFolder};
 use super::layout::{layout, with_notes};
 use super::lists::{self, NameList};
 use super::loss_curves::draw_losses;
 use super::page_part::{self, PagePart};
+use super::results_folder::{PublishedFiles, ResultsFolder};
 use super::seeds::{dots, order_notes};
-use super::{Artifact, print};
+use super::{Artifact, paper_columns};
 use crate::artifact::page::{FigureView, WRITING_FINISHED, WRITING_STARTED};
 use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ use crate::files::output::Draft;
 use crate::grid::{Description, FigureKind, Grid, ListEntry, TableEntry};
 use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, SurveyHook};
 use crate::quantity::pluralize;
-use crate::results::record::Record;
+use crate::results::number_record::Record;
 use crate::results::{
     Measurement, NoisyTimes, Provenance, Results, Table, collect, cut_frame, drawn_frame, latex, latex_notes, markdown,
     notes_file, put, run_frame, screen, tidy_frame, write_csv, write_frame,
@@ -102,7 +102,7 @@ pub struct ArtifactOutcome {
 
 /// Whether dense backbones must reproduce the paper's numbers before they are pruned.
 #[derive(Debug)]
-pub enum Gated {
+pub enum GateMode {
     /// The dense numbers are not checked.
     No,
     /// The cells of this grid are checked. `None` if no backbone is from the paper ([`Artifact::gate`]).
@@ -116,7 +116,7 @@ pub enum Gated {
 pub fn make(
     artifact: &Artifact,
     grid: &Grid,
-    gated: &Gated,
+    gated: &GateMode,
     target: &ResultsFolder,
     executor: &dyn Executor,
 ) -> Result<ArtifactOutcome> {
@@ -154,7 +154,7 @@ pub fn make(
     let (drawn, figures) = drawn.map_err(|error| gate_error(&misses).unwrap_or(error))?;
     files.extend(drawn);
     let run = FinishedRun { target, grid, outcome: &outcome, started };
-    let (files, record) = run.finish(matches!(gated, Gated::Yes(_)), &results, files, &staging)?;
+    let (files, record) = run.finish(matches!(gated, GateMode::Yes(_)), &results, files, &staging)?;
     // The page shows only runs that use an unmodified description.
     if target.as_described() {
         let mut part = page_part::table_page_part(artifact, profile, &outcome, table.as_ref(), figures);
@@ -162,7 +162,7 @@ pub fn make(
         if target.is_recording() { part.without_numbers() } else { part }.write(staging.path())?;
     }
     check_recordable(artifact, &outcome, target)?;
-    let Published { files, recorded } = target.publish(staging, &files)?;
+    let PublishedFiles { files, recorded } = target.publish(staging, &files)?;
 
     let failed = outcome.cells.iter().filter(|result| open.cells.contains(&result.cell));
     let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
@@ -199,7 +199,7 @@ fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &Results
 pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     let outputs = ["csv", "parquet", "md", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
     let printed = artifact.names().into_iter().map(str::to_owned);
-    let apart = [COMPARED, BEYOND].map(|form| format!("{}-{form}", artifact.name));
+    let apart = [COMPARED_SUFFIX, BEYOND_SUFFIX].map(|form| format!("{}-{form}", artifact.name));
     let printed = printed.chain(apart).map(|name| format!("{name}.tex")).chain([notes_file(&artifact.name)]);
     outputs.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
@@ -230,16 +230,16 @@ fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
 pub fn run_gate(
     description: &Description,
     grid: &Grid,
-    gated: &Gated,
+    gated: &GateMode,
     run: &dyn Fn(&Grid) -> Result<GridOutcome>,
 ) -> Result<(Gate, Grid)> {
     let gate = match gated {
-        Gated::Yes(Some(dense)) => {
+        GateMode::Yes(Some(dense)) => {
             let paper: Vec<Record> = paper::all()?.into_iter().map(|entry| entry.record).collect();
             let results = collect(dense, &run(dense)?, &[]);
             Gate::check(&results.measurements(), &paper, &description.tolerance)
         }
-        Gated::Yes(None) | Gated::No => Gate::default(),
+        GateMode::Yes(None) | GateMode::No => Gate::default(),
     };
     let stopped = GateFailure::backbones(&gate.misses);
     let mut open = grid.clone();
@@ -266,18 +266,18 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
 /// Returns the LaTeX variants with their file names. There is one variant with the paper's columns for each name of the
 /// artifact, and another that adds the paper's values. The columns that are not in the paper form a separate variant.
 pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
-    let tables = print::printed(entry, table);
+    let tables = paper_columns::printed(entry, table);
     let mut forms: Vec<(String, Table)> =
         artifact.names().into_iter().map(|name| (name.to_owned(), tables.clone().without_comparisons())).collect();
-    forms.extend(tables.has_paper().then(|| (format!("{}-{COMPARED}", artifact.name), tables)));
-    let beyond = print::columns_beyond_paper(entry, table);
-    forms.extend(beyond.map(|table| (format!("{}-{BEYOND}", artifact.name), table.without_comparisons())));
+    forms.extend(tables.has_paper().then(|| (format!("{}-{COMPARED_SUFFIX}", artifact.name), tables)));
+    let beyond = paper_columns::columns_beyond_paper(entry, table);
+    forms.extend(beyond.map(|table| (format!("{}-{BEYOND_SUFFIX}", artifact.name), table.without_comparisons())));
     forms
 }
 
 /// Suffixes for the file names of the LaTeX variants.
-const COMPARED: &str = "compared";
-const BEYOND: &str = "beyond";
+const COMPARED_SUFFIX: &str = "compared";
+const BEYOND_SUFFIX: &str = "beyond";
 
 fn figures(
     artifact: &Artifact,

@@ -7,30 +7,30 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::{Artifact, ArtifactOutcome, Executor, Gated, ResultsFolder, make};
+use super::{Artifact, ArtifactOutcome, Executor, GateMode, ResultsFolder, make};
 use crate::error::Result;
 use crate::evaluate::perplexity::Losses;
 use crate::grid::{Cell, Grid, Latency};
 use crate::latency::LatencyResult;
 use crate::model::EngineRequest;
-use crate::pipeline::exec::{CellResult, GridOutcome, Measured};
+use crate::pipeline::exec::{CellResult, EvalResult, GridOutcome};
 use crate::pipeline::identity::MeasureId;
 use crate::pipeline::outcome::TextExtent;
-use crate::results::{By, RunDescription};
+use crate::results::{RunCommand, RunDescription};
 
 /// Executor that gives every cell a perplexity of 9 and the same prompt timings.
-pub(super) struct Timed(pub(super) &'static [f64]);
+pub(super) struct FixedTimes(pub(super) &'static [f64]);
 
-impl Executor for Timed {
+impl Executor for FixedTimes {
     fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
-        let mut outcome = Fake::new(|_| Some(9.0)).run(grid, results)?;
+        let mut outcome = FakeExecutor::new(|_| Some(9.0)).run(grid, results)?;
         let times = Some(self.0.to_vec());
         for cell in &mut outcome.cells {
             cell.prompts = grid
                 .evaluate
                 .latency
                 .iter()
-                .map(|prompt: &Latency| Measured {
+                .map(|prompt: &Latency| EvalResult {
                     requested: *prompt,
                     measure: MeasureId::Boundary.into(),
                     extent: None,
@@ -53,18 +53,18 @@ impl Executor for Timed {
 }
 
 /// Executor that returns a given perplexity for each cell and counts the cells it was asked for.
-pub(super) struct Fake {
+pub(super) struct FakeExecutor {
     pub(super) perplexity: fn(&Cell) -> Option<f64>,
     pub(super) cell_counts: RefCell<Vec<usize>>,
 }
 
-impl Fake {
+impl FakeExecutor {
     pub(super) fn new(perplexity: fn(&Cell) -> Option<f64>) -> Self {
         Self { perplexity, cell_counts: RefCell::default() }
     }
 }
 
-impl Executor for Fake {
+impl Executor for FakeExecutor {
     fn run(&self, grid: &Grid, _: &Path) -> Result<GridOutcome> {
         self.cell_counts.borrow_mut().push(grid.cells.len());
         let cells = grid
@@ -81,7 +81,7 @@ impl Executor for Fake {
                         .evaluate
                         .perplexity
                         .iter()
-                        .map(|perplexity| Measured {
+                        .map(|perplexity| EvalResult {
                             requested: perplexity.clone(),
                             measure: MeasureId::Boundary.into(),
                             extent: Some(TextExtent { windows: 256, all: 256, bytes: 1 << 20 }),
@@ -176,7 +176,8 @@ impl Bench {
     pub(super) fn target(&self, overrides: &[String]) -> ResultsFolder {
         let grid = self.grid(overrides);
         let request = EngineRequest::default();
-        let description = RunDescription::new(&grid, &self.artifact.name, By::Reproduce, true, overrides, request);
+        let description =
+            RunDescription::new(&grid, &self.artifact.name, RunCommand::Reproduce, true, overrides, request);
         ResultsFolder::new(&self.root.path().join("results"), description.unwrap())
     }
 
@@ -190,7 +191,7 @@ impl Bench {
         let target = self.target(&overrides);
         let grid = self.grid(&overrides);
         let dense = self.artifact.gate(&grid, None, &overrides).unwrap();
-        let gated = if gated { Gated::Yes(dense.map(Box::new)) } else { Gated::No };
+        let gated = if gated { GateMode::Yes(dense.map(Box::new)) } else { GateMode::No };
         let made = make(&self.artifact, &grid, &gated, &target, executor);
         (made, target.path().to_owned())
     }

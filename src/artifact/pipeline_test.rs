@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use super::page_part::PagePart;
-use super::pipeline_bench::{Bench, Fake, Timed, csv, inputs};
-use super::{ArtifactOutcome, Executor, Gated, make};
+use super::pipeline_bench::{Bench, FakeExecutor, FixedTimes, csv, inputs};
+use super::{ArtifactOutcome, Executor, GateMode, make};
 use crate::error::{Error, Result};
 use crate::grid::Grid;
 use crate::pipeline::exec::GridOutcome;
@@ -26,20 +26,20 @@ fn hidden_cells_of_an_artifact_need_no_run_or_data() {
 fn only_a_dense_backbone_within_tolerance_is_pruned() {
     let bench = Bench::new();
     // The paper states a perplexity of 6.71 (`data/paper/table3.csv`).
-    let good = Fake::new(|cell| Some(if cell.is_dense() { 6.7 } else { 20.0 }));
+    let good = FakeExecutor::new(|cell| Some(if cell.is_dense() { 6.7 } else { 20.0 }));
     let (made, folder) = bench.make(&[], true, &good);
     let made = made.unwrap();
     assert_eq!((*good.cell_counts.borrow()).as_slice(), [1, 5], "the dense cell first, then all");
     assert!(made.misses.is_empty() && made.failed == 0 && !csv(&folder).contains("failed"));
 
-    let bad = Fake::new(|_| Some(50.0));
+    let bad = FakeExecutor::new(|_| Some(50.0));
     let (made, folder) = bench.make(&[], true, &bad);
     let made = made.unwrap();
     assert_eq!((*bad.cell_counts.borrow()).as_slice(), [1, 1], "its pruned cells are not run");
     assert_eq!((made.misses.len(), made.failed, made.failures.len()), (1, 4, 0));
     assert_eq!(csv(&folder).matches("failed: stopped by the gate").count(), 4);
 
-    let again = Fake::new(|_| Some(50.0));
+    let again = FakeExecutor::new(|_| Some(50.0));
     let (made, _) = bench.make(&[], false, &again);
     assert_eq!(((*again.cell_counts.borrow()).as_slice(), made.unwrap().failed), (&[5][..], 0));
 }
@@ -48,7 +48,7 @@ fn only_a_dense_backbone_within_tolerance_is_pruned() {
 fn numbers_record_their_files_and_gate() {
     let bench = Bench::new();
     for gated in [true, false] {
-        let (_, folder) = bench.make(&[], gated, &Fake::new(|_| Some(30.0)));
+        let (_, folder) = bench.make(&[], gated, &FakeExecutor::new(|_| Some(30.0)));
         let stored = StoredResults::read(&folder).unwrap();
         assert_eq!((stored.gate, stored.inputs), (gated, inputs()));
     }
@@ -57,7 +57,7 @@ fn numbers_record_their_files_and_gate() {
 #[test]
 fn failed_cell_shows_its_reason_and_others_finish() {
     let bench = Bench::new();
-    let fake = Fake::new(|cell| (cell.depth != 2).then_some(30.0));
+    let fake = FakeExecutor::new(|cell| (cell.depth != 2).then_some(30.0));
     let (made, folder) = bench.make(&[], false, &fake);
     let made = made.unwrap();
     assert_eq!(made.failed, 2);
@@ -75,7 +75,7 @@ fn failed_cell_shows_its_reason_and_others_finish() {
 #[test]
 fn overridden_settings_have_a_folder_off_the_page() {
     let bench = Bench::new();
-    let fake = Fake::new(|_| Some(30.0));
+    let fake = FakeExecutor::new(|_| Some(30.0));
     let (_, plain) = bench.make(&[], false, &fake);
     let before = csv(&plain);
     let (made, overridden) = bench.make(&["depth=2"], false, &fake);
@@ -88,16 +88,16 @@ fn overridden_settings_have_a_folder_off_the_page() {
 
 #[test]
 fn stopped_run_keeps_earlier_results() {
-    struct Stopped;
-    impl Executor for Stopped {
+    struct StoppedExecutor;
+    impl Executor for StoppedExecutor {
         fn run(&self, _: &Grid, _: &Path) -> Result<GridOutcome> {
             Err(Error::interrupted("stopped"))
         }
     }
     let bench = Bench::new();
-    let (_, folder) = bench.make(&[], false, &Fake::new(|_| Some(30.0)));
+    let (_, folder) = bench.make(&[], false, &FakeExecutor::new(|_| Some(30.0)));
     let before = csv(&folder);
-    assert_eq!(bench.make(&[], false, &Stopped).0.unwrap_err().exit_code(), 130);
+    assert_eq!(bench.make(&[], false, &StoppedExecutor).0.unwrap_err().exit_code(), 130);
     assert_eq!(csv(&folder), before);
     assert_eq!(fs::read_dir(folder.parent().unwrap()).unwrap().count(), 1);
 }
@@ -105,7 +105,7 @@ fn stopped_run_keeps_earlier_results() {
 #[test]
 fn seed_table_has_one_row_with_mean_deviation_and_dots() {
     let bench = Bench::over_seeds();
-    let fake = Fake::new(|cell| {
+    let fake = FakeExecutor::new(|cell| {
         let seed = cell.calibration.as_ref().map_or(0.0, |calibration| calibration.seed as f64);
         match cell.recovery.as_ref().map(|recovery| recovery.name.as_str()) {
             None => Some(6.7),
@@ -165,8 +165,8 @@ fn index_of(heads: &[&str], name: &str) -> usize {
 #[test]
 fn unstable_times_are_marked_and_not_recorded() {
     let bench = Bench::timed();
-    let quiet = Timed(&[10.0, 10.1]);
-    let noisy = Timed(&[10.0, 20.0]);
+    let quiet = FixedTimes(&[10.0, 10.1]);
+    let noisy = FixedTimes(&[10.0, 20.0]);
     let noisy_page = markdown(&bench, &noisy);
     assert!(noisy_page.contains("~15.0 ± ") && noisy_page.contains("~1.00 ± "), "times and speedups: {noisy_page}");
     let refused = record(&bench, &noisy, false).unwrap_err();
@@ -186,12 +186,12 @@ fn unstable_times_are_marked_and_not_recorded() {
 fn markdown(bench: &Bench, executor: &dyn Executor) -> String {
     let grid = bench.grid(&[]);
     let target = bench.target(&[]);
-    make(&bench.artifact, &grid, &Gated::No, &target, executor).unwrap();
+    make(&bench.artifact, &grid, &GateMode::No, &target, executor).unwrap();
     fs::read_to_string(target.path().join("table3.md")).unwrap()
 }
 
 fn record(bench: &Bench, executor: &dyn Executor, may_be_noisy: bool) -> Result<ArtifactOutcome> {
     let grid = bench.grid(&[]);
     let target = bench.target(&[]).with_recording(may_be_noisy).unwrap();
-    make(&bench.artifact, &grid, &Gated::No, &target, executor)
+    make(&bench.artifact, &grid, &GateMode::No, &target, executor)
 }

@@ -152,7 +152,7 @@ fn names_first(rows: &mut [(String, Vec<String>)]) {
 }
 
 /// Names that the paper or this program uses, each with the common name that replaces it in the comparison.
-const SAME: [(&str, &str); 15] = [
+const COMMON_NAMES: [(&str, &str); 15] = [
     ("prunecomp", "pruneandcomp"),
     ("linearpatchd", "linearpatchdiag"),
     ("linearpatchr", "linearpatchrotate"),
@@ -176,7 +176,8 @@ pub(super) fn normalize_terms(facts: &Facts) -> Facts {
         .map(|line| {
             line.split(' ')
                 .map(|word| {
-                    SAME.iter()
+                    COMMON_NAMES
+                        .iter()
                         .find(|(known, _)| *known == word)
                         .map_or_else(|| unshaded(word), |(_, same)| (*same).to_owned())
                 })

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use super::catalogue::{self, Artifact};
+use super::catalog::{self, Artifact};
 use super::layout::{layout, with_notes};
 use super::lists;
 use super::pipeline::printed_forms;
@@ -17,7 +17,7 @@ use super::print_facts::{facts, fixture, normalize_terms};
 use crate::artifact::paper;
 use crate::grid::ListEntry;
 use crate::metric::Metric;
-use crate::results::record::{Condition, Record};
+use crate::results::number_record::{Condition, Record};
 use crate::results::{
     Measurement, MetricKey, ResultRow, RowHeader, Sample, Setup, StoredResults, Table, TableRow, latex, latex_notes,
     screen, settings,
@@ -44,8 +44,8 @@ fn measured(record: Record) -> Arc<Measurement> {
 /// Returns all variants of an artifact's table with their names. `more` contains metrics and values that the paper does
 /// not have.
 fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
-    let all = catalogue::all(&experiments()).unwrap();
-    let artifact: &Artifact = catalogue::select(&all, &[name.to_owned()]).unwrap()[0];
+    let all = catalog::all(&experiments()).unwrap();
+    let artifact: &Artifact = catalog::select(&all, &[name.to_owned()]).unwrap()[0];
     if let Some(list) = artifact.description.list {
         let list = match list {
             ListEntry::Methods => lists::methods(),
@@ -101,10 +101,10 @@ fn fixture_equals_the_papers_source() {
     };
     let source = source.replace("\\%", "");
     for (name, (label, facts)) in fixture() {
-        let labelled = format!("\\label{{tab:{label}}}");
+        let labeled = format!("\\label{{tab:{label}}}");
         let table = source
             .split("\\begin{table")
-            .find(|part| part.split("\\end{table").next().is_some_and(|table| table.contains(&labelled)));
+            .find(|part| part.split("\\end{table").next().is_some_and(|table| table.contains(&labeled)));
         assert_eq!(self::facts(table.unwrap()), facts, "{name}");
     }
 }
@@ -289,8 +289,8 @@ fn expected(name: &str) -> String {
 }
 
 fn laid_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
-    let all = catalogue::all(&experiments()).unwrap();
-    let artifact: &Artifact = catalogue::select(&all, &[name.to_owned()]).unwrap()[0];
+    let all = catalog::all(&experiments()).unwrap();
+    let artifact: &Artifact = catalog::select(&all, &[name.to_owned()]).unwrap()[0];
     layout(&artifact.description, artifact.description.table.as_ref().unwrap(), numbers, &[]).unwrap()
 }
 

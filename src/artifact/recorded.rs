@@ -11,10 +11,10 @@ use super::differing_files;
 use crate::error::{Error, Result};
 use crate::files::{self, owner, regular};
 use crate::quantity::pluralize;
-use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, ResultRow, StoredResults, settings_that_differ};
+use crate::results::{CHANNELS_FILE, DOCUMENTS, LATENCY, Provenance, ResultRow, StoredResults, settings_that_differ};
 
 /// Files that the repository does not track. Their hashes are in `run.json`, and `.gitignore` lists their names.
-pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS, LATENCY];
+pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS_FILE, LATENCY];
 /// Fields of a cell in `run.json` that are not results.
 const IGNORED_FIELDS: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
 /// Maximum number of names listed in a message.
@@ -189,13 +189,13 @@ fn numbers(ours: &[ResultRow], theirs: &[ResultRow]) -> Option<String> {
     let mut says = Vec::new();
     if !differ.is_empty() {
         let all = both.len();
-        let most =
+        let largest =
             differ.iter().filter_map(|pair| Some((relative_size(&pair)?, pair))).max_by(|a, b| a.0.total_cmp(&b.0));
-        let most = most.map(|(share, ((cell, column, metric), ..))| {
+        let largest = largest.map(|(share, ((cell, column, metric), ..))| {
             let column = if column.is_empty() { metric } else { column };
             format!(", most by {share:.2e} of its value ({column} of {cell})")
         });
-        says.push(format!("{} of {all} numbers{}", differ.len(), most.unwrap_or_default()));
+        says.push(format!("{} of {all} numbers{}", differ.len(), largest.unwrap_or_default()));
     }
     let items = items.count();
     says.extend((items > 0).then(|| format!("per-item data of {}", pluralize(items, "number"))));
@@ -231,8 +231,8 @@ fn findings(run: &Value) -> Value {
     fn bare(full: &Value) -> Value {
         match full {
             Value::Object(map) => {
-                let kept = map.iter().filter(|(name, _)| !IGNORED_FIELDS.contains(&name.as_str()));
-                kept.map(|(name, value)| (name.clone(), bare(value))).collect()
+                let compared = map.iter().filter(|(name, _)| !IGNORED_FIELDS.contains(&name.as_str()));
+                compared.map(|(name, value)| (name.clone(), bare(value))).collect()
             }
             Value::Array(list) => list.iter().map(bare).collect(),
             other => other.clone(),

@@ -6,12 +6,12 @@ use std::time::SystemTime;
 use serde_json::json;
 
 use super::Artifact;
-use super::catalogue::printed;
+use super::catalog::printed;
 use super::files::FinishedRun;
-use super::folder::{Published, ResultsFolder};
 use super::page_part::{PagePart, search_page_part};
 use super::paper::backbone_label;
 use super::pipeline::provenance_lines;
+use super::results_folder::{PublishedFiles, ResultsFolder};
 use crate::error::{Error, Result};
 use crate::grid::{Cell, Grid, RacesEntry};
 use crate::metric::Metric;
@@ -21,14 +21,14 @@ use crate::search::{Candidate, Elimination, Found, markdown};
 use crate::{criterion, recovery};
 
 /// Race, with its best candidate according to the artifact that scores all cells.
-type Compared<'a> = (&'a Found, Option<(&'a ResultRow, &'a Candidate)>);
+type SearchComparison<'a> = (&'a Found, Option<(&'a ResultRow, &'a Candidate)>);
 
 /// Results of an artifact's searches, compared with the table in which every cell was scored on all items.
 pub struct SearchResults<'a> {
     grid: &'a Grid,
     races: &'a RacesEntry,
     found: &'a [Found],
-    compared: Vec<Compared<'a>>,
+    compared: Vec<SearchComparison<'a>>,
 }
 
 impl<'a> SearchResults<'a> {
@@ -83,7 +83,7 @@ impl<'a> SearchResults<'a> {
         vec![
             backbone_label(&found.backbone).to_owned(),
             self.removed(found),
-            best.map_or_else(dash, |(best, candidate)| {
+            best.map_or_else(empty_cell, |(best, candidate)| {
                 let half = best.record.error.map(|error| 1.96 * error);
                 let is_accuracy = found.objectives.first().is_some_and(|objective| objective.name == "accuracy");
                 let unit = if is_accuracy { " %" } else { "" };
@@ -91,8 +91,8 @@ impl<'a> SearchResults<'a> {
                 let half = half.map_or_else(String::new, |half| format!(" ± {half:.2}"));
                 format!("{}: {value:.2}{half}{unit}", self.label(candidate))
             }),
-            best.map_or_else(dash, |(_, candidate)| outcome_text(found, candidate)),
-            won.map_or_else(dash, |won| self.label(won)),
+            best.map_or_else(empty_cell, |(_, candidate)| outcome_text(found, candidate)),
+            won.map_or_else(empty_cell, |won| self.label(won)),
             judged_score(found, "winner"),
             judged_score(found, "dense"),
             format!("{} of {}", found.survivors().count(), found.candidates.len()),
@@ -111,14 +111,17 @@ impl<'a> SearchResults<'a> {
         let layers = 100.0 * self.total(|found| found.spent.layers) / all_layers;
         let judged = 100.0 * self.total(|found| found.spent.judged_items) / all_items;
         let judged_layers = 100.0 * self.total(|found| found.spent.judged_layers) / all_layers;
-        let lost = known.len() - count_words(&known, ALONE) - count_words(&known, LEADS) - count_words(&known, STANDS);
+        let lost = known.len()
+            - count_words(&known, WON_ALONE)
+            - count_words(&known, LEADING)
+            - count_words(&known, NOT_SEPARATED);
         let best = match known.len() {
             0 => format!("{table_title} is not computed here. Run `reproduce {}` to compute it.", self.races.table),
             all => format!(
                 "The best row of {table_title} is alone at the end of {} of {all} races, leads those that are not separated in {}, is not separated from the leader in {}, and is lost in {lost}.",
-                count_words(&known, ALONE),
-                count_words(&known, LEADS),
-                count_words(&known, STANDS)
+                count_words(&known, WON_ALONE),
+                count_words(&known, LEADING),
+                count_words(&known, NOT_SEPARATED)
             ),
         };
         let spent = format!(
@@ -168,7 +171,7 @@ impl<'a> SearchResults<'a> {
         dense: &GridOutcome,
         target: &ResultsFolder,
         started: SystemTime,
-    ) -> Result<Published> {
+    ) -> Result<PublishedFiles> {
         let table = self.table();
         let staging = target.stage()?;
         let mut files: Vec<PathBuf> = Vec::new();
@@ -197,13 +200,13 @@ fn find_candidate<'a>(found: &'a Found, cell: &str) -> Option<&'a Candidate> {
     found.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell))
 }
 
-fn dash() -> String {
+fn empty_cell() -> String {
     "—".to_owned()
 }
 
 fn judged_score(found: &Found, role: &str) -> String {
     let score = found.judged.iter().find(|entry| entry.role == role).and_then(|judged| judged.scores.first());
-    score.zip(found.objectives.first()).map_or_else(dash, |(score, objective)| objective.score_text(score))
+    score.zip(found.objectives.first()).map_or_else(empty_cell, |(score, objective)| objective.score_text(score))
 }
 
 fn shares(race: f64, judged: f64, all: f64) -> String {
@@ -214,17 +217,17 @@ fn count_words(known: &[String], word: &str) -> usize {
     known.iter().filter(|known_word| known_word.starts_with(word)).count()
 }
 
-const ALONE: &str = "won alone";
-const LEADS: &str = "leads";
-const STANDS: &str = "not separated";
+const WON_ALONE: &str = "won alone";
+const LEADING: &str = "leads";
+const NOT_SEPARATED: &str = "not separated";
 
 fn outcome_text(found: &Found, candidate: &Candidate) -> String {
     match &candidate.fate {
         _ if found.winner.as_ref() == Some(&candidate.cell) => match found.survivors().count() - 1 {
-            0 => ALONE.to_owned(),
-            others => format!("{LEADS}, not separated from {others}"),
+            0 => WON_ALONE.to_owned(),
+            others => format!("{LEADING}, not separated from {others}"),
         },
-        Elimination::Survived => format!("{STANDS} from the winner"),
+        Elimination::Survived => format!("{NOT_SEPARATED} from the winner"),
         Elimination::Out { round, p, .. } => format!("out after round {round} of {}, p {p:.1e}", found.rounds.len()),
         Elimination::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
         Elimination::Slow { reason } => reason.clone(),

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::figure::{Axis, Dots, Drawing, Figure, Plot, Series, Surroundings, Width};
+use super::figure::{Axis, DotChart, Drawing, Figure, Plot, Series, Surroundings, Width};
 use super::paper::backbone_label;
 use crate::error::Result;
 use crate::grid::TableEntry;
 use crate::metric::{self, Metric};
 use crate::model::Cut;
 use crate::pipeline::exec::CellResult;
-use crate::results::record::{DENSE, Record};
+use crate::results::number_record::{DENSE, Record};
 use crate::results::{Measurement, Sample, distinct, grouped};
 use crate::{criterion, recovery};
 
@@ -80,7 +80,7 @@ pub(super) fn dots(
         width: Width::Page,
         ..Surroundings::default()
     };
-    let plot = Plot::Dots(Dots {
+    let plot = Plot::Dots(DotChart {
         axis: Axis { label: metric.label.clone(), ..Axis::default() },
         groups: cuts
             .iter()

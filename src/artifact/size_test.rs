@@ -12,11 +12,11 @@ use super::{Artifact, ResultsFolder, TableShape, write_run};
 use crate::evaluate::perplexity::Losses;
 use crate::grid::{Cell, Description, Grid, GridFile};
 use crate::machine;
-use crate::pipeline::exec::{CellResult, GridOutcome, MadeFrom, Measured, TaskScores};
+use crate::pipeline::exec::{CellResult, EvalResult, GridOutcome, TaskScores, UsedObject};
 use crate::pipeline::identity::MeasureId;
 use crate::pipeline::outcome::{TaskExtent, TextExtent};
 use crate::pipeline::stage::operator::BoundaryResult;
-use crate::results::{By, RunDescription};
+use crate::results::{RunCommand, RunDescription};
 use crate::tasks::{Score, ScoredTask, Solutions};
 
 const CELLS: usize = 129;
@@ -83,8 +83,8 @@ fn scores(key: &Arc<Solutions>, cell: usize) -> TaskScores {
     TaskScores::builtin(key.task().unwrap().name.to_owned(), ScoredTask::new(key, scores).unwrap())
 }
 
-fn measured<A, E, S>(requested: A, extent: E, sample: S) -> Measured<A, E, S> {
-    Measured { requested, measure: MeasureId::Boundary.into(), extent: Some(extent), sample: Some(sample) }
+fn measured<A, E, S>(requested: A, extent: E, sample: S) -> EvalResult<A, E, S> {
+    EvalResult { requested, measure: MeasureId::Boundary.into(), extent: Some(extent), sample: Some(sample) }
 }
 
 fn losses(cell: usize) -> Losses {
@@ -124,7 +124,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
                         .map(|(used, key)| measured(used.clone(), extent, scores(key, at)))
                         .collect(),
                     made_from: kinds
-                        .map(|kind| MadeFrom { kind, key: key.clone(), seconds: number(at), made: made.clone() })
+                        .map(|kind| UsedObject { kind, key: key.clone(), seconds: number(at), made: made.clone() })
                         .collect(),
                     inputs: inputs.keys().cloned().collect(),
                     ..CellResult::unmeasured(cell, 32, None)
@@ -146,7 +146,7 @@ fn record_and_page_of_a_large_run_are_small() {
     let description = RunDescription {
         name: "large".into(),
         profile: None,
-        by: By::Run,
+        by: RunCommand::Run,
         overrides: Vec::new(),
         engines: BTreeMap::new(),
         differs: Vec::new(),

@@ -8,7 +8,7 @@ use crate::criterion::DepthUnit;
 use crate::error::{Error, Result};
 use crate::grid::FigureEntry;
 use crate::metric::{Direction, Metric, MetricSource, Unit};
-use crate::results::record::{Condition, DENSE};
+use crate::results::number_record::{Condition, DENSE};
 use crate::results::{Measurement, distinct};
 
 /// Builds the figure from the numbers for one backbone.

@@ -8,7 +8,7 @@ use crate::artifact::figure::Scale;
 use crate::criterion::DepthUnit;
 use crate::grid::Description;
 use crate::metric::Metric;
-use crate::results::record::{Condition, DENSE, Record};
+use crate::results::number_record::{Condition, DENSE, Record};
 use crate::results::{Measurement, MetricKey, ResultRow, Sample, Setup, markdown};
 
 fn description() -> Description {

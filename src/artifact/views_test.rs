@@ -6,16 +6,16 @@ use std::path::Path;
 use polars::prelude::{ParquetReader, SerReader};
 
 use super::page_part::PagePart;
-use super::pipeline_bench::{Bench, Fake, csv};
-use super::{Artifact, Gated, make};
+use super::pipeline_bench::{Bench, FakeExecutor, csv};
+use super::{Artifact, GateMode, make};
 use crate::grid::Cell;
 use crate::results::{StoredResults, settings};
 
 /// Function that reads the row labels of a table from one output format in a results folder.
-type Called = fn(&Path) -> Vec<String>;
+type ViewFiles = fn(&Path) -> Vec<String>;
 
 /// Output formats of a table, each with a function that reads the row labels. A new format needs an entry here.
-const VIEWS: [(&str, Called); 6] = [
+const VIEWS: [(&str, ViewFiles); 6] = [
     ("Markdown", |folder| words(folder, "table3.md", "| ", " | ")),
     ("LaTeX", |folder| {
         let text = fs::read_to_string(folder.join("table3.tex")).unwrap();
@@ -116,12 +116,12 @@ fn one_setting_distinguishes_cells_in_every_table_view() {
     let bench = Bench { artifact: Artifact::read(bench.artifact.file.path()).unwrap().unwrap(), ..bench };
     for (axis, setting) in axes() {
         // Every cell has a different value.
-        let fake = Fake::new(|cell| Some(10.0 + cell.to_string().bytes().map(f64::from).sum::<f64>()));
+        let fake = FakeExecutor::new(|cell| Some(10.0 + cell.to_string().bytes().map(f64::from).sum::<f64>()));
         // Write to a folder that is shown on the results page.
         let overrides = [setting.clone()];
         let target = bench.target(&[]);
         let grid = bench.grid(&overrides);
-        let made = make(&bench.artifact, &grid, &Gated::No, &target, &fake);
+        let made = make(&bench.artifact, &grid, &GateMode::No, &target, &fake);
         let table = made.unwrap_or_else(|error| panic!("{axis}: {error}")).table.unwrap();
         assert!(table.rows.len() > 1 + 4 || axis == "recovery.finetune", "{axis}: the additional cells have rows");
         let screen: Vec<String> = table.rows.iter().map(|row| row.lead.join(" ")).collect();

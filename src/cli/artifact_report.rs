@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::answer;
-use super::answer::done::{MadeArtifact, all_shown};
-use super::out::{self, seconds};
-use super::work::differs;
+use super::answer::write_commands::{MadeArtifact, all_shown};
+use super::requested_work::differs;
+use super::terminal::{self, seconds};
 use crate::artifact::{Artifact, ArtifactOutcome, GateFailure, ResultsFolder};
 use crate::grid::Grid;
 use crate::quantity::pluralize;
@@ -23,7 +23,7 @@ pub(super) fn report_files(prefix: &str, files: &[impl AsRef<Path>]) {
 
 /// Prints the files written, the dense scores that failed the artifact's gate, and the cells without results.
 pub(super) fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
-    let all = out::cells(grid.cells.len());
+    let all = terminal::cells(grid.cells.len());
     report_files(&format!("{name}: {all} in {}; ", seconds(took)), &made.files);
     if let Some(recorded) = &made.recorded {
         note!("{name}: {recorded}");
@@ -44,7 +44,7 @@ pub(super) fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, to
 
 /// Report on a finished artifact. It is printed again if the artifact is up to date.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Done {
+pub(super) struct ArtifactReport {
     screen: Option<String>,
     comparison: String,
     recorded: Option<String>,
@@ -52,10 +52,10 @@ pub(super) struct Done {
     warnings: Vec<String>,
 }
 
-impl Done {
+impl ArtifactReport {
     pub(super) fn new(made: &ArtifactOutcome, warnings: Vec<String>) -> Self {
         let ArtifactOutcome { table, comparison, files, recorded, .. } = made;
-        let screen = table.as_ref().map(|view| screen(view, out::width()));
+        let screen = table.as_ref().map(|view| screen(view, terminal::width()));
         Self { screen, comparison: comparison.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
     }
 
@@ -69,7 +69,7 @@ impl Done {
         }
         let name = &artifact.name;
         let cells = grid.cells.len();
-        let all = out::cells(cells);
+        let all = terminal::cells(cells);
         note!("{name}: up to date ({cells} of {all} cached)");
         if let Some(recorded) = &recorded {
             note!("{name}: {recorded}");

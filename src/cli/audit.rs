@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use super::answer::done::Audited;
+use super::answer::write_commands::Audited;
 use super::answer::{self, Answer};
 use crate::artifact::audit::{AuditColumns, AuditTask};
 use crate::artifact::paper::PaperNumber;
@@ -87,7 +87,7 @@ fn columns(arguments: &Arguments) -> Result<AuditColumns> {
 fn entries(arguments: &Arguments, columns: &AuditColumns) -> Result<Vec<PaperNumber>> {
     let tasks = columns.tasks.iter().map(|task| task.name.as_str()).filter(|_| !arguments.tasks.is_empty());
     let named = [&arguments.average, &arguments.text_average].into_iter().flatten().chain(&arguments.texts);
-    let wanted: Vec<&str> = tasks.chain(named.map(String::as_str)).collect();
-    let all = arguments.tables.iter().map(|table| PaperNumber::read(table, &arguments.label, &wanted));
+    let names: Vec<&str> = tasks.chain(named.map(String::as_str)).collect();
+    let all = arguments.tables.iter().map(|table| PaperNumber::read(table, &arguments.label, &names));
     Ok(all.collect::<Result<Vec<_>>>()?.concat())
 }

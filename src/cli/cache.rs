@@ -11,10 +11,10 @@ use clap::{Args, Subcommand};
 
 use super::answer::cache::{Clearing, Files, KindSum, ListedStage, Listing, Located, State, Verified};
 use super::answer::{self, Answer};
+use super::directories::StoreArgs;
 use super::grid_args::EngineArgs;
-use super::home::StoreArgs;
-use super::out::{bytes, columns, seconds};
 use super::progress;
+use super::terminal::{bytes, columns, seconds};
 use crate::cluster::{self, FrozenProgram};
 use crate::error::{self, Error, Result};
 use crate::grid::{AxisChoice, EntryKind, GridFile};
@@ -174,8 +174,8 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
         answer.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
         answer.strays.iter().chain(&answer.records).for_each(|file| println!("{}", file.text));
         let verb = if answer.artifacts == 1 { "is" } else { "are" };
-        let whole = answer.artifacts - answer.damaged.len();
-        println!("{whole} of {} {verb} intact", pluralize(answer.artifacts, "object"));
+        let intact = answer.artifacts - answer.damaged.len();
+        println!("{intact} of {} {verb} intact", pluralize(answer.artifacts, "object"));
         if repair {
             let count = answer.damaged.len();
             println!("removed {} (recomputed by the next run that needs them)", pluralize(count, "damaged object"));
@@ -200,13 +200,13 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let programs = programs(gc, &store);
     let in_use = store.reserved();
     let entries = store.entries();
-    let kept = KeptObjects::new(gc, &store, &entries)?;
-    for absent in &kept.absent {
+    let kept_objects = KeptObjects::new(gc, &store, &entries)?;
+    for absent in &kept_objects.absent {
         note!("{absent}: none of its backbones is on this machine; keeping all objects that it might use");
     }
     let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) = entries
         .into_iter()
-        .filter(|entry| is_evicted(gc, &kept, entry))
+        .filter(|entry| is_evicted(gc, &kept_objects, entry))
         .partition(|entry| in_use.contains(&entry.hash));
     let mut clearing = Clearing {
         store: store.root().display().to_string(),
@@ -338,17 +338,20 @@ impl KeptObjects {
         if request == EngineRequest::default() {
             requests.extend(known.iter().filter_map(ComputeId::request));
         }
-        let mut kept = Self { unknown_engines, ..Self::default() };
+        let mut kept_objects = Self { unknown_engines, ..Self::default() };
         for file in &gc.keep {
             let file = GridFile::read(file)?;
-            let wanted = if gc.profile.is_empty() { file.profiles() } else { gc.profile.clone() };
-            let profiles: Vec<Option<&str>> =
-                if wanted.is_empty() { vec![None] } else { wanted.iter().map(|name| Some(name.as_str())).collect() };
+            let requested = if gc.profile.is_empty() { file.profiles() } else { gc.profile.clone() };
+            let profiles: Vec<Option<&str>> = if requested.is_empty() {
+                vec![None]
+            } else {
+                requested.iter().map(|name| Some(name.as_str())).collect()
+            };
             for profile in profiles {
-                kept.add(gc, (&file, profile), store, &requests)?;
+                kept_objects.add(gc, (&file, profile), store, &requests)?;
             }
         }
-        Ok(kept)
+        Ok(kept_objects)
     }
 
     /// Adds the objects that a profile of a grid uses.

@@ -7,15 +7,15 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::answer::seen::{Comparison, Side};
+use super::answer::read_commands::{Comparison, Side};
 use super::answer::{self, Answer};
 use super::comparison_summary::summary;
-use super::home::{folders_in, with_similar_path_hint};
-use super::out::{self, columns, plain, shortened_columns};
+use super::directories::{folders_in, with_similar_path_hint};
+use super::terminal::{self, columns, plain, shortened_columns};
 use crate::error::{Error, Result};
 use crate::pipeline::identity::Canonical;
 use crate::quantity::pluralize;
-use crate::results::record::Record;
+use crate::results::number_record::Record;
 use crate::results::{
     Differences, SettingDifference, StoredResults, Unpaired, ValueDifference, distinct, settings_that_differ, wrap,
 };
@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn text(Comparison { first, second, differences }: &Comparison) {
-    println!("{}", wrap(&summary(differences), out::width()));
+    println!("{}", wrap(&summary(differences), terminal::width()));
     println!("");
     for (letter, Side { name, profile, folder, program }) in [("A", first), ("B", second)] {
         println!("{letter}: {name} {profile} ({folder}), {program}");
@@ -188,7 +188,7 @@ fn settings_table(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Va
             [&setting.first, &setting.second].map(|value| value.as_ref().map_or("—".to_owned(), shown));
         rows.push(vec![setting.path.clone(), first, second]);
     }
-    columns(&shortened_columns(rows, &[], out::width()), &[])
+    columns(&shortened_columns(rows, &[], terminal::width()), &[])
 }
 
 /// Explains why no values were paired. Suggests `--map` if the runs use different backbones.
@@ -265,7 +265,7 @@ fn values_text(differences: &Differences) -> String {
         if engines_differ { format!(", {beyond} beyond the tolerance of the float types") } else { String::new() };
     format!(
         "values that differ: {differ} of {all} common values{beyond}\n{}",
-        columns(&shortened_columns(rows, &NUMBERS, out::width()), &NUMBERS)
+        columns(&shortened_columns(rows, &NUMBERS, terminal::width()), &NUMBERS)
     )
 }
 

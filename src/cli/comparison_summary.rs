@@ -113,7 +113,7 @@ fn significant(values: &[ValueDifference]) -> String {
 mod tests {
     use super::*;
     use crate::results::Unpaired;
-    use crate::results::record::{Condition, Record};
+    use crate::results::number_record::{Condition, Record};
 
     fn record(metric: &str, value: f64) -> Record {
         let condition = Condition {

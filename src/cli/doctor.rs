@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::answer::seen::{CheckItem, Diagnosis, Mark};
+use super::answer::read_commands::{CheckItem, Diagnosis, Mark};
 use super::answer::{self, Answer};
-use super::home::{self, StoreArgs};
-use super::out::{Look, bytes};
-use super::{doctor_model, out, work};
+use super::directories::{self, StoreArgs};
+use super::terminal::{Look, bytes};
+use super::{doctor_model, requested_work, terminal};
 use crate::artifact::{self, ExaminedInput};
 use crate::error::{Error, Result};
 use crate::files::{self, disk, parts};
@@ -61,7 +61,7 @@ impl CheckItem {
     }
 
     pub(super) fn missing(what: impl Into<String>, error: &Error) -> Self {
-        Self::new(Mark::Lacks, what, error.one_line(), error.advice().unwrap_or_default())
+        Self::new(Mark::Missing, what, error.one_line(), error.advice().unwrap_or_default())
     }
 
     /// Converts a result into a line of the report. An error becomes a note.
@@ -81,8 +81,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
     let needs = match &arguments.target {
         Some(target) if model.is_none() => {
-            work::inputs_of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
-                home::own_experiments(arguments.experiments.as_ref())
+            requested_work::inputs_of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
+                directories::own_experiments(arguments.experiments.as_ref())
             })?
         }
         _ => Vec::new(),
@@ -110,7 +110,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         _ => store_line(store),
     });
 
-    let lacking = lines.iter().filter(|line| line.mark == Mark::Lacks).count();
+    let lacking = lines.iter().filter(|line| line.mark == Mark::Missing).count();
     answer::show(Diagnosis { lacking, things: lines }, Answer::Doctor, |answer| {
         answer.things.iter().for_each(print_item);
     })?;
@@ -140,9 +140,9 @@ fn print_item(CheckItem { mark, what, found, todo }: &CheckItem) {
     let (look, mark) = match mark {
         Mark::Good => (Look::Good, "ok    "),
         Mark::Note => (Look::Doubtful, "note  "),
-        Mark::Lacks => (Look::Bad, "error "),
+        Mark::Missing => (Look::Bad, "error "),
     };
-    out::print_line(&[(look, mark), (Look::Plain, &format!("{what}: {found}"))]);
+    terminal::print_line(&[(look, mark), (Look::Plain, &format!("{what}: {found}"))]);
     for line in todo.lines() {
         println!("      → {line}");
     }
@@ -152,7 +152,7 @@ fn print_item(CheckItem { mark, what, found, todo }: &CheckItem) {
 fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem {
     let what = format!("{} {}", need.kind.word(), need.name);
     let resolver = list.resolver();
-    match artifact::examine(need, &resolver, &work::hash(store)) {
+    match artifact::examine(need, &resolver, &requested_work::hash(store)) {
         Err(error) => CheckItem::missing(what, &error),
         Ok(ExaminedInput { found, unpinned: None }) => CheckItem::ok(what, found),
         Ok(ExaminedInput { found, unpinned: Some(source) }) => {
@@ -179,7 +179,7 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     let found = format!("{}: {shown}, {} of pinned files to fetch{offline}", root.display(), bytes(left));
     let lacks = free.is_some_and(|free| free < left);
     let todo = if lacks { "free some disk space, or set HF_HUB_CACHE to a folder on another disk" } else { "" };
-    vec![CheckItem::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub cache", found, todo)]
+    vec![CheckItem::new(if lacks { Mark::Missing } else { Mark::Good }, "hub cache", found, todo)]
 }
 
 fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
@@ -245,7 +245,7 @@ fn store_line(store: Option<&Store>) -> CheckItem {
     let root = &files::absolute(store.root());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
         let found = format!("{}: no parent folder exists", root.display());
-        return CheckItem::new(Mark::Lacks, "store", found, "pass another folder with --store");
+        return CheckItem::new(Mark::Missing, "store", found, "pass another folder with --store");
     };
     let free = disk::free(folder).map_or(String::new(), |free| format!(", {} free", bytes(free)));
     let system = disk::file_system(folder);

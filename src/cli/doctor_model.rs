@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::answer::seen::{CheckItem, Mark};
-use super::out::bytes;
+use super::answer::read_commands::{CheckItem, Mark};
+use super::terminal::bytes;
 use crate::checkpoint::{GgufType, Layout, fits_gguf};
 use crate::corpus::Tokenizer;
 use crate::criterion::{self, DepthUnit, PruneSpec};
@@ -19,7 +19,7 @@ use crate::options::Options;
 use crate::{machine, recovery};
 
 /// Number of tokens that `--check` uses, unless a sliding window is smaller.
-const CHECKED: usize = 64;
+const CHECK_TOKENS: usize = 64;
 /// Maximum relative Frobenius error between the f32 logits of two engines. The tests that compare each engine with
 /// transformers and candle's models use a tenth of this bound.
 const MAX_LOGIT_ERROR: f64 = 1e-4;
@@ -126,7 +126,7 @@ fn list_cuts(cuts: &[ExportableCut], is_held: impl Fn(&Formats) -> bool) -> Stri
 fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
     let program = folder_program(config, model)?;
     // Stay within the sliding window, because candle-transformers makes the window one token wider or ignores it.
-    let length = config.windows.iter().flatten().min().map_or(CHECKED, |&width| CHECKED.min(width));
+    let length = config.windows.iter().flatten().min().map_or(CHECK_TOKENS, |&width| CHECK_TOKENS.min(width));
     let ids: Vec<u32> =
         (0..length).map(|i| u32::try_from((i * i * 7919 + i * 31 + 3) % config.vocab).unwrap_or_default()).collect();
     let candle = EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype: FloatType::F32 });
@@ -158,7 +158,7 @@ fn compare_logits(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> Chec
     match ours.len() == theirs.len() && apart <= MAX_LOGIT_ERROR {
         true => CheckItem::ok(what, found),
         false => CheckItem::new(
-            Mark::Lacks,
+            Mark::Missing,
             what,
             found,
             format!("please report this difference, which should be at most {MAX_LOGIT_ERROR:e}"),

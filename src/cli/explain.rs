@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::answer::seen::{ExplainedBackbone, ExplainedObject, Explanation, RemainingSize};
+use super::answer::read_commands::{ExplainedBackbone, ExplainedObject, Explanation, RemainingSize};
 use super::answer::{self, Answer};
 use super::grid_args::GridArgs;
-use super::out::{bytes, seconds};
+use super::terminal::{bytes, seconds};
 use crate::error::{Error, Result, nearest};
 use crate::grid::{Cell, Grid};
 use crate::model::Cut;

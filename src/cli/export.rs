@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::answer::done::{ExportedCell, ExportedCells};
+use super::answer::write_commands::{ExportedCell, ExportedCells};
 use super::answer::{self, Answer};
 use super::explain::find;
 use super::grid_args::{GridArgs, LimitArgs};
-use super::out::bytes;
-use super::{home, progress, stop};
+use super::terminal::bytes;
+use super::{directories, progress, stop};
 use crate::checkpoint::GgufType;
 use crate::error::{Error, Result};
 use crate::export::{self, Exported, Exporter, Form};
@@ -69,9 +69,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Check all output paths before writing anything.
     for (grid, _, folder) in &chosen {
         match arguments.gguf {
-            Some(_) => export::check_gguf(folder, home::inputs(grid, &store))?,
+            Some(_) => export::check_gguf(folder, directories::inputs(grid, &store))?,
             None => {
-                check_separate(folder, &home::inputs(grid, &store))?;
+                check_separate(folder, &directories::inputs(grid, &store))?;
                 export::check(folder)?;
             }
         }

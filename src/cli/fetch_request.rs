@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::home::StoreArgs;
-use super::{home, work};
+use super::directories::StoreArgs;
+use super::{directories, requested_work};
 use crate::artifact;
 use crate::error::{Error, Result};
 use crate::files::parts;
@@ -110,8 +110,8 @@ fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -
 
 /// Returns the inputs of a grid file or of the artifacts with the given name.
 fn inputs_of(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
-    work::inputs_of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
-        home::experiments(arguments.experiments.as_ref())
+    requested_work::inputs_of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
+        directories::experiments(arguments.experiments.as_ref())
     })
 }
 
@@ -120,7 +120,7 @@ fn backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, Back
     if Path::new(target).is_file() {
         return Ok(None);
     }
-    let Ok(folder) = home::own_experiments(arguments.experiments.as_ref()) else { return Ok(None) };
+    let Ok(folder) = directories::own_experiments(arguments.experiments.as_ref()) else { return Ok(None) };
     if folder.join(target).with_extension("yaml").is_file() {
         return Ok(None);
     }
@@ -175,7 +175,7 @@ fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
 /// Returns the lock file in the current experiments or the current directory, but never the one in the installed
 /// experiments.
 fn lock_in_use(arguments: &Arguments) -> PathBuf {
-    let folder = home::experiments(arguments.experiments.as_ref()).ok();
+    let folder = directories::experiments(arguments.experiments.as_ref()).ok();
     let folder = folder.filter(|folder| folder.is_dir() && installed::experiments().as_ref() != Some(folder));
     folder.unwrap_or_default().join(Lock::FILE)
 }

@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::home::{self, StoreArgs};
-use super::out;
+use super::directories::{self, StoreArgs};
+use super::terminal;
 use crate::artifact::Artifact;
 use crate::cluster::Submission;
 use crate::error::{Error, Result};
@@ -72,7 +72,7 @@ fn grid_file(named: OsString) -> PathBuf {
         return file;
     }
     let known = installed::holds(&format!("experiments/{}.yaml", file.display()));
-    let experiments = if known { home::own_experiments(None) } else { home::experiments(None) };
+    let experiments = if known { directories::own_experiments(None) } else { directories::experiments(None) };
     let artifact = experiments.ok().map(|folder| folder.join(&file).with_extension("yaml"));
     artifact.filter(|found| found.is_file()).unwrap_or(file)
 }
@@ -149,7 +149,7 @@ pub(super) struct LimitArgs {
 
 /// In verbose mode, prints the file, profile and entries of a grid.
 fn print_details(grid: &Grid) {
-    if !out::details() {
+    if !terminal::details() {
         return;
     }
     let profile = grid.profile.as_ref().map_or("no profile".to_owned(), |name| format!("profile {name}"));
@@ -184,12 +184,12 @@ impl Threads {
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let requested = self.threads.map_or(0, usize::from);
-        let most = (THREADS_PER_CORE * cores).max(16);
-        if requested > most {
-            note!("--threads {requested} exceeds the maximum for {cores} cores; using {most} threads");
+        let max_threads = (THREADS_PER_CORE * cores).max(16);
+        if requested > max_threads {
+            note!("--threads {requested} exceeds the maximum for {cores} cores; using {max_threads} threads");
         }
         rayon::ThreadPoolBuilder::new()
-            .num_threads(requested.min(most))
+            .num_threads(requested.min(max_threads))
             .stack_size(STACK_BYTES)
             .build_global()
             .map_err(|error| Error::job("cannot start threads").found(error.to_string()))
@@ -246,12 +246,12 @@ impl GridArgs {
             .at(self.grid.display().to_string())
             .expected("a grid file")
             .found("nothing");
-        let more = home::default_directory(None, "experiments", None).join(&self.grid).with_extension("yaml");
+        let more = directories::default_directory(None, "experiments", None).join(&self.grid).with_extension("yaml");
         let otherwise = match more.is_file() {
             true => format!("did you mean `{}`?", more.display()),
             false => "check the path for typos".to_owned(),
         };
-        Err(home::with_similar_path_hint(error, &self.grid, &otherwise))
+        Err(directories::with_similar_path_hint(error, &self.grid, &otherwise))
     }
 
     pub(super) fn file(&self) -> &Path {

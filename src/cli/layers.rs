@@ -10,11 +10,11 @@ use serde_json::{Map, Value, json};
 
 use super::answer::layers::{CriterionScores, LayerScore, RankedLayers};
 use super::answer::{self, Answer};
+use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::home::{self, StoreArgs};
 use super::named_entries::{SharedEntries, backbone, with_entries, with_fetch_hint};
-use super::out::columns;
-use super::{fetch, progress, stop, work};
+use super::terminal::columns;
+use super::{fetch, progress, requested_work, stop};
 use crate::artifact;
 use crate::artifact::figure::{Axis, Curves, Drawing, Figure, Line, Plot, Point, Surroundings};
 use crate::corpus::Rule;
@@ -108,10 +108,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Only criterion scores are shown, and dense cells have none.
     grid.evaluate.perplexity.clear();
     grid.cells.retain(|cell| !cell.is_dense());
-    artifact::check_pins(&mut grid, &work::hash(&store))?;
+    artifact::check_pins(&mut grid, &requested_work::hash(&store))?;
     let output = arguments.figure.as_ref().map(|path| OutputFile {
         path,
-        inputs: home::inputs(&grid, &store),
+        inputs: directories::inputs(&grid, &store),
         force: arguments.force,
         is_ours: |_| false,
     });
@@ -144,11 +144,11 @@ impl Arguments {
                 .expected(known.join(", "))
                 .found(format!("`{unknown}`")));
         }
-        let is_wanted = |ranking: &Ranking| match self.criteria.is_empty() {
+        let requested = all.into_iter().filter(|ranking| match self.criteria.is_empty() {
             true => !(self.no_trials && ranking.has_trials),
             false => self.criteria.iter().any(|name| name == ranking.name),
-        };
-        Ok(all.into_iter().filter(is_wanted).collect())
+        });
+        Ok(requested.collect())
     }
 
     /// Formats the grid as JSON, which is valid YAML. Each criterion removes one layer or sublayer.
@@ -246,7 +246,7 @@ fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores
                 criterion: ranking.name.to_owned(),
                 label: criterion::label(ranking.name).to_owned(),
                 quantity: quantity.to_owned(),
-                of: sublayer.map_or(LAYER, Sublayer::name).to_owned(),
+                unit: sublayer.map_or(LAYER, Sublayer::name).to_owned(),
                 lowest_first: ranking.lowest_first,
                 scores,
             }
@@ -259,7 +259,7 @@ fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores
 fn merge_equal(criteria: &[CriterionScores]) -> Vec<(String, &CriterionScores)> {
     let mut merged: Vec<(String, &CriterionScores)> = Vec::new();
     for column in criteria {
-        match merged.iter_mut().find(|(_, other)| other.of == column.of && other.scores == column.scores) {
+        match merged.iter_mut().find(|(_, other)| other.unit == column.unit && other.scores == column.scores) {
             Some((labels, _)) => *labels = format!("{labels}, {}", column.label),
             None => merged.push((column.label.clone(), column)),
         }
@@ -270,7 +270,7 @@ fn merge_equal(criteria: &[CriterionScores]) -> Vec<(String, &CriterionScores)> 
 /// Formats one table for whole layers and one for sublayers. Criteria with equal scores share a column.
 fn tables(criteria: &[CriterionScores], layers: usize) -> String {
     let merged = merge_equal(criteria).into_iter();
-    let (whole, sublayers): (Vec<_>, Vec<_>) = merged.partition(|(_, column)| column.of == LAYER);
+    let (whole, sublayers): (Vec<_>, Vec<_>) = merged.partition(|(_, column)| column.unit == LAYER);
     let present = [whole, sublayers].into_iter().filter(|group| !group.is_empty());
     present.map(|group| table(&group, layers)).collect::<Vec<_>>().join("\n")
 }
@@ -280,7 +280,7 @@ fn table(merged: &[(String, &CriterionScores)], layers: usize) -> String {
     let mut rows = vec![vec![String::new()], vec![String::new()], vec!["layer".to_owned()]];
     for (label, column) in merged {
         rows[0].push(label.clone());
-        rows[1].push(column.of.clone());
+        rows[1].push(column.unit.clone());
         rows[2].push(column.quantity.clone());
     }
     for layer in 0..layers {
@@ -304,7 +304,7 @@ fn format_score(score: f64) -> String {
 fn figure(ranked: &RankedLayers) -> Figure {
     let lines = merge_equal(&ranked.criteria).into_iter().map(|(label, column)| Line {
         method: String::new(),
-        label: if column.of == LAYER { label } else { format!("{label}, {}", column.of) },
+        label: if column.unit == LAYER { label } else { format!("{label}, {}", column.unit) },
         points: column
             .scores
             .iter()
@@ -338,7 +338,7 @@ mod tests {
         let found = columns_of(&ranking, &[(0, 0.5), (2, 0.1), (1, 0.3), (3, 0.2)]);
         let ranks: Vec<(&str, Vec<usize>)> = found
             .iter()
-            .map(|column| (column.of.as_str(), column.scores.iter().map(|score| score.rank).collect()))
+            .map(|column| (column.unit.as_str(), column.scores.iter().map(|score| score.rank).collect()))
             .collect();
         assert_eq!(ranks, [("attention", vec![4, 1]), ("mlp", vec![3, 2])]);
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::answer::done::ListedArtifact;
-use super::out::{self, columns, seconds};
-use super::work::artifact_folder;
+use super::answer::write_commands::ListedArtifact;
+use super::requested_work::artifact_folder;
+use super::terminal::{self, columns, seconds};
 use crate::artifact::{self, Artifact};
 use crate::error::Result;
 use crate::grid::Grid;
@@ -118,19 +118,19 @@ pub(super) fn text(all: &[ListedArtifact]) -> String {
         let stored = listed.complete.zip(listed.cells);
         let left = match (stored, listed.seconds_left, &listed.lacks) {
             (_, _, Some(lacks)) => lacks.clone(),
-            (None, ..) => dash(),
+            (None, ..) => empty_cell(),
             (Some((complete, cells)), ..) if complete == cells => "nothing".to_owned(),
             (_, Some(time), _) => format!("about {}", seconds(time)),
-            (Some((complete, cells)), ..) => out::cells(cells - complete),
+            (Some((complete, cells)), ..) => terminal::cells(cells - complete),
         };
-        let made = if stored.is_some() { listed.made.clone().unwrap_or("never".to_owned()) } else { dash() };
-        let stored = stored.map_or_else(dash, |(complete, cells)| format!("{complete} of {cells}"));
-        let profile = listed.profile.clone().unwrap_or_else(dash);
+        let made = if stored.is_some() { listed.made.clone().unwrap_or("never".to_owned()) } else { empty_cell() };
+        let stored = stored.map_or_else(empty_cell, |(complete, cells)| format!("{complete} of {cells}"));
+        let profile = listed.profile.clone().unwrap_or_else(empty_cell);
         rows.push(vec![listed.name.clone(), listed.title.clone(), profile, stored, left, made]);
     }
     columns(&rows, &[])
 }
 
-fn dash() -> String {
+fn empty_cell() -> String {
     "—".to_owned()
 }

@@ -7,9 +7,9 @@ use clap::{Args, ValueEnum};
 use clap_complete::Shell as ScriptShell;
 use clap_mangen::Man;
 
-use super::answer::done::{Completions, Manual, PrintedSchema, display_path};
+use super::answer::write_commands::{Completions, Manual, PrintedSchema, display_path};
 use super::answer::{self, Answer};
-use super::{help, out};
+use super::{help, terminal};
 use crate::error::{Error, Result};
 use crate::files::output::OutputFolder;
 use crate::grid;
@@ -70,7 +70,7 @@ pub(super) fn run_completions(arguments: &CompletionsArguments) -> Result<ExitCo
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut help::command(), "ghostlab", &mut script);
     let script = Completions { script: String::from_utf8_lossy(&script).into_owned() };
-    answer::show(script, Answer::Completions, |answer| out::print(format_args!("{}", answer.script)))
+    answer::show(script, Answer::Completions, |answer| terminal::print(format_args!("{}", answer.script)))
 }
 
 #[derive(Args)]
@@ -93,7 +93,7 @@ pub(super) fn run_schema(arguments: &SchemaArguments) -> Result<ExitCode> {
     };
     match answer::json() {
         true => answer::show(PrintedSchema { schema }, Answer::Schema, |_| {}),
-        false => out::print_json(&schema).map(|()| ExitCode::SUCCESS),
+        false => terminal::print_json(&schema).map(|()| ExitCode::SUCCESS),
     }
 }
 

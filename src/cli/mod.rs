@@ -1,32 +1,32 @@
 //! Command-line interface (layer 5 of the architecture): arguments, exit codes and all printing.
 
-/// Replacements for the macros in the standard library, which panic if the output is closed or full (see `out`).
+/// Replacements for the macros in the standard library, which panic if the output is closed or full (see `terminal`).
 macro_rules! print {
-    ($($text:tt)*) => { $crate::cli::out::print(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::cli::terminal::print(format_args!($($text)*)) };
 }
 macro_rules! println {
-    ($($text:tt)*) => { $crate::cli::out::print(format_args!("{}\n", format_args!($($text)*))) };
+    ($($text:tt)*) => { $crate::cli::terminal::print(format_args!("{}\n", format_args!($($text)*))) };
 }
 macro_rules! eprintln {
-    ($($text:tt)*) => { $crate::cli::out::eprint(format_args!("{}\n", format_args!($($text)*))) };
+    ($($text:tt)*) => { $crate::cli::terminal::eprint(format_args!("{}\n", format_args!($($text)*))) };
 }
 
 /// Prints a note to stderr, unless `-q` is given.
 macro_rules! note {
-    ($($text:tt)*) => { if $crate::cli::out::notes() { $crate::cli::out::eprint(format_args!("{}\n", format_args!($($text)*))) } };
+    ($($text:tt)*) => { if $crate::cli::terminal::notes() { $crate::cli::terminal::eprint(format_args!("{}\n", format_args!($($text)*))) } };
 }
 /// Prints a detail to stderr if `-v` is given.
 macro_rules! detail {
-    ($($text:tt)*) => { if $crate::cli::out::details() { $crate::cli::out::eprint(format_args!("{}\n", format_args!($($text)*))) } };
+    ($($text:tt)*) => { if $crate::cli::terminal::details() { $crate::cli::terminal::eprint(format_args!("{}\n", format_args!($($text)*))) } };
 }
 
 mod answer;
 mod artifact_report;
 mod audit;
-mod begin;
 mod cache;
 mod compare;
 mod comparison_summary;
+mod directories;
 mod doctor;
 mod doctor_model;
 mod explain;
@@ -35,7 +35,6 @@ mod fetch;
 mod fetch_request;
 mod grid_args;
 mod help;
-mod home;
 mod layers;
 mod listing;
 mod local_data;
@@ -43,12 +42,13 @@ mod manual;
 mod named_entries;
 #[cfg(test)]
 mod options_test;
-mod out;
 mod plan;
 mod progress;
+mod project_setup;
 mod record;
 mod report;
 mod reproduce;
+mod requested_work;
 mod run;
 mod score;
 mod search;
@@ -57,7 +57,7 @@ mod search_methods;
 mod status;
 mod stop;
 mod submit;
-mod work;
+mod terminal;
 mod worker;
 
 use std::ffi::OsString;
@@ -86,7 +86,7 @@ struct Arguments {
     #[command(flatten)]
     form: answer::Form,
     #[command(flatten)]
-    verbosity: out::Verbosity,
+    verbosity: terminal::Verbosity,
     #[command(subcommand)]
     command: Command,
 }
@@ -97,7 +97,7 @@ enum Command {
     ///
     /// The grid lists the important keys with their possible values. Damaged models and models of unknown architecture
     /// are reported and skipped. `plan` and `run` accept the file unchanged.
-    Init(begin::Arguments),
+    Init(project_setup::Arguments),
     /// Run a grid: prune, repair and score every cell.
     ///
     /// Cached results are not recomputed, and an interrupted run resumes. Exit codes: 0 success, 2 invalid input, 3
@@ -182,7 +182,7 @@ enum Command {
     Cache(cache::Command),
     /// Create a store for one or more users.
     #[command(subcommand)]
-    Store(begin::StoreCommand),
+    Store(project_setup::StoreCommand),
 }
 
 /// Parses and runs the process's command line, prints errors, and returns the exit code.
@@ -203,7 +203,7 @@ pub struct CallOutput {
 
 /// Runs a command line within this process. The first word is the program name.
 pub fn call(words: &[OsString]) -> CallOutput {
-    let (code, [output, errors]) = out::capture(|| execute(words));
+    let (code, [output, errors]) = terminal::capture(|| execute(words));
     CallOutput { code, output, errors }
 }
 
@@ -215,7 +215,7 @@ fn command_name(matches: &ArgMatches) -> String {
 }
 
 fn execute(words: &[OsString]) -> ExitCode {
-    let command = help::command().color(out::color_choice(words.iter().cloned()));
+    let command = help::command().color(terminal::color_choice(words.iter().cloned()));
     let (name, arguments) = match command
         .try_get_matches_from(words)
         .and_then(|matches| Arguments::from_arg_matches(&matches).map(|arguments| (command_name(&matches), arguments)))
@@ -225,7 +225,7 @@ fn execute(words: &[OsString]) -> ExitCode {
             if error.use_stderr() {
                 answer::print_usage_error(words.iter().cloned(), &error);
             }
-            out::show_usage(&error);
+            terminal::show_usage(&error);
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
@@ -233,7 +233,7 @@ fn execute(words: &[OsString]) -> ExitCode {
     arguments.form.set();
     TextLimit::set(arguments.text.bytes());
     let result = match arguments.command {
-        Command::Init(arguments) => begin::run(&arguments),
+        Command::Init(arguments) => project_setup::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),
         Command::Layers(arguments) => layers::run(&arguments),
@@ -257,16 +257,16 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Man(arguments) => manual::run(&arguments),
         Command::Schema(arguments) => manual::run_schema(&arguments),
         Command::Cache(command) => cache::run(&command),
-        Command::Store(command) => begin::run_store(&command),
+        Command::Store(command) => project_setup::run_store(&command),
     };
     // Lost output is an error unless the reader closed the stream.
-    match result.and_then(|code| out::end().map(|()| code)) {
+    match result.and_then(|code| terminal::end().map(|()| code)) {
         Ok(code) => code,
         Err(error) => {
             if answer::json() {
                 answer::failed(&name, &error);
             }
-            out::eprint_error(&error);
+            terminal::eprint_error(&error);
             ExitCode::from(error.exit_code())
         }
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::home;
+use super::directories;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::{parts, regular};
@@ -63,7 +63,7 @@ impl SharedEntries {
 
     fn read(name: &str) -> Result<Self> {
         let file = Path::new("profiles").join(name).with_extension("yaml");
-        let folders = [Some(PathBuf::new()), home::experiments(None).ok()];
+        let folders = [Some(PathBuf::new()), directories::experiments(None).ok()];
         let files: Vec<PathBuf> = folders.into_iter().flatten().map(|folder| folder.join(&file)).collect();
         let Some(path) = files.iter().find(|path| path.is_file()) else {
             let looked: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
@@ -97,11 +97,13 @@ impl SharedEntries {
                 None => (given.clone(), None),
             };
             let entry = match (file, self.tasks.get(&task)) {
-                (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task(&task, self)),
+                (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task_error(&task, self)),
                 (Some(file), _) => Some(json!({"path": absolute(file)?})),
                 (None, Some(entry)) => Some(entry.clone()),
                 (None, None) if is_known(EntryKind::Task, &task) => None,
-                (None, None) => Some(known_data(EntryKind::Task, &task).ok_or_else(|| unknown_task(&task, self))?),
+                (None, None) => {
+                    Some(known_data(EntryKind::Task, &task).ok_or_else(|| unknown_task_error(&task, self))?)
+                }
             };
             let mut usage = json!({"name": task, "bos": bos});
             if let Some(limit) = limit {
@@ -141,7 +143,7 @@ impl SharedEntries {
                 _ if is_known(EntryKind::Corpus, &corpus) => {}
                 _ => match known_data(EntryKind::Corpus, &corpus) {
                     Some(Value::Object(hub_entry)) => entry.extend(hub_entry),
-                    _ => return Err(unknown_text(&corpus, flag, self)),
+                    _ => return Err(unknown_text_error(&corpus, flag, self)),
                 },
             }
             entry.extend(windows.map(|limit| ("limit".into(), json!(limit))));
@@ -167,7 +169,7 @@ fn entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, Value>> 
 /// Returns the profile that the model's entry in `backbones/` names. The entry is found by its name or by the model's
 /// directory.
 fn profile_of_model(model: &str) -> Option<String> {
-    let folder = home::experiments(None).ok()?;
+    let folder = directories::experiments(None).ok()?;
     // Ignore errors, because they may concern other entries.
     let entries = grid::backbone_files(&folder).unwrap_or_default();
     entries
@@ -196,7 +198,7 @@ fn with_shared(kind: EntryKind, more: &Map<String, Value>) -> Vec<String> {
     grid::available_names(Path::new(FILE), kind).into_iter().chain(more.keys().cloned()).collect()
 }
 
-fn unknown_task(name: &str, shared: &SharedEntries) -> Error {
+fn unknown_task_error(name: &str, shared: &SharedEntries) -> Error {
     let kinds: Vec<String> = TASKS.iter().map(|task| task.name.to_owned()).collect();
     let with_data = with_shared(EntryKind::Task, &shared.tasks);
     let without = kinds.contains(&name.to_owned());
@@ -219,7 +221,7 @@ fn unknown_task(name: &str, shared: &SharedEntries) -> Error {
     error.hint(otherwise).suggest(name, kinds.iter().map(String::as_str))
 }
 
-fn unknown_text(name: &str, flag: &str, shared: &SharedEntries) -> Error {
+fn unknown_text_error(name: &str, flag: &str, shared: &SharedEntries) -> Error {
     let names = sorted(with_shared(EntryKind::Corpus, &shared.corpora));
     let one_of = if names.is_empty() { String::new() } else { format!("one of {}, or ", names.join(", ")) };
     let error = Error::bad_input(format!("unknown text `{name}`")).at(format!("{flag} {name}"));

@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use clap::{Arg, Command, CommandFactory};
 
 /// Values that no typed option accepts.
-const NONE: [&str; 10] = ["nan", "inf", "-inf", "-1", "1e30", "-0.5", "", " ", "garbage", "99999999999999999999999"];
+const INVALID_NUMBERS: [&str; 10] =
+    ["nan", "inf", "-inf", "-1", "1e30", "-0.5", "", " ", "garbage", "99999999999999999999999"];
 
 /// Options that accept any text or path, so parsing them cannot fail.
-const FREE: [&str; 39] = [
+const UNCHECKED_OPTIONS: [&str; 39] = [
     "--figure",
     "--data",
     "--from",
@@ -88,7 +89,7 @@ fn unlisted_words_are_refused_by_every_numeric_option() {
         if is_free(&option) || long == "--map" {
             continue;
         }
-        for value in NONE {
+        for value in INVALID_NUMBERS {
             let line = [&words[..], &[format!("{long}={value}")]].concat();
             let error = super::Arguments::command().try_get_matches_from(&line).expect_err(&line.join(" "));
             let text = error.render().to_string();
@@ -108,7 +109,7 @@ fn free_text_options_are_listed() {
         .iter()
         .filter(|(_, option)| is_free(option))
         .map(|(_, option)| format!("--{}", option.get_long().unwrap()))
-        .filter(|long| !FREE.contains(&long.as_str()))
+        .filter(|long| !UNCHECKED_OPTIONS.contains(&long.as_str()))
         .collect();
     assert_eq!(
         free,

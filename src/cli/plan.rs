@@ -11,8 +11,8 @@ use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, PlanAn
 use super::answer::plan_cost::{PlanCost, RateSource};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, GridSource, LimitArgs};
-use super::out::{bytes, cells, columns, flops, seconds};
-use super::{home, progress, work};
+use super::terminal::{bytes, cells, columns, flops, seconds};
+use super::{directories, progress, requested_work};
 use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
 use crate::error::Result;
 use crate::files::output::check_separate;
@@ -38,14 +38,14 @@ pub(super) struct Arguments {
 }
 
 /// Maximum number of cells that are listed without `--all`.
-const LISTED: usize = 20;
+const MAX_LISTED: usize = 20;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let source = arguments.grid_args.read()?;
     let (mut grids, artifact) = arguments.grid_args.work(&source)?;
     arguments.grid_args.threads.start()?;
     let store = arguments.grid_args.open_read_only()?;
-    work::check(&source, &mut grids, artifact.is_some(), &store)?;
+    requested_work::check(&source, &mut grids, artifact.is_some(), &store)?;
     if let Some(grid) = grids.last() {
         results_can_be_written(arguments, &source, grid, artifact.as_ref(), &store)?;
     }
@@ -76,17 +76,22 @@ fn results_can_be_written(
     let results = arguments.results.as_ref();
     let (target, files) = match artifact {
         Some(artifact) => {
-            let results = home::default_directory(results, "results", None);
-            let target =
-                work::artifact_folder(artifact, grid, &grid_args.overrides, grid_args.engine.request(), &results)?;
+            let results = directories::default_directory(results, "results", None);
+            let target = requested_work::artifact_folder(
+                artifact,
+                grid,
+                &grid_args.overrides,
+                grid_args.engine.request(),
+                &results,
+            )?;
             (target, artifact_files(artifact, grid))
         }
         None => {
-            let target = work::run_folder(grid_args, source, grid, results)?;
+            let target = requested_work::run_folder(grid_args, source, grid, results)?;
             (target, run_files(grid, &TableShape::Long))
         }
     };
-    check_separate(target.path(), &home::inputs(grid, store))?;
+    check_separate(target.path(), &directories::inputs(grid, store))?;
     target.precheck(&files)
 }
 
@@ -117,13 +122,13 @@ fn show(plan: &GridPlan, all: bool) {
         plan.jobs.iter().for_each(|job| println!("  {job}"));
         println!("\ncells to run:");
         let left = plan.cells_to_run.len();
-        let most = if all { usize::MAX } else { LISTED };
-        for cell in plan.cells_to_run.iter().take(most) {
+        let max_cells = if all { usize::MAX } else { MAX_LISTED };
+        for cell in plan.cells_to_run.iter().take(max_cells) {
             println!("  {}", cell.cell);
             why(&cell.missing).iter().for_each(|line| println!("    {line}"));
         }
-        if left > most {
-            println!("  … and {} more (use --all to list them)", left - most);
+        if left > max_cells {
+            println!("  … and {} more (use --all to list them)", left - max_cells);
         }
     }
     println!("\n{}", costs(&plan.cost));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use indicatif::{HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::out::{self, bytes, seconds};
+use super::terminal::{self, bytes, seconds};
 use crate::clock::utc;
 use crate::error::printable;
 use crate::hub;
@@ -137,7 +137,7 @@ impl Reporter for RunProgress {
                 if complete > 0 {
                     meter.bars.line(&format!("{complete} of {cells} cells cached"));
                 }
-                let left = out::flops(flops);
+                let left = terminal::flops(flops);
                 meter.bars.detail(&format!(
                     "engine {engine}; {left} remaining, {} scores to compute; plan {plan}",
                     scores - scored
@@ -307,12 +307,12 @@ impl Progress {
 
 impl<K: Ord> Bars<K> {
     pub(super) fn new() -> Self {
-        let bars = (std::io::stderr().is_terminal() && out::notes()).then(MultiProgress::new);
+        let bars = (std::io::stderr().is_terminal() && terminal::notes()).then(MultiProgress::new);
         Self { bars, overall: None, pieces: BTreeMap::new() }
     }
 
     pub(super) fn line(&self, text: &str) {
-        if out::notes() {
+        if terminal::notes() {
             self.error(text);
         }
     }
@@ -328,7 +328,7 @@ impl<K: Ord> Bars<K> {
 
     /// Prints a detail in verbose mode.
     pub(super) fn detail(&self, text: &str) {
-        if out::details() {
+        if terminal::details() {
             self.error(text);
         }
     }

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use tempfile::TempDir;
 
-use super::answer::done::{PackedRecord, display_path};
 use super::answer::plan_cost::probe;
+use super::answer::write_commands::{PackedRecord, display_path};
 use super::answer::{self, Answer};
-use super::out::bytes;
-use super::{home, out, progress, stop};
-use crate::archive::{self, METADATA, Packed};
+use super::terminal::bytes;
+use super::{directories, progress, stop, terminal};
+use crate::archive::{self, METADATA, RecordArchive};
 use crate::error::{Error, Result};
 use crate::files::output::{Input, OutputFile};
 use crate::files::regular;
@@ -53,7 +53,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let inputs = all.iter().map(|folder| Input::new("a results folder", folder)).collect();
     let file = OutputFile { path: to, inputs, force: *force, is_ours };
     file.check()?;
-    let Packed { bytes: packed, folders, entries, left_out } = archive::pack(&all, license.as_deref())?;
+    let RecordArchive { bytes: packed, folders, entries, left_out } = archive::pack(&all, license.as_deref())?;
     file.write(&packed)?;
     let done = PackedRecord { file: display_path(to), bytes: packed.len() as u64, folders, entries, left_out };
     answer::show(done, Answer::RecordPack, |done| {
@@ -114,12 +114,12 @@ fn describe_plan(work: &Work) -> String {
     }
     format!(
         "to compute: {} of {}, {}, {}, {}; about {} on this processor",
-        out::cells(*cells),
+        terminal::cells(*cells),
         pluralize(backbones.len(), "backbone"),
         pluralize(*calibrations, "calibration"),
         pluralize(*chunks, "chunk"),
-        out::flops(*flop),
-        out::seconds(flop / probe()),
+        terminal::flops(*flop),
+        terminal::seconds(flop / probe()),
     )
 }
 
@@ -152,7 +152,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let reporter = progress::reporter(false);
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let current = std::env::current_dir().map_err(|error| Error::io("find", std::path::Path::new("."), &error))?;
-    let around = home::default_directory(None, "", Some(&arguments.folder));
+    let around = directories::default_directory(None, "", Some(&arguments.folder));
     let cache = hub::HubSettings::from_env().ok().map(|from_env| from_env.cache);
     let roots = arguments.inputs.iter().cloned().chain([current, around]).chain(installed::share()).chain(cache);
     let request = VerifyRequest {

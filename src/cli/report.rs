@@ -8,10 +8,10 @@ use std::time::SystemTime;
 
 use clap::Args;
 
-use super::answer::done::{Reported, display_path};
+use super::answer::write_commands::{Reported, display_path};
 use super::answer::{self, Answer};
-use super::home;
-use super::out::bytes;
+use super::directories;
+use super::terminal::bytes;
 use crate::artifact::claims::{self, CLAIMS, JudgedClaim};
 use crate::artifact::page::{AUDIT, CellNote, FindingRow, PAGE, Page};
 use crate::artifact::{PagePart, PaperPlace, ResultsFolder, audit, contents, page, paper, run_folder};
@@ -21,7 +21,7 @@ use crate::files;
 use crate::files::output::OutputFolder;
 use crate::machine;
 use crate::quantity::pluralize;
-use crate::results::{By, Provenance, RunDescription, StoredResults, may_be_left_out};
+use crate::results::{Provenance, RunCommand, RunDescription, StoredResults, may_be_left_out};
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -38,19 +38,19 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let results = home::default_directory(arguments.results.as_ref(), "results", None);
+    let results = directories::default_directory(arguments.results.as_ref(), "results", None);
     if !results.is_dir() {
         let error = Error::missing("no results found")
             .at(results.display().to_string())
             .expected("the folder that `run` and `reproduce` write to")
             .found("nothing");
-        return Err(home::with_similar_path_hint(
+        return Err(directories::with_similar_path_hint(
             error,
             &results,
             "run the command in a checkout, or set the folder with --results",
         ));
     }
-    let reports = home::default_directory(arguments.reports.as_ref(), "reports", None);
+    let reports = directories::default_directory(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;
     let (page, _) = write(&results, &reports, arguments.record)?;
     answer::show(Reported { page: display_path(&page) }, Answer::Report, |answer| println!("wrote {}", answer.page))
@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Name of the artifact that reproduces the paper's main table.
 const HEADLINE: &str = "table2";
 /// Name of the directory for the page with local results. It is used if the main page shows the recorded runs.
-const HERE: &str = "here";
+const LOCAL_FOLDER: &str = "here";
 /// Marker at the end of the recorded page.
 const RECORDED: &str = "<!-- The page of the recorded run: written by ghostlab report --record alone. -->\n";
 
@@ -74,7 +74,7 @@ fn output(reports: &Path) -> OutputFolder {
 pub(super) fn check(reports: &Path) -> Result<()> {
     let names = [PAGE, AUDIT].map(str::to_owned);
     output(reports).check(&names)?;
-    output(&reports.join(HERE)).check(&names)
+    output(&reports.join(LOCAL_FOLDER)).check(&names)
 }
 
 /// Hashes the result files that the page is generated from.
@@ -94,7 +94,7 @@ pub(super) fn hash_page_inputs(results: &Path, store: &Store) -> Option<BTreeMap
 
 /// Returns the paths of the pages that exist.
 pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
-    let folders = [reports.to_owned(), reports.join(HERE)];
+    let folders = [reports.to_owned(), reports.join(LOCAL_FOLDER)];
     let all = folders.iter().flat_map(|folder| [PAGE, AUDIT].map(|name| folder.join(name)));
     all.filter(|page| page.symlink_metadata().is_ok()).collect()
 }
@@ -113,7 +113,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     }
     let page = reports.join(PAGE);
     let has_recorded = std::fs::read_to_string(&page).is_ok_and(|text| text.ends_with(RECORDED));
-    let reports = if has_recorded && !record { reports.join(HERE) } else { reports.to_owned() };
+    let reports = if has_recorded && !record { reports.join(LOCAL_FOLDER) } else { reports.to_owned() };
     let parts = PageParts::read(&folders, results, &reports, record)?;
     if has_recorded && !record && parts.folders.iter().all(|folder| is_kept(folder)) {
         return Ok((page, false));
@@ -233,8 +233,12 @@ fn add_headlines(artifacts: &mut [page::PageArtifact], folders: &[PathBuf]) -> R
 
 fn kept_bytes(folder: &Path) -> u64 {
     let listing = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let kept = listing.filter(|item| !may_be_left_out(&item.file_name().to_string_lossy()));
-    kept.filter_map(|item| item.metadata().ok()).filter(std::fs::Metadata::is_file).map(|metadata| metadata.len()).sum()
+    let required = listing.filter(|item| !may_be_left_out(&item.file_name().to_string_lossy()));
+    required
+        .filter_map(|item| item.metadata().ok())
+        .filter(std::fs::Metadata::is_file)
+        .map(|metadata| metadata.len())
+        .sum()
 }
 
 /// Writes the claims about each artifact to the artifact's directory.
@@ -276,7 +280,7 @@ fn reason(folder: &Path) -> String {
         Some(reproduction) if !reproduction.differs.is_empty() => {
             format!("overridden: {}", reproduction.differs.join(", "))
         }
-        Some(RunDescription { by: By::Run, .. }) => "not a paper artifact".into(),
+        Some(RunDescription { by: RunCommand::Run, .. }) => "not a paper artifact".into(),
         Some(reproduction) => {
             format!("the folder contains results other than {}", reproduction.name_parts().join(", "))
         }
@@ -307,7 +311,7 @@ fn folders(results: &Path) -> Vec<PathBuf> {
 }
 
 fn inner_folders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    home::folders_in(folder).into_iter().filter(|path| is_visible(path))
+    directories::folders_in(folder).into_iter().filter(|path| is_visible(path))
 }
 
 /// Returns whether a directory is complete. A directory that is still being written has a hidden name.

@@ -7,16 +7,16 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::json;
 
-use super::answer::done::{CellFailure, MadeArtifact, Refused, Reproduced, all_shown, display_path};
+use super::answer::write_commands::{CellFailure, MadeArtifact, Refused, Reproduced, all_shown, display_path};
 use super::answer::{self, Answer};
-use super::artifact_report::{Done, report_outcome};
+use super::artifact_report::{ArtifactReport, report_outcome};
+use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::home::{self, StoreArgs};
 use super::listing::{self, ArtifactList};
-use super::out::{self, seconds};
-use super::work::{RequestedWork, artifact_folder, check_not_newer, differs, with_job_end};
+use super::requested_work::{RequestedWork, artifact_folder, check_not_newer, differs, with_job_end};
+use super::terminal::{self, seconds};
 use super::{fetch, progress, report, search, stop};
-use crate::artifact::{self, Artifact, Gated, ResultsFolder, Runner, UpToDateCheck, claims, contents};
+use crate::artifact::{self, Artifact, GateMode, ResultsFolder, Runner, UpToDateCheck, claims, contents};
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::output::check_separate;
@@ -107,9 +107,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn reproduce(arguments: &Arguments) -> Result<u8> {
     let call = ReproduceRun {
         arguments,
-        experiments: home::own_experiments(arguments.experiments.as_ref())?,
-        results: home::default_directory(arguments.results.as_ref(), "results", None),
-        reports: home::default_directory(arguments.reports.as_ref(), "reports", None),
+        experiments: directories::own_experiments(arguments.experiments.as_ref())?,
+        results: directories::default_directory(arguments.results.as_ref(), "results", None),
+        reports: directories::default_directory(arguments.reports.as_ref(), "reports", None),
     };
     let all = artifact::all(&call.experiments)?;
     let chosen = select_artifacts(&all, arguments)?;
@@ -242,7 +242,7 @@ impl ReproduceRun<'_> {
         let finished = || {
             let call =
                 format!("the page of {} in {}, after {}", results.display(), reports.display(), names.join(", "));
-            let made_of = json!([judged, out::details(), report::hash_page_inputs(results, store)?]);
+            let made_of = json!([judged, terminal::details(), report::hash_page_inputs(results, store)?]);
             UpToDateCheck::new(store, &call, &made_of).filter(|_| !arguments.record && !arguments.stored)
         };
         let pages = report::pages(reports);
@@ -268,8 +268,8 @@ impl ReproduceRun<'_> {
         if judged.is_empty() {
             return Ok(String::new());
         }
-        let pointer = if out::details() { "" } else { CLAIM_DETAILS };
-        Ok(format!("\nclaims of the paper:\n{}{pointer}", claims::render(&judged, out::details())))
+        let pointer = if terminal::details() { "" } else { CLAIM_DETAILS };
+        Ok(format!("\nclaims of the paper:\n{}{pointer}", claims::render(&judged, terminal::details())))
     }
 
     fn target(&self, artifact: &Artifact, grid: &Grid) -> Result<ResultsFolder> {
@@ -283,7 +283,7 @@ impl ReproduceRun<'_> {
     fn make_one(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
         let Self { arguments, experiments, results, .. } = self;
         if let Some(list) = artifact.description.list {
-            let screen = artifact::list(artifact, list, experiments, results, out::width())?;
+            let screen = artifact::list(artifact, list, experiments, results, terminal::width())?;
             if !self.is_quiet() {
                 println!("{}\n\n{screen}", artifact.description.title);
             }
@@ -316,12 +316,12 @@ impl ReproduceRun<'_> {
             }
         };
         let target = self.target(artifact, &grid)?;
-        check_separate(target.path(), &home::inputs(&grid, runner.store))?;
+        check_separate(target.path(), &directories::inputs(&grid, runner.store))?;
         if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
             check_not_newer(file, submission, &target, &grid)?;
         }
         let finished = || self.up_to_date_check(artifact, &grid, &gated, &target, runner);
-        if let Some(done) = finished().and_then(|(check, _)| check.cached_answer::<Done>(&target.folders())) {
+        if let Some(done) = finished().and_then(|(check, _)| check.cached_answer::<ArtifactReport>(&target.folders())) {
             return Ok(done.again(artifact, &grid, &target));
         }
         if target.rejects_noisy_times() && will_measure_latency(&grid, runner) {
@@ -329,10 +329,10 @@ impl ReproduceRun<'_> {
         }
         let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
         if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
-            finished.store_answer(&target.folders(), &Done::new(&made, warnings));
+            finished.store_answer(&target.folders(), &ArtifactReport::new(&made, warnings));
         }
         if let Some(view) = made.table.as_ref().filter(|_| !self.is_quiet()) {
-            println!("{}", screen(view, out::width()));
+            println!("{}", screen(view, terminal::width()));
             print!("{}", made.comparison);
         }
         report_outcome(&artifact.name, &grid, &made, clock.elapsed().as_secs_f64());
@@ -358,19 +358,19 @@ impl ReproduceRun<'_> {
         &self,
         artifact: &Artifact,
         grid: &Grid,
-        gated: &Gated,
+        gated: &GateMode,
         target: &ResultsFolder,
         runner: &Runner<'a>,
     ) -> Option<(UpToDateCheck<'a>, Vec<String>)> {
         let (Runner { store, settings, .. }, Self { arguments, .. }) = (runner, self);
         let more = arguments.record || arguments.stored || arguments.events || arguments.frozen.is_some();
-        if more || settings.retime || settings.store_limit.is_some() || matches!(gated, Gated::Yes(Some(_))) {
+        if more || settings.retime || settings.store_limit.is_some() || matches!(gated, GateMode::Yes(Some(_))) {
             return None;
         }
         let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens).ok()?;
         let described = contents(store, [artifact.file.path()])?;
-        let gated = matches!(gated, Gated::Yes(_));
-        let inputs = json!([described, grid.resolved().ok()?, target.description(), gated, out::width()]);
+        let gated = matches!(gated, GateMode::Yes(_));
+        let inputs = json!([described, grid.resolved().ok()?, target.description(), gated, terminal::width()]);
         let finished = UpToDateCheck::from_plan(
             store,
             &format!("{} in {}", artifact.name, target.path().display()),
@@ -397,10 +397,10 @@ fn check_machine_is_quiet(artifact: &str, spread: TimeSpread) -> Result<()> {
         return Ok(());
     }
     let found = 100.0 * spread.relative();
-    let most = 100.0 * NOISE;
+    let limit = 100.0 * NOISE;
     Err(Error::job("the machine is too busy to record latencies")
         .at(artifact.to_owned())
-        .expected(format!("latencies of a test computation within {most:.0} % of their mean"))
+        .expected(format!("latencies of a test computation within {limit:.0} % of their mean"))
         .found(format!("{found:.0} %"))
         .hint("stop other programs and retry, or add --record-noisy"))
 }

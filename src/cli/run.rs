@@ -6,13 +6,13 @@ use std::time::{Instant, SystemTime};
 
 use clap::{Args, ValueEnum};
 
-use super::answer::done::{CellFailure, Ran, all_shown};
+use super::answer::write_commands::{CellFailure, Ran, all_shown};
 use super::answer::{self, Answer};
 use super::artifact_report::report_files;
 use super::grid_args::{GridArgs, GridSource, LimitArgs};
-use super::out::cells;
-use super::work::{self, with_job_end};
-use super::{home, out, plan, progress, stop};
+use super::requested_work::{self, with_job_end};
+use super::terminal::cells;
+use super::{directories, plan, progress, stop, terminal};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::error::Result;
 use crate::files::output::check_separate;
@@ -84,7 +84,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     let store = if arguments.stored { arguments.grid_args.open_read_only()? } else { arguments.grid_args.store()? };
     match source.submission() {
         Some(submission) => submission.check(&store)?,
-        None => artifact::check_pins(&mut grid, &work::hash(&store))?,
+        None => artifact::check_pins(&mut grid, &requested_work::hash(&store))?,
     }
     let shape = match arguments.layout {
         TableLayout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
@@ -105,7 +105,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     let outcome = runner.run(&grid, target.path())?;
 
     let over = arguments.over.map(|OverArg::Seed| Over::Seed);
-    let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, over, out::width())?;
+    let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, over, terminal::width())?;
     let seconds = clock.elapsed().as_secs_f64();
     let ran = Ran {
         grid: grid.name.clone(),
@@ -124,7 +124,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     if !target.as_described() && !target.description().differs.is_empty() {
         note!("writing results to {} because of {}", target.path().display(), target.description().differs.join(", "));
     }
-    report_files(&format!("{} in {}; ", cells(grid.cells.len()), out::seconds(seconds)), &files);
+    report_files(&format!("{} in {}; ", cells(grid.cells.len()), terminal::seconds(seconds)), &files);
     Ok(exit_code(&outcome, grid.cells.len()))
 }
 
@@ -136,11 +136,11 @@ fn checked_target(
     shape: &TableShape,
     store: &Store,
 ) -> Result<ResultsFolder> {
-    let target = work::run_folder(&arguments.grid_args, source, grid, arguments.results.as_ref())?;
-    check_separate(target.path(), &home::inputs(grid, store))?;
+    let target = requested_work::run_folder(&arguments.grid_args, source, grid, arguments.results.as_ref())?;
+    check_separate(target.path(), &directories::inputs(grid, store))?;
     target.check(&artifact::run_files(grid, shape))?;
     if let Some(submission) = source.submission() {
-        work::check_not_newer(arguments.grid_args.file(), submission, &target, grid)?;
+        requested_work::check_not_newer(arguments.grid_args.file(), submission, &target, grid)?;
     }
     Ok(target)
 }

@@ -8,13 +8,13 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueHint};
 use serde_json::{Map, Value, json};
 
-use super::answer::done::{HubInput, Score, Scored};
+use super::answer::write_commands::{HubInput, Score, Scored};
 use super::answer::{self, Answer};
+use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::home::{self, StoreArgs};
 use super::named_entries::{SharedEntries, absolute, backbone, is_file, with_entries, with_fetch_hint};
-use super::out::columns;
-use super::{fetch, progress, stop, work};
+use super::terminal::columns;
+use super::{fetch, progress, requested_work, stop};
 use crate::artifact;
 use crate::corpus::Rule;
 use crate::error::{Error, Result};
@@ -129,7 +129,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         fetch::fetch_missing(&[needs], &store, false, &stop)?;
     }
     let mut grid = grid(arguments)?;
-    artifact::check_pins(&mut grid, &work::hash(&store)).map_err(|error| {
+    artifact::check_pins(&mut grid, &requested_work::hash(&store)).map_err(|error| {
         if error.advice().is_some() {
             error.hint("run the same command with --fetch to download it again")
         } else {
@@ -139,7 +139,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let force = arguments.force;
     let output = arguments.output.as_ref().map(|path| OutputFile {
         path,
-        inputs: home::inputs(&grid, &store),
+        inputs: directories::inputs(&grid, &store),
         force,
         is_ours: is_sealed,
     });

@@ -7,17 +7,17 @@ use std::time::{Instant, SystemTime};
 
 use clap::Args;
 
-use super::answer::done::{ExportedCell, MadeArtifact, Searched, all_shown, display_path};
+use super::answer::write_commands::{ExportedCell, MadeArtifact, Searched, all_shown, display_path};
 use super::answer::{self, Answer};
 use super::artifact_report::report_files;
+use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::home::{self, StoreArgs};
-use super::out::{bytes, columns, seconds};
+use super::requested_work::differs;
 use super::search_grid::SearchArgs;
-use super::work::differs;
-use super::{fetch, progress, stop, work};
+use super::terminal::{bytes, columns, seconds};
+use super::{fetch, progress, requested_work, stop};
 use crate::artifact::{
-    self, Artifact, Executor, Published, ResultsFolder, Runner, SearchResults, search_files, search_names,
+    self, Artifact, Executor, PublishedFiles, ResultsFolder, Runner, SearchResults, search_files, search_names,
 };
 use crate::error::{Error, Result, command_line};
 use crate::export::{self, Exporter, Form};
@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         export::check(folder)?;
     }
     let mut grid = search_grid(arguments, &runner)?;
-    artifact::check_pins(&mut grid, &work::hash(&store))?;
+    artifact::check_pins(&mut grid, &requested_work::hash(&store))?;
     let spec = grid.search.clone().ok_or_else(|| {
         Error::bad_input("the grid has no `search`")
             .at(grid.file.display().to_string())
@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let near = Some(model).filter(|model| grid::is_yaml(model));
     let target = folder(arguments, &grid, &spec, near);
-    check_separate(target.path(), &home::inputs(&grid, &store))?;
+    check_separate(target.path(), &directories::inputs(&grid, &store))?;
     target.precheck(&search_names(NAME))?;
     let run = |grid: &Grid| runner.run(grid, target.path());
     let env = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, times: true };
@@ -126,7 +126,8 @@ fn search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
         fetch::fetch_missing(&[arguments.search_args.needs()?], runner.store, false, runner.stop)?;
     }
     arguments.search_args.grid(runner.settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
-        let outcome = runner.run(dense, &home::default_directory(arguments.results.as_ref(), "results", None))?;
+        let outcome =
+            runner.run(dense, &directories::default_directory(arguments.results.as_ref(), "results", None))?;
         let sample = outcome.cells.first().and_then(|cell| cell.prompt(&arguments.search_args.prompt)?.sample.as_ref());
         Ok(sample.and_then(mean_latency).map(|(time, _)| time))
     })
@@ -160,7 +161,7 @@ fn load_grid(arguments: &Arguments) -> Result<Grid> {
 /// Returns the output directory `results/NAME/search+BUDGET`. Each combination of budget and overrides has its own
 /// directory.
 fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
-    let results = home::default_directory(arguments.results.as_ref(), "results", near);
+    let results = directories::default_directory(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");
     let differs = arguments
         .overrides
@@ -265,7 +266,7 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
     let search_results = SearchResults::new(grid, races, &found, table_results.as_ref());
     let dense = Grid { cells: grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect(), ..grid.clone() };
     let dense = exec::read_stored(&dense, settings, store, &(), &|_, _| ())?;
-    let Published { files, recorded } = search_results.publish(artifact, &dense, target, started)?;
+    let PublishedFiles { files, recorded } = search_results.publish(artifact, &dense, target, started)?;
     if !quiet {
         println!("{}\n\n{}", artifact.description.title, columns(&search_results.table(), &[]));
         search_results.notes().iter().for_each(|note| println!("{note}"));

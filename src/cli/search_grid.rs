@@ -8,8 +8,8 @@ use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
 use super::named_entries::{SharedEntries, backbone, with_entries, with_fetch_hint};
-use super::out::plain;
 use super::search_methods;
+use super::terminal::plain;
 use crate::corpus::Rule;
 use crate::criterion::{Depth, DepthUnit};
 use crate::error::{Error, Result};

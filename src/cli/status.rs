@@ -6,11 +6,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
 
-use super::answer::done::{Cancelled, EndedJob};
-use super::answer::seen::{StatusAnswer, SubmissionView};
+use super::answer::read_commands::{StatusAnswer, SubmissionView};
+use super::answer::write_commands::{Cancelled, EndedJob};
 use super::answer::{self, Answer};
-use super::home::StoreArgs;
-use super::out::{flops, seconds};
+use super::directories::StoreArgs;
+use super::terminal::{flops, seconds};
 use crate::clock::utc;
 use crate::cluster::{self, JobEnd, Queue, Submission};
 use crate::error::{Error, Result};
@@ -53,9 +53,10 @@ fn text(answer: &StatusAnswer, all: bool) {
         }
     }
     // Skip failures that were already listed with a run.
-    let is_listed =
-        |failure: &&FailureView| runs.iter().flat_map(|run| &run.failures).any(|other| other.cell == failure.what);
-    failures.iter().filter(|failure| !is_listed(failure)).for_each(|failure| println!("{}", failure_text(failure)));
+    let listed: Vec<&String> = runs.iter().flat_map(|run| &run.failures).map(|failure| &failure.cell).collect();
+    for failure in failures.iter().filter(|failure| !listed.contains(&&failure.what)) {
+        println!("{}", failure_text(failure));
+    }
     submissions.iter().for_each(|submission| println!("{}", submission_text(submission)));
     if let Some(reason) = scheduler_silent {
         println!("the scheduler is not available ({reason}); job states are unknown");
@@ -88,10 +89,10 @@ fn shared_plan_text(plan: &PlanView, all: bool) -> String {
         _ => String::new(),
     };
     lines.push(format!("  {} running{past}{speed}", pluralize(plan.workers.len(), "worker")));
-    const SHOWN: usize = 20;
-    let most = if all { plan.workers.len() } else { SHOWN };
-    lines.extend(plan.workers.iter().take(most).map(|worker| format!("    {}", worker_text(worker))));
-    let more = plan.workers.len() - most.min(plan.workers.len());
+    const MAX_SHOWN_WORKERS: usize = 20;
+    let max_workers = if all { plan.workers.len() } else { MAX_SHOWN_WORKERS };
+    lines.extend(plan.workers.iter().take(max_workers).map(|worker| format!("    {}", worker_text(worker))));
+    let more = plan.workers.len() - max_workers.min(plan.workers.len());
     lines.extend((more > 0).then(|| format!("    … and {more} more (use --all to show them)")));
     lines.extend(plan.failures.iter().map(|failure| format!("  {}", failure_text(failure))));
     lines.join("\n") + "\n"

@@ -10,7 +10,7 @@ use crate::pipeline::exec::{Event, Reporter};
 
 /// Exit code of a worker that was terminated before all work was done. It is `EX_TEMPFAIL` (try again later) from
 /// sysexits.h.
-pub(super) const AGAIN: u8 = 75;
+pub(super) const EXIT_TEMPFAIL: u8 = 75;
 
 pub(super) const AFTER_BATCH: &str = "stopping after this batch";
 
@@ -64,7 +64,7 @@ impl Signals {
         let signals = Self { any: Arc::default(), usr1: Arc::default(), kept: Arc::default() };
         for signal in [SIGUSR1, SIGTERM, SIGINT, SIGHUP] {
             let flag = if signal == SIGUSR1 { Arc::clone(&signals.usr1) } else { Arc::default() };
-            let again = i32::from(AGAIN);
+            let again = i32::from(EXIT_TEMPFAIL);
             // Register the conditional shutdown before the handler that sets the flag. The first signal then finds the
             // flag unset and does not shut the worker down.
             flag::register_conditional_shutdown(signal, again, Arc::clone(&flag))

@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Subcommand};
 
-use super::answer::done::Submitted;
+use super::answer::write_commands::Submitted;
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
-use super::out::{bytes, cells, flops, seconds};
-use super::work::RequestedWork;
-use super::{home, progress};
+use super::requested_work::RequestedWork;
+use super::terminal::{bytes, cells, flops, seconds};
+use super::{directories, progress};
 use crate::cluster::{
     self, ArtifactCall, Binary, JobEnd, JobScript, MIN_TIME_LIMIT, Queue, SlurmProfile, Submission, SubmittedJobs,
     time_limit,
@@ -209,7 +209,7 @@ impl SubmitCall<'_> {
         let Self { arguments, store, work, settings, submission, folder, .. } = self;
         let file = absolute(&folder.join(Submission::FILE))?;
         let near = Some(arguments.grid_args.file());
-        let results = absolute(&home::default_directory(arguments.results.as_ref(), "results", near))?;
+        let results = absolute(&directories::default_directory(arguments.results.as_ref(), "results", near))?;
         let mut words = vec![program.to_owned()];
         match &work.artifact {
             None => words.extend(["run".into(), file]),
@@ -217,7 +217,7 @@ impl SubmitCall<'_> {
                 let folder = artifact.file.path().parent().unwrap_or(Path::new("."));
                 words.extend(["reproduce".into(), artifact.name.clone(), "--frozen".into(), file]);
                 words.extend(["--experiments".into(), absolute(folder)?]);
-                words.extend(["--reports".into(), absolute(&home::default_directory(None, "reports", near))?]);
+                words.extend(["--reports".into(), absolute(&directories::default_directory(None, "reports", near))?]);
                 words.extend(submission.overrides.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
             }
         }
@@ -260,18 +260,17 @@ fn prepare(work: &RequestedWork, settings: RunSettings, store: &Store) -> Result
     let plan = Plan::new(&work.grid, store, settings.engine, settings.batch_tokens)?;
     let exec::Preflight { state, estimate } =
         exec::preflight(&plan, &settings, TargetMachine::Remote, store, &*reporter, &stop, &|_, _| ())?;
-    let most = settings.memory.unwrap_or(u64::MAX);
-    let device_bytes = plan
-        .backbones
-        .iter()
-        .map(|backbone| backbone.engine.weight_bytes(&backbone.config) + batch_bytes(&plan, backbone, &state, most));
+    let memory_limit = settings.memory.unwrap_or(u64::MAX);
+    let device_bytes = plan.backbones.iter().map(|backbone| {
+        backbone.engine.weight_bytes(&backbone.config) + batch_bytes(&plan, backbone, &state, memory_limit)
+    });
     let device_memory = device_bytes.max().unwrap_or(0);
     let complete = plan.variants().filter(|(_, variant)| state.is_complete_elsewhere(variant)).count();
     let outline = Outline::new(&plan, &estimate.jobs);
     let artifact = work.artifact.as_ref().map(|artifact| ArtifactCall {
         file: files::absolute(artifact.file.path()),
         profile: work.grid.profile.clone(),
-        gated: matches!(work.gated, crate::artifact::Gated::Yes(_)),
+        gated: matches!(work.gated, crate::artifact::GateMode::Yes(_)),
     });
     let name = work.artifact.as_ref().map_or(&work.grid.name, |artifact| &artifact.name).clone();
     let id = (outline.save(store), plan.engines());

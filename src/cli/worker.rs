@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::answer::done::{WorkEnd, WorkerEnd};
+use super::answer::write_commands::{WorkEnd, WorkerEnd};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
-use super::out::{cells, seconds};
-use super::work::{RequestedWork, with_job_end};
+use super::requested_work::{RequestedWork, with_job_end};
+use super::terminal::{cells, seconds};
 use super::{progress, stop};
 use crate::artifact::{self};
 use crate::cluster;
@@ -105,7 +105,7 @@ fn run_worker(arguments: &Arguments) -> Result<u8> {
                     Err(reason) => eprintln!("cannot requeue the job: {reason}"),
                 }
             }
-            Ok(stop::AGAIN)
+            Ok(stop::EXIT_TEMPFAIL)
         }
         Err(error) => Err(error),
     }

@@ -4,15 +4,15 @@
 //! frozen copies of the program, which are kept for as long as a job may run them.
 
 mod options;
-mod profile;
 mod queue;
 mod script;
+mod slurm_profile;
 mod submission;
 
 pub use options::{MIN_TIME_LIMIT, check_options, time_limit};
-pub use profile::{GpuType, SlurmProfile};
 pub use queue::{JobEnd, Queue, QueuedJob, SubmitError, cancel, sbatch, scontrol_requeue};
 pub use script::{JobScript, plain};
+pub use slurm_profile::{GpuType, SlurmProfile};
 pub use submission::{ArtifactCall, Submission, SubmittedJobs};
 
 use std::collections::BTreeSet;

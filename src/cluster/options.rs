@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 
 const SET_BY_GHOSTLAB: &str = "ghostlab sets it for workers and the report job";
 const LOGS: &str = "logs are stored next to the submission; run `ghostlab status` for their paths";
-const AGAIN: &str = "ghostlab requeues workers two minutes before their time limit";
-const ONE: &str = "a worker runs as one process on one machine";
+const REQUEUED_BY_GHOSTLAB: &str = "ghostlab requeues workers two minutes before their time limit";
+const ONE_PROCESS: &str = "a worker runs as one process on one machine";
 
 /// Options that only ghostlab may set. Each has a long name, an optional short name, and a hint for the error message.
 const RESERVED_OPTIONS: [(&str, Option<char>, &str); 20] = [
@@ -18,19 +18,19 @@ const RESERVED_OPTIONS: [(&str, Option<char>, &str); 20] = [
     ("error", Some('e'), LOGS),
     ("export", None, "list variables under `export` in the profile file"),
     ("export-file", None, "list variables under `export` in the profile file"),
-    ("input", Some('i'), ONE),
+    ("input", Some('i'), ONE_PROCESS),
     ("job-name", Some('J'), SET_BY_GHOSTLAB),
-    ("no-requeue", None, AGAIN),
-    ("nodes", Some('N'), ONE),
-    ("ntasks", Some('n'), ONE),
+    ("no-requeue", None, REQUEUED_BY_GHOSTLAB),
+    ("nodes", Some('N'), ONE_PROCESS),
+    ("ntasks", Some('n'), ONE_PROCESS),
     ("open-mode", None, "a requeued job appends to its log"),
     ("output", Some('o'), LOGS),
     ("parsable", None, "ghostlab sets it to read the job number"),
-    ("requeue", None, AGAIN),
-    ("signal", None, AGAIN),
+    ("requeue", None, REQUEUED_BY_GHOSTLAB),
+    ("signal", None, REQUEUED_BY_GHOSTLAB),
     ("test-only", None, "use --dry-run instead"),
     ("wait", Some('W'), "use `ghostlab status` to see when jobs are done"),
-    ("wrap", None, ONE),
+    ("wrap", None, ONE_PROCESS),
 ];
 
 /// Short sbatch options that take no value, so another option may follow in the same word.
@@ -44,10 +44,10 @@ const FLAGS: &str = "HIOQWhksuvV";
 pub fn check_options(words: &[String]) -> Result<()> {
     for word in words {
         if word.chars().any(char::is_control) {
-            return refused(word, "remove control characters, which the scheduler does not accept");
+            return reject_option(word, "remove control characters, which the scheduler does not accept");
         }
         let reserved = match word.strip_prefix("--") {
-            Some("") => return refused(word, "remove `--`: sbatch would read the next argument as a script"),
+            Some("") => return reject_option(word, "remove `--`: sbatch would read the next argument as a script"),
             Some(long) => {
                 let name = long.split('=').next().unwrap_or_default();
                 RESERVED_OPTIONS.iter().find(|(long, ..)| long.starts_with(name))
@@ -60,13 +60,13 @@ pub fn check_options(words: &[String]) -> Result<()> {
             }
         };
         if let Some((name, _, hint)) = reserved {
-            return refused(word, &format!("remove `--{name}`: {hint}"));
+            return reject_option(word, &format!("remove `--{name}`: {hint}"));
         }
     }
     Ok(())
 }
 
-fn refused(word: &str, hint: &str) -> Result<()> {
+fn reject_option(word: &str, hint: &str) -> Result<()> {
     let error = Error::bad_input("sbatch option not allowed");
     Err(error.found(format!("`{word}`")).hint(hint))
 }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result, command_line};
 const TEMPLATE: &str = include_str!("slurm.sh.j2");
 
 /// Environment variables that are passed to all jobs if they are set.
-const EXPORTED: [&str; 12] = [
+const PASSED_VARIABLES: [&str; 12] = [
     "PATH",
     "HOME",
     "USER",
@@ -82,7 +82,7 @@ impl JobScript<'_> {
 
     fn exported(&self) -> String {
         let exported = self.export.iter().map(String::as_str);
-        let set = EXPORTED.into_iter().filter(|name| std::env::var_os(name).is_some());
+        let set = PASSED_VARIABLES.into_iter().filter(|name| std::env::var_os(name).is_some());
         set.chain(exported).collect::<Vec<_>>().join(",")
     }
 

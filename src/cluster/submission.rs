@@ -191,14 +191,14 @@ impl Submission {
     /// # Errors
     /// Fails if the file is not a submission or has another format version.
     pub fn read(file: &Path) -> Result<Self> {
-        let value: Value =
-            serde_json::from_slice(&regular::read(file)?).map_err(|error| damaged_record(file, error.to_string()))?;
+        let value: Value = serde_json::from_slice(&regular::read(file)?)
+            .map_err(|error| damaged_record_error(file, error.to_string()))?;
         if value["format"] != FORMAT {
             return Err(
-                damaged_record(file, format!("format {}", value["format"])).expected(format!("format {FORMAT}"))
+                damaged_record_error(file, format!("format {}", value["format"])).expected(format!("format {FORMAT}"))
             );
         }
-        serde_json::from_value(value).map_err(|error| damaged_record(file, error.to_string()))
+        serde_json::from_value(value).map_err(|error| damaged_record_error(file, error.to_string()))
     }
 
     pub fn is_submission(path: &Path) -> bool {
@@ -297,7 +297,7 @@ fn absolute(path: String) -> String {
     std::path::absolute(&path).map_or(path, |path| path.display().to_string())
 }
 
-fn damaged_record(file: &Path, found: String) -> Error {
+fn damaged_record_error(file: &Path, found: String) -> Error {
     Error::bad_input("cannot read the submission").at(file.display().to_string()).found(found)
 }
 

@@ -5,7 +5,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
-use super::{Exporter, MadeCell};
+use super::{ComputedCell, Exporter};
 use crate::checkpoint::{AttachedOperator, Layout, fits_gguf};
 use crate::criterion;
 use crate::distill::Finetune;
@@ -86,7 +86,7 @@ struct CalibrationText {
 pub(super) fn card(
     exporter: &Exporter<'_>,
     grid: &Grid,
-    made: &MadeCell<'_>,
+    made: &ComputedCell<'_>,
     numbers: Option<String>,
 ) -> Result<String> {
     let values = values(exporter, grid, made, numbers);
@@ -107,8 +107,8 @@ fn card_error(error: &minijinja::Error) -> Error {
     Error::job("cannot write the model card").found(format!("{error:#}"))
 }
 
-fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Option<String>) -> CardValues {
-    let (MadeCell { layout, backbone, result, deployed, .. }, Exporter { form, evidence, .. }) = (made, exporter);
+fn values(exporter: &Exporter<'_>, grid: &Grid, made: &ComputedCell<'_>, numbers: Option<String>) -> CardValues {
+    let (ComputedCell { layout, backbone, result, deployed, .. }, Exporter { form, evidence, .. }) = (made, exporter);
     let cell = &result.cell;
     let hub = grid.backbones.get(&cell.backbone).and_then(|entry| entry.hub.as_ref());
     let method = cell.recovery.as_ref();

@@ -3,7 +3,7 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `folder` | output folder with weights, config, tokenizer and other files of the backbone |
+//! | `export_folder` | output folder with weights, config, tokenizer and other files of the backbone |
 //! | `card` | model card |
 //! | `formats` | formats that can hold a cut and its repair |
 //! | `source` | files of the backbone to copy |
@@ -11,11 +11,11 @@
 //! This module also exports cells as GGUF files for llama.cpp and programs based on it.
 
 mod card;
-mod folder;
+mod export_folder;
 mod formats;
 mod source;
 
-pub use folder::{Exported, Form, MARK, check};
+pub use export_folder::{Exported, Form, MARK, check};
 pub use formats::{ExportableCut, Formats, exportable_cuts};
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use candle_core::quantized::gguf_file::Value as Entry;
-use folder::{check_disk_space, object, read_config};
+use export_folder::{check_disk_space, object, read_config};
 use serde_json::Value;
 
 use crate::checkpoint::{GgufMetadata, GgufType, Layout, fits_gguf};
@@ -61,7 +61,7 @@ impl Exporter<'_> {
     /// Fails if the cell fails, the weights differ from the hashed ones, the folder has other content, or the disk is
     /// full. No output is left behind in these cases.
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<Exported> {
-        let output = folder::check(folder)?;
+        let output = export_folder::check(folder)?;
         if let Some(recovery) = &grid.cells[cell].recovery {
             recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
         }
@@ -69,13 +69,13 @@ impl Exporter<'_> {
         self.with_cell(grid, cell, &mut |made| {
             let card = card::card(self, grid, &made, numbers.clone())?;
             made.inputs.read_unchanged(&[&made.backbone.folder], || {
-                folder::write(&output, &made, &card, &self.form, self.stop)
+                export_folder::write(&output, &made, &card, &self.form, self.stop)
             })
         })
     }
 
     /// Computes the missing parts of a cell and passes the complete cell to `then`.
-    fn with_cell<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(MadeCell<'_>) -> Result<T>) -> Result<T> {
+    fn with_cell<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(ComputedCell<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
         let export_grid = single_cell_grid(grid, cell);
         let Self { store, settings, reporter, stop, .. } = self;
@@ -89,7 +89,7 @@ impl Exporter<'_> {
         let deployed = deployed(&stored_program(store, backbone, variant)?, &backbone.config);
         let deployed = merged(deployed, &backbone.config)?;
         let layout = Layout::plan(&backbone.config, &backbone.folder, &deployed, self.form.dtype)?;
-        then(MadeCell { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })
+        then(ComputedCell { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })
     }
 
     /// Formats a table with the scores of the cell and its dense backbone. Returns `None` if some scores are not
@@ -113,7 +113,7 @@ impl Exporter<'_> {
 }
 
 /// Computed cell with everything that an export needs.
-struct MadeCell<'a> {
+struct ComputedCell<'a> {
     layout: &'a Layout,
     backbone: &'a BackbonePlan,
     result: &'a CellResult,
@@ -175,7 +175,7 @@ impl Exporter<'_> {
         if let Some(recovery) = &grid.cells[cell].recovery {
             recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
         }
-        self.with_cell(grid, cell, &mut |MadeCell { layout, backbone, result, inputs, .. }| {
+        self.with_cell(grid, cell, &mut |ComputedCell { layout, backbone, result, inputs, .. }| {
             let config = &backbone.config;
             fits_gguf(config, layout).map_err(|error| error.at(result.cell.to_string()))?;
             let (mut entries, notes) = gguf_texts(&backbone.folder, config)?;

@@ -9,7 +9,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::node::{At, Positioned};
+use super::node::{EntryPosition, Positioned};
 use super::validate::{self, combinations};
 use crate::criterion::{self, Criterion, Depth};
 use crate::distill::Finetune;
@@ -301,7 +301,7 @@ impl<'de> Visitor<'de> for MethodVisitor {
 
 /// Builds the methods that the map at `at` lists for an axis. Keeps only the first of several equal methods.
 pub(super) fn built<M: MethodAxis + ?Sized>(
-    at: &At<'_>,
+    at: &EntryPosition<'_>,
     entries: &[MethodEntry],
 ) -> Result<Vec<Positioned<Method<M>>>> {
     let written = methods::<M>(at, entries)?;
@@ -324,7 +324,7 @@ pub(super) fn built<M: MethodAxis + ?Sized>(
 /// Expands the entries into methods. An option that takes a single value but is given a list yields one method per
 /// item. So does an option that takes a list but is given a list of lists.
 pub(super) fn methods<M: MethodAxis + ?Sized>(
-    at: &At<'_>,
+    at: &EntryPosition<'_>,
     entries: &[MethodEntry],
 ) -> Result<Vec<Positioned<WrittenMethod>>> {
     let at = at.key(M::KEY);
@@ -338,7 +338,7 @@ pub(super) fn methods<M: MethodAxis + ?Sized>(
 }
 
 fn method(
-    at: &At<'_>,
+    at: &EntryPosition<'_>,
     entry: &MethodEntry,
     described: Option<&MethodDescription>,
 ) -> Result<Vec<Positioned<WrittenMethod>>> {

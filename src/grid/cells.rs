@@ -8,8 +8,8 @@ use super::cell::{CUT_AXES, Calibration, Cell, Method, MethodEntry, built};
 use super::definitions::{Backbone, RoundedWeights};
 use super::depth::{Depth, DepthEntry, depths};
 use super::name;
-use super::node::{At, Positioned, YamlPosition};
-use super::one_or_many::Many;
+use super::node::{EntryPosition, Positioned, YamlPosition};
+use super::one_or_many::OneOrMany;
 use super::pattern::CellPattern;
 use super::schema::CalibrationEntry;
 use super::search::Search;
@@ -38,12 +38,12 @@ pub(super) struct Axes {
 impl Axes {
     /// Reads the axes of the map at `at`.
     pub(super) fn read(
-        at: &At<'_>,
-        backbone: &Many<String>,
-        criterion: &Many<MethodEntry>,
-        depth: &Many<DepthEntry>,
-        recovery: &Many<MethodEntry>,
-        calibration: &Many<CalibrationEntry>,
+        at: &EntryPosition<'_>,
+        backbone: &OneOrMany<String>,
+        criterion: &OneOrMany<MethodEntry>,
+        depth: &OneOrMany<DepthEntry>,
+        recovery: &OneOrMany<MethodEntry>,
+        calibration: &OneOrMany<CalibrationEntry>,
     ) -> Result<Self> {
         let calibrations =
             calibration.explicit_values().map(|written| calibrations(&at.key("calibration"), written)).transpose()?;
@@ -127,7 +127,7 @@ fn add_quantized_backbone(
 /// Calibrations on an axis, and the corpora they refer to.
 type Calibrations = (Vec<Positioned<Calibration>>, Vec<Positioned<String>>);
 
-fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Calibrations> {
+fn calibrations(at: &EntryPosition<'_>, entries: &[CalibrationEntry]) -> Result<Calibrations> {
     let mut all = Vec::new();
     let mut corpora = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
@@ -140,7 +140,7 @@ fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Calibration
 }
 
 /// Expands the lists of an entry into calibrations, one per combination.
-fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
+fn calibration(at: &EntryPosition<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
     let corpora = validate::values(&at.key("corpus"), &entry.corpus)?;
     let what = "the number of calibration sequences";
     let sequences = validate::counts(&at.key("sequences"), &entry.sequences, 1, what)?;
@@ -189,7 +189,10 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
 }
 
 /// Returns the values of a key, or a single `None` if the key is missing.
-pub(super) fn optional_values<T>(at: &At<'_>, values: Option<Vec<Positioned<T>>>) -> Vec<Positioned<Option<T>>> {
+pub(super) fn optional_values<T>(
+    at: &EntryPosition<'_>,
+    values: Option<Vec<Positioned<T>>>,
+) -> Vec<Positioned<Option<T>>> {
     match values {
         Some(values) => {
             values.into_iter().map(|value| Positioned { value: Some(value.value), position: value.position }).collect()
@@ -291,19 +294,19 @@ fn expand_cells(
 
     let is_kept = |cell: &Cell| !excludes.iter().any(|pattern| pattern.matches(cell, layer_count(backbones, cell)));
     let added: Vec<PrunedCell> = includes.iter().flat_map(|axes| axes.product(backbones)).collect();
-    let kept = product.iter().filter(|candidate| is_kept(&candidate.cell)).chain(&added).collect::<Vec<_>>();
+    let retained = product.iter().filter(|candidate| is_kept(&candidate.cell)).chain(&added).collect::<Vec<_>>();
     let named = dense
         .iter()
         .filter(|backbone| is_kept(&backbone.value))
         .map(|backbone| (&backbone.value.backbone, &backbone.position));
-    let named = named.chain(kept.iter().map(|candidate| (&candidate.cell.backbone, &candidate.position)));
+    let named = named.chain(retained.iter().map(|candidate| (&candidate.cell.backbone, &candidate.position)));
 
     let mut cells = Vec::new();
     let mut backbones_seen = HashSet::new();
     let mut seen = HashSet::new();
     for (backbone, position) in named.filter(|(backbone, _)| backbones_seen.insert(*backbone)) {
         cells.push(Positioned { value: Cell::dense(backbone), position: position.clone() });
-        for candidate in kept.iter().filter(|candidate| candidate.cell.backbone == *backbone) {
+        for candidate in retained.iter().filter(|candidate| candidate.cell.backbone == *backbone) {
             if seen.insert(&candidate.cell) {
                 candidate.check_layers_left(layer_count(backbones, &candidate.cell))?;
                 cells.push(Positioned { value: candidate.cell.clone(), position: candidate.position.clone() });

@@ -5,15 +5,15 @@ use std::path::Path;
 
 use super::cell::{AXES, CUT_AXES};
 use super::cells::{Axes, GridAxes, optional_values};
-use super::defined::{self, DefinitionEntry, ResolvedDefinitions};
+use super::defined_tasks::{self, DefinitionEntry, ResolvedDefinitions};
 use super::definitions::{Definitions, EntrySources};
 use super::depth::{self, DepthEntry};
 use super::eval_task::{EvalTask, TaskSettings};
 use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, PerplexityEntry, TaskUseEntry};
 use super::input::InputRef;
 use super::library::Library;
-use super::node::{At, Positioned, YamlNode};
-use super::one_or_many::Many;
+use super::node::{EntryPosition, Positioned, YamlNode};
+use super::one_or_many::OneOrMany;
 use super::pattern::CellPattern;
 use super::schema::{IncludeEntry, Schema};
 use super::search::{Search, SearchEntry};
@@ -55,7 +55,7 @@ impl CheckedGrid {
 
 /// Validates a grid file. `schema` is its typed form, and `root` is the tree with the position of each value.
 pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<CheckedGrid> {
-    let root = At::root(root);
+    let root = EntryPosition::root(root);
     let name = grid_name(&root, schema, file)?;
     let Schema { backbone, criterion, depth, recovery, calibration, .. } = schema;
     let mut product = Axes::read(&root, backbone, criterion, depth, recovery, calibration)?;
@@ -76,7 +76,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     let (evaluate, used) = match (&schema.evaluate, &schema.search) {
         (None, None) => {
             return Err(root
-                .bad("the grid has no key `evaluate`")
+                .error("the grid has no key `evaluate`")
                 .expected("`evaluate: …`, or `search: …`")
                 .hint("see the complete example at the top of docs/grid.md"));
         }
@@ -134,7 +134,7 @@ fn shard_seeds<'a>(
     seeds
 }
 
-fn grid_name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {
+fn grid_name(root: &EntryPosition<'_>, schema: &Schema, file: &Path) -> Result<String> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = schema.name.clone().or(stem).unwrap_or_default();
     validate::check_folder_name(&name, &root.key("name").position())?;
@@ -142,11 +142,11 @@ fn grid_name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {
 }
 
 /// Reads the `search` key. If the `depth` axis is missing, the depths are taken from the budget.
-fn read_search(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes) -> Result<Search> {
+fn read_search(root: &EntryPosition<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes) -> Result<Search> {
     let at = root.key("search");
     if schema.evaluate.is_some() {
         return Err(at
-            .bad("a grid cannot have both `evaluate` and `search`")
+            .error("a grid cannot have both `evaluate` and `search`")
             .expected("`evaluate` or `search`")
             .found("both")
             .hint("remove `evaluate`; to score all candidates, use `ghostlab run` with the same file"));
@@ -155,7 +155,7 @@ fn read_search(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut A
     if axes.depth.is_none() {
         if search.budget.layers.is_empty() {
             return Err(at
-                .bad("the search has no depths")
+                .error("the search has no depths")
                 .expected("`depth: [4, 5, 6]` with the other axes, or `layers` in the budget")
                 .found("neither")
                 .hint("use `ghostlab search MODEL` to choose the depths automatically"));
@@ -172,26 +172,26 @@ fn check_cut_axes(axes: &Axes) -> Result<()> {
     if written.is_empty() || absent.is_empty() {
         return Ok(());
     }
-    Err(missing_axes("the grid", axes, &absent)
+    Err(missing_axes_error("the grid", axes, &absent)
         .expected(format!("all four of {}, or none of them", CUT_AXES.join(", ")))
         .found(format!("only {}", written.join(", ")))
         .hint("add the missing axes, or remove the others to score only the dense backbones"))
 }
 
 /// Reads an `include` entry. Missing axes are taken from the grid.
-fn read_include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
+fn read_include(at: &EntryPosition<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
     let IncludeEntry { backbone, criterion, depth, recovery, calibration } = entry;
     let axes = Axes::read(at, backbone, criterion, depth, recovery, calibration)?;
     let (written, absent) = axes.cut_axis_keys();
     if axes.backbone.is_none() && written.is_empty() {
         return Err(at
-            .bad("an entry of `include` is empty")
+            .error("an entry of `include` is empty")
             .expected(format!("one or more of {}", AXES.join(", ")))
             .found("an empty map")
             .hint("remove the entry, or name the values to add"));
     }
     if grid.cut_axis_keys().0.is_empty() && !absent.is_empty() {
-        return Err(missing_axes("an entry of `include`", &axes, &absent)
+        return Err(missing_axes_error("an entry of `include`", &axes, &absent)
             .expected(CUT_AXES.join(", "))
             .found(if written.is_empty() { "none of them".to_owned() } else { format!("only {}", written.join(", ")) })
             .hint("add the missing axes to the entry or to the grid"));
@@ -199,7 +199,7 @@ fn read_include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> 
     Ok(axes.inherit_from(grid))
 }
 
-fn missing_axes(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
+fn missing_axes_error(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
     let keys: Vec<String> = absent.iter().map(|key| format!("`{key}`")).collect();
     let word = if keys.len() == 1 { "key" } else { "keys" };
     Error::bad_input(format!("{subject} has no {word} {}", keys.join(", "))).at(axes.position.to_string())
@@ -213,7 +213,7 @@ struct UsedInputs {
     resolved_definitions: ResolvedDefinitions,
 }
 
-fn read_evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, UsedInputs)> {
+fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, UsedInputs)> {
     let written = [
         entries.perplexity.explicit_values().is_some(),
         entries.tasks.explicit_values().is_some(),
@@ -221,7 +221,7 @@ fn read_evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, U
     ];
     if written == [false; 3] {
         return Err(at
-            .bad("the grid evaluates nothing")
+            .error("the grid evaluates nothing")
             .expected("one or more of `perplexity: [{corpus: …, length: …}]`, `tasks: [arc_easy, …]` and `latency: {length: …}`")
             .found("an empty map"));
     }
@@ -236,7 +236,7 @@ fn read_evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, U
         let placed: Vec<_> = known.iter().map(|(at, task)| at.with_position(task.clone())).collect();
         validate::check_unique(&at.key("tasks").name(), &placed)?;
     }
-    known.iter().try_for_each(|(at, task)| defined::check(at, task.how.max_length, task.how.limit))?;
+    known.iter().try_for_each(|(at, task)| defined_tasks::check(at, task.how.max_length, task.how.limit))?;
     let used = UsedInputs {
         corpora,
         tasks: known.iter().map(|(at, task)| at.key("name").with_position(task.name.clone())).collect(),
@@ -254,7 +254,7 @@ fn read_evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, U
         return Err(at
             .key("metrics")
             .item(index)
-            .bad("the metric needs a text that is compared with the dense model")
+            .error("the metric needs a text that is compared with the dense model")
             .expected("an entry of `perplexity` with `damage: true`")
             .found(format!("`{}`", metrics[index]))
             .hint("add `damage: true` to an entry of `perplexity`"));
@@ -266,7 +266,7 @@ fn read_evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, U
 type Texts = (Vec<Positioned<Perplexity>>, Vec<Positioned<String>>);
 
 /// Returns every combination of the corpora and window lengths in each entry.
-fn texts(at: &At<'_>, entries: &Many<PerplexityEntry>) -> Result<Texts> {
+fn texts(at: &EntryPosition<'_>, entries: &OneOrMany<PerplexityEntry>) -> Result<Texts> {
     let mut perplexity = Vec::new();
     let mut all_corpora = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
@@ -293,13 +293,13 @@ fn texts(at: &At<'_>, entries: &Many<PerplexityEntry>) -> Result<Texts> {
 
 /// Tasks in a grid, with their positions.
 struct TaskUses<'a> {
-    known: Vec<(At<'a>, EvalTask)>,
+    known: Vec<(EntryPosition<'a>, EvalTask)>,
     /// Entries that refer to task definitions.
-    defined: Vec<(At<'a>, &'a DefinitionEntry)>,
+    defined: Vec<(EntryPosition<'a>, &'a DefinitionEntry)>,
 }
 
 impl<'a> TaskUses<'a> {
-    fn read(at: &At<'a>, entries: &'a Many<TaskUseEntry>) -> Result<Self> {
+    fn read(at: &EntryPosition<'a>, entries: &'a OneOrMany<TaskUseEntry>) -> Result<Self> {
         let mut uses = Self { known: Vec::new(), defined: Vec::new() };
         for (i, entry) in entries.iter().enumerate() {
             let at = at.item(i);
@@ -307,7 +307,7 @@ impl<'a> TaskUses<'a> {
                 TaskUseEntry::Known(used) => uses.known.push((at, used.clone())),
                 TaskUseEntry::Defined(entry) => {
                     let TaskSettings { shots, max_length, limit, .. } = entry.how;
-                    defined::check(&at, max_length, limit)?;
+                    defined_tasks::check(&at, max_length, limit)?;
                     let shots = shots.unwrap_or_default();
                     validate::check_count(0, shots, "the number of examples", &at.key("shots").position())?;
                     uses.defined.push((at, &**entry));
@@ -319,7 +319,7 @@ impl<'a> TaskUses<'a> {
 }
 
 /// Reads the names of additional metrics.
-fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
+fn metrics(at: &EntryPosition<'_>, entries: &OneOrMany<String>) -> Result<Vec<String>> {
     let names: Vec<String> = entries.iter().cloned().collect();
     if entries.explicit_values().is_some() {
         validate::values(at, &names)?;
@@ -327,12 +327,12 @@ fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
     let known: Vec<&str> = metric::opt_in_names().collect();
     match names.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
         None => Ok(names),
-        Some((i, name)) => Err(at.item(i).bad("unknown metric").none_of(name, known)),
+        Some((i, name)) => Err(at.item(i).error("unknown metric").none_of(name, known)),
     }
 }
 
 /// Returns every combination of the lengths, batch sizes and numbers of new tokens in each entry.
-fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> {
+fn latencies(at: &EntryPosition<'_>, entries: &OneOrMany<LatencyEntry>) -> Result<Vec<Latency>> {
     let mut prompts = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let at = at.item(i);
@@ -354,7 +354,12 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
     Ok(prompts.into_iter().map(|prompt| prompt.value).collect())
 }
 
-fn optional_counts(at: &At<'_>, key: &str, values: &Many<usize>, what: &str) -> Result<Vec<Positioned<Option<usize>>>> {
+fn optional_counts(
+    at: &EntryPosition<'_>,
+    key: &str,
+    values: &OneOrMany<usize>,
+    what: &str,
+) -> Result<Vec<Positioned<Option<usize>>>> {
     let counts = values.explicit_values().map(|values| validate::counts(&at.key(key), values, 1, what)).transpose()?;
     Ok(optional_values(at, counts))
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::eval_task::{TaskData, TaskSource};
 use super::input::{self, EntryKind, HubSource, InputRef, InputResolver, ResolvedInput, SourceEntry};
 use super::library::{self, Library};
-use super::node::{At, Positioned};
+use super::node::{EntryPosition, Positioned};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
 use super::shards::{ShardsEntry, Stream};
 use super::validate;
@@ -38,7 +38,7 @@ pub(super) struct NamedEntry<T> {
 /// Sources of named entries: the grid itself and the library.
 pub(super) struct EntrySources<'a> {
     pub(super) schema: &'a Schema,
-    pub(super) root: &'a At<'a>,
+    pub(super) root: &'a EntryPosition<'a>,
     pub(super) library: &'a Library,
 }
 
@@ -95,7 +95,7 @@ impl EntrySources<'_> {
         kind: EntryKind,
         defined: &BTreeMap<String, T>,
         used: impl Iterator<Item = &'n Positioned<String>>,
-        read: impl for<'e> Fn((&str, &At<'_>), &'e T) -> Result<SourceEntry<'e>>,
+        read: impl for<'e> Fn((&str, &EntryPosition<'_>), &'e T) -> Result<SourceEntry<'e>>,
     ) -> Result<BTreeMap<String, NamedEntry<T>>> {
         let mut all = BTreeMap::new();
         for Positioned { value: name, position } in used {
@@ -124,11 +124,11 @@ pub fn tasks() -> Vec<&'static str> {
 }
 
 /// Rejects a name that is not built in.
-fn check_builtin_name(kind: &str, name: &str, known: &[&str], at: &At<'_>) -> Result<()> {
+fn check_builtin_name(kind: &str, name: &str, known: &[&str], at: &EntryPosition<'_>) -> Result<()> {
     if known.contains(&name) {
         return Ok(());
     }
-    Err(at.bad(format!("unknown {kind} `{name}`")).none_of(name, known.iter().copied()))
+    Err(at.error(format!("unknown {kind} `{name}`")).none_of(name, known.iter().copied()))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

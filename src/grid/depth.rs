@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::json;
 
-use super::node::{At, Positioned};
+use super::node::{EntryPosition, Positioned};
 use super::validate;
 use crate::criterion::{self, DepthUnit};
 use crate::error::{Error, Result};
@@ -81,7 +81,7 @@ impl Amount {
     /// Parses a share, which must be above 0% and below 100%.
     fn share(text: &str) -> Result<Self> {
         let Some(number) = text.strip_suffix('%') else {
-            let error = bad_share(text, "invalid depth");
+            let error = share_error(text, "invalid depth");
             return Err(match text.trim().parse::<f64>() {
                 Ok(number) => {
                     error.hint(format!("write `{number}` without quotes for a count, or `{number}%` for a share"))
@@ -90,14 +90,14 @@ impl Amount {
             });
         };
         let Some(millionths) = millionths(number) else {
-            let error = bad_share(text, "invalid share of the layers");
+            let error = share_error(text, "invalid share of the layers");
             return Err(match millionths(number.trim()) {
                 Some(_) => error.hint(format!("write `{}%`, without a space", number.trim())),
                 None => error.hint(format!("write digits, with at most {DECIMALS} decimals, then `%`")),
             });
         };
         if millionths == 0 || millionths >= 100_000_000 {
-            return Err(bad_share(text, "a share of the layers is out of range")
+            return Err(share_error(text, "a share of the layers is out of range")
                 .expected("more than 0% and less than 100%")
                 .hint("keep at least one layer; every grid includes the dense backbone"));
         }
@@ -116,7 +116,7 @@ impl Amount {
     }
 }
 
-fn bad_share(text: &str, what: &str) -> Error {
+fn share_error(text: &str, what: &str) -> Error {
     Error::bad_input(what)
         .expected("a count such as `7`, or a share of the layers such as `25%`")
         .found(format!("the string `{text}`"))
@@ -143,7 +143,7 @@ impl fmt::Display for Amount {
 ///
 /// # Errors
 /// Fails if a depth is invalid or listed twice, or if there are no depths.
-pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Positioned<Depth>>> {
+pub(super) fn depths(at: &EntryPosition<'_>, entries: &[DepthEntry]) -> Result<Vec<Positioned<Depth>>> {
     let depths = entries
         .iter()
         .enumerate()

@@ -64,7 +64,7 @@ impl Fault {
             FaultKind::Type { expected, found } => {
                 Error::bad_input(format!("{subject} has the wrong type")).expected(expected).found(found)
             }
-            FaultKind::UnknownKey { key, known } => unknown_key(&key, &subject, known),
+            FaultKind::UnknownKey { key, known } => unknown_key_error(&key, &subject, known),
             FaultKind::MissingKey { key, glued } => Error::bad_input(format!("{subject} has no key `{key}`"))
                 .expected(format!("`{key}: …`"))
                 .hint(glued.unwrap_or_else(|| "see the complete example at the top of docs/grid.md".to_owned())),
@@ -108,7 +108,7 @@ impl de::Error for Fault {
 }
 
 /// Returns the error for an unknown key. `subject` describes the map that contains the key.
-pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
+pub(super) fn unknown_key_error(key: &str, subject: &str, known: &[&str]) -> Error {
     let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
         .hint("remove the key, or comment it out")
         .none_of(key, known.iter().copied());

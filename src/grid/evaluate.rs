@@ -9,10 +9,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::defined::{DataEntry, DefinitionEntry, GroupUse};
+use super::defined_tasks::{DataEntry, DefinitionEntry, GroupUse};
 use super::draw::Draw;
 use super::eval_task::{EvalTask, TaskSettings};
-use super::one_or_many::{self, Many};
+use super::one_or_many::{self, OneOrMany};
 use crate::error::Result;
 pub use crate::metric::PromptName as Latency;
 use crate::tasks::Bos;
@@ -92,14 +92,14 @@ impl fmt::Display for Perplexity {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct EvaluateEntry {
     /// Perplexity on texts, computed in windows. The table has one column for each text and length.
-    pub(super) perplexity: Many<PerplexityEntry>,
+    pub(super) perplexity: OneOrMany<PerplexityEntry>,
     /// Zero-shot multiple-choice tasks. The table has one column for each task and one for their average.
-    pub(super) tasks: Many<TaskUseEntry>,
+    pub(super) tasks: OneOrMany<TaskUseEntry>,
     /// Time and memory for a forward pass over a prompt and for decoding after it. All variants of a backbone are
     /// measured together.
-    pub(super) latency: Many<LatencyEntry>,
+    pub(super) latency: OneOrMany<LatencyEntry>,
     /// Additional metrics of the scored texts and tasks, each in its own columns: `bits_per_byte`, ….
-    pub(super) metrics: Many<String>,
+    pub(super) metrics: OneOrMany<String>,
 }
 
 /// Prompts to time: every combination of length, batch and number of new tokens.
@@ -108,15 +108,15 @@ pub(super) struct EvaluateEntry {
 pub(super) struct LatencyEntry {
     /// Tokens per sequence.
     #[schemars(schema_with = "one_or_many::counts")]
-    pub(super) length: Many<usize>,
+    pub(super) length: OneOrMany<usize>,
     /// Sequences per batch; 1 by default.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::counts")]
-    pub(super) batch: Many<usize>,
+    pub(super) batch: OneOrMany<usize>,
     /// New tokens to decode after the prompt, per sequence; none by default.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::counts")]
-    pub(super) decode: Many<usize>,
+    pub(super) decode: OneOrMany<usize>,
 }
 
 /// Perplexity on each corpus at each length.
@@ -124,10 +124,10 @@ pub(super) struct LatencyEntry {
 #[serde(deny_unknown_fields)]
 pub(super) struct PerplexityEntry {
     /// Names in `corpora`, or of files `corpora/NAME.yaml`.
-    pub(super) corpus: Many<String>,
+    pub(super) corpus: OneOrMany<String>,
     /// Tokens per window.
     #[schemars(schema_with = "one_or_many::lengths")]
-    pub(super) length: Many<usize>,
+    pub(super) length: OneOrMany<usize>,
     /// Whether to compare each variant's predictions with the dense model's, by KL divergence, agreement of the most
     /// likely token, ….
     #[serde(default)]

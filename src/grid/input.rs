@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::node::{At, Positioned, YamlNode, YamlPosition};
+use super::node::{EntryPosition, Positioned, YamlNode, YamlPosition};
 use super::shards::{ShardsEntry, Stream};
 use crate::error::{Error, Result, command_line};
 use crate::files::gguf::is_gguf;
@@ -215,7 +215,7 @@ impl<'a> InputResolver<'a> {
 }
 
 impl InputRef {
-    pub(super) fn read(kind: EntryKind, name: &str, at: &At<'_>, written: SourceEntry<'_>) -> Result<Self> {
+    pub(super) fn read(kind: EntryKind, name: &str, at: &EntryPosition<'_>, written: SourceEntry<'_>) -> Result<Self> {
         match written.hub {
             Some(hub) => Self::read_hub(kind, name, at, hub, written),
             None => Self::read_path(kind, name, at, written),
@@ -223,20 +223,20 @@ impl InputRef {
     }
 
     /// Reads an entry that gives only a path.
-    fn read_path(kind: EntryKind, name: &str, at: &At<'_>, written: SourceEntry<'_>) -> Result<Self> {
+    fn read_path(kind: EntryKind, name: &str, at: &EntryPosition<'_>, written: SourceEntry<'_>) -> Result<Self> {
         let Some(path) = written.path else {
             return Err(at
-                .bad(format!("the {} `{name}` has no location", kind.word()))
+                .error(format!("the {} `{name}` has no location", kind.word()))
                 .expected("`path: …`, or `hub: org/name`")
                 .found("neither")
                 .hint("see the complete example at the top of docs/grid.md"));
         };
         if written.revision.is_some() || !written.files.is_empty() && written.shards.is_none() {
             let key = if written.revision.is_some() { "revision" } else { "files" };
-            return Err(at.key(key).bad(format!("`{key}` requires `hub`")));
+            return Err(at.key(key).error(format!("`{key}` requires `hub`")));
         }
         if written.package.is_some() {
-            return Err(at.key("package").bad("`package` requires `hub`, whose pin verifies the file"));
+            return Err(at.key("package").error("`package` requires `hub`, whose pin verifies the file"));
         }
         let Positioned { value, position } = resolve_path(path, &at.key("path"));
         Ok(Self {
@@ -253,7 +253,13 @@ impl InputRef {
     }
 
     /// Reads an entry that gives a hub repository and, optionally, a path.
-    fn read_hub(kind: EntryKind, name: &str, at: &At<'_>, hub: &str, written: SourceEntry<'_>) -> Result<Self> {
+    fn read_hub(
+        kind: EntryKind,
+        name: &str,
+        at: &EntryPosition<'_>,
+        hub: &str,
+        written: SourceEntry<'_>,
+    ) -> Result<Self> {
         let hub_at = at.key("hub");
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
         let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, written.revision));
@@ -262,7 +268,7 @@ impl InputRef {
             (EntryKind::Backbone, []) => RepoFiles::backbone(source),
             (_, []) => {
                 return Err(at
-                    .bad(format!("the {} `{name}` does not name its file in the repository", kind.word()))
+                    .error(format!("the {} `{name}` does not name its file in the repository", kind.word()))
                     .expected("`files: PATH`, a path in the repository")
                     .found("no `files`"));
             }
@@ -277,7 +283,7 @@ impl InputRef {
         if let Some(package) = written.package.filter(|package| !is_pinned_requirement(package)) {
             return Err(at
                 .key("package")
-                .bad("the package is not pinned")
+                .error("the package is not pinned")
                 .expected("`name==version`")
                 .found(format!("`{package}`")));
         }
@@ -417,7 +423,7 @@ pub(super) fn fetch_hint(missing: &[&InputRef], resolver: &InputResolver<'_>) ->
 
 /// Returns a path that is relative to the file that contains it. A path from the command line is relative to the
 /// current directory.
-pub(super) fn resolve_path(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
+pub(super) fn resolve_path(path: &Path, at: &EntryPosition<'_>) -> Positioned<PathBuf> {
     let position = at.position();
     let value = match &position {
         YamlPosition::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),

@@ -17,7 +17,7 @@ mod artifact;
 mod cell;
 mod cells;
 mod check;
-mod defined;
+mod defined_tasks;
 mod definitions;
 mod depth;
 mod deserialize;
@@ -53,7 +53,7 @@ pub use artifact::{
     Tolerance,
 };
 pub use cell::{Calibration, Cell, Method, MethodAxis};
-pub use defined::{DefinedColumn, GroupUse, columns as defined_columns};
+pub use defined_tasks::{DefinedColumn, GroupUse, columns as defined_columns};
 pub use definitions::{Backbone, Corpus, RoundedWeights, rules, tasks};
 pub use draw::Draw;
 pub use eval_task::{EvalTask, TaskData, TaskSettings, TaskSource};

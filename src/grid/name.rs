@@ -146,45 +146,45 @@ fn insert_setting(at: AxisSettingPath, value: &Value, into: &mut NameSettings) {
 
 /// Returns the settings in which neighbors differ. Settings in a map are compared only among the neighbors that have
 /// the map.
-fn differing_settings(neighbours: &[&NameSettings]) -> BTreeSet<AxisSettingPath> {
+fn differing_settings(neighbors: &[&NameSettings]) -> BTreeSet<AxisSettingPath> {
     let mut all: BTreeMap<&AxisSettingPath, (&Value, usize, bool)> = BTreeMap::new();
-    for (at, value) in neighbours.iter().flat_map(|neighbour| neighbour.iter()) {
+    for (at, value) in neighbors.iter().flat_map(|neighbor| neighbor.iter()) {
         let (first, count, differ) = all.entry(at).or_insert((value, 0, false));
         *differ |= *first != value;
         *count += 1;
     }
     all.iter()
-        .filter(|(at, (_, count, differ))| *differ || *count < parent_count(neighbours, &all, at))
+        .filter(|(at, (_, count, differ))| *differ || *count < parent_count(neighbors, &all, at))
         .map(|(at, _)| (*at).clone())
         .collect()
 }
 
 fn parent_count(
-    neighbours: &[&BTreeMap<(usize, Vec<String>), Value>],
+    neighbors: &[&BTreeMap<(usize, Vec<String>), Value>],
     all: &BTreeMap<&(usize, Vec<String>), (&Value, usize, bool)>,
     (axis, path): &AxisSettingPath,
 ) -> usize {
     match path.len() {
-        1 => neighbours.len(),
+        1 => neighbors.len(),
         more => all.get(&(*axis, path[..more - 1].to_vec())).map_or(0, |(_, count, _)| *count),
     }
 }
 
 /// Returns a minimal set of settings that distinguishes the neighbors. Earlier settings are preferred.
-fn distinguishing_settings(neighbours: &[&NameSettings]) -> BTreeSet<AxisSettingPath> {
-    let mut kept = differing_settings(neighbours);
-    let all = count_distinct(neighbours, &kept);
-    for at in kept.clone().iter().rev() {
-        kept.remove(at);
-        if count_distinct(neighbours, &kept) < all {
-            kept.insert(at.clone());
+fn distinguishing_settings(neighbors: &[&NameSettings]) -> BTreeSet<AxisSettingPath> {
+    let mut settings = differing_settings(neighbors);
+    let all = count_distinct(neighbors, &settings);
+    for at in settings.clone().iter().rev() {
+        settings.remove(at);
+        if count_distinct(neighbors, &settings) < all {
+            settings.insert(at.clone());
         }
     }
-    kept
+    settings
 }
 
-fn count_distinct(neighbours: &[&BTreeMap<(usize, Vec<String>), Value>], paths: &BTreeSet<AxisSettingPath>) -> usize {
-    neighbours
+fn count_distinct(neighbors: &[&BTreeMap<(usize, Vec<String>), Value>], paths: &BTreeSet<AxisSettingPath>) -> usize {
+    neighbors
         .iter()
         .map(|settings| paths.iter().map(|at| settings.get(at).cloned()).collect::<Vec<Option<Value>>>())
         .collect::<HashSet<_>>()

@@ -146,10 +146,10 @@ impl Dice {
     }
 }
 
-/// Backbone names that are easy to tell apart (`TAME`), and names that resemble each other or parts of cell names
-/// (`WILD`).
-const TAME: [&str; 4] = ["llama-3.1-8b", "a", "b", "a.b"];
-const WILD: [&str; 14] = [
+/// Backbone names that are easy to tell apart.
+const PLAIN_NAMES: [&str; 4] = ["llama-3.1-8b", "a", "b", "a.b"];
+/// Backbone names that resemble each other or parts of cell names.
+const SPECIAL_NAMES: [&str; 14] = [
     "a",
     "A",
     "a b",
@@ -218,7 +218,7 @@ fn names_are_safe_and_unique_within_a_grid() {
     let mut dice = Dice(1);
     for _ in 0..60 {
         let count = 1 + dice.below(300);
-        let cells = grid(&mut dice, &WILD, count);
+        let cells = grid(&mut dice, &SPECIAL_NAMES, count);
         let names = names(&cells);
         let folded: BTreeSet<String> = names.iter().map(|name| name.to_lowercase()).collect();
         assert_eq!(folded.len(), cells.len(), "{names:#?}");
@@ -234,7 +234,7 @@ fn names_are_safe_and_unique_within_a_grid() {
 fn name_does_not_depend_on_unrelated_cells() {
     let mut dice = Dice(2);
     for _ in 0..40 {
-        let cells = grid(&mut dice, &TAME, 120);
+        let cells = grid(&mut dice, &PLAIN_NAMES, 120);
         let named = names(&cells);
         // The order of the cells must not affect their names.
         let backwards: Vec<Cell> = cells.iter().rev().cloned().collect();
@@ -244,7 +244,7 @@ fn name_does_not_depend_on_unrelated_cells() {
         let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| gone(at, i)).map(|i| cells[i].clone()).collect();
         let without = names(&fewer);
         for (index, i) in (0..cells.len()).filter(|&i| gone(at, i)).enumerate() {
-            assert!(without[index] == named[i] || neighbours(&cells[i], &cells[at]), "{} {}", without[index], named[i]);
+            assert!(without[index] == named[i] || neighbors(&cells[i], &cells[at]), "{} {}", without[index], named[i]);
         }
         // Default options must not affect the names, whether or not they are written out.
         let mut unwritten = cells.clone();
@@ -256,7 +256,7 @@ fn name_does_not_depend_on_unrelated_cells() {
     }
 }
 
-fn neighbours(one: &Cell, other: &Cell) -> bool {
+fn neighbors(one: &Cell, other: &Cell) -> bool {
     short_settings(one) == short_settings(other)
 }
 

@@ -160,12 +160,12 @@ pub(super) struct Positioned<T> {
 
 /// Path from the root of a grid's tree to a value that need not exist.
 #[derive(Debug, Clone)]
-pub(super) struct At<'a> {
+pub(super) struct EntryPosition<'a> {
     root: &'a YamlNode,
     steps: Vec<PathStep<'a>>,
 }
 
-impl<'a> At<'a> {
+impl<'a> EntryPosition<'a> {
     pub(super) fn root(root: &'a YamlNode) -> Self {
         Self { root, steps: Vec::new() }
     }
@@ -192,7 +192,7 @@ impl<'a> At<'a> {
     }
 
     /// Creates an error that is reported at the value.
-    pub(super) fn bad(&self, what: impl std::fmt::Display) -> Error {
+    pub(super) fn error(&self, what: impl std::fmt::Display) -> Error {
         Error::bad_input(what).at(self.position().to_string())
     }
 

@@ -12,22 +12,22 @@ use super::cell::{CUT_AXES, DEPTH};
 /// List of at least `MIN` values, or a single value written without a list. `None` if the key is missing. A key without
 /// a value is rejected by `deserialize`.
 #[derive(Debug, Clone)]
-pub(super) struct Many<T, const MIN: usize = 1>(Option<Vec<T>>);
+pub(super) struct OneOrMany<T, const MIN: usize = 1>(Option<Vec<T>>);
 
-impl<T, const MIN: usize> Many<T, MIN> {
+impl<T, const MIN: usize> OneOrMany<T, MIN> {
     /// Returns the values if the key is present, even if its list is empty.
     pub(super) fn explicit_values(&self) -> Option<&[T]> {
         self.0.as_deref()
     }
 }
 
-impl<T, const MIN: usize> Default for Many<T, MIN> {
+impl<T, const MIN: usize> Default for OneOrMany<T, MIN> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T, const MIN: usize> Deref for Many<T, MIN> {
+impl<T, const MIN: usize> Deref for OneOrMany<T, MIN> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -35,14 +35,14 @@ impl<T, const MIN: usize> Deref for Many<T, MIN> {
     }
 }
 
-impl<'de, T: Deserialize<'de>, const MIN: usize> Deserialize<'de> for Many<T, MIN> {
+impl<'de, T: Deserialize<'de>, const MIN: usize> Deserialize<'de> for OneOrMany<T, MIN> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // The deserializer for grids accepts a single value as a list with one item.
         Vec::deserialize(deserializer).map(|values| Self(Some(values)))
     }
 }
 
-impl<T: JsonSchema, const MIN: usize> JsonSchema for Many<T, MIN> {
+impl<T: JsonSchema, const MIN: usize> JsonSchema for OneOrMany<T, MIN> {
     fn schema_name() -> Cow<'static, str> {
         format!("{}OrList", T::schema_name()).into()
     }

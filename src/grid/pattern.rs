@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::cell::{self, AXES, Calibration, Cell, Method, MethodAxis, WrittenMethod};
 use super::depth::{self, Depth};
-use super::node::{At, Positioned, YamlPosition};
-use super::one_or_many::Many;
+use super::node::{EntryPosition, Positioned, YamlPosition};
+use super::one_or_many::OneOrMany;
 use super::schema::{CalibrationPattern, PatternEntry};
 use super::validate::distinct;
 use crate::criterion::Criterion;
@@ -25,7 +25,7 @@ pub(super) struct CellPattern {
 
 impl CellPattern {
     /// Reads the `exclude` entry at `at`.
-    pub(super) fn read(at: &At<'_>, entry: &PatternEntry) -> Result<Self> {
+    pub(super) fn read(at: &EntryPosition<'_>, entry: &PatternEntry) -> Result<Self> {
         let PatternEntry { backbone, criterion, depth, recovery, calibration } = entry;
         let lengths = [
             value_count(backbone),
@@ -53,7 +53,7 @@ impl CellPattern {
     }
 }
 
-fn check_calibration(at: &At<'_>, entry: &CalibrationPattern) -> Result<()> {
+fn check_calibration(at: &EntryPosition<'_>, entry: &CalibrationPattern) -> Result<()> {
     const KEYS: [&str; 5] = ["corpus", "sequences", "length", "seed", "operator_sequences"];
     let CalibrationPattern { corpus, sequences, length, seed, operator_sequences } = entry;
     let lengths = [
@@ -73,13 +73,13 @@ fn check_calibration(at: &At<'_>, entry: &CalibrationPattern) -> Result<()> {
 }
 
 /// Returns the number of values of a key, or `None` if the key is missing.
-fn value_count<T>(values: &Many<T>) -> Option<usize> {
+fn value_count<T>(values: &OneOrMany<T>) -> Option<usize> {
     values.explicit_values().map(<[T]>::len)
 }
 
 /// Rejects a map with none of the keys, or with a key whose list is empty.
 fn check_values(
-    at: &At<'_>,
+    at: &EntryPosition<'_>,
     keys: &[&'static str],
     lengths: &[Option<usize>],
     subject: &str,
@@ -87,7 +87,7 @@ fn check_values(
 ) -> Result<()> {
     if lengths.iter().all(Option::is_none) {
         return Err(at
-            .bad(format!("{subject} is empty"))
+            .error(format!("{subject} is empty"))
             .expected(format!("one or more of {}", keys.join(", ")))
             .found("an empty map")
             .hint(hint));
@@ -95,7 +95,7 @@ fn check_values(
     let Some((key, _)) = keys.iter().zip(lengths).find(|(_, length)| **length == Some(0)) else { return Ok(()) };
     let at = at.key(key);
     Err(at
-        .bad(format!("`{}` is empty", at.name()))
+        .error(format!("`{}` is empty", at.name()))
         .expected("at least one value")
         .found("an empty list")
         .hint("remove the key to match all values of its axis"))
@@ -218,7 +218,7 @@ fn equal(a: &Value, b: &Value) -> bool {
 }
 
 fn matches_calibration(pattern: &CalibrationPattern, calibration: &Calibration) -> bool {
-    fn has<T: PartialEq>(values: &Many<T>, value: &T) -> bool {
+    fn has<T: PartialEq>(values: &OneOrMany<T>, value: &T) -> bool {
         values.is_empty() || values.contains(value)
     }
     has(&pattern.corpus, &calibration.corpus)
@@ -230,7 +230,7 @@ fn matches_calibration(pattern: &CalibrationPattern, calibration: &Calibration) 
 
 /// Formats a pattern, such as `corpus: c4, sequences: 16 or 32`.
 fn describe(pattern: &CalibrationPattern) -> String {
-    fn describe_values<T: ToString>(key: &str, values: &Many<T>) -> Option<String> {
+    fn describe_values<T: ToString>(key: &str, values: &OneOrMany<T>) -> Option<String> {
         let values: Vec<String> = values.iter().map(ToString::to_string).collect();
         if values.is_empty() { None } else { Some(format!("{key}: {}", values.join(" or "))) }
     }

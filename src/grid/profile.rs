@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::deserialize::unknown_key;
+use super::deserialize::unknown_key_error;
 use super::library::Library;
 use super::node::{Value, YamlNode};
 use super::validate::is_plain;
@@ -114,20 +114,20 @@ fn take_own_profile(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<
         }
     };
     let Some(profiles) = profiles else {
-        return Err(unknown_profile(name, &position, "the grid has no profiles".to_owned())
+        return Err(unknown_profile_error(name, &position, "the grid has no profiles".to_owned())
             .expected("a grid with a map `profiles`")
             .hint("omit the profile, or add `profiles: {NAME: {…}}` to the grid"));
     };
     match profiles.get(name) {
         Some(changes) => Ok(Some(ChosenProfile { name: name.to_owned(), changes: changes.clone() })),
         None => {
-            let error = unknown_profile(name, &position, format!("unknown profile `{name}`"));
+            let error = unknown_profile_error(name, &position, format!("unknown profile `{name}`"));
             Err(error.hint(format!("see the profiles at {}", profiles.position)).none_of(name, names(&profiles)))
         }
     }
 }
 
-fn unknown_profile(name: &str, position: &str, what: String) -> Error {
+fn unknown_profile_error(name: &str, position: &str, what: String) -> Error {
     Error::bad_input(what).at(position).found(format!("`{name}`"))
 }
 
@@ -180,7 +180,7 @@ fn check_keys(changes: &YamlNode, subject: &str) -> Result<()> {
                 .hint("move the key to the top level: it applies to the whole grid"));
         }
         if !KEYS.contains(&key) {
-            return Err(unknown_key(key, subject, &KEYS).at(change.key_position.to_string()));
+            return Err(unknown_key_error(key, subject, &KEYS).at(change.key_position.to_string()));
         }
     }
     Ok(())

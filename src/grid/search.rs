@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::evaluate::{EvaluateEntry, Latency, PerplexityEntry, TaskUseEntry};
-use super::node::At;
-use super::one_or_many::{self, Many};
+use super::node::EntryPosition;
+use super::one_or_many::{self, OneOrMany};
 use super::validate;
 use crate::criterion::Depth;
 use crate::error::{Error, Result};
@@ -94,11 +94,11 @@ pub(super) struct SearchEntry {
     budget: BudgetEntry,
     /// Texts to score candidates on. The objective is the mean loss over their windows.
     #[serde(default)]
-    perplexity: Many<PerplexityEntry>,
+    perplexity: OneOrMany<PerplexityEntry>,
     /// Tasks to score candidates on. The objective is the mean accuracy over their documents. If there are both texts
     /// and tasks, there are two objectives.
     #[serde(default)]
-    tasks: Many<TaskUseEntry>,
+    tasks: OneOrMany<TaskUseEntry>,
     /// Maximum total number of documents in all tasks, and of windows in all texts; all by default.
     #[schemars(range(min = 1))]
     items: Option<usize>,
@@ -118,7 +118,7 @@ pub(super) struct BudgetEntry {
     /// Number of layers to remove. Several numbers result in separate searches.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::counts")]
-    pub(super) layers: Many<usize>,
+    pub(super) layers: OneOrMany<usize>,
     /// Minimum speedup over the dense backbone, such as `1.3`.
     #[schemars(range(min = 1.0))]
     speedup: Option<f64>,
@@ -157,12 +157,12 @@ impl SearchEntry {
         EvaluateEntry { perplexity: self.perplexity.clone(), tasks: self.tasks.clone(), ..EvaluateEntry::default() }
     }
 
-    pub(super) fn checked(&self, at: &At<'_>) -> Result<Search> {
+    pub(super) fn checked(&self, at: &EntryPosition<'_>) -> Result<Search> {
         if let Some(item) = self.tasks.iter().position(|task| matches!(task, TaskUseEntry::Defined(_))) {
             return Err(at
                 .key("tasks")
                 .item(item)
-                .bad("a search does not support task definitions")
+                .error("a search does not support task definitions")
                 .expected("the name of a task, or texts")
                 .found("a `definition`")
                 .hint("use `ghostlab run` to score tasks with definitions"));
@@ -172,7 +172,7 @@ impl SearchEntry {
         if !(alpha > 0.0 && alpha <= 0.5) {
             return Err(at
                 .key("alpha")
-                .bad("invalid `alpha`")
+                .error("invalid `alpha`")
                 .expected("a number above 0 and at most 0.5")
                 .found(alpha.to_string()));
         }
@@ -193,7 +193,7 @@ impl SearchEntry {
 }
 
 impl BudgetEntry {
-    fn checked(&self, at: &At<'_>) -> Result<Budget> {
+    fn checked(&self, at: &EntryPosition<'_>) -> Result<Budget> {
         let Self { layers, speedup, latency, memory, params, kv_cache } = self;
         let shares = [("params", *params), ("kv_cache", *kv_cache)];
         let has_share = shares.iter().any(|(_, share)| share.is_some());
@@ -204,7 +204,7 @@ impl BudgetEntry {
             && !has_share
         {
             return Err(at
-                .bad("the search has no budget")
+                .error("the search has no budget")
                 .expected(
                     "one or more of `layers: 4`, `speedup: 1.3`, `latency: 25ms`, `memory: 12GB`, `params: 0.8`, \
                      `kv_cache: 0.5`",
@@ -216,12 +216,12 @@ impl BudgetEntry {
             None => Vec::new(),
         };
         if removed.contains(&0) {
-            return Err(at.key("layers").bad("the budget removes no layers").expected("1 or more").found("0"));
+            return Err(at.key("layers").error("the budget removes no layers").expected("1 or more").found("0"));
         }
         if let Some(speedup) = speedup.filter(|speedup| !(*speedup > 1.0 && speedup.is_finite())) {
             return Err(at
                 .key("speedup")
-                .bad("the dense backbone already meets the budget")
+                .error("the dense backbone already meets the budget")
                 .expected("a speedup above 1")
                 .found(speedup.to_string())
                 .hint("set for example 1.3: a pass then takes 1/1.3 of the time of the dense backbone"));
@@ -230,7 +230,7 @@ impl BudgetEntry {
             if let Some(share) = share.filter(|share| !(*share > 0.0 && *share < 1.0)) {
                 return Err(at
                     .key(key)
-                    .bad(format!("invalid {key} in the budget"))
+                    .error(format!("invalid {key} in the budget"))
                     .expected("a number above 0 and below 1")
                     .found(share.to_string()));
             }
@@ -247,7 +247,7 @@ impl BudgetEntry {
 }
 
 /// Reads a positive number followed by one of the units.
-fn unit(at: &At<'_>, key: &'static str, text: Option<&str>, units: &[(&str, f64)]) -> Result<Option<f64>> {
+fn unit(at: &EntryPosition<'_>, key: &'static str, text: Option<&str>, units: &[(&str, f64)]) -> Result<Option<f64>> {
     let Some(text) = text else { return Ok(None) };
     let forms: Vec<String> = units.iter().map(|(unit, _)| format!("`25{unit}`")).collect();
     units
@@ -259,7 +259,7 @@ fn unit(at: &At<'_>, key: &'static str, text: Option<&str>, units: &[(&str, f64)
         .map(Some)
         .ok_or_else(|| -> Error {
             at.key(key)
-                .bad(format!("invalid {key} in the budget"))
+                .error(format!("invalid {key} in the budget"))
                 .expected(forms.join(" or "))
                 .found(format!("`{text}`"))
         })

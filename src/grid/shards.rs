@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::node::At;
+use super::node::EntryPosition;
 use crate::corpus::{Rule, ShardOrder};
 use crate::error::{Error, Result};
 
@@ -41,7 +41,7 @@ pub struct Stream {
 impl ShardsEntry {
     /// Reads the shard settings. Returns `None` if the rule reads a single file.
     pub(super) fn read(
-        at: &At<'_>,
+        at: &EntryPosition<'_>,
         rule: &str,
         (order, read): (Option<ShardOrder>, Option<usize>),
         files: &[String],
@@ -50,7 +50,7 @@ impl ShardsEntry {
         if rule != Rule::C4Stream.name() {
             for (key, written) in [("shards", order.is_some()), ("shards_read", read.is_some())] {
                 if written {
-                    let error = at.key(key).bad(format!("`{key}` requires the rule {}", Rule::C4Stream));
+                    let error = at.key(key).error(format!("`{key}` requires the rule {}", Rule::C4Stream));
                     return Err(error.found(format!("rule {rule}")));
                 }
             }
@@ -62,12 +62,12 @@ impl ShardsEntry {
             names.extend(expand_braces(pattern).map_err(|error| error.at(files_at.position().to_string()))?);
         }
         if names.iter().any(|name| folder(name) != folder(&names[0])) {
-            return Err(files_at.bad("the shards are in several folders").expected("one folder"));
+            return Err(files_at.error("the shards are in several folders").expected("one folder"));
         }
         if read == Some(0) {
             return Err(at
                 .key("shards_read")
-                .bad("a stream needs at least one shard")
+                .error("a stream needs at least one shard")
                 .expected("1 or more")
                 .found("0"));
         }
@@ -129,21 +129,21 @@ fn list_names(folder: &Path) -> Result<Vec<String>> {
 /// Expands a pattern into names. `part.{00000..01023}.gz` gives 1,024 names with zero-padded numbers.
 fn expand_braces(pattern: &str) -> Result<Vec<String>> {
     if pattern.contains(['*', '?', '[', ']']) {
-        return Err(bad_pattern(pattern, "a pattern"));
+        return Err(pattern_error(pattern, "a pattern"));
     }
     let Some((before, rest)) = pattern.split_once('{') else { return Ok(vec![pattern.to_owned()]) };
-    let (range, after) = rest.split_once('}').ok_or_else(|| bad_pattern(pattern, "no `}`"))?;
-    let (first, last) = range.split_once("..").ok_or_else(|| bad_pattern(pattern, "no `..`"))?;
+    let (range, after) = rest.split_once('}').ok_or_else(|| pattern_error(pattern, "no `}`"))?;
+    let (first, last) = range.split_once("..").ok_or_else(|| pattern_error(pattern, "no `..`"))?;
     let (Some(from), Some(to)) = (parse_number(first), parse_number(last)) else {
-        return Err(bad_pattern(pattern, "no numbers"));
+        return Err(pattern_error(pattern, "no numbers"));
     };
     if from > to || to - from >= MAX_SHARDS || after.contains(['{', '}']) {
-        return Err(bad_pattern(pattern, "no range from a lower to a higher number"));
+        return Err(pattern_error(pattern, "no range from a lower to a higher number"));
     }
     Ok((from..=to).map(|number| format!("{before}{number:0width$}{after}", width = first.len())).collect())
 }
 
-fn bad_pattern(pattern: &str, found: &str) -> Error {
+fn pattern_error(pattern: &str, found: &str) -> Error {
     Error::bad_input("invalid pattern of shard names")
         .expected("names with a range of numbers, such as `en/c4-train.{00000..01023}-of-01024.json.gz`")
         .found(format!("`{pattern}`: {found}"))

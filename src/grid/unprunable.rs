@@ -110,10 +110,10 @@ pub(super) fn remove_unprunable(
     let layers = search.budget.layers.clone();
     for one in unprunable {
         let Cell { backbone, criterion, depth, .. } = &one.cell;
-        let wanted = layers.is_empty() || layers.iter().any(|count| depth == count);
-        let neighbours = cells.iter().map(|cell| &cell.value).filter(|cell| cell.backbone == *backbone);
-        let mut pruned = neighbours.filter(|cell| !cell.is_dense());
-        if wanted && !pruned.any(|cell| layers.is_empty() || cell.depth == *depth) {
+        let is_requested = layers.is_empty() || layers.iter().any(|count| depth == count);
+        let neighbors = cells.iter().map(|cell| &cell.value).filter(|cell| cell.backbone == *backbone);
+        let mut pruned = neighbors.filter(|cell| !cell.is_dense());
+        if is_requested && !pruned.any(|cell| layers.is_empty() || cell.depth == *depth) {
             return Err(one.into_error());
         }
         search.unselectable.push(Unselectable {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::hash::Hash;
 
-use super::node::{At, Positioned, YamlPosition};
+use super::node::{EntryPosition, Positioned, YamlPosition};
 use crate::error::{Error, Result};
 use crate::quantity::MAX;
 
@@ -78,7 +78,7 @@ pub(super) fn is_plain(name: &str) -> bool {
 }
 
 /// Returns the values in a list with their positions. Rejects empty lists and duplicates.
-pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Vec<Positioned<T>>> {
+pub(super) fn values<T: Display + Clone>(at: &EntryPosition<'_>, values: &[T]) -> Result<Vec<Positioned<T>>> {
     let values: Vec<Positioned<T>> =
         values.iter().enumerate().map(|(i, value)| at.item(i).with_position(value.clone())).collect();
     check_values(at, &values)?;
@@ -86,26 +86,31 @@ pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Ve
 }
 
 /// Returns counts with their positions, and rejects those below `least`. `what` names the count in error messages.
-pub(super) fn counts(at: &At<'_>, counts: &[usize], least: usize, what: &str) -> Result<Vec<Positioned<usize>>> {
+pub(super) fn counts(
+    at: &EntryPosition<'_>,
+    counts: &[usize],
+    least: usize,
+    what: &str,
+) -> Result<Vec<Positioned<usize>>> {
     let counts = values(at, counts)?;
     counts.iter().try_for_each(|entry| check_count(least, entry.value, what, &entry.position))?;
     Ok(counts)
 }
 
 /// Rejects lists that are empty, are too long, or contain duplicates.
-pub(super) fn check_values<T: Display>(at: &At<'_>, values: &[Positioned<T>]) -> Result<()> {
+pub(super) fn check_values<T: Display>(at: &EntryPosition<'_>, values: &[Positioned<T>]) -> Result<()> {
     check_length(at, values)?;
     check_unique(&at.name(), values)
 }
 
 /// Rejects lists that are empty or too long.
-pub(super) fn check_length<T>(at: &At<'_>, values: &[T]) -> Result<()> {
+pub(super) fn check_length<T>(at: &EntryPosition<'_>, values: &[T]) -> Result<()> {
     check_cell_count(&[values.len()], &at.position())?;
     if !values.is_empty() {
         return Ok(());
     }
     Err(at
-        .bad(format!("the axis `{}` is empty", at.name()))
+        .error(format!("the axis `{}` is empty", at.name()))
         .expected("at least one value")
         .found("an empty list")
         .hint("add a value to the axis"))

@@ -8,8 +8,8 @@ use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::node::{At, Positioned};
-use super::one_or_many::Many;
+use super::node::{EntryPosition, Positioned};
+use super::one_or_many::OneOrMany;
 use super::validate;
 use crate::error::Result;
 use crate::model::WeightType;
@@ -58,7 +58,7 @@ pub(super) struct WeightsMap {
     r#type: WeightsName,
     /// Weights used for layer selection and repair: stored (`full`) or rounded (`rounded`); `full` by default.
     #[serde(default)]
-    calibrated: Many<CalibratedOn>,
+    calibrated: OneOrMany<CalibratedOn>,
 }
 
 impl<'de> Deserialize<'de> for WeightsEntry {
@@ -102,7 +102,7 @@ impl fmt::Display for Weights {
 
 impl Weights {
     /// Reads the `weights` axis.
-    pub(super) fn read(at: &At<'_>, entries: &[WeightsEntry]) -> Result<Vec<Positioned<Self>>> {
+    pub(super) fn read(at: &EntryPosition<'_>, entries: &[WeightsEntry]) -> Result<Vec<Positioned<Self>>> {
         let mut all = Vec::new();
         for (i, entry) in entries.iter().enumerate() {
             let at = at.item(i);
@@ -114,7 +114,7 @@ impl Weights {
                 WeightsName::AsStored if calibrated.is_some() => {
                     return Err(at
                         .key("calibrated")
-                        .bad("`calibrated` has no effect on weights as stored")
+                        .error("`calibrated` has no effect on weights as stored")
                         .expected("`calibrated` together with a quantized type")
                         .found("`as-stored`"));
                 }

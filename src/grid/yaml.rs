@@ -28,7 +28,7 @@ pub(super) struct FileShape<'a> {
 /// Reads a YAML file that contains one map.
 pub(super) fn read(path: &Path, shape: &FileShape<'_>) -> Result<YamlNode> {
     let bytes = regular::read(path)?;
-    let text = String::from_utf8(bytes).map_err(|error| not_utf8(shape.what, path, &error))?;
+    let text = String::from_utf8(bytes).map_err(|error| encoding_error(shape.what, path, &error))?;
     parse_map(&text, path, shape)
 }
 
@@ -58,7 +58,7 @@ fn is_blank(text: &str) -> bool {
     })
 }
 
-fn not_utf8(what: &str, path: &Path, error: &std::string::FromUtf8Error) -> Error {
+fn encoding_error(what: &str, path: &Path, error: &std::string::FromUtf8Error) -> Error {
     let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let line = 1 + good.iter().filter(|&&byte| byte == b'\n').count();
     Error::bad_input(format!("{what} is not UTF-8 text"))

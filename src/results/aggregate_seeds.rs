@@ -162,7 +162,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::measurement::{ResultRow, Setup};
-    use super::super::record::{Condition, Record};
+    use super::super::number_record::{Condition, Record};
     use super::super::settings::flatten_below;
     use super::*;
     use crate::grid::Cell;

@@ -4,8 +4,8 @@
 use std::fmt;
 
 use super::measurement::ResultRow;
+use super::number_record::{Condition, Record};
 use super::paired;
-use super::record::{Condition, Record};
 use super::same_measurement::{RowContent, is_one_measurement};
 use super::settings::{SEED, distinct, grouped};
 use super::stored::StoredResults;
@@ -171,9 +171,9 @@ impl SeedCounts {
             }
             let means = rows_of_method.iter().map(|(condition, values)| Some((condition, mean_cost(metric, values)?)));
             let means: Vec<(&Condition, f64)> = means.collect::<Option<_>>()?;
-            let least = means.iter().map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
+            let min_cost = means.iter().map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
             best += usize::from(
-                means.iter().any(|(condition, cost)| condition.recovery == question.method && *cost <= least),
+                means.iter().any(|(condition, cost)| condition.recovery == question.method && *cost <= min_cost),
             );
         }
         let counts: Vec<usize> = values.iter().map(|(_, values)| values.len()).collect();

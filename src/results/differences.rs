@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::measurement::ResultRow;
+use super::number_record::Record;
 use super::paired::{self, Paired};
-use super::pairing::{NumberPair, Renamed, pairing};
-use super::record::Record;
+use super::pairing::{BackboneNames, NumberPair, pairing};
 use super::stored::StoredResults;
 use crate::error::Result;
 use crate::files::sha256;
@@ -112,7 +112,7 @@ impl Differences {
     /// # Errors
     /// Fails if a name does not occur in its run.
     pub fn between(first: &StoredResults, second: &StoredResults, names: &[(String, String)]) -> Result<Self> {
-        let renamed = Renamed::new(names, first, second)?;
+        let renamed = BackboneNames::new(names, first, second)?;
         let settings = settings_that_differ(&renamed.value(&first.settings), &second.settings);
         let data_known = !first.inputs.is_empty() && !second.inputs.is_empty();
         let one = input_hashes(&first.settings, &first.inputs);
@@ -274,7 +274,11 @@ fn is_tokenizer(file: &str) -> bool {
 }
 
 /// Returns the backbones whose engines differ between the two runs.
-fn engines_that_differ(renamed: &Renamed, first: &StoredResults, second: &StoredResults) -> Vec<SettingDifference> {
+fn engines_that_differ(
+    renamed: &BackboneNames,
+    first: &StoredResults,
+    second: &StoredResults,
+) -> Vec<SettingDifference> {
     let one: BTreeMap<String, String> = all_engines(first)
         .into_iter()
         .filter_map(|name| Some((renamed.dotted(&format!("backbones.{name}"))?, first.engine(&name).to_string())))
@@ -342,7 +346,7 @@ mod tolerance_tests {
     use super::super::Sample;
     use super::*;
     use crate::model::CPU;
-    use crate::results::record::{Condition, Record};
+    use crate::results::number_record::{Condition, Record};
 
     fn number(metric: &str, value: f64, right: Option<&str>) -> ResultRow {
         let condition = Condition {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::super::record::Condition;
+use super::super::number_record::Condition;
 use super::super::{Sample, Settings};
 use super::*;
 use crate::pipeline::identity::ComputeId;

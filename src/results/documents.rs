@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use polars::df;
 use polars::prelude::DataFrame;
 
-use super::file::{polars_error, put, write_parts};
+use super::atomic_file::{polars_error, put, write_parts};
 use crate::error::{Error, Result};
 use crate::pipeline::outcome::CellResult;
 use crate::tasks::{ChoiceResult, DocumentResult, ScoredTask};
@@ -83,7 +83,7 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
 }
 
 /// Name of the file in a results directory that holds the channel errors.
-pub const CHANNELS: &str = "channels.parquet";
+pub const CHANNELS_FILE: &str = "channels.parquet";
 
 /// Writes `channels.parquet` into `dir`. It has one row per channel, boundary and cell, in order. A boundary is
 /// identified by the first layer that it removes. `error` is the mean of |X̂ − X_post| over tokens. If no cell has a
@@ -95,7 +95,7 @@ pub fn write_channels(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBuf
     if cells.iter().all(|cell| cell.boundaries.is_empty()) {
         return Ok(None);
     }
-    let path = dir.join(CHANNELS);
+    let path = dir.join(CHANNELS_FILE);
     write_parts(&path, &channels_frame(None)?, cells.iter().map(|cell| channels_frame(Some(cell))))?;
     Ok(Some(path))
 }

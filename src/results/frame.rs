@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use polars::prelude::{Column, DataFrame, IntoColumn, NamedFrom, ParquetWriter, Series};
 
-use super::file::{ParquetFile, polars_error, write_csv};
+use super::atomic_file::{ParquetFile, polars_error, write_csv};
 use super::measurement::{Measurement, Sample};
 use super::notes::{protocol_line, removed_text};
 use super::protocol::stem;

@@ -19,14 +19,14 @@ const SHADE: &str = "\\rowcolor{gray!15} ";
 /// rows, because the colored cells of later rows would cover it otherwise.
 const UNSHADED: &str = "\\cellcolor{white}";
 /// Minimum number of columns at which a table spans both columns of a two-column document.
-const WIDE: usize = 9;
+const MIN_WIDE_COLUMNS: usize = 9;
 /// Height of one letter of a rotated name, in table rows. A name that would be taller than its rows is not rotated.
-const LETTER: f64 = 0.52;
+const LETTER_HEIGHT_ROWS: f64 = 0.52;
 
 /// Formats a complete `table` environment with the label `tab:LABEL`.
 pub fn latex(table: &Table, label: &str) -> String {
     let columns = columns(table);
-    let star = if columns.len() >= WIDE { "*" } else { "" };
+    let star = if columns.len() >= MIN_WIDE_COLUMNS { "*" } else { "" };
     let notes = if table.footer_lines().next().is_some() { NOTES } else { "" };
     let mut text = format!("{PACKAGES}\n{notes}\\begin{{table{star}}}[t]\n{SETTING}\n");
     text.push_str(&format!("\\caption[{}]{{{}}}\n", escaped(&title(table)), caption(table)));
@@ -183,7 +183,7 @@ fn words(table: &Table, at: usize, lead: &RowHeader, name: &str) -> String {
 
 /// Rotates a name if the rotated text fits the height of its rows.
 fn rotate_name(text: &str, name: &str, rows: usize) -> String {
-    match name.chars().count() as f64 * LETTER <= rows as f64 {
+    match name.chars().count() as f64 * LETTER_HEIGHT_ROWS <= rows as f64 {
         true => format!("\\rotatebox[origin=c]{{90}}{{{text}}}"),
         false => text.to_owned(),
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::record::Record;
+use super::number_record::Record;
 use super::settings::OPERATOR_SEQUENCES;
 use super::{MeasuredProgram, MetricKey, Protocol, Settings};
 use crate::corpus::ShardOrder;
@@ -136,7 +136,7 @@ pub struct Setup {
     /// Protocols of the scored data. An average has the protocols of everything it averages.
     pub scored: Vec<Protocol>,
     /// Calibration; `None` for the dense backbone.
-    pub calibration: Option<Calibrated>,
+    pub calibration: Option<CalibrationSummary>,
     /// Reason why the backbone could not be identified as the published one. `None` if it was identified or if this was
     /// not checked.
     pub unidentified: Option<String>,
@@ -147,7 +147,7 @@ pub struct Setup {
 
 /// Calibration, with the grid's settings for its corpus.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Calibrated {
+pub struct CalibrationSummary {
     pub calibration: Calibration,
     pub rule: String,
     pub shards: Option<ShardOrder>,
@@ -242,10 +242,10 @@ impl Measurement {
             }
             _ => {
                 let settings = |measurement: &Self| -> Settings {
-                    let is_own =
-                        |name: &str| ["criterion.", "calibration."].iter().any(|prefix| name.starts_with(prefix));
-                    let settings_of = measurement.setup.variant.iter().filter(|(name, _)| is_own(name));
-                    settings_of.map(|(name, value)| (name.clone(), value.clone())).collect()
+                    let settings = measurement.setup.variant.iter().filter(|(name, _)| {
+                        ["criterion.", "calibration."].iter().any(|prefix| name.starts_with(prefix))
+                    });
+                    settings.map(|(name, value)| (name.clone(), value.clone())).collect()
                 };
                 let criterion = |measurement: &Self| measurement.record.condition.criterion.clone();
                 criterion(self) == criterion(other) && settings(self) == settings(other)

@@ -1,6 +1,6 @@
 //! Results of a grid as one tidy table, and their display (layer 2 of the architecture).
 //!
-//! `collect` converts a [`GridOutcome`](crate::pipeline::outcome::GridOutcome) into [`Results`]: one number per cell,
+//! [`collect`] converts a [`GridOutcome`](crate::pipeline::outcome::GridOutcome) into [`Results`]: one number per cell,
 //! metric and protocol, with its error and items. `run`, `reproduce`, the page and `compare` all use [`Results`]. A
 //! [`Table`] arranges numbers in rows and columns: `run_tables` builds the tables for `run`, and [`crate::artifact`]
 //! those of the paper. Ranks and paired tests are computed once, on the table. The output formats are `text` (terminal
@@ -8,31 +8,30 @@
 //! holds the numbers as JSON, which `differences` compares.
 
 mod aggregate_seeds;
+mod atomic_file;
 mod best_counts;
-mod collect;
 mod differences;
 mod documents;
 mod equal_selections;
-mod file;
-mod forms;
 mod frame;
 mod frame_difference;
-mod latency;
 mod latex;
 mod measurement;
+mod model_scores;
 mod notes;
+pub mod number_record;
+mod outcome_results;
 mod paired;
 mod pairing;
 mod protocol;
 mod protocol_text;
 mod provenance;
-pub mod record;
+mod public_formats;
 mod run_tables;
 #[cfg(test)]
 mod run_tables_test;
 mod same_measurement;
 mod saved_table;
-mod scores;
 mod screen;
 #[cfg(test)]
 mod screen_test;
@@ -41,33 +40,34 @@ mod stored;
 mod stored_form;
 mod table;
 mod text;
+mod timed_passes;
 
 pub use aggregate_seeds::{deviation, mean};
+pub use atomic_file::{csv_text, polars_error, put, write_csv};
 pub use best_counts::{BestCounts, BestQuestion, SeedCounts};
-pub use collect::collect;
 pub use differences::{
     CoincidingNumbers, Differences, SettingDifference, Unpaired, ValueDifference, changed_settings,
     settings_that_differ,
 };
-pub use documents::{CHANNELS, CellAnswers, DOCUMENTS, LM_EVAL, write_channels, write_documents, write_lm_eval};
-pub use file::{csv_text, polars_error, put, write_csv};
-pub use forms::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, may_be_left_out, write_forms};
+pub use documents::{CHANNELS_FILE, CellAnswers, DOCUMENTS, LM_EVAL, write_channels, write_documents, write_lm_eval};
 pub use frame::{REPLACED, cut_frame, drawn_frame, run_frame, spread_head, tidy_frame, write_frame};
 pub use frame_difference::{FrameDifference, damaged_frame, read_frame};
-pub use latency::{LATENCY, NOISY, NoisyTimes, latency_notes, write_latencies};
 pub use latex::{latex, latex_notes, notes_file};
-pub use measurement::{Calibrated, CellSummary, Measurement, ResultRow, Results, Sample, SeedValue, Setup};
+pub use measurement::{CalibrationSummary, CellSummary, Measurement, ResultRow, Results, Sample, SeedValue, Setup};
+pub use model_scores::{ModelScore, ModelScores, add_task, empty_file, harness_files};
 pub use notes::{WARNING, engine_notes, protocol_sentence, ranges, removed_text, rounding_notes};
+pub use number_record::MetricKey;
+pub use outcome_results::collect;
 pub use paired::{Paired, PaperComparison, PaperVerdict};
 pub use protocol::{Protocol, stem};
-pub use provenance::{By, Provenance, RunDescription};
-pub use record::MetricKey;
+pub use provenance::{Provenance, RunCommand, RunDescription};
+pub use public_formats::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, may_be_left_out, write_forms};
 pub use run_tables::{long, wide};
 pub use same_measurement::{MeasuredProgram, RowContent, is_one_measurement};
 pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};
-pub use scores::{ModelScore, ModelScores, add_task, empty_file, harness_files};
 pub use screen::{screen, wrap};
 pub use settings::{Settings, distinct, grouped};
 pub use stored::StoredResults;
 pub use table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table, TableRow, Visibility};
 pub use text::{capital, escaped, markdown};
+pub use timed_passes::{LATENCY, NOISY, NoisyTimes, latency_notes, write_latencies};

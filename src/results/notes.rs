@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::measurement::{Calibrated, Measurement, Sample};
+use super::measurement::{CalibrationSummary, Measurement, Sample};
 use super::protocol_text::shard_order_text;
 use super::settings::{distinct, grouped};
 use super::{Protocol, capital};
@@ -73,7 +73,7 @@ fn group_by_protocol(named: impl Iterator<Item = (String, String)>) -> impl Iter
 }
 
 /// Formats a calibration like `128 sequences of 2048 tokens of c4-train, operators from the first 32`.
-fn calibration_text(calibrated: &Calibrated, sample: &Sample) -> String {
+fn calibration_text(calibrated: &CalibrationSummary, sample: &Sample) -> String {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     let generated = if calibrated.generated { " (generated)" } else { "" };
     let seed = match sample {

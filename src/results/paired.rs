@@ -28,7 +28,7 @@ pub struct Paired {
 /// Number of random draws in a permutation test whose outcomes are too many to enumerate.
 const DRAWS: usize = 20_000;
 /// Number of bootstrap resamples of the windows.
-const RESAMPLED: usize = 2000;
+const RESAMPLES: usize = 2000;
 const SEED: u64 = 0;
 /// Minimum number of windows for the bootstrap. With fewer windows, its quantiles are too narrow.
 const MIN_WINDOWS: usize = 20;
@@ -60,7 +60,7 @@ pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
         }
         (PairedTest::Permutation, Sample::Tasks(a), Sample::Tasks(b)) => ("permutation", flips(a, b)?),
         (PairedTest::Bootstrap, Sample::Losses(a), Sample::Losses(b)) if a.len() >= MIN_WINDOWS => {
-            ("bootstrap", paired_bootstrap(a, b, RESAMPLED, SEED).ok()?.p)
+            ("bootstrap", paired_bootstrap(a, b, RESAMPLES, SEED).ok()?.p)
         }
         _ => return None,
     };
@@ -182,7 +182,7 @@ impl std::fmt::Display for PaperVerdict {
 mod tests {
     use super::super::MetricKey;
     use super::super::measurement::{ResultRow, Setup};
-    use super::super::record::{Condition, Record};
+    use super::super::number_record::{Condition, Record};
     use super::*;
     use crate::metric::{self, Metric};
 

@@ -58,7 +58,7 @@ struct NumberNames {
     text: Option<String>,
 }
 
-pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredResults) -> Pairing {
+pub(super) fn pairing(renamed: &BackboneNames, first: &StoredResults, second: &StoredResults) -> Pairing {
     let mut found = Pairing::default();
     let mut one = Vec::new();
     let mut two = number_identities(second);
@@ -169,7 +169,7 @@ impl NumberIdentity {
 
     /// Replaces the names in a number's identity with those of the second run. Returns `None` if the second run uses a
     /// name for something else.
-    fn renamed(self, renamed: &Renamed) -> Option<Self> {
+    fn renamed(self, renamed: &BackboneNames) -> Option<Self> {
         let NumberNames { backbone, metric, text } = &self.names;
         let text = match text {
             Some(text) => Some(renamed.name(text)?),
@@ -206,10 +206,10 @@ impl NumberIdentity {
     /// Returns the identity without the given settings. Also drops `among`, the set of variants timed together, because
     /// it never distinguishes numbers.
     fn without(&self, common: &BTreeSet<(SettingPath, Option<String>)>) -> FlatSettings {
-        let kept = |path: &SettingPath| {
+        let others = self.flat.iter().filter(|&(path, _)| {
             path.name() != "among" && (common.is_empty() || !common.contains(&(path.clone(), self.owner(path))))
-        };
-        self.flat.iter().filter(|(path, _)| kept(path)).map(|(path, value)| (path.clone(), value.clone())).collect()
+        });
+        others.map(|(path, value)| (path.clone(), value.clone())).collect()
     }
 
     fn paired_with(&self, other: &Self) -> NumberPair {
@@ -263,9 +263,9 @@ fn varying_settings<'a>(run: &'a StoredResults, numbers: &'a [usize]) -> impl It
 }
 
 /// Mapping from names in the first run to names in the second.
-pub(super) struct Renamed(BTreeMap<String, String>);
+pub(super) struct BackboneNames(BTreeMap<String, String>);
 
-impl Renamed {
+impl BackboneNames {
     /// Creates the mapping from the given pairs of names.
     ///
     /// # Errors

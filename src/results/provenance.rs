@@ -115,7 +115,7 @@ impl Provenance {
 /// Command that produced the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum By {
+pub enum RunCommand {
     /// `run`: all evaluations in the grid, as one table.
     Run,
     /// `reproduce`: an artifact of the paper.
@@ -129,7 +129,7 @@ pub struct RunDescription {
     /// Name of the artifact or grid.
     pub name: String,
     pub profile: Option<String>,
-    pub by: By,
+    pub by: RunCommand,
     /// Overrides from the command line, sorted by key.
     pub overrides: Vec<String>,
     pub engines: BTreeMap<String, ComputeId>,
@@ -146,7 +146,7 @@ impl RunDescription {
     pub fn new(
         grid: &Grid,
         name: &str,
-        by: By,
+        by: RunCommand,
         is_artifact: bool,
         overrides: &[String],
         request: EngineRequest,
@@ -159,7 +159,7 @@ impl RunDescription {
         if request != EngineRequest::default() && engines != choose_entry(grid, EngineRequest::default())? {
             differs.push(words(&engines));
         }
-        if is_artifact && by == By::Run {
+        if is_artifact && by == RunCommand::Run {
             differs.push("run".to_owned());
         }
         Ok(Self { name: name.to_owned(), profile: grid.profile.clone(), by, overrides: sorted, engines, differs })
@@ -178,14 +178,14 @@ impl RunDescription {
     /// Returns the parts of this run's directory name that distinguish it from those of other runs.
     pub fn name_parts(&self) -> Vec<String> {
         match self.differs.as_slice() {
-            [] => vec![words(&self.engines), if self.by == By::Run { "run" } else { "reproduce" }.to_owned()],
+            [] => vec![words(&self.engines), if self.by == RunCommand::Run { "run" } else { "reproduce" }.to_owned()],
             differs => differs.to_vec(),
         }
     }
 
     /// Returns whether an override changed the grid's name.
     pub fn is_renamed(&self) -> bool {
-        self.by == By::Run && self.overrides.iter().any(|text| key(text) == "name")
+        self.by == RunCommand::Run && self.overrides.iter().any(|text| key(text) == "name")
     }
 }
 
@@ -222,7 +222,7 @@ mod tests {
 
     use crate::clock::utc;
     use crate::model::CPU;
-    use crate::results::By;
+    use crate::results::RunCommand;
 
     use super::*;
 
@@ -238,7 +238,7 @@ mod tests {
             description: RunDescription {
                 name: "grid".into(),
                 profile: None,
-                by: By::Run,
+                by: RunCommand::Run,
                 overrides: Vec::new(),
                 engines: BTreeMap::new(),
                 differs: Vec::new(),
@@ -285,7 +285,7 @@ mod description_tests {
         RunDescription {
             name: "grid".into(),
             profile: None,
-            by: By::Run,
+            by: RunCommand::Run,
             overrides: overrides.iter().map(ToString::to_string).collect(),
             engines: engines.iter().map(|(name, dtype)| ((*name).to_owned(), engine_of(dtype))).collect(),
             differs: Vec::new(),
@@ -304,7 +304,7 @@ mod description_tests {
         for other in [
             description(&[], &[("a", "bf16")]),
             description(&["depth=2"], &[("a", "f32")]),
-            RunDescription { by: By::Reproduce, ..plain.clone() },
+            RunDescription { by: RunCommand::Reproduce, ..plain.clone() },
             RunDescription { profile: Some("tiny".into()), ..plain.clone() },
             RunDescription { name: "other".into(), ..plain.clone() },
         ] {

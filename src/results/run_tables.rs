@@ -18,7 +18,7 @@ use crate::metric::Nearness;
 use crate::{criterion, recovery};
 
 pub(super) const OK: &str = "ok";
-const UNMADE: &str = "not computed";
+const NOT_COMPUTED: &str = "not computed";
 
 /// Builds the table of all results. `extra_notes` are appended to the table's notes.
 pub fn long(results: &Results, profile: &str, extra_notes: Vec<String>) -> Table {
@@ -85,7 +85,7 @@ fn long_table_row(
     let Cell { backbone, criterion, depth, recovery, .. } = &cell.cell;
     let status = match (&cell.failure, &cell.missing) {
         (Some(reason), _) => format!("failed: {reason}"),
-        (None, Some(what)) => format!("{UNMADE}: {what}"),
+        (None, Some(what)) => format!("{NOT_COMPUTED}: {what}"),
         (None, None) => OK.to_owned(),
     };
     let notes = noted.then(|| cell.notes.join("; "));

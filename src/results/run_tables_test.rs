@@ -6,7 +6,7 @@ use std::sync::Arc;
 use polars::prelude::{ParquetReader, SerReader};
 
 use super::measurement::{CellSummary, Measurement, ResultRow, Results, Sample, Setup};
-use super::record::{Condition, Record};
+use super::number_record::{Condition, Record};
 use super::settings::{DEPTH, Settings};
 use super::{Protocol, Table, latex, long, markdown, run_frame, screen, wide, write_frame};
 use crate::grid::{Cell, Method};
@@ -43,7 +43,7 @@ pub(super) fn task() -> Protocol {
 }
 
 /// Test cell with one value per protocol.
-pub(super) struct Made<'a> {
+pub(super) struct CellFixture<'a> {
     pub(super) backbone: &'a str,
     pub(super) depth: usize,
     pub(super) recovery: &'a str,
@@ -53,11 +53,16 @@ pub(super) struct Made<'a> {
     pub(super) failure: Option<&'a str>,
 }
 
-pub(super) fn cell<'a>(backbone: &'a str, depth: usize, recovery: &'a str, values: &'a [Option<f64>]) -> Made<'a> {
-    Made { backbone, depth, recovery, values, error: None, notes: "", failure: None }
+pub(super) fn cell<'a>(
+    backbone: &'a str,
+    depth: usize,
+    recovery: &'a str,
+    values: &'a [Option<f64>],
+) -> CellFixture<'a> {
+    CellFixture { backbone, depth, recovery, values, error: None, notes: "", failure: None }
 }
 
-fn cell_settings(made: &Made<'_>) -> Settings {
+fn cell_settings(made: &CellFixture<'_>) -> Settings {
     let mut all = Settings::from([("backbone".into(), made.backbone.into()), (DEPTH.into(), made.depth.into())]);
     if made.depth > 0 {
         all.insert("criterion".into(), "llm-streamline".into());
@@ -66,7 +71,7 @@ fn cell_settings(made: &Made<'_>) -> Settings {
     all
 }
 
-pub(super) fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
+pub(super) fn results(protocols: Vec<Protocol>, made: &[CellFixture<'_>]) -> Results {
     let mut cells = Vec::new();
     for spec in made {
         let is_pruned = spec.depth > 0;
@@ -122,7 +127,7 @@ fn table() -> Table {
         cell("english", 0, "none", &[Some(18.123_456_789_012_3), Some(250.5)]),
         cell("english", 3, "none", &[Some(123.456), None]),
         cell("english", 3, "ghosted", &[Some(25.5), Some(3.25e12)]),
-        Made {
+        CellFixture {
             failure: Some("a tensor\n  is | not finite"),
             ..cell("english", 3, "linearpatch-rotate", &[None, None])
         },
@@ -162,7 +167,7 @@ fn squeezed(text: &str) -> Vec<String> {
 
 #[test]
 fn notes_column_appears_only_with_notes() {
-    let noted = Made { notes: "rank 3 of 64", ..cell("a", 3, "ghosted", &[Some(2.0)]) };
+    let noted = CellFixture { notes: "rank 3 of 64", ..cell("a", 3, "ghosted", &[Some(2.0)]) };
     let text =
         screen(&long(&results(vec![text("c4")], &[cell("a", 3, "none", &[Some(1.0)]), noted]), "", Vec::new()), None);
     let lines: Vec<&str> = text.lines().collect();
@@ -188,7 +193,7 @@ fn best_is_per_backbone_and_depth_with_printed_ties() {
         cell("a", 3, "z", &[Some(3.0)]),
         cell("a", 5, "x", &[Some(9.0)]),
         cell("a", 5, "y", &[None]),
-        Made { failure: Some("not scored on wiki"), ..cell("a", 3, "w", &[Some(2.0)]) },
+        CellFixture { failure: Some("not scored on wiki"), ..cell("a", 3, "w", &[Some(2.0)]) },
     ];
     let table = long(&results(vec![text("c4")], &rows), "", Vec::new());
     let best: Vec<&str> = table
@@ -203,7 +208,7 @@ fn best_is_per_backbone_and_depth_with_printed_ties() {
 #[test]
 fn undetermined_row_is_never_the_best() {
     let rows = [("x", Some(2.0)), ("y", Some(3.0)), ("z", Some(4.0))].map(|(name, value)| (name, [value]));
-    let rows: Vec<Made<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
+    let rows: Vec<CellFixture<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
     let marks = |undetermined: &str| {
         let mut results = results(vec![text("c4")], &rows);
         for number in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {
@@ -224,7 +229,7 @@ fn undetermined_row_is_never_the_best() {
 
 #[test]
 fn highest_accuracy_is_best_and_errors_are_only_in_files() {
-    let with = |value, recovery| Made { error: Some(5.0), ..cell("a", 3, recovery, value) };
+    let with = |value, recovery| CellFixture { error: Some(5.0), ..cell("a", 3, recovery, value) };
     let table = long(&results(vec![task()], &[with(&[Some(55.0)], "x"), with(&[Some(60.0)], "y")]), "", Vec::new());
     assert!(table.rows[1].cells[0].as_ref().unwrap().best);
     assert!(markdown(&table).contains("50 of 100 documents (not the whole published split)"));
@@ -316,7 +321,7 @@ fn answered(right: usize) -> Sample {
 fn tested(change: impl FnOnce(&mut Measurement)) -> Table {
     let values = [("none", 40), ("linearpatch-diag", 50), ("ghosted", 80)];
     let rows = values.map(|(name, right)| (name, [Some(right as f64)]));
-    let made: Vec<Made<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
+    let made: Vec<CellFixture<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
     let mut results = results(vec![task()], &made);
     for (cell, (_, right)) in results.cells.iter_mut().zip(values) {
         Arc::get_mut(&mut cell.numbers[0]).unwrap().row.sample = answered(right);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::record::{Condition, Record};
+use super::number_record::{Condition, Record};
 use crate::metric::Metric;
 use crate::model::Cut;
 use crate::pipeline::stage::operator::{BoundaryResult, PlacedRepair};

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::notes::WARNING;
-use super::record::DENSE;
+use super::number_record::DENSE;
 use super::settings::distinct;
 use super::table::{PrintedNumber, RowHeaderKind, Table, Visibility};
 use super::text::{NONE, TextColumn, TextTable, capital};
@@ -368,10 +368,10 @@ fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
 
 /// Labels dense rows whose names were moved out of the columns.
 fn name_dense(texts: &mut TextTable, gone: &[usize], is_dense: &[bool]) {
-    let kept: Vec<usize> = (0..texts.lead).filter(|at| !gone.contains(at)).collect();
-    let Some(last) = kept.last() else { return };
+    let retained: Vec<usize> = (0..texts.lead).filter(|at| !gone.contains(at)).collect();
+    let Some(last) = retained.last() else { return };
     for row in (0..is_dense.len()).filter(|row| is_dense[*row]) {
-        if kept.iter().all(|at| texts.columns[*at].cells[row] == NONE) {
+        if retained.iter().all(|at| texts.columns[*at].cells[row] == NONE) {
             DENSE.clone_into(&mut texts.columns[*last].cells[row]);
         }
     }

@@ -1,6 +1,6 @@
 //! Snapshot tests for tables on terminals that are 120 and 80 columns wide.
 
-use super::run_tables_test::{Made, cell, results, task, text};
+use super::run_tables_test::{CellFixture, cell, results, task, text};
 use super::{Table, long, screen, wrap};
 
 /// Builds the table for a typical grid with one backbone, dense and pruned at three depths with five recoveries.
@@ -17,7 +17,7 @@ fn own_grid() -> Table {
         let depth = [2, 4, 6][(at - 1) / 5];
         let row = cell("my-llama-3.2-1b-instruct", depth, recoveries[(at - 1) % 5], values);
         let failure = (at == 8).then_some("a tensor is not finite");
-        made.push(Made { failure, ..row });
+        made.push(CellFixture { failure, ..row });
     }
     let mut results = results(vec![text("wikitext2-test"), text("c4-validation"), text("ptb-test"), task()], &made);
     for cell in results.cells.iter_mut().filter(|cell| cell.cell.depth.count > 0) {

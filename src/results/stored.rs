@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::measurement::{ResultRow, Results, number_id};
-use super::record::Record;
+use super::number_record::Record;
 use super::{Protocol, Settings, put, stem};
 use crate::corpus::EVALUATION_SEED;
 use crate::error::{Error, Result};

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::measurement::{ResultRow, Sample};
-use super::record::{Condition, Record};
+use super::number_record::{Condition, Record};
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,7 +43,7 @@ struct StoredNumber {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
     /// Answers in order, as `N:HEX`: a number of N bits in which 1 stands for a correct answer. An average has one such
-    /// entry per task, separated by commas, or [`ABOVE`].
+    /// entry per task, separated by commas, or [`PRECEDING_TASKS`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     right: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ struct StoredNumber {
 }
 
 /// Placeholder for the answers in an average over all preceding tasks of the cell, in order.
-const ABOVE: &str = "above";
+const PRECEDING_TASKS: &str = "above";
 
 pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S::Ok, S::Error> {
     let AllNumbers { mut columns, mut cells } = AllNumbers::default();
@@ -65,7 +65,7 @@ pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S
             tasks.clear();
         }
         let right = match sample {
-            Sample::Tasks(all) if *all == tasks => Some(ABOVE.to_owned()),
+            Sample::Tasks(all) if *all == tasks => Some(PRECEDING_TASKS.to_owned()),
             Sample::Tasks(all) => Some(all.iter().map(|right| encode_answers(right)).collect::<Vec<_>>().join(",")),
             Sample::Right(right) => Some(encode_answers(right)),
             _ => None,
@@ -101,7 +101,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Resu
                 de::Error::custom(format!("{cell} has a number in column {column_index}, which does not exist"))
             })?;
             let sample = match right.as_deref() {
-                Some(ABOVE) => Sample::Tasks(tasks.clone()),
+                Some(PRECEDING_TASKS) => Sample::Tasks(tasks.clone()),
                 Some(all) => {
                     let unpacked: Option<Vec<Vec<bool>>> = all.split(',').map(decode_answers).collect();
                     let mut answers = unpacked.ok_or_else(|| {
@@ -193,12 +193,12 @@ pub(super) mod identities {
         cells
             .into_iter()
             .map(|(cell, indices)| {
-                let lacking = |index| {
+                let missing_part = |index| {
                     de::Error::custom(format!("the identity of {cell} refers to part {index}, which does not exist"))
                 };
                 let object = indices
                     .into_iter()
-                    .map(|(name, index)| Ok((name, parts.get(index).cloned().ok_or_else(|| lacking(index))?)))
+                    .map(|(name, index)| Ok((name, parts.get(index).cloned().ok_or_else(|| missing_part(index))?)))
                     .collect::<Result<Map<String, Value>, D::Error>>()?;
                 let identity = serde_json::from_value(object.into()).map_err(de::Error::custom)?;
                 Ok((cell, identity))

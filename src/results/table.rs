@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::latency::NOISY;
 use super::measurement::{Measurement, Sample};
 use super::paired::{self, Paired, PaperComparison};
 use super::settings::distinct;
+use super::timed_passes::NOISY;
 use crate::metric::{Direction, Metric};
 use crate::recovery;
 
@@ -222,26 +222,19 @@ impl Table {
         costs.dedup();
         // Compare only rows with the same selection, including the unrepaired one. Otherwise, the difference could be
         // due to the criterion.
-        let runner_up = |measurement: &Measurement| {
-            let others = block.iter().filter(|&&at| !self.rows[at].ours).filter_map(|&at| shown(at));
-            let others = others.filter(|(_, other)| other.same_selection(measurement));
-            others.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, other)| other)
-        };
-        let named = |measurement: &Measurement, name: &str| {
-            let is_named = |measurement: &Measurement| measurement.record.condition.recovery == name;
-            let mut others = block.iter().filter_map(|&at| shown(at)).map(|(_, other)| other);
-            others.find(|other| !is_named(measurement) && is_named(other) && other.same_selection(measurement))
-        };
-        let tested = |at: usize| {
-            let (_, measurement) = shown(at)?;
-            let other = match &self.against {
-                Some(name) => named(measurement, name),
-                None => runner_up(measurement).filter(|_| self.rows[at].ours),
+        let found = block.iter().map(|&at| {
+            let Some((cost, measurement)) = shown(at) else { return (None, None) };
+            let others = block.iter().filter_map(|&row| shown(row).map(|(cost, other)| (row, cost, other)));
+            let mut others = others.filter(|(.., other)| other.same_selection(measurement));
+            let rival = match &self.against {
+                Some(name) if measurement.record.condition.recovery == *name => None,
+                Some(name) => others.find(|(.., other)| other.record.condition.recovery == *name),
+                None if !self.rows[at].ours => None,
+                None => others.filter(|(row, ..)| !self.rows[*row].ours).min_by(|a, b| a.1.total_cmp(&b.1)),
             };
-            paired::test(measurement, other?)
-        };
-        let found: Vec<(Option<f64>, Option<Paired>)> =
-            block.iter().map(|&at| (shown(at).map(|(cost, _)| cost), tested(at))).collect();
+            (Some(cost), rival.and_then(|(.., other)| paired::test(measurement, other)))
+        });
+        let found: Vec<(Option<f64>, Option<Paired>)> = found.collect();
         for (&at, (cost, paired)) in block.iter().zip(found) {
             let Some(shown) = &mut self.rows[at].cells[column] else { continue };
             shown.best = costs.len() > 1 && costs.first().copied() == cost;
@@ -275,11 +268,11 @@ impl Table {
         // In print, the protocol sentence explains the columns, so the Markdown caption is not needed.
         table.caption.clear();
         table.rows.iter_mut().for_each(|row| row.shaded = row.ours);
-        let kept: Vec<usize> =
+        let varying: Vec<usize> =
             (0..self.tail.len()).filter(|at| distinct(self.rows.iter().map(|row| &row.tail[*at])).len() > 1).collect();
-        table.tail = kept.iter().map(|&at| self.tail[at].clone()).collect();
+        table.tail = varying.iter().map(|&at| self.tail[at].clone()).collect();
         for (row, original) in table.rows.iter_mut().zip(&self.rows) {
-            row.tail = kept.iter().map(|&at| original.tail[at].clone()).collect();
+            row.tail = varying.iter().map(|&at| original.tail[at].clone()).collect();
         }
         table
     }

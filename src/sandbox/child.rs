@@ -13,7 +13,7 @@ use std::time::Duration;
 use ghostlab_definitions::activity::{self, Watcher};
 use serde::{Deserialize, Serialize};
 
-use super::limits::{CHILD_STACK_BYTES, Exceeded, Limits};
+use super::limits::{CHILD_STACK_BYTES, Limits, ResourceLimit};
 use super::probe::Probe;
 use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
@@ -38,7 +38,7 @@ pub(super) enum Report {
     /// Name of an input whose processing has started. Sent once per name.
     Started(String),
     /// Exceeded limit, and the name of the input that exceeded it. The child exits after this report.
-    Exceeded(Exceeded, Option<String>),
+    Exceeded(ResourceLimit, Option<String>),
     /// The work is done, whether or not it returned an error.
     Done,
 }
@@ -51,13 +51,13 @@ const MAX_NAME_BYTES: usize = 1_000;
 /// Number of finished items.
 static ITEMS: AtomicU64 = AtomicU64::new(0);
 /// Names of all inputs started so far, and the name of the latest one.
-static STARTED: Mutex<(BTreeSet<String>, String)> = Mutex::new((BTreeSet::new(), String::new()));
+static STARTED_NAMES: Mutex<(BTreeSet<String>, String)> = Mutex::new((BTreeSet::new(), String::new()));
 
 thread_local! {
     /// Name of the input that this thread is processing.
     static CURRENT: RefCell<Name> = const { RefCell::new(Name(String::new())) };
-    /// Names that this thread has already found in [`STARTED`], cached to avoid locking the set again.
-    static KNOWN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    /// Names that this thread has already found in [`STARTED_NAMES`], cached to avoid locking the set again.
+    static SEEN_NAMES: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
 /// Name of an input, at most [`MAX_NAME_BYTES`] bytes long. Pieces that would exceed this length are dropped.
@@ -79,11 +79,11 @@ impl Watcher for Reporter {
         CURRENT.with_borrow_mut(|name| {
             name.0.clear();
             name.write_fmt(input).ok();
-            if KNOWN.with_borrow(|known| known.contains(&name.0)) {
+            if SEEN_NAMES.with_borrow(|known| known.contains(&name.0)) {
                 return;
             }
-            KNOWN.with_borrow_mut(|known| known.insert(name.0.clone()));
-            let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+            SEEN_NAMES.with_borrow_mut(|known| known.insert(name.0.clone()));
+            let mut started = STARTED_NAMES.lock().unwrap_or_else(PoisonError::into_inner);
             if !started.0.contains(&name.0) {
                 started.0.insert(name.0.clone());
                 started.1.clone_from(&name.0);
@@ -125,7 +125,7 @@ fn run_request(request: Request) -> ExitCode {
     threads.build_global().ok();
     let limits = request.limits;
     thread::spawn(move || watch(limits));
-    heap::limit(limits.heap_bytes, || report_limit_and_exit(Exceeded::Heap, current_input()));
+    heap::limit(limits.heap_bytes, || report_limit_and_exit(ResourceLimit::Heap, current_input()));
     // Ignore the error: the parent repeats the work and reports it.
     let work = thread::Builder::new().stack_size(CHILD_STACK_BYTES).spawn(move || drop(request.probe.run()));
     match work.map(thread::JoinHandle::join) {
@@ -153,8 +153,8 @@ fn watch(limits: Limits) {
             exit(1);
         }
         if cpu_time().as_millis() as u64 > limits.milliseconds_after(ITEMS.load(Relaxed)) {
-            let last = STARTED.try_lock().ok().map(|started| started.1.clone());
-            report_limit_and_exit(Exceeded::Time, last.filter(|name| !name.is_empty()));
+            let last = STARTED_NAMES.try_lock().ok().map(|started| started.1.clone());
+            report_limit_and_exit(ResourceLimit::Time, last.filter(|name| !name.is_empty()));
         }
     }
 }
@@ -163,7 +163,7 @@ fn current_input() -> Option<String> {
     CURRENT.try_with(|name| Some(name.try_borrow().ok()?.0.clone())).ok().flatten().filter(|name| !name.is_empty())
 }
 
-fn report_limit_and_exit(limit: Exceeded, input: Option<String>) -> ! {
+fn report_limit_and_exit(limit: ResourceLimit, input: Option<String>) -> ! {
     report(&Report::Exceeded(limit, input));
     exit(1)
 }

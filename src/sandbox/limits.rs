@@ -50,13 +50,13 @@ impl Limits {
 /// Limit that a child exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Exceeded {
+pub(super) enum ResourceLimit {
     Heap,
     Time,
     Stack,
 }
 
-impl Exceeded {
+impl ResourceLimit {
     /// Returns the name of the exhausted resource and a description of the limit.
     pub(super) fn describe(self, limits: Limits) -> (&'static str, String) {
         match self {

@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use super::CHILD;
 use super::child::{PANICKED, Report, Request};
-use super::limits::{Exceeded, Limits};
+use super::limits::{Limits, ResourceLimit};
 use super::probe::Probe;
 use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// Serialized requests whose probes have already passed in a child process.
-static PASSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+static PASSED_PROBES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Number of seconds without a report after which a child is killed. A child reports twenty times per second.
 const MAX_SILENT_SECONDS: u32 = 120;
@@ -53,7 +53,7 @@ pub fn check(probe: Probe) -> Result<()> {
 }
 
 fn passed() -> std::sync::MutexGuard<'static, BTreeSet<String>> {
-    PASSED.lock().unwrap_or_else(PoisonError::into_inner)
+    PASSED_PROBES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the path of the running executable. On Linux, the path stays valid even if the executable file is replaced.
@@ -74,7 +74,7 @@ fn start() -> std::io::Result<Child> {
 #[derive(Debug, Default)]
 struct Outcome {
     done: bool,
-    exceeded: Option<(Exceeded, Option<String>)>,
+    exceeded: Option<(ResourceLimit, Option<String>)>,
     /// Input that was started most recently.
     last_started: Option<String>,
     /// Whether the child was killed because it stopped reporting.
@@ -153,17 +153,17 @@ impl Outcome {
     }
 
     /// Returns the limit that the child exceeded, as inferred from its reports, its stderr or its silence.
-    fn limit(&self) -> Option<Exceeded> {
+    fn limit(&self) -> Option<ResourceLimit> {
         if let Some((limit, _)) = self.exceeded {
             return Some(limit);
         }
         if self.stderr.contains("overflowed its stack") {
-            return Some(Exceeded::Stack);
+            return Some(ResourceLimit::Stack);
         }
         if self.stderr.contains("memory allocation of") || self.stderr.contains("capacity overflow") {
-            return Some(Exceeded::Heap);
+            return Some(ResourceLimit::Heap);
         }
-        self.silent.then_some(Exceeded::Time)
+        self.silent.then_some(ResourceLimit::Time)
     }
 
     fn judge(self, request: &Request) -> Result<()> {

@@ -63,7 +63,7 @@ pub fn depths(
     let sought = BudgetCheck { budget, model: CostModel::new(config, engine, prompt)?, layers: config.layers, dense };
     if sought.meets_budget(Depth::layers(0)).1 {
         return Err(sought
-            .refused("the dense backbone already meets the budget")
+            .budget_error("the dense backbone already meets the budget")
             .expected("a budget that requires removing layers")
             .found(sought.costs_text(0))
             .hint(format!("tighten the budget; removing one layer gives {}", sought.costs_text(1))));
@@ -75,11 +75,11 @@ pub fn depths(
     if !depths.is_empty() {
         return Ok(depths);
     }
-    let most = config.layers.saturating_sub(1);
-    let reached = sought.costs_text(most);
+    let max_removed = config.layers.saturating_sub(1);
+    let reached = sought.costs_text(max_removed);
     Err(sought
-        .refused("the budget is out of reach even with a single layer left")
-        .expected(format!("a budget that removing {most} of {} layers meets ({reached})", config.layers))
+        .budget_error("the budget is out of reach even with a single layer left")
+        .expected(format!("a budget that removing {max_removed} of {} layers meets ({reached})", config.layers))
         .found(budget.to_string())
         .hint("loosen the budget; the embedding and the head cannot be removed"))
 }
@@ -118,7 +118,7 @@ impl BudgetCheck<'_> {
         depths
     }
 
-    fn refused(&self, what: &str) -> Error {
+    fn budget_error(&self, what: &str) -> Error {
         Error::bad_input(what).at(format!("--budget {}", self.budget))
     }
 
@@ -199,14 +199,17 @@ pub(super) fn no_candidate_error(what: &str, grid: &Grid, budget: &Budget, found
 
 /// Moves a cell to `left_out` if a shallower cell with the same method meets the budget too.
 pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> Vec<Cell> {
-    let mut least: BTreeMap<String, Depth> = BTreeMap::new();
+    let mut min_depths: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
-        least.entry(kind(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
+        min_depths.entry(kind(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
     }
-    let (kept, deeper): (Vec<Cell>, Vec<Cell>) = cells.into_iter().partition(|cell| least[&kind(cell)] == cell.depth);
+    let (kept, deeper): (Vec<Cell>, Vec<Cell>) =
+        cells.into_iter().partition(|cell| min_depths[&kind(cell)] == cell.depth);
     left_out.extend(deeper.into_iter().map(|cell| {
-        let reason =
-            format!("with the same methods, removing {} already meets the budget", depth_text(least[&kind(&cell)]));
+        let reason = format!(
+            "with the same methods, removing {} already meets the budget",
+            depth_text(min_depths[&kind(&cell)])
+        );
         LeftOut { cell: cell.name, reason }
     }));
     kept
@@ -297,8 +300,8 @@ pub(super) fn solve(
             None => fits.push((cell, result, costs)),
         }
     }
-    let kept = without_deeper(fits.iter().map(|(cell, ..)| cell.clone()).collect(), left_out);
-    for (cell, result, costs) in fits.into_iter().filter(|(cell, ..)| kept.contains(cell)) {
+    let shallowest = without_deeper(fits.iter().map(|(cell, ..)| cell.clone()).collect(), left_out);
+    for (cell, result, costs) in fits.into_iter().filter(|(cell, ..)| shallowest.contains(cell)) {
         let program = MeasuredProgram::new(&result.removed, &result.boundaries);
         match racers.iter_mut().find(|racer| is_copy(&racer.program, &program)) {
             Some(same) => same.same.push(cell.name),

@@ -96,10 +96,10 @@ pub const FIRST_DOCUMENTS: usize = 64;
 pub const FIRST_WINDOWS: usize = 16;
 
 /// Share of each stratum that is held out for the final evaluation.
-pub const JUDGED: f64 = 0.2;
+pub const HELD_OUT_SHARE: f64 = 0.2;
 
 pub fn held_out_items(items: usize) -> usize {
-    (items as f64 * JUDGED).round() as usize
+    (items as f64 * HELD_OUT_SHARE).round() as usize
 }
 
 /// Schedule of rounds for one objective.
@@ -120,8 +120,8 @@ impl Schedule {
     }
 
     pub fn rounds(&self) -> usize {
-        let most = self.strata.iter().copied().max().unwrap_or(0);
-        (0..).find(|&round| self.items_reached(round) >= most).map_or(1, |round| round + 1)
+        let max_items = self.strata.iter().copied().max().unwrap_or(0);
+        (0..).find(|&round| self.items_reached(round) >= max_items).map_or(1, |round| round + 1)
     }
 
     /// Returns how many items of each stratum have been seen after a round. Rounds are counted from 0.
@@ -261,7 +261,8 @@ pub(super) fn append_gains(
                 EvalTarget::Task(task) => {
                     for drawn in evaluate.tasks.iter().filter(|drawn| drawn_task(drawn, None) == *task) {
                         let answered = result.task(drawn).and_then(|task| task.sample.as_ref()?.answers.builtin());
-                        let answered = answered.ok_or_else(|| missing_scores(&result.cell, &drawn.to_string()))?;
+                        let answered =
+                            answered.ok_or_else(|| missing_scores_error(&result.cell, &drawn.to_string()))?;
                         let column = answered.result.task.column;
                         gains.extend(answered.documents().map(|document| f64::from(u8::from(document.right(column)))));
                     }
@@ -273,7 +274,7 @@ pub(super) fn append_gains(
                         .filter(|text| Perplexity { draw: None, ..(*text).clone() } == *text_use);
                     for text in drawn {
                         let losses = result.text(text).and_then(|scores| scores.sample.as_ref());
-                        let losses = losses.ok_or_else(|| missing_scores(&result.cell, &text.to_string()))?;
+                        let losses = losses.ok_or_else(|| missing_scores_error(&result.cell, &text.to_string()))?;
                         gains.extend(losses.windows.iter().map(|loss| -loss));
                     }
                 }
@@ -283,7 +284,7 @@ pub(super) fn append_gains(
     Ok(())
 }
 
-fn missing_scores(cell: &Cell, on: &str) -> Error {
+fn missing_scores_error(cell: &Cell, on: &str) -> Error {
     Error::job("a candidate has no scores").at(format!("{cell} on {on}"))
 }
 

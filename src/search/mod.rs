@@ -9,27 +9,27 @@
 //! | `race` | elimination of candidates after a round |
 //! | `program_path` | computation that candidates share, from which the cost of a round follows |
 //! | `racing` | main procedure of a search, and the evaluation on held-out items |
-//! | `lead` | score differences on common items: candidate and rival, winner and plain removal |
+//! | `score_difference` | common items: candidate minus rival, winner minus plain removal |
 //! | `short_name` | short candidate names for tables |
-//! | `report` | tables and summary of a search as text |
+//! | `search_summary` | tables and text about a search |
 //!
 //! This file defines the estimated costs of a variant and the outcome of a search, as plain data for output.
 
 mod candidates;
 mod env;
-mod lead;
 mod program_path;
 mod race;
 mod racing;
-mod report;
+mod score_difference;
+mod search_summary;
 mod short_name;
 
 pub use candidates::{depths, split_searches};
-pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Schedule, SearchEnv, held_out_items, mean_latency};
+pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, HELD_OUT_SHARE, Schedule, SearchEnv, held_out_items, mean_latency};
 pub use program_path::{layers, path};
 pub use race::{RaceElimination, Verdict, front, judge, mean_of_means};
 pub use racing::search;
-pub use report::markdown;
+pub use search_summary::markdown;
 
 use std::sync::Arc;
 

@@ -95,12 +95,14 @@ fn mcnemar_p<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
 
 /// Returns the Pareto front: the candidates that no other one beats in every objective.
 pub fn front<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>]) -> Vec<usize> {
-    let means =
-        |racer: usize| -> Vec<f64> { objectives.iter().map(|objective| mean_of_means(&objective[racer])).collect() };
-    let all: Vec<(usize, Vec<f64>)> = alive.iter().map(|&racer| (racer, means(racer))).collect();
-    let beaten =
-        |numbers: &[f64]| all.iter().any(|(_, other)| other.iter().zip(numbers).all(|(other, merits)| other > merits));
-    all.iter().filter(|(_, merits)| !beaten(merits)).map(|(racer, _)| *racer).collect()
+    let all: Vec<(usize, Vec<f64>)> = alive
+        .iter()
+        .map(|&racer| (racer, objectives.iter().map(|objective| mean_of_means(&objective[racer])).collect()))
+        .collect();
+    all.iter()
+        .filter(|(_, means)| !all.iter().any(|(_, other)| other.iter().zip(means).all(|(other, mean)| other > mean)))
+        .map(|(racer, _)| *racer)
+        .collect()
 }
 
 #[cfg(test)]

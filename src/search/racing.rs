@@ -8,7 +8,7 @@ use super::env::{
 };
 use super::program_path::{layers, path};
 use super::race::{judge, mean_of_means};
-use super::{Elimination, Found, HeldOutScore, Lead, Objective, Round, Spent, lead};
+use super::{Elimination, Found, HeldOutScore, Lead, Objective, Round, Spent, score_difference};
 use crate::error::{Error, Result};
 use crate::grid::{Cell, Grid, Method, Search};
 use crate::model::Program;
@@ -53,7 +53,7 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<Found> {
     measure_latencies(grid, spec, env, &mut racers)?;
     let best = winner(&racers);
     for at in 0..racers.len() {
-        racers[at].beyond = lead::differences_to_rival(&tracks, &racers, at, best);
+        racers[at].beyond = score_difference::differences_to_rival(&tracks, &racers, at, best);
     }
     let (judged, leads) = match best {
         Some(best) => judge_winner(grid, spec, env, &tracks, &racers, best, &mut spent)?,
@@ -219,7 +219,8 @@ pub(super) fn judge_winner(
                 .iter()
                 .zip(gains)
                 .map(|(track, gains_of)| score(StratifiedMean::from_strata(gains_of), mean_of_means(gains_of), track));
-            let beyond = if role == "winner" { Vec::new() } else { lead::score_differences(tracks, gains, won) };
+            let beyond =
+                if role == "winner" { Vec::new() } else { score_difference::score_differences(tracks, gains, won) };
             Some(HeldOutScore { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
         })
         .collect();
@@ -227,7 +228,7 @@ pub(super) fn judge_winner(
         None => Vec::new(),
         Some(held_out) => {
             let raced = score_plain_removal(grid, spec, env, tracks, racers, (winner, &plain), spent)?;
-            lead::leads(tracks, (&winner.gains, &raced), (won, held_out))
+            score_difference::leads(tracks, (&winner.gains, &raced), (won, held_out))
         }
     };
     Ok((judged, leads))

@@ -66,8 +66,8 @@ mod tests {
         let shown: Vec<&str> = names.iter().map(|name| short.shorten(name)).collect();
         assert_eq!(shown.iter().collect::<BTreeSet<_>>().len(), names.len(), "{shown:?}");
         assert!(shown.iter().all(|name| name.chars().count() <= MAX_LENGTH), "{shown:?}");
-        let kept: Vec<&str> = short.truncated_names().map(|(_, full)| full).collect();
-        assert_eq!(kept, [&names[1], &names[2]]);
+        let truncated: Vec<&str> = short.truncated_names().map(|(_, full)| full).collect();
+        assert_eq!(truncated, [&names[1], &names[2]]);
     }
 
     fn long(middle: &str) -> String {

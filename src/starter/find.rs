@@ -179,12 +179,12 @@ pub(super) fn no_model_error(folder: &Path, left_out: &[(PathBuf, Error)]) -> Er
 
 /// Returns the bundled synthetic texts: one for calibration and one for scoring.
 pub(super) fn embedded_texts(folder: Option<&Path>) -> Result<Vec<Corpus>> {
-    let folder = folder.ok_or_else(missing_text)?.join("corpora");
+    let folder = folder.ok_or_else(missing_text_error)?.join("corpora");
     let texts = vec![embedded_text(&folder, "train", true), embedded_text(&folder, "test", false)];
-    if texts.iter().all(|text| text.path.is_file()) { Ok(texts) } else { Err(missing_text()) }
+    if texts.iter().all(|text| text.path.is_file()) { Ok(texts) } else { Err(missing_text_error()) }
 }
 
-fn missing_text() -> Error {
+fn missing_text_error() -> Error {
     Error::missing("no text for calibration and scoring")
         .expected("--corpus FILE, or the bundled texts")
         .found("neither")

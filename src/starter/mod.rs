@@ -71,9 +71,9 @@ impl Starter {
             [] => find::embedded_texts(embedded)?,
             texts => find::read_texts(texts)?,
         };
-        let most = if texts.is_empty() { EMBEDDED_LENGTH } else { LENGTH };
+        let max_length = if texts.is_empty() { EMBEDDED_LENGTH } else { LENGTH };
         let amounts = corpora.iter().map(|corpus| amount(corpus, &models)).collect::<Result<Vec<Amount>>>()?;
-        let (length, sequences) = windows(&corpora, &amounts, &models, most)?;
+        let (length, sequences) = windows(&corpora, &amounts, &models, max_length)?;
         let tasks = match (texts, embedded) {
             ([], Some(folder)) => find::embedded_tasks(folder, &grid::tasks()),
             _ => Vec::new(),
@@ -200,7 +200,7 @@ impl Starter {
         let scored = self.tasks.iter().map(|(name, _)| name.clone()).filter(|name| SCORED.contains(&name.as_str()));
         let patch = if models.iter().all(|model| model.rotates) { "linearpatch-rotate" } else { "linearpatch-diag" };
         let all = [recovery::NONE, "replaceme-ls", patch, "ghosted"];
-        let kept = [&all[..1], last(&all, self.sizes.repairs)].concat();
+        let chosen_methods = [&all[..1], last(&all, self.sizes.repairs)].concat();
         let values = context! {
             folder => plain(&self.folder),
             file => target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -214,7 +214,7 @@ impl Starter {
             criteria => described(&criterion::described()),
             recoveries => described(&recovery::described()),
             depth => reduced_list(last(&DEPTHS, self.sizes.depths), &DEPTHS),
-            recovery => reduced_list(&kept, &all),
+            recovery => reduced_list(&chosen_methods, &all),
             length => self.sizes.length,
             sequences => self.sizes.sequences,
             windows => self.sizes.windows,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::finding::{Check, CheckKind};
-use super::record::ReferenceRun;
+use super::recorded_results::ReferenceRun;
 use crate::artifact::claims::{CLAIMS, JudgedClaim, SEEDS, claims_about, format_claims, judge_folders, line};
 use crate::error::Result;
 use crate::files::{self, regular};

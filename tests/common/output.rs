@@ -1,6 +1,6 @@
 //! Functions that read the output of programs run by the tests.
 
-use std::process::{Child, Output};
+use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -16,6 +16,12 @@ pub fn stderr(output: &Output) -> String {
 /// Returns standard output followed by standard error.
 pub fn combined_output(output: &Output) -> String {
     stdout(output) + &stderr(output)
+}
+
+/// Sends a signal, such as `-KILL`, to a process.
+pub fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
 }
 
 /// Waits until a process exits, and returns its output.

@@ -3,12 +3,12 @@
 //! view may show a difference. `setting_paths()` lists the identity settings that the pairs must cover.
 
 mod irrelevant;
-mod latency;
 mod model;
 mod pruning;
 mod setting;
 mod task;
 mod text;
+mod timing;
 
 pub use setting::Setting;
 
@@ -102,7 +102,7 @@ pub fn differing() -> Vec<Pair> {
         task::examples(),
         task::chats(),
         task::limits(),
-        latency::latencies(),
+        timing::latencies(),
     ]
     .into_iter()
     .flatten()

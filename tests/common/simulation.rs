@@ -74,7 +74,7 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Simulated {
+pub struct SimulationResult {
     /// Share of races in which the best candidate survives. With two objectives, share of races in which the whole
     /// Pareto front survives.
     pub cover: f64,
@@ -96,7 +96,7 @@ pub struct Simulated {
 ///
 /// # Errors
 /// Propagates errors from the race.
-pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated> {
+pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<SimulationResult> {
     let mut races = Vec::new();
     let mut parted = 0;
     let ties = known.objectives.len() == 1 && known.paths.len() > 1;
@@ -115,14 +115,14 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated
     let gains: Vec<_> = known.objectives.iter().map(|objective| objective.gains.clone()).collect();
     let best = front(&everyone, &gains);
     let merits: Vec<f64> = known.objectives[0].gains.iter().map(|gains| mean_of_means(gains)).collect();
-    let most = merits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let best_merit = merits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     // If several candidates are tied for the best score, each of them counts as the best.
-    Ok(Simulated {
+    Ok(SimulationResult {
         cover: share(&|race: &Race| match known.objectives.len() {
-            1 => race.alive.iter().any(|&candidate| merits[candidate] >= most),
+            1 => race.alive.iter().any(|&candidate| merits[candidate] >= best_merit),
             _ => best.iter().all(|candidate| race.alive.contains(candidate)),
         }),
-        near: share(&|race| merits[race.leader] >= most - known.objectives[0].near),
+        near: share(&|race| merits[race.leader] >= best_merit - known.objectives[0].near),
         items: median_of(&races, &|race| race.items),
         layers: median_of(&races, &|race| race.layers),
         survivors: mean_of(&races, &|race| race.alive.len() as f64),
@@ -206,9 +206,10 @@ fn in_order(strata: &[Vec<f64>], orders: &[Vec<usize>]) -> Vec<Vec<f64>> {
 
 /// Returns the first `seen[stratum]` gains in each stratum, for each candidate.
 fn seen_gains(candidates: &[Vec<Vec<f64>>], seen: &[usize]) -> Vec<Vec<Vec<f64>>> {
-    let first =
-        |strata: &Vec<Vec<f64>>| strata.iter().zip(seen).map(|(stratum, &seen)| stratum[..seen].to_vec()).collect();
-    candidates.iter().map(first).collect()
+    candidates
+        .iter()
+        .map(|strata| strata.iter().zip(seen).map(|(stratum, &seen)| stratum[..seen].to_vec()).collect())
+        .collect()
 }
 
 /// Returns the mean gain on the raced items minus the mean gain on the held-out items.

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::output::combined_output;
 use super::{checkout, fixture};
 
 /// Temporary folder with a backbone (the `llama-gqa` fixture with a 300-word tokenizer), two corpora and a grid.
@@ -157,6 +158,14 @@ pub fn tokenizer(words: usize) -> Value {
         "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"}
     })
+}
+
+/// Runs a command, asserts that it succeeds, and returns its output and messages.
+pub fn run_ok(world: &World, arguments: &[&str]) -> String {
+    let output = world.ghostlab(arguments);
+    let text = combined_output(&output);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {text}");
+    text
 }
 
 /// Reads the fields of a CSV file, including its header row.

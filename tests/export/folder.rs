@@ -62,17 +62,17 @@ fn export_of_rounded_weights_scores_like_its_cell() {
 #[test]
 fn generation_and_chat_settings_are_kept_without_code() {
     let world = World::new();
-    let kept = [
+    let files = [
         ("generation_config.json", json!({"eos_token_id": [2, 7], "temperature": 0.5}).to_string()),
         ("chat_template.jinja", "{% for message in messages %}{{ message.content }}{% endfor %}".to_owned()),
     ];
-    kept.iter().for_each(|(name, text)| world.write(&format!("backbone/{name}"), text));
+    files.iter().for_each(|(name, text)| world.write(&format!("backbone/{name}"), text));
     let settings = json!({"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": ["tokenization_own.Own", null]},
         "model_max_length": 64});
     world.write("backbone/tokenizer_config.json", settings.to_string());
     world.change_config("auto_map", json!({"AutoModelForCausalLM": "modeling_own.Own"}));
     export(&world, "depth/2/none", "out", &["--set", "recovery=none"]);
-    for (name, text) in kept {
+    for (name, text) in files {
         if name.ends_with(".json") {
             assert_eq!(json(&world.path("out").join(name)), serde_json::from_str::<Value>(&text).unwrap());
         } else {
@@ -140,8 +140,8 @@ fn definition_cell_exports_before_and_after_scoring() {
          doc_to_choice: [w1, w2]\ndoc_to_target: label\n",
     );
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
-    let asked = "  tasks: [{definition: made.yaml, data: rows}]\n";
-    world.write("grid.yaml", grid.replace("  perplexity:\n    - {corpus: test, length: 64}\n", asked));
+    let evaluations = "  tasks: [{definition: made.yaml, data: rows}]\n";
+    world.write("grid.yaml", grid.replace("  perplexity:\n    - {corpus: test, length: 64}\n", evaluations));
     export(&world, "depth/1/none", "before", &[]);
     assert!(card(&world, "before").contains("Not scored"), "{}", card(&world, "before"));
     world.runs(&[]);

@@ -6,14 +6,14 @@ use super::*;
 /// which have been hashed by then, and lets the run continue.
 #[cfg(unix)]
 fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
-    let record = plant_far(world, FAR, &["tokenising"]);
+    let record = plant_far(world, REMOTE_PROCESS, &["tokenising"]);
     let log = world.path("log");
     let mut command = world.command(&[&["run", "grid.yaml"], &SMALL[..]].concat());
     command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
     let child = command.spawn().unwrap();
     let began = Instant::now();
     while !fs::read_to_string(&log).unwrap().contains("waiting") {
-        assert!(began.elapsed() < LONG, "the command does not wait");
+        assert!(began.elapsed() < TIMEOUT, "the command does not wait");
         std::thread::sleep(Duration::from_millis(10));
     }
     change();
@@ -63,14 +63,14 @@ fn inputs_changed_during_a_run_are_refused() {
 }
 
 /// Memory limit at which weights are loaded on demand.
-const BY_NEED: [&str; 2] = ["--memory", "0.05"];
+const LOW_MEMORY: [&str; 2] = ["--memory", "0.05"];
 
 #[cfg(target_os = "linux")]
 #[test]
 fn changed_weights_stop_on_demand_loading_store_nothing() {
     let undisturbed = World::large();
     undisturbed.runs(&SMALL);
-    let arguments = [&SMALL[..], &BY_NEED].concat();
+    let arguments = [&SMALL[..], &LOW_MEMORY].concat();
     type Change<'a> = (&'a str, &'a dyn Fn(&Path));
     let changes: [Change<'_>; 3] = [
         ("in place", &flip_last_byte),
@@ -176,7 +176,7 @@ fn fine_tuned_world() -> World {
 fn wait_until_stopped(child: &mut Child) {
     let began = Instant::now();
     while process_state(child.id()) != Some('T') {
-        assert!(child.try_wait().unwrap().is_none() && began.elapsed() < LONG, "the command does not stop");
+        assert!(child.try_wait().unwrap().is_none() && began.elapsed() < TIMEOUT, "the command does not stop");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -268,5 +268,5 @@ fn excessive_thread_count_is_capped() {
     let began = Instant::now();
     let (code, log) = with_fault(&world, &["--threads", "4096"], "");
     assert_eq!(code, Some(0), "{log}");
-    assert!(log.contains("--threads 4096 exceeds the maximum") && began.elapsed() < LONG, "{log}");
+    assert!(log.contains("--threads 4096 exceeds the maximum") && began.elapsed() < TIMEOUT, "{log}");
 }

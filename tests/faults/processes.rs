@@ -82,7 +82,7 @@ fn wait_for(child: &mut Child, words: &str) {
 fn waiting_for_a_process_is_shown_and_stops_on_signal() {
     for name in ["-INT", "-TERM", "-HUP"] {
         let world = World::new();
-        plant_far(&world, FAR, &["tokenising"]);
+        plant_far(&world, REMOTE_PROCESS, &["tokenising"]);
         let mut child = spawn_with_fault(&world, &["run", "grid.yaml"], "");
         wait_for(&mut child, "tokenizing: waiting for process 5");
         signal(&child, name);

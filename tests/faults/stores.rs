@@ -67,12 +67,12 @@ fn leftovers_of_dead_processes_are_shown_and_swept() {
     let store = world.path("data/store");
     // Write the records of two processes: a dead one on this machine, whose pid exceeds the maximum of 2^22, and one on
     // another machine.
-    let killed = plant_far(&world, KILLED, &["something"]);
+    let killed = plant_far(&world, DEAD_PROCESS, &["something"]);
     let text = fs::read_to_string(&killed).unwrap().replace("another boot", &here).replace(":5,", ":99999999,");
     fs::write(&killed, &text).unwrap();
     fs::write(store.join("claims/something"), &text).unwrap();
-    let far = plant_far(&world, FAR, &["other"]);
-    for owner in [KILLED, FAR] {
+    let far = plant_far(&world, REMOTE_PROCESS, &["other"]);
+    for owner in [DEAD_PROCESS, REMOTE_PROCESS] {
         let draft = store.join(format!("drafts/{owner}.0"));
         fs::create_dir(&draft).unwrap();
         fs::write(draft.join("000000.f32"), vec![0; 3_000_000]).unwrap();
@@ -87,7 +87,7 @@ fn leftovers_of_dead_processes_are_shown_and_swept() {
     let runs: Vec<PathBuf> = fs::read_dir(store.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
     let done = runs.iter().find(|path| path.extension().is_some_and(|e| e == "json")).unwrap();
     let mut record = common::stored_record(done).unwrap();
-    (record["process"], record["stage"]) = (json!(FAR), json!("running"));
+    (record["process"], record["stage"]) = (json!(REMOTE_PROCESS), json!("running"));
     fs::write(done, record.to_string()).unwrap();
 
     assert!(status_of_all(&world).contains("): running"), "{}", status_of_all(&world));

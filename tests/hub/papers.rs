@@ -99,8 +99,8 @@ fn reproduce_fetches_missing_inputs() {
     let served = files(&world);
     fs::remove_dir_all(world.path("backbone")).unwrap();
     let server = FakeHub::start(MODEL, served, no_fault());
-    let lacking = run(&world, &server, &["reproduce", "table3"], 3);
-    assert!(lacking.contains("table3.yaml --profile paper`"), "{lacking}");
+    let output = run(&world, &server, &["reproduce", "table3"], 3);
+    assert!(output.contains("table3.yaml --profile paper`"), "{output}");
     run(&world, &server, &["fetch", "table3", "--lock"], 0);
     run(&world, &server, &["reproduce", "table3", "--no-gate", "--fetch"], 0);
     assert!(verdicts(&world).contains("differs"), "{}", verdicts(&world));

@@ -21,8 +21,8 @@ fn audit_checks_a_user_table() {
         "wide.csv",
         "Method,ARC-e,COPA,Avg\nDense,77.65,82.00,79.83\nMine,77.70,61.00,69.35\nTheirs,60.02,70.00,71.00\n",
     );
-    let asked = ["audit", "wide.csv", "--tasks", "ARC-e=arc_easy,COPA=copa", "--average", "Avg"];
-    let log = run_ok(&world, &[&asked[..], &["--format", "csv"]].concat());
+    let arguments = ["audit", "wide.csv", "--tasks", "ARC-e=arc_easy,COPA=copa", "--average", "Avg"];
+    let log = run_ok(&world, &[&arguments[..], &["--format", "csv"]].concat());
     let lines: Vec<&str> = log.lines().collect();
     assert!(
         lines.iter().any(|line| line.starts_with("contradiction,average,wide,Theirs,Avg,65.0100,71.00")

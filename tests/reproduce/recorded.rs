@@ -34,8 +34,8 @@ fn recorded_races_have_labels_and_stay_unchanged() {
     assert!(csv.lines().count() == 2 && csv.contains("LLM-Streamline"), "{csv}");
     let full_table = table(&world.path("results/whole/tiny/whole.csv"));
     let at = full_table[0].iter().position(|head| head == "value").unwrap();
-    let least = full_table[1..].iter().map(|row| row[at].parse::<f64>().unwrap()).fold(f64::INFINITY, f64::min);
-    assert!(csv.contains(&format!(": {least:.2}")), "the best perplexity is not the lowest: {csv} {full_table:?}");
+    let lowest = full_table[1..].iter().map(|row| row[at].parse::<f64>().unwrap()).fold(f64::INFINITY, f64::min);
+    assert!(csv.contains(&format!(": {lowest:.2}")), "the best perplexity is not the lowest: {csv} {full_table:?}");
     assert!(csv.contains("won alone") || csv.contains("not separated") || csv.contains("out after round"), "{csv}");
     let page = String::from_utf8(fs::read(world.path("reports/index.html")).unwrap()).unwrap();
     assert!(page.contains("Races of the small table"), "the page does not show the races");
@@ -198,7 +198,7 @@ fn gitignore_keeps_only_recorded_files() {
     let folder = tempfile::tempdir().unwrap();
     git(folder.path(), &["init", "-q"]);
     fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/.gitignore"), folder.path().join(".gitignore")).unwrap();
-    let kept = [
+    let expected = [
         "reports/.ghostlab.sha256",
         "reports/audit.html",
         "reports/index.html",
@@ -223,14 +223,14 @@ fn gitignore_keeps_only_recorded_files() {
         "results/table2/tiny/every_eval_ever/a.json",
         "results/table2/tiny/lm_eval/a.json",
     ];
-    for name in kept.iter().chain(&others).map(ToString::to_string).chain(large) {
+    for name in expected.iter().chain(&others).map(ToString::to_string).chain(large) {
         let path = folder.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, "").unwrap();
     }
     let untracked = git(folder.path(), &["ls-files", "--others", "--exclude-standard"]);
     let untracked: Vec<&str> = untracked.lines().filter(|name| *name != ".gitignore").collect();
-    assert_eq!(untracked, kept);
+    assert_eq!(untracked, expected);
 }
 
 fn git(folder: &Path, arguments: &[&str]) -> String {

@@ -50,17 +50,17 @@ fn first_artifact(store: &Path, kind: &str) -> PathBuf {
 fn store_files(store: &Path) -> [PathBuf; 14] {
     let hash = "a".repeat(64);
     [
-        store.join(format!("processes/{FAR}.json")),
+        store.join(format!("processes/{REMOTE_PROCESS}.json")),
         store.join("claims/tokenising"),
         store.join(format!("claims/{hash}-0")),
-        store.join(format!("uses/{FAR}")),
+        store.join(format!("uses/{REMOTE_PROCESS}")),
         store.join("index/abc.json"),
         store.join("runs/000000000000-5-0123456789ab-0.json"),
         store.join("plans/abc.json"),
         store.join(format!("attempts/{hash}/5-0123456789ab.5.0.json")),
         store.join(format!("attempts/{hash}b")),
         store.join(format!("journals/{hash}")),
-        store.join(format!("journals/{hash}b/{FAR}.0.jsonl")),
+        store.join(format!("journals/{hash}b/{REMOTE_PROCESS}.0.jsonl")),
         store.join("submissions/abc/submission.json"),
         store.join("submissions/abc/jobs.json"),
         store.join("submissions/def"),
@@ -70,7 +70,7 @@ fn store_files(store: &Path) -> [PathBuf; 14] {
 /// Checks that no command hangs on the damaged files, and that `cache verify` names these files.
 fn assert_damage_is_reported(world: &World, what: &str, files: &[PathBuf]) {
     let store = world.path("data/store");
-    for words in READING.iter().filter(|words| words[0] != "run") {
+    for words in READ_ONLY_COMMANDS.iter().filter(|words| words[0] != "run") {
         let (code, log) = ghostlab(world, words);
         assert!([Some(0), Some(5)].contains(&code), "{what} {words:?}: {log}");
     }
@@ -89,7 +89,8 @@ fn assert_damage_is_reported(world: &World, what: &str, files: &[PathBuf]) {
 
 #[test]
 fn unreadable_record_counts_as_alive_for_three_minutes() {
-    let text = json!({"id": FAR, "pid": 5, "system": "another", "started": 7, "beat": "00000000000000000007"});
+    let text =
+        json!({"id": REMOTE_PROCESS, "pid": 5, "system": "another", "started": 7, "beat": "00000000000000000007"});
     type Spoil<'a> = (&'a str, &'a dyn Fn(&Path));
     let spoils: [Spoil<'_>; 3] = [
         ("a pipe", &pipe),
@@ -100,7 +101,7 @@ fn unreadable_record_counts_as_alive_for_three_minutes() {
         let world = World::new();
         world.runs(&["--set", "depth=1"]);
         let store = world.path("data/store");
-        let record = store.join(format!("processes/{FAR}.json"));
+        let record = store.join(format!("processes/{REMOTE_PROCESS}.json"));
         let calibration = fs::read_dir(store.join("plans")).unwrap().next().unwrap().unwrap().path();
         let outline = stored_record(&calibration).unwrap();
         let claims: Vec<&str> =

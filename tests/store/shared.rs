@@ -36,8 +36,8 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
                 .into_iter()
                 .chain([(store.clone(), (fs::metadata(&store).unwrap().mode(), None, Vec::new()))])
             {
-                let wanted = if path.is_dir() { folder } else { file };
-                assert_eq!(mode & 0o7777, wanted, "{whom}, {what}: {} has {mode:o}", path.display());
+                let expected = if path.is_dir() { folder } else { file };
+                assert_eq!(mode & 0o7777, expected, "{whom}, {what}: {} has {mode:o}", path.display());
             }
         };
         for made in ["journals", "attempts", "runs", "plans", "index", "submissions"] {
@@ -56,8 +56,8 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
     assert_eq!(ghostlab(&world, &["store", "init", "data/store", "--shared", "group"]).0, Some(0));
     assert_eq!(ghostlab(&world, &["store", "init", "data/store"]).0, Some(0));
     for (path, (mode, ..)) in tree(&world.path("data/store")) {
-        let wanted = if path.is_dir() { 0o2770 } else { 0o660 };
-        assert_eq!(mode & wanted, wanted, "{} has {mode:o}", path.display());
+        let expected = if path.is_dir() { 0o2770 } else { 0o660 };
+        assert_eq!(mode & expected, expected, "{} has {mode:o}", path.display());
     }
     let (code, log) = ghostlab(&world, &["store", "init", "data/store", "--json"]);
     assert!(code == Some(0) && log.contains("\"group\""), "{log}");

@@ -5,7 +5,7 @@ use ghostlab::tasks::{Bos, Encoder, Prefix, TASKS, Task};
 use ghostlab_definitions::{Row, builtin};
 use serde_json::{Map, Value, json};
 
-use super::{Asked, documents_of, golden};
+use super::{TokenizedTask, documents_of, golden};
 
 /// Encoder that uses one token per byte and has no BOS token.
 struct Bytes;
@@ -34,9 +34,13 @@ impl Nonsense {
 
     /// Returns a random character. It is often one that templates or parsers treat specially.
     fn character(&mut self) -> char {
-        const TELLING: &str = "_[]\n\r\t \u{1c}\u{85}\u{a0}\u{2028}'\"\\{}?.:,()Σσßİǆ\0\u{feff}e\u{301}😀aA1-";
+        const SPECIAL_CHARACTERS: &str =
+            "_[]\n\r\t \u{1c}\u{85}\u{a0}\u{2028}'\"\\{}?.:,()Σσßİǆ\0\u{feff}e\u{301}😀aA1-";
         if self.number(2) == 0 {
-            return TELLING.chars().nth(self.number(TELLING.chars().count() as u64) as usize).unwrap();
+            return SPECIAL_CHARACTERS
+                .chars()
+                .nth(self.number(SPECIAL_CHARACTERS.chars().count() as u64) as usize)
+                .unwrap();
         }
         let below = if self.number(4) == 0 { 0x11_0000 } else { 0x500 };
         char::from_u32(self.number(below) as u32).unwrap_or('\u{fffd}')
@@ -74,10 +78,10 @@ fn task_with_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_d
 
 /// Checks that a row yields requests or an error that names `nonsense:1`. Returns whether it yields requests.
 fn ask(known: &'static Task, fields: &Map<String, Value>) -> bool {
-    let asked = task_with_row(known, fields).and_then(|task| Asked::new(task, &Bytes, Bos::Tokenizer, 64));
-    match asked {
-        Ok(asked) => {
-            assert_eq!(asked.requests.len(), asked.task.solution(0).unwrap().0.len());
+    let tokenized = task_with_row(known, fields).and_then(|task| TokenizedTask::new(task, &Bytes, Bos::Tokenizer, 64));
+    match tokenized {
+        Ok(tokenized) => {
+            assert_eq!(tokenized.requests.len(), tokenized.task.solution(0).unwrap().0.len());
             true
         }
         Err(error) => {
@@ -96,7 +100,7 @@ fn golden_rows(known: &Task) -> Vec<Map<String, Value>> {
 #[test]
 fn any_field_value_gives_error_or_requests_never_a_panic() {
     let mut nonsense = Nonsense(1);
-    let mut asked = 0;
+    let mut accepted = 0;
     let mut refused = 0;
     for task in TASKS {
         let rows = golden_rows(task);
@@ -118,10 +122,10 @@ fn any_field_value_gives_error_or_requests_never_a_panic() {
                     }
                 }
             }
-            *(if ask(task, &fields) { &mut asked } else { &mut refused }) += 1;
+            *(if ask(task, &fields) { &mut accepted } else { &mut refused }) += 1;
         }
     }
-    assert!(asked > 1000 && refused > 1000, "too few accepted or rejected rows: {asked} and {refused}");
+    assert!(accepted > 1000 && refused > 1000, "too few accepted or rejected rows: {accepted} and {refused}");
 }
 
 #[test]
@@ -195,11 +199,11 @@ fn any_text_passes_through_unchanged() {
     let path = folder.path().join("arc.jsonl");
     std::fs::write(&path, file).unwrap();
     let read = builtin::task(arc, &path, None).unwrap();
-    let asked = Asked::new(read, &Bytes, Bos::Tokenizer, 1000).unwrap();
-    for (at, (pair, (context, continuation))) in texts.chunks(2).zip(asked.texts().step_by(2)).enumerate() {
+    let tokenized = TokenizedTask::new(read, &Bytes, Bos::Tokenizer, 1000).unwrap();
+    for (at, (pair, (context, continuation))) in texts.chunks(2).zip(tokenized.texts().step_by(2)).enumerate() {
         assert_eq!(context, format!("Question: {}\nAnswer:", pair[0]));
         assert_eq!(continuation, format!(" {}", pair[1]));
-        assert_eq!(asked.task.solution(at).unwrap().0[0].text(), pair[1]);
+        assert_eq!(tokenized.task.solution(at).unwrap().0[0].text(), pair[1]);
     }
     for four in texts.chunks(4) {
         let written: Vec<String> = four.iter().map(|text| literal(text, &mut nonsense)).collect();
@@ -217,13 +221,13 @@ fn any_text_passes_through_unchanged() {
         }
         let task =
             task_with_row(race, fields.as_object().unwrap()).unwrap_or_else(|error| panic!("{problem}: {error}"));
-        let asked = Asked::new(task, &Bytes, Bos::Tokenizer, 1000).unwrap();
+        let tokenized = TokenizedTask::new(task, &Bytes, Bos::Tokenizer, 1000).unwrap();
         if !four[0].ends_with("  _  .") {
             let wanted = format!("Article: {0}\n\nQuestion: {0}\nAnswer: d\n{0}", four[0]);
-            assert_eq!(asked.texts().next().unwrap().0, wanted);
+            assert_eq!(tokenized.texts().next().unwrap().0, wanted);
         }
         let options: Vec<String> =
-            asked.task.solution(0).unwrap().0.iter().map(ghostlab_definitions::Value::text).collect();
+            tokenized.task.solution(0).unwrap().0.iter().map(ghostlab_definitions::Value::text).collect();
         assert_eq!(options, [&four[1], &four[2], &four[3], "d"]);
     }
 }
@@ -238,7 +242,7 @@ fn requests_of_any_text_fit_the_length() {
         let length = 1 + nonsense.number(40) as usize;
         let asked = |length: usize| {
             let task = task_with_row(task, fields.as_object().unwrap()).unwrap();
-            Asked::new(task, &encoder, Bos::Tokenizer, length).unwrap().tokens.concat()
+            TokenizedTask::new(task, &encoder, Bos::Tokenizer, length).unwrap().tokens.concat()
         };
         for (tokens, uncut) in asked(length).iter().zip(asked(1 << 20)) {
             assert!(tokens.input_ids.len() <= length && uncut.cut_ids.is_empty());

@@ -1,13 +1,8 @@
 //! Tests for data files written for other tools: local files for a `datasets` builder, splits without labels, and texts
 //! in a single row.
 
-use std::process::Output;
-
+use crate::common::output::stderr;
 use crate::common::world::World;
-
-fn error_text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
 
 fn definition(builder: &str, file: &str, text: &str) -> String {
     format!(
@@ -27,7 +22,7 @@ fn local_builders_are_read_or_refused_by_name() {
         world.write("rows.yaml", definition(builder, file, text));
         let folder = format!("samples-{builder}");
         let output = world.ghostlab(&["score", "backbone", "--tasks", "rows.yaml", "--samples", &folder]);
-        assert_eq!(output.status.code(), Some(0), "{}", error_text(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let samples = std::fs::read_to_string(world.path(&folder).join("samples_rows.jsonl")).unwrap();
         for prompt in prompts {
             assert!(samples.contains(&format!("\"{prompt}\"")), "{builder}: no `{prompt}` in {samples}");
@@ -40,7 +35,7 @@ fn local_builders_are_read_or_refused_by_name() {
         let unnamed = named.replace("dataset_kwargs: {data_files: {test: rows.csv}}\n", "");
         world.write("rows.yaml", unnamed);
         let output = world.ghostlab(&["score", "backbone", "--tasks", "rows.yaml"]);
-        let message = error_text(&output);
+        let message = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{message}");
         assert!(message.contains(words) && !message.contains("--fetch"), "{message}");
     }
@@ -52,7 +47,7 @@ fn split_without_labels_is_refused_with_its_row() {
     let row = "{\"question\": \"w1 w2\", \"passage\": \"w3\", \"label\": -1}\n";
     world.write("boolq.jsonl", row.repeat(3));
     let output = world.ghostlab(&["score", "backbone", "--tasks", "boolq=boolq.jsonl"]);
-    let message = error_text(&output);
+    let message = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(message.contains("boolq.jsonl:1") && message.contains("use the validation split"), "{message}");
 }
@@ -65,5 +60,5 @@ fn single_row_text_warns_once_that_nothing_is_joined() {
 }
 
 fn score_error(world: &World, file: &str) -> String {
-    error_text(&world.ghostlab(&["score", "backbone", "--perplexity", file]))
+    stderr(&world.ghostlab(&["score", "backbone", "--perplexity", file]))
 }

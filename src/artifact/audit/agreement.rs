@@ -6,7 +6,7 @@ use super::row::{EPSILON, agree, normalize_dense, normalize_equivalent};
 use super::{Check, Finding, Severity, join_distinct};
 use crate::artifact::paper::PaperNumber;
 use crate::results::grouped;
-use crate::results::record::{Condition, DENSE};
+use crate::results::number_record::{Condition, DENSE};
 
 /// Entries grouped by value, in order of first appearance.
 type ValueGroups<'a> = Vec<Vec<&'a PaperNumber>>;
@@ -24,9 +24,10 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
             groups.len() - 1
         });
         // A second value in the same row of the same table is reported by the duplicate check.
-        let again =
-            |seen: &&&PaperNumber| seen.artifact == entry.artifact && seen.record.condition == entry.record.condition;
-        if groups[index].iter().find(again).is_none() {
+        let is_duplicate = groups[index]
+            .iter()
+            .any(|seen| seen.artifact == entry.artifact && seen.record.condition == entry.record.condition);
+        if !is_duplicate {
             groups[index].push(entry);
         }
     }
@@ -67,8 +68,8 @@ fn check_within_table(values: &ValueGroups, entries: &[PaperNumber], findings: &
         let (severity, note) = match deviations(one, two) {
             // Accept repeated measurements that agree. A value without a standard deviation should be an exact copy
             // instead.
-            Some(apart) if apart <= REPEATED && is_bare(first) == is_bare(other) => continue,
-            Some(apart) if apart <= REPEATED => (
+            Some(apart) if apart <= MAX_DEVIATIONS && is_bare(first) == is_bare(other) => continue,
+            Some(apart) if apart <= MAX_DEVIATIONS => (
                 Severity::Remark,
                 format!(
                     "{apart:.1} standard deviations apart, but printed without one: not copied from the other table"
@@ -109,7 +110,7 @@ fn shown_values(same: &[&PaperNumber]) -> String {
 }
 
 /// Maximum distance between two latency measurements that count as equal, in standard deviations.
-const REPEATED: f64 = 5.0;
+const MAX_DEVIATIONS: f64 = 5.0;
 
 fn is_bare(same: &[&PaperNumber]) -> bool {
     same.iter().all(|entry| entry.record.error.is_none())

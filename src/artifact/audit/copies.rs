@@ -5,7 +5,7 @@ use super::row::{AuditRow, agree, normalize_equivalent, words};
 use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 use crate::recovery;
-use crate::results::record::Condition;
+use crate::results::number_record::Condition;
 
 /// Minimum number of equal scores that indicates a copy. Fewer may be a coincidence.
 const MIN_EQUAL_SCORES: usize = 3;
@@ -132,7 +132,7 @@ pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 }
 
 /// Number of calibration sequences stated in the paper.
-const STATED: &str = "128";
+const STATED_SEQUENCES: &str = "128";
 
 const MIN_SHARED_SCORES: usize = 2;
 
@@ -142,14 +142,14 @@ pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) 
     for row in rows.iter().filter(|row| row.condition.calibrated().1.is_none()) {
         let variants: Vec<(&AuditRow, String)> =
             rows.iter().filter_map(|other| Some((other, calibration_size(other, row)?))).collect();
-        let Some((stated, _)) = variants.iter().find(|variant| variant.1 == STATED) else { continue };
+        let Some((stated, _)) = variants.iter().find(|variant| variant.1 == STATED_SEQUENCES) else { continue };
         let Some((actual, count)) = variants.iter().find(|variant| {
             let shared = row.shared_scores(variant.0);
             shared.len() >= MIN_SHARED_SCORES && shared.iter().all(|(one, other)| agree(one, other))
         }) else {
             continue;
         };
-        if count == STATED {
+        if count == STATED_SEQUENCES {
             continue;
         }
         let shared = row.shared_scores(actual);
@@ -159,7 +159,11 @@ pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) 
             printed.map(|(one, at_stated)| (at_stated.printed.as_str(), one.printed.as_str())).unzip();
         let note = format!("the values are those of `{}` in {}", words(actual.condition), actual.artifact);
         let finding = Finding::new(Check::Calibration, Severity::Contradiction, row.condition, &cells);
-        findings.push(finding.with_texts(describe_copy(STATED, &expected), describe_copy(count, &found), note));
+        findings.push(finding.with_texts(
+            describe_copy(STATED_SEQUENCES, &expected),
+            describe_copy(count, &found),
+            note,
+        ));
     }
 }
 

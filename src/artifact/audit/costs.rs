@@ -4,7 +4,7 @@ use super::row::{AuditRow, EPSILON};
 use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 use crate::recovery;
-use crate::results::record::{Condition, DENSE};
+use crate::results::number_record::{Condition, DENSE};
 
 /// Checks that a speedup is the dense latency divided by the row's latency, within rounding.
 pub(super) fn check_speedup(rows: &[AuditRow], findings: &mut Vec<Finding>) {
@@ -36,9 +36,11 @@ fn bounds((entry, value): (&PaperNumber, f64)) -> (f64, f64) {
     (value - half, value + half)
 }
 
-/// Backbone whose memory the paper reports, with its channel count `C` and number of weights.
+/// Backbone whose memory the paper reports.
 const BACKBONE: &str = "llama-3.1-8b";
+/// Hidden size `C` of [`BACKBONE`].
 const CHANNELS: f64 = 4096.0;
+/// Number of weights of [`BACKBONE`].
 const WEIGHTS: f64 = 8_030_261_248.0;
 
 /// Checks the memory column. An operator is a `C×C` matrix, so it adds at most `C²` weights.
@@ -48,12 +50,12 @@ pub(super) fn check_memory(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         let condition = Condition { recovery: recovery::NONE.to_owned(), ..row.condition.clone() };
         let bare = rows.iter().find(|bare| bare.artifact == row.artifact && *bare.condition == condition);
         let Some((base, bare)) = bare.and_then(|bare| bare.get("peak_memory_percent")) else { continue };
-        let most = 100.0 * CHANNELS.powi(2) / WEIGHTS;
-        let least = peak - bare - cell.unit();
-        if least <= most + EPSILON {
+        let max_added = 100.0 * CHANNELS.powi(2) / WEIGHTS;
+        let min_added = peak - bare - cell.unit();
+        if min_added <= max_added + EPSILON {
             continue;
         }
-        let expected = format!("at most {most:.2} % more than without an operator, C² of the weights");
+        let expected = format!("at most {max_added:.2} % more than without an operator, C² of the weights");
         let found = format!("{} over {}", cell.printed, base.printed);
         let note = "as if an operator had more bytes for a number than the weights have";
         let finding = Finding::new(Check::Memory, Severity::Suspicion, row.condition, &[cell, base]);

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::artifact::paper::PaperNumber;
 use crate::error::{Error, Result};
 use crate::quantity::pluralize;
-use crate::results::record::Condition;
+use crate::results::number_record::Condition;
 use crate::results::{csv_text, distinct};
 
 /// Kind of consistency check.
@@ -187,19 +187,19 @@ fn check_heading(check: Check, count: usize) -> String {
     format!("\n{}: {} ({})\n", check.name(), check.description(), pluralize(count, "finding"))
 }
 
-const SHOWN: std::ops::Range<usize> = 2..7;
+const SHOWN_COLUMNS: std::ops::Range<usize> = 2..7;
 
 /// Aligns findings in columns, with notes below them.
 fn aligned(findings: &[&Finding]) -> String {
     let rows: Vec<[&str; 9]> = findings.iter().map(|finding| cells(finding)).collect();
-    let widths: Vec<usize> = SHOWN
+    let widths: Vec<usize> = SHOWN_COLUMNS
         .map(|column| rows.iter().chain([&COLUMNS]).map(|row| row[column].chars().count()).max().unwrap_or(0))
         .collect();
     let rules: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
-    let mut text = aligned_cells(&widths, &COLUMNS[SHOWN]);
+    let mut text = aligned_cells(&widths, &COLUMNS[SHOWN_COLUMNS]);
     text.push_str(&format!("  {}\n", rules.join("  ")));
     for (index, (finding, row)) in findings.iter().zip(&rows).enumerate() {
-        text.push_str(&aligned_cells(&widths, &row[SHOWN]));
+        text.push_str(&aligned_cells(&widths, &row[SHOWN_COLUMNS]));
         let last = findings.get(index + 1).is_none_or(|next| next.note != finding.note);
         if last && !finding.note.is_empty() {
             text.push_str(&format!("    └ {}\n", finding.note));

@@ -142,8 +142,8 @@ fn eight_accuracies_fit_no_count_and_one_no_fifth() {
 #[test]
 fn two_rows_of_qwen_have_collapsed() {
     let rows: Vec<String> = findings_for(Check::Chance).into_iter().map(|finding| finding.row).collect();
-    let wanted = ["diag", "rotate"].map(|kind| format!("qwen-3-14b, 13/40, llm-streamline, linearpatch-{kind}, c4"));
-    assert_eq!(rows, wanted);
+    let expected = ["diag", "rotate"].map(|kind| format!("qwen-3-14b, 13/40, llm-streamline, linearpatch-{kind}, c4"));
+    assert_eq!(rows, expected);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use crate::artifact::paper::PaperNumber;
 use crate::error::{Error, Result};
-use crate::results::record::{Condition, DENSE};
+use crate::results::number_record::{Condition, DENSE};
 use crate::tasks::{TASKS, Task};
 use crate::{metric, recovery};
 

@@ -4,7 +4,7 @@ use super::number::{ClaimCheck, Quantity};
 use super::setting::ClaimSetting;
 use crate::metric;
 use crate::recovery::NONE;
-use crate::results::record::Condition;
+use crate::results::number_record::Condition;
 
 const ACCURACY: &str = metric::ACCURACY.id;
 const PERPLEXITY: &str = metric::PERPLEXITY.id;
@@ -39,11 +39,11 @@ const FINETUNED: [&str; 3] = [DIAG, ROTATE, GHOSTED];
 /// Maximum difference that counts as noise, in standard deviations.
 const DEVIATIONS: f64 = 3.0;
 
-pub(super) type Checked = fn(&ClaimSetting<'_>) -> ClaimCheck;
-pub(super) type Only = fn(&Condition) -> bool;
+pub(super) type CheckSetting = fn(&ClaimSetting<'_>) -> ClaimCheck;
+pub(super) type SettingFilter = fn(&Condition) -> bool;
 
 /// Predicates that select settings, by name. The first is the default.
-pub(super) static ONLY: [(&str, Only); 4] = [
+pub(super) static ONLY: [(&str, SettingFilter); 4] = [
     ("any", |_| true),
     ("streamlined", is_llm_streamline),
     ("streamlined-qwen", |setting| {
@@ -57,7 +57,7 @@ fn is_llm_streamline(condition: &Condition) -> bool {
 }
 
 /// Check functions by claim id.
-pub(super) static CHECKS: &[(&str, Checked)] = &[
+pub(super) static CHECKS: &[(&str, CheckSetting)] = &[
     ("abstract-accuracy", |setting| setting.lead(ACCURACY, GHOSTED, &REPAIRS).check_above(0.0)),
     ("abstract-perplexity", |setting| setting.lead(PERPLEXITY, GHOSTED, &REPAIRS).check_above(0.0)),
     ("figure1-uncorrected", |setting| {
@@ -166,7 +166,7 @@ fn highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
 
 /// Returns our value for each number of calibration sequences.
 fn values_by_sequences<const N: usize>(setting: &ClaimSetting<'_>, metric: &str, counts: [usize; N]) -> [Quantity; N] {
-    counts.map(|sequences| setting.sequences(sequences).value(metric, GHOSTED))
+    counts.map(|sequences| setting.with_sequences(sequences).value(metric, GHOSTED))
 }
 
 /// Returns the decrease in perplexity from doubling the number of calibration sequences.

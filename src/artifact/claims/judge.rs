@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::artifact_numbers::{ArtifactNumbers, Artifacts, KnownNumber, incompatibility};
 use super::number::{ClaimCheck, Judgement};
-use super::run::{ArtifactNumbers, Artifacts, KnownNumber, incompatibility};
 use super::setting::{ClaimSetting, NOISY};
-use super::{Claim, ClaimAxis, Needed};
+use super::{Claim, ClaimAxis, RequiredSettings};
 use crate::pipeline::identity::{FlatSettings, SettingPath, setting_differences};
 use crate::recovery;
-use crate::results::record::{DENSE, Record};
+use crate::results::number_record::{DENSE, Record};
 use crate::results::{BestCounts, BestQuestion, RowContent, grouped, is_one_measurement};
 
 /// Artifact that repeats table 2 with several calibration seeds.
@@ -26,7 +26,7 @@ pub struct ClaimVerdict {
     pub unknown: usize,
     pub total: usize,
     /// Number of settings in which the check must hold.
-    pub needed: Needed,
+    pub needed: RequiredSettings,
     /// Whether pruned models ran although the dense model missed the paper's numbers (`--no-gate`).
     pub ungated: bool,
     /// Counts of settings in which our method scores best. `None` unless the claim is that it is the best method.

@@ -1,15 +1,15 @@
 //! Tests for settings and verdict counts.
 
 use super::super::ClaimAxis::{Backbone, Criterion, Depth};
-use super::super::run::ClaimRun;
-use super::super::samples::{record, with_metric};
+use super::super::artifact_numbers::ClaimRun;
+use super::super::sample_records::{record, with_metric};
 use super::*;
 use crate::pipeline::identity::flatten;
 use serde_json::json;
 
 const ALL: [&str; 2] = ["none", "ghosted"];
 
-fn claim(needed: Needed) -> Claim {
+fn claim(needed: RequiredSettings) -> Claim {
     Claim {
         id: "x",
         artifacts: &["table2"],
@@ -47,7 +47,7 @@ fn on(claim: &Claim, records: Vec<Record>) -> ClaimVerdict {
 
 #[test]
 fn claim_is_checked_in_every_combination_of_cells() {
-    let verdict = on(&claim(Needed::All), records());
+    let verdict = on(&claim(RequiredSettings::All), records());
     assert_eq!((verdict.held, verdict.total, verdict.unknown, verdict.outcome), (3, 4, 0, Judgement::Fails));
     let settings: Vec<String> = verdict
         .settings
@@ -61,14 +61,14 @@ fn claim_is_checked_in_every_combination_of_cells() {
 
 #[test]
 fn verdict_depends_on_the_needed_count() {
-    assert_eq!(decided(Needed::Most), (Judgement::Holds, "3 of 4, most needed".to_owned()));
-    assert_eq!(decided(Needed::Any), (Judgement::Holds, "3 of 4, any needed".to_owned()));
-    assert_eq!(decided(Needed::AtLeast(3)), (Judgement::Holds, "3 of 4, at least 3 needed".to_owned()));
-    assert_eq!(decided(Needed::AtLeast(4)), (Judgement::Fails, "3 of 4, at least 4 needed".to_owned()));
-    assert_eq!(decided(Needed::AtLeast(5)).0, Judgement::Unknown);
+    assert_eq!(decided(RequiredSettings::Most), (Judgement::Holds, "3 of 4, most needed".to_owned()));
+    assert_eq!(decided(RequiredSettings::Any), (Judgement::Holds, "3 of 4, any needed".to_owned()));
+    assert_eq!(decided(RequiredSettings::AtLeast(3)), (Judgement::Holds, "3 of 4, at least 3 needed".to_owned()));
+    assert_eq!(decided(RequiredSettings::AtLeast(4)), (Judgement::Fails, "3 of 4, at least 4 needed".to_owned()));
+    assert_eq!(decided(RequiredSettings::AtLeast(5)).0, Judgement::Unknown);
 }
 
-fn decided(needed: Needed) -> (Judgement, String) {
+fn decided(needed: RequiredSettings) -> (Judgement, String) {
     let verdict = on(&claim(needed), records());
     (verdict.outcome, verdict.count())
 }
@@ -80,7 +80,7 @@ fn missing_number_counts_as_unknown_and_leaves_claim_open() {
     for record in records.iter_mut().filter(|record| record.condition.depth == 6) {
         record.value = Some(f64::NAN);
     }
-    let verdict = on(&claim(Needed::All), records);
+    let verdict = on(&claim(RequiredSettings::All), records);
     assert_eq!((verdict.held, verdict.total, verdict.unknown, verdict.outcome), (1, 2, 1, Judgement::Unknown));
     assert_eq!(verdict.reason.as_deref(), Some("acc_average has no value for ghosted"));
     assert_eq!(verdict.count(), "1 of 2, 1 unknown, all needed");
@@ -88,9 +88,9 @@ fn missing_number_counts_as_unknown_and_leaves_claim_open() {
 
 #[test]
 fn claim_without_numbers_has_unknown_verdict() {
-    let none = on(&claim(Needed::All), Vec::new());
+    let none = on(&claim(RequiredSettings::All), Vec::new());
     assert_eq!((none.outcome, none.count().as_str()), (Judgement::Unknown, "table2 has no results"));
-    let dense = on(&claim(Needed::All), vec![record("a", 0, "none", 70.0)]);
+    let dense = on(&claim(RequiredSettings::All), vec![record("a", 0, "none", 70.0)]);
     assert_eq!((dense.outcome, dense.count().as_str()), (Judgement::Unknown, "no numbers"));
 }
 
@@ -101,7 +101,7 @@ fn joined() -> Claim {
             let [one, other] = ["c4", "wikitext2"].map(|corpus| setting.corpus(corpus).value("acc_average", "ghosted"));
             (one - other).abs().check_at_most(1.0)
         },
-        ..claim(Needed::All)
+        ..claim(RequiredSettings::All)
     }
 }
 
@@ -143,7 +143,7 @@ fn claim_joins_only_runs_with_equal_settings() {
     assert!(verdict.count().contains("table2 was computed by one, tableA7 by other"), "{}", verdict.count());
     // A claim about a single artifact does not combine runs. It still holds although the two runs used different
     // programs.
-    assert_eq!(claim(Needed::Any).judge(&both, |_| String::new()).outcome, Judgement::Holds);
+    assert_eq!(claim(RequiredSettings::Any).judge(&both, |_| String::new()).outcome, Judgement::Holds);
 }
 
 fn run_of(program: &str) -> Option<ClaimRun> {
@@ -159,12 +159,12 @@ fn count_of_ungated_numbers_mentions_no_gate() {
 fn count_of(gate: bool) -> String {
     let mut one = artifacts(&[("table2", records())]);
     one.get_mut("table2").unwrap().run = Some(ClaimRun { program: "one".into(), gate });
-    claim(Needed::Most).judge(&one, |_| String::new()).count()
+    claim(RequiredSettings::Most).judge(&one, |_| String::new()).count()
 }
 
 #[test]
 fn shared_record_counts_once_and_contradiction_is_unknown() {
-    let claim = Claim { artifacts: &["table2", "tableA6"], ..claim(Needed::Most) };
+    let claim = Claim { artifacts: &["table2", "tableA6"], ..claim(RequiredSettings::Most) };
     assert_eq!(judge(&claim, records()).count(), "3 of 4, most needed");
     let mut other = records();
     other
@@ -193,12 +193,13 @@ fn cells_of_one_condition_are_distinguished_by_setting() {
 
 fn verdict_of(records: Vec<Record>, identities: Vec<FlatSettings>) -> ClaimVerdict {
     let numbers = ArtifactNumbers { records, identities, run: None, stored: None };
-    claim(Needed::All).judge(&[("table2".to_owned(), numbers)].into(), |name| format!("{name} has no results"))
+    claim(RequiredSettings::All)
+        .judge(&[("table2".to_owned(), numbers)].into(), |name| format!("{name} has no results"))
 }
 
 #[test]
 fn criteria_with_equal_cuts_count_once() {
-    let claim = Claim { over: &[Backbone, Criterion, Depth], ..claim(Needed::All) };
+    let claim = Claim { over: &[Backbone, Criterion, Depth], ..claim(RequiredSettings::All) };
     let verdict = on(&claim, [rows("shortened-llama", 0.0), rows("sleb", 5.0), rows("shortgpt", 0.001)].concat());
     let named: Vec<&str> = verdict.settings.iter().map(|setting| setting.setting[1].1.as_str()).collect();
     assert_eq!((named, verdict.total), (vec!["shortened-llama = shortgpt", "sleb"], 2));
@@ -240,7 +241,7 @@ fn texts(criterion: &str, repaired: f64) -> Vec<Record> {
 fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
     let claim = Claim {
         check: |setting| setting.value("prefill_ms", "ghosted").check_below(setting.value("prefill_ms", "none")),
-        ..claim(Needed::All)
+        ..claim(RequiredSettings::All)
     };
     let time =
         |name, value, error| Record { error: Some(error), ..with_metric(record("a", 4, name, value), "prefill_ms") };
@@ -264,7 +265,7 @@ fn verdict_lists_each_setting_with_its_numbers() {
         &Claim {
             over: &[Depth],
             only: |condition| condition.backbone == "b" && condition.depth == 6,
-            ..claim(Needed::All)
+            ..claim(RequiredSettings::All)
         },
         records(),
     );
@@ -280,7 +281,7 @@ fn verdict_lists_each_setting_with_its_numbers() {
         held: 0,
         unknown: 0,
         total: 1,
-        needed: Needed::All,
+        needed: RequiredSettings::All,
         ungated: false,
         best: None,
         settings: vec![setting],

@@ -8,35 +8,35 @@
 //! with which ours is compared, so that a missing one is noticed. A claim is unknown if the settings with unknown
 //! results could change the outcome.
 
+mod artifact_numbers;
 mod checks;
-mod compare;
 mod judge;
 mod number;
-mod run;
 mod setting;
+mod verdict_comparison;
 
 #[cfg(test)]
 mod paper_tests;
 #[cfg(test)]
 mod place_tests;
 #[cfg(test)]
-mod samples;
+mod sample_records;
 
-pub use compare::{
+pub use artifact_numbers::{ArtifactNumbers, Artifacts, ClaimRun};
+pub use judge::{ClaimVerdict, SEEDS, SettingVerdict};
+pub use number::Judgement;
+pub use verdict_comparison::{
     CLAIMS, JudgedClaim, claims_about, find_headline, format_claims, headline, judge_all, judge_folders, line, render,
     row,
 };
-pub use judge::{ClaimVerdict, SEEDS, SettingVerdict};
-pub use number::Judgement;
-pub use run::{ArtifactNumbers, Artifacts, ClaimRun};
 
 use std::fmt;
 use std::sync::LazyLock;
 
-use checks::{CHECKS, Checked, ONLY, Only};
+use checks::{CHECKS, CheckSetting, ONLY, SettingFilter};
 use serde::Deserialize;
 
-use crate::results::record::Condition;
+use crate::results::number_record::Condition;
 
 #[derive(Debug, Clone)]
 pub struct Claim {
@@ -52,14 +52,14 @@ pub struct Claim {
     /// Axes that distinguish the settings of the claim. Each combination among the pruned cells is one setting.
     pub over: &'static [ClaimAxis],
     /// Number of settings in which the check must hold for the claim to hold.
-    pub needed: Needed,
+    pub needed: RequiredSettings,
     /// Metric by which the sentence calls our method the best, or `None` if it does not.
     pub best_by: Option<&'static str>,
     /// Whether the sentence names the paper's models or quotes numbers measured on them.
     pub needs_paper_models: bool,
     /// Predicate that selects the settings covered by the claim.
-    only: Only,
-    check: Checked,
+    only: SettingFilter,
+    check: CheckSetting,
 }
 
 /// Dimension along which the settings of a claim differ.
@@ -83,7 +83,7 @@ impl ClaimAxis {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Needed {
+pub enum RequiredSettings {
     #[default]
     All,
     /// More than half of the settings.
@@ -92,26 +92,26 @@ pub enum Needed {
     Any,
 }
 
-impl fmt::Display for Needed {
+impl fmt::Display for RequiredSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Needed::All => f.write_str("all"),
-            Needed::Most => f.write_str("most"),
-            Needed::AtLeast(count) => write!(f, "at least {count}"),
-            Needed::Any => f.write_str("any"),
+            RequiredSettings::All => f.write_str("all"),
+            RequiredSettings::Most => f.write_str("most"),
+            RequiredSettings::AtLeast(count) => write!(f, "at least {count}"),
+            RequiredSettings::Any => f.write_str("any"),
         }
     }
 }
 
-impl Needed {
+impl RequiredSettings {
     /// Returns whether the claim holds, given that the check holds in `held` of `total` settings and is unknown in
     /// `unknown`. Returns `None` if the unknown settings could change the outcome, or if there are too few settings.
     fn decide(self, held: usize, unknown: usize, total: usize) -> Option<bool> {
         let needed = match self {
-            Needed::All => total,
-            Needed::Most => total / 2 + 1,
-            Needed::AtLeast(count) => count,
-            Needed::Any => 1,
+            RequiredSettings::All => total,
+            RequiredSettings::Most => total / 2 + 1,
+            RequiredSettings::AtLeast(count) => count,
+            RequiredSettings::Any => 1,
         };
         if total == 0 || needed > total {
             None
@@ -155,7 +155,7 @@ struct ClaimEntry {
     reading: Option<String>,
     over: Vec<ClaimAxis>,
     #[serde(default)]
-    needed: Needed,
+    needed: RequiredSettings,
     only: Option<String>,
     best_by: Option<String>,
 }
@@ -209,17 +209,17 @@ mod tests {
 
     #[test]
     fn count_decides_only_if_unknowns_cannot_change_it() {
-        assert_eq!((Needed::All).decide(6, 0, 6), Some(true));
-        assert_eq!((Needed::All).decide(5, 1, 6), None);
-        assert_eq!((Needed::All).decide(4, 1, 6), Some(false));
-        assert_eq!((Needed::Most).decide(3, 0, 6), Some(false), "half is not most");
-        assert_eq!((Needed::Most).decide(4, 2, 6), Some(true));
-        assert_eq!((Needed::Most).decide(3, 1, 6), None);
-        assert_eq!((Needed::AtLeast(5)).decide(5, 1, 6), Some(true));
-        assert_eq!((Needed::AtLeast(5)).decide(4, 0, 6), Some(false));
-        assert_eq!((Needed::AtLeast(5)).decide(4, 0, 4), None, "five of four is impossible");
-        assert_eq!((Needed::Any).decide(0, 1, 6), None);
-        assert_eq!((Needed::Any).decide(0, 0, 6), Some(false));
-        assert_eq!((Needed::All).decide(0, 0, 0), None, "there are no settings");
+        assert_eq!((RequiredSettings::All).decide(6, 0, 6), Some(true));
+        assert_eq!((RequiredSettings::All).decide(5, 1, 6), None);
+        assert_eq!((RequiredSettings::All).decide(4, 1, 6), Some(false));
+        assert_eq!((RequiredSettings::Most).decide(3, 0, 6), Some(false), "half is not most");
+        assert_eq!((RequiredSettings::Most).decide(4, 2, 6), Some(true));
+        assert_eq!((RequiredSettings::Most).decide(3, 1, 6), None);
+        assert_eq!((RequiredSettings::AtLeast(5)).decide(5, 1, 6), Some(true));
+        assert_eq!((RequiredSettings::AtLeast(5)).decide(4, 0, 6), Some(false));
+        assert_eq!((RequiredSettings::AtLeast(5)).decide(4, 0, 4), None, "five of four is impossible");
+        assert_eq!((RequiredSettings::Any).decide(0, 1, 6), None);
+        assert_eq!((RequiredSettings::Any).decide(0, 0, 6), Some(false));
+        assert_eq!((RequiredSettings::All).decide(0, 0, 0), None, "there are no settings");
     }
 }

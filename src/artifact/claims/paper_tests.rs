@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Needed, *};
-use crate::results::record::Record;
+use super::{RequiredSettings, *};
+use crate::results::number_record::Record;
 
 fn paper() -> Artifacts {
     crate::artifact::paper::tables().iter().map(|table| (table.name.to_owned(), printed_numbers(table))).collect()
@@ -86,10 +86,10 @@ fn claim_counts_on_the_papers_tables_are_as_recorded() {
 }
 
 /// Relative error and share of channels with a reduced error, by recovery.
-type Shown = BTreeMap<&'static str, (f64, f64)>;
+type StatedValues = BTreeMap<&'static str, (f64, f64)>;
 
 /// Returns numbers that agree with the statements in the paper.
-fn stated_shares() -> Shown {
+fn stated_shares() -> StatedValues {
     BTreeMap::from([
         ("none", (1.0, 0.0)),
         ("prune-and-comp", (0.9, 0.9)),
@@ -102,7 +102,7 @@ fn stated_shares() -> Shown {
 }
 
 /// Returns the records behind all figures. `antisymmetric` is the antisymmetric share of `M`.
-fn figures(shown: &Shown, antisymmetric: f64) -> Artifacts {
+fn figures(shown: &StatedValues, antisymmetric: f64) -> Artifacts {
     let mut artifacts = Artifacts::new();
     for (recovery, (error, reduced)) in shown {
         add_record(&mut artifacts, "figure1", 4, recovery, "boundary_mae", error * 0.02);
@@ -124,7 +124,7 @@ fn figures(shown: &Shown, antisymmetric: f64) -> Artifacts {
 }
 
 fn add_record(artifacts: &mut Artifacts, artifact: &str, depth: usize, recovery: &str, metric: &str, value: f64) {
-    let record = samples::with_metric(samples::record("tiny-llama", depth, recovery, value), metric);
+    let record = sample_records::with_metric(sample_records::record("tiny-llama", depth, recovery, value), metric);
     artifacts.entry(artifact.to_owned()).or_default().records.push(record);
 }
 
@@ -158,14 +158,14 @@ fn every_claim_about_a_figure_can_hold_and_can_fail() {
         failing(&mended, 0.6),
         BTreeSet::from(["figure1-uncorrected", "figure4-baselines-exceed", "figure4-uniform", "figure5-gap-widens"])
     );
-    let every: Shown = stated_shares()
+    let every: StatedValues = stated_shares()
         .into_iter()
         .map(|(name, shares)| (name, if name == "none" { shares } else { (0.4, 1.0) }))
         .collect();
     assert!(failing(&every, 0.6).contains("figure4-baselines-track"));
 }
 
-fn failing(shown: &Shown, antisymmetric: f64) -> BTreeSet<&'static str> {
+fn failing(shown: &StatedValues, antisymmetric: f64) -> BTreeSet<&'static str> {
     let all = figure_claims(&figures(shown, antisymmetric));
     all.into_iter().filter(|(_, outcome)| *outcome == Judgement::Fails).map(|(id, _)| id).collect()
 }
@@ -207,7 +207,7 @@ fn margin_wider_than_the_papers_supports_its_lower_bound() {
 fn outcome(margin: f64) -> Option<Judgement> {
     let records = [("linearpatch-rotate", 60.0), ("ghosted", 60.0 + margin)]
         .map(|(recovery, value)| {
-            let mut record = samples::record("tiny-llama", 4, recovery, value);
+            let mut record = sample_records::record("tiny-llama", 4, recovery, value);
             record.condition.finetuned = true;
             record
         })
@@ -228,7 +228,7 @@ fn solver_rows(difference: f64) -> Artifacts {
     let mut records = Vec::new();
     for metric in ["ppl_wikitext2", "ppl_c4", "ppl_ptb", "ppl_average", "acc_average"] {
         for (recovery, value) in [("ghosted:svd", 21.35 + difference), ("ghosted:solve", 21.35)] {
-            records.push(samples::with_metric(samples::record("tiny-llama", 4, recovery, value), metric));
+            records.push(sample_records::with_metric(sample_records::record("tiny-llama", 4, recovery, value), metric));
         }
     }
     [("tableA10".to_owned(), ArtifactNumbers::printed(records))].into()
@@ -266,6 +266,7 @@ fn every_claim_states_its_place_and_artifacts() {
             assert!(claim.reading.is_some() && claim.reading != twin.reading, "{} and {}", claim.id, twin.id);
         }
     }
-    let most: Vec<&str> = all.iter().filter(|claim| claim.needed == Needed::Most).map(|claim| claim.id).collect();
-    assert_eq!(most, ["table3-lowest"]);
+    let ids: Vec<&str> =
+        all.iter().filter(|claim| claim.needed == RequiredSettings::Most).map(|claim| claim.id).collect();
+    assert_eq!(ids, ["table3-lowest"]);
 }

@@ -9,7 +9,7 @@ use super::number::{ClaimCheck, Quantity, compare_approximately, short, sign};
 use crate::latency::NOISE;
 use crate::metric::{Direction, Metric};
 use crate::results::distinct;
-use crate::results::record::{Condition, Record};
+use crate::results::number_record::{Condition, Record};
 
 /// Records of one setting, or of a part of it.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ impl<'a> ClaimSetting<'a> {
     }
 
     /// Selects the records whose operators were solved on `count` sequences.
-    pub(super) fn sequences(&self, count: usize) -> Self {
+    pub(super) fn with_sequences(&self, count: usize) -> Self {
         self.select(&format!("{count} sequences"), |condition| {
             condition.calibrated().1 == Some(count.to_string().as_str())
         })
@@ -233,9 +233,9 @@ fn usable_value(record: &Record, method: &str) -> Result<f64, String> {
 pub(super) const NOISY: &str = "noise: ";
 
 /// Comparison function that returns `Greater` if the first value is better.
-type Better = fn(f64, f64) -> Ordering;
+type ValueOrder = fn(f64, f64) -> Ordering;
 
-fn better(metric: &str) -> Result<Better, String> {
+fn better(metric: &str) -> Result<ValueOrder, String> {
     match Metric::find(metric).map(|metric| metric.direction) {
         Ok(Direction::Higher) => Ok(compare_approximately),
         Ok(Direction::Lower) => Ok(|a, b| compare_approximately(b, a)),
@@ -245,7 +245,7 @@ fn better(metric: &str) -> Result<Better, String> {
 }
 
 /// Returns the best value. Ties go to the first one.
-fn strongest<'n>(better: Better, values: &[(&'n str, f64)]) -> Option<(&'n str, f64)> {
+fn strongest<'n>(better: ValueOrder, values: &[(&'n str, f64)]) -> Option<(&'n str, f64)> {
     values.iter().copied().reduce(|best, other| if better(other.1, best.1).is_gt() { other } else { best })
 }
 

@@ -1,7 +1,7 @@
 //! Tests for queries on a setting, including missing numbers.
 
 use super::super::number::Judgement;
-use super::super::samples::{record, with_metric};
+use super::super::sample_records::{record, with_metric};
 use super::*;
 
 const ACCURACY: &str = "acc_average";
@@ -123,8 +123,8 @@ fn mean_and_minimum_cover_the_named_methods() {
     let records = table();
     let setting = claim_setting(&records);
     assert_eq!(setting.mean(ACCURACY, &["replaceme-ls", "ghosted"]).check_equal(59.775).outcome, Judgement::Holds);
-    let least = setting.minimum(ACCURACY, &ALL).check_above(50.0);
-    assert_eq!(least, ClaimCheck::from_verdict(false, "40.70 (none, minimum of 3) < 50".into()));
+    let check = setting.minimum(ACCURACY, &ALL).check_above(50.0);
+    assert_eq!(check, ClaimCheck::from_verdict(false, "40.70 (none, minimum of 3) < 50".into()));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn calibration_corpus_and_sequences_are_filtered_separately() {
     let mut records = table();
     records[1].condition = Condition { calibration: "c4:32".into(), ..records[2].condition.clone() };
     let setting = claim_setting(&records);
-    assert_eq!(setting.sequences(32).value(ACCURACY, "ghosted").check_equal(59.45).outcome, Judgement::Holds);
+    assert_eq!(setting.with_sequences(32).value(ACCURACY, "ghosted").check_equal(59.45).outcome, Judgement::Holds);
     assert_eq!(setting.corpus("wikitext2").value(ACCURACY, "ghosted").check_above(0.0).outcome, Judgement::Unknown);
     assert!(setting.corpus("c4").value(ACCURACY, "ghosted").check_above(0.0).shown.contains("differ in calibration"));
     assert_eq!(setting.criterion("shortgpt").value(ACCURACY, "none").check_above(0.0).outcome, Judgement::Unknown);

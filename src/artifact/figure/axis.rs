@@ -38,12 +38,12 @@ impl Axis {
 
 /// Range of magnitudes that can be drawn. A value outside it is not a plausible measurement, and its square would
 /// overflow or underflow.
-const LARGEST: f64 = 1e150;
-const SMALLEST: f64 = 1e-150;
+const MAX_VALUE: f64 = 1e150;
+const MIN_VALUE: f64 = 1e-150;
 
-/// Returns the value if it can be drawn. Magnitudes below [`SMALLEST`] become 0.
+/// Returns the value if it can be drawn. Magnitudes below [`MIN_VALUE`] become 0.
 pub(super) fn drawable(value: Option<f64>) -> Option<f64> {
-    value.filter(|v| v.is_finite() && v.abs() <= LARGEST).map(|v| if v.abs() < SMALLEST { 0.0 } else { v })
+    value.filter(|v| v.is_finite() && v.abs() <= MAX_VALUE).map(|v| if v.abs() < MIN_VALUE { 0.0 } else { v })
 }
 
 pub(super) fn size(error: Option<f64>) -> f64 {

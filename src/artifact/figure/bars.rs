@@ -2,9 +2,9 @@
 //! seed.
 
 use super::axis::{Axis, Decimals, Range, drawable, size};
+use super::chart_frame::{Frame, FramePlan, GAP, Groups, HALF, Key, Surroundings};
 use super::font;
-use super::frame::{Frame, FramePlan, GAP, Groups, HALF, Key, Surroundings};
-use super::palette::{self, MUTED, SURFACE, TEXT};
+use super::palette::{self, SECONDARY_TEXT, SURFACE, TEXT};
 use super::scene::{Anchor, Scene};
 use crate::error::{Error, Result};
 use crate::style::Dash;
@@ -64,7 +64,7 @@ pub struct BarChart {
 /// Maximum width of a bar, in points.
 const MAX_BAR_WIDTH: f64 = 36.0;
 /// Fraction of a bar's slot that the bar fills.
-const FILLED: f64 = 0.82;
+const BAR_FILL: f64 = 0.82;
 /// Gap between two groups, in bar widths.
 const GROUP_GAP: f64 = 0.7;
 /// Height of the row of markers below the bars, in points.
@@ -122,9 +122,9 @@ impl BarChart {
             for (j, value) in series.values.iter().enumerate() {
                 let x = groups.column(j, i);
                 let label = self.label(*value, decimals);
-                self.draw_bar(scene, &frame, (x, pitch * FILLED / 2.0), *value, style, (written, &label));
+                self.draw_bar(scene, &frame, (x, pitch * BAR_FILL / 2.0), *value, style, (written, &label));
                 let below = (x, frame.bottom + MARKERS / 2.0 + 1.0);
-                scene.marker(below, style.marker, style.colour, (pitch * 0.3).min(2.4));
+                scene.marker(below, style.marker, style.color, (pitch * 0.3).min(2.4));
             }
         }
         frame.draw_axis_line(scene, frame.base());
@@ -148,7 +148,7 @@ impl BarChart {
         let mut ends = (base, base);
         if let Some(number) = shown {
             let y = frame.y(number);
-            scene.rect((x - half, base), (x + half, y), style.colour);
+            scene.rect((x - half, base), (x + half, y), style.color);
             ends = (base.max(y), base.min(y));
             if let Some(error) = drawable(value.error) {
                 // Outline the error bar to keep it visible where it overlaps the bar.
@@ -159,8 +159,8 @@ impl BarChart {
                 ends = (ends.0.max(low), ends.1.min(high));
             }
         }
-        let colour = if number.is_some() { TEXT } else { MUTED };
-        written.write(scene, x, ends, number.is_some_and(|n| n < 0.0), (label, colour));
+        let color = if number.is_some() { TEXT } else { SECONDARY_TEXT };
+        written.write(scene, x, ends, number.is_some_and(|n| n < 0.0), (label, color));
     }
 }
 
@@ -198,13 +198,13 @@ impl LabelPlace {
         x: f64,
         (lower, upper): (f64, f64),
         below: bool,
-        (text, colour): (&str, palette::Colour),
+        (text, color): (&str, palette::Color),
     ) {
         match (self, below) {
-            (Self::Level, false) => scene.text((x, upper - 3.0), text, Anchor::Middle, colour),
-            (Self::Level, true) => scene.text((x, lower + font::LINE), text, Anchor::Middle, colour),
-            (Self::Upwards, false) => scene.vertical_text((x + HALF, upper - 3.0), text, Anchor::Start, colour),
-            (Self::Upwards, true) => scene.vertical_text((x + HALF, lower + 3.0), text, Anchor::End, colour),
+            (Self::Level, false) => scene.text((x, upper - 3.0), text, Anchor::Middle, color),
+            (Self::Level, true) => scene.text((x, lower + font::LINE), text, Anchor::Middle, color),
+            (Self::Upwards, false) => scene.vertical_text((x + HALF, upper - 3.0), text, Anchor::Start, color),
+            (Self::Upwards, true) => scene.vertical_text((x + HALF, lower + 3.0), text, Anchor::End, color),
             (Self::Not, _) => {}
         }
     }
@@ -212,7 +212,7 @@ impl LabelPlace {
 
 /// Chart with groups of dot columns. Each group has one column per method.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Dots {
+pub struct DotChart {
     pub axis: Axis,
     pub groups: Vec<String>,
     /// For each method, one list of values per group. The values are drawn as dots from left to right.
@@ -228,7 +228,7 @@ const SPREAD: f64 = 0.75;
 /// Maximum width of a column, in points.
 const MAX_DOTS_WIDTH: f64 = 24.0;
 
-impl Dots {
+impl DotChart {
     /// Draws the plot.
     ///
     /// # Errors
@@ -257,7 +257,7 @@ impl Dots {
                 for (index, &value) in values.iter().enumerate() {
                     let Some(value) = drawable(Some(value)) else { continue };
                     let x = middle + (index as f64 - (values.len() - 1) as f64 / 2.0) * step;
-                    scene.marker((x, frame.y(value)), look.marker, look.colour, DOT);
+                    scene.marker((x, frame.y(value)), look.marker, look.color, DOT);
                 }
             }
         }

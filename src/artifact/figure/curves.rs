@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::axis::{Axis, Range, Scale, Tick, drawable, plain, size};
+use super::chart_frame::{Frame, FramePlan, Key, Surroundings, Width};
 use super::font;
-use super::frame::{Frame, FramePlan, Key, Surroundings, Width};
 use super::palette::{self, Look};
 use super::scene::{Scene, ScenePoint};
 use crate::error::{Error, Result};
@@ -114,7 +114,7 @@ impl Curves {
             if drawable(Some(level.value)).is_some_and(|value| self.y.shows(value)) {
                 let style = palette::look(&level.method);
                 let y = frame.y(level.value);
-                scene.line(&[(frame.left, y), (frame.right, y)], style.colour, 1.1, style.dash);
+                scene.line(&[(frame.left, y), (frame.right, y)], style.color, 1.1, style.dash);
             }
         }
         for (number, line) in self.lines.iter().enumerate() {
@@ -208,13 +208,13 @@ impl LinePlot<'_> {
     fn draw_marked(&self, runs: &[PointRun], scene: &mut Scene) {
         for run in runs {
             let path: Vec<ScenePoint> = run.iter().map(|(x, y, _)| self.point(*x, *y)).collect();
-            scene.line(&decimate(&path), self.style.colour, 1.3, Dash::Solid);
+            scene.line(&decimate(&path), self.style.color, 1.3, Dash::Solid);
         }
         for (x, y, error) in runs.iter().flatten().copied() {
             let at = self.point(x, y);
-            scene.marker(at, self.style.marker, self.style.colour, MARKER);
+            scene.marker(at, self.style.marker, self.style.color, MARKER);
             if error > 0.0 {
-                self.frame.draw_whisker(scene, at.0, (y - error, y + error), self.style.colour);
+                self.frame.draw_whisker(scene, at.0, (y - error, y + error), self.style.color);
             }
         }
     }
@@ -225,12 +225,12 @@ impl LinePlot<'_> {
             if run.iter().any(|(_, _, error)| *error > 0.0) {
                 let upper = run.iter().map(|(x, y, error)| self.point(*x, y + error));
                 let lower = run.iter().rev().map(|(x, y, error)| self.point(*x, y - error));
-                scene.fill(upper.chain(lower).collect(), self.style.colour, 0.2);
+                scene.fill(upper.chain(lower).collect(), self.style.color, 0.2);
             }
             let path: Vec<ScenePoint> = run.iter().map(|(x, y, _)| self.point(*x, *y)).collect();
             match path.as_slice() {
-                [single] => scene.marker(*single, Marker::Circle, self.style.colour, 0.7),
-                _ => scene.line(&decimate(&path), self.style.colour, 0.7, Dash::Solid),
+                [single] => scene.marker(*single, Marker::Circle, self.style.color, 0.7),
+                _ => scene.line(&decimate(&path), self.style.color, 0.7, Dash::Solid),
             }
         }
     }
@@ -273,10 +273,10 @@ mod tests {
         let mut places: Vec<ScenePoint> = (0..1000).map(|i| point_of_column(i, 0.0)).collect();
         places[333].1 = 7.0;
         places[777].1 = -7.0;
-        let kept = decimate(&places);
-        assert!(kept.contains(&point_of_column(333, 7.0)) && kept.contains(&point_of_column(777, -7.0)));
-        assert!(kept.len() <= 40, "{}", kept.len());
-        assert_eq!((kept[0], kept[kept.len() - 1]), (places[0], places[999]));
+        let decimated = decimate(&places);
+        assert!(decimated.contains(&point_of_column(333, 7.0)) && decimated.contains(&point_of_column(777, -7.0)));
+        assert!(decimated.len() <= 40, "{}", decimated.len());
+        assert_eq!((decimated[0], decimated[decimated.len() - 1]), (places[0], places[999]));
     }
 
     fn point_of_column(i: usize, y: f64) -> ScenePoint {

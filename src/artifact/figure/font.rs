@@ -16,7 +16,7 @@ pub(super) const SIZE: f64 = 8.0;
 pub(super) const LINE: f64 = 10.0;
 
 /// Height of DejaVu Sans above the baseline, relative to the font size.
-pub(super) const ABOVE: f64 = 0.76;
+pub(super) const ASCENT: f64 = 0.76;
 
 /// Line height of DejaVu Sans per em, (1901 + 483) / 2048. Needed because plotters expects the line height as the font
 /// size.
@@ -80,9 +80,9 @@ pub(super) fn shorten(text: &str, room: f64) -> String {
     if width(text) <= room {
         return text.to_owned();
     }
-    let mut kept = text.to_owned();
-    while kept.pop().is_some() {
-        let short = format!("{}…", kept.trim_end());
+    let mut shortened = text.to_owned();
+    while shortened.pop().is_some() {
+        let short = format!("{}…", shortened.trim_end());
         if width(&short) <= room {
             return short;
         }

@@ -5,7 +5,7 @@
 //! | 1, boundary error by recovery; 3, norms of the operator's parts | [`BarChart`] |
 //! | 2, removed layers and Ghosted Layers, or removed sublayers | [`LayerDiagram`] |
 //! | 4, error in each channel; 5, accuracy against depth | [`Curves`] |
-//! | none, one value per calibration seed | [`Dots`] |
+//! | none, one value per calibration seed | [`DotChart`] |
 //! | none, quality against size and time, with the Pareto frontier | [`Pareto`] |
 //!
 //! A figure is converted into a `scene` of shapes, measured in points. The scene is written as SVG and PDF and
@@ -39,16 +39,16 @@
 
 mod axis;
 mod bars;
+mod chart_frame;
 mod curves;
 mod font;
-mod frame;
-mod layers;
+mod layer_diagram;
 pub mod palette;
 mod pareto;
 mod pdf;
 mod png;
 #[cfg(test)]
-mod samples;
+mod sample_figures;
 mod scene;
 mod split_stack;
 mod svg;
@@ -56,10 +56,10 @@ mod svg;
 mod tests;
 
 pub use axis::{Axis, Scale};
-pub use bars::{BarChart, BarValue, Dots, Series};
+pub use bars::{BarChart, BarValue, DotChart, Series};
+pub use chart_frame::{Surroundings, Width};
 pub use curves::{Curves, Level, Line, Point};
-pub use frame::{Surroundings, Width};
-pub use layers::{DiagramCut, DiagramRow, LayerDiagram};
+pub use layer_diagram::{DiagramCut, DiagramRow, LayerDiagram};
 pub use pareto::{Pareto, ParetoPoint, ParetoRow, ParetoSeries, frontier};
 pub use split_stack::SublayerCut;
 
@@ -75,7 +75,7 @@ pub struct Figure {
 pub enum Plot {
     Bars(BarChart),
     Curves(Curves),
-    Dots(Dots),
+    Dots(DotChart),
     Layers(LayerDiagram),
     Pareto(Pareto),
 }
@@ -127,7 +127,7 @@ impl Figure {
             Plot::Pareto(pareto) => pareto.draw(&self.around, &mut scene),
         }
         .map_err(|error| error.at(title.as_str()))?;
-        frame::finish(&mut scene, note, below);
+        chart_frame::finish(&mut scene, note, below);
         Ok(scene)
     }
 }

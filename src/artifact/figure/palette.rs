@@ -9,12 +9,12 @@ use crate::{criterion, metric, recovery};
 
 /// A color in both themes. The light value identifies the color in SVG files, so it must be unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Colour {
+pub struct Color {
     pub light: [u8; 3],
     pub dark: [u8; 3],
 }
 
-impl Colour {
+impl Color {
     /// Creates a color from `0xRRGGBB` values.
     const fn new(light: u32, dark: u32) -> Self {
         let ([_, r, g, b], [_, dr, dg, db]) = (light.to_be_bytes(), dark.to_be_bytes());
@@ -37,50 +37,50 @@ pub(super) fn lengths(dash: Dash) -> &'static [f64] {
 /// Visual style of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    pub colour: Colour,
+    pub color: Color,
     pub marker: Marker,
     pub dash: Dash,
 }
 
 /// Background of every figure. The dark value matches the background of the page (`page.css`).
-pub(super) const SURFACE: Colour = Colour::new(0xFFFFFF, 0x14171A);
-pub(super) const TEXT: Colour = Colour::new(0x1B1B1B, 0xE8E8E8);
+pub(super) const SURFACE: Color = Color::new(0xFFFFFF, 0x14171A);
+pub(super) const TEXT: Color = Color::new(0x1B1B1B, 0xE8E8E8);
 /// Color for secondary text, such as missing or removed items.
-pub(super) const MUTED: Colour = Colour::new(0x666666, 0xA6A6A6);
-pub(super) const GRID: Colour = Colour::new(0xDDDDDD, 0x30363D);
+pub(super) const SECONDARY_TEXT: Color = Color::new(0x666666, 0xA6A6A6);
+pub(super) const GRID: Color = Color::new(0xDDDDDD, 0x30363D);
 /// Fill color of a layer that is kept.
-pub(super) const KEPT: Colour = Colour::new(0xE9EBEE, 0x2B323B);
+pub(super) const KEPT_LAYER: Color = Color::new(0xE9EBEE, 0x2B323B);
 /// Fill color of the baseline area.
-pub(super) const FAINT: Colour = Colour::new(0xC3C9D0, 0x4A535D);
+pub(super) const BASELINE_AREA: Color = Color::new(0xC3C9D0, 0x4A535D);
 /// Border color of a removed layer.
-pub(super) const REMOVED: Colour = Colour::new(0xA9A9A9, 0x6A6A6A);
+pub(super) const REMOVED_LAYER: Color = Color::new(0xA9A9A9, 0x6A6A6A);
 /// Color of the residual stream around a removed region. It is red as in the paper's figure 2.
-pub(super) const STREAM: Colour = Colour::new(0xC8102E, 0xFF6B78);
+pub(super) const STREAM: Color = Color::new(0xC8102E, 0xFF6B78);
 /// Color of the text on a Ghosted Layer.
-pub(super) const ON_GHOST: Colour = Colour::new(0xFFFFFE, 0x14171B);
+pub(super) const ON_GHOST: Color = Color::new(0xFFFFFE, 0x14171B);
 
 /// Colors by hue. [`Hue::Ink`] uses the text color.
-const HUES: [(Hue, Colour); 11] = [
-    (Hue::Gray, Colour::new(0x555555, 0x7F7F7F)),
-    (Hue::Purple, Colour::new(0xCC79A7, 0xE8A3C8)),
-    (Hue::Green, Colour::new(0x006638, 0x1FC08F)),
-    (Hue::Sky, Colour::new(0x3D9BD1, 0xA5DBF7)),
-    (Hue::Vermillion, Colour::new(0xC44900, 0xE8692B)),
-    (Hue::Orange, Colour::new(0xC58900, 0xF2BB3D)),
-    (Hue::Blue, Colour::new(0x0057A8, 0x3B9AE1)),
-    (Hue::Teal, Colour::new(0x004C54, 0x4CC9D4)),
-    (Hue::Plum, Colour::new(0xC2699A, 0xE07AAE)),
-    (Hue::Olive, Colour::new(0x6B7A00, 0xC5D14A)),
-    (Hue::Brown, Colour::new(0x7A4B1E, 0xC9905A)),
+const HUES: [(Hue, Color); 11] = [
+    (Hue::Gray, Color::new(0x555555, 0x7F7F7F)),
+    (Hue::Purple, Color::new(0xCC79A7, 0xE8A3C8)),
+    (Hue::Green, Color::new(0x006638, 0x1FC08F)),
+    (Hue::Sky, Color::new(0x3D9BD1, 0xA5DBF7)),
+    (Hue::Vermillion, Color::new(0xC44900, 0xE8692B)),
+    (Hue::Orange, Color::new(0xC58900, 0xF2BB3D)),
+    (Hue::Blue, Color::new(0x0057A8, 0x3B9AE1)),
+    (Hue::Teal, Color::new(0x004C54, 0x4CC9D4)),
+    (Hue::Plum, Color::new(0xC2699A, 0xE07AAE)),
+    (Hue::Olive, Color::new(0x6B7A00, 0xC5D14A)),
+    (Hue::Brown, Color::new(0x7A4B1E, 0xC9905A)),
 ];
 
-fn colour(hue: Hue) -> Colour {
-    HUES.iter().find(|(known, _)| *known == hue).map_or(TEXT, |(_, colour)| *colour)
+fn color(hue: Hue) -> Color {
+    HUES.iter().find(|(known, _)| *known == hue).map_or(TEXT, |(_, color)| *color)
 }
 
-pub(super) fn all() -> impl Iterator<Item = Colour> {
-    let ground = [SURFACE, TEXT, MUTED, GRID, KEPT, FAINT, REMOVED, STREAM, ON_GHOST];
-    ground.into_iter().chain(HUES.map(|(_, colour)| colour))
+pub(super) fn all() -> impl Iterator<Item = Color> {
+    let ground = [SURFACE, TEXT, SECONDARY_TEXT, GRID, KEPT_LAYER, BASELINE_AREA, REMOVED_LAYER, STREAM, ON_GHOST];
+    ground.into_iter().chain(HUES.map(|(_, color)| color))
 }
 
 /// Hues for methods that define no style.
@@ -107,11 +107,11 @@ pub fn look(name: &str) -> Look {
     let style = method.and_then(|method| method.style).or_else(|| metric::style(name));
     let is_named = method.is_none_or(|method| method.name == name);
     if let Some(Style { hue, marker, dash }) = style.filter(|_| is_named) {
-        return Look { colour: colour(hue), marker, dash };
+        return Look { color: color(hue), marker, dash };
     }
     let hash = fnv(name);
     Look {
-        colour: colour(style.map_or(SPARE_HUES[pick_style(hash, 0, SPARE_HUES.len())], |style| style.hue)),
+        color: color(style.map_or(SPARE_HUES[pick_style(hash, 0, SPARE_HUES.len())], |style| style.hue)),
         marker: MARKERS[pick_style(hash, 16, MARKERS.len())],
         dash: DASHES[pick_style(hash, 32, DASHES.len())],
     }
@@ -146,20 +146,20 @@ const SERIES_MARKERS: [Marker; 8] = [
 pub(super) fn nth(number: usize) -> Look {
     let hue = SERIES_HUES[number % SERIES_HUES.len()];
     let marker = SERIES_MARKERS[number % SERIES_MARKERS.len()];
-    Look { colour: colour(hue), marker, dash: Dash::Solid }
+    Look { color: color(hue), marker, dash: Dash::Solid }
 }
 
 fn pick_style(hash: u64, shift: u32, among: usize) -> usize {
     ((hash >> shift) % among as u64) as usize
 }
 
-pub(super) fn papers_colour() -> Colour {
-    recovery::papers_appearance().and_then(|method| method.style).map_or(colour(Hue::Blue), |style| colour(style.hue))
+pub(super) fn papers_color() -> Color {
+    recovery::papers_appearance().and_then(|method| method.style).map_or(color(Hue::Blue), |style| color(style.hue))
 }
 
 /// Returns the color of an affine map that replaces a sublayer.
-pub(super) fn map_colour() -> Colour {
-    colour(Hue::Teal)
+pub(super) fn map_color() -> Color {
+    color(Hue::Teal)
 }
 
 /// Computes the 64-bit FNV-1a hash, which is stable across machines and releases.
@@ -220,21 +220,21 @@ mod tests {
         let others = ["dense", metric::SYMMETRIC.id, metric::ANTISYMMETRIC.id, "unheard-of", "another"];
         for method in methods().iter().map(String::as_str).chain(others) {
             for (theme, rgb) in THEMES.iter().enumerate() {
-                let ratio = contrast(rgb(look(method).colour), rgb(SURFACE));
+                let ratio = contrast(rgb(look(method).color), rgb(SURFACE));
                 // WCAG 2.1, 1.4.11 (non-text contrast).
                 assert!(ratio >= 3.0, "{method} in {theme:?}: {ratio:.2}");
             }
         }
     }
 
-    fn grey(rgb: [u8; 3]) -> [u8; 3] {
+    fn gray(rgb: [u8; 3]) -> [u8; 3] {
         let linear = luminance(linear(rgb));
         let c = if linear <= 0.003_130_8 { linear * 12.92 } else { 1.055 * linear.powf(1.0 / 2.4) - 0.055 };
         [(c * 255.0).round() as u8; 3]
     }
 
     #[test]
-    fn neighbours_are_distinguishable_in_grey() {
+    fn neighbors_are_distinguishable_in_gray() {
         // Methods as they are drawn in figure 1, in figures 4 and 5, and in figure 3.
         let all = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate"];
         let bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
@@ -242,23 +242,25 @@ mod tests {
         let parts = [metric::SYMMETRIC.id, metric::ANTISYMMETRIC.id];
         for row in [&bars[..], &lines, &parts] {
             for pair in row.windows(2) {
-                let [a, b] = [0, 1].map(|at| grey(look(pair[at]).colour.light));
+                let [a, b] = [0, 1].map(|at| gray(look(pair[at]).color.light));
                 assert!(contrast(a, b) >= 1.35, "{pair:?}: {:.2}", contrast(a, b));
             }
         }
         // The paper's color also stands out from a filled area.
-        assert!(contrast(grey(papers_colour().light), grey(FAINT.light)) >= 3.0);
+        assert!(contrast(gray(papers_color().light), gray(BASELINE_AREA.light)) >= 3.0);
     }
 
     /// Accessors for the light and the dark theme.
-    const THEMES: [fn(Colour) -> [u8; 3]; 2] = [|colour| colour.light, |colour| colour.dark];
+    const THEMES: [fn(Color) -> [u8; 3]; 2] = [|color| color.light, |color| color.dark];
 
     #[test]
     fn text_is_legible_in_both_themes() {
         // WCAG 2.1, 1.4.3 (text contrast).
         for rgb in THEMES {
-            let maps = [(ON_GHOST, look("ghosted").colour), (ON_GHOST, map_colour())];
-            for (text, ground) in [(TEXT, SURFACE), (MUTED, SURFACE), (TEXT, KEPT)].into_iter().chain(maps) {
+            let maps = [(ON_GHOST, look("ghosted").color), (ON_GHOST, map_color())];
+            for (text, ground) in
+                [(TEXT, SURFACE), (SECONDARY_TEXT, SURFACE), (TEXT, KEPT_LAYER)].into_iter().chain(maps)
+            {
                 let ratio = contrast(rgb(text), rgb(ground));
                 assert!(ratio >= 4.5, "{text:?} on {ground:?}: {ratio:.2}");
             }
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_are_distinguishable_with_colour_blindness() {
+    fn methods_are_distinguishable_with_color_blindness() {
         // Matrices for severity 1 from Machado, Oliveira and Fernandes (2009).
         let matrices = [
             ("normal", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
@@ -284,7 +286,7 @@ mod tests {
             for (theme, rgb) in THEMES.iter().enumerate() {
                 for (i, a) in methods.iter().enumerate() {
                     for b in &methods[..i] {
-                        let apart = distance(rgb(look(a).colour), rgb(look(b).colour), matrix);
+                        let apart = distance(rgb(look(a).color), rgb(look(b).color), matrix);
                         // The threshold is far above 2.3, the just-noticeable difference in CIELAB.
                         assert!(apart >= 12.0, "{a} and {b}, {name}, {theme:?}: {apart:.1}");
                     }
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_differ_without_colour() {
+    fn methods_differ_without_color() {
         let methods = methods();
         for (i, a) in methods.iter().enumerate() {
             for b in &methods[..i] {
@@ -304,20 +306,20 @@ mod tests {
     }
 
     #[test]
-    fn light_colours_are_distinct() {
-        let all: Vec<Colour> = all().collect();
+    fn light_colors_are_distinct() {
+        let all: Vec<Color> = all().collect();
         for (i, a) in all.iter().enumerate() {
             assert!(all[..i].iter().all(|b| a.light != b.light), "{a:?}");
         }
         for name in methods().iter().map(String::as_str).chain(["dense", metric::SYMMETRIC.id]) {
-            assert!(all.contains(&look(name).colour), "{name}");
+            assert!(all.contains(&look(name).color), "{name}");
         }
-        assert!(SPARE_HUES.iter().all(|hue| all.contains(&colour(*hue))));
+        assert!(SPARE_HUES.iter().all(|hue| all.contains(&color(*hue))));
     }
 
     #[test]
     fn numbered_series_differ() {
-        let looks: Vec<(Colour, Marker)> = (0..40).map(|number| (nth(number).colour, nth(number).marker)).collect();
+        let looks: Vec<(Color, Marker)> = (0..40).map(|number| (nth(number).color, nth(number).marker)).collect();
         for (number, look) in looks.iter().enumerate() {
             assert!(!looks[..number].contains(look), "{number}: {look:?}");
         }
@@ -328,11 +330,11 @@ mod tests {
         // Hash of "a" from the FNV reference tables.
         assert_eq!(fnv("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(look("my-method"), look("my-method"));
-        assert!(SPARE_HUES.map(colour).contains(&look("my-method").colour));
+        assert!(SPARE_HUES.map(color).contains(&look("my-method").color));
     }
 
     #[test]
-    fn variant_has_the_colour_of_its_method() {
-        assert_eq!(look("ghosted:svd").colour, look("ghosted").colour);
+    fn variant_has_the_color_of_its_method() {
+        assert_eq!(look("ghosted:svd").color, look("ghosted").color);
     }
 }

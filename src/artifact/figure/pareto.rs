@@ -2,9 +2,9 @@
 //! column per cost.
 
 use super::axis::{Axis, Range, drawable};
+use super::chart_frame::{self, Frame, FramePlan, GAP, HALF, Key, MARGIN, Surroundings};
 use super::font;
-use super::frame::{self, Frame, FramePlan, GAP, HALF, Key, MARGIN, Surroundings};
-use super::palette::{self, MUTED, TEXT};
+use super::palette::{self, SECONDARY_TEXT, TEXT};
 use super::scene::{Anchor, Scene, ScenePoint};
 use crate::error::{Error, Result};
 use crate::style::Dash;
@@ -101,8 +101,8 @@ impl Pareto {
     /// Fails if a panel has no point that its axes can show.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let ranges = (0..self.columns.len()).map(|column| self.x_range(column)).collect::<Result<Vec<Range>>>()?;
-        let mut below = frame::draw_heading(scene, &around.heading);
-        below = frame::draw_legend(scene, &self.keys(), (MARGIN, scene.width - MARGIN, below));
+        let mut below = chart_frame::draw_heading(scene, &around.heading);
+        below = chart_frame::draw_legend(scene, &self.keys(), (MARGIN, scene.width - MARGIN, below));
         for row in 0..self.rows.len() {
             let top = if row == 0 { below } else { below + ROW_GAP };
             for (column, xs) in ranges.iter().enumerate() {
@@ -129,7 +129,7 @@ impl Pareto {
         let markers = self.series.iter().enumerate();
         let mut keys: Vec<(Key, String)> =
             markers.map(|(at, series)| (Key::Marker(palette::nth(at)), series.label.clone())).collect();
-        let line = palette::Look { colour: MUTED, ..palette::nth(0) };
+        let line = palette::Look { color: SECONDARY_TEXT, ..palette::nth(0) };
         keys.push((Key::Line { style: line, dash: Dash::Solid, marked: false }, "Pareto frontier".to_owned()));
         if self.rows.iter().any(|row| row.dense.is_some()) {
             let dense = palette::look(crate::criterion::DENSE.name);
@@ -178,15 +178,15 @@ impl Pareto {
         if let Some(level) = level {
             let look = palette::look(crate::criterion::DENSE.name);
             let y = frame.y(level);
-            scene.line(&[(frame.left, y), (frame.right, y)], look.colour, 0.8, look.dash);
+            scene.line(&[(frame.left, y), (frame.right, y)], look.color, 0.8, look.dash);
         }
         let line = level.map(|value| around_line((frame.left, frame.y(value)), (frame.right, frame.y(value))));
         self.draw_points(row, &points, (&frame, xs, line), scene);
         let is_last = row + 1 == self.rows.len();
         let x = &self.columns[column];
         let title = if is_last { x.clone() } else { Axis { scale: x.scale, ..Axis::default() } };
-        let most = (MAX_ROW_TICKS / self.columns.len()).max(MIN_PANEL_TICKS);
-        Ok(frame.draw_x_axis(scene, &title, &xs.ticks(most), xs))
+        let max_ticks = (MAX_ROW_TICKS / self.columns.len()).max(MIN_PANEL_TICKS);
+        Ok(frame.draw_x_axis(scene, &title, &xs.ticks(max_ticks), xs))
     }
 
     /// Draws the frontier, then the markers on top of it. Frontier points are labeled if there is space. Labels do not
@@ -204,20 +204,20 @@ impl Pareto {
             points.iter().map(|point| (frame.x(xs, point.cost), frame.y(point.value))).collect();
         let best = frontier(&costs);
         let stairs = step_line(&best.iter().map(|&at| positions[at]).collect::<Vec<_>>());
-        scene.line(&stairs, MUTED, 1.0, Dash::Solid);
+        scene.line(&stairs, SECONDARY_TEXT, 1.0, Dash::Solid);
         for (point, position) in points.iter().zip(&positions) {
             let look = palette::nth(point.series);
-            scene.marker(*position, look.marker, look.colour, MARKER);
+            scene.marker(*position, look.marker, look.color, MARKER);
         }
         let mut taken: Vec<OccupiedBox> = positions.iter().map(|(x, y)| around_point(*x, *y)).collect();
         taken.extend(line);
         taken.extend(stairs.windows(2).map(|pair| around_line(pair[0], pair[1])));
         for (rank, &at) in best.iter().enumerate() {
             let label = points[at].label;
-            let is_labelled = best[..rank]
+            let is_labeled = best[..rank]
                 .iter()
                 .any(|&other| points[other].label == label && distance(positions[other], positions[at]) < SAME_LABEL);
-            if is_labelled {
+            if is_labeled {
                 continue;
             }
             if let Some((corner, anchor)) = find_free_position(label, positions[at], frame, &taken) {
@@ -263,7 +263,7 @@ fn around_line(from: ScenePoint, to: ScenePoint) -> OccupiedBox {
 fn label_box(label: &str, (x, y): ScenePoint, anchor: Anchor) -> OccupiedBox {
     let width = font::width(label);
     let left = if anchor == Anchor::End { x - width } else { x };
-    ((left, y - font::ABOVE * font::SIZE), (left + width, y + 0.24 * font::SIZE))
+    ((left, y - font::ASCENT * font::SIZE), (left + width, y + 0.24 * font::SIZE))
 }
 
 fn overlaps(one: OccupiedBox, other: OccupiedBox) -> bool {
@@ -278,7 +278,7 @@ fn find_free_position(
     taken: &[OccupiedBox],
 ) -> Option<(ScenePoint, Anchor)> {
     let aside = MARKER + LABEL_GAP;
-    let heights = [aside + font::ABOVE * font::SIZE, HALF, -aside, 2.0 * aside + font::LINE, -aside - font::LINE];
+    let heights = [aside + font::ASCENT * font::SIZE, HALF, -aside, 2.0 * aside + font::LINE, -aside - font::LINE];
     let candidates = heights
         .into_iter()
         .flat_map(|height| [((x - aside, y + height), Anchor::End), ((x + aside, y + height), Anchor::Start)]);
@@ -342,7 +342,7 @@ mod tests {
     fn text_boxes(figure: &Pareto, ending: &str) -> Vec<OccupiedBox> {
         font::load().unwrap();
         let mut scene = Scene::new("", "", 489.6);
-        figure.draw(&Surroundings { width: frame::Width::Page, ..Surroundings::default() }, &mut scene).unwrap();
+        figure.draw(&Surroundings { width: chart_frame::Width::Page, ..Surroundings::default() }, &mut scene).unwrap();
         let texts = scene
             .shapes
             .iter()

@@ -13,7 +13,7 @@ use subsetter::GlyphRemapper;
 use ttf_parser::Face;
 
 use super::font;
-use super::palette::Colour;
+use super::palette::Color;
 use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 use crate::error::{Error, Result};
 
@@ -149,8 +149,8 @@ impl<'a> PdfPage<'a> {
         (x as f32, (self.height - y) as f32)
     }
 
-    fn fill(&mut self, colour: Colour) {
-        let [r, g, b] = colour.light.map(|byte| f32::from(byte) / 255.0);
+    fn fill(&mut self, color: Color) {
+        let [r, g, b] = color.light.map(|byte| f32::from(byte) / 255.0);
         self.content.set_fill_rgb(r, g, b);
     }
 
@@ -166,38 +166,38 @@ impl<'a> PdfPage<'a> {
 
     fn shape(&mut self, shape: &SceneShape) {
         match shape {
-            SceneShape::Rect { from, to, colour } => {
-                self.fill(*colour);
+            SceneShape::Rect { from, to, color } => {
+                self.fill(*color);
                 self.path(&[*from, (to.0, from.1), *to, (from.0, to.1)]);
                 self.content.close_path().fill_nonzero();
             }
-            SceneShape::Fill { corners, colour, opacity } => {
+            SceneShape::Fill { corners, color, opacity } => {
                 self.content.save_state();
                 if *opacity < 1.0 {
                     let next = format!("G{}", (opacity * 1000.0).round());
                     let name = self.opacities.entry(opacity.to_bits()).or_insert(next).clone();
                     self.content.set_parameters(Name(name.as_bytes()));
                 }
-                self.fill(*colour);
+                self.fill(*color);
                 self.path(corners);
                 self.content.close_path().fill_nonzero().restore_state();
             }
-            SceneShape::Disc { centre, radius, colour } => self.disc(*centre, *radius as f32, *colour),
-            SceneShape::Line { places, colour, width } => {
-                let [r, g, b] = colour.light.map(|byte| f32::from(byte) / 255.0);
+            SceneShape::Disc { center, radius, color } => self.disc(*center, *radius as f32, *color),
+            SceneShape::Line { places, color, width } => {
+                let [r, g, b] = color.light.map(|byte| f32::from(byte) / 255.0);
                 self.content.set_stroke_rgb(r, g, b).set_line_width(*width as f32);
                 self.path(places);
                 self.content.stroke();
             }
-            SceneShape::Text { at, text, anchor, colour, vertical } => {
-                self.text(*at, text, (*anchor, *vertical), *colour);
+            SceneShape::Text { at, text, anchor, color, vertical } => {
+                self.text(*at, text, (*anchor, *vertical), *color);
             }
         }
     }
 
-    fn disc(&mut self, centre: ScenePoint, radius: f32, colour: Colour) {
-        self.fill(colour);
-        let ((x, y), h) = (self.at(centre), radius * HANDLE);
+    fn disc(&mut self, center: ScenePoint, radius: f32, color: Color) {
+        self.fill(color);
+        let ((x, y), h) = (self.at(center), radius * HANDLE);
         let content = self.content.move_to(x + radius, y);
         content.cubic_to(x + radius, y + h, x + h, y + radius, x, y + radius);
         content.cubic_to(x - h, y + radius, x - radius, y + h, x - radius, y);
@@ -206,7 +206,7 @@ impl<'a> PdfPage<'a> {
         content.close_path().fill_nonzero();
     }
 
-    fn text(&mut self, at: ScenePoint, text: &str, (anchor, vertical): (Anchor, bool), colour: Colour) {
+    fn text(&mut self, at: ScenePoint, text: &str, (anchor, vertical): (Anchor, bool), color: Color) {
         let mut shown = Vec::new();
         let mut advance = 0.0;
         for letter in text.chars() {
@@ -228,7 +228,7 @@ impl<'a> PdfPage<'a> {
             true => ([0.0, 1.0, -1.0, 0.0], (at.0, at.1 + back)),
         };
         let (x, y) = self.at(start);
-        self.fill(colour);
+        self.fill(color);
         let [a, b, c, d] = matrix;
         self.content.begin_text().set_font(FONT_NAME, font::SIZE as f32).set_text_matrix([a, b, c, d, x, y]);
         self.content.show(Str(&shown)).end_text();

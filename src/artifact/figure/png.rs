@@ -4,10 +4,10 @@
 
 use plotters::prelude::{BitMapBackend, DrawingBackend};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{Color, FontTransform, RGBColor, ShapeStyle, TextStyle};
+use plotters::style::{Color as _, FontTransform, RGBColor, ShapeStyle, TextStyle};
 
 use super::font;
-use super::palette::{Colour, SURFACE};
+use super::palette::{Color, SURFACE};
 use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 use crate::error::{Error, Result};
 
@@ -54,24 +54,24 @@ fn whole_pixels(points: f64) -> usize {
 
 fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
     match shape {
-        SceneShape::Rect { from, to, colour } => bitmap.draw_rect(at(*from), at(*to), &ink(*colour, 1.0, 1.0), true),
-        SceneShape::Fill { corners, colour, opacity } => {
-            bitmap.fill_polygon(corners.iter().map(|c| at(*c)), &ink(*colour, *opacity, 1.0))
+        SceneShape::Rect { from, to, color } => bitmap.draw_rect(at(*from), at(*to), &ink(*color, 1.0, 1.0), true),
+        SceneShape::Fill { corners, color, opacity } => {
+            bitmap.fill_polygon(corners.iter().map(|c| at(*c)), &ink(*color, *opacity, 1.0))
         }
-        SceneShape::Disc { centre, radius, colour } => {
-            bitmap.draw_circle(at(*centre), pixels(*radius).unsigned_abs(), &ink(*colour, 1.0, 1.0), true)
+        SceneShape::Disc { center, radius, color } => {
+            bitmap.draw_circle(at(*center), pixels(*radius).unsigned_abs(), &ink(*color, 1.0, 1.0), true)
         }
         // Draw each segment separately with round joints, because plotters leaves holes where a thick path crosses
         // itself.
-        SceneShape::Line { places, colour, width } => {
-            let ink = ink(*colour, 1.0, *width);
+        SceneShape::Line { places, color, width } => {
+            let ink = ink(*color, 1.0, *width);
             places.windows(2).enumerate().try_for_each(|(i, pair)| {
                 bitmap.draw_line(at(pair[0]), at(pair[1]), &ink)?;
                 let joint = i > 0 && ink.stroke_width > 2;
                 if joint { bitmap.draw_circle(at(pair[0]), ink.stroke_width / 2, &ink, true) } else { Ok(()) }
             })
         }
-        SceneShape::Text { at: point, text, anchor, colour, vertical } => {
+        SceneShape::Text { at: point, text, anchor, color, vertical } => {
             let h_pos = match anchor {
                 Anchor::Start => HPos::Left,
                 Anchor::Middle => HPos::Center,
@@ -81,8 +81,8 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
             // plotters' `ab_glyph` backend puts the baseline in the middle of the line.
             let back = (font.get_size() * 0.5).round() as i32;
             let turn = if *vertical { FontTransform::Rotate270 } else { FontTransform::None };
-            let colour = rgb_of(*colour);
-            let style = TextStyle::from(font.transform(turn)).color(&colour).pos(Pos::new(h_pos, VPos::Top));
+            let color = rgb_of(*color);
+            let style = TextStyle::from(font.transform(turn)).color(&color).pos(Pos::new(h_pos, VPos::Top));
             let (x, y) = at(*point);
             bitmap.draw_text(text, &style, if *vertical { (x - back, y) } else { (x, y - back) })
         }
@@ -90,13 +90,13 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
     .map_err(|error| error.to_string())
 }
 
-fn ink(colour: Colour, opacity: f64, width: f64) -> ShapeStyle {
+fn ink(color: Color, opacity: f64, width: f64) -> ShapeStyle {
     let stroke_width = pixels(width).max(1).unsigned_abs();
-    ShapeStyle { color: rgb_of(colour).mix(opacity), filled: true, stroke_width }
+    ShapeStyle { color: rgb_of(color).mix(opacity), filled: true, stroke_width }
 }
 
-fn rgb_of(colour: Colour) -> RGBColor {
-    let [r, g, b] = colour.light;
+fn rgb_of(color: Color) -> RGBColor {
+    let [r, g, b] = color.light;
     RGBColor(r, g, b)
 }
 

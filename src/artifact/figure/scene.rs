@@ -1,7 +1,7 @@
 //! Format-independent shapes, positioned in points from the upper left corner.
 
 use super::font;
-use super::palette::{Colour, SURFACE, TEXT, lengths};
+use super::palette::{Color, SURFACE, TEXT, lengths};
 use crate::style::{Dash, Marker};
 
 /// Position in points, measured right and down from the upper left corner.
@@ -21,21 +21,21 @@ pub(super) enum SceneShape {
     Rect {
         from: ScenePoint,
         to: ScenePoint,
-        colour: Colour,
+        color: Color,
     },
     Fill {
         corners: Vec<ScenePoint>,
-        colour: Colour,
+        color: Color,
         opacity: f64,
     },
     Disc {
-        centre: ScenePoint,
+        center: ScenePoint,
         radius: f64,
-        colour: Colour,
+        color: Color,
     },
     Line {
         places: Vec<ScenePoint>,
-        colour: Colour,
+        color: Color,
         width: f64,
     },
     /// One line of text. `at` lies on its baseline. `vertical` rotates the text by 90° counterclockwise about `at`.
@@ -43,7 +43,7 @@ pub(super) enum SceneShape {
         at: ScenePoint,
         text: String,
         anchor: Anchor,
-        colour: Colour,
+        color: Color,
         vertical: bool,
     },
 }
@@ -63,55 +63,55 @@ impl Scene {
         Self { title: title.to_owned(), description: description.to_owned(), width, height: 0.0, shapes: Vec::new() }
     }
 
-    pub(super) fn rect(&mut self, a: ScenePoint, b: ScenePoint, colour: Colour) {
+    pub(super) fn rect(&mut self, a: ScenePoint, b: ScenePoint, color: Color) {
         let from = (a.0.min(b.0), a.1.min(b.1));
         let to = (a.0.max(b.0), a.1.max(b.1));
-        self.shapes.push(SceneShape::Rect { from, to, colour });
+        self.shapes.push(SceneShape::Rect { from, to, color });
     }
 
-    pub(super) fn fill(&mut self, corners: Vec<ScenePoint>, colour: Colour, opacity: f64) {
-        self.shapes.push(SceneShape::Fill { corners, colour, opacity });
+    pub(super) fn fill(&mut self, corners: Vec<ScenePoint>, color: Color, opacity: f64) {
+        self.shapes.push(SceneShape::Fill { corners, color, opacity });
     }
 
-    pub(super) fn line(&mut self, places: &[ScenePoint], colour: Colour, width: f64, dash: Dash) {
+    pub(super) fn line(&mut self, places: &[ScenePoint], color: Color, width: f64, dash: Dash) {
         for places in dashes(places, lengths(dash)) {
-            self.shapes.push(SceneShape::Line { places, colour, width });
+            self.shapes.push(SceneShape::Line { places, color, width });
         }
     }
 
-    pub(super) fn border(&mut self, from: ScenePoint, to: ScenePoint, colour: Colour, width: f64, dash: Dash) {
-        self.line(&[from, (to.0, from.1), to, (from.0, to.1), from], colour, width, dash);
+    pub(super) fn border(&mut self, from: ScenePoint, to: ScenePoint, color: Color, width: f64, dash: Dash) {
+        self.line(&[from, (to.0, from.1), to, (from.0, to.1), from], color, width, dash);
     }
 
-    pub(super) fn text(&mut self, at: ScenePoint, text: &str, anchor: Anchor, colour: Colour) {
+    pub(super) fn text(&mut self, at: ScenePoint, text: &str, anchor: Anchor, color: Color) {
         // XML does not allow control characters, not even escaped ones.
         let text = text.replace(char::is_control, " ");
-        self.shapes.push(SceneShape::Text { at, text, anchor, colour, vertical: false });
+        self.shapes.push(SceneShape::Text { at, text, anchor, color, vertical: false });
     }
 
-    pub(super) fn vertical_text(&mut self, at: ScenePoint, text: &str, anchor: Anchor, colour: Colour) {
+    pub(super) fn vertical_text(&mut self, at: ScenePoint, text: &str, anchor: Anchor, color: Color) {
         let text = text.replace(char::is_control, " ");
-        self.shapes.push(SceneShape::Text { at, text, anchor, colour, vertical: true });
+        self.shapes.push(SceneShape::Text { at, text, anchor, color, vertical: true });
     }
 
     /// Draws lines of text and returns the position below them.
     pub(super) fn lines(&mut self, (x, top): ScenePoint, lines: &[String], anchor: Anchor) -> f64 {
         for (i, line) in lines.iter().enumerate() {
-            self.text((x, top + i as f64 * font::LINE + font::ABOVE * font::SIZE), line, anchor, TEXT);
+            self.text((x, top + i as f64 * font::LINE + font::ASCENT * font::SIZE), line, anchor, TEXT);
         }
         top + lines.len() as f64 * font::LINE
     }
 
     /// Draws a marker. An outline in the background color separates overlapping markers.
-    pub(super) fn marker(&mut self, centre: ScenePoint, marker: Marker, colour: Colour, radius: f64) {
-        for (radius, colour) in [(radius + 0.7, SURFACE), (radius, colour)] {
+    pub(super) fn marker(&mut self, center: ScenePoint, marker: Marker, color: Color, radius: f64) {
+        for (radius, color) in [(radius + 0.7, SURFACE), (radius, color)] {
             match corners(marker) {
-                None => self.shapes.push(SceneShape::Disc { centre, radius, colour }),
+                None => self.shapes.push(SceneShape::Disc { center, radius, color }),
                 Some(parts) => {
                     for part in parts {
                         self.fill(
-                            part.iter().map(|&(x, y)| (centre.0 + x * radius, centre.1 + y * radius)).collect(),
-                            colour,
+                            part.iter().map(|&(x, y)| (center.0 + x * radius, center.1 + y * radius)).collect(),
+                            color,
                             1.0,
                         );
                     }
@@ -130,7 +130,7 @@ impl Scene {
             Anchor::Middle => width / 2.0,
             Anchor::End => width,
         };
-        let above = font::ABOVE * font::SIZE;
+        let above = font::ASCENT * font::SIZE;
         let below = 0.24 * font::SIZE;
         Some(if *vertical {
             ((x - above, y + back - width), (x + below, y + back))

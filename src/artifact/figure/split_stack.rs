@@ -1,7 +1,7 @@
 //! Layer stack for cuts of sublayers. Each layer is split into its attention on the left and its MLP on the right.
 
-use super::frame::{HALF, LAYER_HEIGHT, LAYER_PITCH, STACK_ENDS, draw_arrow, draw_stack_ends};
-use super::palette::{self, KEPT, MUTED, ON_GHOST, REMOVED, TEXT};
+use super::chart_frame::{HALF, LAYER_HEIGHT, LAYER_PITCH, STACK_ENDS, draw_arrow, draw_stack_ends};
+use super::palette::{self, KEPT_LAYER, ON_GHOST, REMOVED_LAYER, SECONDARY_TEXT, TEXT};
 use super::scene::{Anchor, Scene};
 use crate::criterion::DepthUnit;
 use crate::error::{Error, Result};
@@ -123,16 +123,16 @@ impl SplitStack<'_> {
         let name = DepthUnit::from(kind).noun();
         let (label, ink) = match self.cut.map_or(SublayerState::Kept, |cut| cut.state(layer, kind)) {
             SublayerState::Kept => {
-                self.scene.rect(from, to, KEPT);
+                self.scene.rect(from, to, KEPT_LAYER);
                 self.scene.border(from, to, TEXT, 0.6, Dash::Solid);
                 (name, TEXT)
             }
             SublayerState::Removed => {
-                self.scene.border(from, to, REMOVED, 0.6, Dash::Dashed);
-                (name, MUTED)
+                self.scene.border(from, to, REMOVED_LAYER, 0.6, Dash::Dashed);
+                (name, SECONDARY_TEXT)
             }
             SublayerState::Replaced => {
-                self.scene.rect(from, to, palette::map_colour());
+                self.scene.rect(from, to, palette::map_color());
                 (MAP, ON_GHOST)
             }
         };
@@ -143,7 +143,7 @@ impl SplitStack<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::palette::Colour;
+    use super::super::palette::Color;
     use super::super::scene::SceneShape;
     use super::super::{DiagramCut, DiagramRow, Figure, LayerDiagram, Plot, Surroundings};
     use super::Sublayer::{Attention, Mlp};
@@ -155,35 +155,35 @@ mod tests {
         Figure { around: Surroundings::default(), plot: Plot::Layers(LayerDiagram { layers, selections }) }.scene()
     }
 
-    fn texts(scene: &Scene) -> Vec<(&str, Colour)> {
+    fn texts(scene: &Scene) -> Vec<(&str, Color)> {
         let mut texts = Vec::new();
         for shape in &scene.shapes {
-            if let SceneShape::Text { text, colour, .. } = shape {
-                texts.push((text.as_str(), *colour));
+            if let SceneShape::Text { text, color, .. } = shape {
+                texts.push((text.as_str(), *color));
             }
         }
         texts
     }
 
-    fn count(scene: &Scene, text: &str, colour: Colour) -> usize {
-        texts(scene).into_iter().filter(|found| *found == (text, colour)).count()
+    fn count(scene: &Scene, text: &str, color: Color) -> usize {
+        texts(scene).into_iter().filter(|found| *found == (text, color)).count()
     }
 
-    fn count_filled(scene: &Scene, fill: Colour) -> usize {
+    fn count_filled(scene: &Scene, fill: Color) -> usize {
         let rects = scene.shapes.iter();
-        rects.filter(|shape| matches!(shape, SceneShape::Rect { colour, .. } if *colour == fill)).count()
+        rects.filter(|shape| matches!(shape, SceneShape::Rect { color, .. } if *color == fill)).count()
     }
 
     #[test]
     fn halves_show_whether_they_are_kept_removed_or_replaced() {
         let removed = Cut::layers([1]).with(0, Attention).with(3, Mlp);
         let scene = scene(4, removed, Cut::sublayers([(0, Attention)])).unwrap();
-        for (text, colour, expected) in [
+        for (text, color, expected) in [
             // The dense stack has 4 kept attentions and 4 kept MLPs, and the other stack 2 of each.
             ("attention", TEXT, 6),
             ("MLP", TEXT, 6),
-            ("attention", MUTED, 1),
-            ("MLP", MUTED, 2),
+            ("attention", SECONDARY_TEXT, 1),
+            ("MLP", SECONDARY_TEXT, 2),
             (MAP, ON_GHOST, 1),
             // The last texts are the legend, the sentences and the title of the stack.
             (MAP, TEXT, 1),
@@ -194,10 +194,10 @@ mod tests {
             ("2 of 4 MLPs removed: 1, 3", TEXT, 1),
             ("Repaired", TEXT, 1),
         ] {
-            assert_eq!(count(&scene, text, colour), expected, "{text} in {colour:?}");
+            assert_eq!(count(&scene, text, color), expected, "{text} in {color:?}");
         }
         // The legend has one block for each.
-        assert_eq!((count_filled(&scene, KEPT), count_filled(&scene, palette::map_colour())), (12 + 1, 1 + 1));
+        assert_eq!((count_filled(&scene, KEPT_LAYER), count_filled(&scene, palette::map_color())), (12 + 1, 1 + 1));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use super::font;
-use super::palette::{self, Colour};
+use super::palette::{self, Color};
 use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 
 /// SVG user units per point. Coordinates are rounded to whole units, which is precise enough at this scale.
@@ -66,24 +66,24 @@ impl SvgBody {
 
     fn draw(&mut self, shape: &SceneShape) {
         match shape {
-            SceneShape::Rect { from, to, colour } => {
+            SceneShape::Rect { from, to, color } => {
                 let ((x, y), (right, bottom)) = (at(*from), at(*to));
                 let width = right - x;
                 let height = bottom - y;
-                let ink = ink("fill", *colour, 1.0);
+                let ink = ink("fill", *color, 1.0);
                 self.push(&format!("<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"{ink}/>"));
             }
-            SceneShape::Fill { corners, colour, opacity } => {
-                let ink = ink("fill", *colour, *opacity);
+            SceneShape::Fill { corners, color, opacity } => {
+                let ink = ink("fill", *color, *opacity);
                 let points = points(corners);
                 self.push(&format!("<polygon{ink} points=\"{points}\"/>"));
             }
-            SceneShape::Disc { centre, radius, colour } => {
-                let ((x, y), radius, ink) = (at(*centre), units(*radius), ink("fill", *colour, 1.0));
+            SceneShape::Disc { center, radius, color } => {
+                let ((x, y), radius, ink) = (at(*center), units(*radius), ink("fill", *color, 1.0));
                 self.push(&format!("<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\"{ink}/>"));
             }
-            SceneShape::Line { places, colour, width } => {
-                let ink = ink("stroke", *colour, 1.0);
+            SceneShape::Line { places, color, width } => {
+                let ink = ink("stroke", *color, 1.0);
                 let width = units(*width).max(1);
                 let stroke = format!(" fill=\"none\"{ink} stroke-width=\"{width}\"");
                 if self.stroke.as_ref() != Some(&stroke) {
@@ -93,13 +93,13 @@ impl SvgBody {
                 }
                 let _ = write!(self.body, "M{}", points(places));
             }
-            SceneShape::Text { at: point, text, anchor, colour, vertical } => {
+            SceneShape::Text { at: point, text, anchor, color, vertical } => {
                 let anchor = match anchor {
                     Anchor::Start => "start",
                     Anchor::Middle => "middle",
                     Anchor::End => "end",
                 };
-                let ((x, y), ink, text) = (at(*point), ink("fill", *colour, 1.0), escaped(text));
+                let ((x, y), ink, text) = (at(*point), ink("fill", *color, 1.0), escaped(text));
                 let turn = if *vertical { format!(" transform=\"rotate(270, {x}, {y})\"") } else { String::new() };
                 self.push(&format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{ink}{turn}>{text}</text>"));
             }
@@ -111,9 +111,9 @@ fn points(places: &[ScenePoint]) -> String {
     places.iter().map(|point| at(*point)).map(|(x, y)| format!("{x},{y}")).collect::<Vec<_>>().join(" ")
 }
 
-fn ink(attribute: &str, colour: Colour, opacity: f64) -> String {
+fn ink(attribute: &str, color: Color, opacity: f64) -> String {
     let opacity = if opacity < 1.0 { format!(" opacity=\"{opacity}\"") } else { String::new() };
-    format!(" {attribute}=\"{}\"{opacity}", hex(colour.light))
+    format!(" {attribute}=\"{}\"{opacity}", hex(color.light))
 }
 
 fn hex([r, g, b]: [u8; 3]) -> String {
@@ -126,9 +126,9 @@ const CLASS: &str = "ghostlab-figure";
 /// Formats the CSS rules for the dark theme.
 fn dark(body: &str) -> String {
     let mut rules = String::new();
-    for colour in palette::all() {
-        let light = hex(colour.light);
-        let dark = hex(colour.dark);
+    for color in palette::all() {
+        let light = hex(color.light);
+        let dark = hex(color.dark);
         for attribute in ["fill", "stroke"] {
             let selector = format!("{attribute}=\"{light}\"");
             if body.contains(&selector) {

@@ -1,5 +1,5 @@
 use super::palette::look;
-use super::samples::{METHODS, all, bars, channels, depths, diagram, figure_from, norms};
+use super::sample_figures::{METHODS, all, bars, channels, depths, diagram, figure_from, norms};
 use super::scene::{Scene, ScenePoint, SceneShape};
 use super::*;
 
@@ -10,7 +10,7 @@ fn each_value_has_one_bar() {
     // One bar for each of 7 recoveries in each of 3 groups.
     assert_eq!(rects(&scene).len(), 21);
     for method in METHODS {
-        assert_eq!(rects(&scene).iter().filter(|colour| **colour == look(method).colour).count(), 3, "{method}");
+        assert_eq!(rects(&scene).iter().filter(|color| **color == look(method).color).count(), 3, "{method}");
     }
 }
 
@@ -41,12 +41,12 @@ fn missing_value_has_a_label_in_place_of_its_bar() {
 }
 
 #[test]
-fn method_has_the_same_colour_in_every_figure() {
+fn method_has_the_same_color_in_every_figure() {
     let bars = scene(&figure_from(bars(&["a"], Width::Column, Scale::Linear), Plot::Bars));
     let curves = scene(&figure_from(depths(), Plot::Curves));
-    let blue = look("ghosted").colour;
+    let blue = look("ghosted").color;
     assert!(rects(&bars).contains(&blue));
-    assert!(curves.shapes.iter().any(|shape| matches!(shape, SceneShape::Line { colour, .. } if *colour == blue)));
+    assert!(curves.shapes.iter().any(|shape| matches!(shape, SceneShape::Line { color, .. } if *color == blue)));
     assert!(rects(&scene(&figure_from(diagram(4, vec![1], vec![2]), Plot::Layers))).contains(&blue));
 }
 
@@ -92,7 +92,7 @@ fn gap_breaks_the_line() {
 
 fn stroke_lengths(scene: &Scene) -> Vec<usize> {
     let places = scene.shapes.iter().filter_map(|shape| match shape {
-        SceneShape::Line { places, colour, width } if *colour == look("ghosted").colour && *width == 1.3 => {
+        SceneShape::Line { places, color, width } if *color == look("ghosted").color && *width == 1.3 => {
             Some(places.len())
         }
         _ => None,
@@ -106,7 +106,7 @@ fn region_has_one_ghosted_layer() {
     let mut figure = diagram(16, vec![], vec![3, 7, 8, 12]);
     figure.1.selections.remove(0);
     let scene = scene(&figure_from(figure, Plot::Layers));
-    assert_eq!(rects(&scene).iter().filter(|colour| **colour == look("ghosted").colour).count(), 4);
+    assert_eq!(rects(&scene).iter().filter(|color| **color == look("ghosted").color).count(), 4);
     // Layer 7 is removed, so it appears in the dense stack and, muted, in the pruned stack, but not in the ghosted one.
     assert_eq!(texts(&scene).iter().filter(|text| **text == "7").count(), 2);
     assert_eq!(texts(&scene).iter().filter(|text| **text == "6").count(), 3);
@@ -143,15 +143,15 @@ fn svg_has_the_printed_size_and_text_of_eight_points() {
 }
 
 #[test]
-fn every_svg_colour_has_a_dark_variant() {
+fn every_svg_color_has_a_dark_variant() {
     for (name, figure) in all() {
         let svg = svg::svg(&scene(&figure));
         let document = roxmltree::Document::parse(&svg).unwrap();
         let style = document.descendants().find(|node| node.tag_name().name() == "style").unwrap().text().unwrap();
         for node in document.descendants() {
             for attribute in ["fill", "stroke"] {
-                if let Some(colour) = node.attribute(attribute).filter(|colour| *colour != "none") {
-                    assert!(style.contains(&format!("[{attribute}=\"{colour}\"]{{{attribute}:#")), "{name}: {colour}");
+                if let Some(color) = node.attribute(attribute).filter(|color| *color != "none") {
+                    assert!(style.contains(&format!("[{attribute}=\"{color}\"]{{{attribute}:#")), "{name}: {color}");
                 }
             }
         }
@@ -172,7 +172,7 @@ fn nonfinite_numbers_give_no_coordinates() {
             assert!(match shape {
                 SceneShape::Rect { from, to, .. } => finite(from) && finite(to),
                 SceneShape::Fill { corners, .. } => corners.iter().all(finite),
-                SceneShape::Disc { centre, .. } => finite(centre),
+                SceneShape::Disc { center, .. } => finite(center),
                 SceneShape::Line { places, .. } => places.iter().all(finite),
                 SceneShape::Text { at, .. } => finite(at),
             });
@@ -201,7 +201,7 @@ fn equal_data_gives_equal_bytes_and_300_dpi_png() {
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
     reader.next_frame(&mut pixels).unwrap();
     assert_eq!(pixels[..3], [255; 3]);
-    assert!(pixels.chunks(3).any(|pixel| pixel == look("m_symmetric_share").colour.light));
+    assert!(pixels.chunks(3).any(|pixel| pixel == look("m_symmetric_share").color.light));
 }
 
 #[test]
@@ -275,22 +275,22 @@ fn pdf_has_printed_size_and_an_embedded_font() {
 #[test]
 fn overlapping_lines_are_offset_and_only_dense_is_dashed() {
     let scene = scene(&figure_from(depths(), Plot::Curves));
-    let strokes = |colour: palette::Colour, width: f64| {
+    let strokes = |color: palette::Color, width: f64| {
         scene.shapes.iter().filter(move |shape| {
-            matches!(shape, SceneShape::Line { colour: line_colour, width: line_width, .. } if *line_colour == colour && *line_width == width)
+            matches!(shape, SceneShape::Line { color: line_color, width: line_width, .. } if *line_color == color && *line_width == width)
         })
     };
     let firsts: Vec<f64> = ["linearpatch-rotate", "ghosted"]
         .iter()
-        .filter_map(|method| match strokes(look(method).colour, 1.3).next() {
+        .filter_map(|method| match strokes(look(method).color, 1.3).next() {
             Some(SceneShape::Line { places, .. }) => Some(places[0].0),
             _ => None,
         })
         .collect();
     assert!(firsts[1] - firsts[0] > 2.0, "{firsts:?}");
     // The solid line is a single stroke. The dashed line of the dense model consists of many strokes.
-    assert_eq!(strokes(look("ghosted").colour, 1.3).count(), 1);
-    assert!(strokes(look("dense").colour, 1.1).count() > 5);
+    assert_eq!(strokes(look("ghosted").color, 1.3).count(), 1);
+    assert!(strokes(look("dense").color, 1.1).count() > 5);
     assert!(
         texts(&scene).iter().any(|text| text.contains("axis starts at")),
         "the axis does not start at 0, and its label states that"
@@ -306,19 +306,19 @@ fn layerwise_repair_has_one_operator_per_removed_layer() {
     figure.1.selections = vec![row];
     // One box for each of the three operators, and one in the legend.
     let ghosts = rects(&scene(&figure_from(figure, Plot::Layers)));
-    assert_eq!(ghosts.iter().filter(|colour| **colour == look("ghosted").colour).count(), 4);
+    assert_eq!(ghosts.iter().filter(|color| **color == look("ghosted").color).count(), 4);
 }
 
 fn scene(figure: &Figure) -> Scene {
     figure.scene().unwrap()
 }
 
-fn rects(scene: &Scene) -> Vec<palette::Colour> {
-    let colours = scene.shapes.iter().filter_map(|shape| match shape {
-        SceneShape::Rect { colour, .. } => Some(*colour),
+fn rects(scene: &Scene) -> Vec<palette::Color> {
+    let colors = scene.shapes.iter().filter_map(|shape| match shape {
+        SceneShape::Rect { color, .. } => Some(*color),
         _ => None,
     });
-    colours.collect()
+    colors.collect()
 }
 
 fn texts(scene: &Scene) -> Vec<&str> {

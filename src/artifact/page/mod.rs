@@ -13,13 +13,13 @@
 mod data;
 mod figure;
 mod html;
+mod html_table;
 #[cfg(test)]
 mod safety_tests;
 #[cfg(test)]
-mod samples;
+mod sample_pages;
 mod section;
 mod summary;
-mod table;
 #[cfg(test)]
 mod tests;
 
@@ -79,7 +79,7 @@ pub fn render(page: &Page) -> Result<String> {
         leading: &artifacts[..leading],
         artifacts: &artifacts[leading..],
         answer: summary::summary_sentences(page),
-        facts: summary::facts(page),
+        facts: summary::header_fields(page),
         strips: summary::strips(&page.claims),
         claims: section::claims(&page.claims)?,
         audit: (!page.findings.is_empty()).then(|| summary::count_findings(&page.findings)),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
 
-use super::samples::{hostile_page, large_page};
+use super::sample_pages::{hostile_page, large_page};
 use super::*;
 
 pub(super) fn without_ours(html: &str) -> String {

@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::data::{CellNote, ClaimRow, ComputedBy, FindingRow, Page, PageArtifact};
 use super::figure::{self, PageFigure};
 use super::html::{artifact_id, cell_id, percent_encode};
+use super::html_table::{self, PageTable};
 use super::summary::{self, Verdicts};
-use super::table::{self, PageTable};
 use crate::artifact::audit::Severity;
 use crate::artifact::{PaperPlace, printed};
 use crate::error::Result;
@@ -113,7 +113,7 @@ struct ArtifactLink<'a> {
 /// Builds the section for an artifact.
 ///
 /// # Errors
-/// Fails in the same cases as [`table::table`] and [`figure::figure`].
+/// Fails in the same cases as [`html_table::table`] and [`figure::figure`].
 pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leading: bool) -> Result<Section<'a>> {
     let id = artifact_id(&artifact.profile, &artifact.name);
     let place_in_paper = PaperPlace::from_name(&artifact.name);
@@ -142,7 +142,7 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leadin
             .enumerate()
             .map(|(number, view)| {
                 let ids = (format!("{id}:table{}", number + 1), table_id(artifact, number));
-                table::table(view, ids, heading(artifact), &page.cells, !is_leading)
+                html_table::table(view, ids, heading(artifact), &page.cells, !is_leading)
                     .map_err(|error| error.at(format!("artifact {}", artifact.name)))
             })
             .collect::<Result<_>>()?,
@@ -236,7 +236,7 @@ pub(super) struct PageList {
 /// Builds the section with all claims. Returns `None` if there are none.
 ///
 /// # Errors
-/// Fails in the same cases as [`table::table`].
+/// Fails in the same cases as [`html_table::table`].
 pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
     let ours = Some("Ours".to_owned());
     let theirs = Some("The paper's own numbers".to_owned());
@@ -290,7 +290,7 @@ const TOY_MODELS: &str = "On small models a claim that fails is shown not to hol
 /// Builds the section with all audit findings. Returns `None` if there are none.
 ///
 /// # Errors
-/// Fails in the same cases as [`table::table`].
+/// Fails in the same cases as [`html_table::table`].
 pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
     let caption = format!("Inconsistencies in the paper's own tables. {}", caption.join(" "));
@@ -315,7 +315,7 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
 /// Builds the section with the folders that were left out. Returns `None` if there are none.
 ///
 /// # Errors
-/// Fails in the same cases as [`table::table`].
+/// Fails in the same cases as [`html_table::table`].
 pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>> {
     let rows: Vec<Vec<String>> = folders.iter().map(|(folder, reason)| vec![folder.clone(), reason.clone()]).collect();
     let caption = "Results folders that are not on this page.".to_owned();
@@ -341,7 +341,7 @@ fn list((id, title, caption): (&'static str, &'static str, String), view: &Saved
     if view.rows.is_empty() {
         return Ok(None);
     }
-    let table = table::table(view, (format!("{id}:table"), id.to_owned()), title, &BTreeMap::new(), false)?;
+    let table = html_table::table(view, (format!("{id}:table"), id.to_owned()), title, &BTreeMap::new(), false)?;
     Ok(Some(PageList { id, title, caption, table }))
 }
 

@@ -8,7 +8,7 @@ use super::data::{ClaimRow, FindingRow, Judgement, Page, PageArtifact};
 use crate::artifact::audit::Severity;
 
 /// Returns the names and values shown in the page header, collected from the records of the artifacts.
-pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
+pub(super) fn header_fields(page: &Page) -> Vec<(&'static str, String)> {
     let profiles: BTreeSet<&str> = page.artifacts.iter().map(|artifact| artifact.profile.as_str()).collect();
     let profiles: Vec<&str> = profiles.into_iter().filter(|profile| !profile.is_empty()).collect();
     let shown = format!(
@@ -30,14 +30,14 @@ pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
     let open =
         page.artifacts.iter().filter(|artifact| !["", PageArtifact::COMPLETE].contains(&artifact.status.as_str()));
     let open: Vec<String> = open.map(|open| format!("{}: {}", open.name, open.status)).collect();
-    let facts = [
+    let fields = [
         ("Shown", shown),
         ("Computed", computed(page)),
         ("Written", written),
         ("On", machines.into_iter().collect::<Vec<_>>().join("; ")),
         ("Not complete", open.join("; ")),
     ];
-    facts.into_iter().filter(|(_, value)| !value.is_empty()).collect()
+    fields.into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }
 
 fn provenance_values<'a>(page: &'a Page, name: &str) -> BTreeSet<&'a str> {

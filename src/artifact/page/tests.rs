@@ -1,7 +1,7 @@
 //! Tests the contents of the results page and of the audit page.
 
 use super::safety_tests::{assert_links_lead_somewhere, without_ours};
-use super::samples::{hostile_page, large_page};
+use super::sample_pages::{hostile_page, large_page};
 use super::*;
 use crate::results::{PaperVerdict, SavedCell, SavedComparison, SavedSignificance};
 
@@ -151,12 +151,12 @@ fn text_contrasts_with_every_background() {
 }
 
 fn luminance(scheme: &str, name: &str) -> f64 {
-    let colour = scheme.split_once(&format!("--{name}: #")).unwrap().1;
-    0.2126 * linear_channel(colour, 0) + 0.7152 * linear_channel(colour, 2) + 0.0722 * linear_channel(colour, 4)
+    let color = scheme.split_once(&format!("--{name}: #")).unwrap().1;
+    0.2126 * linear_channel(color, 0) + 0.7152 * linear_channel(color, 2) + 0.0722 * linear_channel(color, 4)
 }
 
-fn linear_channel(colour: &str, position: usize) -> f64 {
-    let part = f64::from(u8::from_str_radix(&colour[position..position + 2], 16).unwrap()) / 255.0;
+fn linear_channel(color: &str, position: usize) -> f64 {
+    let part = f64::from(u8::from_str_radix(&color[position..position + 2], 16).unwrap()) / 255.0;
     if part <= 0.03928 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
 }
 
@@ -202,9 +202,10 @@ fn page_begins_with_answer_figure_table_and_claims() {
         .skip(1)
         .map(|row| row.split("</p>").next().unwrap())
         .collect();
-    let counts =
-        |row: &str| ["holds", "fails", "unknown"].map(|word| row.matches(&format!("class=\"{word}\"")).count());
-    assert_eq!(rows.iter().map(|row| counts(row)).collect::<Vec<_>>(), [[1, 1, 1], [2, 1, 0]]);
+    let counts = rows
+        .iter()
+        .map(|row| ["holds", "fails", "unknown"].map(|word| row.matches(&format!("class=\"{word}\"")).count()));
+    assert_eq!(counts.collect::<Vec<_>>(), [[1, 1, 1], [2, 1, 0]]);
     assert!(html.contains("<tr id=\"claim-2\">") && html.contains("<b>fails</b>"));
 }
 

@@ -11,7 +11,7 @@ use crate::criterion::DepthUnit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::csv::{self, value_error};
 use crate::files::regular;
-use crate::results::record::{Condition, DENSE, Record};
+use crate::results::number_record::{Condition, DENSE, Record};
 use crate::{metric, recovery};
 
 /// Header of files with one number per line.
@@ -77,8 +77,8 @@ impl PaperNumber {
     /// # Errors
     /// Fails in the same cases as [`Self::parse`], but reports the error as bad input.
     pub(super) fn tidy(file: &str, text: &str) -> Result<Vec<Self>> {
-        let rows = lines(file, text).map_err(as_bad_input)?;
-        rows.into_iter().map(|(line, row)| Self::from_line(file, line, row).map_err(as_bad_input)).collect()
+        let rows = lines(file, text).map_err(into_bad_input)?;
+        rows.into_iter().map(|(line, row)| Self::from_line(file, line, row).map_err(into_bad_input)).collect()
     }
 
     fn from_line(file: &str, line: usize, row: PaperLine) -> Result<Self> {
@@ -144,7 +144,7 @@ impl PaperNumber {
 }
 
 /// Turns an error about embedded data into an error about bad input.
-fn as_bad_input(error: Error) -> Error {
+fn into_bad_input(error: Error) -> Error {
     error.with_kind(ErrorKind::BadInput)
 }
 

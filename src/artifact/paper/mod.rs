@@ -2,14 +2,14 @@
 //!
 //! `data/paper/*.csv` is transcribed from the paper's source, including its errors. The audit
 //! ([`crate::artifact::audit`]) reports these. Accuracy and memory are in percent, latency in milliseconds. The mean
-//! accuracy, which some tables call `average`, is always `acc_average`, as in [`crate::results::record`].
+//! accuracy, which some tables call `average`, is always `acc_average`, as in [`crate::results::number_record`].
 
 mod entry;
 
 pub use entry::PaperNumber;
 
 use crate::error::{Error, Result};
-use crate::results::record::Record;
+use crate::results::number_record::Record;
 
 /// Returns the numbers in a table with their locations.
 ///
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn every_line_of_a_paper_table_is_one_number() {
         // Number of lines in each file without its header, counted with `wc -l`.
-        let wanted = [
+        let expected = [
             ("table2", 570),
             ("table3", 645),
             ("table4", 20),
@@ -130,7 +130,7 @@ mod tests {
         ];
         let found: Vec<(&str, usize)> =
             tables().iter().map(|table| (table.name, records(table.name).unwrap().len())).collect();
-        assert_eq!(found, wanted);
+        assert_eq!(found, expected);
         assert_eq!(all().unwrap().len(), 2880);
     }
 

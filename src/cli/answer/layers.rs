@@ -30,7 +30,8 @@ pub(crate) struct CriterionScores {
     /// Quantity that the criterion measures.
     pub(crate) quantity: String,
     /// Scored unit: `layer`, `attention` or `mlp`.
-    pub(crate) of: String,
+    #[serde(rename = "of")]
+    pub(crate) unit: String,
     /// Whether the layer with the lowest score is removed first, rather than the one with the highest.
     pub(crate) lowest_first: bool,
     /// Scores by layer. Layers that the criterion never removes are omitted.

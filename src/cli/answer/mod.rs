@@ -4,11 +4,11 @@
 //! removing a field, or changing its meaning, requires a new [`SCHEMA`] version.
 
 pub(super) mod cache;
-pub(super) mod done;
 pub(super) mod layers;
 pub(super) mod plan;
 pub(super) mod plan_cost;
-pub(super) mod seen;
+pub(super) mod read_commands;
+pub(super) mod write_commands;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use schemars::generate::SchemaSettings;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::out;
+use super::terminal;
 use crate::error::{Error, ErrorParts, Result};
 
 /// Version of the output schema. Adding fields does not change it.
@@ -52,7 +52,7 @@ pub(super) fn json() -> bool {
 /// Prints the output of a successful command, as JSON if `--json` was given and by calling `text` otherwise.
 pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
     match json() {
-        true => out::print_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
+        true => terminal::print_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
         false => text(&answer),
     }
     Ok(ExitCode::SUCCESS)
@@ -84,7 +84,7 @@ enum Outcome {
 #[allow(clippy::large_enum_variant, reason = "it is boxed")]
 pub(super) enum Answer {
     Plan(plan::PlanAnswer),
-    Status(seen::StatusAnswer),
+    Status(read_commands::StatusAnswer),
     #[serde(rename = "cache ls")]
     CacheLs(cache::Listing),
     #[serde(rename = "cache verify")]
@@ -93,31 +93,31 @@ pub(super) enum Answer {
     CacheGc(cache::Clearing),
     #[serde(rename = "cache path")]
     CachePath(cache::Located),
-    Compare(seen::Comparison),
+    Compare(read_commands::Comparison),
     Verify(crate::verify::Verification),
     #[serde(rename = "record pack")]
-    RecordPack(done::PackedRecord),
-    Explain(seen::Explanation),
-    Init(done::Begun),
-    Run(done::Ran),
-    Score(done::Scored),
+    RecordPack(write_commands::PackedRecord),
+    Explain(read_commands::Explanation),
+    Init(write_commands::Begun),
+    Run(write_commands::Ran),
+    Score(write_commands::Scored),
     Layers(layers::RankedLayers),
-    Search(done::Searched),
-    Worker(done::WorkerEnd),
+    Search(write_commands::Searched),
+    Worker(write_commands::WorkerEnd),
     #[serde(rename = "submit slurm")]
-    SubmitSlurm(done::Submitted),
-    Cancel(done::Cancelled),
-    Reproduce(done::Reproduced),
-    Fetch(done::Fetched),
-    Doctor(seen::Diagnosis),
-    Audit(done::Audited),
-    Report(done::Reported),
-    Export(done::ExportedCells),
-    Schema(done::PrintedSchema),
-    Completions(done::Completions),
-    Man(done::Manual),
+    SubmitSlurm(write_commands::Submitted),
+    Cancel(write_commands::Cancelled),
+    Reproduce(write_commands::Reproduced),
+    Fetch(write_commands::Fetched),
+    Doctor(read_commands::Diagnosis),
+    Audit(write_commands::Audited),
+    Report(write_commands::Reported),
+    Export(write_commands::ExportedCells),
+    Schema(write_commands::PrintedSchema),
+    Completions(write_commands::Completions),
+    Man(write_commands::Manual),
     #[serde(rename = "store init")]
-    StoreInit(done::BegunStore),
+    StoreInit(write_commands::BegunStore),
 }
 
 /// Error from a failed command.
@@ -147,7 +147,7 @@ impl Document {
 pub(super) fn failed(command: &str, error: &Error) {
     let failure = Failure { exit_code: error.exit_code(), parts: error.parts().clone() };
     // Ignore write failures, because the error is also printed to stderr.
-    out::print_json(&Document::new(Outcome::Error(Failed { command: command.to_owned(), error: failure }))).ok();
+    terminal::print_json(&Document::new(Outcome::Error(Failed { command: command.to_owned(), error: failure }))).ok();
 }
 
 /// Returns the full names of all commands that have no subcommands, such as `run` or `cache ls`.

@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::super::out::cells;
+use super::super::terminal::cells;
 use super::cache::KindSum;
 use super::plan_cost::{PlanCost, cost};
 use crate::error::Result;
@@ -248,8 +248,8 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
         let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || store.is_temporary(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
         // Skip objects that were never computed, because their reason explains nothing.
-        let lacking = missing.iter().filter(|key| !state.has(key));
-        for reason in lacking.map(|key| reasons.reason(key, state)).filter(|reason| *reason != Reason::First) {
+        let absent = missing.iter().filter(|key| !state.has(key));
+        for reason in absent.map(|key| reasons.reason(key, state)).filter(|reason| *reason != Reason::First) {
             counted.entry(reason.to_string()).or_insert(CountedReason { count: 0, reason }).count += 1;
         }
         let mut reasons: Vec<CountedReason> = counted.into_values().collect();
@@ -349,8 +349,8 @@ impl fmt::Display for PlannedJob {
 }
 
 fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: &Reasons) -> Vec<Missing> {
-    let lacking = backbone.inputs_of(variant).filter(|(_, _, key)| !state.has(key));
-    let missing = lacking.map(|(job, words, key)| Missing {
+    let inputs = backbone.inputs_of(variant).filter(|(_, _, key)| !state.has(key));
+    let missing = inputs.map(|(job, words, key)| Missing {
         what: MissingPart(words),
         on: (job.group.on)(backbone, job.index),
         key: key.hash().to_owned(),

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::backbone::{BackbonePlan, Variant};
+use super::coordination::{self, Backoff, lock, timing_lease};
 use super::event::{Event, JobStarted, Reporter};
 use super::inputs::{GridInputs, Inputs};
 use super::models::Models;
-use super::progress::{self, Backoff, lock, timing_lease};
-use super::settings::{RunSettings, WorkerLimits};
+use super::run_settings::{RunSettings, WorkerLimits};
 use super::store_view::StoreView;
 use crate::calibrate::ActivationShape;
 use crate::corpus::Windows;
@@ -138,7 +138,7 @@ impl<'a> RunContext<'a> {
     }
 
     /// Records scores that this process has stored. `values` is `None` for generated answers.
-    pub(crate) fn stored_scores(&self, key: &Key, values: Option<Vec<f64>>) {
+    pub(crate) fn record_stored_scores(&self, key: &Key, values: Option<Vec<f64>>) {
         self.store_view.insert(key);
         lock(&self.fresh_scores).insert(key.hash().to_owned(), values);
     }
@@ -187,11 +187,11 @@ impl<'a> RunContext<'a> {
     /// Waits while another process is measuring latencies on this machine.
     ///
     /// # Errors
-    /// Fails under the same conditions as [`progress::lease`].
+    /// Fails under the same conditions as [`coordination::lease`].
     pub(crate) fn wait_for_latency_measurement(&self) -> Result<()> {
         if self.store.with_leases(|leases| leases.contains(timing_lease()))? {
             let what = "measuring times on this machine";
-            progress::lease(self.store, timing_lease(), what, self.reporter, self.stop).map(drop)?;
+            coordination::lease(self.store, timing_lease(), what, self.reporter, self.stop).map(drop)?;
         }
         Ok(())
     }
@@ -229,7 +229,7 @@ impl<'a> RunContext<'a> {
 
     /// Fails if the user has interrupted the run.
     pub(crate) fn check_stop(&self) -> Result<()> {
-        progress::check_stop(self.stop)
+        coordination::check_stop(self.stop)
     }
 
     /// Reads an object and verifies it. A damaged object is reported and treated as absent.

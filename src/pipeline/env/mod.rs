@@ -2,9 +2,9 @@
 
 pub mod backbone;
 pub(crate) mod context;
+pub(crate) mod coordination;
 pub(crate) mod event;
 pub(crate) mod inputs;
 pub(crate) mod models;
-pub(crate) mod progress;
-pub(crate) mod settings;
+pub(crate) mod run_settings;
 pub(crate) mod store_view;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::backbone::BackbonePlan;
+use super::coordination::lock;
 use super::inputs::Inputs;
-use super::progress::lock;
 use crate::error::Result;
 use crate::model::Engine;
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::progress::lock;
+use super::coordination::lock;
 use crate::error::Error;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 

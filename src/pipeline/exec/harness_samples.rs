@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::pipeline::env::inputs::GridInputs;
-use crate::pipeline::env::settings::RunSettings;
+use crate::pipeline::env::run_settings::RunSettings;
 use crate::pipeline::outcome::{Answers, GridOutcome};
 use crate::pipeline::plan::Plan;
-use crate::pipeline::stage::tokens::defined;
+use crate::pipeline::stage::tokens::request_tokens;
 use ghostlab_store::Store;
 
 /// Returns the samples for the first cell, by task name. Only tasks with definitions have samples.
@@ -33,8 +33,8 @@ pub fn harness_samples(
     for measured in &result.tasks {
         let Some(scores) = &measured.sample else { continue };
         let Answers::Defined { answers, .. } = &scores.answers else { continue };
-        let task = defined::task(given, &measured.requested)?;
-        let requests = defined::requests(given, backbone, &measured.requested, &task)?;
+        let task = request_tokens::task(given, &measured.requested)?;
+        let requests = request_tokens::requests(given, backbone, &measured.requested, &task)?;
         let by_document: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
         if by_document.len() != answers.len() {
             return Err(Error::job("the answers do not match the requests").at(scores.label.clone()));

@@ -1,30 +1,30 @@
 //! Runs a grid: preflight checks, order of jobs, limits, events and interruption. The jobs themselves are in
 //! [`stage`](super::stage).
 
+mod grid_run;
 mod harness_samples;
 mod overview;
 mod preflight;
 mod read_stored;
-mod record;
-mod run;
+mod run_record;
 mod sample;
 mod schedule;
 mod time_left;
 mod worker_state;
 
+pub use grid_run::{WorkerOutcome, run, run_surveyed, work};
 pub use harness_samples::harness_samples;
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
 pub use preflight::{Preflight, SurveyHook, TargetMachine, preflight};
 pub use read_stored::read_stored;
-pub use record::{Recorder, RunRecord, RunState};
-pub use run::{WorkerOutcome, run, run_surveyed, work};
+pub use run_record::{Recorder, RunRecord, RunState};
 pub use sample::{
     DefinedItems, DocumentLoss, Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost,
 };
 pub use time_left::TimeLeft;
 
+pub use crate::pipeline::env::coordination::{lease, timing_lease};
 pub use crate::pipeline::env::event::{DistinctNotes, Event, JobStarted, Reporter, Work, WorkKind};
-pub use crate::pipeline::env::progress::{lease, timing_lease};
-pub use crate::pipeline::env::settings::{RunSettings, WorkerLimits};
-pub use crate::pipeline::outcome::{CellResult, GridOutcome, MadeFrom, Measured, TaskScores};
+pub use crate::pipeline::env::run_settings::{RunSettings, WorkerLimits};
+pub use crate::pipeline::outcome::{CellResult, EvalResult, GridOutcome, TaskScores, UsedObject};
 pub use crate::pipeline::stage::group::stored_program;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::record::{RunRecord, RunState};
+use super::run_record::{RunRecord, RunState};
 use crate::pipeline::plan::{Outline, OutlineProgress};
 use crate::pipeline::stage;
 use ghostlab_store::{Attempt, Store};
@@ -224,8 +224,11 @@ impl Overview {
             plans.iter().flat_map(|plan| &plan.failures).map(|failures| failures.what.clone()).collect();
         let rest = attempts.iter().map(|(name, attempt)| failure(name, attempt, None));
         let failures = rest.filter(|failure| !reported.contains(&failure.what)).collect();
-        let is_dead = |record: &RunRecord| record.stage == RunState::Running && !living.contains(&*record.process);
-        let runs = runs.into_iter().map(|record| RunView::new(record.clone(), is_dead(&record))).collect();
+        let runs = runs.into_iter().map(|record| {
+            let is_dead = record.stage == RunState::Running && !living.contains(&*record.process);
+            RunView::new(record, is_dead)
+        });
+        let runs = runs.collect();
         Self { runs, plans, failures }
     }
 }

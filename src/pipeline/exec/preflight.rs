@@ -12,11 +12,11 @@ use crate::machine;
 use crate::model::check_weights;
 use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan, EvalTarget};
 use crate::pipeline::env::context::RunEnv;
+use crate::pipeline::env::coordination;
 use crate::pipeline::env::event::{Event, Reporter};
-use crate::pipeline::env::progress;
-use crate::pipeline::env::settings::RunSettings;
+use crate::pipeline::env::run_settings::RunSettings;
 use crate::pipeline::plan::{Estimate, Plan, Quota, StoreState, batch_bytes};
-use crate::pipeline::stage::tokens::{extent, tokenise_missing};
+use crate::pipeline::stage::tokens::{extent, tokenize_missing};
 use crate::quantity::distinct_sizes;
 use crate::quantity::pluralize;
 use ghostlab_store::{InventoryItem, Lookup, Store};
@@ -57,7 +57,7 @@ pub fn preflight(
     let mut state =
         if settings.retime { StoreState::read_for_retime(plan, store) } else { StoreState::read(plan, store) };
     surveyed(plan, &state);
-    let free = machine::told_free_memory().filter(|_| target == TargetMachine::Local);
+    let free = machine::reported_free_memory().filter(|_| target == TargetMachine::Local);
     if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !store.has(key)) {
         check_token_memory(plan, store, settings.memory, free)?;
         // The costs are estimated again when the lengths of all texts are known.
@@ -101,7 +101,7 @@ fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
     for backbone in &plan.backbones {
         check_backbone(plan.grid, backbone, reporter)?;
     }
-    tokenise_missing(plan.grid_inputs(), &plan.backbones, store, reporter, stop)?;
+    tokenize_missing(plan.grid_inputs(), &plan.backbones, store, reporter, stop)?;
     plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, store, reporter))
 }
 
@@ -173,7 +173,7 @@ fn check_backbone(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter)
 /// # Errors
 /// Fails with exit code 3. The error states the required and the free space.
 fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> Result<()> {
-    let wanted = (estimate.incoming(), estimate.cost.inodes);
+    let needed = (estimate.incoming(), estimate.cost.inodes);
     let free = (
         disk::free(store.space_root()).map(|free| free.saturating_add(evicted_bytes)),
         disk::free_inodes(store.space_root()),
@@ -186,12 +186,12 @@ fn check_disk_space(estimate: &Estimate, evicted_bytes: u64, store: &Store) -> R
             .hint("run `ghostlab cache gc` to see what can be deleted, or choose another folder with --store"))
     };
     match free {
-        (Some(bytes), _) if bytes < wanted.0 => {
-            let [wanted, free] = distinct_sizes(wanted.0, bytes);
-            shortage(wanted, free)
+        (Some(bytes), _) if bytes < needed.0 => {
+            let [needed, free] = distinct_sizes(needed.0, bytes);
+            shortage(needed, free)
         }
-        (_, Some(inodes)) if inodes < wanted.1 => {
-            shortage(format!("{} files and folders (inodes)", wanted.1), format!("{inodes}"))
+        (_, Some(inodes)) if inodes < needed.1 => {
+            shortage(format!("{} files and folders (inodes)", needed.1), format!("{inodes}"))
         }
         _ => Ok(()),
     }
@@ -203,12 +203,12 @@ fn check_token_memory(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: 
     for backbone in &plan.backbones {
         // All texts are drawn at the same time, and each needs two copies of its token ids while they are written.
         let missing = backbone.calibrations.iter().filter(|calibration| !store.has(&calibration.tokens));
-        let wanted = missing.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
-        let largest = missing.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| wanted > most);
+        let needed = missing.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
+        let largest = missing.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| needed > most);
         if let Some(largest) = largest {
             return Err(Error::missing("not enough memory for the calibration tokens")
                 .at(format!("backbone {}, largest calibration: {}", backbone.name, largest.calibration))
-                .expected(format!("{} for tokens", gigabytes(wanted)))
+                .expected(format!("{} for tokens", gigabytes(needed)))
                 .found(match limit {
                     Some(_) => format!("{} (--memory)", gigabytes(most)),
                     None => format!("{} free", gigabytes(most)),
@@ -252,7 +252,7 @@ pub(super) fn enforce_store_limit(incoming: u64, plan: &Plan<'_>, given: &RunEnv
     let note = |text| reporter.event(Event::Note { text });
     let mut quota = look()?;
     if !quota.evicted.is_empty() {
-        let clearing = progress::lease(store, Store::GC_LEASE, "cleaning up the store", reporter, stop)?;
+        let clearing = coordination::lease(store, Store::GC_LEASE, "cleaning up the store", reporter, stop)?;
         // Read the quota again, because runs that have started in the meantime may have reserved some of the objects.
         quota = look()?;
         for some in quota.evicted.chunks(64) {
@@ -293,15 +293,15 @@ struct MemoryNeed<'a> {
 
 /// Rejects a backbone whose jobs do not fit in `limit`, or in the `free` memory if there is no limit.
 fn check_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
-    let wanted = needs.weights + needs.reserve;
-    if limit.or(free).is_none_or(|most| wanted <= most) {
+    let needed = needs.weights + needs.reserve;
+    if limit.or(free).is_none_or(|most| needed <= most) {
         return Ok(());
     }
     let error = Error::missing("a job exceeds the memory limit")
         .at(format!("backbone {}", needs.backbone))
         .expected(format!(
             "{}: {} for the weights, {} for activations and operators",
-            gigabytes(wanted),
+            gigabytes(needed),
             gigabytes(needs.weights),
             gigabytes(needs.reserve)
         ))
@@ -313,9 +313,9 @@ fn check_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -
                 .collect::<Vec<_>>()
                 .join("; "),
         );
-    let gigabytes = (wanted as f64 / 1e7).ceil() / 100.0;
+    let gigabytes = (needed as f64 / 1e7).ceil() / 100.0;
     Err(match free {
-        Some(free) if wanted <= free => error.hint(format!("raise the limit with --memory {gigabytes}")),
+        Some(free) if needed <= free => error.hint(format!("raise the limit with --memory {gigabytes}")),
         _ => error.hint(format!(
             "close other programs, or score fewer variants at a time; --memory {gigabytes} overrides this check, but the \
              system may kill the run"
@@ -331,14 +331,14 @@ mod tests {
 
     #[test]
     fn memory_limit_takes_precedence_over_free_memory() {
-        let wanted = NEEDS.weights + NEEDS.reserve;
+        let needed = NEEDS.weights + NEEDS.reserve;
         for (limit, free, fits) in [
-            (None, Some(wanted), true),
-            (None, Some(wanted - 1), false),
+            (None, Some(needed), true),
+            (None, Some(needed - 1), false),
             (None, None, true),
-            (Some(wanted), Some(1), true),
-            (Some(wanted - 1), Some(u64::MAX), false),
-            (Some(wanted - 1), None, false),
+            (Some(needed), Some(1), true),
+            (Some(needed - 1), Some(u64::MAX), false),
+            (Some(needed - 1), None, false),
         ] {
             assert_eq!(check_memory(&NEEDS, limit, free).is_ok(), fits, "{limit:?} {free:?}");
         }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use super::grid_run::report_warnings;
 use super::preflight::SurveyHook;
-use super::run::report_warnings;
 use crate::error::Result;
 use crate::grid::Grid;
 use crate::pipeline::env::event::{Event, Reporter};
-use crate::pipeline::env::settings::RunSettings;
+use crate::pipeline::env::run_settings::RunSettings;
 use crate::pipeline::outcome::GridOutcome;
 use crate::pipeline::plan::{Plan, StoreState};
 use ghostlab_store::{Attempt, Store};
@@ -45,14 +45,14 @@ fn recorded_failures(
 ) -> BTreeMap<usize, String> {
     let mut failures = BTreeMap::new();
     for (backbone, variant) in plan.variants() {
-        let lacking = backbone.jobs().filter_map(|job| {
+        let failed_jobs = backbone.jobs().filter_map(|job| {
             let key = job.produced_keys(variant).into_iter().find(|key| !state.has(key))?;
             let lease_name = job.lease_name(backbone);
             last_attempt(attempts, key.hash())
                 .or_else(|| last_attempt(attempts, &lease_name))
                 .or_else(|| failed_chunks(attempts, &lease_name))
         });
-        if let Some(reason) = { lacking }.next() {
+        if let Some(reason) = { failed_jobs }.next() {
             failures.insert(variant.cell, reason);
         }
     }

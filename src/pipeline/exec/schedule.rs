@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
-use crate::pipeline::env::progress::{JobStatus, catch_panic, lock};
+use crate::pipeline::env::coordination::{JobStatus, catch_panic, lock};
 
 pub(super) struct ScheduledTask<'a> {
     /// Indices of the tasks that must be finished before this one starts.
@@ -137,12 +137,11 @@ fn next(
         running_tasks().map(|task| task.bytes).chain(loaded.into_iter().map(|model| models[model])).sum::<u64>()
     };
     let none = BTreeSet::new();
-    let fits = |index: usize| now.running.is_empty() || bytes(index, &none) <= limits.memory;
     let ready: Vec<usize> = now.waiting.difference(&now.busy).copied().collect();
     let ready: Vec<usize> = ready
         .into_iter()
         .filter(|&index| {
-            fits(index)
+            (now.running.is_empty() || bytes(index, &none) <= limits.memory)
                 && !tasks[index].after.iter().any(|other| now.waiting.contains(other) || now.running.contains(other))
         })
         .collect();

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::schedule::ScheduledTask;
-use crate::pipeline::env::progress::lock;
+use crate::pipeline::env::coordination::lock;
 use crate::pipeline::plan::Plan;
 use ghostlab_store::{Lease, LeaseResult, Store};
 
@@ -30,12 +30,12 @@ impl SeatLease {
         *seat = None;
         let first = backbones.first().copied().unwrap_or_default();
         let taken: BTreeSet<String> = store
-            .with_leases(|leases| leases.iter().filter(|name| name.starts_with(SEAT)).cloned().collect())
+            .with_leases(|leases| leases.iter().filter(|name| name.starts_with(SEAT_PREFIX)).cloned().collect())
             .unwrap_or_default();
         for number in 0..=taken.len() {
             for &backbone in backbones {
                 let content = &plan.backbones[backbone].content;
-                let name = format!("{SEAT}{}-{number}", content.get(..16).unwrap_or(content));
+                let name = format!("{SEAT_PREFIX}{}-{number}", content.get(..16).unwrap_or(content));
                 if taken.contains(&name) {
                     continue;
                 }
@@ -50,7 +50,7 @@ impl SeatLease {
 }
 
 /// Prefix of the names of seat leases.
-const SEAT: &str = "at-";
+const SEAT_PREFIX: &str = "at-";
 
 /// Leases of other workers when they were last read, by job. A job is not retried while its leases are unchanged,
 /// because no part of it can have become free.
@@ -89,7 +89,7 @@ impl SeenLeases {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::env::progress::JobStatus;
+    use crate::pipeline::env::coordination::JobStatus;
 
     #[test]
     fn contended_job_is_rechecked_when_its_lease_changes() {

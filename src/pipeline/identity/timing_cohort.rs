@@ -51,9 +51,9 @@ fn difference_text(parts: &VariantParts, other: &VariantParts) -> String {
             (known, Some(other)) => {
                 let known: &BTreeMap<String, String> = known.as_ref().unwrap_or(&nothing);
                 let unlike = other.iter().filter(|(name, value)| known.get(*name) != Some(*value));
-                let lacking = known.keys().filter(|name| !other.contains_key(*name));
+                let absent = known.keys().filter(|name| !other.contains_key(*name));
                 let unlike = unlike.map(|(name, value)| format!("{name}={value}"));
-                unlike.chain(lacking.map(|name| format!("no {name}"))).collect::<Vec<_>>().join(" ")
+                unlike.chain(absent.map(|name| format!("no {name}"))).collect::<Vec<_>>().join(" ")
             }
         })
         .collect::<Vec<_>>()

@@ -182,7 +182,7 @@ pub fn harness_scores(scores: &[Score]) -> Map<String, Value> {
 /// Measurement of a cell, with the entry in the grid that requested it. [`Identity::with_measure`] combines the
 /// identity of the cell and `measure` to identify the measured values.
 #[derive(Debug, Clone)]
-pub struct Measured<A, E, S> {
+pub struct EvalResult<A, E, S> {
     /// Text, task or prompt, as requested in the grid.
     pub requested: A,
     pub measure: Arc<MeasureId>,
@@ -192,7 +192,7 @@ pub struct Measured<A, E, S> {
     pub sample: Option<S>,
 }
 
-impl Measured<Perplexity, TextExtent, Losses> {
+impl EvalResult<Perplexity, TextExtent, Losses> {
     /// Returns the losses of the windows, or `None` if they were not scored.
     pub fn windows(&self) -> Option<TextSample<'_>> {
         let bytes = self.extent.map(|extent| extent.bytes);
@@ -223,15 +223,15 @@ pub struct CellResult {
     pub savings: Option<Savings>,
     /// Losses of the windows of each text. The run's record contains only the perplexities.
     #[serde(rename = "perplexity", serialize_with = "perplexities")]
-    pub texts: Vec<Measured<Perplexity, TextExtent, Losses>>,
+    pub texts: Vec<EvalResult<Perplexity, TextExtent, Losses>>,
     /// Comparison with the dense model for each text, or `None` if none was requested.
     #[serde(skip)]
     pub damages: Vec<Option<Damages>>,
     /// Tasks with their measurements. The run's record contains only some of the values.
     #[serde(skip)]
-    pub tasks: Vec<Measured<EvalTask, TaskExtent, TaskScores>>,
+    pub tasks: Vec<EvalResult<EvalTask, TaskExtent, TaskScores>>,
     #[serde(rename = "latencies", serialize_with = "prompts")]
-    pub prompts: Vec<Measured<Latency, (), LatencyResult>>,
+    pub prompts: Vec<EvalResult<Latency, (), LatencyResult>>,
     /// Loss at each training step. Empty if the operator was not trained. Not part of the run's record.
     #[serde(skip)]
     pub training: Vec<f64>,
@@ -243,7 +243,7 @@ pub struct CellResult {
     /// Description of what is missing, if the cell is incomplete but did not fail. Finished parts keep their values.
     pub missing: Option<String>,
     /// Stored objects from which the cell was computed, with their provenance.
-    pub made_from: Vec<MadeFrom>,
+    pub made_from: Vec<UsedObject>,
     /// Paths of the input files of the cell, a subset of [`GridOutcome::inputs`](super::GridOutcome::inputs).
     #[serde(skip)]
     pub inputs: BTreeSet<String>,
@@ -251,7 +251,7 @@ pub struct CellResult {
 
 /// Provenance of a stored object.
 #[derive(Debug, Clone, Serialize)]
-pub struct MadeFrom {
+pub struct UsedObject {
     pub kind: &'static str,
     /// Hash of the key of the object. The key itself is shown by `ghostlab explain` and is in the object's record in
     /// the store.
@@ -274,7 +274,7 @@ impl CellResult {
         attentions.map(|boundary| (boundary.region.0, Sublayer::Attention)).collect()
     }
 
-    pub fn text(&self, requested: &Perplexity) -> Option<&Measured<Perplexity, TextExtent, Losses>> {
+    pub fn text(&self, requested: &Perplexity) -> Option<&EvalResult<Perplexity, TextExtent, Losses>> {
         self.texts.iter().find(|text| text.requested == *requested)
     }
 
@@ -285,11 +285,11 @@ impl CellResult {
         Some(TextSample { damages, ..self.texts[index].windows()? })
     }
 
-    pub fn task(&self, requested: &EvalTask) -> Option<&Measured<EvalTask, TaskExtent, TaskScores>> {
+    pub fn task(&self, requested: &EvalTask) -> Option<&EvalResult<EvalTask, TaskExtent, TaskScores>> {
         self.tasks.iter().find(|task| task.requested == *requested)
     }
 
-    pub fn prompt(&self, requested: &Latency) -> Option<&Measured<Latency, (), LatencyResult>> {
+    pub fn prompt(&self, requested: &Latency) -> Option<&EvalResult<Latency, (), LatencyResult>> {
         self.prompts.iter().find(|prompt| prompt.requested == *requested)
     }
 
@@ -353,14 +353,14 @@ impl CellResult {
 }
 
 fn perplexities<S: Serializer>(
-    texts: &[Measured<Perplexity, TextExtent, Losses>],
+    texts: &[EvalResult<Perplexity, TextExtent, Losses>],
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
     serializer.collect_seq(texts.iter().map(|text| text.sample.as_ref().map(Losses::perplexity)))
 }
 
 fn prompts<S: Serializer>(
-    all: &[Measured<Latency, (), LatencyResult>],
+    all: &[EvalResult<Latency, (), LatencyResult>],
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
     serializer.collect_seq(all.iter().map(|prompt| &prompt.sample))

@@ -5,6 +5,6 @@ mod drawn_errors;
 mod read;
 
 pub use cell_result::{
-    Answers, CellResult, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent, harness_scores,
+    Answers, CellResult, EvalResult, GridOutcome, TaskExtent, TaskScores, TextExtent, UsedObject, harness_scores,
     right_answers,
 };

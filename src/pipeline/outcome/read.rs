@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::cell_result::{Answers, CellResult, GridOutcome, MadeFrom, Measured, TaskExtent, TaskScores, TextExtent};
+use super::cell_result::{
+    Answers, CellResult, EvalResult, GridOutcome, TaskExtent, TaskScores, TextExtent, UsedObject,
+};
 use super::drawn_errors::DrawnErrors;
 use crate::corpus::Rule;
 use crate::error::Result;
@@ -125,7 +127,7 @@ impl<'a> BackboneReader<'a> {
         for ((prompt, key), measure) in self.backbone.latencies.iter().zip(&variant.latencies).zip(&variant.prompts) {
             let artifact = self.find_measured(key, &mut result, || format!("not timed over {prompt}"));
             let sample = artifact.map(|artifact| latency::read(&artifact)).transpose()?;
-            result.prompts.push(Measured { requested: *prompt, measure: Arc::clone(measure), extent: None, sample });
+            result.prompts.push(EvalResult { requested: *prompt, measure: Arc::clone(measure), extent: None, sample });
         }
         Ok(result)
     }
@@ -170,7 +172,7 @@ impl<'a> BackboneReader<'a> {
                     let all = losses.windows.len();
                     result.failure = Some(format!("{bad} of {all} windows of {} have no finite loss", text.corpus));
                 }
-                result.texts.push(Measured { requested: text.clone(), measure, extent: known.text, sample });
+                result.texts.push(EvalResult { requested: text.clone(), measure, extent: known.text, sample });
                 result.damages.push(damages);
             }
             EvalTarget::Task(task) => {
@@ -188,7 +190,7 @@ impl<'a> BackboneReader<'a> {
                 };
                 let extent = known.answer_key.as_ref().map(AnswerKey::documents);
                 let extent = extent.map(|[documents, original]| TaskExtent { documents, original });
-                result.tasks.push(Measured { requested: task.clone(), measure, extent, sample });
+                result.tasks.push(EvalResult { requested: task.clone(), measure, extent, sample });
             }
         }
         Ok(())
@@ -265,7 +267,7 @@ impl<'a> BackboneReader<'a> {
         let Lookup::Whole(artifact) = self.store.lookup(key) else { return None };
         let meta = artifact.meta();
         self.read_by(&meta.key, result);
-        result.made_from.push(MadeFrom {
+        result.made_from.push(UsedObject {
             kind: key.kind().name(),
             key: key.hash().to_string(),
             seconds: meta.seconds,

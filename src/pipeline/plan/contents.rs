@@ -189,8 +189,10 @@ impl<'a> BackboneContents<'a> {
 
     fn shots(&self, how: &TaskSettings, definition: &Definition, files: &[PathBuf]) -> Result<Option<ShotsId>> {
         let count = definition.shots(how.shots);
-        let shots = || Ok(ShotsId { count, seed: how.seed, rows: self.hashes(files)?, formats: formats(files)? });
-        (count > 0).then(shots).transpose()
+        if count == 0 {
+            return Ok(None);
+        }
+        Ok(Some(ShotsId { count, seed: how.seed, rows: self.hashes(files)?, formats: formats(files)? }))
     }
 
     fn chat(&self, how: &TaskSettings) -> Result<Option<ChatId>> {

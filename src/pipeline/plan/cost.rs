@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::evaluate::generation::CHUNK;
 use crate::grid::{Draw, Grid};
 use crate::model::{Load, MergedLayer, Operator, Products, Program, Repairs, Trie};
-use crate::pipeline::env::settings::RunSettings;
-use crate::pipeline::stage::operator::{self, Needs, WantedRepair};
+use crate::pipeline::env::run_settings::RunSettings;
+use crate::pipeline::stage::operator::{self, CalibrationInputs, WantedRepair};
 use crate::pipeline::stage::selection::activation_limit;
 use crate::pipeline::stage::{
     Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, scores, scoring, tokens,
@@ -126,8 +126,8 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
 fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state: &StoreState, memory: u64) -> u64 {
     let evaluation = &backbone.evaluations[position];
     let Some(load) = load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
-    let lacking = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[position]));
-    let programs = lacking.filter_map(|variant| program(plan.grid, backbone, variant, state).ok());
+    let unscored = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[position]));
+    let programs = unscored.filter_map(|variant| program(plan.grid, backbone, variant, state).ok());
     let trie = Trie::new(&programs.collect::<Vec<_>>());
     let prompts = (load.tokens / load.length.max(1)).max(1);
     let new = load.scored / prompts;
@@ -269,16 +269,16 @@ impl BackboneEstimator<'_> {
 
     /// Returns how many files and directories the missing objects need.
     fn inodes(&self) -> Result<u64> {
-        let lacking = self.backbone.keys().filter(|key| !self.state.has(key));
-        let lacking: BTreeSet<(ObjectKind, &str)> = lacking.map(|key| (key.kind(), key.hash())).collect();
-        if lacking.is_empty() {
+        let missing = self.backbone.keys().filter(|key| !self.state.has(key));
+        let missing: BTreeSet<(ObjectKind, &str)> = missing.map(|key| (key.kind(), key.hash())).collect();
+        if missing.is_empty() {
             return Ok(0);
         }
         // An object is assumed to have at most four operator matrices, one per region of the cut.
         let small = 4 * operator::matrix_bytes(&self.backbone.config) <= Store::MAX_SMALL_BYTES;
         // One directory per kind, and one for shared packs.
         let mut inodes = KINDS.len() as u64 + 1;
-        for (kind, _) in &lacking {
+        for (kind, _) in &missing {
             inodes += (Stage::for_kind(*kind)?.inodes)(small);
         }
         Ok(inodes)
@@ -322,9 +322,9 @@ impl BackboneEstimator<'_> {
         let weights = backbone.engine.held_bytes(&backbone.config, weights_budget(plan, backbone, state, memory));
         let weights = if backbone.unquantized.is_some() { 2 * weights } else { weights };
         let weights = weights + merged_bytes(plan, backbone, state);
-        let least =
+        let required =
             PROGRAM_BYTES + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
-        (least + OPTIONAL_BYTES).min(memory.max(least))
+        (required + OPTIONAL_BYTES).min(memory.max(required))
     }
 }
 
@@ -332,17 +332,16 @@ impl BackboneEstimator<'_> {
 /// merges layers. The trials for a missing selection may fill the cache of merged layers.
 fn merged_bytes(plan: &Plan, backbone: &BackbonePlan, state: &StoreState) -> u64 {
     let cell = |variant: &Variant| &plan.grid.cells[variant.cell];
-    let tries = |variant: &&Variant| {
+    let trying = backbone.variants.iter().filter(|variant| {
         let criterion = cell(variant).criterion.as_ref();
         criterion.is_some_and(|criterion| criterion.rule.trial_metric() == TrialMetric::Cosine)
             && !variant.selection.as_ref().is_some_and(|key| state.has(key))
-    };
-    let merges = |variant: &&Variant| {
+    });
+    let merging = backbone.variants.iter().filter(|variant| {
         cell(variant).recovery.as_ref().is_some_and(|recovery| recovery.rule.target() == RepairTarget::Layer)
-    };
-    let trying = backbone.variants.iter().filter(tries).count() * MergedLayer::MAX_CACHED;
-    let merging = backbone.variants.iter().filter(merges).count().max(trying);
-    merging.min(MergedLayer::MAX_CACHED) as u64 * backbone.config.layer_bytes(Products::F32)
+    });
+    let layers = merging.count().max(trying.count() * MergedLayer::MAX_CACHED);
+    layers.min(MergedLayer::MAX_CACHED) as u64 * backbone.config.layer_bytes(Products::F32)
 }
 
 fn load(state: &StoreState, key: &Key) -> Option<Load> {
@@ -414,7 +413,7 @@ fn solve_flops(
 /// spools because the layers are not selected yet.
 fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
     let [kept, now] = [true, false].map(|guess| {
-        Needs::from_repairs(variants.iter().filter_map(|variant| {
+        CalibrationInputs::from_repairs(variants.iter().filter_map(|variant| {
             let cell = &grid.cells[variant.cell];
             let criterion = Some(&*cell.criterion.as_ref()?.rule).filter(|rule| !rule.is_iterative())?;
             let recovery = &*cell.recovery.as_ref()?.rule;
@@ -424,7 +423,7 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
             Some(WantedRepair { criterion, recovery, cut: backbone.cut(cell.depth), removed })
         }))
     });
-    let kept = kept.exact;
-    let beyond = now.perhaps.union(&now.looks).filter(|site| !kept.contains(site)).count();
-    (kept.len(), beyond)
+    let retained = kept.exact;
+    let beyond = now.perhaps.union(&now.looks).filter(|site| !retained.contains(site)).count();
+    (retained.len(), beyond)
 }

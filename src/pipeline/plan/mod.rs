@@ -1,7 +1,7 @@
 //! Plan for a grid (layer 1 of the architecture). It contains the keys of all required objects, which of them are
 //! stored, the reasons why the others are missing, and the costs. Planning does not compute any results.
 
-mod candidates;
+mod candidate_scores;
 mod contents;
 mod cost;
 mod keep_set;
@@ -11,7 +11,7 @@ mod recipe;
 mod state;
 mod trial_count;
 
-pub use self::candidates::{CandidateScores, trial_scores};
+pub use self::candidate_scores::{CandidateScores, trial_scores};
 #[cfg(test)]
 pub(crate) use self::cost::ESTIMATES;
 pub use self::cost::{Estimate, JobCost, batch_bytes, placeholder_operator, weights_budget};

@@ -127,14 +127,15 @@ impl Reasons {
         let kind = key.kind().name();
         let Some(stored) = self.stored.get(kind) else { return Reason::First };
         let readable = key.readable();
-        let wanted = KeyParts { flat: flat_key(&readable), inputs: inputs(&readable) };
+        let requested = KeyParts { flat: flat_key(&readable), inputs: inputs(&readable) };
         let single =
-            wanted.flat.keys().find_map(|field| self.by_partial_hash.get(&(kind, hash_without(&wanted, field))));
+            requested.flat.keys().find_map(|field| self.by_partial_hash.get(&(kind, hash_without(&requested, field))));
         let nearest = match single {
-            Some(&index) => Some(differences(&stored[index].flat, &wanted.flat)),
+            Some(&index) => Some(differences(&stored[index].flat, &requested.flat)),
             None => {
-                let comparable = stored.iter().rev().filter(|object| object.inputs == wanted.inputs).take(MAX_COMPARED);
-                comparable.map(|comparable| differences(&comparable.flat, &wanted.flat)).min_by_key(Vec::len)
+                let comparable =
+                    stored.iter().rev().filter(|object| object.inputs == requested.inputs).take(MAX_COMPARED);
+                comparable.map(|comparable| differences(&comparable.flat, &requested.flat)).min_by_key(Vec::len)
             }
         };
         match nearest {
@@ -267,20 +268,20 @@ mod tests {
     #[test]
     fn ancestor_on_two_paths_is_reported_once() {
         let stored = parts(&operator_key(0));
-        let wanted = parts(&operator_key(1));
-        let changes = differences(&stored.flat, &wanted.flat);
+        let requested = parts(&operator_key(1));
+        let changes = differences(&stored.flat, &requested.flat);
         assert_eq!(Reason::Changed(changes).to_string(), "changed: activations.tokens.seed: 0 → 1");
         let field = SettingPath::new("activations.tokens.seed");
-        assert_eq!(hash_without(&stored, &field), hash_without(&wanted, &field), "found by that field alone");
+        assert_eq!(hash_without(&stored, &field), hash_without(&requested, &field), "found by that field alone");
     }
 
     #[test]
     fn hash_without_a_field_finds_keys_that_differ_in_it() {
         let stored = parts(&key(0, 0.0, "a"));
-        let wanted = parts(&key(9, 0.0, "a"));
+        let requested = parts(&key(9, 0.0, "a"));
         let [seed, alpha] = ["selection.tokens.seed", "options.alpha"].map(SettingPath::new);
-        assert_eq!(hash_without(&stored, &seed), hash_without(&wanted, &seed));
-        assert_ne!(hash_without(&stored, &alpha), hash_without(&wanted, &alpha));
+        assert_eq!(hash_without(&stored, &seed), hash_without(&requested, &seed));
+        assert_ne!(hash_without(&stored, &alpha), hash_without(&requested, &alpha));
     }
 
     fn operator_key(seed: u64) -> Key {

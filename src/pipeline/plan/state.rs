@@ -32,19 +32,19 @@ impl StoreState {
 
     fn read_keys(plan: &Plan<'_>, store: &Store, is_requested: &dyn Fn(&Key) -> bool) -> Self {
         let variants: Vec<&Variant> = plan.variants().map(|(_, variant)| variant).collect();
-        let mut wanted: HashMap<&str, (&Arc<Key>, bool)> = HashMap::new();
+        let mut requested: HashMap<&str, (&Arc<Key>, bool)> = HashMap::new();
         for key in plan.keys().filter(|key| is_requested(key)) {
-            wanted.entry(key.hash()).or_insert((key, false));
+            requested.entry(key.hash()).or_insert((key, false));
         }
-        let there = stored_hashes(store, wanted.values().map(|(key, _)| &***key));
+        let there = stored_hashes(store, requested.values().map(|(key, _)| &***key));
         // Operators are loaded only if a score is missing.
         for variant in &variants {
             let scoring = variant.scores.iter().chain(&variant.latencies).any(|key| !there.contains(key.hash()));
-            if let Some(entry) = variant.repair().and_then(|key| wanted.get_mut(key.hash())) {
+            if let Some(entry) = variant.repair().and_then(|key| requested.get_mut(key.hash())) {
                 entry.1 |= scoring;
             }
         }
-        let by_hash: HashMap<String, ObjectState> = wanted
+        let by_hash: HashMap<String, ObjectState> = requested
             .into_par_iter()
             .filter(|(hash, _)| there.contains(*hash))
             .map(|(hash, (key, loaded))| (hash.to_string(), ObjectState::read(key, store, loaded)))
@@ -86,8 +86,8 @@ impl StoreState {
         if variant.selection.as_ref().is_some_and(|key| self.has(key)) {
             return variant.steps.len() + 1;
         }
-        let whole = |key: &Arc<Key>| matches!(self.store.lookup(key), Lookup::Whole(_));
-        variant.steps.iter().rposition(whole).map_or(0, |last| last + 1)
+        let last = variant.steps.iter().rposition(|key| matches!(self.store.lookup(key), Lookup::Whole(_)));
+        last.map_or(0, |last| last + 1)
     }
 
     /// Returns the result of a trial, or `None` if it is not stored.

@@ -170,8 +170,8 @@ pub(crate) fn run(
     }
     let config = &job.backbone.config;
     let load = Load::windows(tokens, job.shape.length);
-    let lacking: usize = shards.iter().zip(&work).map(|(shard, work)| work.sites.len() * shard.len()).sum();
-    let bytes = (4 * lacking * job.shape.length * job.shape.channels) as f64;
+    let missing: usize = shards.iter().zip(&work).map(|(shard, work)| work.sites.len() * shard.len()).sum();
+    let bytes = (4 * missing * job.shape.length * job.shape.channels) as f64;
     let flops = Trie::new(&[request.program(config.layers)]).flops(config, &load).shared + FLOPS_PER_KEPT_BYTE * bytes;
     let id = job.run.start(job.guard.name(), label, tokens, 0, flops);
     let mut measured: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
@@ -325,8 +325,8 @@ impl KeptActivations {
     }
 
     pub(crate) fn missing_sites(&self, sites: &BTreeSet<HookPoint>) -> BTreeSet<HookPoint> {
-        let is_complete = |site: &HookPoint| self.0.get(site).is_some_and(|shards| shards.iter().all(Option::is_some));
-        sites.iter().copied().filter(|site| !is_complete(site)).collect()
+        let sites = sites.iter().copied();
+        sites.filter(|site| self.0.get(site).is_none_or(|shards| shards.iter().any(Option::is_none))).collect()
     }
 
     pub(crate) fn has(&self, site: HookPoint, shard: usize) -> bool {

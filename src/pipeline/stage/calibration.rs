@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::activations::{self, KeptActivations};
 use super::group::{Group, JobContext, Order, ResumeState};
-use super::operator::{self, Needs, solve_flops};
+use super::operator::{self, CalibrationInputs, solve_flops};
 use super::selection::{PickState, Selections, Trials};
 use super::{distilled, tokens};
 use crate::calibrate::{ActivationShape, Activations, PassRequest};
@@ -13,9 +13,9 @@ use crate::error::{ErrorKind, Result};
 use crate::model::Load;
 use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan, Variant};
 use crate::pipeline::env::context::{CalibrationJob, LeaseGuard, RunContext};
+use crate::pipeline::env::coordination::{JobStatus, catch_panic};
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::env::models::Models;
-use crate::pipeline::env::progress::{JobStatus, catch_panic};
 use crate::quantity::pluralize;
 use crate::recovery;
 use ghostlab_store::{Key, Lookup};
@@ -62,8 +62,9 @@ fn make(
         return Ok(JobStatus::Done);
     }
     run.reset_idle();
-    let made = |variant: &Variant| variant.repairs().all(|key| run.store_view.has(run.store, key));
-    let mut left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(variant)).collect();
+    let left = variants.iter().copied();
+    let mut left: Vec<&Variant> =
+        left.filter(|variant| !variant.repairs().all(|key| run.store_view.has(run.store, key))).collect();
     left.retain(|variant| {
         let reason = variant.repairs().find_map(|key| run.abandon_reason(key.hash()));
         reason.map(|reason| run.fail(variant.cell, reason)).is_none()
@@ -117,7 +118,7 @@ fn calibrate(
 fn run_stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let mut trials = Trials::new(job);
     let mut selections = Selections::before_pass(job, variants, &mut trials)?;
-    let Needs { exact, perhaps, looks: read, pairs } = selections.needs(job, variants);
+    let CalibrationInputs { exact, perhaps, looks: read, pairs } = selections.needs(job, variants);
     let possible = [&exact, &perhaps, &read].into_iter().flatten().copied().collect();
     let mut kept = KeptActivations::default();
     kept.find(job, &possible);
@@ -144,20 +145,20 @@ fn run_stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
 /// Solves the operators that are not stored. If one fails, only its own cell fails.
 fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activations: &Activations) -> Result<()> {
     let run = job.run;
-    let mut lacking = Vec::new();
+    let mut missing = Vec::new();
     for &(variant, selection) in chosen {
         let key = variant.operator.as_ref().filter(|key| !is_stored(run, key));
-        lacking.extend(key.map(|key| (variant, selection, key)));
+        missing.extend(key.map(|key| (variant, selection, key)));
     }
-    if lacking.is_empty() {
+    if missing.is_empty() {
         return Ok(());
     }
-    let count = lacking.len();
+    let count = missing.len();
     let tokens = job.shape.sequences * job.shape.length;
     let label = format!("{}: solve {}", job.label, pluralize(count, "operator"));
     let config = &job.backbone.config;
     let load = Load::windows(tokens, job.shape.length);
-    let flops = lacking
+    let flops = missing
         .iter()
         .map(|&(variant, selection, _)| {
             let recovery = operator::recovery_of(&run.grid.cells[variant.cell])?;
@@ -166,7 +167,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
         })
         .sum::<Result<f64>>()?;
     let id = run.start(job.guard.name(), &label, count * tokens, 0, flops);
-    for (variant, selection, key) in lacking {
+    for (variant, selection, key) in missing {
         let is_iterative =
             run.grid.cells[variant.cell].criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
         let solved = match is_iterative {

@@ -7,7 +7,7 @@ use super::chunks::{ChunkRun, ChunkState};
 use super::scores::ScoredVariant;
 use crate::error::{ErrorKind, Result};
 use crate::model::{Program, Trie};
-use crate::pipeline::env::progress::{JobStatus, catch_panic};
+use crate::pipeline::env::coordination::{JobStatus, catch_panic};
 use ghostlab_store::{Journal, JournalRecord, Lease, LeaseResult, fault};
 
 /// Minimum time between flushes. If a run is killed, it loses about this much finished work.
@@ -49,8 +49,8 @@ impl ChunkRun<'_> {
             }
             let tokens = self.eval_set.tokens(chunk);
             // Load the backbone only when the first chunk has to be computed.
-            let most = self.eval_set.pass_tokens(&*self.models.get(self.backbone)?, members.len());
-            if members != sweep.group.members || sweep.group.tokens + tokens > most {
+            let max_tokens = self.eval_set.pass_tokens(&*self.models.get(self.backbone)?, members.len());
+            if members != sweep.group.members || sweep.group.tokens + tokens > max_tokens {
                 self.compute(job, journal, candidates, &mut sweep)?;
             }
             sweep.group.members = members;
@@ -58,7 +58,7 @@ impl ChunkRun<'_> {
             sweep.group.leases.push(lease);
             sweep.group.tokens += tokens;
             // If the chunks fill a batch, compute them before leasing more.
-            if sweep.group.tokens >= most {
+            if sweep.group.tokens >= max_tokens {
                 self.compute(job, journal, candidates, &mut sweep)?;
             }
         }
@@ -130,8 +130,8 @@ impl ChunkRun<'_> {
             }
         }
         sweep.unwritten.extend(group.leases);
-        let least = FLUSH_EVERY.max(10 * sweep.looking);
-        if result.is_err() || sweep.since.is_none_or(|since| self.run.store.now() - since >= least) {
+        let interval = FLUSH_EVERY.max(10 * sweep.looking);
+        if result.is_err() || sweep.since.is_none_or(|since| self.run.store.now() - since >= interval) {
             self.flush(sweep, journal)?;
         }
         let (lost, ran) = result?;

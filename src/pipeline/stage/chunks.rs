@@ -11,8 +11,8 @@ use crate::evaluate::EvalSet;
 use crate::model::Program;
 use crate::pipeline::env::backbone::BackbonePlan;
 use crate::pipeline::env::context::{LeaseGuard, RunContext};
+use crate::pipeline::env::coordination::JobStatus;
 use crate::pipeline::env::models::Models;
-use crate::pipeline::env::progress::JobStatus;
 use ghostlab_store::{Journal, Key};
 
 /// Scoring of a backbone's variants on one text or task.
@@ -173,7 +173,7 @@ impl ChunkRun<'_> {
             store.put_all(packed)?;
         }
         for (candidate, values) in candidates.iter().zip(fresh_scores) {
-            self.run.stored_scores(&candidate.key, values);
+            self.run.record_stored_scores(&candidate.key, values);
         }
         Ok(())
     }

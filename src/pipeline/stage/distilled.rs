@@ -25,7 +25,7 @@ pub const KIND: ObjectKind = ObjectKind::new("distilled", 2);
 pub const STAGE: Stage = Stage {
     check: operator::STAGE.check,
     inodes: operator::STAGE.inodes,
-    members: &[Member::Toward(TRAINED)],
+    members: &[Member::Toward(TRAINING_INPUT)],
     words: Some(InputNames {
         group: WorkKind::Calibrate,
         part: "trained_operator",
@@ -40,7 +40,7 @@ pub const STAGE: Stage = Stage {
 };
 
 /// Name under which the key of a checkpoint refers to its training run.
-const TRAINED: &str = "trained";
+const TRAINING_INPUT: &str = "trained";
 
 /// Payload that contains the loss at each step. It is stored next to the files of the operator.
 const LOSSES: &str = "losses.f64";
@@ -62,7 +62,7 @@ pub fn key(backbone: BackboneKeyParts<'_>, operator: &Arc<Key>, text: &Arc<Key>,
 
 /// Returns the key of the checkpoint taken after `steps` training steps.
 pub fn checkpoint(trained: &Arc<Key>, steps: usize) -> Key {
-    Key::new(KIND, json!({"checkpoint": steps}), [(TRAINED, Arc::clone(trained))])
+    Key::new(KIND, json!({"checkpoint": steps}), [(TRAINING_INPUT, Arc::clone(trained))])
 }
 
 /// Estimates the cost of training on a text. The gradient passes through the layers after the boundary, which are

@@ -14,9 +14,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Program, folder_program};
 use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::context::RunContext;
+use crate::pipeline::env::coordination::{JobStatus, lock};
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::env::models::Models;
-use crate::pipeline::env::progress::{JobStatus, lock};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 /// Properties that all jobs of one kind share, for use in generic code. A backbone may have several such jobs, which

@@ -18,8 +18,8 @@ use crate::latency::{
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
 use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::context::RunContext;
+use crate::pipeline::env::coordination::{self, JobStatus, timing_lease};
 use crate::pipeline::env::event::WorkKind;
-use crate::pipeline::env::progress::{self, JobStatus, timing_lease};
 use crate::pipeline::identity::{Identity, MeasureId};
 use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
 
@@ -170,7 +170,7 @@ fn make(
     let JobContext { run, models, programs } = *tools;
     let latency = backbone.latencies[position];
     let label = label(backbone, position);
-    let lease = progress::lease(run.store, timing_lease(), &label, run.reporter, run.stop)?;
+    let lease = coordination::lease(run.store, timing_lease(), &label, run.reporter, run.stop)?;
     if !run.settings.retime
         && backbone.variants.iter().filter(|variant| !run.has_failed(variant.cell)).all(|variant| {
             let key = &variant.latencies[position];
@@ -385,8 +385,8 @@ impl TimedComparison<'_> {
         let cached =
             self.latency.decode.map_or(0, |new| self.config.cache_bytes(program) * ((length + new) * batch) as u64);
         let held = self.config.batch_bytes(self.prompt.tokens(), 1) + cached;
-        let wanted = self.choice.needed_bytes(self.config, program) + held;
-        !self.in_memory() || wanted <= self.memory
+        let needed = self.choice.needed_bytes(self.config, program) + held;
+        !self.in_memory() || needed <= self.memory
     }
 
     /// Measures the peak memory in excess of the weights. A single new thread is used, so that thread-local caches are

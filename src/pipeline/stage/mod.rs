@@ -284,12 +284,11 @@ mod tests {
             let store = Store::open(folder.path(), STORE_WORDS).unwrap();
             store.put(&member, 1.0, &[("payload", b"1")]).unwrap();
             let entries = store.entries();
-            let leads = |member: &Member| match member {
+            let members = Stage::for_kind(member.kind()).unwrap().members.iter().filter(|member| match member {
                 Member::WithFields(fields) => entries[0].hash_without(fields).is_some_and(|hash| hash == family.hash()),
                 Member::Toward(_) => false,
-            };
-            let ways = Stage::for_kind(member.kind()).unwrap().members.iter().filter(|member| leads(member)).count();
-            assert_eq!(ways, 1, "{}", member.readable());
+            });
+            assert_eq!(members.count(), 1, "{}", member.readable());
         }
     }
 
@@ -308,7 +307,7 @@ mod tests {
     #[test]
     fn scores_of_rounded_weights_have_separate_keys() {
         use crate::model::WeightType;
-        let whole = ScoredExtent::default();
+        let extent = ScoredExtent::default();
         let backbone =
             BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let [tokens, operator] = [tokens::KIND, operator::KIND].map(|kind| Arc::new(Key::new(kind, json!({}), [])));
@@ -318,8 +317,8 @@ mod tests {
         for repair in [None, Some(&operator)] {
             let hashes = [None, Some(WeightType::Q8_0), Some(WeightType::Q4_0)].map(|weights| {
                 let backbone = BackboneKeyParts { weights, ..backbone };
-                let scored = scores::key(scores::KIND, backbone, repair, &tokens, whole, &what).hash().to_owned();
-                [scored, scores::key(generations::KIND, backbone, repair, &tokens, whole, &what).hash().to_owned()]
+                let scored = scores::key(scores::KIND, backbone, repair, &tokens, extent, &what).hash().to_owned();
+                [scored, scores::key(generations::KIND, backbone, repair, &tokens, extent, &what).hash().to_owned()]
             });
             assert_eq!(hashes.iter().flatten().collect::<BTreeSet<_>>().len(), 6, "{repair:?}");
         }

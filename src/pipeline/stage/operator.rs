@@ -75,7 +75,7 @@ pub struct WantedRepair<'a> {
 /// Inputs that variants need from a shared calibration pass, before and after layers are selected. Used by planning,
 /// cost estimation and runs.
 #[derive(Debug, Default)]
-pub struct Needs {
+pub struct CalibrationInputs {
     /// Sites whose activations the recoveries read, given the selected layers.
     pub exact: BTreeSet<HookPoint>,
     /// Sites whose activations the recoveries may read, taken over all possible selections.
@@ -85,7 +85,7 @@ pub struct Needs {
     pub pairs: BTreeSet<Pair>,
 }
 
-impl Needs {
+impl CalibrationInputs {
     pub fn from_repairs<'a>(group: impl IntoIterator<Item = WantedRepair<'a>>) -> Self {
         let mut needs = Self::default();
         for WantedRepair { criterion, recovery, cut, removed } in group {
@@ -126,7 +126,7 @@ pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted
     let c = config.hidden as f64;
     let tokens = load.tokens as f64;
     let product = 2.0 * tokens * c * c * F64_COST;
-    let measured = MEASURED * tokens * c
+    let measured = METRIC_FLOPS_PER_VALUE * tokens * c
         + match recovery.target() {
             RepairTarget::Nothing => 0.0,
             RepairTarget::Branch | RepairTarget::Stream => product,
@@ -138,7 +138,7 @@ pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted
 
 /// Cost of measuring a repair, in floating-point operations per value at the input of the repaired region. Fitted to
 /// the solve times of 18 operators.
-const MEASURED: f64 = 450.0;
+const METRIC_FLOPS_PER_VALUE: f64 = 450.0;
 
 /// Returns the size in bytes of a square f32 matrix whose side is the hidden size.
 pub fn matrix_bytes(config: &Config) -> u64 {

@@ -13,8 +13,8 @@ use crate::metric::Metric;
 use crate::model::{CPU, Program};
 use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, ScoredExtent, Variant};
 use crate::pipeline::env::context::RunContext;
+use crate::pipeline::env::coordination::JobStatus;
 use crate::pipeline::env::event::{Event, WorkKind};
-use crate::pipeline::env::progress::JobStatus;
 use ghostlab_definitions::metric::Output;
 use ghostlab_store::{Key, Lookup};
 
@@ -132,7 +132,7 @@ fn reuse_full_scores(
     run.store.put_all(
         known.iter().map(|(key, values)| run.store.pack_entry(key, 0.0, &[(VALUES, &bytes(values))])).collect(),
     )?;
-    known.into_iter().for_each(|(key, values)| run.stored_scores(&key, Some(values)));
+    known.into_iter().for_each(|(key, values)| run.record_stored_scores(&key, Some(values)));
     Ok(true)
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::chunks::ChunkRun;
-use super::operator::{self, Needs, WantedRepair};
+use super::operator::{self, CalibrationInputs, WantedRepair};
 use super::{BackboneKeyParts, InputNames, Stage, activations, from_json, scores, to_json};
 use crate::calibrate::{Activations, Similarities};
 use crate::criterion::{self, CalibrationStats, Criterion, Depth, PruneSpec, Selection, Trial, TrialMetric};
@@ -171,8 +171,8 @@ impl<'a> Selections<'a> {
 
     /// Returns the inputs that some variants need from the dense pass, given the selections made so far. Nothing is
     /// needed for selections that failed or for variants whose layers are removed one by one.
-    pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> Needs {
-        Needs::from_repairs(variants.iter().filter_map(|variant| {
+    pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> CalibrationInputs {
+        CalibrationInputs::from_repairs(variants.iter().filter_map(|variant| {
             let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
             let recovery = &job.run.grid.cells[variant.cell].recovery;
             let removed = match &slot.picked {
@@ -318,8 +318,8 @@ impl<'a> Trials<'a> {
         let CalibrationJob { run, backbone, tokens, windows, engine, guard, .. } = self.job;
         let keys: Vec<_> =
             trials.iter().map(|trial| Arc::new(scores::trial(backbone.key_parts(), tokens, metric, trial))).collect();
-        let stored = |key: &Arc<Key>| run.get(key).and_then(|object| scores::read(&object).ok());
-        let mut values: Vec<Option<Vec<f64>>> = keys.iter().map(stored).collect();
+        let stored = keys.iter().map(|key| run.get(key).and_then(|object| scores::read(&object).ok()));
+        let mut values: Vec<Option<Vec<f64>>> = stored.collect();
         let missing: Vec<usize> = (0..trials.len()).filter(|&index| values[index].is_none()).collect();
         if !missing.is_empty() {
             let started = Instant::now();
@@ -380,8 +380,8 @@ fn trials_label(criterion: &str, backbone: &BackbonePlan, count: usize) -> Strin
 
 /// Returns the values of each variant. Those that are missing are scored and stored first.
 fn score_missing(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
-    let stored = |key: &&Arc<Key>| run.run.get(key).is_some_and(|object| scores::read(&object).is_ok());
-    let missing: Vec<_> = keys.iter().filter(|key| !stored(key)).cloned().collect();
+    let missing = keys.iter().filter(|key| run.run.get(key).is_none_or(|object| scores::read(&object).is_err()));
+    let missing: Vec<_> = missing.cloned().collect();
     if !missing.is_empty() {
         run.finish(&mut run.begin(missing)?)?;
         // The scores of trials are not reported.

@@ -20,11 +20,11 @@ use crate::pipeline::identity::TextId;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 mod answer_key;
-pub mod defined;
 mod make;
+pub mod request_tokens;
 
 pub use answer_key::{AnswerKey, Documents};
-pub(crate) use make::{full_text, text, tokenise_missing, windows};
+pub(crate) use make::{full_text, text, tokenize_missing, windows};
 
 // Version 2: keys name the file format. Version 3: windows record the number of bytes that they predict. Version 4: the
 // versions of all kinds were incremented together, because keys now identify a backbone by the inputs of its forward
@@ -143,7 +143,7 @@ pub struct TaskTokens {
 /// Stores the requests of a task: their token ids, and the lengths of inputs and continuations. Also stores the named
 /// payload that is needed to evaluate the answers.
 fn store_requests(
-    to: defined::TokensTarget<'_>,
+    to: request_tokens::TokensTarget<'_>,
     (ids, lengths): (Vec<u32>, &Vec<Vec<[usize; 2]>>),
     judged_by: (&str, Vec<u8>),
     seconds: f64,

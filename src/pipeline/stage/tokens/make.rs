@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
-use super::defined::{self, TokensTarget};
+use super::request_tokens::{self, TokensTarget};
 use super::{Prompts, TaskTokens, Text, read_windows, store_windows};
 use crate::corpus::{self, Rule, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
@@ -19,9 +19,9 @@ use crate::grid::{Calibration, EvalTask};
 use crate::machine;
 use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget};
 use crate::pipeline::env::context::RunContext;
+use crate::pipeline::env::coordination;
 use crate::pipeline::env::event::{Event, Reporter};
 use crate::pipeline::env::inputs::GridInputs;
-use crate::pipeline::env::progress;
 use crate::quantity::pluralize;
 use crate::sandbox;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
@@ -39,7 +39,7 @@ enum TokensSource<'a> {
 ///
 /// # Errors
 /// Fails if a corpus or task cannot be tokenized, or if `stop` is set.
-pub(crate) fn tokenise_missing(
+pub(crate) fn tokenize_missing(
     given: GridInputs<'_>,
     backbones: &[BackbonePlan],
     store: &Store,
@@ -54,7 +54,7 @@ pub(crate) fn tokenise_missing(
         return Ok(());
     }
     // Use a single lease for all texts. With one lease per text, a thread could deadlock with itself.
-    let _lease = progress::lease(store, "tokenising", "tokenizing", reporter, stop)?;
+    let _lease = coordination::lease(store, "tokenising", "tokenizing", reporter, stop)?;
     // Another process may have computed the tokens in the meantime.
     let missing = look();
     if missing.is_empty() {
@@ -66,7 +66,7 @@ pub(crate) fn tokenise_missing(
     for text in sources.notes_of_single_rows(given, wanted)? {
         reporter.event(Event::Note { text });
     }
-    for text in sources.notes_of_unlabelled() {
+    for text in sources.notes_of_unlabeled() {
         reporter.event(Event::Note { text });
     }
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
@@ -74,9 +74,9 @@ pub(crate) fn tokenise_missing(
     for (backbone, wanted) in missing {
         let tokenizer = tokenizer(given, backbone)?;
         wanted.par_iter().try_for_each(|&(key, what)| {
-            progress::check_stop(stop)?;
+            coordination::check_stop(stop)?;
             let to = TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
-            if let Some(text) = tokenise(to, what, &sources)? {
+            if let Some(text) = tokenize(to, what, &sources)? {
                 reporter.event(Event::Note { text });
             }
             Ok::<_, Error>(())
@@ -134,8 +134,10 @@ fn remake(given: GridInputs<'_>, backbone: &BackbonePlan, key: &Key, store: &Sto
         wanted_tokens(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
     let sources = Sources::read(given, wanted.iter().map(|(_, what)| (backbone, *what)))?;
     let tokenizer = tokenizer(given, backbone)?;
-    let to = |key| TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
-    wanted.iter().try_for_each(|&(key, what)| tokenise(to(key), what, &sources).map(drop))
+    wanted.iter().try_for_each(|&(key, what)| {
+        let target = TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
+        tokenize(target, what, &sources).map(drop)
+    })
 }
 
 fn wanted_tokens(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
@@ -206,7 +208,7 @@ impl Sources {
                         sandbox::check(given.grid.task(task).probe(&task.how, &backbone.folder)?)?;
                     }
                     if let Entry::Vacant(free) = entry {
-                        free.insert(defined::task(given, task)?);
+                        free.insert(request_tokens::task(given, task)?);
                     }
                     continue;
                 }
@@ -227,7 +229,7 @@ impl Sources {
         Ok(sources)
     }
 
-    fn notes_of_unlabelled(&self) -> Vec<String> {
+    fn notes_of_unlabeled(&self) -> Vec<String> {
         self.tasks.iter().filter_map(|(name, task)| Some(format!("task {name}: {}", task.unlabeled()?))).collect()
     }
 
@@ -264,7 +266,7 @@ fn source_name(task: &EvalTask) -> String {
 }
 
 /// Tokenizes one text or task. Returns a note for the user, if any.
-fn tokenise(to: TokensTarget<'_>, what: TokensSource<'_>, sources: &Sources) -> Result<Option<String>> {
+fn tokenize(to: TokensTarget<'_>, what: TokensSource<'_>, sources: &Sources) -> Result<Option<String>> {
     let TokensTarget { given, tokenizer, store, key, .. } = to;
     let started = Instant::now();
     let windows = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
@@ -294,7 +296,7 @@ fn tokenise(to: TokensTarget<'_>, what: TokensSource<'_>, sources: &Sources) -> 
         TokensSource::Evaluation(EvalTarget::Windows(text)) => windows(&text.corpus, text.length, None)?,
         TokensSource::Evaluation(EvalTarget::Task(used)) => {
             let task = &sources.tasks[&source_name(used)];
-            return defined::store(to, used, task, || seconds_since(&started)).map(|()| None);
+            return request_tokens::store(to, used, task, || seconds_since(&started)).map(|()| None);
         }
     };
     store_windows(store, key, &windows, seconds_since(&started))?;

@@ -1,0 +1,228 @@
+//! Numbers of an artifact and the run that produced them.
+//!
+//! A claim that joins several artifacts matches the numbers from their runs by condition. The names in a condition must
+//! mean the same in both runs, and all other settings must agree.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::pipeline::identity::{FlatSettings, SettingPath, setting_differences};
+use crate::results::StoredResults;
+use crate::results::number_record::{DENSE, Record};
+
+#[derive(Debug, Clone, Default)]
+pub struct ArtifactNumbers {
+    pub records: Vec<Record>,
+    /// Settings that identify each record. An entry is empty if its cell was never planned. The list is empty for the
+    /// paper's values.
+    pub identities: Vec<FlatSettings>,
+    /// Run that produced the numbers, or `None` for the paper's values.
+    pub run: Option<ClaimRun>,
+    /// Stored results with per-item scores, or `None` for the paper's values.
+    pub stored: Option<Arc<StoredResults>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClaimRun {
+    /// Program version and commit.
+    pub program: String,
+    /// Whether pruned models ran only after their dense model reproduced the paper's numbers.
+    pub gate: bool,
+}
+
+/// Record with the settings that identify it, or `None` if they are unknown.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KnownNumber<'a> {
+    pub(super) record: &'a Record,
+    pub(super) identity: Option<&'a FlatSettings>,
+}
+
+impl ArtifactNumbers {
+    pub fn printed(records: Vec<Record>) -> Self {
+        Self { records, ..Self::default() }
+    }
+
+    pub fn new(stored: StoredResults) -> Self {
+        let identities = stored.numbers.iter().map(|number| stored.flat_settings(number).unwrap_or_default()).collect();
+        let records = stored.records();
+        let run = Some(ClaimRun { program: stored.program.clone(), gate: stored.gate });
+        Self { records, identities, run, stored: Some(Arc::new(stored)) }
+    }
+
+    pub(super) fn known_numbers(&self) -> impl Iterator<Item = KnownNumber<'_>> {
+        self.records.iter().enumerate().map(|(at, record)| {
+            let identity = self.identities.get(at).filter(|flat| !flat.is_empty());
+            KnownNumber { record, identity }
+        })
+    }
+}
+
+/// Numbers of all artifacts by artifact name, such as `table2`.
+pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
+
+/// Level at which the settings of two runs are compared. The predicate selects the settings that must agree. The
+/// function returns the name under which a record's settings are compared.
+type Level = (fn(&SettingPath) -> bool, fn(&Record) -> Option<String>);
+
+/// Levels at which two runs are compared: backbone, measurement, calibration text and cell. Every setting belongs to
+/// exactly one level.
+const LEVELS: [Level; 4] = [
+    (|path| path.is_of("model") || path.is_of("engine"), |record| Some(record.condition.backbone.clone())),
+    (|path| path.is_of("measure"), |record| Some(format!("{}, {}", record.condition.backbone, record.metric))),
+    (
+        |path| path.is_of("calibration.text"),
+        |record| (record.condition.criterion != DENSE).then(|| record.condition.calibrated().0.to_owned()),
+    ),
+    (
+        |path| {
+            let is_text_setting = path.is_of("calibration.text");
+            !is_text_setting && ["cut", "repair", "calibration"].iter().any(|part| path.is_of(part))
+        },
+        |record| {
+            let condition = &record.condition;
+            let trained = if condition.finetuned { " trained" } else { "" };
+            Some(format!(
+                "{}/{}/{}/{}{trained}",
+                condition.backbone, condition.depth, condition.criterion, condition.recovery
+            ))
+        },
+    ),
+];
+
+/// Explains why the numbers of two runs must not be combined. Returns `None` if combining them is allowed.
+pub(super) fn incompatibility(
+    (a, first): (&str, &ArtifactNumbers),
+    (b, second): (&str, &ArtifactNumbers),
+) -> Option<String> {
+    let one = first.run.as_ref()?;
+    let other = second.run.as_ref()?;
+    if one.program != other.program {
+        return Some(format!(
+            "{a} was computed by {}, {b} by {}: recompute both with the same version",
+            one.program, other.program
+        ));
+    }
+    if one.gate != other.gate {
+        let open = if one.gate { b } else { a };
+        return Some(format!("{open} was computed with --no-gate, the other without"));
+    }
+    let unlike = LEVELS.iter().find_map(|level| first_difference(level, first, second));
+    unlike.map(|what| format!("{a} and {b} differ in {what}"))
+}
+
+/// Describes the first difference between settings that have the same name in both runs.
+fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
+    let one = settings_by_name(level, first);
+    let other = settings_by_name(level, second);
+    let mut both = one.iter().filter_map(|(name, all)| Some((name, all, other.get(name)?)));
+    let (name, all, others) = both.find(|(_, all, others)| all != others)?;
+    let [ours, theirs] = [all.difference(others).next(), others.difference(all).next()];
+    let nothing = FlatSettings::new();
+    let differences = setting_differences(ours.unwrap_or(&nothing), theirs.unwrap_or(&nothing));
+    Some(match (ours, theirs, differences.first()) {
+        (Some(_), Some(_), Some(first)) => format!("{} of {name}", first.path),
+        _ => format!("the cells of {name}"),
+    })
+}
+
+/// Returns the settings of a run, grouped by name.
+fn settings_by_name((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
+    let mut all: BTreeMap<String, BTreeSet<FlatSettings>> = BTreeMap::new();
+    for KnownNumber { record, identity } in numbers.known_numbers() {
+        let (Some(name), Some(flat)) = (name(record), identity) else { continue };
+        let selected = flat.iter().filter(|(path, _)| is_of(path));
+        all.entry(name).or_default().insert(selected.map(|(path, value)| (path.clone(), value.clone())).collect());
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::sample_records::record;
+    use super::*;
+    use crate::pipeline::identity::{Canonical, flatten, setting_paths};
+
+    fn numbers(records: Vec<Record>, identities: Vec<FlatSettings>) -> ArtifactNumbers {
+        let run = Some(ClaimRun { program: "ghostlab 0.1.0 ab".into(), gate: true });
+        ArtifactNumbers { records, identities, run, stored: None }
+    }
+
+    fn why(one: &ArtifactNumbers, other: &ArtifactNumbers) -> String {
+        incompatibility(("table2", one), ("tableA7", other)).unwrap_or_default()
+    }
+
+    #[test]
+    fn every_setting_path_keeps_results_separate() {
+        let paths = setting_paths();
+        assert!(paths.len() > 40, "{paths:?}");
+        for path in paths {
+            assert_eq!(LEVELS.iter().filter(|(is_of, _)| is_of(&path)).count(), 1, "{path}");
+            assert_eq!(why(&options(&path, "one"), &options(&path, "one")), "");
+            let why = why(&options(&path, "one"), &options(&path, "other"));
+            assert!(why.starts_with(&format!("table2 and tableA7 differ in {path} of ")), "{why}");
+        }
+    }
+
+    fn options(path: &SettingPath, value: &str) -> ArtifactNumbers {
+        let flat = FlatSettings::from([(path.clone(), Canonical::from_value(&json!(value)))]);
+        numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![flat])
+    }
+
+    #[test]
+    fn runs_with_different_conditions_can_be_joined() {
+        let one = known(4, "c4", cell_leaves(0, "c4's"));
+        assert_eq!(why(&one, &known(4, "wikitext2", cell_leaves(0, "wikitext2's"))), "");
+        assert_eq!(
+            why(&one, &known(6, "c4", cell_leaves(1, "c4's"))),
+            "",
+            "a different cell may have different settings"
+        );
+        let why = |other: FlatSettings| self::why(&one, &known(4, "c4", other));
+        assert_eq!(
+            why(cell_leaves(1, "c4's")),
+            "table2 and tableA7 differ in calibration.seed of llama/4/llm-streamline/ghosted"
+        );
+        assert_eq!(why(cell_leaves(0, "another's")), "table2 and tableA7 differ in calibration.text.bytes of c4");
+        // For the same backbone, different engine settings are a conflict even if the depths differ.
+        let mut half = cell_leaves(0, "c4's");
+        half.insert(SettingPath::new("engine.dtype"), Canonical::from_value(&json!("bf16")));
+        let half = known(6, "c4", half);
+        assert_eq!(self::why(&one, &half), "table2 and tableA7 differ in engine.dtype of llama");
+    }
+
+    fn cell_leaves(seed: u64, text: &str) -> FlatSettings {
+        flatten(&json!({
+            "model": {"content": "1"}, "engine": {"dtype": "f32"}, "cut": {"depth": 4},
+            "calibration": {"seed": seed, "text": {"bytes": text}},
+        }))
+    }
+
+    fn known(depth: usize, corpus: &str, flat: FlatSettings) -> ArtifactNumbers {
+        let mut record = record("llama", depth, "ghosted", 50.0);
+        record.condition.calibration = corpus.to_owned();
+        numbers(vec![record], vec![flat])
+    }
+
+    #[test]
+    fn program_gate_and_version_keep_results_separate() {
+        let program = "ghostlab 0.1.0 ab".to_owned();
+        let gate = true;
+        assert!(
+            why(&one_record(), &one_record_of(ClaimRun { program: "cd".into(), gate }))
+                .contains("with the same version")
+        );
+        let open = one_record_of(ClaimRun { program, gate: false });
+        assert_eq!(why(&one_record(), &open), "tableA7 was computed with --no-gate, the other without");
+        assert_eq!(why(&one_record(), &ArtifactNumbers::printed(vec![record("llama", 4, "ghosted", 50.0)])), "");
+    }
+
+    fn one_record() -> ArtifactNumbers {
+        numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![flatten(&json!({"cut": {"depth": 4}}))])
+    }
+
+    fn one_record_of(run: ClaimRun) -> ArtifactNumbers {
+        ArtifactNumbers { run: Some(run), ..one_record() }
+    }
+}

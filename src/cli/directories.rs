@@ -1,0 +1,221 @@
+//! Default directories of a command.
+//!
+//! They belong to the checkout that contains the grid or the current directory, so a command finds earlier results
+//! wherever it is run. Outside a checkout, the store is in the user's data directory, and its path is printed when it
+//! is created.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::error::{Error, ErrorKind, Result, nearest};
+use crate::files;
+use crate::files::output::Input;
+use crate::grid::Grid;
+use crate::installed;
+use crate::machine;
+use crate::pipeline::stage;
+use ghostlab_store::Store;
+
+const STORE: &str = "GHOSTLAB_STORE";
+const EXPERIMENTS: &str = "GHOSTLAB_EXPERIMENTS";
+
+#[derive(Args)]
+pub(super) struct StoreArgs {
+    /// Store folder for cached results [default: $GHOSTLAB_STORE, or data/store in the checkout].
+    ///
+    /// The checkout is the one that contains the grid or the current folder. Outside a checkout, the default is
+    /// `ghostlab/store` in the user data folder ($XDG_DATA_HOME).
+    #[arg(long, value_name = "FOLDER")]
+    store: Option<PathBuf>,
+    /// Rehash all inputs instead of trusting size and timestamps.
+    ///
+    /// By default a large file counts as unchanged if its size, timestamps and inode are the same as when it was last
+    /// hashed.
+    #[arg(long)]
+    rehash: bool,
+}
+
+/// Returns the checkout. It is the closest directory at or above the grid or the current directory that has experiments
+/// or a store. The current directory is returned as an empty path to keep printed paths short.
+fn checkout(near: Option<&Path>) -> Option<PathBuf> {
+    let current = std::env::current_dir().ok()?;
+    let share = installed::share();
+    let near = near.and_then(|near| std::path::absolute(near).ok());
+    let found = near.iter().flat_map(|near| near.ancestors()).chain(current.ancestors()).find(|folder| {
+        let shared = ["backbones", "corpora", "tasks", "profiles", "claims.yaml"];
+        // The installed files have the same layout but are not a checkout.
+        let installed = share.as_ref().is_some_and(|share| share == folder);
+        !installed
+            && (folder.join("data/store").is_dir()
+                || shared.iter().any(|name| folder.join("experiments").join(name).exists()))
+    })?;
+    Some(if found == current { PathBuf::new() } else { found.to_owned() })
+}
+
+/// Returns the named directory. If none is named, returns `default` in the checkout or the current directory.
+pub(super) fn default_directory(named: Option<&PathBuf>, default: &str, near: Option<&Path>) -> PathBuf {
+    named.cloned().unwrap_or_else(|| checkout(near).unwrap_or_default().join(default))
+}
+
+/// Returns the directory with the experiments.
+///
+/// # Errors
+/// Fails if no directory is named and none is found.
+pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
+    let named = named.cloned().or_else(|| Some(PathBuf::from(std::env::var_os(EXPERIMENTS)?)));
+    if let Some(folder) = named {
+        detail!("experiments: {}", folder.display());
+        return Ok(folder);
+    }
+    let found = checkout(None).map(|checkout| checkout.join("experiments")).filter(|folder| folder.is_dir());
+    found.or_else(installed::experiments).ok_or_else(|| {
+        Error::missing("no experiments found")
+            .at(current_directory())
+            .expected("a folder `experiments` in this folder or one above it")
+            .found("none")
+            .hint(format!("run the command in a checkout, or set the folder with --experiments or {EXPERIMENTS}"))
+    })
+}
+
+/// Returns the directory with the experiments. If necessary, unpacks the embedded experiments into the user's data
+/// directory.
+///
+/// # Errors
+/// Fails like [`experiments`], or if the user's data directory is not writable.
+pub(super) fn own_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
+    match experiments(named) {
+        Err(error) if error.kind() == ErrorKind::Missing => {
+            let folder = installed::unpack_installed()?.ok_or(error)?.join("experiments");
+            note!("using the bundled experiments and data in {}", folder.with_file_name("").display());
+            Ok(folder)
+        }
+        found => found,
+    }
+}
+
+/// Returns the paths of everything that a grid command reads. Its outputs must not overwrite them.
+pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
+    let mut inputs = vec![Input::new("the store", store.root())];
+    inputs.extend(
+        grid.backbones.iter().map(|(name, backbone)| Input::new(format!("the backbone {name}"), &backbone.path)),
+    );
+    inputs.extend(grid.corpora.iter().map(|(name, corpus)| Input::new(format!("the text {name}"), &corpus.path)));
+    for (name, task) in grid.task_data() {
+        inputs.extend(task.paths().into_iter().map(|path| Input::new(format!("the task {name}"), path)));
+    }
+    let files = std::iter::once(&grid.file).chain(&grid.entries).filter(|file| file.is_file());
+    inputs.extend(files.map(|file| Input::new("the grid's file", file)));
+    if let Some(folder) = checkout(Some(&grid.file)) {
+        let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
+        inputs.push(Input::new("the experiments", folder.join("experiments")));
+        inputs.push(Input::allowing_outputs("the checkout", folder));
+    }
+    inputs.retain(|input| input.path.exists());
+    inputs
+}
+
+fn current_directory() -> String {
+    std::env::current_dir().map_or(".".to_owned(), |folder| folder.display().to_string())
+}
+
+impl StoreArgs {
+    /// Returns the path of the store, whether or not it exists.
+    pub(super) fn root(&self) -> Option<PathBuf> {
+        self.resolve_path(None).ok()
+    }
+
+    fn explicit_path(&self) -> Option<PathBuf> {
+        self.store.clone().or_else(|| std::env::var_os(STORE).map(PathBuf::from))
+    }
+
+    fn path(&self, near: Option<&Path>) -> Result<PathBuf> {
+        let path = self.resolve_path(near)?;
+        let how = match (&self.store, self.explicit_path()) {
+            (Some(_), _) => "--store".to_owned(),
+            (None, Some(_)) => STORE.to_owned(),
+            (None, None) if checkout(near).is_none() => "user data directory; no checkout found".to_owned(),
+            (None, None) => "data/store of the checkout".to_owned(),
+        };
+        detail!("store: {} ({how})", path.display());
+        Ok(path)
+    }
+
+    fn resolve_path(&self, near: Option<&Path>) -> Result<PathBuf> {
+        let found = self
+            .explicit_path()
+            .or_else(|| checkout(near).map(|checkout| checkout.join("data/store")))
+            .or_else(|| Some(installed::user_data()?.join("store")));
+        found.ok_or_else(|| {
+            Error::missing("no store found")
+                .at(current_directory())
+                .expected(match near {
+                    Some(grid) => format!("a checkout that contains {} or the current folder", grid.display()),
+                    None => "a checkout that contains the current folder".to_owned(),
+                })
+                .found("none")
+                .hint(format!("pass --store data/store to create one here, or set {STORE}"))
+        })
+    }
+
+    /// Opens the named store, or the store of the checkout that contains `near`, for writing.
+    pub(super) fn store(&self, near: Option<&Path>) -> Result<Store> {
+        let path = self.path(near)?;
+        if self.explicit_path().is_none() && checkout(near).is_none() && !path.exists() {
+            note!("creating a store in {} (set --store or {STORE} to use another one)", path.display());
+        }
+        Ok(Store::open(&path, stage::STORE_WORDS)?.rehashing(self.rehash).with_signature(machine::signature))
+    }
+
+    /// Opens the store for reading. A store named on the command line must exist.
+    pub(super) fn open_read_only(&self) -> Result<Store> {
+        match self.explicit_path() {
+            // Check only that the marker exists. If it is not a regular file, reading it later reports the error.
+            Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store_error(&named)),
+            _ => self.open_read_only_or_empty(None),
+        }
+    }
+
+    /// Opens the named store, or the store of the checkout that contains `near`, for reading. The store does not have
+    /// to exist.
+    pub(super) fn open_read_only_or_empty(&self, near: Option<&Path>) -> Result<Store> {
+        Ok(Store::open_read_only(&self.path(near)?, stage::STORE_WORDS)?.rehashing(self.rehash))
+    }
+
+    /// Rewrites `store.json` if it is missing or damaged. Returns its path if it was rewritten.
+    pub(super) fn mend(&self) -> Result<Option<PathBuf>> {
+        let root = self.path(None)?;
+        Ok(Store::repair_marker(&root, stage::STORE_WORDS)?.then(|| root.join("store.json")))
+    }
+}
+
+fn no_store_error(named: &Path) -> Error {
+    let error = Error::missing("store not found").at(named.display().to_string());
+    let found = match (named.is_dir(), named.exists()) {
+        (true, _) => "a folder without `store.json`",
+        (_, true) => "a file",
+        _ => "nothing",
+    };
+    let error = error.expected("a store folder, which contains `store.json`").found(found);
+    let otherwise =
+        "run `ghostlab run` to create a store (default: `data/store` of the checkout, or the user data directory)";
+    with_similar_path_hint(error, named, otherwise)
+}
+
+/// Adds a hint to an error about a missing path. The hint names a similarly named sibling of the path. If there is
+/// none, it is `otherwise`.
+pub(super) fn with_similar_path_hint(error: Error, path: &Path, otherwise: &str) -> Error {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names: Vec<String> = items.filter_map(|item| item.file_name().into_string().ok()).collect();
+    let near = path.file_name().and_then(|name| name.to_str()).and_then(|stem| {
+        let near = nearest(stem, names.iter().map(String::as_str).filter(|name| *name != stem))?;
+        Some(format!("did you mean `{}`?", path.with_file_name(near).display()))
+    });
+    error.hint(near.unwrap_or_else(|| otherwise.to_owned()))
+}
+
+pub(super) fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let inner = files::entries(folder).unwrap_or_default();
+    inner.into_iter().filter(|path| path.is_dir()).collect()
+}

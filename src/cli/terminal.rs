@@ -1,0 +1,446 @@
+//! Output to stdout and stderr, which may be closed or full during a run.
+//!
+//! The macros in the standard library panic in that case. Here, output is discarded once the reader has closed the
+//! stream (`| head`), and a failed write never stops a run. Output lost because the disk is full is an error, which is
+//! reported at the end. Control characters in names and paths are escaped, because they could alter the state of the
+//! terminal. The module also formats quantities.
+
+use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Arguments;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use clap::{Args, ColorChoice};
+use console::Style;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::{Error, Result, is_hidden, printable};
+use crate::quantity::pluralize;
+
+thread_local! {
+    /// Captured stdout and stderr of this thread, or `None` if it is not capturing.
+    static CAPTURED: RefCell<Option<[String; 2]>> = const { RefCell::new(None) };
+}
+
+/// Runs a closure on this thread and captures its stdout and stderr.
+pub(super) fn capture<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
+    CAPTURED.set(Some(Default::default()));
+    let made = run();
+    (made, CAPTURED.take().unwrap_or_default())
+}
+
+/// Appends `text` to the captured stdout (`position` 0) or stderr (1). Returns false if this thread is not capturing.
+fn append_captured(position: usize, text: &str) -> bool {
+    CAPTURED.with_borrow_mut(|kept| kept.as_mut().map(|kept| kept[position].push_str(text)).is_some())
+}
+
+/// Prints help, the version, or a command-line error.
+pub(super) fn show_usage(error: &clap::Error) {
+    if !append_captured(usize::from(error.use_stderr()), &error.render().to_string()) {
+        // Ignore errors, because the reader may have closed the stream.
+        error.print().ok();
+    }
+}
+
+/// Error from the first failed write to stdout.
+static WRITE_ERROR: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// Writes text to stdout, with control characters escaped.
+pub(super) fn print(text: Arguments<'_>) {
+    print_raw(&printable(&text.to_string()));
+}
+
+fn print_raw(text: &str) {
+    if append_captured(0, text) {
+        return;
+    }
+    let mut lost = WRITE_ERROR.lock().unwrap_or_else(PoisonError::into_inner);
+    if lost.is_none()
+        && let Err(error) = io::stdout().lock().write_all(text.as_bytes())
+    {
+        *lost = Some(error);
+    }
+}
+
+/// Writes text to stderr, with control characters escaped.
+pub(super) fn eprint(text: Arguments<'_>) {
+    eprint_raw(&printable(&text.to_string()));
+}
+
+fn eprint_raw(text: &str) {
+    if !append_captured(1, text) {
+        io::stderr().lock().write_all(text.as_bytes()).ok();
+    }
+}
+
+/// Writes a line of styled pieces to stdout.
+pub(super) fn print_line(pieces: &[(Look, &str)]) {
+    // The pieces are already escaped, so the only escape sequences are those of the styles.
+    print_raw(&style_text(pieces, |style| style));
+}
+
+/// Writes a line of styled pieces to stderr.
+pub(super) fn eprint_line(pieces: &[(Look, &str)]) {
+    eprint_raw(&style_text(pieces, console::Style::for_stderr));
+}
+
+fn style_text(pieces: &[(Look, &str)], styled: impl Fn(console::Style) -> console::Style) -> String {
+    pieces.iter().map(|(look, text)| styled(look.style()).apply_to(printable(text)).to_string()).collect::<String>()
+        + "\n"
+}
+
+/// Prints an error with highlighted labels.
+pub(super) fn eprint_error(error: &Error) {
+    let text = error.to_string();
+    for (index, line) in text.lines().enumerate() {
+        // Label lines look like `  where:    …`.
+        let label = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')).and_then(|rest| rest.find(':'));
+        match (index, label) {
+            (0, _) => eprint_line(&[(Look::Bad, "error:"), (Look::Plain, " "), (Look::Plain, line)]),
+            (_, Some(end)) => {
+                let (label, rest) = line.split_at(end + 3);
+                eprint_line(&[(Look::Label, label), (Look::Plain, rest)]);
+            }
+            _ => eprint_line(&[(Look::Plain, line)]),
+        }
+    }
+}
+
+/// Flushes stdout and reports whether output was lost.
+///
+/// # Errors
+/// Fails with exit code 3 if writing to stdout failed for any reason other than a closed stream.
+pub(super) fn end() -> Result<()> {
+    let mut lost = WRITE_ERROR.lock().unwrap_or_else(PoisonError::into_inner);
+    let flushed = io::stdout().lock().flush().err();
+    match lost.take().or(flushed) {
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::missing("cannot write to standard output").found(error.to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes a value to stdout as JSON. Characters that must not reach a terminal are JSON-escaped, which preserves the
+/// value.
+///
+/// # Errors
+/// Fails with exit code 4 if the value cannot be serialized as JSON.
+pub(super) fn print_json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Error::job("cannot write the answer as JSON").found(error.to_string()))?;
+    // The only control characters outside strings are line breaks.
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_hidden(c) {
+            true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| safe.push_str(&format!("\\u{unit:04x}"))),
+            false => safe.push(c),
+        }
+    }
+    print(format_args!("{safe}\n"));
+    Ok(())
+}
+
+/// Returns the width of the terminal in columns, or `None` if stdout is not a terminal.
+pub(super) fn width() -> Option<usize> {
+    let (_, columns) = console::Term::stdout().size_checked()?;
+    Some(usize::from(columns))
+}
+
+/// Formats a value as text, without JSON quotes.
+pub(super) fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+pub(super) fn bytes(bytes: u64) -> String {
+    scaled(bytes as f64, "B")
+}
+
+pub(super) fn cells(count: usize) -> String {
+    pluralize(count, "cell")
+}
+
+pub(super) fn flops(flops: f64) -> String {
+    scaled(flops, "FLOP")
+}
+
+fn scaled(value: f64, unit: &str) -> String {
+    let (divisor, prefix) = match value {
+        v if v >= 1e15 => (1e15, "P"),
+        v if v >= 1e12 => (1e12, "T"),
+        v if v >= 1e9 => (1e9, "G"),
+        v if v >= 1e6 => (1e6, "M"),
+        v if v >= 1e3 => (1e3, "k"),
+        _ => return format!("{value:.0} {unit}"),
+    };
+    let value = value / divisor;
+    let decimals = usize::from(value < 100.0);
+    format!("{value:.decimals$} {prefix}{unit}")
+}
+
+/// Formats a duration as `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min` or `3 d 4 h`.
+pub(super) fn seconds(seconds: f64) -> String {
+    let rounded = seconds.round().max(0.0) as u64;
+    match rounded {
+        _ if seconds < 9.95 => format!("{seconds:.1} s"),
+        0..60 => format!("{rounded} s"),
+        60..3600 => format!("{} min {} s", rounded / 60, rounded % 60),
+        3600..86_400 => format!("{} h {} min", rounded / 3600, rounded % 3600 / 60),
+        _ => format!("{} d {} h", rounded / 86_400, rounded % 86_400 / 3600),
+    }
+}
+
+/// Aligns rows in columns. The first row is the header. The columns listed in `right` are right-aligned.
+pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
+    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len))
+        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match right.contains(&column) {
+            true => format!("{cell:>width$}"),
+            false => format!("{cell:<width$}"),
+        });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Minimum width of a shortened column, in characters.
+const MIN_NAME: usize = 16;
+
+/// Shortens the cells of the widest column, eliding their middles, until the rows fit the terminal. Numeric columns are
+/// never shortened.
+pub(super) fn shortened_columns(
+    mut rows: Vec<Vec<String>>,
+    numbers: &[usize],
+    width: Option<usize>,
+) -> Vec<Vec<String>> {
+    let Some(width) = width else { return rows };
+    let count = rows.first().map_or(0, Vec::len);
+    loop {
+        let widths: Vec<usize> =
+            (0..count).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+        let overflow = (widths.iter().sum::<usize>() + 2 * count.saturating_sub(1)).saturating_sub(width);
+        let texts = (0..count).filter(|column| !numbers.contains(column) && widths[*column] > MIN_NAME);
+        let Some(widest) = texts.max_by_key(|column| widths[*column]).filter(|_| overflow > 0) else { return rows };
+        // Shrink the widest column no further than the width of the next widest one, so that no single column bears the
+        // whole reduction.
+        let next =
+            (0..count).filter(|column| *column != widest && !numbers.contains(column)).map(|column| widths[column]);
+        let next = next.max().unwrap_or(0).max(MIN_NAME).min(widths[widest] - 1);
+        let room = next.max(widths[widest].saturating_sub(overflow));
+        for row in &mut rows {
+            row[widest] = shortened(&row[widest], room);
+        }
+    }
+}
+
+/// Shortens a string to at most `room` characters by eliding its middle.
+fn shortened(text: &str, room: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= room {
+        return text.to_owned();
+    }
+    let end = room.saturating_sub(1) / 2;
+    let start = room.saturating_sub(1) - end;
+    letters[..start].iter().chain(&['…']).chain(&letters[letters.len() - end..]).collect()
+}
+
+#[derive(Args)]
+pub(super) struct Verbosity {
+    /// Print only results and errors.
+    ///
+    /// Suppresses progress and notes.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print more detail.
+    ///
+    /// Shows the store, files, models and engine in use, why results must be recomputed, and every value as soon as it
+    /// is available.
+    #[arg(short, long, global = true)]
+    verbose: bool,
+    /// When to use colors.
+    ///
+    /// `auto` uses colors on a terminal unless NO_COLOR is set, CLICOLOR is 0 or TERM is dumb. Elsewhere it uses them
+    /// if CLICOLOR_FORCE is set.
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    color: ColorChoice,
+}
+
+const QUIET: u8 = 0;
+const PLAIN: u8 = 1;
+const VERBOSE: u8 = 2;
+
+/// Verbosity of the process. Set once after the arguments are parsed.
+static LEVEL: AtomicU8 = AtomicU8::new(PLAIN);
+
+/// Returns whether progress and notes are printed.
+pub(super) fn notes() -> bool {
+    LEVEL.load(Relaxed) >= PLAIN
+}
+
+pub(super) fn details() -> bool {
+    LEVEL.load(Relaxed) >= VERBOSE
+}
+
+impl Verbosity {
+    pub(super) fn set(&self) {
+        let level = match (self.quiet, self.verbose) {
+            (true, _) => QUIET,
+            (_, true) => VERBOSE,
+            _ => PLAIN,
+        };
+        LEVEL.store(level, Relaxed);
+        console::set_colors_enabled(use_colors(self.color, variable, std::io::stdout().is_terminal()));
+        console::set_colors_enabled_stderr(use_colors(self.color, variable, std::io::stderr().is_terminal()));
+    }
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+/// Returns whether to use colors, following <https://no-color.org> and <https://bixense.com/clicolors>. In order of
+/// precedence, this is decided by the command line, NO_COLOR, CLICOLOR_FORCE and CLICOLOR.
+fn use_colors(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    match when {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto if set("NO_COLOR").is_some() => false,
+        ColorChoice::Auto if set("CLICOLOR_FORCE").is_some_and(|value| value != "0") => true,
+        ColorChoice::Auto => {
+            let off = set("CLICOLOR").is_some_and(|value| value == "0") || set("TERM").is_some_and(|set| set == "dumb");
+            terminal && !off
+        }
+    }
+}
+
+/// Finds the value of `--color`. It applies to help and usage errors, which are printed before the arguments are
+/// parsed.
+pub(super) fn color_choice(words: impl Iterator<Item = OsString>) -> ColorChoice {
+    let mut words = words.take_while(|word| word != "--").peekable();
+    while let Some(word) = words.next() {
+        let value = match word.to_str() {
+            Some("--color") => words.peek().cloned(),
+            Some(text) => text.strip_prefix("--color=").map(OsString::from),
+            None => None,
+        };
+        match value.as_deref().and_then(OsStr::to_str) {
+            Some("always") => return ColorChoice::Always,
+            Some("never") => return ColorChoice::Never,
+            _ => {}
+        }
+    }
+    ColorChoice::Auto
+}
+
+/// Style of a piece of text in colored output.
+#[derive(Clone, Copy)]
+pub(super) enum Look {
+    Plain,
+    Good,
+    Doubtful,
+    Bad,
+    Label,
+}
+
+impl Look {
+    pub(super) fn style(self) -> Style {
+        match self {
+            Self::Plain => Style::new(),
+            Self::Good => Style::new().green(),
+            Self::Doubtful => Style::new().yellow(),
+            Self::Bad => Style::new().red().bold(),
+            Self::Label => Style::new().cyan(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_too_wide_lose_the_middle_of_their_names() {
+        let long = {
+            vec![
+                vec!["condition".to_owned(), "A".to_owned()],
+                vec!["tiny-llama 4/16 llm-streamline linearpatch-rotate c4".to_owned(), "12345.6789".to_owned()],
+            ]
+        };
+        let shown = shortened_columns(long.clone(), &[1], Some(40));
+        assert_eq!(shown[1], ["tiny-llama 4/1…tch-rotate c4".to_owned(), "12345.6789".to_owned()]);
+        assert_eq!(shortened_columns(long.clone(), &[1], None), long);
+        assert_eq!(shortened_columns(long.clone(), &[1], Some(80)), long);
+        assert_eq!(shortened_columns(long, &[1], Some(5))[1][0].chars().count(), MIN_NAME);
+    }
+
+    #[test]
+    fn quantities_are_shown_in_a_suitable_unit() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1_500), "1.5 kB");
+        assert_eq!(bytes(250_000_000), "250 MB");
+        assert_eq!(flops(2.34e12), "2.3 TFLOP");
+        for (value, text) in
+            [(0.04, "0.0 s"), (12.4, "12 s"), (200.0, "3 min 20 s"), (7_500.0, "2 h 5 min"), (273_600.0, "3 d 4 h")]
+        {
+            assert_eq!(seconds(value), text);
+        }
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [["a", "number"], ["bcd", "7"]].map(|row| row.map(str::to_string).to_vec());
+        assert_eq!(columns(&rows, &[1]), "a    number\nbcd       7\n");
+    }
+
+    #[test]
+    fn color_option_overrides_variables_and_terminal() {
+        for (set, on_terminal, elsewhere) in [
+            (&[][..], true, false),
+            (&[("NO_COLOR", "1")], false, false),
+            (&[("NO_COLOR", "")], true, false),
+            (&[("CLICOLOR", "0")], false, false),
+            (&[("TERM", "dumb")], false, false),
+            (&[("CLICOLOR_FORCE", "1")], true, true),
+            (&[("CLICOLOR_FORCE", "0")], true, false),
+            (&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")], false, false),
+        ] {
+            assert_eq!(
+                [is_colored(ColorChoice::Auto, set, true), is_colored(ColorChoice::Auto, set, false)],
+                [on_terminal, elsewhere],
+                "{set:?}"
+            );
+            assert!(
+                is_colored(ColorChoice::Always, set, false) && !is_colored(ColorChoice::Never, set, true),
+                "{set:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn help_colors_are_set_before_parsing_arguments() {
+        assert_eq!(is_help(&["ghostlab", "--color", "never", "--help"]), ColorChoice::Never);
+        assert_eq!(is_help(&["ghostlab", "plan", "--color=always"]), ColorChoice::Always);
+        assert_eq!(is_help(&["ghostlab", "plan", "--", "--color=always"]), ColorChoice::Auto);
+        assert_eq!(is_help(&["ghostlab", "--color"]), ColorChoice::Auto);
+    }
+
+    fn is_help(words: &[&str]) -> ColorChoice {
+        color_choice(words.iter().map(OsString::from))
+    }
+
+    fn is_colored(when: ColorChoice, set: &[(&str, &str)], terminal: bool) -> bool {
+        use_colors(
+            when,
+            |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value)),
+            terminal,
+        )
+    }
+}

@@ -1,0 +1,362 @@
+//! Runs a grid: preflight checks, plan, jobs, and results from the store.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use super::preflight::{self, Preflight, SurveyHook, TargetMachine, preflight};
+use super::schedule::{self, Limits, ScheduledTask, TaskHooks};
+use super::worker_state::WorkerState;
+use crate::error::{ErrorKind, Result};
+use crate::grid::Grid;
+use crate::pipeline::env::backbone::{BackbonePlan, Variant};
+use crate::pipeline::env::context::{RunContext, RunEnv};
+use crate::pipeline::env::coordination::{self, JobStatus, catch_panic, lock};
+use crate::pipeline::env::event::{Event, Reporter, Work};
+use crate::pipeline::env::models::{Engines, FileEngines, Models};
+use crate::pipeline::env::run_settings::{RunSettings, WorkerLimits};
+use crate::pipeline::outcome::GridOutcome;
+use crate::pipeline::plan::{Estimate, JobCost, Outline, Plan, StoreState, batch_bytes, warnings, weights_budget};
+use crate::pipeline::stage::group::{Job, JobContext, Order, Programs, ResumeState};
+use crate::pipeline::stage::latency;
+use ghostlab_store::Store;
+
+/// Computes the missing results of a grid. If a cell fails, the outcome records the reason, and the other cells
+/// continue.
+///
+/// # Errors
+/// Fails if a preflight check fails, a backbone cannot be loaded, the store is full, or `stop` is set.
+pub fn run(
+    grid: &Grid,
+    settings: RunSettings,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+) -> Result<GridOutcome> {
+    run_surveyed(grid, settings, store, reporter, stop, &|_, _| ())
+}
+
+/// Computes the missing results of a grid like [`run`], and calls `surveyed` before.
+///
+/// # Errors
+/// Fails under the same conditions as [`run`].
+pub fn run_surveyed(
+    grid: &Grid,
+    settings: RunSettings,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+    surveyed: SurveyHook<'_>,
+) -> Result<GridOutcome> {
+    let env = RunEnv { settings, store, reporter, stop, worker_limits: None };
+    run_all(grid, env, surveyed, |plan, context| {
+        let outcome = GridOutcome::read(plan, store, &context.failures())?;
+        let failed = outcome.failed_count();
+        let unmade = outcome.incomplete_count();
+        Ok((outcome.cells.len() - failed - unmade, failed, outcome))
+    })
+}
+
+/// Outcome of a worker. It contains no scores, because each worker would have to read all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerOutcome {
+    /// No work is left. Contains the total number of cells, how many of them are complete, and how many failed.
+    Done { cells: usize, complete: usize, failed: usize },
+    /// The leases of all remaining jobs are held by other workers, and the idle timeout has expired.
+    IdleTimeout,
+}
+
+/// Works on a grid together with other workers until no work is left for this process.
+///
+/// Latencies are measured only by [`run`], because there must be no other load during a measurement.
+///
+/// # Errors
+/// Fails under the same conditions as [`run`].
+pub fn work(
+    grid: &Grid,
+    settings: RunSettings,
+    worker_limits: WorkerLimits,
+    store: &Store,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+) -> Result<WorkerOutcome> {
+    // The store counts the attempts of all workers together, so a single worker does not retry.
+    let settings = RunSettings { retries: 0, ..settings };
+    let env = RunEnv { settings, store, reporter, stop, worker_limits: Some(worker_limits) };
+    run_all(grid, env, &|_, _| (), |_, context| {
+        let complete = context.complete_count();
+        let failed = context.failures().len();
+        if context.has_timed_out() {
+            return Ok((complete, 0, WorkerOutcome::IdleTimeout));
+        }
+        Ok((complete, failed, WorkerOutcome::Done { cells: grid.cells.len(), complete, failed }))
+    })
+}
+
+/// Reports the warnings about a grid's inputs.
+pub(super) fn report_warnings(grid: &Grid, plan: &Plan<'_>, reporter: &dyn Reporter) {
+    for text in warnings(grid, &plan.inputs.by_path()) {
+        reporter.event(Event::Note { text: format!("warning: {text}") });
+    }
+}
+
+/// Runs the missing jobs. Calls `surveyed` before and `end` afterwards. `end` returns the number of complete cells, the number of failed cells, and
+/// the value to return.
+fn run_all<T>(
+    grid: &Grid,
+    env: RunEnv<'_>,
+    surveyed: SurveyHook<'_>,
+    end: impl FnOnce(&Plan<'_>, &RunContext<'_>) -> Result<(usize, usize, T)>,
+) -> Result<T> {
+    let RunEnv { settings, store, reporter, stop, worker_limits } = env;
+    let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
+    report_warnings(grid, &plan, reporter);
+    let older = if worker_limits.is_none() { store.count_older_objects() } else { 0 };
+    if older > 0 {
+        let text =
+            format!("{older} stored objects have an older format and are unused; `ghostlab cache ls` lists them");
+        reporter.event(Event::Note { text });
+    }
+    reserve(&plan, store, reporter, stop)?;
+    if settings.retime {
+        reporter.event(Event::Note { text: latency::announced(&plan.backbones) });
+    }
+    let Preflight { state, estimate } =
+        preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, surveyed)?;
+    let complete: Vec<usize> =
+        plan.variants().filter(|(_, variant)| state.is_complete(variant)).map(|(_, variant)| variant.cell).collect();
+    if complete.len() < grid.cells.len() {
+        preflight::check_kernels(&plan)?;
+    }
+    preflight::enforce_store_limit(estimate.incoming(), &plan, &env)?;
+    let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
+    reporter.event(Event::Planned {
+        cells: grid.cells.len(),
+        complete: complete.len(),
+        scores: scores().count(),
+        scored: scores().filter(|key| state.has(key)).count(),
+        flops: estimate.cost.left,
+        work: remaining_work(&plan, &estimate),
+        engine: plan.engines(),
+        machine: plan.machine(),
+        plan: Outline::new(&plan, &estimate.jobs).save(store),
+    });
+    let context = context(&plan, &state, env);
+    context.mark_complete(complete.into_iter());
+    state.damage_errors().for_each(|error| context.report_damage(error));
+    let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state, &FileEngines));
+    if context.has_timed_out() {
+        result = Ok(());
+    } else if result.is_ok() {
+        preflight::enforce_store_limit(0, &plan, &env)?;
+    }
+    let ended = result.and_then(|()| end(&plan, &context));
+    let (complete, failed, interrupted) = match &ended {
+        Ok((complete, failed, _)) => (*complete, *failed, false),
+        Err(error) => (context.complete_count(), context.failures().len(), error.kind() == ErrorKind::Interrupted),
+    };
+    reporter.event(Event::Ended { complete, failed, interrupted });
+    ended.map(|(_, _, ended)| ended)
+}
+
+fn remaining_work(plan: &Plan<'_>, estimate: &Estimate) -> Vec<Work> {
+    let left = estimate.jobs.iter().filter(|cost| cost.cost.left > 0.0);
+    left.map(|JobCost { backbone, job, cost }| {
+        let backbone = &plan.backbones[*backbone];
+        let work = job.lease_name(backbone);
+        let kind = job.group.kind;
+        Work { work, backbone: backbone.name.clone(), kind, flops: cost.left }
+    })
+    .collect()
+}
+
+/// Reserves the objects that the run will use, and waits until a concurrent cleanup has finished. Objects that are
+/// found afterwards cannot disappear.
+fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
+    store.reserve(plan.keys().map(|key| key.hash()))?;
+    coordination::lease(store, Store::GC_LEASE, "cleaning up the store", reporter, stop).map(drop)
+}
+
+pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &'a StoreState, env: RunEnv<'a>) -> RunContext<'a> {
+    RunContext::new(plan.grid_inputs(), &state.view, env)
+}
+
+fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engines: &dyn Engines) -> Result<()> {
+    let memory = context.settings.memory_bytes();
+    let backbones = || plan.backbones.iter();
+    let budget = |backbone: &BackbonePlan| weights_budget(plan, backbone, state, memory);
+    let unquantized =
+        backbones().filter_map(|backbone| Some((&*backbone.unquantized.as_ref()?.name, budget(backbone))));
+    let budgets = unquantized.chain(backbones().map(|backbone| (&*backbone.name, budget(backbone)))).collect();
+    let sizes: Vec<u64> = backbones()
+        .map(|backbone| {
+            let bytes = backbone.engine.held_bytes(&backbone.config, budget(backbone));
+            if backbone.unquantized.is_some() { 2 * bytes } else { bytes }
+        })
+        .collect();
+    let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, engines);
+    let programs = &Programs::default();
+    let tools = JobContext { run: context, models, programs };
+    let hooks = GridTaskHooks { plan, tools, worker_state: context.worker_limits.map(|_| WorkerState::default()) };
+    // Jobs that must not run in parallel with others come last, one at a time.
+    for alone in [false, true] {
+        let tasks = tasks(plan, tools, state, alone);
+        if let (Some(_), Some((_, Order::Alone(reason)))) =
+            (context.worker_limits, tasks.first().map(|(task, order)| (task, *order)))
+        {
+            context.note(reason.to_owned());
+            break;
+        }
+        let tasks: Vec<ScheduledTask<'_>> = tasks.into_iter().map(|(task, _)| task).collect();
+        let limits = Limits { tasks: if alone { 1 } else { context.settings.jobs }, memory };
+        schedule::run(&tasks, &sizes, limits, &hooks)?;
+    }
+    Ok(())
+}
+
+/// Returns the jobs that are incomplete. If `alone` is set, these are the jobs that must run alone, and otherwise all
+/// others.
+fn tasks<'a>(
+    plan: &'a Plan<'a>,
+    tools: JobContext<'a>,
+    state: &'a StoreState,
+    alone: bool,
+) -> Vec<(ScheduledTask<'a>, Order)> {
+    let mut tasks: Vec<(ScheduledTask<'_>, Order)> = Vec::new();
+    for (model, backbone) in plan.backbones.iter().enumerate() {
+        let batch = batch_bytes(plan, backbone, state, tools.run.settings.memory_bytes());
+        let mut before = Vec::new();
+        for job in backbone.jobs().filter(|job| job.is_alone() == alone) {
+            let mut missing = state.missing_variants(backbone, job);
+            if missing.is_empty() {
+                continue;
+            }
+            let bytes = if alone { 0 } else { batch + (job.group.bytes)(backbone, &missing) };
+            if alone {
+                missing = backbone.variants.iter().collect();
+            }
+            let after = if job.group.order == Order::First { Vec::new() } else { before.clone() };
+            if job.group.order == Order::First {
+                before.push(tasks.len());
+            }
+            let resume_state = Mutex::new(None);
+            let lease_name = job.lease_name(backbone);
+            let exclusive = job.group.order == Order::First;
+            tasks.push((
+                ScheduledTask {
+                    after,
+                    model,
+                    bytes,
+                    lease_name,
+                    exclusive,
+                    run: Box::new(move || attempt(plan, &tools, backbone, job, &missing, &mut lock(&resume_state))),
+                },
+                job.group.order,
+            ));
+        }
+    }
+    tasks
+}
+
+/// Callbacks through which the scheduler controls a grid run.
+struct GridTaskHooks<'a> {
+    plan: &'a Plan<'a>,
+    tools: JobContext<'a>,
+    /// Coordination with other workers, or `None` if the run is not a worker.
+    worker_state: Option<WorkerState>,
+}
+
+impl TaskHooks for GridTaskHooks<'_> {
+    fn forget(&self, model: usize) {
+        let backbone = &self.plan.backbones[model];
+        self.tools.models.forget(backbone);
+        if let Some(unquantized) = backbone.unquantized.as_deref()
+            && !self.plan.backbones.iter().any(|other| other.name == unquantized.name)
+        {
+            self.tools.models.forget(unquantized);
+        }
+        self.tools.programs.forget(&self.plan.backbones[model]);
+    }
+
+    fn choose(&self, models: &[usize]) -> usize {
+        match &self.worker_state {
+            Some(worker_state) => worker_state.seat.choose(self.plan, models, self.tools.run.store),
+            None => models.first().copied().unwrap_or_default(),
+        }
+    }
+
+    fn is_leased_elsewhere(&self, task: &ScheduledTask<'_>) -> bool {
+        self.worker_state
+            .as_ref()
+            .is_some_and(|worker_state| worker_state.seen_leases.is_leased_elsewhere(task, self.tools.run.store))
+    }
+
+    fn idle(&self) -> Result<()> {
+        self.tools.run.back_off()
+    }
+}
+
+/// Runs as much of a job as is possible at the moment, and reports which cells have become complete.
+pub(super) fn attempt(
+    plan: &Plan<'_>,
+    tools: &JobContext<'_>,
+    backbone: &BackbonePlan,
+    job: Job,
+    variants: &[&Variant],
+    resume_state: &mut ResumeState,
+) -> Result<JobStatus> {
+    let context = tools.run;
+    let index = job.index;
+    let step =
+        run_with_retries(context, variants, || (job.group.make)(tools, backbone, index, variants, resume_state))?;
+    if step == JobStatus::Contended {
+        return Ok(step);
+    }
+    context.reporter.event(Event::WorkDone { work: job.lease_name(backbone) });
+    if job.group.order == Order::First {
+        // Free disk space now, because the next job may write as much as this one.
+        preflight::enforce_store_limit(0, plan, &context.env)?;
+    }
+    if step == JobStatus::Done {
+        (job.group.report)(context, backbone, index, variants);
+    }
+    context.report_complete(variants);
+    Ok(JobStatus::Done)
+}
+
+/// Runs a job, and retries it as often as permitted. If all attempts fail, its cells are marked as failed.
+fn run_with_retries(
+    context: &RunContext<'_>,
+    variants: &[&Variant],
+    mut job: impl FnMut() -> Result<JobStatus>,
+) -> Result<JobStatus> {
+    context.check_stop()?;
+    let fail = |reason: String| {
+        variants.iter().for_each(|variant| context.fail(variant.cell, reason.clone()));
+        Ok(JobStatus::Done)
+    };
+    for left in (0..=context.settings.retries).rev() {
+        let error = match catch_panic(&mut job) {
+            Ok(JobStatus::Abandoned(reason)) => return fail(reason),
+            Ok(step) => return Ok(step),
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::BadInput) => return Err(error),
+            Err(error) => error,
+        };
+        if left > 0 {
+            context.note(format!("{}; retrying (at most {left} more)", error.one_line()));
+            continue;
+        }
+        match error.kind() {
+            ErrorKind::Missing => return Err(error),
+            // The attempt has been recorded. The next process decides whether to retry.
+            ErrorKind::Job if context.worker_limits.is_some() => {
+                context.note(error.one_line());
+                return Ok(JobStatus::Contended);
+            }
+            _ => return fail(error.one_line()),
+        }
+    }
+    Ok(JobStatus::Done)
+}
+
+#[cfg(test)]
+mod play_test;

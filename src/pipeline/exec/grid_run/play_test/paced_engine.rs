@@ -1,0 +1,110 @@
+//! Engine that computes nothing and advances the virtual clock by the time the cost model predicts.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::simulated_machine::Pace;
+use super::{CHANNELS, LOADING_TIME};
+use crate::error::{Error, Result};
+use crate::model::{
+    Batch, BatchObserver, CPU, Config, Engine, EngineId, HostRows, Observer, Prediction, ResidualStream,
+    Step as ProgramStep, Trie,
+};
+use crate::pipeline::env::backbone::BackbonePlan;
+use crate::pipeline::env::models::Engines;
+
+pub(super) struct PacedEngines(pub(super) Arc<Pace>);
+
+impl Engines for PacedEngines {
+    fn load(&self, backbone: &BackbonePlan, _: u64, _: Option<u64>) -> Result<Arc<dyn Engine>> {
+        self.0.totals.loaded.fetch_add(1, Relaxed);
+        self.0.wait(LOADING_TIME);
+        Ok(Arc::new(PacedEngine { config: backbone.config.clone(), pace: Arc::clone(&self.0) }))
+    }
+}
+
+/// Engine whose residual streams are hashes of the token, position, layer and channel, so that they are reproducible.
+struct PacedEngine {
+    config: Config,
+    pace: Arc<Pace>,
+}
+
+struct SyntheticStream(Vec<f32>);
+
+impl ResidualStream for SyntheticStream {
+    fn rows(&self) -> Result<HostRows> {
+        HostRows::new(self.0.clone())
+    }
+}
+
+fn made_up(id: u32, position: usize, node: usize, channel: usize) -> f32 {
+    let mixed = (u64::from(id) << 40) ^ ((position as u64) << 24) ^ ((node as u64) << 12) ^ channel as u64;
+    let mixed = mixed.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    ((mixed >> 40) as f32 / (1u64 << 24) as f32) - 0.4
+}
+
+impl Engine for PacedEngine {
+    fn id(&self) -> EngineId {
+        CPU
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn part_tokens(&self) -> usize {
+        usize::MAX
+    }
+
+    fn run(
+        &self,
+        _: &Trie,
+        _: &Batch,
+        _: &mut dyn Observer<dyn ResidualStream>,
+    ) -> Result<Vec<Option<Vec<Prediction>>>> {
+        Err(Error::job("the simulated engine does not support `run`"))
+    }
+
+    fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
+        self.pace.pass(trie, parts);
+        seconds.fill(1.0);
+        Ok(parts
+            .iter()
+            .map(|part| {
+                let predictions: Vec<_> = part
+                    .targets
+                    .iter()
+                    .map(|target| Prediction {
+                        log_probability: made_up(target.token, target.row, 0, 0) - 1.0,
+                        likeliest: true,
+                    })
+                    .collect();
+                vec![Some(predictions); trie.programs()]
+            })
+            .collect())
+    }
+
+    fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
+        self.pace.pass(trie, batches);
+        for &node in trie.path(0) {
+            for (index, batch) in batches.iter().enumerate() {
+                let rows = batch
+                    .ids
+                    .iter()
+                    .enumerate()
+                    .flat_map(|(position, &id)| (0..CHANNELS).map(move |c| made_up(id, position, node, c)))
+                    .collect();
+                observer.after(index, node, &SyntheticStream(rows))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn resume(&self, _: &Batch, _: &[ProgramStep], stream: &[f32]) -> Result<HostRows> {
+        HostRows::new(stream.to_vec())
+    }
+
+    fn logits(&self, _: &[f32], _: &[usize]) -> Result<HostRows> {
+        Err(Error::job("the engine has no vocabulary"))
+    }
+}

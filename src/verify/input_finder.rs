@@ -1,0 +1,140 @@
+//! Finds the inputs of a run by hash: at the recorded paths, in another checkout, next to the program, and in the hub
+//! cache. Also checks the hashes of the files in a results folder.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use super::finding::{Check, CheckKind};
+use crate::archive;
+use crate::error::{Error, Result};
+use crate::files::output::Manifest;
+use crate::files::sha256;
+use crate::results::may_be_left_out;
+
+pub(super) struct Finder {
+    roots: Vec<PathBuf>,
+    hashes: Mutex<HashMap<PathBuf, Option<String>>>,
+}
+
+impl Finder {
+    pub(super) fn new(roots: Vec<PathBuf>) -> Self {
+        Self { roots, hashes: Mutex::default() }
+    }
+
+    fn hash(&self, path: &Path) -> Option<String> {
+        let mut known = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        known.entry(path.to_owned()).or_insert_with(|| sha256::of_file(path).ok().map(|(hash, _)| hash)).clone()
+    }
+
+    /// Finds a recorded file or folder. If a file is missing or does not match the recorded hashes (`inputs`), returns
+    /// `None` and adds the problem to `check`.
+    pub(super) fn find(
+        &self,
+        what: &str,
+        path: &Path,
+        inputs: &BTreeMap<String, String>,
+        check: &mut Check,
+    ) -> Option<PathBuf> {
+        let inside = inputs.iter().filter_map(|(file, hash)| Some((Path::new(file).strip_prefix(path).ok()?, hash)));
+        let inside: Vec<(&Path, &String)> = inside.collect();
+        if inside.is_empty() {
+            check.record_missing(what, format!("recorded hashes of files below {}", path.display()));
+            return None;
+        }
+        let candidates = self.candidates(path);
+        if let Some(found) = candidates.iter().find(|base| {
+            inside.iter().all(|(file_name, hash)| self.hash(&joined_file(base, file_name)).as_ref() == Some(*hash))
+        }) {
+            inside.iter().for_each(|_| check.agree(0.0));
+            return Some(found.clone());
+        }
+        let exists =
+            candidates.iter().find(|base| inside.iter().any(|(file_name, _)| joined_file(base, file_name).exists()));
+        for (file_name, hash) in &inside {
+            let at = format!("{what}: {}", joined_file(path, file_name).display());
+            match exists.map(|base| joined_file(base, file_name)).and_then(|file| Some((self.hash(&file)?, file))) {
+                Some((found, file)) if found != **hash => {
+                    check.record_missing(at, format!("a file with SHA-256 {hash}; {} has {found}", file.display()));
+                }
+                Some(_) => {}
+                None => check.record_missing(at, format!("a file with SHA-256 {hash}; not found")),
+            }
+        }
+        None
+    }
+
+    /// Returns the path itself, followed by the paths under each root that end in the same components. Longer matches
+    /// come first.
+    fn candidates(&self, path: &Path) -> Vec<PathBuf> {
+        let parts: Vec<Component<'_>> = path.components().collect();
+        // Use only the components after the last `..`, because the earlier ones depend on the machine.
+        let first = parts.iter().rposition(|part| !matches!(part, Component::Normal(_))).map_or(0, |at| at + 1);
+        let ends = (first..parts.len()).map(|at| parts[at..].iter().collect::<PathBuf>());
+        let below = ends.flat_map(|end| self.roots.iter().map(move |root| root.join(&end)));
+        std::iter::once(path.to_owned()).chain(below).filter(|path| path.exists()).collect()
+    }
+}
+
+fn joined_file(base: &Path, path: &Path) -> PathBuf {
+    if path.as_os_str().is_empty() { base.to_owned() } else { base.join(path) }
+}
+
+/// Checks the hash of each listed file. Adds a note on how many of them are missing.
+///
+/// # Errors
+/// Fails if a file cannot be read.
+pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Check> {
+    let mut check_files = Check::new(CheckKind::Files);
+    let Some(listed) = archive::read_checksums(&folder.join(Manifest::FILE))? else {
+        check_files.record_missing(Manifest::FILE, "list of file hashes");
+        return Ok(check_files);
+    };
+    let mut left_out = 0;
+    let mut all = 0;
+    for (hash, name) in listed {
+        all += 1;
+        let file = folder.join(&name);
+        if !archive::is_inside(&name) {
+            check_files.differ(name, ["a file in this folder", "a path outside the folder"], None);
+        } else if !file.exists() && may_be_left_out(&name) {
+            left_out += 1;
+        } else if !file.exists() {
+            check_files.differ(name, [hash.as_str(), "no such file"], None);
+        } else {
+            let (found, _) = sha256::of_file(&file).map_err(|error| Error::io("read", &file, &error))?;
+            check_files.compare_equal(|| name, [hash, found]);
+        }
+    }
+    notes.extend(
+        (left_out > 0).then(|| format!("{left_out} of {all} listed files are not in the folder (allowed for records)")),
+    );
+    Ok(check_files.with_total(all - left_out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::finding::CheckKind;
+
+    #[test]
+    fn moved_folder_is_found_by_its_path_end_and_hashes() {
+        let here = tempfile::tempdir().unwrap();
+        let folder = here.path().join("data/tiny/llama");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("config.json"), "abc").unwrap();
+        let finder = Finder::new(vec![here.path().to_owned()]);
+        let path = Path::new("/nowhere/experiments/../data/tiny/llama");
+        let hash = sha256::of_bytes("abc");
+        let inputs = BTreeMap::from([(path.join("config.json").display().to_string(), hash.clone())]);
+        let mut check = Check::new(CheckKind::Inputs);
+        assert_eq!(finder.find("a", path, &inputs, &mut check), Some(folder.clone()));
+        assert!(check.cannot.is_empty() && check.agreed == 1);
+        let other = BTreeMap::from([(path.join("config.json").display().to_string(), sha256::of_bytes("abd"))]);
+        assert_eq!(finder.find("a", path, &other, &mut check), None);
+        assert!(check.cannot[0].lacks.contains(&hash), "{check:?}");
+        let missing = BTreeMap::from([("/no/where/else".to_owned(), hash)]);
+        assert_eq!(finder.find("b", Path::new("/no/where/else"), &missing, &mut check), None);
+        assert!(check.cannot[1].lacks.contains("; not found"), "{check:?}");
+    }
+}

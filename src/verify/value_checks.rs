@@ -1,0 +1,322 @@
+//! Compares recomputed values with recorded ones. Cells are matched by identity, items by index.
+
+use std::sync::Arc;
+
+use super::finding::{Check, CheckKind};
+use super::metrics::{ROUNDING, is_defined, metric_of};
+use super::recorded_results::{RecordedDocument, ReferenceRun, RunBoundary};
+use crate::evaluate::damage_eval::Damage;
+use crate::grid::Grid;
+use crate::metric::MetricSource;
+use crate::model::Tolerance;
+use crate::pipeline::exec::{DefinedItems, DocumentLoss, SampledCell, SampledItems, SampledScores};
+use crate::pipeline::identity::{ComputeId, Identity};
+use crate::pipeline::stage::operator::BoundaryResult;
+use crate::results::ResultRow;
+use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
+use ghostlab_definitions::aggregate::Aggregation;
+
+/// Results of all checks on one results folder.
+pub(super) struct Checks {
+    pub(super) inputs: Check,
+    windows: Check,
+    documents: Check,
+    choices: Check,
+    selections: Check,
+    operators: Check,
+}
+
+impl Checks {
+    /// Combines the finished check of the inputs with empty checks of the other kinds.
+    pub(super) fn new(inputs: Check) -> Self {
+        use CheckKind::{Documents, LogLikelihoods, Operators, Selections, Windows};
+        let [windows, documents, choices, selections, operators] =
+            [Windows, Documents, LogLikelihoods, Selections, Operators].map(Check::new);
+        Self { inputs, windows, documents, choices, selections, operators }
+    }
+
+    /// Compares a recomputed cell with its record.
+    pub(super) fn compare(&mut self, recorded: &ReferenceRun, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
+        // The engine may differ from the recorded one. Everything else in the identity must be equal.
+        let is_recorded_engine = *cell.identity.engine == *engine;
+        let tolerance = Tolerance::between(&engine.dtype, &cell.identity.engine.dtype);
+        let identity = Identity { engine: Arc::new(engine.clone()), ..(*cell.identity).clone() };
+        let identities = &recorded.numbers.identities;
+        let Some((name, _)) = identities.iter().find(|(_, entry)| **entry == identity) else {
+            let name = grid.cells[cell.cell].to_string();
+            self.inputs.record_missing(
+                name,
+                format!("a number with this identity (recorded by {})", recorded.numbers.program),
+            );
+            return;
+        };
+        let cell_numbers: Vec<&ResultRow> =
+            recorded.numbers.numbers.iter().filter(|number| number.cell == *name).collect();
+        if let Some(failure) = &cell.failure {
+            match cell_numbers.iter().any(|number| number.failure.is_some()) {
+                true => self.operators.agree(0.0),
+                false => self.operators.record_missing(name, format!("a result: {failure}")),
+            }
+            return;
+        }
+        if let Some(run) = recorded.run_cell(name) {
+            if let Some(selection) = &cell.selection {
+                let layers = [&run.removed, &selection.removed].map(ToString::to_string);
+                self.selections.compare_equal(|| format!("{name}, removed layers"), layers);
+            }
+            compare_boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut self.operators);
+        } else if cell.selection.is_some() {
+            self.selections.record_missing(name, "the cell in run.json");
+        }
+        for scores in &cell.scores {
+            // A task definition may have several metrics, each with its own number.
+            let numbers: Vec<&&ResultRow> = cell_numbers
+                .iter()
+                .filter(|number| {
+                    let items = number.losses().is_some() || number.answers().is_some();
+                    items && recorded.measure(number) == Some(&*scores.measure)
+                })
+                .collect();
+            let none = matches!(&scores.items, SampledItems::Defined(all) if all.is_empty());
+            if numbers.is_empty() && !none && cell_numbers.iter().all(|number| number.failure.is_none()) {
+                self.inputs.record_missing(format!("{name} on {}", scores.label), "recorded items of this metric");
+            }
+            for number in numbers {
+                // A relative tolerance for the perplexity is an absolute tolerance for the loss in nats per token.
+                let per_token = tolerance.perplexity.ln_1p();
+                self.items(recorded, &NumberCheck { number, per_token, is_recorded_engine }, scores);
+            }
+        }
+    }
+
+    fn items(&mut self, recorded: &ReferenceRun, number: &NumberCheck<'_>, scores: &SampledScores) {
+        // Flips follow from the answers, which are compared as numbers of their own.
+        if matches!(metric_of(number.number).source, MetricSource::Flips(_)) {
+            return;
+        }
+        match &scores.items {
+            SampledItems::Windows(windows) => self.compare_windows(number, windows),
+            SampledItems::Defined(by_metric) => {
+                let metric = number.number.record.metric.rsplit('/').next().unwrap_or_default();
+                match by_metric.get(metric) {
+                    Some(DefinedItems::Right(made)) => compare_answers(number, made, &mut self.documents),
+                    Some(DefinedItems::Losses { items, aggregation, units }) => {
+                        compare_losses(number, items, &mut self.choices);
+                        self.compare_perplexity(number, scores.all, *aggregation, *units);
+                    }
+                    None => {}
+                }
+            }
+            SampledItems::Documents(documents, kind) => self.compare_documents(recorded, number, documents, *kind),
+        }
+    }
+
+    fn compare_windows(&mut self, number: &NumberCheck<'_>, windows: &[(usize, Vec<f64>)]) {
+        let losses = number.number.losses().unwrap_or_default();
+        let column = match metric_of(number.number).source {
+            // Another engine may break the tie between two equally likely tokens differently.
+            MetricSource::Damage(Damage::SameTop, _) if !number.is_recorded_engine => return,
+            MetricSource::Damage(damage, part) => damage.column(part),
+            _ => 0,
+        };
+        for (index, values) in windows {
+            let found = values.get(column).copied().unwrap_or(f64::NAN);
+            let at = || number.at(&format!("window {index}"));
+            match losses.get(*index) {
+                Some(&loss) => self.windows.number(at, loss, found, number.per_token),
+                None => self.windows.record_missing(at(), "recorded loss"),
+            }
+        }
+    }
+
+    /// Compares a perplexity over all documents with the value that follows from the documents' recorded losses.
+    fn compare_perplexity(&mut self, number: &NumberCheck<'_>, all: usize, aggregation: Aggregation, units: f64) {
+        let losses = number.number.losses().unwrap_or_default();
+        if let (Some(value), true) = (number.number.record.value, losses.len() == all) {
+            let recomputed = aggregation.score_from_loss(losses.iter().sum::<f64>() / units);
+            let tolerance = ROUNDING * recomputed.abs();
+            self.choices.number(|| number.at("from log-likelihoods of documents"), value, recomputed, tolerance);
+        }
+    }
+
+    fn compare_documents(
+        &mut self,
+        recorded: &ReferenceRun,
+        number: &NumberCheck<'_>,
+        documents: &[(usize, DocumentResult)],
+        kind: AccuracyKind,
+    ) {
+        let ResultRow { cell, column, .. } = number.number;
+        let right = number.number.task_answers().unwrap_or_default();
+        let losses = recorded.documents.as_ref().and_then(|all| all.get(&(cell.clone(), column.clone())));
+        for &(index, ref document) in documents {
+            let found = document.right(kind);
+            match right.get(index) {
+                Some(&recorded) if recorded == found || is_tie(document, kind, number.per_token) => {
+                    self.documents.agree(0.0);
+                }
+                Some(&recorded) => {
+                    let at = number.at(&format!("scored document {index}"));
+                    self.documents.differ(at, [word(recorded), word(found)], None);
+                }
+                None => self.documents.record_missing(number.at(&format!("document {index}")), "recorded answer"),
+            }
+            if let Some(known) = losses.and_then(|losses| losses.get(index)) {
+                compare_choices(number, known, document, &mut self.choices);
+            }
+        }
+    }
+
+    /// Returns all checks, each with the number of recorded values of its kind.
+    pub(super) fn all(self, recorded: &ReferenceRun) -> Vec<Check> {
+        let numbers = &recorded.numbers.numbers;
+        let losses = |defined: bool| -> usize {
+            let defined_numbers = numbers.iter().filter(|number| is_defined(recorded, number) == defined);
+            defined_numbers.filter_map(|number| Some(number.losses()?.len())).sum()
+        };
+        let windows = losses(false);
+        let documents = numbers.iter().filter_map(|number| number.task_answers().map(<[bool]>::len)).sum();
+        let documents_of_tasks = recorded.documents.iter().flat_map(|all| all.values().flatten());
+        let choices = documents_of_tasks.map(|document| document.choices.len()).sum::<usize>() + losses(true);
+        let pruned = recorded.cells.iter().filter(|cell| !cell.removed.is_empty()).count();
+        let boundaries = recorded.cells.iter().map(|cell| cell.boundaries.len()).sum();
+        let counts = [self.inputs.compared(), windows, documents, choices, pruned, boundaries];
+        let checks = [self.inputs, self.windows, self.documents, self.choices, self.selections, self.operators];
+        checks.into_iter().zip(counts).map(|(check, count)| check.with_total(count)).collect()
+    }
+}
+
+/// Recorded number whose items are compared.
+struct NumberCheck<'a> {
+    number: &'a ResultRow,
+    /// Tolerance for a loss in nats per token.
+    per_token: f64,
+    /// Whether the values were recomputed on the recorded engine.
+    is_recorded_engine: bool,
+}
+
+impl NumberCheck<'_> {
+    /// Describes the location of an item by cell and column.
+    fn at(&self, item: &str) -> String {
+        format!("{}, {}, {item}", self.number.cell, self.number.column)
+    }
+}
+
+fn compare_boundaries(
+    name: &str,
+    recorded: &[RunBoundary],
+    made: &[BoundaryResult],
+    tolerance: Tolerance,
+    check: &mut Check,
+) {
+    if recorded.len() != made.len() {
+        let counts = [recorded.len(), made.len()].map(|count| format!("{count} boundaries"));
+        check.differ(name, counts, None);
+        return;
+    }
+    for (one, two) in recorded.iter().zip(made) {
+        let at = |what: &str| format!("{name}, boundary of layer {}, {what}", one.region.0);
+        if one.region != two.region {
+            check.differ(at("region"), [format!("{:?}", one.region), format!("{:?}", two.region)], None);
+            continue;
+        }
+        // The rounding error of the solution grows with the condition number, but the error of its outputs hardly does.
+        let enlarged = tolerance.activations * one.condition.unwrap_or(0.0);
+        let solved = tolerance.perplexity.max(enlarged.min(1.0));
+        let numbers = &two.numbers;
+        let figures = [
+            ("mean absolute error", one.boundary_mae, numbers.boundary_mae, tolerance.perplexity),
+            ("norm of the change", one.delta_norm, numbers.delta_norm, tolerance.perplexity),
+            ("norm of M", one.m_norm, numbers.m_norm, solved),
+            ("norm of M's symmetric part", one.m_symmetric_norm, numbers.m_symmetric_norm, solved),
+            ("norm of M's antisymmetric part", one.m_antisymmetric_norm, numbers.m_antisymmetric_norm, solved),
+        ];
+        let scale =
+            |what: &str, reference: f64| if what.starts_with("norm of M") { one.m_norm.abs() } else { reference.abs() };
+        let far = figures.iter().find(|(what, one, two, part)| {
+            let by = (one - two).abs();
+            !(by <= part * scale(what, *one) || one.to_bits() == two.to_bits())
+        });
+        match far {
+            None => check.agree((one.boundary_mae - numbers.boundary_mae).abs()),
+            Some((what, one, two, _)) => {
+                check.differ(at(what), [one.to_string(), two.to_string()], Some((one - two).abs()));
+            }
+        }
+    }
+}
+
+fn word(right: bool) -> &'static str {
+    if right { "right" } else { "wrong" }
+}
+
+/// Compares the correctness of generated answers. On another engine, generated texts may diverge wherever two tokens
+/// are nearly tied, which may also change the answers.
+fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut Check) {
+    let recorded = number.number.task_answers().unwrap_or_default();
+    for (index, made) in made {
+        let at = || number.at(&format!("document {index}"));
+        match recorded.get(*index).copied() {
+            Some(bit) if bit == *made => check.agree(0.0),
+            Some(bit) if number.is_recorded_engine => check.differ(at(), [word(bit), word(*made)], None),
+            Some(bit) => {
+                check.record_missing(at(), format!("recorded engine (recorded {}, found {})", word(bit), word(*made)));
+            }
+            // Items are recorded only for metrics that are means of zeros and ones.
+            None if recorded.is_empty() => {}
+            None => check.record_missing(at(), "recorded answer"),
+        }
+    }
+}
+
+fn compare_losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut Check) {
+    let losses = number.number.losses().unwrap_or_default();
+    for DocumentLoss { index, nats, tokens } in made {
+        let at = || number.at(&format!("document {index}"));
+        match losses.get(*index) {
+            Some(loss) => check.number(at, *loss, *nats, number.per_token * *tokens as f64),
+            None => check.record_missing(at(), "recorded log-likelihood"),
+        }
+    }
+}
+
+fn compare_choices(number: &NumberCheck<'_>, recorded: &RecordedDocument, found: &DocumentResult, check: &mut Check) {
+    if (recorded.id, recorded.gold, recorded.choices.len()) != (found.id, found.gold, found.choices.len()) {
+        let one = describe(recorded.id, recorded.gold, recorded.choices.len());
+        let two = describe(found.id, found.gold, found.choices.len());
+        check.differ(number.at(&format!("document {}", found.id)), [one, two], None);
+        return;
+    }
+    for (index, (one, two)) in recorded.choices.iter().zip(&found.choices).enumerate() {
+        let at = || number.at(&format!("document {}, choice {index}", found.id));
+        let tolerance = number.per_token * two.tokens as f64;
+        check.number(at, one.log_likelihood, two.log_likelihood, tolerance);
+    }
+}
+
+fn describe(id: usize, gold: i64, choices: usize) -> String {
+    format!("document {id}, gold choice {gold} of {choices}")
+}
+
+/// Returns whether rounding errors could change the best choice.
+fn is_tie(document: &DocumentResult, kind: AccuracyKind, per_token: f64) -> bool {
+    let mut all: Vec<(f64, f64)> = document
+        .choices
+        .iter()
+        .map(|choice| {
+            (
+                choice.log_likelihood / tie_part(&kind, choice),
+                per_token * choice.tokens as f64 / tie_part(&kind, choice),
+            )
+        })
+        .collect();
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    matches!(all.as_slice(), [first, second, ..] if first.0 - second.0 <= first.1 + second.1)
+}
+
+fn tie_part(kind: &AccuracyKind, choice: &ChoiceResult) -> f64 {
+    match kind {
+        AccuracyKind::Acc => 1.0,
+        AccuracyKind::AccNorm => choice.characters.max(1) as f64,
+    }
+}

@@ -1,0 +1,325 @@
+//! Views of a run's numbers (results files and command outputs), and the identity settings that each view states. The
+//! tests on setting pairs fail if a results file or a command is missing from the lists below.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use ghostlab::files::sha256;
+use ghostlab::pipeline::identity::SettingPath;
+use ghostlab::results::StoredResults;
+use serde_json::{Value, json};
+
+use super::pairs::Setting;
+
+/// Artifact definition whose table shows the grid's last cell on the page.
+const ARTIFACT: &str = "\
+artifact:
+  title: A table
+  table:
+    lead: [backbone, depth, method]
+    dense: true
+    rows:
+      - {criterion: [llm-streamline, shortgpt, shortened-llama], recovery: [none, ghosted, replaceme-ls, affine]}
+      - {criterion: llm-streamline, recovery: ghosted, finetuned: true}
+    metrics: [ppl_test, copa, prefill_ms]
+";
+
+/// All outputs for one setting.
+pub struct Observation {
+    pub numbers: StoredResults,
+    /// Path of the run's results folder, relative to `results`.
+    folder: String,
+    record: Value,
+    /// Data for the page; `None` for an artifact with overrides, which the page does not show.
+    page: Option<Value>,
+    explained: String,
+    /// Contents of the exported `ghostlab.json`, which contains the cell's identity.
+    exported: Value,
+    card: String,
+    /// Dtype, shape and hash of each exported tensor, by name.
+    tensors: BTreeMap<String, String>,
+}
+
+/// Results file or command output that shows numbers.
+pub struct View {
+    pub name: &'static str,
+    /// Function that returns the text about the last cell and its numbers, or `None` if the view does not show them.
+    text: fn(&Observation) -> Option<String>,
+    /// Function that returns whether the view states an identity setting. If it does not, another file in the results
+    /// folder does.
+    pub says: fn(&SettingPath) -> bool,
+    /// Whether equal identities yield equal text. A results folder is named after the request as written, so its name
+    /// may differ even if identities are equal.
+    pub one: bool,
+}
+
+fn all(_: &SettingPath) -> bool {
+    true
+}
+
+fn is_variant_setting(setting_path: &SettingPath) -> bool {
+    !setting_path.is_of("measure")
+}
+
+pub const VIEWS: [View; 9] = [
+    View { name: "numbers.json", text: |observed| Some(observed.identities().join(" ")), says: all, one: true },
+    View {
+        name: "run.json",
+        text: |observed| Some(observed.record_keys().to_string()),
+        says: is_variant_setting,
+        one: true,
+    },
+    View { name: "page.json", text: |observed| Some(observed.on_page()?.join(" ")), says: all, one: true },
+    View {
+        name: "page.json, notes",
+        text: |observed| Some(observed.note()?.to_string()),
+        says: is_variant_setting,
+        one: true,
+    },
+    View { name: "explain", text: |observed| Some(observed.explained.clone()), says: all, one: true },
+    View {
+        name: "results folder",
+        text: |observed| Some(observed.folder.clone()),
+        says: |setting_path| setting_path.is_of("engine"),
+        one: false,
+    },
+    View { name: "export", text: |observed| Some(observed.export().to_string()), says: is_variant_setting, one: true },
+    View { name: "export, card", text: |observed| Some(observed.card_identity()), says: is_variant_setting, one: true },
+    // Different cells may export equal tensors. Other exported files state the identity.
+    View {
+        name: "export, tensors",
+        text: |observed| Some(format!("{:?}", observed.tensors)),
+        says: |_| false,
+        one: true,
+    },
+];
+
+/// Results files without identities. The `numbers.json` in the same folder states the identities for their numbers.
+const FILES_WITHOUT_IDENTITY: [&str; 22] = [
+    ".ghostlab.sha256",
+    "latency.parquet",
+    "results.csv",
+    "results.parquet",
+    "results.md",
+    "results.tex",
+    "results-notes.tex",
+    "wide.tex",
+    "wide-notes.tex",
+    "grid.csv",
+    "grid.parquet",
+    "grid.md",
+    "grid.tex",
+    "grid-notes.tex",
+    "grid-losses.svg",
+    "grid-losses.png",
+    "grid-losses.pdf",
+    "documents.parquet",
+    "channels.parquet",
+    "lm_eval",
+    "every_eval_ever",
+    "eval_results",
+];
+
+/// All commands, each with the test that compares setting pairs for it (`here` is this file) or why no such test is
+/// needed.
+const COMMANDS: [(&str, &str); 25] = [
+    ("run", "here"),
+    ("reproduce", "here"),
+    ("explain", "here"),
+    ("export", "here"),
+    ("compare", "tests/views.rs"),
+    ("plan", "tests/identity.rs"),
+    ("worker", "tests/identity.rs: journals and leases"),
+    ("status", "shows the records of runs but no numbers"),
+    ("record", "packs the files of a results folder"),
+    ("report", "shows the content of page.json"),
+    ("score", "computes the dense cell of a grid"),
+    ("layers", "computes criterion scores on a separate text: tests/layers.rs"),
+    ("search", "races candidates on separate draws: tests/search.rs"),
+    ("verify", "recomputes the content of numbers.json"),
+    ("audit", "checks only the paper's numbers"),
+    ("cache", "shows keys: tests/identity.rs"),
+    ("store", "shows no numbers"),
+    ("init", "shows no numbers"),
+    ("submit", "starts workers"),
+    ("cancel", "shows no numbers"),
+    ("fetch", "shows no numbers"),
+    ("doctor", "shows no numbers"),
+    ("schema", "shows no numbers"),
+    ("completions", "shows no numbers"),
+    ("man", "shows no numbers"),
+];
+
+fn run_command(setting: &Setting, what: &str, words: &[&str]) -> String {
+    // Replace `--dtype` with `--compute` for `export`, whose own `--dtype` sets the dtype of the exported weights.
+    let setting_words = setting.arguments.iter().map(|argument| match (words[0], argument.as_str()) {
+        ("export", "--dtype") => "--compute",
+        (_, other) => other,
+    });
+    let arguments: Vec<&str> = words.iter().copied().chain(setting_words).collect();
+    let output = setting.world.ghostlab(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{what}, {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Returns the folders in or below `folder` that contain a run's numbers.
+fn runs_below(folder: &Path) -> Vec<PathBuf> {
+    if folder.join(StoredResults::FILE).is_file() {
+        return vec![folder.to_owned()];
+    }
+    let inner = std::fs::read_dir(folder).into_iter().flatten().map(|item| item.unwrap().path());
+    inner.filter(|path| path.is_dir()).flat_map(|path| runs_below(&path)).collect()
+}
+
+/// Runs a setting and produces every view of it.
+pub fn observe(setting: &Setting, what: &str) -> Observation {
+    let grid = std::fs::read_to_string(setting.world.path("grid.yaml")).unwrap();
+    setting.world.write("grid.yaml", format!("{grid}{ARTIFACT}"));
+    let results = setting.world.path("results");
+    run_command(setting, what, &["run", "grid.yaml"]);
+    let [folder] = runs_below(&results).try_into().unwrap();
+    // Tables show the metrics of task definitions only if these are listed as columns, so list all of them.
+    let numbers = StoredResults::read(&folder).unwrap();
+    let made =
+        numbers.numbers.iter().map(|number| number.record.metric.as_str()).filter(|name| name.starts_with("made"));
+    let columns: BTreeSet<String> = made.map(|made| format!(", \"{made}\"")).collect();
+    let columns = format!("prefill_ms{}]", columns.into_iter().collect::<String>());
+    setting.world.write("grid.yaml", grid + &ARTIFACT.replace("prefill_ms]", &columns));
+    run_command(setting, what, &["reproduce", "grid", "--no-gate", "--experiments", "."]);
+    let artifacts: Vec<PathBuf> = runs_below(&results).into_iter().filter(|path| *path != folder).collect();
+    let [artifact] = artifacts.try_into().unwrap();
+    for folder in [&folder, &artifact] {
+        let files = std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().file_name().into_string().unwrap());
+        let view = |file: &String| {
+            FILES_WITHOUT_IDENTITY.contains(&file.as_str()) || VIEWS.iter().any(|view| view.name == file.as_str())
+        };
+        let unknown: Vec<String> = files.filter(|file| !view(file)).collect();
+        assert!(
+            unknown.is_empty(),
+            "list these in tests/common/observation.rs with the numbers that they show: {unknown:?}"
+        );
+    }
+    let cell = numbers.numbers.last().unwrap().cell.clone();
+    let explained = run_command(setting, what, &["explain", "grid.yaml", &cell, "--json"]);
+    let mut keys = BTreeSet::new();
+    keys_in(&serde_json::from_str(&explained).unwrap(), &mut keys);
+    let explained: Vec<String> = keys.into_iter().collect();
+    assert!(!explained.is_empty(), "{what}: explain prints no key");
+    run_command(setting, what, &["export", "grid.yaml", &cell, "--to", "exported"]);
+    // The page shows only artifacts that were run without overrides and on the machine's default engine.
+    let page = artifact.join("page.json");
+    assert!(page.is_file() || !setting.arguments.is_empty(), "{what}: {} is missing", page.display());
+    Observation {
+        folder: folder.strip_prefix(&results).unwrap().display().to_string(),
+        record: super::json(&folder.join("run.json")),
+        page: page.is_file().then(|| super::json(&page)),
+        explained: explained.join(" "),
+        exported: super::json(&setting.world.path("exported/ghostlab.json")),
+        card: std::fs::read_to_string(setting.world.path("exported/README.md")).unwrap(),
+        tensors: tensors(&setting.world.path("exported")),
+        numbers,
+    }
+}
+
+/// Collects the store keys that occur in the JSON output of `explain`.
+fn keys_in(answer: &Value, found: &mut BTreeSet<String>) {
+    match answer {
+        Value::Object(map) => {
+            found.extend(map.get("key").and_then(Value::as_str).map(str::to_owned));
+            map.values().for_each(|value| keys_in(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| keys_in(value, found)),
+        _ => {}
+    }
+}
+
+fn tensors(folder: &Path) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for file in std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().path()) {
+        if file.extension().is_some_and(|ending| ending == "safetensors") {
+            let bytes = std::fs::read(&file).unwrap();
+            let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            all.extend(tensors.iter().map(|(name, tensor)| {
+                (
+                    name.to_owned(),
+                    format!("{:?} {:?} {}", tensor.dtype(), tensor.shape(), sha256::of_bytes(tensor.data())),
+                )
+            }));
+        }
+    }
+    let tokenizer = std::fs::read(folder.join("tokenizer.json")).unwrap();
+    all.insert("tokenizer.json".to_owned(), sha256::of_bytes(tokenizer));
+    assert!(all.len() > 1, "{}: no weights", folder.display());
+    all
+}
+
+impl Observation {
+    /// Returns the name of the last cell in the grid.
+    fn cell(&self) -> &str {
+        &self.numbers.numbers.last().unwrap().cell
+    }
+
+    fn identities(&self) -> Vec<String> {
+        let cell_numbers = self.numbers.numbers.iter().filter(|number| number.cell == self.cell());
+        cell_numbers.map(|number| self.numbers.identity(number).unwrap()).collect()
+    }
+
+    /// Returns the kinds and keys of the stored objects from which the cell was computed, as listed in `run.json`.
+    fn record_keys(&self) -> Value {
+        let made = self.record["cells"].as_array().unwrap().last().unwrap()["made_from"].as_array().unwrap();
+        assert!(made.len() >= 3, "{made:?}");
+        made.iter().map(|object| json!([object["kind"], object["key"]])).collect()
+    }
+
+    /// Returns the identities of the cell's numbers on the page, after checking that each is in `numbers.json`.
+    fn on_page(&self) -> Option<Vec<String>> {
+        let rows = self.page.as_ref()?["artifact"]["tables"][0]["rows"].as_array().unwrap();
+        let cells = rows.iter().flat_map(|row| row["cells"].as_array().unwrap());
+        let shown_cells = cells.filter(|cell| cell["key"] == self.cell());
+        let shown: Vec<String> = shown_cells.map(|cell| cell["identity"].as_str().unwrap().to_owned()).collect();
+        let known = self.identities();
+        // Models with quantized weights are not timed.
+        let timed = self.numbers.numbers.iter().any(|number| number.record.metric.starts_with("prefill"));
+        assert!(shown.len() >= 2 + usize::from(timed), "expected a text, a task and a latency: {shown:?}");
+        assert!(shown.iter().all(|word| known.contains(word)), "{shown:?} are not in {known:?}");
+        Some(shown)
+    }
+
+    /// Returns the identity and the provenance recorded in the exported folder.
+    fn export(&self) -> Value {
+        assert_eq!(self.exported["identity"], json!(self.numbers.identities[self.cell()]));
+        json!([self.exported["identity"], self.exported["made_from"]])
+    }
+
+    fn card_identity(&self) -> String {
+        let line = self.card.lines().find(|line| line.starts_with("| identity |"));
+        line.unwrap_or_else(|| panic!("{}", self.card)).to_owned()
+    }
+
+    fn note(&self) -> Option<&Value> {
+        let identity = &self.page.as_ref()?["cells"][self.cell()]["identity"];
+        assert_eq!(identity, &json!(self.numbers.identities[self.cell()]));
+        Some(identity)
+    }
+}
+
+impl View {
+    /// Asserts that the view distinguishes two settings that differ in `setting_paths`. If `setting_paths` is empty,
+    /// asserts that the view shows the same text for both.
+    pub fn holds(&self, what: &str, setting_paths: &[&str], [one, other]: [&Observation; 2]) {
+        let (Some(a), Some(b)) = ((self.text)(one), (self.text)(other)) else { return };
+        if setting_paths.is_empty() {
+            assert!(!self.one || a == b, "{}: equal settings differ in {what}:\n{a}\n{b}", self.name);
+        } else if setting_paths.iter().any(|setting_path| (self.says)(&SettingPath::new(*setting_path))) {
+            assert_ne!(a, b, "{}: {what} is not distinguished", self.name);
+        }
+    }
+}
+
+/// Checks that [`COMMANDS`] lists every command.
+pub fn commands_are_known(help: &str) {
+    let list = help.split("Options:").next().unwrap().lines().filter_map(|line| line.strip_prefix("  "));
+    let commands: BTreeSet<&str> = list.filter_map(|line| line.split_whitespace().next()).collect();
+    let known: BTreeSet<&str> = COMMANDS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(commands, known, "list the numbers of the command in tests/common/observation.rs");
+}
