@@ -24,8 +24,6 @@ pub struct Draft {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
     payloads: BTreeSet<String>,
-    /// Whether the commit waits until the object is on the disk.
-    durable: bool,
     committed: bool,
 }
 
@@ -57,15 +55,7 @@ impl Draft {
         static DRAFTS: AtomicU64 = AtomicU64::new(0);
         let folder = drafts.join(format!("{owner}.{}", DRAFTS.fetch_add(1, Relaxed)));
         disk.make_folder(&folder).map_err(|error| Error::io("create", drafts, &error))?;
-        Ok(Self { disk, folder, payloads: BTreeSet::new(), durable: true, committed: false })
-    }
-
-    /// Leaves it to the operating system when the object is written to the disk. A power failure may then damage the
-    /// object, which readers detect. This is for large objects that can be computed again.
-    #[must_use]
-    pub fn without_sync(mut self) -> Self {
-        self.durable = false;
-        self
+        Ok(Self { disk, folder, payloads: BTreeSet::new(), committed: false })
     }
 
     /// Opens a payload file. Close it with [`Payload::close`] before committing the draft.
@@ -100,7 +90,7 @@ impl Draft {
         let folder = &*self.folder;
         let hashed = |name: &String| {
             let path = folder.join(name);
-            self.sync(&path).map_err(|error| Error::io("write", &path, &error))?;
+            disk.sync(&path).map_err(|error| Error::io("write", &path, &error))?;
             Ok((name.clone(), StoredFile::read(disk, &path).map_err(|error| Error::io("read", &path, &error))?))
         };
         let payloads = match self.payloads.len() {
@@ -111,11 +101,7 @@ impl Draft {
         let meta = Meta { key: key.record(), seconds, made, payloads };
         let text = meta.to_text()?;
         let path = folder.join(META);
-        let written = match self.durable {
-            true => disk.create(&path, &text),
-            false => disk.writer(&path).and_then(|mut file| file.write_all(&text)),
-        };
-        let written = written.and_then(|()| self.sync(folder));
+        let written = disk.create(&path, &text).and_then(|()| disk.sync(folder));
         written.map_err(|error| Error::io("write", &path, &error))?;
         // If an intact object exists, the draft is dropped.
         self.committed = self.put(folder, destination, &keep)?;
@@ -131,10 +117,6 @@ impl Draft {
         self.disk.create(&path, bytes).map_err(|error| write_error(&path, &error))?;
         // The draft folder is removed on drop.
         self.put(&path, destination, &keep).map(drop)
-    }
-
-    fn sync(&self, path: &Path) -> io::Result<()> {
-        if self.durable { self.disk.sync(path) } else { Ok(()) }
     }
 
     /// Moves a finished file or folder into place. Returns whether it was moved, rather than dropped in favor of an
@@ -165,7 +147,7 @@ impl Draft {
             // Another process may have repaired the object at the same moment.
             if moved.is_err() && keep() { Ok(()) } else { moved }
         });
-        let moved = moved.and_then(|()| self.sync(parent));
+        let moved = moved.and_then(|()| disk.sync(parent));
         moved.map(|()| moved_away).map_err(|error| Error::io("replace", destination, &error))
     }
 }

@@ -288,7 +288,7 @@ impl Drafts {
             sites
                 .iter()
                 .map(|&site| {
-                    let mut draft = store.draft()?.without_sync();
+                    let mut draft = store.draft()?;
                     let payload = draft.payload(ROWS)?;
                     Ok((site, (draft, payload)))
                 })

@@ -238,7 +238,7 @@ impl CalibrationJob<'_> {
         let store = self.run.store;
         let started = Instant::now();
         let windows: Vec<&[u32]> = self.windows.iter().skip(shard.start).take(shard.len()).collect();
-        let mut draft = store.draft()?.without_sync();
+        let mut draft = store.draft()?;
         let payload = draft.payload(ROWS)?;
         let last = HookPoint::Stream(self.backbone.config.layers);
         let mut spool = TeacherSpool { site, payload, last, ends: Vec::new() };
