@@ -69,7 +69,7 @@ fn token_ids(value: &Value) -> Vec<u32> {
 }
 
 #[test]
-fn log_likelihoods_equal_the_harness() {
+fn log_likelihoods_match_the_harness() {
     let Some(folder) = shared("oracles/lm_eval") else { return };
     let engines = engines(&folder.join("model"));
     let mut requests = vec![0; engines.len()];
@@ -100,7 +100,7 @@ fn log_likelihoods_equal_the_harness() {
 }
 
 #[test]
-fn grid_accuracies_equal_the_harness_exactly() {
+fn grid_accuracies_match_the_harness_exactly() {
     use ghostlab::grid::Grid;
     use ghostlab::pipeline::exec::{self, RunSettings};
     use ghostlab::pipeline::stage;

@@ -196,19 +196,19 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
 }
 
 #[test]
-fn damage_of_a_grid_equals_the_reference() {
+fn damage_of_a_grid_matches_the_reference() {
     let tasks = [("arc_easy", 100), ("hellaswag", 100), ("openbookqa", 60), ("copa", 60)];
     Setting::tiny(&tasks).compare(EngineName::Cpu);
 }
 
 #[test]
-fn damage_of_a_grid_by_candle_equals_the_reference() {
+fn damage_of_a_grid_by_candle_matches_the_reference() {
     Setting::tiny(&[("copa", 60)]).compare(EngineName::Candle);
 }
 
 #[test]
 #[ignore = "slow: two tasks and three variants on the real backbone"]
-fn damage_on_the_real_backbone_equals_the_reference() {
+fn damage_on_the_real_backbone_matches_the_reference() {
     Setting::real().iter().for_each(|setting| setting.compare(EngineName::Cpu));
 }
 
@@ -333,7 +333,7 @@ fn flips_of_definitions_account_for_their_scores() {
 }
 
 #[test]
-fn damage_metric_without_a_compared_text_is_refused() {
+fn damage_metric_without_a_compared_text_is_rejected() {
     let world = World::large();
     world.write("grid.yaml", GRID.replace(", damage: true", ""));
     let output = world.ghostlab(&["plan", "grid.yaml"]);

@@ -135,7 +135,7 @@ fn killed_training_resumes_to_identical_bytes() {
 }
 
 #[test]
-fn untrainable_setting_is_refused_with_reason_upfront() {
+fn untrainable_setting_is_rejected_with_reason_upfront() {
     for name in ["none", "replaceme-ls"] {
         world(&tuned(name)).refuses(&[], 2, &["does not support fine-tuning", "linearpatch-rotate, ghosted"]);
     }

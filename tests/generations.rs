@@ -165,7 +165,7 @@ fn bundled_backbones_generate_answers() {
 }
 
 #[test]
-fn invalid_generation_is_refused_before_anything_runs() {
+fn invalid_generation_is_rejected_before_anything_runs() {
     for (from, to, words) in [
         ("max_gen_toks: 12", "num_beams: 4", ["num_beams", "answers.yaml"]),
         ("max_gen_toks: 12", "max_gen_tokens: 12", ["did you mean `max_gen_toks`?", "task answers"]),
@@ -184,7 +184,7 @@ fn invalid_generation_is_refused_before_anything_runs() {
 
 /// Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter that has `lm_eval`, which `.ci/run` installs.
 #[test]
-fn generated_answers_and_scores_equal_the_harness() {
+fn generated_answers_and_scores_match_the_harness() {
     let Some(python) = common::python::python("lm_eval") else { return };
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     for name in ["llama", "qwen3", "olmo2"] {

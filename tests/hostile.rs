@@ -166,7 +166,7 @@ fn call_waiting_for_cpu_does_not_count_as_a_hang() {
 }
 
 #[test]
-fn absurd_number_is_refused_before_use() {
+fn absurd_number_is_rejected_before_use() {
     let world = World::new();
     let huge = u64::MAX.to_string();
     for (given, words) in [
@@ -205,7 +205,7 @@ fn absurd_number_is_refused_before_use() {
 }
 
 #[test]
-fn impossible_sizes_are_refused_before_reading_text() {
+fn impossible_sizes_are_rejected_before_reading_text() {
     // With 64 tokens per sequence, `many` sequences need 10 GB for token ids. `most` sequences also need 1.1 TB for
     // each activation site.
     let many = "20000000";
@@ -243,7 +243,7 @@ fn without_free_memory((code, log): (Option<i32>, String)) -> (Option<i32>, Vec<
 }
 
 #[test]
-fn oversized_unpacked_file_is_refused_until_limit_is_raised() {
+fn oversized_unpacked_file_is_rejected_until_limit_is_raised() {
     let world = World::large();
     let task = std::fs::read_to_string(world.path("copa.jsonl")).unwrap();
     // Each file takes a few kilobytes compressed and 6 MB uncompressed.
@@ -300,7 +300,7 @@ fn shard_index_cannot_leave_its_folder() {
 
 #[cfg(unix)]
 #[test]
-fn pipe_as_input_is_refused_without_hanging() {
+fn pipe_as_input_is_rejected_without_hanging() {
     for name in [
         "grid.yaml",
         "backbone/config.json",
@@ -322,7 +322,7 @@ fn pipe_as_input_is_refused_without_hanging() {
 }
 
 #[test]
-fn special_token_beyond_embedding_is_refused_early() {
+fn special_token_beyond_embedding_is_rejected_early() {
     let world = World::new();
     let mut tokenizer = common::world::tokenizer(300);
     tokenizer["post_processor"] = json!({"type": "TemplateProcessing",
@@ -338,7 +338,7 @@ fn special_token_beyond_embedding_is_refused_early() {
 }
 
 #[test]
-fn unusual_names_get_files_or_are_refused_early() {
+fn unusual_names_get_files_or_are_rejected_early() {
     let world = World::large();
     let long = "x".repeat(180);
     let names = ["a b", "a_b", "a-b", "=1+1", &long];

@@ -170,7 +170,7 @@ fn gguf_file_is_accepted_as_a_model() {
 }
 
 #[test]
-fn folder_without_model_is_refused_with_reasons() {
+fn folder_without_model_is_rejected_with_reasons() {
     let world = world();
     let (_, log) = run_expecting(&world, &["init", "models/empty"], 3);
     assert!(log.contains("no model found"), "{log}");

@@ -199,7 +199,7 @@ fn retime_measures_only_times_again() {
 }
 
 #[test]
-fn times_in_an_older_form_are_reported_never_read() {
+fn timings_in_an_old_format_are_reported_but_not_reused() {
     let world = world("{length: 16}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     world.runs(&grid);

@@ -234,7 +234,7 @@ fn llama_config_with(scaling: &Value) -> Value {
 
 /// Models that a GGUF file cannot represent are rejected before anything is written.
 #[test]
-fn export_unsupported_by_llama_cpp_is_refused() {
+fn export_unsupported_by_llama_cpp_is_rejected() {
     for (class, layers, options, found) in [
         (
             "Gemma2ForCausalLM",

@@ -107,7 +107,7 @@ fn near(what: &str, ours: f64, theirs: f64, tolerance: f64) {
 }
 
 #[test]
-fn requests_scores_errors_and_groups_equal_lm_eval() {
+fn requests_scores_errors_and_groups_match_lm_eval() {
     let Some(python) = common::python::python("lm_eval") else { return };
     let world = World::new();
     let model = model(&world);
@@ -324,7 +324,7 @@ fn harness_results(world: &World) -> Value {
 }
 
 #[test]
-fn unscorable_definition_is_refused_with_its_location() {
+fn unscorable_definition_is_rejected_with_its_location() {
     for (definition, options, code, words) in [
         (definition_with("output_type: generate_until\n"), "", 2, &["made.yaml:"][..]),
         (

@@ -36,7 +36,7 @@ fn all_layers_but_one_can_be_removed() {
 }
 
 #[test]
-fn methods_beyond_the_paper_run_or_are_refused() {
+fn methods_beyond_the_paper_run_or_are_rejected() {
     let world = World::new();
     let grid = [
         "--set",

@@ -332,7 +332,7 @@ const GENERATION_SETTINGS: [(&str, [&str; 3]); 15] = [
 ];
 
 #[test]
-fn generation_config_changes_greedy_answers_as_transformers() {
+fn generation_config_affects_answers_like_transformers() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let questions = ["Once upon a time", "Lily and her mom went to", "The dog"];
     let world = with_model(&model, &[]);
@@ -344,7 +344,7 @@ fn generation_config_changes_greedy_answers_as_transformers() {
 }
 
 #[test]
-fn unsupported_generation_setting_is_refused_by_name() {
+fn unsupported_generation_setting_is_rejected_by_name() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let world = with_model(&model, &[("generation_config.json", json!({"num_beams": 4}))]);
     let (answers, _) = asked(&world, LIKELIHOODS, &["Tom"], &[]);

@@ -58,7 +58,7 @@ fn new_method_metric_or_stage_is_one_file_and_one_line() {
 }
 
 #[test]
-fn existing_or_invalid_method_name_is_refused() {
+fn existing_or_invalid_method_name_is_rejected() {
     let folder = checkout();
     fs::write(folder.path().join("crates/core/src/recovery/ghosted.rs"), "").unwrap();
     for words in [

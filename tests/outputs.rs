@@ -240,7 +240,7 @@ fn column(rows: &[Vec<String>], name: &str) -> Vec<String> {
 }
 
 #[test]
-fn plan_and_run_refuse_a_results_folder_equally() {
+fn plan_and_run_reject_a_results_folder_equally() {
     for (name, more, code, words) in [
         ("results/grid/results.csv", &[][..], 2, "results/grid/results.csv"),
         ("results/grid", &[], 3, "an entry of another type"),

@@ -184,7 +184,7 @@ fn write_sentencepiece(made: &Value, prefix: bool, path: &str) {
 }
 
 #[test]
-fn sharded_weights_equal_those_of_one_file() {
+fn sharded_weights_match_those_of_one_file() {
     let Some(folder) = real_formats() else { return };
     let [single, sharded] = ["whole", "sharded"].map(|name| folder.path().join(name));
     let config = Config::read(&sharded).unwrap();

@@ -43,7 +43,7 @@ fn calibration_and_evaluation_windows_equal_reference() {
 
 #[test]
 #[ignore = "slow: nine cells on 911 windows"]
-fn grid_equals_the_reference_on_all_windows() {
+fn grid_matches_the_reference_on_all_windows() {
     equals_the_reference(RunSettings::default());
 }
 
@@ -51,7 +51,7 @@ fn grid_equals_the_reference_on_all_windows() {
 #[test]
 #[ignore = "very slow: the same by candle"]
 #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
-fn grid_by_candle_equals_the_reference_on_all_windows() {
+fn grid_by_candle_matches_the_reference_on_all_windows() {
     if std::env::var_os("GHOSTLAB_LONG").is_none() {
         println!("skipped: it takes half an hour on two cores; GHOSTLAB_LONG=1 runs it");
         return;

@@ -277,7 +277,7 @@ fn one_command_searches_a_model_and_exports_the_winner() {
 }
 
 #[test]
-fn invalid_search_is_refused_before_anything_runs() {
+fn invalid_search_is_rejected_before_anything_runs() {
     let world = world();
     let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
     let refused: [(&[&str], &[&str]); 12] = [

@@ -79,7 +79,7 @@ fn requests(real: &Path, file: &str) -> Vec<(String, String)> {
 
 /// transformers dequantizes the file, tokenizes the texts itself and computes in f32. Its sums are in another order.
 #[test]
-fn scores_equal_those_of_transformers() {
+fn scores_match_those_of_transformers() {
     let Some(model) = smollm2() else { return };
     let Some(python) = python::python("torch, transformers and gguf") else { return };
     let Some(real) = shared("real") else { return };

@@ -49,7 +49,7 @@ fn run(axes: &str, folder: &Path) -> GridOutcome {
 }
 
 #[test]
-fn grid_of_sublayer_cuts_equals_the_reference() {
+fn grid_of_sublayer_cuts_matches_the_reference() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let reference = json(&file)["tiny-llama"].take();
     let folder = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ fn grid_of_sublayer_cuts_equals_the_reference() {
 }
 
 #[test]
-fn listed_sublayers_equal_the_reference() {
+fn listed_sublayers_match_the_reference() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let reference = json(&file)["tiny-llama"].take();
     let folder = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn listed_sublayers_equal_the_reference() {
 }
 
 #[test]
-fn layers_removed_one_by_one_equal_the_reference() {
+fn layers_removed_one_by_one_match_the_reference() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let reference = json(&file)["tiny-llama"].take();
     let folder = tempfile::tempdir().unwrap();

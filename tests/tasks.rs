@@ -151,14 +151,14 @@ fn compare_requests(folder: &str, bos: Bos) -> usize {
 }
 
 #[test]
-fn requests_equal_the_harness() {
+fn requests_match_the_harness() {
     assert_eq!(compare_requests("requests", Bos::Tokenizer), 180);
     // The tokenizer adds a BOS token itself, so asking for one changes nothing.
     assert_eq!(compare_requests("requests", Bos::Always), 180);
 }
 
 #[test]
-fn requests_without_bos_equal_the_harness() {
+fn requests_without_bos_match_the_harness() {
     assert_eq!(compare_requests("nobos/requests", Bos::Never), 180);
 }
 
@@ -168,7 +168,7 @@ fn requests_of_old_race_equal_the_old_harness() {
 }
 
 #[test]
-fn golden_requests_cover_trailing_blanks_and_cuts() {
+fn golden_requests_cover_trailing_spaces_and_truncation() {
     // The golden requests must include contexts with trailing blanks and contexts that are truncated.
     let (_, length) = golden();
     let [openbookqa, race] =
@@ -205,7 +205,7 @@ fn results_file(answers: Vec<ScoredTask>) -> Value {
 const FOLDERS: [(&str, Bos); 2] = [("", Bos::Tokenizer), ("nobos/", Bos::Never)];
 
 #[test]
-fn predictions_and_lengths_equal_the_harness() {
+fn predictions_and_lengths_match_the_harness() {
     for (folder, bos) in FOLDERS {
         for task in &TASKS[..9] {
             let golden = lines(&fixture(&format!("lm_eval/{folder}doc_results/{}.jsonl", task.name)));
@@ -235,7 +235,7 @@ fn number_of(pred: Option<usize>) -> Value {
 }
 
 #[test]
-fn choices_equal_the_harness() {
+fn choices_match_the_harness() {
     for task in &TASKS[..9] {
         let ours = builtin::task(task, &documents_of(task), None).unwrap();
         let golden = lines(&fixture(&format!("lm_eval/doc_results/{}.jsonl", task.name)));
@@ -256,7 +256,7 @@ fn assert_same_file(ours: &Value, path: &Path) {
     for part in ["results", "versions", "n-shot", "n-samples", "higher_is_better", "group_subtasks"] {
         assert_eq!(again[part], golden[part], "{part}");
     }
-    // Also compare our numbers with the exact text of those in the golden file.
+    // Also compare each number with its text in the golden file, so that no JSON parser rounds it.
     let mut task = String::new();
     let mut compared = 0;
     for line in text.lines() {
@@ -273,7 +273,7 @@ fn assert_same_file(ours: &Value, path: &Path) {
 }
 
 #[test]
-fn results_file_equals_the_harness_exactly() {
+fn results_file_matches_the_harness_exactly() {
     for (folder, bos) in FOLDERS {
         let answers: Vec<_> = TASKS[..9].iter().map(|task| answer(task, &format!("{folder}requests"), bos)).collect();
         let results: Vec<TaskResult> = answers.iter().map(|answered| answered.result.clone()).collect();

@@ -103,7 +103,7 @@ fn compare(records: &[Record], backbone: &str, rows: &[Row], reference: &Value) 
 }
 
 #[test]
-fn sublayers_of_a_bundled_backbone_equal_the_reference() {
+fn sublayers_of_a_bundled_backbone_match_the_reference() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let artifact = Artifact::read(&checkout().join("experiments/sublayers.yaml")).unwrap().unwrap();
     let mut grid = artifact.grid(Some("tiny"), &["backbone=tiny-llama".to_owned()]).unwrap();
@@ -127,7 +127,7 @@ fn sublayers_of_a_bundled_backbone_equal_the_reference() {
 }
 
 #[test]
-fn recorded_sublayers_equal_the_reference() {
+fn recorded_sublayers_match_the_reference() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let records = StoredResults::read(&checkout().join("results/sublayers/tiny")).unwrap().records();
     let reference = json(&file);

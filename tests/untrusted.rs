@@ -147,24 +147,24 @@ fn check_refused(is_wanted: impl Fn(&Case) -> bool) {
 }
 
 #[test]
-fn hostile_templates_are_refused_within_limits() {
+fn hostile_templates_are_rejected_within_limits() {
     check_refused(|case| {
         case.target != "chat_template" && case.target != "definition" && case.target != "group" && !case.is_rows()
     });
 }
 
 #[test]
-fn hostile_chat_templates_are_refused_within_limits() {
+fn hostile_chat_templates_are_rejected_within_limits() {
     check_refused(|case| case.target == "chat_template");
 }
 
 #[test]
-fn hostile_definitions_are_refused_within_limits() {
+fn hostile_definitions_are_rejected_within_limits() {
     check_refused(|case| case.target == "definition" || case.target == "group");
 }
 
 #[test]
-fn hostile_rows_are_refused_within_limits() {
+fn hostile_rows_are_rejected_within_limits() {
     check_refused(Case::is_rows);
 }
 

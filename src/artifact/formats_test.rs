@@ -275,7 +275,7 @@ fn rows_that_differ_in_one_setting_name_it() {
 }
 
 #[test]
-fn indistinguishable_numbers_of_a_cell_are_refused() {
+fn indistinguishable_numbers_of_a_cell_are_rejected() {
     let description = table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.push(number(7, "llm-streamline", "ghosted", "rte", 1.0, Sample::None));
@@ -340,7 +340,7 @@ fn unevaluated_definition_has_no_column() {
 }
 
 #[test]
-fn unknown_metric_is_refused_with_a_suggestion() {
+fn unknown_metric_is_rejected_with_a_suggestion() {
     let description = table(false, &rows(), &["acc_avarage"]);
     let error = laid(&description, numbers(), &[]).unwrap_err().to_string();
     assert!(error.contains("did you mean `acc_average`?"), "{error}");
@@ -349,11 +349,8 @@ fn unknown_metric_is_refused_with_a_suggestion() {
 #[test]
 fn protocol_and_warnings_are_below_the_table() {
     let view = with_notes(view(), "tiny", vec!["Warning: 5 % is seen.".into()]);
-    assert!(
-        screen(&view, None).ends_with("Protocol: profile tiny.\nWarning: 5 % is seen.\n"),
-        "{}",
-        screen(&view, None)
-    );
+    // Commands print warnings on the standard error instead.
+    assert!(screen(&view, None).ends_with("Protocol: profile tiny.\n"), "{}", screen(&view, None));
     assert!(markdown(&view).contains("\n\nProtocol: profile tiny.\n\nWarning: 5 % is seen.\n\nA caption."));
     assert_eq!(
         latex_notes(&view, "t").unwrap(),

@@ -131,7 +131,7 @@ impl<'a> SearchResults<'a> {
         vec![best, spent, marks.to_owned()]
     }
 
-    /// Sums a number over all races.
+    /// Sums `part` over all races.
     fn total(&self, part: fn(&Found) -> f64) -> f64 {
         self.found.iter().map(part).sum()
     }

@@ -125,7 +125,7 @@ fn figure_has_a_series_per_method_and_unit() {
 }
 
 #[test]
-fn figure_without_a_cost_is_refused() {
+fn figure_without_a_cost_is_rejected() {
     let numbers = numbers();
     for cost in ["parameters_removed", "prefill_ms"] {
         let others: Vec<&Arc<Measurement>> = numbers.iter().filter(|number| number.record.metric != cost).collect();

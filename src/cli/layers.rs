@@ -365,7 +365,7 @@ mod tests {
 
     /// The model has 128 layers, so scores and ranks have three digits before the decimal point.
     #[test]
-    fn layers_and_sublayers_have_tables_of_at_most_120_columns() {
+    fn layer_and_sublayer_tables_fit_in_120_columns() {
         let rankings = criterion::rankings();
         let criteria = rankings.iter().enumerate().flat_map(|(position, ranking)| {
             let candidates: Vec<usize> = match ranking.unit {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn figure_format_is_named_by_the_ending() {
+    fn figure_format_is_inferred_from_the_extension() {
         assert_eq!(figure_format(Path::new("a/ranks.pdf")).unwrap(), "pdf");
         let error = figure_format(Path::new("ranks.jpg")).unwrap_err().to_string();
         assert!(error.contains(".svg, .pdf, .png") && error.contains(".jpg"), "{error}");

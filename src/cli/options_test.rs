@@ -82,7 +82,7 @@ fn is_free(option: &Arg) -> bool {
 }
 
 #[test]
-fn unlisted_words_are_refused_by_every_numeric_option() {
+fn numeric_options_reject_invalid_values() {
     let mut tried = BTreeSet::new();
     for (words, option) in all() {
         let long = format!("--{}", option.get_long().unwrap());
@@ -120,7 +120,7 @@ fn free_text_options_are_listed() {
 
 /// Regression test: such arguments once caused everything to be deleted.
 #[test]
-fn invalid_garbage_collection_numbers_are_refused() {
+fn invalid_garbage_collection_numbers_are_rejected() {
     for line in [
         "run g.yaml --store-limit=nan",
         "cache gc --older=nan",

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserved_options_are_refused_in_any_spelling() {
+    fn reserved_options_are_rejected_in_any_spelling() {
         for entry in [
             "--comment=mine",
             "--comm=mine",

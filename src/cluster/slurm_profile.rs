@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_keys_and_secrets_are_refused() {
+    fn misspelt_keys_and_secrets_are_rejected() {
         for (text, word) in [
             ("partitoin: a", "partitoin"),
             ("export: [HF_TOKEN]", "HF_TOKEN"),

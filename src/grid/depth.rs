@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_depth_share_is_refused_with_a_hint() {
+    fn invalid_depth_share_is_rejected_with_a_hint() {
         for (text, words) in [
             ("25 %", "write `25%`, without a space"),
             (" 25%", "write `25%`, without a space"),

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_override_is_refused_with_a_hint() {
+    fn invalid_override_is_rejected_with_a_hint() {
         for (text, what, rest) in [
             ("depth", "an override needs a key and a value", "key=value"),
             ("=3", "an override needs a key and a value", "key=value"),

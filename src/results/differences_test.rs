@@ -250,7 +250,7 @@ fn engine_differences_beyond_dtype_tolerance_are_listed() {
 }
 
 #[test]
-fn backbones_pair_by_map_and_unknown_names_are_refused() {
+fn backbones_pair_by_map_and_unknown_names_are_rejected() {
     let mut one = stored(settings("llama"), vec![number("none", "rte", 50.0, "0101")]);
     let mut other = number("none", "rte", 75.0, "0111");
     other.record.condition.backbone = "qwen".into();

@@ -273,7 +273,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// Adds the flips of the answers to tasks with definitions.
+    /// Adds the flips of tasks that definitions describe: the share of answers that differ from those of the dense model.
     fn defined_flips(&mut self, columns: &[Protocol]) {
         let result = self.result;
         for protocol in columns {

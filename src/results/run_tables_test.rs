@@ -176,7 +176,7 @@ fn notes_column_appears_only_with_notes() {
 }
 
 #[test]
-fn markdown_marks_best_names_protocols_omits_times() {
+fn markdown_marks_best_lists_protocols_and_omits_times() {
     let text = markdown(&table());
     assert!(text.contains("| 123.456 | — |") && text.contains("| **25.500** | 3.25e12 |"), "{text}");
     assert_eq!(text.matches("**").count(), 2, "only pruned variants are ranked, and a single variant is not:\n{text}");

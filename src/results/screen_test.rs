@@ -48,7 +48,7 @@ fn user_grid_of_16_cells_is_one_part_at_120_columns() {
 }
 
 #[test]
-fn user_grid_is_one_part_at_80_columns() {
+fn user_grid_is_not_split_at_80_columns() {
     let text = screen(&own_grid(), Some(80));
     assert_fits(&text, 80);
     assert_eq!(text, expected("own-grid-80"));

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_of_one_row_distinguishes_it() {
+    fn setting_present_in_only_one_row_labels_it() {
         let plain = row(&json!({"recovery": "ghosted"}));
         let trained =
             Settings::from([("recovery".into(), json!("ghosted")), ("recovery.finetune.sequences".into(), json!(8))]);

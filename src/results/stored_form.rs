@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encoded_answers_round_trip_and_invalid_ones_are_refused() {
+    fn encoded_answers_round_trip_and_invalid_ones_are_rejected() {
         for bits in ["", "1", "0", "0110", "10110", "000000001", &"10".repeat(150)] {
             let answers: Vec<bool> = bits.chars().map(|bit| bit == '1').collect();
             assert_eq!(decode_answers(&encode_answers(&answers)), Some(answers));

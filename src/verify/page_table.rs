@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn printed_row_has_exactly_its_numbers() {
+    fn unexpected_numbers_in_a_printed_row_are_reported() {
         let row = ["\\rowcolor{gray!15} 16.7", "\\underline{84.1}", "$\\sim$29.3 $\\pm$ 1.9", "failed"];
         assert_eq!(strange(&row), Vec::<String>::new());
         assert_eq!(strange(&row[1..2]), Vec::<String>::new(), "the paper's columns alone");

@@ -114,7 +114,7 @@ fn only_result(world: &World, results: &str) -> String {
 }
 
 #[test]
-fn unsupported_kernels_are_refused_before_any_work() {
+fn unsupported_kernels_are_rejected_before_any_work() {
     let world = World::new();
     world.refuses(&["--kernels", "amx"], 2, &["`amx` does not support f32", "--dtype bf16"]);
     world.refuses(&["--kernels", "portable", "--dtype", "bf16x3"], 2, &["`portable` does not support bf16x3"]);
@@ -136,7 +136,7 @@ fn unsupported_kernels_are_refused_before_any_work() {
 }
 
 #[test]
-fn unsupported_engine_is_refused_with_an_alternative() {
+fn unsupported_engine_is_rejected_with_an_alternative() {
     let world = World::new();
     world.refuses(&["--engine", "cpu", "--dtype", "f16"], 2, &["f16 on cpu", "--engine candle"]);
     if cfg!(not(feature = "cuda")) {

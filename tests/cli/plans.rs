@@ -14,7 +14,7 @@ fn stopped_run_returns_the_interrupted_exit_code() {
 }
 
 #[test]
-fn impossible_job_is_refused_with_figures_before_work() {
+fn impossible_job_is_rejected_with_figures_before_work() {
     let world = World::new();
     world.refuses(&["--memory", "0.001"], 3, &["memory limit", "backbone tiny", "0.00 GB (--memory); "]);
     let kinds = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
@@ -28,7 +28,7 @@ fn impossible_job_is_refused_with_figures_before_work() {
 }
 
 #[test]
-fn plan_and_run_refuse_inputs_with_equal_messages() {
+fn plan_and_run_reject_inputs_with_equal_messages() {
     let no_change: &dyn Fn(&World) = &|_| {};
     for (change, more, code) in [
         (no_change, &["--memory", "0.001"][..], 3),

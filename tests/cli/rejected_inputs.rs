@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn truncated_weight_file_is_refused() {
+fn truncated_weight_file_is_rejected() {
     let world = World::new();
     let path = world.path("backbone/model.safetensors");
     let bytes = std::fs::read(&path).unwrap();
@@ -50,7 +50,7 @@ fn different_vocabularies_are_compared_in_bits_per_byte() {
 }
 
 #[test]
-fn tensor_of_the_wrong_shape_is_named() {
+fn wrong_tensor_shape_error_names_the_tensor() {
     let world = World::new();
     world.change_config("intermediate_size", json!(96));
     world.refuses(&[], 2, &["wrong shape", "mlp.gate_proj", "[96, 64]", "[112, 64]"]);
@@ -73,7 +73,7 @@ fn unknown_architecture_is_refused_with_the_known_ones() {
 }
 
 #[test]
-fn tokenizer_larger_than_the_embedding_is_refused() {
+fn tokenizer_larger_than_the_embedding_is_rejected() {
     let world = World::new();
     world.write("backbone/tokenizer.json", tokenizer(400).to_string());
     world.refuses(&[], 2, &["the tokenizer's vocabulary exceeds the embedding", "below 320", "ids up to 399"]);
@@ -137,14 +137,14 @@ fn text_limit_is_in_the_limits_section_of_help() {
 }
 
 #[test]
-fn corpus_too_short_for_one_window_is_refused() {
+fn corpus_too_short_for_one_window_is_rejected() {
     let world = World::new();
     world.write("test.jsonl", format!("{}\n", json!({"text": "w1 w2 w3"})));
     world.refuses(&[], 2, &["corpus `test`", "3"]);
 }
 
 #[test]
-fn text_that_is_not_utf8_is_refused_with_its_line() {
+fn text_that_is_not_utf8_is_rejected_with_its_line() {
     let world = World::new();
     world.write("train.txt", b"w1 w2\nw3 \xff w4\n");
     world.refuses(&[], 2, &["not UTF-8", "train.txt:2"]);
@@ -165,14 +165,14 @@ fn nan_weight_is_named_with_its_tensor() {
 }
 
 #[test]
-fn unwritable_results_folder_is_refused_before_the_run() {
+fn unwritable_results_folder_is_rejected_before_the_run() {
     let world = World::new();
     world.write("occupied", "");
     world.refuses(&["--results", "occupied/here"], 3, &["results folder"]);
 }
 
 #[test]
-fn typing_errors_in_the_grid_have_locations() {
+fn grid_typos_are_reported_with_locations() {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     for (from, to, words) in [

@@ -196,7 +196,7 @@ fn doctor_lists_exactly_what_exports_accept() {
 }
 
 #[test]
-fn doctor_refuses_broken_and_missing_models() {
+fn doctor_rejects_broken_and_missing_models() {
     let world = World::new();
     fs::create_dir(world.path("broken")).unwrap();
     for file in ["config.json", "tokenizer.json"] {

@@ -86,7 +86,7 @@ fn generation_and_chat_settings_are_kept_without_code() {
 
 #[cfg(unix)]
 #[test]
-fn link_out_of_the_model_folder_is_named_and_refused() {
+fn link_out_of_the_model_folder_is_named_and_rejected() {
     let names = [
         "special_tokens_map.json",
         "LICENSE",

@@ -6,7 +6,7 @@ const FORMS: [&str; 3] = ["paper", "released", "norms"];
 
 /// Covers biases of the projections (Qwen2), norms of queries and keys (Qwen3), and norms after branches (OLMo-2).
 #[test]
-fn merged_layers_export_and_score_as_their_cells() {
+fn exported_merges_score_like_their_cells() {
     for backbone in ["llama-gqa", "qwen2", "qwen3", "olmo2"] {
         let world = World::large();
         for file in ["config.json", "model.safetensors"] {
@@ -56,7 +56,7 @@ fn merged_layers_export_as_gguf() {
 }
 
 #[test]
-fn merges_that_cannot_run_are_refused() {
+fn merges_that_cannot_run_are_rejected() {
     let world = World::new();
     let merge = ["--set", "recovery=merge", "--set", "depth=1"];
     for (more, words) in [

@@ -79,7 +79,7 @@ fn normed_maps_export_and_score_as_their_cells() {
 }
 
 #[test]
-fn repairs_without_a_form_are_refused_before_any_work() {
+fn repairs_without_a_form_are_rejected_before_any_work() {
     let world = World::new();
     let gguf = ["--gguf", "f16"];
     for recovery in ["ghosted", "affine", "{name: rank, rank: 8}", "linearpatch-diag"] {

@@ -65,7 +65,7 @@ fn texts_and_tasks_come_from_the_entrys_profile() {
 }
 
 #[test]
-fn unscorable_input_is_refused_before_anything_runs() {
+fn unscorable_input_is_rejected_before_anything_runs() {
     let world = World::new();
     fs::create_dir(world.path("empty")).unwrap();
     for (arguments, code, words) in [

@@ -26,7 +26,7 @@ fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
 
 #[cfg(unix)]
 #[test]
-fn inputs_changed_during_a_run_are_refused() {
+fn inputs_changed_during_a_run_are_rejected() {
     let inputs = ["backbone/model.safetensors", "backbone/tokenizer.json", "train.txt", "test.jsonl", "copa.jsonl"];
     let undisturbed = World::large();
     undisturbed.runs(&SMALL);
@@ -188,7 +188,7 @@ fn process_state(id: u32) -> Option<char> {
 
 #[cfg(unix)]
 #[test]
-fn pipe_in_place_of_an_input_is_refused_by_name() {
+fn pipe_in_place_of_an_input_is_rejected_by_name() {
     for name in ["grid.yaml", "backbone/model.safetensors", "backbone/tokenizer.json", "train.txt", "copa.jsonl"] {
         let world = World::large();
         fs::remove_file(world.path(name)).unwrap();

@@ -26,14 +26,14 @@ fn full_disk_stops_the_run_and_space_lets_it_resume() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn unwritable_store_is_refused_before_the_run() {
+fn unwritable_store_is_rejected_before_the_run() {
     let world = World::new();
     // Nobody can write to `/proc`.
     world.refuses(&["--store", "/proc/ghostlab"], 3, &["cannot write to the store", "/proc/ghostlab", "--store"]);
 }
 
 #[test]
-fn store_of_a_newer_program_is_refused() {
+fn store_of_a_newer_program_is_rejected() {
     let world = World::new();
     fs::create_dir_all(world.path("data/store")).unwrap();
     world.write("data/store/store.json", r#"{"format": 99}"#);

@@ -65,7 +65,7 @@ fn grid_without_cut_axes_has_only_dense_cells() {
 }
 
 #[test]
-fn include_of_a_dense_grid_must_state_the_whole_cut() {
+fn include_in_a_dense_grid_must_specify_the_full_cut() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let axes = "criterion: llm-streamline, depth: 25%, recovery: [none, ghosted], calibration: {corpus: wiki, sequences: 2, length: 8}";
@@ -114,7 +114,7 @@ fn calibration_lists_multiply_in_key_order() {
 }
 
 #[test]
-fn lists_of_options_and_of_lengths_are_axes() {
+fn option_lists_and_length_lists_become_axes() {
     let folder = GridFolder::new();
     let text = good_but("[none, ghosted]", "[none, {name: ghosted, solver: [svd, normal], boundary: [layer, region]}]")
         .replace(

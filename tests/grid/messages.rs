@@ -31,7 +31,7 @@ fn add_replacements(messages: &mut Messages, folder: &GridFolder, replacements: 
 }
 
 #[test]
-fn wrong_axes_and_evaluations_are_placed() {
+fn axis_and_evaluation_errors_report_their_location() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     add_replacements(
@@ -69,7 +69,7 @@ fn wrong_axes_and_evaluations_are_placed() {
 }
 
 #[test]
-fn wrong_options_of_methods_are_placed() {
+fn method_option_errors_report_their_location() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (criterion, depth, recovery) in [
@@ -110,7 +110,7 @@ fn wrong_options_of_methods_are_placed() {
 }
 
 #[test]
-fn wrong_searches_are_placed() {
+fn search_errors_report_their_location() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for search in [
@@ -137,7 +137,7 @@ fn wrong_searches_are_placed() {
 }
 
 #[test]
-fn wrong_sources_of_inputs_are_placed() {
+fn input_source_errors_report_their_location() {
     let folder = GridFolder::new();
     fs::create_dir(folder.root.path().join("shards")).unwrap();
     let mut messages = Messages::default();
@@ -172,7 +172,7 @@ fn wrong_sources_of_inputs_are_placed() {
 }
 
 #[test]
-fn wrong_task_definitions_are_placed() {
+fn task_definition_errors_report_their_location() {
     let folder = GridFolder::new();
     fs::create_dir(folder.root.path().join("empty")).unwrap();
     folder.write("rows.jsonl", "{\"a\": \"c\"}\n");
@@ -204,7 +204,7 @@ fn wrong_task_definitions_are_placed() {
 }
 
 #[test]
-fn wrong_artifacts_are_placed() {
+fn artifact_errors_report_their_location() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     let rows = "rows: [{criterion: llm-streamline, recovery: none}]";

@@ -67,7 +67,7 @@ const WRONG_VALUES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn wrong_value_is_refused_with_its_location() {
+fn wrong_value_is_rejected_with_its_location() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in WRONG_VALUES {
@@ -103,7 +103,7 @@ fn unused_definition_need_not_exist() {
 }
 
 #[test]
-fn non_grid_file_is_refused() {
+fn non_grid_file_is_rejected() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for text in
@@ -161,7 +161,7 @@ fn missing_inputs_are_reported_together() {
 }
 
 #[test]
-fn name_with_a_slash_is_refused_at_its_use() {
+fn name_with_a_slash_is_rejected_at_its_use() {
     let folder = GridFolder::new();
     let corpus = ("  wiki:", "  a/b: {path: c4.txt, rule: c4}\n  wiki:");
     for (from, to, defined, kind) in [

@@ -74,7 +74,7 @@ fn profile_may_provide_missing_grid_keys() {
 }
 
 #[test]
-fn wrong_value_of_a_profile_is_refused_at_its_line() {
+fn wrong_value_of_a_profile_is_rejected_at_its_line() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in [
@@ -105,7 +105,7 @@ fn wrong_value_of_a_profile_is_refused_at_its_line() {
 }
 
 #[test]
-fn unknown_profile_option_is_refused_by_name() {
+fn unknown_profile_option_is_rejected_by_name() {
     let folder = GridFolder::new();
     let message = folder.refusal_of(&format!("{GOOD}{PROFILES}"), Some("ful"));
     for part in ["unknown profile `ful`", "where:    --profile ful", "one of tiny, full", "did you mean `full`?"] {

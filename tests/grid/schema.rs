@@ -253,7 +253,7 @@ fn every_sample_grid_is_valid_by_the_schema() {
 }
 
 #[test]
-fn schema_refuses_grids_that_the_reader_refuses() {
+fn schema_rejects_grids_that_the_reader_rejects() {
     let schema = json_schema();
     assert_eq!(problem(&schema, &yaml(GOOD), &schema), None);
     for (from, to) in [

@@ -64,7 +64,7 @@ fn sublayers_are_combined_with_layers_by_include() {
 }
 
 #[test]
-fn excessive_depths_are_refused_at_their_line() {
+fn excessive_depths_are_rejected_at_their_line() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (criterion, depth, recovery) in [

@@ -47,7 +47,7 @@ fn verdicts(world: &World) -> String {
 }
 
 #[test]
-fn wrong_model_under_a_paper_name_is_refused() {
+fn wrong_model_under_a_paper_name_is_rejected() {
     let world = under_a_papers_name();
     let server = FakeHub::start(MODEL, vec![], no_fault());
     with_layers(&world, 16);

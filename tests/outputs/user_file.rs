@@ -68,7 +68,7 @@ fn export(cell: &'static str) -> [&'static str; 5] {
 }
 
 #[test]
-fn user_files_in_results_stay_or_are_refused_by_name() {
+fn user_files_in_results_stay_or_are_rejected_by_name() {
     let world = World::new();
     with_tasks(&world);
     world.runs(&[]);

@@ -93,7 +93,7 @@ fn calibration_text_used_for_evaluation_gives_a_warning() {
 }
 
 #[test]
-fn limit_above_all_documents_is_the_unlimited_cell() {
+fn limit_of_all_documents_reuses_the_unlimited_cell() {
     let world = World::new();
     world.write("copa.jsonl", (0..12).map(|i| {
         format!(

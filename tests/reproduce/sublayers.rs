@@ -62,7 +62,7 @@ fn layer_diagram_shows_removed_and_replaced_attentions() {
 }
 
 #[test]
-fn figures_and_tables_that_count_layers_refuse_sublayers() {
+fn figures_and_tables_that_count_layers_reject_sublayers() {
     let table = "table: {lead: [depth, method], rows: [{criterion: llm-drop, recovery: none}], metrics: [ppl_test]}";
     for (part, words) in [
         ("figure: {kind: bars, metrics: [boundary_mae], axis: Error}", ["the figure counts whole layers", "`pareto`"]),

@@ -24,7 +24,7 @@ fn worker_runs_the_submitted_grid_despite_later_edits() {
 }
 
 #[test]
-fn worker_refuses_other_program_or_inputs_with_reason() {
+fn worker_rejects_other_program_or_inputs_with_reason() {
     let world = World::new();
     let (file, frozen) = submitted(&world);
     let text = fs::read_to_string(&file).unwrap();
@@ -122,7 +122,7 @@ fn status_shows_job_errors_until_a_job_succeeds() {
 }
 
 #[test]
-fn report_replaces_a_later_run_only_with_equal_settings() {
+fn report_replaces_a_later_run_only_if_settings_match() {
     let world = World::new();
     submitted(&world);
     let worked = job(&submission(&world), Some("0"));

@@ -109,7 +109,7 @@ fn submit_in_bf16_freezes_the_kernel_family() {
 }
 
 #[test]
-fn odd_paths_reach_slurm_intact_and_line_breaks_are_refused() {
+fn odd_paths_reach_slurm_intact_and_line_breaks_are_rejected() {
     let alone = World::new();
     let world = World::new();
     alone.runs(&[]);
@@ -142,7 +142,7 @@ fn odd_paths_reach_slurm_intact_and_line_breaks_are_refused() {
 }
 
 #[test]
-fn options_that_override_ours_are_refused_by_line() {
+fn conflicting_slurm_options_are_rejected_with_their_line() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
     world.write("slurm.yaml", "time: 60\noptions:\n  - --exclude=node7\n  - --comm=mine\n");

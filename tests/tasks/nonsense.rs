@@ -233,7 +233,7 @@ fn any_text_passes_through_unchanged() {
 }
 
 #[test]
-fn requests_of_any_text_fit_the_length() {
+fn requests_for_arbitrary_text_fit_the_length() {
     let mut nonsense = Nonsense(4);
     let (encoder, _) = golden();
     let task = Task::find("boolq").unwrap();

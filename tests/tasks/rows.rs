@@ -12,7 +12,7 @@ fn definition(builder: &str, file: &str, text: &str) -> String {
 }
 
 #[test]
-fn local_builders_are_read_or_refused_by_name() {
+fn local_builders_are_read_or_rejected_by_name() {
     let world = World::new();
     world.write("rows.csv", "a,b\n\"w1 w2\",1\nw3,2\n");
     world.write("rows.txt", "w1 w2\r\nw3\n");
@@ -42,7 +42,7 @@ fn local_builders_are_read_or_refused_by_name() {
 }
 
 #[test]
-fn split_without_labels_is_refused_with_its_row() {
+fn split_without_labels_is_rejected_with_its_row() {
     let world = World::new();
     let row = "{\"question\": \"w1 w2\", \"passage\": \"w3\", \"label\": -1}\n";
     world.write("boolq.jsonl", row.repeat(3));

@@ -186,7 +186,7 @@ fn quantile_interpolates_between_neighbors() {
 }
 
 #[test]
-fn unpaired_or_nonfinite_losses_are_refused() {
+fn unpaired_or_nonfinite_losses_are_rejected() {
     for (a, b, samples, word) in [
         (&[1.0, 2.0][..], &[1.0][..], 10, "2 and 1"),
         (&[], &[], 10, "0 and 0"),

@@ -52,7 +52,7 @@ fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
 }
 
 #[test]
-fn every_architecture_equals_transformers_in_both_dialects() {
+fn every_architecture_matches_transformers_in_both_dialects() {
     for name in MODELS {
         let expected = tensors(&fixture(&format!("arch/{name}/forward.safetensors")));
         for config in ["config.json", "config.hub-style.json"] {
@@ -163,7 +163,7 @@ fn qwen2_equals_candle_transformers_with_and_without_windows() {
 }
 
 #[test]
-fn missing_or_extra_bias_is_refused_by_name() {
+fn missing_or_extra_bias_is_rejected_by_name() {
     let folder = tempfile::tempdir().unwrap();
     for (config, weights, message) in [
         // Llama has no biases, so silently ignoring them would give wrong logits.
@@ -267,7 +267,7 @@ fn untied_head_is_used_even_if_config_ties_it() {
 }
 
 #[test]
-fn index_with_absent_shard_is_refused() {
+fn index_with_absent_shard_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     rewrite("llama-gqa", folder.path(), DType::F32, true);
     std::fs::remove_file(folder.path().join("model-1.safetensors")).unwrap();

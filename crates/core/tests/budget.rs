@@ -118,7 +118,7 @@ fn nonfinite_weight_is_named_when_its_layer_loads() {
 }
 
 #[test]
-fn changed_weight_file_is_refused_by_name() {
+fn changed_weight_file_is_rejected_by_name() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(fixture("arch/llama-gqa").join(name), folder.path().join(name)).unwrap();

@@ -39,7 +39,7 @@ fn number_of(key: &str, case: &Value) -> u64 {
 }
 
 #[test]
-fn tokens_of_a_plain_text_equal_the_reference() {
+fn tokens_of_a_plain_text_match_the_reference() {
     let Some(folder) = shared("oracles/stories260k") else { return };
     let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
     assert_eq!(tokenizer.vocab_size(), 512);
@@ -52,7 +52,7 @@ fn tokens_of_a_plain_text_equal_the_reference() {
 }
 
 #[test]
-fn windows_of_a_plain_text_equal_the_reference() {
+fn windows_of_a_plain_text_match_the_reference() {
     let Some(folder) = shared("oracles/stories260k") else { return };
     let oracle = &json(&folder.join("stories260k.json"))["windows"];
     let seed = number_of_oracle("seed", oracle);
@@ -94,7 +94,7 @@ fn number_of_oracle(key: &str, oracle: &Value) -> u64 {
 }
 
 #[test]
-fn windows_of_wikitext2_equal_the_reference() {
+fn windows_of_wikitext2_match_the_reference() {
     let (Some(folder), Some(oracle)) = (shared("real"), shared("real/reference.json")) else { return };
     let oracle = json(&oracle);
     let tokenizer = Tokenizer::load(folder.join("backbone/tokenizer.json")).unwrap();

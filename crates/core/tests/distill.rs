@@ -35,7 +35,7 @@ fn window_rows(index: usize, windows: &Windows) -> std::ops::Range<usize> {
 }
 
 #[test]
-fn sixteen_steps_from_the_closed_form_equal_the_reference() {
+fn sixteen_steps_from_the_closed_form_match_the_reference() {
     let Some(oracle) = oracle() else { return };
     let decoder = oracle.decoder();
     let windows = oracle.calibration_windows();

@@ -242,7 +242,7 @@ fn one_prompt(ids: &[u32]) -> [Prompt; 1] {
 }
 
 #[test]
-fn small_cache_gives_same_results_and_none_is_refused() {
+fn small_cache_gives_same_results_and_none_is_rejected() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let expected = run(&engine, &prompts, &settings());
@@ -310,7 +310,7 @@ fn prompts_are_reported_once_and_stop_ends_generation() {
 }
 
 #[test]
-fn invalid_generation_is_refused_before_anything_runs() {
+fn invalid_generation_is_rejected_before_anything_runs() {
     let engine = decoder("llama-gqa");
     let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: None, seed: 0 };
     for (prompts, settings, message) in [
@@ -442,7 +442,7 @@ fn longrope_answer_beyond_the_context_is_recomputed() {
 }
 
 #[test]
-fn cached_keys_of_another_rope_regime_are_refused() {
+fn cached_keys_of_another_rope_regime_are_rejected() {
     let Some(folder) = shared("cases/turn4/longrope-lengths/model") else { return };
     for engine in engines(&folder) {
         let trie = Trie::new(&[Program::dense(engine.config().layers)]);

@@ -313,7 +313,7 @@ fn wide_blocks_are_dequantized_as_in_candle() {
 }
 
 #[test]
-fn gguf_content_depends_on_tensor_bytes() {
+fn gguf_content_hash_covers_tensors_but_not_unused_metadata() {
     let [one, two, three] = [0, 1, 2].map(|_| tempfile::tempdir().unwrap());
     let from = fixture("arch/qwen3");
     let plain = content_of_file(&write(&from, one.path(), GgmlDType::F32, &[]));
@@ -337,7 +337,7 @@ fn content_of_file(path: &Path) -> String {
 }
 
 #[test]
-fn unsupported_file_settings_are_refused_by_key_and_value() {
+fn unsupported_file_settings_are_rejected_by_key_and_value() {
     for (key, value, found) in [
         ("qwen2.attention.sliding_window", Value::U32(16), "16"),
         ("qwen2.expert_count", Value::U32(8), "8"),
@@ -361,7 +361,7 @@ fn unsupported_file_settings_are_refused_by_key_and_value() {
 
 /// Covers one of the embedded backbones' tokenizers, under several of llama.cpp's pre-tokenizer names.
 #[test]
-fn tokenizer_survives_a_round_trip_through_its_entries() {
+fn tokenizer_round_trips_through_gguf_metadata() {
     use ghostlab_core::corpus::to_gguf;
     let tokenizer_json = common::json(&common::checkout().join("data/tiny/llama/tokenizer.json"));
     let mut lines = lines();

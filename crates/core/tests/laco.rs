@@ -120,12 +120,12 @@ fn compare(world: &World) {
 }
 
 #[test]
-fn loop_on_tiny_backbones_equals_the_reference() {
+fn laco_on_tiny_backbones_matches_the_reference() {
     ["tiny-llama", "tiny-olmo2"].into_iter().filter_map(World::read).for_each(|world| compare(&world));
 }
 
 #[test]
 #[ignore = "slow: two loops on the real backbone on two engines"]
-fn loop_on_the_real_backbone_equals_the_reference() {
+fn loop_on_the_real_backbone_matches_the_reference() {
     World::read("real").iter().for_each(compare);
 }

@@ -108,13 +108,13 @@ fn compare(world: &World) {
 }
 
 #[test]
-fn merged_layers_of_tiny_backbones_equal_the_reference() {
+fn merged_layers_of_tiny_backbones_match_the_reference() {
     TINY.into_iter().filter_map(World::read).for_each(|world| compare(&world));
 }
 
 #[test]
 #[ignore = "slow: five variants of the real backbone on two engines"]
-fn merged_layers_of_the_real_backbone_equal_the_reference() {
+fn merged_layers_of_the_real_backbone_match_the_reference() {
     World::read("real").iter().for_each(compare);
 }
 
@@ -142,7 +142,7 @@ fn merged_layers_run_in_every_float_type() {
 }
 
 #[test]
-fn cut_without_a_layer_before_it_is_refused() {
+fn cut_without_a_layer_before_it_is_rejected() {
     assert!(merged_layers(&*recovery("merge", json!({})), &Cut::layers([0, 1, 5]), &[]).is_none());
     assert!(merged_layers(&*recovery("ghosted", json!({})), &Cut::layers([5]), &[]).is_none());
 }

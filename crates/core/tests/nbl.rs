@@ -163,13 +163,13 @@ fn compare(world: &World) {
 }
 
 #[test]
-fn nbl_on_tiny_backbones_equals_the_reference() {
+fn nbl_on_tiny_backbones_matches_the_reference() {
     TINY.into_iter().filter_map(World::read).for_each(|world| compare(&world));
 }
 
 #[test]
 #[ignore = "slow: fifteen variants of the real backbone on two engines"]
-fn nbl_on_the_real_backbone_equals_the_reference() {
+fn nbl_on_the_real_backbone_matches_the_reference() {
     World::read("real").iter().for_each(compare);
 }
 

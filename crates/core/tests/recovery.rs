@@ -140,7 +140,7 @@ fn boundary_error_equals_that_of_the_repaired_backbone() {
 }
 
 #[test]
-fn regions_at_both_ends_are_repaired_or_refused_with_the_reason() {
+fn regions_at_both_ends_are_repaired_or_rejected_with_reason() {
     let world = world("llama-gqa", 8, 64);
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
     for (start, end) in [(0, 2), (2, 4), (1, 4)] {
@@ -202,7 +202,7 @@ fn noise(count: usize, seed: usize) -> Vec<f32> {
 }
 
 #[test]
-fn invalid_recovery_options_are_refused_with_a_hint() {
+fn invalid_recovery_options_are_rejected_with_a_hint() {
     for (name, options, words) in [
         ("prune-and-comp", json!({"granularity": "channel", "target": "stream"}), "scalar, target: stream"),
         ("prune-and-comp", json!({"granularity": "scalar", "target": "boundary"}), "channel, target: boundary"),

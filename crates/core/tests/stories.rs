@@ -16,7 +16,7 @@ use ghostlab_core::model::{Batch, Engine, HostRows, Observer, Program, ResidualS
 use serde_json::{Value, json};
 
 #[test]
-fn forward_pass_equals_the_reference() {
+fn forward_pass_matches_the_reference() {
     let Some(oracle) = oracle() else { return };
     let expected = tensors(&oracle.folder.join("stories260k_forward.safetensors"));
     let rows: Vec<Vec<i64>> = expected["input_ids"].to_vec2().unwrap();
@@ -55,7 +55,7 @@ impl Observer<dyn ResidualStream> for Inputs {
 }
 
 #[test]
-fn cosines_equal_the_reference_on_both_axes() {
+fn cosines_match_the_reference_on_both_axes() {
     let Some(oracle) = oracle() else { return };
     let calibrations = oracle.engines().into_iter().map(|engine| oracle.calibration(&*engine)).collect::<Vec<_>>();
     let tables = &oracle.values["cosine_pairs"];
@@ -122,7 +122,7 @@ fn criteria_select_the_layers_of_the_official_code() {
 }
 
 #[test]
-fn leave_one_out_perplexities_equal_the_reference() {
+fn leave_one_out_perplexities_match_the_reference() {
     let Some(oracle) = oracle() else { return };
     for engine in oracle.engines() {
         let calibrated = oracle.calibration(&*engine);
@@ -156,7 +156,7 @@ fn systems(x: &[f64], y: &[f64]) -> (NormalEquations, StreamingQr) {
 }
 
 #[test]
-fn least_squares_equal_the_reference_in_f64() {
+fn least_squares_match_the_reference_in_f64() {
     let Some(oracle) = oracle() else { return };
     let matrices = tensors(&oracle.folder.join("stories260k_operators.safetensors"));
     let [pre, post, branch] = ["x_pre", "x_post", "mlp_out"].map(|name| flat(&matrices[name]));
@@ -177,7 +177,7 @@ fn least_squares_equal_the_reference_in_f64() {
 }
 
 #[test]
-fn walsh_hadamard_matrix_equals_the_reference() {
+fn walsh_hadamard_matrix_matches_the_reference() {
     let Some(oracle) = oracle() else { return };
     let ours: Vec<f64> = hadamard::matrix(64).into_iter().map(f64::from).collect();
     let expected = flat(&tensors(&oracle.folder.join("stories260k_operators.safetensors"))["hadamard64"]);

@@ -76,13 +76,13 @@ fn compare_cuts(world: &World) {
 }
 
 #[test]
-fn models_without_sublayers_equal_the_reference() {
+fn models_without_sublayers_match_the_reference() {
     TINY.into_iter().filter_map(World::read).for_each(|world| compare_cuts(&world));
 }
 
 #[test]
 #[ignore = "slow: ten variants of the real backbone on two engines"]
-fn real_backbone_without_sublayers_equals_the_reference() {
+fn real_backbone_without_sublayers_matches_the_reference() {
     World::read("real").iter().for_each(compare_cuts);
 }
 
@@ -119,12 +119,12 @@ fn llm_drop_of_all_kinds(world: &World) {
 }
 
 #[test]
-fn llm_drop_selection_equals_the_reference() {
+fn llm_drop_selection_matches_the_reference() {
     TINY.into_iter().filter_map(World::read).for_each(|world| llm_drop_of_all_kinds(&world));
 }
 
 #[test]
-fn llm_drop_on_the_real_backbone_equals_the_reference() {
+fn llm_drop_on_the_real_backbone_matches_the_reference() {
     World::read("real").iter().for_each(llm_drop_of_all_kinds);
 }
 
@@ -193,7 +193,7 @@ fn greedy(world: &World, key: &str, complete: usize, rule: (&str, &Value), toler
 }
 
 #[test]
-fn block_pruner_removal_equals_the_reference() {
+fn block_pruner_removal_matches_the_reference() {
     for (name, complete) in [("tiny-llama", 4), ("tiny-olmo2", 2)] {
         let Some(world) = World::read(name) else { return };
         greedy(&world, "blockpruner", complete, ("block-pruner", &json!({})), PERPLEXITY);
@@ -201,7 +201,7 @@ fn block_pruner_removal_equals_the_reference() {
 }
 
 #[test]
-fn finercut_removal_equals_the_reference() {
+fn finercut_removal_matches_the_reference() {
     let Some(world) = World::read("tiny-llama") else { return };
     greedy(&world, "finercut_angle", 2, ("finercut", &json!({"distance": "angle"})), SCORE);
     greedy(&world, "finercut_js", 1, ("finercut", &json!({"distance": "js"})), DAMAGE);
@@ -209,14 +209,14 @@ fn finercut_removal_equals_the_reference() {
 
 #[test]
 #[ignore = "slow: two greedy selections on the real backbone"]
-fn greedy_steps_on_the_real_backbone_equal_the_reference() {
+fn greedy_steps_on_the_real_backbone_match_the_reference() {
     let Some(world) = World::read("real") else { return };
     greedy(&world, "blockpruner", 1, ("block-pruner", &json!({})), PERPLEXITY);
     greedy(&world, "finercut_angle", 1, ("finercut", &json!({"distance": "angle"})), SCORE);
 }
 
 #[test]
-fn criteria_refuse_a_depth_in_another_unit() {
+fn criteria_reject_a_depth_in_another_unit() {
     for (name, unit, expected) in [
         ("llm-drop", DepthUnit::Layers, "`{attention: 2}`"),
         ("block-pruner", DepthUnit::Layers, "`{sublayers: 2}`"),

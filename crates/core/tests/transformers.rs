@@ -38,7 +38,7 @@ impl Detokenizer for Ids {
 }
 
 #[test]
-fn greedy_tokens_equal_transformers_at_every_batch_size() {
+fn greedy_tokens_match_transformers_at_every_batch_size() {
     let Some(python) = common::python::python("transformers") else { return };
     let tiny = ["llama", "qwen3", "olmo2"].map(|name| checkout().join("data/tiny").join(name));
     let random = ["llama-gqa", "llama3-rope", "mistral", "qwen2"].map(|name| fixture(&format!("arch/{name}")));

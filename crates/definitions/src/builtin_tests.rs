@@ -228,7 +228,7 @@ fn broken_problem_of_race_is_named() {
 
 /// Many test splits on the Hub have the label -1 in every row.
 #[test]
-fn row_without_label_is_refused_with_its_location() {
+fn row_without_label_is_rejected_with_its_location() {
     let rte = json!({"sentence1": "It rains.", "sentence2": "It is wet.", "label": -1});
     let boolq = json!({"question": "q", "passage": "P", "label": -1});
     let copa = json!({"premise": "A.", "choice1": "b", "choice2": "c", "question": "cause", "label": -1});

@@ -365,7 +365,7 @@ mod tests {
 
     /// The expected results are those of the filters in lm-evaluation-harness at commit `4e7e0d4`.
     #[test]
-    fn filters_equal_the_harness() {
+    fn filters_match_the_harness() {
         let all = [
             (
                 r"[{function: regex, regex_pattern: '(\d+)', group_select: -1}, {function: take_first}]",
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_that_fail_in_the_harness_are_refused() {
+    fn filters_that_fail_in_the_harness_are_rejected() {
         assert!(
             filter_error(r"[{function: regex, regex_pattern: '(\d)', group_select: 5}, {function: take_first}]")
                 .contains("group_select")

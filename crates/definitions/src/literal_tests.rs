@@ -65,7 +65,7 @@ fn other_literals_are_read() {
 }
 
 #[test]
-fn invalid_literal_is_refused_with_its_position() {
+fn invalid_literal_is_rejected_with_its_position() {
     for text in [
         "",
         "[",
@@ -178,7 +178,7 @@ fn python_repr_of_random_values_is_read_back() {
 }
 
 #[test]
-fn deep_nesting_is_refused_and_does_not_overflow() {
+fn deep_nesting_is_rejected_and_does_not_overflow() {
     assert!(read(&"[".repeat(1_000_000)).is_err());
     assert!(read(&"{'a':".repeat(100_000)).is_err());
     let fits = format!("{}{}", "[".repeat(60), "]".repeat(60));

@@ -49,7 +49,7 @@ fn lines_and_lists_are_read_plain_or_compressed() {
 }
 
 #[test]
-fn invalid_row_is_refused_with_its_line() {
+fn invalid_row_is_rejected_with_its_line() {
     for (line, words) in [
         ("{\"a\": 1", "not JSON"),
         ("1", "a JSON object"),
@@ -67,7 +67,7 @@ fn invalid_row_is_refused_with_its_line() {
 }
 
 #[test]
-fn empty_damaged_and_unknown_files_are_refused() {
+fn empty_damaged_and_unknown_files_are_rejected() {
     for (name, bytes) in [
         ("x.jsonl", Vec::new()),
         ("x.jsonl", b" \n\n".to_vec()),

@@ -243,7 +243,8 @@ impl Key for Value {
     }
 }
 
-/// Serializes to JSON. Keys are converted to strings, and placeholders for unread values are omitted.
+/// Serializes to JSON. Keys are converted to strings. Entries of maps whose value has no text form, such as bytes, are
+/// omitted.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

@@ -61,7 +61,7 @@ fn golden_requests() -> Option<tempfile::TempDir> {
 }
 
 #[test]
-fn translation_requests_and_scores_equal_lm_eval_sacrebleu() {
+fn translation_requests_and_scores_match_lm_eval_sacrebleu() {
     let Some(out) = golden_requests() else { return };
     translations(out.path());
     requests(out.path());

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn other_content_is_refused_and_leaves_nothing() {
+    fn other_content_is_rejected_and_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let (hub, plan, want, lock) = world(folder.path());
         let (repo, file) = plan.files().next().unwrap();

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn file_name_outside_its_folder_is_refused() {
+    fn file_name_outside_its_folder_is_rejected() {
         for name in ["config.json", "en/c4-train.00000-of-01024.json.gz", ".gitattributes", "a..b/…"] {
             let path = FileName::new(name).unwrap().path();
             assert!(path.components().all(|part| matches!(part, Component::Normal(_))), "{name}");

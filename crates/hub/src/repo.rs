@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_or_climbing_repository_name_is_refused() {
+    fn invalid_or_climbing_repository_name_is_rejected() {
         for text in
             ["", "a/b/c", "../b", "a/..", "/a", "a/", "a--b/c", "a/b.git", "a b/c", "a/b@", "a/b@../x", "a/b@x//y"]
         {

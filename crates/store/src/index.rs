@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn change_between_hash_and_read_is_refused() {
+    fn change_between_hash_and_read_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         fs::write(&path, "as hashed").unwrap();

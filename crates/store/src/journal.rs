@@ -34,7 +34,7 @@ pub struct Journal {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
     own: PathBuf,
-    /// Lines that are not flushed yet.
+    /// Lines not yet flushed.
     buffer: Vec<u8>,
     /// Read position in each file.
     read: BTreeMap<PathBuf, u64>,

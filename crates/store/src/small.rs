@@ -148,8 +148,8 @@ impl Store {
     fn put_pack(&self, folder: &Path, members: &[PackEntry]) -> Result<PathBuf> {
         let (bytes, index) = packed::file_of(members)?;
         let path = folder.join(ghostlab_core::files::sha256::of_bytes(&bytes));
-        // If the move fails, keep an existing file, whose name is the hash of its content. Replace an entry of another
-        // type, such as a folder.
+        // The file is named by the hash of its content, so keep a file that already exists. Replace anything else there,
+        // such as a folder.
         self.draft()?.commit_file(&path, &bytes, || self.disk.size(&path).is_ok())?;
         if folder == self.packs.folder() {
             self.packs.added(&path, index);

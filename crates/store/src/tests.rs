@@ -232,7 +232,7 @@ fn metadata_without_an_entry_is_damaged() {
 }
 
 #[test]
-fn unusable_store_folder_is_refused_with_its_option() {
+fn unusable_store_folder_is_rejected_with_its_option() {
     let (folder, _) = store();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
@@ -242,7 +242,7 @@ fn unusable_store_folder_is_refused_with_its_option() {
 }
 
 #[test]
-fn store_of_a_newer_program_is_refused() {
+fn store_of_a_newer_program_is_rejected() {
     let (folder, _) = store();
     fs::write(folder.path().join("store.json"), r#"{"format": 2}"#).unwrap();
     let error = Store::open(folder.path(), WORDS).err().unwrap();

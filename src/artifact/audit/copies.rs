@@ -89,8 +89,8 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
     (Severity::Suspicion, words.to_owned())
 }
 
-/// Returns a recovery and a table in which the criteria of two rows differ in every score, which shows that they
-/// selected different layers. Ignores the two rows themselves.
+/// Describes a recovery and a table in which the criteria of two rows differ in every score. This shows that they
+/// selected different layers. Skips the two rows themselves.
 fn find_difference(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String> {
     rows.iter().find_map(|row| {
         let recovery = &row.condition.recovery;
@@ -263,7 +263,7 @@ mod tests {
         let findings = found(&[("t", "b,32,7,sleb,none,false,c4", VALUES), ("t", "c,32,7,sleb,none,false,c4", part)]);
         assert_eq!((findings.len(), findings[0].severity), (1, Severity::Contradiction));
         assert_eq!(findings[0].column, "ppl_wikitext2, ppl_c4");
-        assert!(findings[0].note.starts_with("a part of one row"), "{}", findings[0].note);
+        assert!(findings[0].note.starts_with("some values occur under two backbones"), "{}", findings[0].note);
     }
 
     #[test]

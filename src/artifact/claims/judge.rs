@@ -22,7 +22,7 @@ pub struct ClaimVerdict {
     pub reason: Option<String>,
     /// Number of settings in which the check holds.
     pub held: usize,
-    /// Number of settings in which the check is unknown. They are not included in `held`.
+    /// Number of settings in which the check is inconclusive. They do not count in `held`.
     pub unknown: usize,
     pub total: usize,
     /// Number of settings in which the check must hold.

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_removed_layers_are_refused() {
+    fn invalid_removed_layers_are_rejected() {
         for (removed, found) in [(vec![16], "layer 16"), (vec![], "none"), (vec![2, 2], "layer 2 twice")] {
             let message = regions(&removed, 16).unwrap_err().to_string();
             assert!(message.contains(found), "{message}");

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn figure_without_points_is_refused() {
+    fn figure_without_points_is_rejected() {
         let plot = Plot::Pareto(dense_figure(0, 1));
         let error = Figure { around: Surroundings::default(), plot }.draw().unwrap_err();
         assert!(error.to_string().contains("no points"), "{error}");

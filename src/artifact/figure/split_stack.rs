@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_sublayers_are_refused() {
+    fn invalid_sublayers_are_rejected() {
         for (removed, replaced, found) in [
             (Cut::default(), Cut::default(), "none"),
             (Cut::sublayers([(16, Mlp)]), Cut::default(), "mlp 16"),

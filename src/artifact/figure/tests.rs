@@ -205,7 +205,7 @@ fn equal_data_gives_equal_bytes_and_300_dpi_png() {
 }
 
 #[test]
-fn figure_with_missing_data_is_refused() {
+fn figure_with_missing_data_is_rejected() {
     let mut no_groups = norms();
     no_groups.1.groups.clear();
     let mut no_numbers = norms();

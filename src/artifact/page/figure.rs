@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_svg_is_refused() {
+    fn invalid_svg_is_rejected() {
         for text in ["", "<svgx>", "plot.png"] {
             let view = FigureView { svg: text.to_owned(), label: "mine".to_owned() };
             let artifact = PageArtifact { name: "loss".into(), ..PageArtifact::default() };

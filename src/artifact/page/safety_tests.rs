@@ -122,7 +122,7 @@ fn stored_page_gives_the_same_html() {
 }
 
 #[test]
-fn inconsistent_table_is_refused() {
+fn inconsistent_table_is_rejected() {
     let mut page = large_page(3);
     page.artifacts[0].tables[0].rows[1].cells.pop();
     let message = render(&page).unwrap_err().to_string();

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_line_is_refused_by_number() {
+    fn invalid_line_is_rejected_by_number() {
         let good = "t,b,32,7,shortgpt,none,false,c4,boolq,50.00,";
         assert!(parse(good).is_ok());
         for (line, found) in [
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn unexpected_header_is_refused() {
+    fn unexpected_header_is_rejected() {
         for text in ["", "artifact,backbone\n"] {
             assert!(PaperNumber::parse("t", text).unwrap_err().to_string().contains("t.csv:1"));
         }

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_table_is_refused_with_the_nearest() {
+    fn unknown_table_is_rejected_with_the_nearest() {
         let message = records("tabelA6").unwrap_err().to_string();
         assert!(message.contains("did you mean `tableA6`?") && message.contains("table2"), "{message}");
     }

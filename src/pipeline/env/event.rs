@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_notes_are_reported_once() {
+    fn duplicate_notes_are_reported_once() {
         let counter = Counter(Mutex::new(0));
         let distinct = DistinctNotes::new(&counter);
         for text in ["a", "b", "a"] {

@@ -256,7 +256,7 @@ mod tests {
     use ghostlab_store::Store;
 
     #[test]
-    fn every_stage_member_leads_to_its_family() {
+    fn member_key_without_its_fields_hashes_to_the_family() {
         let backbone =
             BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
@@ -325,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn kind_without_stage_is_refused_by_name() {
+    fn kind_without_stage_is_rejected_by_name() {
         let error = Stage::for_kind(ObjectKind::new("rumours", 1)).map(|stage| stage.kind).unwrap_err();
         assert_eq!(error.exit_code(), 4);
         assert!(error.to_string().contains("rumours") && error.to_string().contains("STAGES"), "{error}");
     }
 
     #[test]
-    fn death_during_computing_counts_as_an_attempt() {
+    fn crash_while_computing_counts_as_an_attempt() {
         let backbone =
             BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));

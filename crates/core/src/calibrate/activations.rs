@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn site_with_too_few_rows_is_refused() {
+    fn site_with_too_few_rows_is_rejected() {
         let shape = ActivationShape { channels: 2, sequences: 1, length: 4 };
         let mut spool = InMemory::new([HookPoint::Stream(0)]);
         spool.push(HookPoint::Stream(0), &[0.0; 6]).unwrap();

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_text_are_refused() {
+    fn values_that_are_not_text_are_rejected() {
         let numbers = parquet(vec![Column::new("text".into(), [1_i64, 2])]);
         assert!(refused(&numbers).contains("i64"));
         let nulls = parquet(vec![Column::new("text".into(), [Some("a"), None])]);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_file_is_refused() {
+    fn damaged_file_is_rejected() {
         let intact = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);
         refused(b"not parquet at all");
         for size in [1, 7, intact.len() / 2, intact.len() - 1] {

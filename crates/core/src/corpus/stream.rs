@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_equal_the_official_loader() {
+    fn windows_match_the_official_loader() {
         // The sample tokenizer adds BOS, so each row has one word fewer than in the reference. Windows of the same
         // length then start at the same positions.
         let tokenizer = sample::words();

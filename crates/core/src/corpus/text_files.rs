@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_utf8_is_refused_with_its_position() {
+    fn invalid_utf8_is_rejected_with_its_position() {
         let message = refused("a.txt", b"ab\ncd\xff", None);
         assert!(message.contains("a.txt:2") && message.contains("offset 5 of the file"), "{message}");
         let message = refused("a.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n", None);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_gzip_file_is_refused() {
+    fn damaged_gzip_file_is_rejected() {
         let intact = zip(lines("text"));
         for size in [5, 12, intact.len() / 2, intact.len() - 1] {
             let message = refused("a.jsonl.gz", &intact[..size], None);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_line_is_refused_with_its_number() {
+    fn bad_line_is_rejected_with_its_number() {
         let good = "{\"text\": \"a\"}\n";
         for (line, words) in [
             ("{\"text\": \"b\"", "not JSON"),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_column_is_refused_with_the_columns_found() {
+    fn missing_column_is_rejected_with_the_columns_found() {
         let columns = vec![Column::new("title".into(), ["a"]), Column::new("body".into(), ["b"])];
         let message = refused("a.parquet", parquet(columns.clone()), None);
         assert!(message.contains("`text` or `sentence`") && message.contains("`title`, `body`"), "{message}");
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_rows_are_refused() {
+    fn files_without_rows_are_rejected() {
         let no_rows = parquet(vec![Column::new("text".into(), Vec::<String>::new())]);
         for (name, bytes) in [
             ("a.txt", Vec::new()),

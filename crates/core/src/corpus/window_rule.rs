@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_requests_are_refused() {
+    fn empty_requests_are_rejected() {
         let tokenizer = sample::words();
         for rule in Rule::ALL {
             for (sequences, length) in [(0, 8), (4, 0), (4, 1), (4, usize::MAX)] {

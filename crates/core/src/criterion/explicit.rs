@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_list_is_refused_with_the_reason() {
+    fn unusable_list_is_rejected_with_the_reason() {
         for (options, depth, words) in [
             (json!({"layers": [1, 2]}), 3, "expected: 3 layers"),
             (json!({"order": [1, 2]}), 3, "expected: 3 layers"),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_sublayers_are_refused_with_the_reason() {
+    fn unusable_sublayers_are_rejected_with_the_reason() {
         use DepthUnit::{Attention, Mlp, Sublayers};
         for (sublayers, depth, unit, words) in [
             (json!(["attention 1", "mlp 1"]), 2, Attention, "found:    mlp 1"),

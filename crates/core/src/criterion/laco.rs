@@ -196,13 +196,13 @@ mod tests {
     }
 
     #[test]
-    fn depth_that_the_threshold_does_not_allow_is_refused() {
+    fn depth_that_the_threshold_does_not_allow_is_rejected() {
         let text = selected(&json!({"combine": 3, "lowest": 2}), 2, |_| 0.45).unwrap_err().to_string();
         assert!(text.contains("removed 0 of 2 layers") && text.contains("above 0.45"), "{text}");
     }
 
     #[test]
-    fn impossible_settings_are_refused() {
+    fn impossible_settings_are_rejected() {
         for (options, words) in [
             (json!({"combine": 1}), "`combine`"),
             (json!({"interval": 0}), "`interval`"),

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn depths_that_leave_nothing_are_refused() {
+    fn depths_that_leave_nothing_are_rejected() {
         for (unit, depth) in [(DepthUnit::Attention, 4), (DepthUnit::Mlp, 4), (DepthUnit::Sublayers, 6)] {
             let cut = PruneSpec { backbone: "b", layers: 3, depth, unit };
             let error = select(&super::ENTRY, &json!({}), &cut, |_| 0.0, |_| 0.0).unwrap_err();

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_layers_or_clusters_are_refused() {
+    fn too_many_layers_or_clusters_are_rejected() {
         for (options, depth, words) in [(json!({}), 7, "at most 6"), (json!({"clusters": 9}), 1, "1 to 8")] {
             let cut = PruneSpec { backbone: "b", layers: 8, depth, unit: DepthUnit::Layers };
             let text = select(&ENTRY, &options, &cut, similarity, |_| 0.0).unwrap_err().to_string();

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn iterative_is_refused_by_criteria_without_that_variant() {
+    fn iterative_is_rejected_by_criteria_without_that_variant() {
         let options = serde_json::json!({"iterative": true}).as_object().unwrap().clone();
         for entry in ENTRIES {
             let name = entry.shown.name;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn iterative_is_refused_with_options_that_contradict_it() {
+    fn iterative_is_rejected_with_options_that_contradict_it() {
         for (name, option, value) in [("cca", "cut", "block"), ("shortened-llama", "order", "released")] {
             let options = serde_json::json!({"iterative": true, option: value}).as_object().unwrap().clone();
             let text = build(name, &options).err().unwrap().to_string();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_criterion_or_option_is_refused() {
+    fn misspelt_criterion_or_option_is_rejected() {
         let text = build("llm_streamline", &Options::new()).err().unwrap().to_string();
         assert!(text.contains("did you mean `llm-streamline`?"), "{text}");
         let options = serde_json::json!({"cosin": "token"}).as_object().unwrap().clone();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_order_is_refused_by_line() {
+    fn damaged_order_is_rejected_by_line() {
         let error = released(&RELEASED_ORDERS.replacen(" 24 ", " x ", 1)).err().unwrap().to_string();
         assert!(error.contains("released_orders.csv:2") && error.contains("`order`"), "{error}");
     }

@@ -86,7 +86,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn overflowing_trials_are_refused() {
+    fn overflowing_trials_are_rejected() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
         for entry in [super::ENTRY, crate::criterion::shortened_llama::ENTRY] {
             for broken in [f64::NAN, f64::INFINITY] {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn similarities_that_are_not_finite_are_refused() {
+    fn similarities_that_are_not_finite_are_rejected() {
         assert!(cluster(&[1.0, f64::NAN, f64::NAN, 1.0], 2, 2).is_err());
     }
 }

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_output_folder_is_refused_before_the_run() {
+    fn impossible_output_folder_is_rejected_before_the_run() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("file"), "").unwrap();
         let error = ensure_writable(&root.path().join("file/results"), &[]).unwrap_err();

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_generation_settings_are_refused_by_name() {
+    fn unsupported_generation_settings_are_rejected_by_name() {
         for (key, value) in [
             ("num_beams", json!(4)),
             ("penalty_alpha", json!(0.6)),

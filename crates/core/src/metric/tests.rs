@@ -28,7 +28,7 @@ fn task_of_any_name_has_an_accuracy_metric() {
 }
 
 #[test]
-fn misspelt_metric_is_refused_with_the_nearest() {
+fn misspelt_metric_is_rejected_with_the_nearest() {
     let message = Metric::find("acc_avarage").unwrap_err().to_string();
     assert!(message.contains("did you mean `acc_average`?"), "{message}");
     assert!(Metric::find("arc_easy:seq=1:batch=1").is_err(), "only ids of latency metrics contain a colon");

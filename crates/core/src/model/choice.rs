@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_kernels_are_refused_with_an_alternative() {
+    fn unsupported_kernels_are_rejected_with_an_alternative() {
         for (products, alternative) in [
             (Products::Bf16Amx, "--kernels portable"),
             (Products::Bf16x3, "--dtype f32"),

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn trie_without_a_reference_is_refused() {
+    fn trie_without_a_reference_is_rejected() {
         let trie = Trie::scoring(&[Program::dense(2)]);
         let error = compare_trie(&Listing, &trie, None, &(), &mut vec![0.0; trie.len()]).unwrap_err();
         assert!(error.to_string().contains("no reference program"), "{error}");

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_of_other_models_are_refused() {
+    fn layers_of_other_models_are_rejected() {
         for (heads, widths, number) in [
             (&[4, 8, 4][..], &[16, 16, 1][..], 0.0),
             (&[4, 4], &[16, 16, 1], 0.0),

@@ -200,7 +200,7 @@ mod tests {
     /// The expected values are `config.sliding_window` and `config.layer_types` in transformers 5.23.0, for three
     /// layers.
     #[test]
-    fn sliding_windows_equal_transformers() {
+    fn sliding_windows_match_transformers() {
         let full = vec![None; 3];
         let all = vec![Some(8); 3];
         for (model_type, entries, expected) in [
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_windows_are_refused_by_name() {
+    fn unsupported_windows_are_rejected_by_name() {
         for (model_type, entries, key) in [
             ("llama", json!({"sliding_window": 8}), "sliding_window"),
             ("llama", json!({"use_sliding_window": true}), "use_sliding_window"),

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_include_the_papers_column() {
+    fn every_task_lists_the_metric_in_the_paper() {
         let normed: Vec<&str> =
             TASKS.iter().filter(|task| task.column == AccuracyKind::AccNorm).map(|task| task.name).collect();
         assert_eq!(normed, ["arc_easy", "arc_challenge", "hellaswag", "openbookqa"]);

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_document_limits_are_refused() {
+    fn invalid_document_limits_are_rejected() {
         for value in [0.0, -1.0, 2.5, 1e30, f64::NAN, f64::INFINITY] {
             assert_eq!(DocumentLimit::new(value).unwrap_err().exit_code(), 2);
             assert!(value.to_string().parse::<DocumentLimit>().is_err(), "{value}");

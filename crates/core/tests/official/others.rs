@@ -211,7 +211,7 @@ fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
 /// The official code compares the hidden states that transformers returns. The last of these has already passed through
 /// the final norm, so the last candidate is not compared.
 #[test]
-fn streamline_scores_equal_the_official_repository() {
+fn streamline_scores_match_the_official_repository() {
     let Some(others) = others() else { return };
     for (backbone, expected) in scored(&others, "llm_streamline") {
         let depth = count(&expected, "n");
@@ -228,7 +228,7 @@ fn streamline_scores_equal_the_official_repository() {
 }
 
 #[test]
-fn shortgpt_scores_equal_the_official_repository() {
+fn shortgpt_scores_match_the_official_repository() {
     let Some(others) = others() else { return };
     for (backbone, expected) in scored(&others, "shortgpt") {
         let options = json!({"cosine": "token", "last_layer": "allow"});
@@ -243,7 +243,7 @@ fn shortgpt_scores_equal_the_official_repository() {
 }
 
 #[test]
-fn cca_bounds_equal_the_official_repository() {
+fn cca_bounds_match_the_official_repository() {
     let Some(others) = others() else { return };
     let expected = &others.settings["nbl"];
     let windows = &others.official[text(expected, "windows_of")]["calibration"];

@@ -17,7 +17,7 @@ fn recoveries() -> Vec<(&'static str, Value, &'static str, &'static str)> {
 }
 
 #[test]
-fn operators_and_their_numbers_equal_the_reference() {
+fn operators_and_their_numbers_match_the_reference() {
     let Some(oracle) = oracle() else { return };
     for engine in oracle.engines() {
         let calibration = oracle.calibration(&*engine);
@@ -70,7 +70,7 @@ fn site_rows(site: HookPoint, calibration: &CalibrationResult) -> Vec<f64> {
 }
 
 #[test]
-fn perplexities_equal_the_reference() {
+fn perplexities_match_the_reference() {
     let Some(oracle) = oracle() else { return };
     for engine in oracle.engines() {
         let calibration = oracle.calibration(&*engine);
@@ -89,7 +89,7 @@ fn perplexities_equal_the_reference() {
 }
 
 #[test]
-fn layerwise_repairs_of_regions_equal_the_reference() {
+fn layerwise_repairs_of_regions_match_the_reference() {
     let Some(oracle) = oracle() else { return };
     for engine in oracle.engines() {
         let calibration = oracle.calibration(&*engine);

@@ -4,7 +4,7 @@
 pub(crate) const DICT_METHODS: [&str; 11] =
     ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 
-/// Filter that implements `%` after a string.
+/// Name of the filter that implements `%` with a string on its left.
 pub(crate) const PERCENT: &str = "ghostlab_percent";
 
 /// Filter that converts an operand of `~` to a string.

@@ -66,7 +66,7 @@ fn group_that_contains_itself_is_an_error() {
 }
 
 #[test]
-fn exponentially_growing_groups_are_refused() {
+fn exponentially_growing_groups_are_rejected() {
     let mut files: Vec<(String, String)> = (0..28)
         .map(|index| (format!("g{index}.yaml"), format!("group: g{index}\ntask: [g{0}, g{0}]\n", index + 1)))
         .collect();

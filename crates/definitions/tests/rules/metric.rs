@@ -71,7 +71,7 @@ fn perplexity_error_is_bootstrapped() {
 }
 
 #[test]
-fn f1_uses_label_one_and_refuses_a_third_label() {
+fn f1_uses_label_one_and_rejects_a_third_label() {
     let items = label_items(&[(1, 1), (1, 0), (0, 1), (0, 0), (1, 1)]);
     assert!((Aggregation::F1.score(&items).unwrap() - 2.0 / 3.0).abs() < 1e-12);
     // 2 TP, 1 FP, 1 FN, 1 TN: (2·1 − 1·1) / √(3·3·2·2).

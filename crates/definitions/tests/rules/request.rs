@@ -165,7 +165,7 @@ fn request_error(more: &str, rows: &'static str) -> String {
 }
 
 #[test]
-fn nonfinite_numbers_are_refused_with_their_path() {
+fn nonfinite_numbers_are_rejected_with_their_path() {
     for (more, path) in [
         ("metadata: {version: .nan}", "`metadata.version`"),
         ("fewshot_config: {samples: [{q: x, n: .inf}]}", "`fewshot_config.samples[0].n`"),

@@ -18,7 +18,7 @@ fn in_own_file_system(mount: &str, server: &FakeHub, cache: &Path) -> Option<Str
 
 #[cfg(target_os = "linux")]
 #[test]
-fn full_disk_is_refused_upfront_and_named_during_a_run() {
+fn full_disk_is_rejected_upfront_and_named_during_a_run() {
     let cache = TempDir::new().unwrap();
     let file = large("f", content(30 << 20));
     let server = FakeHub::start(REPO, vec![file.clone()], no_fault());

@@ -95,7 +95,7 @@ fn file_name_cannot_leave_its_folder() {
 }
 
 #[test]
-fn content_that_differs_from_the_lock_is_refused() {
+fn content_that_differs_from_the_lock_is_rejected() {
     for big in [true, false] {
         let server = FakeHub::start(REPO, vec![served(content(100), big)], no_fault());
         let cache = TempDir::new().unwrap();

@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "exceeds its slice")]
-    fn view_past_its_slice_is_refused() {
+    fn view_past_the_end_of_its_slice_panics() {
         let _ = MatrixView::rows(&[0.0f32; 5], 2, 3);
     }
 }

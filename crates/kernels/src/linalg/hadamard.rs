@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn normalized_matrices_equal_the_reference() {
+    fn normalized_matrices_match_the_reference() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/hadamard/normalized.safetensors");
         let bytes = std::fs::read(path).unwrap();
         let oracle = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no Hadamard matrix of order 44")]
-    fn order_without_a_matrix_is_refused() {
+    fn order_without_a_matrix_is_rejected() {
         transform(&mut [0.0; 44], 44);
     }
 }

@@ -78,8 +78,8 @@ fn sum_of(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     parts.iter().sum()
 }
 
-/// Returns the maximum, or −∞ if empty. NaN elements are ignored, because the sum of exponentials that callers compute
-/// next becomes NaN.
+/// Returns the maximum, or −∞ if empty. Ignores NaN, which is safe: the sum of exponentials that callers compute next
+/// is NaN anyway.
 #[inline(always)]
 pub fn max(xs: &[f32]) -> f32 {
     let mut parts = [f32::NEG_INFINITY; LANES];

@@ -137,7 +137,7 @@ impl StreamingQr {
         for first in (0..c).step_by(PANEL) {
             let width = PANEL.min(c - first);
             let top = PANEL - width..PANEL;
-            // Copy the panel's rows of [R | Z], from its first column, above the pending rows.
+            // Copy the panel's rows of [R | Z], starting at its first column, into the space above the pending rows.
             let columns = self.work[first * stride..].par_chunks_exact_mut(stride);
             columns.zip(self.kept[first * c..].par_chunks_exact(c)).for_each(|(work, kept)| {
                 work[top.clone()].copy_from_slice(&kept[first..first + width]);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_and_doubled_channels_give_the_solution_of_least_norm() {
+    fn zero_and_duplicate_channels_yield_minimum_norm_solution() {
         let c = PANEL + 50;
         let rows = 700;
         for (silent, doubled) in [(0, (3, 4)), (5, (1, c - 1)), (c - 1, (PANEL - 1, PANEL)), (PANEL, (0, PANEL + 1))] {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_can_be_added_after_a_solution() {
+    fn rows_can_be_added_after_solving() {
         let x = random(20 * 4, 10);
         let y = random(20 * 4, 11);
         let mut all = StreamingQr::new(4);

@@ -28,7 +28,7 @@ fn beside(output: &OutputFolder) -> Vec<String> {
 }
 
 #[test]
-fn old_files_are_removed_and_user_files_stay_anywhere() {
+fn stale_files_are_removed_and_user_files_are_kept() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("a/out"), "results");
     publish(&output, &[("one", "1"), ("both", "1"), ("lm_eval/old", "1"), ("lm_eval/both", "1")]).unwrap();
@@ -63,7 +63,7 @@ fn path_in(name: &str, output: &Path) -> PathBuf {
 }
 
 #[test]
-fn existing_name_is_refused_without_changes() {
+fn existing_name_is_rejected_without_changes() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("out"), "results");
     publish(&output, &[("table", "1"), ("lm_eval/a", "1")]).unwrap();
@@ -180,7 +180,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
 }
 
 #[test]
-fn file_in_place_of_a_folder_is_refused() {
+fn file_in_place_of_a_folder_is_rejected() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("out"), "").unwrap();
     let error = OutputFolder::new(root.path().join("out"), "results").check(&[]).unwrap_err();

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_device_is_refused_with_build_instructions() {
+    fn unknown_device_is_rejected_with_build_instructions() {
         for device in [DeviceName::Cuda(0), DeviceName::Metal].into_iter().filter(|device| !device.is_built()) {
             let error = device.open().unwrap_err();
             assert_eq!(error.exit_code(), 3);

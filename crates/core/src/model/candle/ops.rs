@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn half_precision_keeps_its_type_and_is_near_f64() {
+    fn half_precision_mlp_keeps_dtype_and_approximates_f64() {
         let x = some(1, &[5, 16]);
         let gate = some(2, &[24, 16]);
         let up = some(3, &[24, 16]);

@@ -65,7 +65,7 @@ fn unknown_architecture_error_lists_the_known_ones() {
 }
 
 #[test]
-fn unknown_rope_type_is_refused_in_both_dialects() {
+fn unknown_rope_type_is_rejected_in_both_dialects() {
     for (key, value) in [
         ("rope_scaling", json!({"type": "spiral", "factor": 2.0})),
         ("rope_parameters", json!({"rope_type": "spiral", "rope_theta": 10000.0})),
@@ -81,7 +81,7 @@ fn unknown_rope_type_is_refused_in_both_dialects() {
 
 /// The expected values are `AutoConfig.from_pretrained(folder).rope_parameters` in transformers 5.23.0.
 #[test]
-fn rope_dialect_precedence_equals_transformers() {
+fn rope_dialect_precedence_matches_transformers() {
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 128});
     let plain = json!({"rope_type": "default", "rope_theta": 77.0});
@@ -120,7 +120,7 @@ fn rope_dialect_precedence_equals_transformers() {
 }
 
 #[test]
-fn settings_that_change_the_forward_pass_are_refused() {
+fn settings_that_change_the_forward_pass_are_rejected() {
     for (key, value) in [
         ("hidden_act", json!("gelu")),
         ("attention_bias", json!("yes")),

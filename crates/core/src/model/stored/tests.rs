@@ -118,7 +118,7 @@ fn first_nonfinite_number_is_named_by_every_reader() {
 }
 
 #[test]
-fn file_changed_after_opening_is_refused_by_name() {
+fn file_changed_after_opening_is_rejected_by_name() {
     let folder = TempDir::new().unwrap();
     let bytes: Vec<u8> = (0..6).flat_map(|i| stored("F32", number(i))).collect();
     file(folder.path(), "F32", [2, 3], &bytes);

@@ -281,7 +281,7 @@ mod tests {
     /// Compares products on real or emulated tile registers with the scalar model.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     #[test]
-    fn tiled_product_equals_the_scalar_model() {
+    fn tiled_product_matches_the_scalar_model() {
         if status() != AmxStatus::Ready {
             emulator::install();
         }

@@ -106,7 +106,7 @@ fn full_device_memory_reduces_concurrent_prompts() {
 }
 
 #[test]
-fn resumed_stream_equals_the_original_run() {
+fn resumed_stream_matches_the_original_run() {
     struct Streams(Vec<HostRows>);
     impl Observer<dyn ResidualStream> for Streams {
         fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
