@@ -226,7 +226,8 @@ fn layer_before_a_region_absorbs_all_its_maps() {
     assert!((cosines / cosines_by_layer - 1.0).abs() > 1e-6, "{cosines} {cosines_by_layer}");
 }
 
-/// Returns the path of the results table in the folder named in a log. Runs with different settings write to different folders.
+/// Returns the path of the results table in the folder named in a log. Runs with different settings write to different
+/// folders.
 fn results_path(world: &World, log: &str) -> PathBuf {
     let (_, after) = log.split_once(" files to ").unwrap();
     world.path(after.lines().next().unwrap()).join("results.csv")

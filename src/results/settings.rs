@@ -106,8 +106,8 @@ pub fn distinguishing_settings<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
         .unwrap_or(varying)
 }
 
-/// Maximum number of settings in the sets that [`distinguishing_settings`] tries. If no such set suffices, it returns all varying
-/// settings.
+/// Maximum number of settings in the sets that [`distinguishing_settings`] tries. If no such set suffices, it returns
+/// all varying settings.
 const MAX_SETTINGS: usize = 3;
 
 /// Returns the first combination of `count` settings for which `will_do` returns true.

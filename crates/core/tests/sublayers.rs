@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::beyond::world::{DAMAGE, PERPLEXITY, SCORE, TINY, World, compare_damages};
+use crate::beyond::world::{DAMAGE, DamageTolerances, SCORE, TINY, World, compare_damages};
 use crate::common::{assert_close, engines_of_all_types, no_trials, numbers};
 use ghostlab_core::calibrate::{self, InMemory, Pair, PassRequest, Similarities, WindowSubset};
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, Trial, TrialMetric, Trials};
@@ -98,7 +98,8 @@ fn sublayers_are_dropped_in_every_float_type() {
         let program = Program::without(engine.config().layers, &cut(&expected["removed"]));
         let found = measure_damage(&*engine, &dense, &[program], &world.evaluation).unwrap().remove(0);
         assert_close(&what, found.losses.perplexity(), expected["ppl"].as_f64().unwrap(), tolerance.perplexity);
-        compare_damages(&what, &found, WindowPart::All, expected, (tolerance.activations.max(DAMAGE), 0.0));
+        let damage = DamageTolerances::new(tolerance.activations.max(DAMAGE));
+        compare_damages(&what, &found, WindowPart::All, expected, &damage);
     }
 }
 
@@ -196,7 +197,7 @@ fn greedy(world: &World, key: &str, complete: usize, rule: (&str, &Value), toler
 fn block_pruner_removal_matches_the_reference() {
     for (name, complete) in [("tiny-llama", 4), ("tiny-olmo2", 2)] {
         let Some(world) = World::read(name) else { return };
-        greedy(&world, "blockpruner", complete, ("block-pruner", &json!({})), PERPLEXITY);
+        greedy(&world, "blockpruner", complete, ("block-pruner", &json!({})), SCORE);
     }
 }
 
@@ -211,7 +212,7 @@ fn finercut_removal_matches_the_reference() {
 #[ignore = "slow: two greedy selections on the real backbone"]
 fn greedy_steps_on_the_real_backbone_match_the_reference() {
     let Some(world) = World::read("real") else { return };
-    greedy(&world, "blockpruner", 1, ("block-pruner", &json!({})), PERPLEXITY);
+    greedy(&world, "blockpruner", 1, ("block-pruner", &json!({})), SCORE);
     greedy(&world, "finercut_angle", 1, ("finercut", &json!({"distance": "angle"})), SCORE);
 }
 

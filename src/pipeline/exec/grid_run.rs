@@ -99,8 +99,8 @@ pub(super) fn report_warnings(grid: &Grid, plan: &Plan<'_>, reporter: &dyn Repor
     }
 }
 
-/// Runs the missing jobs. Calls `surveyed` before and `end` afterwards. `end` returns the number of complete cells, the number of failed cells, and
-/// the value to return.
+/// Runs the missing jobs. Calls `surveyed` before and `end` afterwards. `end` returns the number of complete cells, the
+/// number of failed cells, and the value to return.
 fn run_all<T>(
     grid: &Grid,
     env: RunEnv<'_>,

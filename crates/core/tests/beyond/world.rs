@@ -29,6 +29,10 @@ pub(crate) const DAMAGE: f64 = 1e-5;
 /// less than the rounding error of f32.
 const TIED_VARIANT: (&str, &str) = ("real", "half:mlp:2");
 
+/// Variants of the backbone `real` in which positive and negative changes of probabilities nearly cancel. The mean
+/// change is at most 2 % of the mean absolute change, and its observed error up to 4e-7 of the latter.
+const CANCELLING_VARIANTS: [&str; 3] = ["half:attn:11", "nbl:normed:stream:8", "nbl:stream:stream:8"];
+
 /// Names of the bundled backbones in the reference data. The first one has variants of all kinds.
 pub(crate) const TINY: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
 
@@ -134,11 +138,16 @@ impl World {
             let what = format!("{} on {}: {name}", self.name, engine.id());
             assert_close(&what, ours.losses.perplexity(), expected["ppl"].as_f64().unwrap(), PERPLEXITY);
             let predictions = self.evaluation.count() * (self.evaluation.length - 1);
-            let ties = if (self.name, name) == TIED_VARIANT { 1.0 / predictions as f64 } else { 0.0 };
-            compare_damages(&what, ours, WindowPart::All, expected, (DAMAGE, ties));
+            let tolerances = DamageTolerances {
+                ties: if (self.name, name) == TIED_VARIANT { 1.0 / predictions as f64 } else { 0.0 },
+                cancels: self.name == "real" && CANCELLING_VARIANTS.contains(&name),
+                ..DamageTolerances::new(DAMAGE)
+            };
+            compare_damages(&what, ours, WindowPart::All, expected, &tolerances);
             // The reference data has these metrics for two variants per backbone.
             if expected["second_half"].is_object() {
-                compare_damages(&what, ours, WindowPart::SecondHalf, &expected["second_half"], (DAMAGE, 0.0));
+                let second_half = &expected["second_half"];
+                compare_damages(&what, ours, WindowPart::SecondHalf, second_half, &DamageTolerances::new(DAMAGE));
             }
             compare_size(&what, engine, program, expected);
         }
@@ -168,22 +177,37 @@ const MEASURES: [(Damage, &str); 7] = [
     (Damage::PerplexityRatio, "ppl_ratio"),
 ];
 
-/// Compares all damage metrics of a variant. `ties` is the share of predictions whose most likely token is undecided.
+/// Tolerances for damage metrics.
+pub(crate) struct DamageTolerances {
+    relative: f64,
+    /// Share of predictions whose most likely token is undecided.
+    ties: f64,
+    /// Whether the mean change is compared relative to the mean absolute change, at a tenth of the tolerance.
+    cancels: bool,
+}
+
+impl DamageTolerances {
+    pub(crate) fn new(relative: f64) -> Self {
+        Self { relative, ties: 0.0, cancels: false }
+    }
+}
+
+/// Compares all damage metrics of a variant.
 pub(crate) fn compare_damages(
     what: &str,
     ours: &Damages,
     part: WindowPart,
     expected: &Value,
-    (tolerance, ties): (f64, f64),
+    tolerances: &DamageTolerances,
 ) {
+    let &DamageTolerances { relative, ties, cancels } = tolerances;
     for (damage, key) in MEASURES {
         let found = ours.measure(damage, part).unwrap().value;
         let number = expected[key].as_f64().unwrap();
         let allowed = match damage {
-            // Changes of both signs cancel in their mean, but their errors do not.
-            Damage::MeanChange => tolerance * number.abs().max(expected["mean_abs_dp"].as_f64().unwrap() / 4.0),
-            Damage::SameTop => tolerance * number + ties,
-            _ => tolerance * number,
+            Damage::MeanChange if cancels => relative / 10.0 * expected["mean_abs_dp"].as_f64().unwrap(),
+            Damage::SameTop => relative * number + ties,
+            _ => relative * number.abs(),
         };
         let off = (found - number).abs();
         assert!(off <= allowed, "{what}: {key}, {part:?}: ours {found}, expected {number}, {off:e} > {allowed:e}");
