@@ -204,8 +204,8 @@ fn positions(depths: &[Vec<Depth>], depth: Depth) -> BTreeSet<usize> {
 /// Headings with the number of columns they span.
 type GroupHeads = Vec<(String, usize)>;
 
-/// Returns the columns for a table's metrics, and the headings above them. Metrics of task definitions that were not
-/// evaluated have no columns, because a profile may replace the definitions of another.
+/// Returns the columns for a table's metrics, and the headings above them. Metrics that were not measured have no
+/// columns, because a profile may lack texts, tasks or times of another.
 fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LayoutColumn>, GroupHeads)> {
     // A latency metric expands to one column per timed prompt.
     let prompts =
@@ -215,16 +215,18 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
                 candidate.id != metric.id && candidate.is_latency() && candidate.family() == metric.id
             }))
         };
+    let is_any_measured = table.metrics.iter().any(|id| found_column(numbers, id).is_some());
     let mut measured = Vec::new();
     let mut over = Vec::new();
     for id in &table.metrics {
         let found = found_column(numbers, id);
         let is_measured = found.is_some();
         let metric = found.map_or_else(|| Metric::find(id), Ok)?;
-        if metric.is_defined() && !is_measured {
+        let prompt_metrics = prompts(&metric);
+        let is_measured = is_measured || !prompt_metrics.is_empty();
+        if !is_measured && (is_any_measured || metric.is_defined()) {
             continue;
         }
-        let prompt_metrics = prompts(&metric);
         let (head, metrics) = match prompt_metrics.is_empty() {
             true => (
                 String::new(),

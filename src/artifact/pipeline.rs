@@ -318,7 +318,7 @@ fn figures(
     let dots = over.map(|table| dots(&description.title, table, &all, &outcome.cells)).transpose()?.flatten();
     if let Some(drawing) = dots {
         files.extend(put_drawing(staging, &format!("{}-seeds", artifact.name), &drawing)?);
-        figures.push(FigureView { svg: drawing.svg, label: "A dot for each seed".to_owned() });
+        figures.push(FigureView { svg: drawing.svg, label: "One dot per seed".to_owned() });
     }
     for (name, drawing) in drawings {
         let base = if name.is_empty() { figure_name.clone() } else { format!("{figure_name}-{name}") };

@@ -65,10 +65,10 @@ impl<'a> SearchResults<'a> {
             "Backbone",
             "Removed",
             &format!("Best in {table_title}"),
-            "What the race made of it",
+            "Its outcome in the race",
             "Winner of the race",
-            "Judged on other items",
-            "Dense there",
+            "Winner on held-out items",
+            "Dense on held-out items",
             "Not separated",
             "Items scored, %",
             "Items × layers, %",
@@ -118,16 +118,16 @@ impl<'a> SearchResults<'a> {
         let best = match known.len() {
             0 => format!("{table_title} is not computed here. Run `reproduce {}` to compute it.", self.races.table),
             all => format!(
-                "The best row of {table_title} is alone at the end of {} of {all} races, leads those that are not separated in {}, is not separated from the leader in {}, and is lost in {lost}.",
+                "The best row of {table_title} is the only survivor of {} of {all} races, leads the survivors in {}, survives without leading in {}, and is eliminated in {lost}.",
                 count_words(&known, WON_ALONE),
                 count_words(&known, LEADING),
                 count_words(&known, NOT_SEPARATED)
             ),
         };
         let spent = format!(
-            "All races together scored {items:.0} % of the items that scoring every candidate on all of them takes ({layers:.0} % of items × layers), and the judgement {judged:.0} % more ({judged_layers:.0} %)."
+            "All races together scored {items:.0} % of the items of an exhaustive grid ({layers:.0} % of items × layers). The evaluation on held-out items scored another {judged:.0} % ({judged_layers:.0} %)."
         );
-        let marks = "± is half a 95 % interval. Not separated: candidates that no test tells from the leader, it among them; their order says nothing. Costs: the race + the judgement, of the exhaustive grid's.";
+        let marks = "± is half of a 95 % interval. Not separated: candidates that no test distinguishes from the leader, including the leader; their order is arbitrary. Costs: the race + the evaluation on held-out items, in percent of the exhaustive grid.";
         vec![best, spent, marks.to_owned()]
     }
 

@@ -172,16 +172,16 @@ fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Re
         }
     }
     let changes = match changing.as_slice() {
-        [] => "none changes with the seed".to_owned(),
-        [one] => format!("one changes with the seed ({one})"),
-        several => format!("{} change with the seed ({})", several.len(), several.join(", ")),
+        [] => "none varies with the seed".to_owned(),
+        [one] => format!("one varies with the seed ({one})"),
+        several => format!("{} vary with the seed ({})", several.len(), several.join(", ")),
     };
     let firsts = count_first(metric, methods, criterion);
     let noun = if pairs == 1 { "pair" } else { "pairs" };
     (pairs > 0).then(|| {
         format!(
-            "{} {depth}/{layers}: of {pairs} {noun} of methods {same} stand as in the paper under every seed, {other} \
-             the other way round under every seed, {changes}; first is {firsts}.",
+            "{} {depth}/{layers}: of {pairs} {noun} of methods, {same} are ordered as in the paper for every seed, {other} \
+             in reverse order for every seed, and {changes}. Best method: {firsts}.",
             backbone_label(backbone)
         )
     })
@@ -204,7 +204,7 @@ fn method_label(recovery: &str, criterion: &str) -> String {
     }
 }
 
-/// Formats the number of seeds for which each method comes first, for example `Ghost Layer (Ours) under 5 of 5 seeds`.
+/// Formats the number of seeds for which each method comes first, for example `Ghost Layer (Ours) for 5 of 5 seeds`.
 fn count_first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
     let mut counts = grouped(seeds.iter().filter_map(|seed| {
@@ -212,6 +212,6 @@ fn count_first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &st
         known.reduce(|best, other| if metric.better(other.1, best.1) { other } else { best })
     }));
     counts.sort_by_key(|(_, won)| std::cmp::Reverse(won.len()));
-    let parts = counts.iter().map(|(name, won)| format!("{} under {}", method_label(name, criterion), won.len()));
+    let parts = counts.iter().map(|(name, won)| format!("{} for {}", method_label(name, criterion), won.len()));
     format!("{} of {} seeds", parts.collect::<Vec<_>>().join(", "), seeds.len())
 }

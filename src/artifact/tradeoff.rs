@@ -32,13 +32,14 @@ pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Resu
     })
 }
 
-/// Returns the metrics of the costs. A time has one metric per prompt.
+/// Returns the metrics of the costs. A time has one metric per prompt, and none if the grid measures no times.
 fn costs(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Vec<Metric>> {
     let mut costs = Vec::new();
     for id in &entry.costs {
         let metrics = numbers.iter().map(|number| &number.metric).filter(|metric| metric.family() == id);
         let found = distinct(metrics);
-        if found.is_empty() {
+        let is_time = Metric::find(id).is_ok_and(|metric| metric.is_latency());
+        if found.is_empty() && (!is_time || entry.costs.len() == 1) {
             return Err(Error::bad_input("a cost of the Pareto figure is not measured")
                 .expected(format!("the metric `{id}`"))
                 .hint(

@@ -58,8 +58,8 @@ impl Calibration {
         let needed = Self::MIN_TOKENS_PER_CHANNEL * channels;
         (tokens < needed).then(|| {
             format!(
-                "operators of `{backbone}` are solved on {tokens} tokens, {:.1} for each of its {channels} channels: \
-                 {needed} tokens or more suffice (operator_sequences: {}).",
+                "operators of `{backbone}` are computed from {tokens} tokens, {:.1} for each of its {channels} channels; \
+                 use at least {needed} tokens (operator_sequences: {}).",
                 tokens as f64 / channels.max(1) as f64,
                 needed.div_ceil((*length).max(1))
             )
@@ -390,7 +390,7 @@ mod tests {
         });
         let warning = warning.unwrap();
         assert!(warning.contains("2048 tokens, 3.6 for each of its 576 channels"), "{warning}");
-        assert!(warning.contains("9216 tokens or more suffice (operator_sequences: 18)"), "{warning}");
+        assert!(warning.contains("use at least 9216 tokens (operator_sequences: 18)"), "{warning}");
         assert_eq!(none, None);
         assert!(some.is_some());
     }

@@ -43,7 +43,9 @@ pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item =
         }
         _ => None,
     });
-    parts.extend(group_by_protocol(prompts).map(|(how, prompts)| format!("latency over {prompts} tokens: {how}")));
+    parts.extend(
+        group_by_protocol(prompts).map(|(how, prompts)| format!("latency of prompts of {prompts} tokens: {how}")),
+    );
     let lines =
         numbers.iter().filter_map(|number| Some(calibration_text(number.setup.calibration.as_ref()?, &number.sample)));
     let calibrations = distinct(&lines.collect::<Vec<_>>());
@@ -72,7 +74,7 @@ fn group_by_protocol(named: impl Iterator<Item = (String, String)>) -> impl Iter
     grouped(named).into_iter().map(|(how, names)| (how, distinct(&names).join(", ")))
 }
 
-/// Formats a calibration like `128 sequences of 2048 tokens of c4-train, operators from the first 32`.
+/// Formats a calibration like `128 sequences of 2048 tokens of c4-train, operators computed from the first 32`.
 fn calibration_text(calibrated: &CalibrationSummary, sample: &Sample) -> String {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     let generated = if calibrated.generated { " (generated)" } else { "" };
@@ -85,7 +87,7 @@ fn calibration_text(calibrated: &CalibrationSummary, sample: &Sample) -> String 
     };
     let operators = match operator_sequences == sequences {
         true => String::new(),
-        false => format!(", operators from the first {operator_sequences}"),
+        false => format!(", operators computed from the first {operator_sequences}"),
     };
     let trained = calibrated.finetune.map_or(String::new(), |Finetune { sequences, length, .. }| {
         format!(", operators trained on {sequences} sequences of {length} tokens")
@@ -109,8 +111,8 @@ pub(super) fn drawn_texts_note<'a>(numbers: impl IntoIterator<Item = &'a Measure
     let texts = distinct(texts);
     (!texts.is_empty()).then(|| {
         format!(
-            "Windows of {} are drawn with replacement and may overlap: errors and tests, which take them for independent, \
-             are a little too sure there.",
+            "Windows of {} are drawn with replacement and may overlap. Errors and tests assume independent windows, so they \
+             understate the uncertainty there.",
             texts.join(", ")
         )
     })

@@ -46,7 +46,7 @@ impl Protocol {
             Self::Windows { length, limit, windows, all, generated, shards, .. } => {
                 let count = match (windows.zip(*all), limit) {
                     (Some((windows, all)), Some(limit)) if windows == all => {
-                        format!("all {all} windows (a limit of {limit} leaves none out)")
+                        format!("all {all} windows (the limit of {limit} excludes none)")
                     }
                     (Some((windows, all)), _) if windows < all => format!("the first {windows} of {all} windows"),
                     (None, Some(limit)) => format!("the first {limit} windows"),
@@ -60,13 +60,13 @@ impl Protocol {
             } => {
                 let count = match (documents < original, limit) {
                     (true, _) => format!("{documents} of {original} documents"),
-                    (false, Some(limit)) => format!("all {original} documents (a limit of {limit} leaves none out)"),
+                    (false, Some(limit)) => format!("all {original} documents (the limit of {limit} excludes none)"),
                     (false, None) => format!("all {original} documents"),
                 };
                 let split = match (generated, split_whole) {
                     (true, _) => " (generated, not the published split)",
                     (_, true) => " (the published split)",
-                    _ => " (not the whole published split)",
+                    _ => " (part of the published split)",
                 };
                 let cut = max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
                 format!("{count}{split}{cut}")
@@ -155,7 +155,7 @@ mod tests {
             generated: false,
         };
         assert_eq!(text(None, 256).amount(), "all windows of 2048 tokens");
-        assert_eq!(text(Some(256), 256).amount(), "all 256 windows (a limit of 256 leaves none out) of 2048 tokens");
+        assert_eq!(text(Some(256), 256).amount(), "all 256 windows (the limit of 256 excludes none) of 2048 tokens");
         assert_eq!(text(Some(32), 32).amount(), "the first 32 of 256 windows of 2048 tokens");
     }
 }

@@ -232,7 +232,7 @@ fn highest_accuracy_is_best_and_errors_are_only_in_files() {
     let with = |value, recovery| CellFixture { error: Some(5.0), ..cell("a", 3, recovery, value) };
     let table = long(&results(vec![task()], &[with(&[Some(55.0)], "x"), with(&[Some(60.0)], "y")]), "", Vec::new());
     assert!(table.rows[1].cells[0].as_ref().unwrap().best);
-    assert!(markdown(&table).contains("50 of 100 documents (not the whole published split)"));
+    assert!(markdown(&table).contains("50 of 100 documents (part of the published split)"));
     assert!(!screen(&table, None).contains('±'));
     let folder = tempfile::tempdir().unwrap();
     let csv = std::fs::read_to_string(&write_frame(folder.path(), "results", run_frame(&table).unwrap()).unwrap()[0])

@@ -308,11 +308,9 @@ impl Table {
                 let name = recovery::label(name);
                 format!("better or worse than {name} on the same selection (paired test on the same items, p < 0.05)")
             }
-            None => {
-                "ours is better or worse than the best other row of the same selection, no repair among them (paired \
-                 test on the same items, p < 0.05, not corrected for choosing that row)"
-                    .to_owned()
-            }
+            None => "ours is better or worse than the best other row of the same selection, including plain removal \
+                 (paired test on the same items, p < 0.05, not corrected for choosing that row)"
+                .to_owned(),
         }
     }
 

@@ -86,7 +86,7 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     }
     let mut notes = vec![
         "Latencies: repairs that can be folded into weights (Prune and Comp; ReplaceMe before a branch without a norm) are \
-         folded and cost nothing."
+         folded and add no time."
             .to_owned(),
     ];
     notes.extend(channel_wise_note(&all));

@@ -143,7 +143,7 @@ impl Found {
         lines.extend(self.objectives.iter().zip(&self.leads).map(|(objective, lead)| objective.lead_sentence(lead)));
         let spent = &self.spent;
         lines.push(format!(
-            "The race scored {:.0} of {:.0} items ({:.0} %), {:.0} of {:.0} items × layers ({:.0} %); the judgement {:.0} items ({:.0} %), {:.0} items × layers ({:.0} %).",
+            "The race scored {:.0} of {:.0} items ({:.0} %), {:.0} of {:.0} items × layers ({:.0} %); the held-out evaluation {:.0} items ({:.0} %), {:.0} items × layers ({:.0} %).",
             spent.items,
             spent.all_items,
             share_text(spent.items, spent.all_items),
@@ -193,7 +193,7 @@ impl Objective {
     /// Describes in one sentence how far the winner leads plain removal.
     fn lead_sentence(&self, lead: &Lead) -> String {
         format!(
-            "The winner's lead over plain removal ({}): {} on the race's items, which chose it, and {} on held-out items.",
+            "The winner's lead over plain removal ({}): {} on the race's items, which selected it, and {} on held-out items.",
             self.name,
             self.difference(&lead.raced),
             self.difference(&lead.held_out)

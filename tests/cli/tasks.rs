@@ -20,7 +20,7 @@ fn tasks_have_their_columns_and_every_choice_is_kept() {
     let dense = common::json(&world.path("results/grid/lm_eval").join("tiny.dense.json"));
     assert_eq!(dense["n-samples"]["rte"], json!({"original": 2, "effective": 1}));
     let markdown = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
-    assert!(markdown.contains("all 6 documents (not the whole published split)"), "{markdown}");
+    assert!(markdown.contains("all 6 documents (part of the published split)"), "{markdown}");
     let parquet = std::fs::File::open(world.path("results/grid/documents.parquet")).unwrap();
     let frame = {
         use polars::prelude::{ParquetReader, SerReader};

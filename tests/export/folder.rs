@@ -33,7 +33,7 @@ fn plain_export_scores_like_its_cell() {
     for text in ["ReplaceMe (LS)", "mlp.down_proj", "8 sequences of 64 tokens", "convert_hf_to_gguf.py", "test@64"] {
         assert!(card.contains(text), "`{text}` is not in:\n{card}");
     }
-    let warning = "operators of `tiny` are solved on 512 tokens, 8.0 for each of its 64 channels";
+    let warning = "operators of `tiny` are computed from 512 tokens, 8.0 for each of its 64 channels";
     assert!(card.contains(warning), "{card}");
     let card = fs::read_to_string(world.path("none/README.md")).unwrap();
     assert!(card.contains("it has no additional tensors"), "{card}");

@@ -105,7 +105,7 @@ fn limit_of_all_documents_reuses_the_unlimited_cell() {
     run_with_task(&world, &grid, "copa");
     let same = run_with_task(&world, &grid, "{name: copa, limit: 12}");
     assert!(same.contains("2 of 2 cells cached"), "{same}");
-    assert!(same.contains("all 12 documents (a limit of 12 leaves none out)"), "{same}");
+    assert!(same.contains("all 12 documents (the limit of 12 excludes none)"), "{same}");
     let fewer = run_with_task(&world, &grid, "{name: copa, limit: 11}");
     assert!(!fewer.contains("2 of 2 cells cached") && fewer.contains("11 of 12 documents"), "{fewer}");
 }

@@ -241,7 +241,7 @@ impl ClaimVerdict {
         }
         let unknown = if self.unknown == 0 { String::new() } else { format!(", {} unknown", self.unknown) };
         let twice = self.settings.iter().filter(|setting| setting.cut_of.is_some()).count();
-        let twice = if twice == 0 { String::new() } else { format!(", {twice} on a cut that counts already") };
+        let twice = if twice == 0 { String::new() } else { format!(", {twice} on a cut already counted") };
         let gate = if self.ungated { " (computed with --no-gate)" } else { "" };
         let best = self.best.as_ref().map_or_else(String::new, |best| format!(" ({})", best.significance_text()));
         format!("{} of {}{best}{unknown}{twice}, {} needed{gate}", self.held, self.total, self.needed)

@@ -206,7 +206,7 @@ fn criteria_with_equal_cuts_count_once() {
     let twice = on(&claim, [texts("llm-streamline", 0.0), texts("shortgpt", 1.0), texts("sleb", 0.0)].concat());
     assert_eq!(twice.settings[0].setting[1].1, "llm-streamline = sleb");
     assert_eq!(twice.settings[1].cut_of.as_deref(), Some("llm-streamline = sleb"));
-    assert_eq!(twice.count(), "2 of 2, 1 on a cut that counts already, all needed");
+    assert_eq!(twice.count(), "2 of 2, 1 on a cut already counted, all needed");
     // Two criteria are not merged if one of their rows differs, or if they have too few rows to rule out a coincidence.
     let mut other = rows("shortgpt", 0.0);
     other[1].value = Some(46.0);

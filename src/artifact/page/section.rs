@@ -284,8 +284,8 @@ fn claim_row(at: usize, claim: &ClaimRow, has_several_profiles: bool) -> SavedRo
 /// Profile that uses the paper's own models.
 const PAPER_PROFILE: &str = "paper";
 /// Caveat for claims that are judged by results from other models.
-const TOY_MODELS: &str = "On small models a claim that fails is shown not to hold everywhere, but not to be false of \
-                          the paper's models, and a claim that holds confirms it for these models alone.";
+const TOY_MODELS: &str = "On small models, a claim that fails is not refuted for the paper's models, and a claim that holds \
+                          is confirmed for these models only.";
 
 /// Builds the section with all audit findings. Returns `None` if there are none.
 ///

@@ -196,7 +196,7 @@ fn page_begins_with_answer_figure_table_and_claims() {
     assert!(places.is_sorted(), "{:?}", parts.iter().zip(places).collect::<Vec<_>>());
     // Tables from the appendix and tables that are not in the paper are collapsed.
     assert_eq!(html.matches("<details class=\"folded\"><summary>Show 2 rows</summary>").count(), 2);
-    assert!(html.contains("On small models a claim that fails"), "the caveat about small models");
+    assert!(html.contains("On small models, a claim that fails"), "the caveat about small models");
     let rows: Vec<&str> = html
         .split("class=\"squares\" aria-hidden=\"true\">")
         .skip(1)
