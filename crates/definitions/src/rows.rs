@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
 use ghostlab_core::error::{Error, Result};
@@ -21,11 +22,7 @@ use crate::row::Row;
 use crate::tabular;
 use crate::value::Value;
 
-const FILES: RowFiles = RowFiles {
-    noun: "task",
-    endings: &[(".csv", RowForm::Csv), (".txt", RowForm::Text)],
-    expected: "one JSON object per line, or one list of objects",
-};
+const FILES: RowFiles = RowFiles { noun: "task", endings: &[(".csv", RowForm::Csv), (".txt", RowForm::Text)] };
 
 /// Source of data set rows.
 pub trait Rows {
@@ -188,9 +185,9 @@ fn row(value: Value, location: String) -> Result<Row> {
 }
 
 fn json_rows(reader: impl BufRead, path: &Path, zipped: bool) -> Result<Vec<Row>> {
-    let mut values = JsonRows::new(&FILES, reader, (path, zipped)).checked(check_row_bytes);
+    let mut values = JsonRows::new(reader, path, zipped).checked(check_row_bytes);
     let mut rows = Vec::new();
-    while let Some(value) = values.next_value()? {
+    while let Some(value) = values.next_value(PhantomData::<Value>)? {
         if rows.len() == MAX_ROWS {
             return Err(Error::bad_input("the task file has too many rows")
                 .at(values.place())

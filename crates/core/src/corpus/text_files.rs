@@ -17,11 +17,7 @@ use crate::files::rows::{BYTE_ORDER_MARK, RowFiles, RowForm, describe, input_err
 /// Default names of the text column in order of preference. C4 and WikiText use the first, PTB the second.
 const COLUMNS: [&str; 2] = ["text", "sentence"];
 
-const FILES: RowFiles = RowFiles {
-    noun: "corpus",
-    endings: &[(".txt", RowForm::Text)],
-    expected: "one JSON object per line, or one list of objects",
-};
+const FILES: RowFiles = RowFiles { noun: "corpus", endings: &[(".txt", RowForm::Text)] };
 
 /// Returns the format name of a corpus file for cache keys. Text files whose line endings are normalized have a
 /// separate name, because older versions read the same bytes unchanged.
@@ -107,8 +103,8 @@ fn rows_within(path: &Path, column: Option<&str>, limit: TextLimit) -> Result<Ro
     let (file, form) = FILES.open(path, limit)?;
     Ok(match form {
         RowForm::Text | RowForm::Csv => boxed_rows(read_text(file, path, column)?),
-        RowForm::Json { zipped: false } => read_json(BufReader::new(file), (path, false), column),
-        RowForm::Json { zipped: true } => read_json(gzip::reader(file, limit), (path, true), column),
+        RowForm::Json { zipped: false } => read_json(JsonRows::new(BufReader::new(file), path, false), column),
+        RowForm::Json { zipped: true } => read_json(JsonRows::new(gzip::reader(file, limit), path, true), column),
         RowForm::Parquet => boxed_rows(read_parquet(file, path, limit, |names| pick(column, names.iter().copied()))?),
     })
 }
@@ -139,12 +135,11 @@ fn plain_text(text: String) -> String {
     if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text }
 }
 
-fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<&str>) -> Rows<'static> {
-    let mut lines = JsonRows::new(&FILES, lines, file);
+fn read_json(mut lines: JsonRows<impl BufRead + 'static>, column: Option<&str>) -> Rows<'static> {
     let mut column = column.map(str::to_owned);
     Box::new(std::iter::from_fn(move || {
         let columns: Vec<&str> = column.as_deref().map_or(COLUMNS.to_vec(), |name| vec![name]);
-        let mut row = match lines.next_with(TextRowSeed(&columns)) {
+        let mut row = match lines.next_value(TextRowSeed(&columns)) {
             Ok(row) => row?,
             Err(error) => return Some(Err(error)),
         };
@@ -167,7 +162,7 @@ fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<
 const MAX_DESCRIBED: usize = 1 << 20;
 
 /// Creates the error for a row without text. The error describes the content of the row.
-fn refuse_row<R: BufRead>(lines: &JsonRows<'_, R>, column: Option<&str>) -> Result<String> {
+fn refuse_row<R: BufRead>(lines: &JsonRows<R>, column: Option<&str>) -> Result<String> {
     let row = lines.last_row()?;
     let name = column.map_or_else(|| pick(None, row.keys().map(String::as_str)), |name| Ok(name.to_owned()));
     name.and_then(|name| take_text(row, &name)).map_err(|error| error.at(lines.place()))

@@ -4,13 +4,16 @@ use std::io::{BufRead, Read};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-use serde::de::{DeserializeOwned, DeserializeSeed};
+use serde::de::DeserializeSeed;
 use serde_json::{Map, Value};
 
-use super::gzip;
 use super::limit::TextLimit;
-use super::rows::{BYTE_ORDER_MARK, RowFiles};
+use super::rows::{BYTE_ORDER_MARK, describe, utf8_error};
+use super::{gzip, not_finite};
 use crate::error::{Error, Result};
+
+/// Description of the expected JSON, for messages.
+const EXPECTED: &str = "one JSON object per line, or one list of objects";
 
 /// Layout of the rows in a JSON file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +27,7 @@ enum JsonLayout {
 
 /// Rows in a JSON file, given one per line or as the items of a list. Blank lines and a leading byte order mark are
 /// skipped. Only `\n` ends a line, because JSON strings may contain other Unicode line separators.
-pub struct JsonRows<'a, R> {
-    files: &'a RowFiles,
+pub struct JsonRows<R> {
     lines: R,
     path: PathBuf,
     zipped: bool,
@@ -40,14 +42,12 @@ pub struct JsonRows<'a, R> {
     check: fn(&[u8]) -> Result<()>,
 }
 
-impl<'a, R: BufRead> JsonRows<'a, R> {
+impl<R: BufRead> JsonRows<R> {
     /// Creates a reader. `zipped` states whether `lines` decompresses its input.
-    pub fn new(files: &'a RowFiles, lines: R, (path, zipped): (&Path, bool)) -> Self {
-        let path = path.to_owned();
+    pub fn new(lines: R, path: &Path, zipped: bool) -> Self {
         Self {
-            files,
             lines,
-            path,
+            path: path.to_owned(),
             zipped,
             layout: JsonLayout::Unknown,
             row: Vec::new(),
@@ -61,19 +61,11 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
         Self { check, ..self }
     }
 
-    /// Returns the next value, or `None` after the last.
+    /// Returns the next value, or `None` after the last. The seed selects the parts to keep.
     ///
     /// # Errors
     /// Fails if a row is too long, cannot be read, or is not UTF-8 or JSON. The error names its location.
-    pub fn next_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
-        self.next_with(PhantomData::<T>)
-    }
-
-    /// Like [`Self::next_value`], but deserializes with a seed, which selects the parts to keep.
-    ///
-    /// # Errors
-    /// See [`Self::next_value`].
-    pub fn next_with<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(&mut self, seed: S) -> Result<Option<T>> {
+    pub fn next_value<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(&mut self, seed: S) -> Result<Option<T>> {
         if self.layout == JsonLayout::Unknown {
             self.find_layout()?;
         }
@@ -96,15 +88,34 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
     /// # Errors
     /// Fails like [`Self::next_value`], or if the value is not an object.
     pub fn last_row(&self) -> Result<Map<String, Value>> {
-        let value = self.parse(PhantomData::<Value>)?;
-        self.files.object(value).map_err(|error| error.at(self.place()))
+        match self.parse(PhantomData::<Value>)? {
+            Value::Object(fields) => Ok(fields),
+            other => {
+                let error = Error::bad_input("invalid row").at(self.place());
+                Err(error.expected("a JSON object").found(describe(&other)))
+            }
+        }
     }
 
+    /// Parses the last value. Python's `NaN` and `Infinity` are parsed as an object with the key
+    /// [`not_finite::NOT_FINITE`].
     fn parse<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(&self, seed: S) -> Result<T> {
         let part = if self.layout == JsonLayout::Lines { "line" } else { "row" };
-        // The parser's line number is relative to the row and would be misleading.
-        let value = self.files.json_with(seed, &self.row, part, |error| format!("column {}", error.column()));
-        value.map_err(|error| error.at(self.place()))
+        let text = std::str::from_utf8(self.row.strip_suffix(b"\n").unwrap_or(&self.row))
+            .map_err(|error| utf8_error(error.valid_up_to(), part).at(self.place()))?;
+        let value = from_str(seed, text).or_else(|error| match not_finite::with_finite_numbers(text) {
+            Some(finite) => from_str(seed, &finite).map_err(|_| error),
+            None => Err(error),
+        });
+        value.map_err(|error| {
+            let message = error.to_string();
+            let message = message.split(" at line ").next().unwrap_or_default();
+            // The parser's line number is relative to the row and would be misleading.
+            Error::bad_input(format!("the {part} is not JSON"))
+                .at(self.place())
+                .expected(EXPECTED)
+                .found(format!("{message}, at column {}", error.column()))
+        })
     }
 
     /// Returns the location of the last value: file and line, or file and list index.
@@ -178,13 +189,13 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
                 }
                 return Err(Error::bad_input("the list of rows is truncated")
                     .at(format!("{}, line {}", self.path.display(), self.line))
-                    .expected(self.files.expected)
+                    .expected(EXPECTED)
                     .found("the end of the file"));
             }
             if self.layout == JsonLayout::EndedList && !available.trim_ascii().is_empty() {
                 return Err(Error::bad_input("unexpected text after the list of rows")
                     .at(format!("{}, line {}", self.path.display(), self.line))
-                    .expected(self.files.expected));
+                    .expected(EXPECTED));
             }
             let mut used = 0;
             let mut end = None;
@@ -214,6 +225,14 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
             }
         }
     }
+}
+
+/// Deserializes a string and rejects trailing characters.
+fn from_str<'de, S: DeserializeSeed<'de>>(seed: S, text: &'de str) -> serde_json::Result<S::Value> {
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let value = seed.deserialize(&mut reader)?;
+    reader.end()?;
+    Ok(value)
 }
 
 /// Scanner that finds the end of a list item: a comma or bracket outside strings and nested values.

@@ -1,11 +1,9 @@
 //! Formats of row files: corpus texts and task documents.
 
 use std::fs::File;
-use std::marker::PhantomData;
 use std::path::Path;
 
-use serde::de::{DeserializeOwned, DeserializeSeed};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::limit::TextLimit;
 use super::{not_finite, regular};
@@ -42,8 +40,6 @@ pub struct RowFiles {
     pub noun: &'static str,
     /// Extensions in addition to [`TABLES`].
     pub endings: &'static [Ending],
-    /// Description of the expected JSON.
-    pub expected: &'static str,
 }
 
 impl RowFiles {
@@ -82,66 +78,6 @@ impl RowFiles {
     pub fn empty_error(&self, path: &Path) -> Error {
         input_error(format!("the {} file is empty", self.noun), path).expected("at least one row")
     }
-
-    /// Parses the JSON in a `part` of a file. `locate` describes the position of an error. Python's `NaN` and
-    /// `Infinity` are parsed as an object with the key [`not_finite::NOT_FINITE`].
-    ///
-    /// # Errors
-    /// Fails if the bytes are not UTF-8 or not JSON.
-    pub fn json<T: DeserializeOwned>(
-        &self,
-        bytes: &[u8],
-        part: &str,
-        locate: impl Fn(&serde_json::Error) -> String,
-    ) -> Result<T> {
-        self.json_with(PhantomData::<T>, bytes, part, locate)
-    }
-
-    /// Like [`Self::json`], but deserializes with a seed, which selects the parts to keep.
-    ///
-    /// # Errors
-    /// See [`Self::json`].
-    pub fn json_with<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(
-        &self,
-        seed: S,
-        bytes: &[u8],
-        part: &str,
-        locate: impl Fn(&serde_json::Error) -> String,
-    ) -> Result<T> {
-        let text = std::str::from_utf8(bytes.strip_suffix(b"\n").unwrap_or(bytes))
-            .map_err(|error| utf8_error(error.valid_up_to(), part))?;
-        let read = from_str(seed, text);
-        let read = read.or_else(|error| match not_finite::with_finite_numbers(text) {
-            Some(finite) => from_str(seed, &finite).map_err(|_| error),
-            None => Err(error),
-        });
-        read.map_err(|error| {
-            let message = error.to_string();
-            let message = message.split(" at line ").next().unwrap_or_default();
-            Error::bad_input(format!("the {part} is not JSON"))
-                .expected(self.expected)
-                .found(format!("{message}, at {}", locate(&error)))
-        })
-    }
-
-    /// Returns the fields of a row.
-    ///
-    /// # Errors
-    /// Fails if the value is not an object.
-    pub fn object(&self, value: Value) -> Result<Map<String, Value>> {
-        match value {
-            Value::Object(fields) => Ok(fields),
-            other => Err(Error::bad_input("invalid row").expected("a JSON object").found(describe(&other))),
-        }
-    }
-}
-
-/// Deserializes a string and rejects trailing characters.
-fn from_str<'de, S: DeserializeSeed<'de>>(seed: S, text: &'de str) -> serde_json::Result<S::Value> {
-    let mut reader = serde_json::Deserializer::from_str(text);
-    let value = seed.deserialize(&mut reader)?;
-    reader.end()?;
-    Ok(value)
 }
 
 /// Byte order mark that some editors write at the start of a UTF-8 file.
