@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::json_rows::JsonRows;
-use ghostlab_core::files::limit::{MAX_ROWS, TextLimit};
+use ghostlab_core::files::limit::TextLimit;
 use ghostlab_core::files::rows::{RowFiles, RowForm, describe};
 use ghostlab_core::files::{self, gzip};
 use ghostlab_core::tasks::split_files;
@@ -188,12 +188,9 @@ fn json_rows(reader: impl BufRead, path: &Path, zipped: bool) -> Result<Vec<Row>
     let mut values = JsonRows::new(reader, path, zipped).checked(check_row_bytes);
     let mut rows = Vec::new();
     while let Some(value) = values.next_value(PhantomData::<Value>)? {
-        if rows.len() == MAX_ROWS {
-            return Err(Error::bad_input("the task file has too many rows")
-                .at(values.place())
-                .expected(format!("at most {MAX_ROWS}")));
-        }
-        rows.push(row(value, values.place())?);
+        let location = values.place();
+        tabular::check_count(rows.len(), &location)?;
+        rows.push(row(value, location)?);
     }
     Ok(rows)
 }

@@ -1,11 +1,12 @@
 //! Column type inference as in `datasets`, for JSON numbers, CSV files and text files.
 
+use std::fmt::Display;
 use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::limit::MAX_ROWS;
+use ghostlab_core::files::rows::{normalize_line_ends, read_text};
 
 use crate::jinja::parse_float;
 use crate::row::Row;
@@ -97,8 +98,8 @@ pub(crate) fn unify_numbers(rows: &mut [Row]) {
 ///
 /// # Errors
 /// Fails if the file is not UTF-8, a row has the wrong number of values, or there are too many rows.
-pub(crate) fn csv_rows(mut file: File, path: &Path) -> Result<Vec<Row>> {
-    let text = read_text(&mut file, path)?;
+pub(crate) fn csv_rows(file: File, path: &Path) -> Result<Vec<Row>> {
+    let text = read_text(file, path)?;
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let names: Vec<Value> =
         reader.headers().map_err(|error| table_error(error, path))?.iter().map(Value::from).collect();
@@ -107,7 +108,7 @@ pub(crate) fn csv_rows(mut file: File, path: &Path) -> Result<Vec<Row>> {
     for record in reader.records() {
         let record = record.map_err(|error| table_error(error, path))?;
         let line = record.position().map_or(0, csv::Position::line);
-        check_count(places.len(), path)?;
+        check_count(places.len(), path.display())?;
         places.push(format!("{}:{line}", path.display()));
         columns.iter_mut().zip(&record).for_each(|(column, value)| column.push(value.to_owned()));
     }
@@ -166,31 +167,22 @@ fn broken_number(text: &str) -> Option<Value> {
 ///
 /// # Errors
 /// Fails if the file is not UTF-8 or has too many rows.
-pub(crate) fn text_rows(mut file: File, path: &Path) -> Result<Vec<Row>> {
-    let text = read_text(&mut file, path)?.replace("\r\n", "\n").replace('\r', "\n");
+pub(crate) fn text_rows(file: File, path: &Path) -> Result<Vec<Row>> {
+    let text = normalize_line_ends(read_text(file, path)?);
     let mut rows = Vec::new();
     for (line, number) in text.split_terminator('\n').zip(1..) {
-        check_count(rows.len(), path)?;
+        check_count(rows.len(), path.display())?;
         let value = Value::Map(vec![(Value::from("text"), Value::from(line))]);
         rows.push(Row { place: format!("{}:{number}", path.display()), value });
     }
     Ok(rows)
 }
 
-fn check_count(rows: usize, path: &Path) -> Result<()> {
+/// Checks that a file with `rows` rows may have another one, which is at `location`.
+pub(crate) fn check_count(rows: usize, location: impl Display) -> Result<()> {
     if rows < MAX_ROWS {
         return Ok(());
     }
-    let error = Error::bad_input("the task file has too many rows").at(path.display());
+    let error = Error::bad_input("the task file has too many rows").at(location);
     Err(error.expected(format!("at most {MAX_ROWS}")))
-}
-
-fn read_text(file: &mut File, path: &Path) -> Result<String> {
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(|error| Error::io("read", path, &error))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let offset = error.utf8_error().valid_up_to();
-        ghostlab_core::files::rows::utf8_error(offset, "file").at(path.display())
-    })?;
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }

@@ -1,7 +1,7 @@
 //! Reading rows of text from corpus files.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -12,7 +12,7 @@ use crate::error::{self, Error, Result};
 use crate::files::gzip;
 use crate::files::json_rows::JsonRows;
 use crate::files::limit::{RowMemory, TextLimit};
-use crate::files::rows::{BYTE_ORDER_MARK, RowFiles, RowForm, describe, input_error, utf8_error};
+use crate::files::rows::{BYTE_ORDER_MARK, RowFiles, RowForm, describe, input_error, normalize_line_ends, read_text};
 
 /// Default names of the text column in order of preference. C4 and WikiText use the first, PTB the second.
 const COLUMNS: [&str; 2] = ["text", "sentence"];
@@ -34,8 +34,8 @@ pub fn format(path: &Path) -> Result<&'static str> {
     })
 }
 
-/// Returns whether [`plain_text`] would change the file. Returns `false` for unreadable files, which cause an error
-/// when they are read.
+/// Returns whether [`read_plain`] changes the text of the file. Returns `false` for unreadable files, which cause an
+/// error when they are read.
 fn is_changed(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let mut reader = BufReader::new(file);
@@ -102,7 +102,7 @@ pub fn rows(path: &Path, column: Option<&str>) -> Result<Rows<'static>> {
 fn rows_within(path: &Path, column: Option<&str>, limit: TextLimit) -> Result<Rows<'static>> {
     let (file, form) = FILES.open(path, limit)?;
     Ok(match form {
-        RowForm::Text | RowForm::Csv => boxed_rows(read_text(file, path, column)?),
+        RowForm::Text | RowForm::Csv => boxed_rows(read_plain(file, path, column)?),
         RowForm::Json { zipped: false } => read_json(JsonRows::new(BufReader::new(file), path, false), column),
         RowForm::Json { zipped: true } => read_json(JsonRows::new(gzip::reader(file, limit), path, true), column),
         RowForm::Parquet => boxed_rows(read_parquet(file, path, limit, |names| pick(column, names.iter().copied()))?),
@@ -113,26 +113,13 @@ fn boxed_rows(rows: Vec<String>) -> Rows<'static> {
     Box::new(rows.into_iter().map(Ok))
 }
 
-fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
+fn read_plain(file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
     if let Some(column) = column {
         return Err(input_error("a plain text file has no columns", path)
             .found(format!("the column `{column}`"))
             .hint("remove the column: the whole file is one row"));
     }
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(|error| Error::io("read", path, &error))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let offset = error.utf8_error().valid_up_to();
-        let line = 1 + error.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
-        utf8_error(offset, "file").at(format!("{}:{line}", path.display()))
-    })?;
-    Ok(vec![plain_text(text)])
-}
-
-/// Normalizes text like Python: line endings become `\n`, and a leading byte order mark is removed.
-fn plain_text(text: String) -> String {
-    let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
-    if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text }
+    Ok(vec![normalize_line_ends(read_text(file, path)?)])
 }
 
 fn read_json(mut lines: JsonRows<impl BufRead + 'static>, column: Option<&str>) -> Rows<'static> {

@@ -1,6 +1,7 @@
 //! Formats of row files: corpus texts and task documents.
 
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use serde_json::Value;
@@ -83,12 +84,32 @@ impl RowFiles {
 /// Byte order mark that some editors write at the start of a UTF-8 file.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
+/// Reads a text file, without its byte order mark.
+///
+/// # Errors
+/// Fails if the file cannot be read or is not UTF-8. The error names the line of the first invalid byte.
+pub fn read_text(mut file: File, path: &Path) -> Result<String> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|error| Error::io("read", path, &error))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        let line = 1 + error.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
+        utf8_error(offset, "file").at(format!("{}:{line}", path.display()))
+    })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
+/// Converts all line ends to `\n`, like Python.
+pub fn normalize_line_ends(text: String) -> String {
+    if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text }
+}
+
 pub fn input_error(what: impl std::fmt::Display, path: &Path) -> Error {
     Error::bad_input(what).at(path.display())
 }
 
 /// Creates the error for invalid UTF-8 at an offset in `part` of a file.
-pub fn utf8_error(offset: usize, part: &str) -> Error {
+pub(super) fn utf8_error(offset: usize, part: &str) -> Error {
     Error::bad_input("the text is not UTF-8")
         .expected("UTF-8")
         .found(format!("an invalid byte at offset {offset} of the {part}"))
