@@ -229,8 +229,7 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     let mut node = read_file(path)?;
     let Some(include) = node.take("include") else { return Ok(node) };
     let mut merged = Node::empty(node.place.clone());
-    let names: Vec<&Node> = if let Tree::List(items) = &include.tree { items.iter().collect() } else { vec![&include] };
-    for name in names {
+    for name in include.items() {
         let Some(text) = name.text() else {
             return Err(value_error("include", "a file, or a list of files", name));
         };
@@ -391,8 +390,7 @@ impl<'a> Nodes<'a> {
 
 fn group_metrics(node: &Node) -> Result<Vec<GroupMetric>> {
     let Some(list) = node.get("aggregate_metric_list").filter(|node| !node.is_null()) else { return Ok(Vec::new()) };
-    let items: Vec<&Node> = if let Tree::List(items) = &list.tree { items.iter().collect() } else { vec![list] };
-    items.into_iter().map(read_group_metric).collect()
+    list.items().iter().map(read_group_metric).collect()
 }
 
 fn read_group_metric(item: &Node) -> Result<GroupMetric> {

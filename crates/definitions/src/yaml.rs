@@ -71,13 +71,15 @@ impl Node {
         if let Tree::Map(pairs) = &self.tree { pairs } else { &[] }
     }
 
+    /// Returns the items of a list, or the node itself as the only item.
+    pub(crate) fn items(&self) -> &[Node] {
+        if let Tree::List(items) = &self.tree { items } else { std::slice::from_ref(self) }
+    }
+
     /// Sets the node for a key. Does nothing if this is not a mapping.
     pub fn set(&mut self, name: &Value, node: Node) {
         let Tree::Map(pairs) = &mut self.tree else { return };
-        match pairs.iter_mut().find(|(key, _)| key == name) {
-            Some((_, old)) => *old = node,
-            None => pairs.push((name.clone(), node)),
-        }
+        KeyIndex::new(pairs).set(pairs, name.clone(), node);
     }
 
     pub(crate) fn empty(location: Place) -> Self {
@@ -188,10 +190,7 @@ pub(crate) fn value_error(key: &str, expected: &str, node: &Node) -> Error {
 
 /// Returns the strings in a list, or a single string as a list of one.
 pub(crate) fn texts(node: &Node) -> Vec<String> {
-    match &node.tree {
-        Tree::List(items) => items.iter().filter_map(Node::text).map(str::to_owned).collect(),
-        _ => node.text().map(str::to_owned).into_iter().collect(),
-    }
+    node.items().iter().filter_map(Node::text).map(str::to_owned).collect()
 }
 
 /// Reads a definition file.
@@ -222,28 +221,22 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
     // PyYAML accepts unindented continuation lines in quoted strings, but `granit_parser` does not. Indent each of them
     // by a space, which does not become part of the string.
     for _ in 0..MARGINS {
-        match parse_document(&text, file) {
-            Err((_, Some(line))) => {
-                let end = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
-                text.insert(end, ' ');
-            }
-            outcome => return outcome.map_err(|(error, _)| error),
-        }
+        let error = match document(&text, file) {
+            Err(error) => error,
+            root => return root,
+        };
+        let Some(line) = unindented_line(&error) else { return Err(error) };
+        let end = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+        text.insert(end, ' ');
     }
-    parse_document(&text, file).map_err(|(error, _)| error)
+    document(&text, file)
 }
 
-/// Parses YAML text. If an unindented line in a quoted string causes the error, the line number is also returned.
-fn parse_document(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usize>)> {
-    document(text, file).map_err(|error: Error| {
-        let parts = error.parts();
-        let line = parts
-            .what
-            .contains("multiline quoted scalar")
-            .then(|| parts.place.as_deref()?.rsplit(':').next()?.parse().ok());
-        let line = line.flatten();
-        (error, line)
-    })
+/// Returns the line of an unindented line in a quoted string, if that is the cause of an error.
+fn unindented_line(error: &Error) -> Option<usize> {
+    let parts = error.parts();
+    let line = parts.place.as_deref()?.rsplit(':').next()?.parse::<usize>().ok();
+    line.filter(|_| parts.what.contains("multiline quoted scalar"))
 }
 
 fn document(text: &str, file: &str) -> Result<Node> {
@@ -356,8 +349,7 @@ impl EventReader {
             let (event, span_of_key) = self.more(parser, span)?;
             let value = self.node(event, &span_of_key, parser, depth + 1)?;
             if merge {
-                let several = if let Tree::List(items) = value.tree { items } else { vec![value] };
-                for (key, node) in several.iter().flat_map(Node::pairs) {
+                for (key, node) in value.items().iter().flat_map(Node::pairs) {
                     if taken_over.position(&merged, key).is_none() {
                         taken_over.push(&mut merged, key.clone(), node.clone());
                     }
