@@ -232,6 +232,13 @@ struct KnownPacks {
     members: HashMap<String, (String, PackMember)>,
 }
 
+impl KnownPacks {
+    fn add(&mut self, file: String, members: Vec<PackMember>) {
+        self.members.extend(members.into_iter().map(|member| (member.hash.clone(), (file.clone(), member))));
+        self.files.insert(file);
+    }
+}
+
 impl Packs {
     /// Name of the pack folder within the folder of a kind.
     pub(super) const FOLDER: &str = "packs";
@@ -246,11 +253,10 @@ impl Packs {
 
     /// Returns the file and position of a member. Scans for new packs if the member is unknown.
     pub(super) fn find(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
-        let mut known = self.lock_known();
-        if !known.members.contains_key(hash) {
-            self.update_index(&mut known);
-        }
-        known.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
+        self.find_in_memory(hash).or_else(|| {
+            self.refresh();
+            self.find_in_memory(hash)
+        })
     }
 
     /// Looks a member up again after reading at its known position failed.
@@ -263,20 +269,15 @@ impl Packs {
         self.find(hash)
     }
 
-    /// Updates the index with packs written or removed by other processes.
-    pub(super) fn refresh(&self) {
-        self.update_index(&mut self.lock_known());
-    }
-
     /// Returns the hashes of all members.
     pub(super) fn hashes(&self) -> Vec<String> {
-        let mut known = self.lock_known();
-        self.update_index(&mut known);
-        known.members.keys().cloned().collect()
+        self.refresh();
+        self.lock_known().members.keys().cloned().collect()
     }
 
-    /// Adds new packs to the index and drops removed ones.
-    fn update_index(&self, known: &mut KnownPacks) {
+    /// Updates the index with packs written or removed by other processes.
+    pub(super) fn refresh(&self) {
+        let mut known = self.lock_known();
         let there: HashSet<String> = self.disk.list(&self.folder).into_iter().collect();
         known.files.retain(|file| there.contains(file));
         known.members.retain(|_, (file, _)| there.contains(file));
@@ -287,8 +288,7 @@ impl Packs {
             let near = self.disk.read_part(&self.folder.join(&file), 0, HEAD_BYTES).unwrap_or_default();
             // Unreadable packs are retried next time and reported by `cache verify`.
             let Ok((members, _)) = index(&near) else { continue };
-            known.members.extend(members.into_iter().map(|member| (member.hash.clone(), (file.clone(), member))));
-            known.files.insert(file);
+            known.add(file, members);
         }
     }
 
@@ -305,9 +305,7 @@ impl Packs {
     /// Adds a new pack to the index.
     pub(super) fn added(&self, path: &Path, members: Vec<PackMember>) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
-        let mut known = self.lock_known();
-        known.members.extend(members.into_iter().map(|member| (member.hash.clone(), (file.clone(), member))));
-        known.files.insert(file);
+        self.lock_known().add(file, members);
     }
 
     /// Drops a removed pack from the index.
