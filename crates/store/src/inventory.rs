@@ -195,14 +195,9 @@ impl Store {
                 self.words.kind_of_folder(&name_of(stage)).is_some_and(|(known, version)| version < known.version())
             })
             .map(|stage| {
-                ({
-                    let groups = self.folders(stage).into_iter().filter(|group| name_of(group) != Packs::FOLDER);
-                    groups.map(|group| self.folders(&group).len()).sum::<usize>()
-                }) + ({
-                    let packs = Packs::new(Arc::clone(&self.disk), stage);
-                    packs.refresh();
-                    packs.hashes().len()
-                })
+                let groups = self.folders(stage).into_iter().filter(|group| name_of(group) != Packs::FOLDER);
+                let separate: usize = groups.map(|group| self.folders(&group).len()).sum();
+                separate + Packs::new(Arc::clone(&self.disk), stage).hashes().len()
             })
             .sum()
     }
