@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::grid::{Calibration, Cell};
+use crate::grid::Cell;
 use crate::{criterion, recovery};
 
 /// Settings by dotted name, such as `depth`, `recovery.solver` or `calibration.seed`.
@@ -25,12 +25,9 @@ pub const CALIBRATION_SETTINGS: [&str; 5] =
 
 /// Returns the names of the criterion and recovery options that the grid sets explicitly.
 pub fn explicit_options(cell: &Cell) -> BTreeSet<String> {
-    let mut all = Settings::new();
-    let criterion = cell.criterion.iter().map(|method| ("criterion", &method.options));
-    for (axis, options) in criterion.chain(cell.recovery.iter().map(|method| ("recovery", &method.options))) {
-        options.iter().for_each(|(option, value)| flatten_into(&format!("{axis}.{option}"), value, &mut all));
-    }
-    all.into_keys().collect()
+    let criterion = cell.criterion.iter().map(|method| flatten_below("criterion", &method.options));
+    let recovery = cell.recovery.iter().map(|method| flatten_below("recovery", &method.options));
+    criterion.chain(recovery).flat_map(Settings::into_keys).collect()
 }
 
 /// Returns the settings of a cell, including defaults.
@@ -45,30 +42,15 @@ pub fn from_cell(cell: &Cell) -> Settings {
         criterion.chain(cell.recovery.iter().map(|method| ("recovery", &method.name, &method.resolved)))
     {
         all.insert(axis.to_owned(), name.clone().into());
-        resolved.iter().for_each(|(option, value)| flatten_into(&format!("{axis}.{option}"), value, &mut all));
+        all.extend(flatten_below(axis, resolved));
     }
-    cell.calibration.iter().for_each(|calibration| all.extend(calibrated(calibration)));
+    all.extend(cell.calibration.iter().flat_map(|calibration| flatten_below("calibration", calibration)));
     all
 }
 
 /// Returns whether a cell uses the repair that the paper proposes.
 pub(super) fn is_ours(settings: &Settings) -> bool {
     settings.get("recovery").and_then(Value::as_str).is_some_and(recovery::is_ours)
-}
-
-fn calibrated(calibration: &Calibration) -> Settings {
-    let Calibration { corpus, sequences, length, seed, operator_sequences } = calibration;
-    Settings::from([
-        named_setting("corpus", corpus.clone().into()),
-        named_setting("sequences", (*sequences).into()),
-        named_setting("length", (*length).into()),
-        named_setting("seed", (*seed).into()),
-        named_setting("operator_sequences", (*operator_sequences).into()),
-    ])
-}
-
-fn named_setting(name: &str, value: Value) -> (String, Value) {
-    (format!("calibration.{name}"), value)
 }
 
 /// Flattens a value into settings with dotted names that start with `name`.
