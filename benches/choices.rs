@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use ghostlab::corpus::Tokenizer;
-use ghostlab::evaluate::choices::{ChoiceScore, MultipleChoiceEval, TokenizedChoice, scores_of_choices};
+use ghostlab::evaluate::choices::{MultipleChoiceEval, TokenizedChoice, scores_of_choices};
 use ghostlab::evaluate::{EvalSet, TaskEncoder, score};
 use ghostlab::linalg::gemm::profile;
 use ghostlab::model::{Batch, Decoder, Operator, Program, ScoredRow, Trie};
-use ghostlab::tasks::{Bos, DocumentLimit, Task};
+use ghostlab::tasks::{Bos, DocumentLimit, Score, Task};
 use ghostlab_definitions::tokens::tokenize_requests;
 use ghostlab_definitions::{FileRows, Setting, builtin};
 
@@ -141,13 +141,13 @@ fn variants(decoder: &Decoder) -> Vec<Program> {
 }
 
 /// Scores one row per choice. The rows are sorted by length and padded to the longest one in their batch of 16.
-fn padded(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>]) -> (f64, Vec<ChoiceScore>) {
+fn padded(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>]) -> (f64, Vec<Score>) {
     let trie = Trie::new(&[Program::dense(decoder.config().layers)]);
     let all: Vec<TokenizedChoice<'_>> = documents.iter().flatten().copied().collect();
     let started = Instant::now();
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(all[index].input.len()));
-    let mut scores = vec![ChoiceScore { log_likelihood: 0.0, greedy: true }; all.len()];
+    let mut scores = vec![Score { log_likelihood: 0.0, greedy: true }; all.len()];
     for members in order.chunks(ROWS) {
         let longest = all[members[0]].input.len();
         let mut batch = Batch::default();

@@ -7,21 +7,17 @@ use std::path::Path;
 use crate::common;
 use crate::common::{engines, engines_of, fixture, shared};
 use ghostlab::error::Result;
-use ghostlab::evaluate::choices::{ChoiceScore, MultipleChoiceEval, TokenizedChoice};
+use ghostlab::evaluate::choices::{MultipleChoiceEval, TokenizedChoice};
 use ghostlab::evaluate::{EvalSet, score};
 use ghostlab::model::{Config, Decoder, Engine, LongRope, Operator, Products, Program, Rope, Scaling, Trie};
 use ghostlab::results::harness_files;
+use ghostlab::tasks::Score;
 use serde_json::Value;
 
 /// Choices for a document, as (input, continuation) pairs.
 type Document = Vec<(Vec<u32>, Vec<u32>)>;
 
-fn scored(
-    engine: &dyn Engine,
-    programs: &[Program],
-    documents: &[Document],
-    budget: usize,
-) -> Vec<Vec<Vec<ChoiceScore>>> {
+fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], budget: usize) -> Vec<Vec<Vec<Score>>> {
     let borrowed: Vec<Vec<TokenizedChoice<'_>>> = documents
         .iter()
         .map(|choices| choices.iter().map(|(input, continuation)| TokenizedChoice { input, continuation }).collect())

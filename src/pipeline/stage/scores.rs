@@ -19,7 +19,7 @@ use crate::model::{Config, Cut, Load, Program, Trie};
 use crate::pipeline::env::backbone::ScoredExtent;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::Identity;
-use crate::tasks::{Score, ScoredTask, Solutions};
+use crate::tasks::{ScoredTask, Solutions};
 use ghostlab_store::{JournalRecord, Key, Lookup, ObjectKind, Store, StoredObject};
 
 // Version 2: the softmax divides last, which changes the rounding. Version 3: products of single rows are rounded
@@ -255,7 +255,5 @@ pub(crate) fn scale(metric: &Metric) -> f64 {
 
 /// Evaluates the answers to a task, based on the scores of its choices.
 pub(crate) fn evaluate_answers(values: &[f64], solutions: &Arc<Solutions>) -> Result<ScoredTask> {
-    let scored = choices::scores_of_choices(values);
-    let scores = scored.iter().map(|entry| Score { log_likelihood: entry.log_likelihood, greedy: entry.greedy });
-    ScoredTask::new(solutions, scores.collect())
+    ScoredTask::new(solutions, choices::scores_of_choices(values))
 }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use super::eval_set::{ChunkValues, EvalPart, EvalSet, in_parts};
 use crate::error::{Error, Result};
 use crate::model::{Batch, Config, Engine, LengthRegime, Load, Prediction, ScoredRow, Trie};
+use crate::tasks::Score;
 
 /// Token ids of one choice.
 #[derive(Debug, Clone, Copy)]
@@ -18,16 +19,6 @@ pub struct TokenizedChoice<'a> {
     pub input: &'a [u32],
     /// Scored tokens, predicted by the last rows of `input`. Must not be longer than `input`.
     pub continuation: &'a [u32],
-}
-
-/// Score of a choice under one variant.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ChoiceScore {
-    /// Sum of the log-probabilities of the continuation's tokens. Each is computed by a log-softmax in f32, and they
-    /// are added in f64.
-    pub log_likelihood: f64,
-    /// Whether every token of the continuation was the argmax.
-    pub greedy: bool,
 }
 
 /// Common prefix of several inputs, and the remaining tokens of each input as a branch.
@@ -106,8 +97,8 @@ pub struct MultipleChoiceEval<'a> {
 }
 
 /// Converts values into choice scores. Each choice has two values: its log-likelihood and its greedy flag (1 or 0).
-pub fn scores_of_choices(values: &[f64]) -> Vec<ChoiceScore> {
-    values.chunks_exact(2).map(|pair| ChoiceScore { log_likelihood: pair[0], greedy: pair[1] != 0.0 }).collect()
+pub fn scores_of_choices(values: &[f64]) -> Vec<Score> {
+    values.chunks_exact(2).map(|pair| Score { log_likelihood: pair[0], greedy: pair[1] != 0.0 }).collect()
 }
 
 impl<'a> MultipleChoiceEval<'a> {

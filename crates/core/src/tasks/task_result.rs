@@ -9,7 +9,8 @@ use crate::files::number;
 /// Score of one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score {
-    /// Sum of the log-probabilities of the tokens in the continuation.
+    /// Sum of the log-probabilities of the tokens in the continuation. Each is computed by a log-softmax in f32, and
+    /// they are added in f64.
     pub log_likelihood: f64,
     /// Whether every continuation token was the most likely one.
     pub greedy: bool,
