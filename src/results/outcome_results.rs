@@ -8,16 +8,15 @@ use serde_json::{Value, json};
 use super::measurement::{CalibrationSummary, CellSummary, Measurement, ResultRow, Results, Sample, Setup};
 use super::number_record::{Condition, DENSE, Record};
 use super::{MeasuredProgram, MetricKey, Protocol, Settings, settings, stem};
-use crate::grid::{Cell, Grid, Method, MethodAxis};
+use crate::grid::{Cell, EvalTask, Grid, Method, MethodAxis};
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::metric::{
-    DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, MetricSource, MetricVisibility, RepairSample, SPEEDUP, TaskSample,
-    TextSample,
+    DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, MetricSource, MetricVisibility, RepairSample, SPEEDUP, TextSample,
 };
 use crate::pipeline::outcome::{CellResult, EvalResult, GridOutcome, right_answers};
 use crate::pipeline::stage::scores::scale;
 use crate::recovery::{self, RepairMetrics};
-use crate::tasks::{Flip, Measure};
+use crate::tasks::{Flip, Measure, ScoredTask, TaskResult};
 
 /// Collects the measurements in an outcome, cell by cell. `named` lists the options that appear in the names of
 /// methods.
@@ -198,35 +197,45 @@ impl Numbers<'_> {
             let protocol = outcome.task(used).and_then(|extent| Protocol::task(grid, used, extent));
             let setup = self.setup(measured, settings::flatten_below(&used.name, used), protocol);
             let answers = measured.and_then(|measured| measured.sample.as_ref()?.answers.builtin());
-            let dense = outcome.dense_scores(&result.cell.backbone, used);
-            let dense = dense.and_then(|scores| scores.answers.builtin());
-            let sample = answers.map(|answers| TaskSample { answers, dense });
+            let scored = answers.map(|answers| &answers.result);
             for entry in shown {
-                if !matches!(entry.source, MetricSource::Task(_) | MetricSource::Flips(_)) {
-                    continue;
-                }
-                let tested = sample.filter(|_| entry.test.is_some());
-                let items = tested.and_then(|sample| sample.by_document(entry)).map(Sample::Right);
+                let (estimate, items) = match entry.source {
+                    MetricSource::Task(estimate) => (scored.and_then(estimate), answers.map(ScoredTask::right)),
+                    MetricSource::Flips(flip) => {
+                        let flips = scored.and_then(|scored| self.flips(used, flip, scored.task.column.name(), "none"));
+                        (flips.as_deref().and_then(Flip::rate), flips)
+                    }
+                    _ => continue,
+                };
+                let items = items.filter(|_| entry.test.is_some()).map(Sample::Right);
                 let key = MetricKey::Task(entry, used.clone());
-                let estimate = sample.and_then(|sample| sample.estimate(entry));
                 self.push(entry.metric_for(&used.name), Some(key), &setup, estimate, items);
             }
             all.measure.extend(settings::flatten_below(&used.to_string(), used));
             all.scored.extend(setup.scored);
             all.measures.extend(setup.measures);
-            samples.push(sample);
+            samples.push(answers);
         }
         if samples.len() < 2 {
             return;
         }
-        let samples: Option<Vec<TaskSample<'_>>> = samples.into_iter().collect();
+        let samples: Option<Vec<&ScoredTask>> = samples.into_iter().collect();
+        let scored: Option<Vec<&TaskResult>> =
+            samples.as_ref().map(|all| all.iter().map(|answers| &answers.result).collect());
         for metric in ENTRIES {
             let MetricSource::Tasks(estimate) = metric.source else { continue };
             let items = samples.as_ref().filter(|_| metric.test.is_some());
-            let items = items.map(|all| Sample::Tasks(all.iter().map(TaskSample::right).collect()));
-            let estimate = samples.as_deref().and_then(estimate);
+            let items = items.map(|all| Sample::Tasks(all.iter().map(|answers| answers.right()).collect()));
+            let estimate = scored.as_deref().and_then(estimate);
             self.push(metric.metric(), Some(MetricKey::Tasks(metric)), &all, estimate, items);
         }
+    }
+
+    /// Returns, for each document of a task, whether the answer that a score counts differs from that of the dense
+    /// model. Returns `None` if either of them has no such score.
+    fn flips(&self, task: &EvalTask, flip: Flip, metric: &str, filter: &str) -> Option<Vec<bool>> {
+        let scores = self.result.task(task)?.sample.as_ref()?;
+        scores.flips(self.outcome.dense_scores(&self.result.cell.backbone, task)?, flip, metric, filter)
     }
 
     /// Adds all metrics of the tasks with definitions and of their groups.
@@ -281,12 +290,9 @@ impl Numbers<'_> {
             let MetricSource::Flips(flip) = entry.source else { continue };
             let task = self.grid.evaluate.defined().find(|task| task.to_string() == *label);
             let Some(task) = task else { continue };
-            let measured = result.task(task);
-            let scores = measured.and_then(|measured| measured.sample.as_ref());
-            let dense = self.outcome.dense_scores(&result.cell.backbone, task);
-            let flips = scores.zip(dense).and_then(|(scores, dense)| scores.flips(dense, flip, metric, filter));
+            let flips = self.flips(task, flip, metric, filter);
             let shown = protocol.measures();
-            let setup = self.setup(measured, settings::flatten_below(&shown.id, task), Some(protocol.clone()));
+            let setup = self.setup(result.task(task), settings::flatten_below(&shown.id, task), Some(protocol.clone()));
             let estimate = flips.as_deref().and_then(Flip::rate);
             self.push(shown, Some(protocol.key()), &setup, estimate, flips.map(Sample::Right));
         }

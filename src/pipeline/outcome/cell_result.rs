@@ -1,5 +1,6 @@
 //! Results of a grid, cell by cell.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -147,15 +148,27 @@ impl TaskScores {
         Some((&self.scores[index], items.get(index)?, chosen.get(index)?))
     }
 
-    /// Returns, for each document, whether the answer that a score of a task definition counts changes from that of the
-    /// dense model. Returns `None` if there is no such score, or if it does not mark answers as right or wrong.
+    /// Returns the answer to each document that a score counts, and whether it is correct. Returns `None` if there is
+    /// no such score, or if it does not mark answers as right or wrong.
+    fn counted_answers(&self, metric: &str, filter: &str) -> Option<Vec<(Cow<'_, Chosen>, bool)>> {
+        if let Some(answered) = self.answers.builtin() {
+            let kind = *answered.result.task.metrics.iter().find(|kind| kind.name() == metric)?;
+            let each = answered.documents().map(|document| {
+                let choice = document.prediction(kind).and_then(|choice| i64::try_from(choice).ok());
+                (Cow::Owned(choice.map_or(Chosen::None, Chosen::Int)), document.right(kind))
+            });
+            return Some(each.collect());
+        }
+        let (score, items, chosen) = self.defined(metric, filter)?;
+        Some(chosen.iter().map(Cow::Borrowed).zip(right_answers(score, items)?).collect())
+    }
+
+    /// Returns, for each document, whether the answer that a score counts changes from that of the dense model. Returns
+    /// `None` if there is no such score, or if it does not mark answers as right or wrong.
     pub fn flips(&self, dense: &Self, flip: Flip, metric: &str, filter: &str) -> Option<Vec<bool>> {
-        let answers = [dense, self].map(|scores| {
-            let (score, items, chosen) = scores.defined(metric, filter)?;
-            Some(chosen.iter().zip(right_answers(score, items)?).collect::<Vec<_>>())
-        });
-        let [Some(dense), Some(variant)] = answers else { return None };
-        let pairs = dense.iter().zip(&variant).map(|(dense, variant)| flip.holds_for(dense, variant));
+        let dense = dense.counted_answers(metric, filter)?;
+        let variant = self.counted_answers(metric, filter)?;
+        let pairs = dense.iter().zip(&variant).map(|(dense, variant)| flip.holds(dense, variant));
         (dense.len() == variant.len()).then(|| pairs.collect())
     }
 }

@@ -10,7 +10,7 @@ use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
 use crate::style::Style;
-use crate::tasks::{Flip, Measure, ScoredTask};
+use crate::tasks::{Flip, Measure, TaskResult};
 
 /// Direction in which a metric improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,40 +105,6 @@ impl TextSample<'_> {
     }
 }
 
-/// Answers of a variant to the documents of a task.
-#[derive(Debug, Clone, Copy)]
-pub struct TaskSample<'a> {
-    pub answers: &'a ScoredTask,
-    /// Answers of the dense model, if the run includes it.
-    pub dense: Option<&'a ScoredTask>,
-}
-
-impl TaskSample<'_> {
-    /// Computes a task metric and its error. Returns `None` if it is undefined or the metric is not measured on tasks.
-    pub fn estimate(&self, metric: &MetricEntry) -> Option<Measure> {
-        match metric.source {
-            MetricSource::Task(estimate) => estimate(self),
-            MetricSource::Flips(_) => Flip::rate(&self.by_document(metric)?),
-            _ => None,
-        }
-    }
-
-    /// Returns, for each document, whether it is answered correctly.
-    pub fn right(&self) -> Vec<bool> {
-        let kind = self.answers.result.task.column;
-        self.answers.documents().map(|document| document.right(kind)).collect()
-    }
-
-    /// Returns the per-document values that the metric's paired test compares: whether the answer flips, or whether it
-    /// is correct. Returns `None` if the dense model's answers to the same documents are missing.
-    pub fn by_document(&self, metric: &MetricEntry) -> Option<Vec<bool>> {
-        let MetricSource::Flips(flip) = metric.source else { return Some(self.right()) };
-        let kind = self.answers.result.task.column;
-        let pairs = self.dense?.documents().zip(self.answers.documents());
-        pairs.map(|(dense, variant)| (dense.id == variant.id).then(|| flip.holds(&dense, &variant, kind))).collect()
-    }
-}
-
 /// Repair metrics of a variant.
 #[derive(Debug)]
 pub struct RepairSample<'a> {
@@ -157,10 +123,10 @@ pub enum MetricSource {
     Damage(Damage, WindowPart),
     /// Aggregate over all texts in a grid.
     Texts(fn(&[TextSample<'_>]) -> Option<Measure>),
-    Task(fn(&TaskSample<'_>) -> Option<Measure>),
+    Task(fn(&TaskResult) -> Option<Measure>),
     /// Comparison of a pruned model's answers with those of the dense model on a task.
     Flips(Flip),
-    Tasks(fn(&[TaskSample<'_>]) -> Option<Measure>),
+    Tasks(fn(&[&TaskResult]) -> Option<Measure>),
     Prompt(fn(&LatencyResult) -> Option<Measure>),
     /// Decoding of tokens after a prompt.
     Decode(fn(&DecodeResult) -> Option<Measure>),

@@ -35,8 +35,8 @@ use crate::style::Style;
 use crate::tasks::TASKS;
 
 pub use entry::{
-    Direction, MetricEntry, MetricSource, MetricVisibility, Nearness, PairedTest, RepairSample, Spread, TaskSample,
-    TextSample, Unit,
+    Direction, MetricEntry, MetricSource, MetricVisibility, Nearness, PairedTest, RepairSample, Spread, TextSample,
+    Unit,
 };
 pub use latency::{DECODE, DECODE_SPEEDUP, MEMORY, MEMORY_SIZE, PREFILL, SPEEDUP};
 pub use repair::{ANTISYMMETRIC, BOUNDARY_ERROR, CHANNEL_ERROR, CHANNELS_REDUCED, SYMMETRIC};

@@ -1,10 +1,9 @@
 //! Metrics for task answers: the built-in accuracy and the metrics from lm-evaluation-harness.
 
 use super::entry::{
-    DEFAULTS, Direction, MetricEntry, MetricSource, MetricVisibility, Nearness, PairedTest, Spread, TASK_DEFAULTS,
-    TaskSample, Unit,
+    DEFAULTS, Direction, MetricEntry, MetricSource, MetricVisibility, Nearness, PairedTest, Spread, TASK_DEFAULTS, Unit,
 };
-use crate::tasks::{self, Measure};
+use crate::tasks::{self, Measure, TaskResult};
 
 /// `arc_easy`: share of documents that are answered correctly, using the metric that the task reports (`acc` or
 /// `acc_norm`).
@@ -12,7 +11,7 @@ pub static TASK: MetricEntry = MetricEntry {
     name: "accuracy",
     test: Some(PairedTest::Mcnemar),
     shown: MetricVisibility::Always,
-    source: MetricSource::Task(|sample| Some(sample.answers.result.column().in_percent())),
+    source: MetricSource::Task(|result| Some(result.column().in_percent())),
     ..TASK_DEFAULTS
 };
 
@@ -28,8 +27,8 @@ pub static ACCURACY: MetricEntry = MetricEntry {
     ..TASK_DEFAULTS
 };
 
-fn average(samples: &[TaskSample<'_>]) -> Option<Measure> {
-    tasks::average(samples.iter().map(|task| &task.answers.result)).map(Measure::in_percent)
+fn average(results: &[&TaskResult]) -> Option<Measure> {
+    tasks::average(results.iter().copied()).map(Measure::in_percent)
 }
 
 /// Metrics from lm-evaluation-harness under their original names, such as `mmlu_anatomy(shots=5)/acc,none`. An id

@@ -1,7 +1,6 @@
 //! Changes in a document's answer between the dense model and a variant.
 
-use super::builtin_tasks::AccuracyKind;
-use super::task_result::{DocumentResult, Measure};
+use super::task_result::Measure;
 
 /// Kind of change in a document's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,15 +14,8 @@ pub enum Flip {
 }
 
 impl Flip {
-    /// Returns whether the answer to a document changes in this way. The answers are those that the metric `kind`
-    /// selects.
-    pub fn holds(self, dense: &DocumentResult, variant: &DocumentResult, kind: AccuracyKind) -> bool {
-        let [dense, variant] = [dense, variant].map(|document| (document.prediction(kind), document.right(kind)));
-        self.holds_for(&dense, &variant)
-    }
-
     /// Returns whether an answer changes in this way. Each answer comes with whether it is correct.
-    pub fn holds_for<A: PartialEq>(self, dense: &(A, bool), variant: &(A, bool)) -> bool {
+    pub fn holds<A: PartialEq>(self, dense: &(A, bool), variant: &(A, bool)) -> bool {
         match self {
             Self::Changed => dense.0 != variant.0,
             Self::RightToWrong => dense.1 && !variant.1,
@@ -40,7 +32,7 @@ impl Flip {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ChoiceResult;
+    use super::super::{AccuracyKind, ChoiceResult, DocumentResult};
     use super::*;
 
     /// Returns a document in which choice 0 is correct.
@@ -76,8 +68,9 @@ mod tests {
             (&right, &undefined, [true, true, false]),
             (&undefined, &undefined, [false, false, false]),
         ] {
-            let found = [Flip::Changed, Flip::RightToWrong, Flip::WrongToRight]
-                .map(|flip| flip.holds(dense, variant, AccuracyKind::Acc));
+            let [one, other] = [dense, variant]
+                .map(|document| (document.prediction(AccuracyKind::Acc), document.right(AccuracyKind::Acc)));
+            let found = [Flip::Changed, Flip::RightToWrong, Flip::WrongToRight].map(|flip| flip.holds(&one, &other));
             assert_eq!(found, expected, "{:?} to {:?}", dense.pred, variant.pred);
         }
     }

@@ -119,4 +119,10 @@ impl ScoredTask {
     pub fn documents(&self) -> impl Iterator<Item = DocumentResult> {
         self.key.judge_all(&self.scores)
     }
+
+    /// Returns, for each document, whether the metric in the paper counts its answer as correct.
+    pub fn right(&self) -> Vec<bool> {
+        let kind = self.result.task.column;
+        self.documents().map(|document| document.right(kind)).collect()
+    }
 }
