@@ -28,7 +28,8 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
         if let Some(made) = recompute_from_items(recorded, number) {
             check.number(|| item_label(number), value, made, ROUNDING * made.abs());
         }
-        if let Some(made) = recomputed_answers(recorded, number) {
+        if let Some(answers) = recomputed_answers(recorded, number) {
+            let made: Vec<bool> = answers.into_iter().map(|(_, right)| right).collect();
             let right = number.task_answers().unwrap_or_default();
             match made == right {
                 true => check.agree(0.0),
@@ -122,16 +123,17 @@ pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
     bare_numbers.map(|number| number.column.as_str()).collect()
 }
 
-/// Returns, for each document, whether its log-likelihoods select the correct answer. Returns `None` if no
-/// log-likelihoods are recorded.
-fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<bool>> {
+/// Returns, for each document, the answer that its log-likelihoods select, and whether it is correct. Returns `None` if
+/// no log-likelihoods are recorded.
+fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<(Option<usize>, bool)>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
-    let column = Task::find(task).ok()?.column;
-    let right = |document: &super::recorded_results::RecordedDocument| {
-        DocumentResult::new(document.id, document.gold, document.choices.clone()).right(column)
-    };
-    Some(documents.iter().map(right).collect())
+    let task = Task::find(task).ok()?;
+    let judged = documents
+        .iter()
+        .map(|document| DocumentResult::new(document.id, document.gold, document.choices.clone(), task.non_finite))
+        .map(|document| (document.prediction(task.column), document.right(task.column)));
+    Some(judged.collect())
 }
 
 /// Checks the recorded flips against the answers given by the dense model and by the variant.
@@ -181,7 +183,7 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
 fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &ResultRow) -> Vec<Option<bool>> {
     let [dense_right, variant_right] =
         [dense, variant].map(|number| number.task_answers().unwrap_or_default().iter().copied());
-    let [dense_chosen, variant_chosen] = [dense, variant].map(|number| chosen_answers(recorded, number));
+    let [dense_chosen, variant_chosen] = [dense, variant].map(|number| recomputed_answers(recorded, number));
     dense_right
         .zip(variant_right)
         .enumerate()
@@ -189,21 +191,9 @@ fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &Res
             Flip::RightToWrong => Some(dense && !variant),
             Flip::WrongToRight => Some(!dense && variant),
             Flip::Changed if dense || variant => Some(dense != variant),
-            Flip::Changed => Some(dense_chosen.as_ref()?.get(index)? != variant_chosen.as_ref()?.get(index)?),
+            Flip::Changed => Some(dense_chosen.as_ref()?.get(index)?.0 != variant_chosen.as_ref()?.get(index)?.0),
         })
         .collect()
-}
-
-/// Returns, for each document, the answer that its log-likelihoods select. Returns `None` if no log-likelihoods are
-/// recorded.
-fn chosen_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<Option<usize>>> {
-    let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
-    let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
-    let column = Task::find(task).ok()?.column;
-    let judged = documents
-        .iter()
-        .map(|document| DocumentResult::new(document.id, document.gold, document.choices.clone()).prediction(column));
-    Some(judged.collect())
 }
 
 /// Checks the errors per channel against the recorded boundary errors.

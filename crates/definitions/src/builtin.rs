@@ -37,15 +37,19 @@ const FILES: [(&str, &str); 10] = files!(
 /// # Errors
 /// Fails only if the built-in definition is missing or invalid.
 pub fn definition(task: &Known) -> Result<&'static Definition> {
-    static ALL: LazyLock<Vec<Result<Definition>>> = LazyLock::new(|| {
-        FILES.iter().map(|(name, text)| Definition::read(&parse(text, &format!("{name}.yaml"))?)).collect()
-    });
+    static ALL: LazyLock<Vec<Result<Definition>>> =
+        LazyLock::new(|| FILES.iter().map(|(name, text)| read_definition(name, text)).collect());
     let found = FILES.iter().position(|(name, _)| *name == task.name);
     match found.and_then(|index| ALL.get(index)) {
         Some(Ok(definition)) => Ok(definition),
         Some(Err(error)) => Err(Error::job(error.one_line())),
         None => Err(Error::job("the task has no definition").at(task.name)),
     }
+}
+
+fn read_definition(name: &str, text: &str) -> Result<Definition> {
+    let definition = Definition::read(&parse(text, &format!("{name}.yaml"))?)?;
+    Ok(Definition { non_finite: Known::find(name)?.non_finite, ..definition })
 }
 
 /// Reads the documents of a built-in task from `path`, which is a file or a folder that contains the task's split.

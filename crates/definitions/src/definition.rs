@@ -3,6 +3,7 @@
 mod key_reader;
 
 use ghostlab_core::error::Result;
+use ghostlab_core::tasks::NonFiniteScore;
 
 use crate::filter::Pipeline;
 use crate::metric::{Metric, Output};
@@ -104,6 +105,8 @@ pub struct Definition {
     /// Filter pipelines that are applied to answers before scoring.
     pub filters: Vec<Pipeline>,
     pub metrics: Vec<Metric>,
+    /// Rule for documents without a finite score. Only built-in tasks deviate from lm-evaluation-harness.
+    pub non_finite: NonFiniteScore,
     pub place: Place,
     /// Complete source, with includes and overrides resolved.
     pub(crate) source: Value,

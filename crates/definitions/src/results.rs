@@ -186,20 +186,6 @@ fn unexpected_answers_error(answers: &[Answer]) -> Error {
     Error::bad_input("unexpected kind of answer").found(format!("{answers:?}"))
 }
 
-/// Returns the index of the first maximum, or of the first NaN if there is one, like `numpy.argmax`.
-fn largest(numbers: &[f64]) -> usize {
-    let mut best = 0;
-    for (index, number) in numbers.iter().enumerate() {
-        if numbers[best].is_nan() {
-            break;
-        }
-        if number.is_nan() || *number > numbers[best] {
-            best = index;
-        }
-    }
-    best
-}
-
 /// Item of a document for one metric, and the answer that the item scores.
 type ItemAnswer = (Item, Value);
 
@@ -298,16 +284,17 @@ impl ScoredChoices<'_> {
     fn item(&self, kind: Kind) -> Result<ItemAnswer> {
         let all = &self.likelihoods;
         let golds = &self.golds;
+        let rule = self.task.definition.non_finite;
         let index = match kind {
             Kind::AccNorm => self.likeliest_per_unit(|text| text.chars().count()),
             Kind::AccBytes => self.likeliest_per_unit(str::len),
             Kind::AccMutualInfo => {
                 let bare = self.bare.ok_or_else(|| unexpected_answers_error(self.answers))?;
-                largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>())
+                rule.best_choice(all.iter().zip(bare).map(|(with, bare)| (with - bare.0, 1)))
             }
-            _ => largest(all),
+            _ => rule.best_choice(all.iter().map(|number| (*number, 1))),
         };
-        let number = i64::try_from(index).unwrap_or(-100);
+        let number = index.and_then(|index| i64::try_from(index).ok()).unwrap_or(-100);
         let item = match kind {
             Kind::ExactMatch => {
                 let greedy = Some(&Value::Bool(true));
@@ -322,15 +309,15 @@ impl ScoredChoices<'_> {
                 let gold = usize::try_from(self.only_gold()?).unwrap_or(usize::MAX);
                 Item::Probabilities(gold, powers.iter().map(|power| power / sum).collect())
             }
-            _ => hit_of(index, golds),
+            _ => Item::hit(index.is_some() && golds.contains(&number)),
         };
         Ok((item, Value::Int(number)))
     }
 
     /// Returns the index of the choice with the largest log-likelihood per unit of length.
-    fn likeliest_per_unit(&self, length: fn(&str) -> usize) -> usize {
+    fn likeliest_per_unit(&self, length: fn(&str) -> usize) -> Option<usize> {
         let texts = self.likelihoods.iter().zip(self.texts);
-        largest(&texts.map(|(number, text)| number / length(text) as f64).collect::<Vec<_>>())
+        self.task.definition.non_finite.best_choice(texts.map(|(number, text)| (*number, length(text))))
     }
 
     fn only_gold(&self) -> Result<i64> {
@@ -352,10 +339,6 @@ fn choice_number(task: &Task, texts: &[&str], gold: &Value) -> Result<i64> {
             .unwrap_or(-100)),
         _ => Err(Error::bad_input("the right answer is neither the index nor the text of a choice").found(gold.repr())),
     }
-}
-
-fn hit_of(index: usize, golds: &[i64]) -> Item {
-    Item::hit(golds.iter().any(|gold| usize::try_from(*gold) == Ok(index)))
 }
 
 fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<ItemAnswer>> {

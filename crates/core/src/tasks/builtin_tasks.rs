@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
 
+use super::non_finite_score::NonFiniteScore;
 use super::split::Split;
 use crate::error::{Error, Result};
 
@@ -41,6 +42,8 @@ pub struct Task {
     pub metrics: &'static [AccuracyKind],
     /// Metric shown in the paper.
     pub column: AccuracyKind,
+    /// Rule for documents without a finite score.
+    pub non_finite: NonFiniteScore,
 }
 
 /// Default values for tasks with four choices that are scored by likelihood per character.
@@ -55,6 +58,7 @@ const LENGTH_NORMALIZED_TASK: Task = Task {
     chance: &[25.0],
     metrics: &[AccuracyKind::Acc, AccuracyKind::AccNorm],
     column: AccuracyKind::AccNorm,
+    non_finite: NonFiniteScore::CountedWrong,
 };
 /// Default values for tasks that are scored by plain likelihood.
 const PLAIN_TASK: Task = Task {

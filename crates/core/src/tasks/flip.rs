@@ -32,7 +32,7 @@ impl Flip {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AccuracyKind, ChoiceResult, DocumentResult};
+    use super::super::{AccuracyKind, ChoiceResult, DocumentResult, NonFiniteScore};
     use super::*;
 
     /// Returns a document in which choice 0 is correct.
@@ -45,7 +45,7 @@ mod tests {
             truncated_left: 0,
             greedy: false,
         });
-        DocumentResult::new(0, 0, choices.into())
+        DocumentResult::new(0, 0, choices.into(), NonFiniteScore::CountedWrong)
     }
 
     /// The standard error of 1, 0, 0, 0 is sqrt((0.75² + 3 · 0.25²) / 3) / 2 = 0.25.

@@ -18,8 +18,9 @@
 //!     truncated_left: 0,
 //!     greedy: false,
 //! };
-//! let document = DocumentResult::new(0, 1, vec![choice(-2.0), choice(-1.0)]);
-//! let result = TaskResult::from_documents(Task::find("copa")?, 1, &[document])?;
+//! let task = Task::find("copa")?;
+//! let document = DocumentResult::new(0, 1, vec![choice(-2.0), choice(-1.0)], task.non_finite);
+//! let result = TaskResult::from_documents(task, 1, &[document])?;
 //! assert_eq!(result.acc.value, 1.0);
 //! # Ok(())
 //! # }
@@ -29,6 +30,7 @@ mod builtin_tasks;
 mod document_limit;
 mod flip;
 mod length;
+mod non_finite_score;
 pub mod python;
 mod request;
 mod solutions;
@@ -39,6 +41,7 @@ pub use builtin_tasks::{AccuracyKind, TASKS, Task};
 pub use document_limit::DocumentLimit;
 pub use flip::Flip;
 pub use length::max_length;
+pub use non_finite_score::NonFiniteScore;
 pub use request::{Bos, Encoder, Prefix, TokenizedRequest, continuation, prompt, rolling};
 pub use solutions::{Questions, ScoredTask, Solutions};
 pub use split::{Split, split_files};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::builtin_tasks::Task;
+use super::non_finite_score::NonFiniteScore;
 use super::task_result::{ChoiceResult, DocumentResult, Score, TaskResult};
 use crate::error::{Error, Result};
 
@@ -63,7 +64,7 @@ impl Solutions {
     /// Evaluates all documents. `scores` holds one score per request, in order.
     ///
     /// # Errors
-    /// Fails if the number of scores differs from the number of requests.
+    /// Fails if the number of scores differs from the number of requests, or if the task is unknown.
     pub fn judge(&self, scores: &[Score]) -> Result<Vec<DocumentResult>> {
         if scores.len() != self.requests() {
             return Err(Error::job("the number of scores does not match the number of requests")
@@ -71,11 +72,11 @@ impl Solutions {
                 .expected(format!("{} scores", self.requests()))
                 .found(scores.len()));
         }
-        Ok(self.judge_all(scores).collect())
+        Ok(self.judge_all(scores, self.task()?.non_finite).collect())
     }
 
     /// Evaluates each document. `scores` must contain one score per request.
-    fn judge_all(&self, scores: &[Score]) -> impl Iterator<Item = DocumentResult> {
+    fn judge_all(&self, scores: &[Score], non_finite: NonFiniteScore) -> impl Iterator<Item = DocumentResult> {
         let mut scores = scores.iter();
         self.documents.iter().map(move |document| {
             let choices = document.choices.iter().zip(scores.by_ref()).map(|(lengths, score)| {
@@ -83,7 +84,7 @@ impl Solutions {
                 let Score { log_likelihood, greedy } = *score;
                 ChoiceResult { log_likelihood, characters, bytes, tokens, truncated_left, greedy }
             });
-            DocumentResult::new(document.id, document.gold, choices.collect())
+            DocumentResult::new(document.id, document.gold, choices.collect(), non_finite)
         })
     }
 
@@ -117,7 +118,7 @@ impl ScoredTask {
 
     /// Iterates over the evaluated documents.
     pub fn documents(&self) -> impl Iterator<Item = DocumentResult> {
-        self.key.judge_all(&self.scores)
+        self.key.judge_all(&self.scores, self.result.task.non_finite)
     }
 
     /// Returns, for each document, whether the metric in the paper counts its answer as correct.

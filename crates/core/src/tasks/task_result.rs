@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::builtin_tasks::{AccuracyKind, Task};
+use super::non_finite_score::NonFiniteScore;
 use crate::error::{Error, Result};
 use crate::files::number;
 
@@ -33,11 +34,7 @@ pub struct ChoiceResult {
     pub greedy: bool,
 }
 
-/// A scored document.
-///
-/// A document with a non-finite log-likelihood, for example after an overflow, has no prediction. It counts as wrong
-/// for both metrics, and is included in [`TaskResult::non_finite`]. numpy's argmax would select the first NaN, or the
-/// first of several −∞, which could be correct by chance.
+/// A scored document. [`TaskResult::non_finite`] counts the documents with a log-likelihood that is not finite.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DocumentResult {
     /// Index of the document in the split.
@@ -47,16 +44,15 @@ pub struct DocumentResult {
     pub choices: Vec<ChoiceResult>,
     /// Choice with the highest log-likelihood. Ties go to the first choice.
     pub pred: Option<usize>,
-    /// Choice with the highest log-likelihood per character. Ties go to the first choice. The value for an empty choice
-    /// is −∞.
+    /// Choice with the highest log-likelihood per character. Ties go to the first choice.
     pub pred_norm: Option<usize>,
 }
 
 impl DocumentResult {
     /// Creates a document and derives its predictions from its choices.
-    pub fn new(id: usize, gold: i64, choices: Vec<ChoiceResult>) -> Self {
-        let pred = first_highest(&choices, |choice: &ChoiceResult| choice.log_likelihood);
-        let pred_norm = first_highest(&choices, per_character);
+    pub fn new(id: usize, gold: i64, choices: Vec<ChoiceResult>, non_finite: NonFiniteScore) -> Self {
+        let pred = non_finite.best_choice(choices.iter().map(|choice| (choice.log_likelihood, 1)));
+        let pred_norm = non_finite.best_choice(choices.iter().map(|choice| (choice.log_likelihood, choice.characters)));
         Self { id, gold, choices, pred, pred_norm }
     }
 
@@ -84,28 +80,6 @@ impl DocumentResult {
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "no choice has 2⁵³ characters")]
-fn per_character(choice: &ChoiceResult) -> f64 {
-    match choice.characters {
-        // An empty choice must never be selected. −x / 0 is −∞, but 0 / 0 would be NaN.
-        0 => f64::NEG_INFINITY,
-        characters => choice.log_likelihood / characters as f64,
-    }
-}
-
-fn first_highest(choices: &[ChoiceResult], value: impl Fn(&ChoiceResult) -> f64) -> Option<usize> {
-    if choices.iter().any(|choice| !choice.log_likelihood.is_finite()) {
-        return None;
-    }
-    let mut highest: Option<(usize, f64)> = None;
-    for (index, value) in choices.iter().map(value).enumerate() {
-        if highest.is_none_or(|(_, so_far)| value > so_far) {
-            highest = Some((index, value));
-        }
-    }
-    highest.map(|(index, _)| index)
-}
-
 /// Accuracies on a task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskResult {
@@ -118,8 +92,8 @@ pub struct TaskResult {
     /// Accuracy according to [`AccuracyKind::AccNorm`]. It is computed for every task, but reported only for some (see
     /// [`Task::metrics`]).
     pub acc_norm: Measure,
-    /// Number of scored documents with a non-finite log-likelihood. They count as wrong. A nonzero count means that
-    /// something is wrong with the model, for example an overflow in half precision.
+    /// Number of scored documents with a non-finite log-likelihood. A nonzero count means that something is wrong with
+    /// the model, for example an overflow in half precision.
     pub non_finite: usize,
     /// Number of scored documents whose correct choice is not among the choices, as in a split with hidden answers.
     /// They count as wrong.
@@ -234,8 +208,12 @@ mod tests {
             .collect()
     }
 
+    fn document(id: usize, gold: i64, scores: &[(f64, usize)]) -> DocumentResult {
+        DocumentResult::new(id, gold, choices(scores), NonFiniteScore::CountedWrong)
+    }
+
     fn preds(scores: &[(f64, usize)]) -> (Option<usize>, Option<usize>) {
-        let document = DocumentResult::new(0, 0, choices(scores));
+        let document = document(0, 0, scores);
         (document.pred, document.pred_norm)
     }
 
@@ -256,10 +234,10 @@ mod tests {
             assert_eq!(preds(&[(-1.0, 1), (odd, 1)]), (None, None));
         }
         let documents = [
-            DocumentResult::new(0, 0, choices(&[(f64::NAN, 1), (-1.0, 1)])),
-            DocumentResult::new(1, 0, choices(&[(-1.0, 1), (-2.0, 1)])),
-            DocumentResult::new(2, -1, choices(&[(-1.0, 1), (-2.0, 1)])),
-            DocumentResult::new(3, 2, choices(&[(-1.0, 1), (-2.0, 1)])),
+            document(0, 0, &[(f64::NAN, 1), (-1.0, 1)]),
+            document(1, 0, &[(-1.0, 1), (-2.0, 1)]),
+            document(2, -1, &[(-1.0, 1), (-2.0, 1)]),
+            document(3, 2, &[(-1.0, 1), (-2.0, 1)]),
         ];
         let result = TaskResult::from_documents(&TASKS[0], 9, &documents).unwrap();
         assert_eq!((result.acc.value, result.effective, result.original), (0.25, 4, 9));
@@ -270,7 +248,7 @@ mod tests {
     #[test]
     fn nonfinite_document_round_trips_through_json() {
         for odd in [-1.5, -3.0, f64::INFINITY, f64::NEG_INFINITY] {
-            let document = DocumentResult::new(3, 1, choices(&[(odd, 4), (-0.1, 7)]));
+            let document = document(3, 1, &[(odd, 4), (-0.1, 7)]);
             let text = serde_json::to_string(&document).unwrap();
             assert_eq!(serde_json::from_str::<DocumentResult>(&text).unwrap(), document, "{text}");
         }
@@ -305,7 +283,7 @@ mod tests {
     }
 
     fn document_with_gold(gold: i64) -> DocumentResult {
-        DocumentResult::new(0, gold, choices(&[(-3.0, 9), (-2.0, 1)]))
+        document(0, gold, &[(-3.0, 9), (-2.0, 1)])
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Parser for the keys of a task definition.
 
 use ghostlab_core::error::{Error, Result, nearest};
+use ghostlab_core::tasks::NonFiniteScore;
 
 use super::{Data, Definition, Examples, Field};
 use crate::aggregate::Aggregation;
@@ -187,6 +188,7 @@ impl KeyReader<'_> {
             repeats,
             filters: self.filters(output)?,
             metrics: self.metrics(output)?,
+            non_finite: NonFiniteScore::NumpyArgmax,
             place: self.node.place.clone(),
             examples: Examples {
                 first: false,

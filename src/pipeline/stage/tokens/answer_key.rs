@@ -36,7 +36,7 @@ pub struct Documents {
 
 /// Data for scoring the answers to a stored task.
 pub enum AnswerKey {
-    /// Correct choices of a built-in task. Documents without a finite score count as wrong.
+    /// Correct choices of a built-in task.
     Builtin(Arc<Solutions>),
     /// Documents of a task whose answers are scored according to its definition.
     Defined(Documents),
