@@ -181,8 +181,6 @@ pub struct Variant {
     /// on. An interrupted selection continues after the last of them that is stored.
     pub steps: Vec<Arc<Key>>,
     pub operator: Option<Arc<Key>>,
-    /// Number of leading calibration sequences on which the operator is solved.
-    pub fitted: usize,
     /// Training of the operator, or `None` if the operator is used as solved.
     pub trained: Option<TrainingPlan>,
     /// Keys of the scores, one for each evaluation of the backbone.
@@ -231,7 +229,6 @@ impl Variant {
             selection: None,
             steps: Vec::new(),
             operator: None,
-            fitted: 0,
             trained: None,
             scores: Vec::new(),
             latencies: Vec::new(),
@@ -247,6 +244,12 @@ impl Variant {
     /// Iterates over the keys of the objects that are needed to run the variant.
     pub fn repairs(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.selection.iter().chain(&self.operator).chain(self.trained.iter().map(|trained| &trained.key))
+    }
+
+    /// Returns the number of leading calibration sequences on which the operator is solved. It is 0 for the dense
+    /// backbone.
+    pub fn fitted(&self) -> usize {
+        self.identity.repair.as_ref().map_or(0, |repair| repair.fitted)
     }
 
     /// Returns the key of the trained operators, or of the solved operators if they are not trained.

@@ -406,7 +406,7 @@ fn solve_flops(
     let steps = if is_iterative { cell.depth.count } else { 0 };
     let passes = 2 * (steps - state.selected_steps(variant).min(steps)) + if recovery.repairs() { steps } else { 0 };
     let passes = passes as f64 * activations::pass_flops(&backbone.config, load);
-    Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
+    Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted(), spans))
 }
 
 /// Returns the number of activation sites that a pass stores. Also returns the number of other sites that it only

@@ -164,14 +164,6 @@ impl BackbonePlan {
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
         reject_cuts_of_export(&config, &cells)?;
         let (calibrations, indices) = planned_calibrations(&contents, &cells)?;
-        let key_parts = BackboneKeyParts {
-            name,
-            content: &files.content,
-            engine: engine.id(),
-            weights: config.rounded,
-            batch_tokens,
-        };
-        let evaluations = planned_evaluations(grid, &contents, key_parts)?;
         let mut known = PlannedParts {
             dense: contents.dense.clone(),
             calibrated: contents.calibrated.clone(),
@@ -187,10 +179,11 @@ impl BackbonePlan {
             engine,
             batch_tokens,
             calibrations,
-            evaluations,
+            evaluations: Vec::new(),
             latencies: grid.evaluate.latency.clone(),
             variants: Vec::new(),
         };
+        plan.evaluations = planned_evaluations(grid, &contents, plan.key_parts())?;
         if let Some(stored_weights) = weights.filter(|weight| weight.calibrated == CalibratedOn::Full) {
             plan.unquantized = Some(Box::new(plan.as_stored(&stored_weights.backbone)));
         }
@@ -307,7 +300,6 @@ impl BackbonePlan {
             selection: Some(selection),
             steps,
             operator: Some(operator),
-            fitted: repair.fitted,
             trained,
             scores,
             ..Variant::dense(index, identity)

@@ -163,7 +163,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
         .map(|&(variant, selection, _)| {
             let recovery = operator::recovery_of(&run.grid.cells[variant.cell])?;
             let spans = recovery::spans(recovery, &selection.removed).len();
-            Ok(solve_flops(config, recovery, &load, variant.fitted, spans))
+            Ok(solve_flops(config, recovery, &load, variant.fitted(), spans))
         })
         .sum::<Result<f64>>()?;
     let id = run.start(job.guard.name(), &label, count * tokens, 0, flops);

@@ -334,7 +334,7 @@ pub(crate) fn solve(
             earlier: &earlier,
             merges: &selection.merges,
             starts: &job.windows.starts,
-            ..Boundary::new(&*job.engine, activations, span, variant.fitted)
+            ..Boundary::new(&*job.engine, activations, span, variant.fitted())
         };
         let began = Instant::now();
         let solution =
@@ -365,7 +365,7 @@ pub(crate) fn solve_one_by_one(
     let recovery = recovery_of(cell)?;
     let batch = job.backbone.batch_tokens;
     let progress = begin_passes(job, &format!("{}: repair one by one", job.label), selection.scores.len(), 0.0);
-    let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted);
+    let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted());
     let replayed = model.replay(cell.depth.unit, selection, &mut |tokens| job.run.advance(progress, tokens));
     job.run.finish(progress);
     replayed?;

@@ -250,7 +250,7 @@ impl SelectionSlot<'_> {
         let progress = operator::begin_passes(job, &label, passes, trial_cost.shared);
         let batch = job.backbone.batch_tokens;
         let limit = activation_limit(job.run.settings.memory_bytes());
-        let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted)
+        let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted())
             .with_activation_limit(limit);
         let mut store_step = |selection: &Selection| match variant.steps.get(selection.scores.len() - 1) {
             Some(key) => self.store(key, selection, job, started),

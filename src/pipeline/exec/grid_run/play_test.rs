@@ -120,7 +120,7 @@ impl SimulatedGrid {
         let load = Load::windows(sequences * LENGTH * self.scale, LENGTH * self.scale);
         let solves = plan.variants().filter_map(|(_, variant)| {
             let recovery = &*plan.grid.cells[variant.cell].recovery.as_ref()?.rule;
-            let flops = solve_flops(&self.shape, recovery, &load, variant.fitted, 1);
+            let flops = solve_flops(&self.shape, recovery, &load, variant.fitted(), 1);
             Some((variant.operator.as_ref()?.hash().to_string(), flops))
         });
         solves.collect()
