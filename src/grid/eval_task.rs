@@ -212,7 +212,7 @@ impl TaskData {
 
     /// Returns whether the model answers the task by generating text.
     pub fn is_generative(&self) -> bool {
-        matches!(&self.source, TaskSource::Defined { definition, .. } if definition.output == Output::Generate)
+        self.definition().is_ok_and(|definition| definition.output == Output::Generate)
     }
 
     /// Returns the files that contain the rows.

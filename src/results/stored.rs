@@ -177,18 +177,7 @@ impl StoredResults {
 fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     let texts = add_text_protocols(grid, outcome, &mut all);
-    let tasks = add_native_protocols(grid, outcome, &mut all);
-    for used in grid.evaluate.defined() {
-        let task = grid.task(used);
-        let Ok(definition) = task.definition() else { continue };
-        let files: Vec<&String> = task.paths().into_iter().flat_map(|path| data_hashes(outcome, path)).collect();
-        let asks = sha256::of_bytes(definition.request_keys());
-        let judges = sha256::of_bytes(definition.scoring_keys());
-        let protocol = json!({"data": files, "asks": asks, "judges": judges, "how": used.how});
-        for column in defined_columns(&used.name, &used.how, definition) {
-            all.insert(column.metric().id, protocol.clone());
-        }
-    }
+    let tasks = add_task_protocols(grid, outcome, &mut all);
     for (average, parts) in [(PERPLEXITY.id, texts), (ACCURACY.id, tasks)] {
         if parts.len() > 1 {
             all.insert(average.to_owned(), parts.into());
@@ -232,25 +221,34 @@ fn add_text_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<Str
     texts
 }
 
-/// Adds the protocols of the built-in tasks to `all`, keyed by metric, and returns them keyed by task.
-fn add_native_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<String, Value>) -> Map<String, Value> {
+/// Adds the protocols of the tasks to `all`, keyed by metric, and returns those of the built-in tasks keyed by task.
+fn add_task_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<String, Value>) -> Map<String, Value> {
     let mut tasks = Map::new();
-    for used in grid.evaluate.builtin() {
+    for used in &grid.evaluate.tasks {
         let task = grid.task(used);
-        let (Some(extent), Some(builtin)) = (outcome.task(used), task.builtin()) else { continue };
         let files: Vec<&String> = task.paths().into_iter().flat_map(|path| data_hashes(outcome, path)).collect();
+        let Some(builtin) = task.builtin() else {
+            let Ok(definition) = task.definition() else { continue };
+            let asks = sha256::of_bytes(definition.request_keys());
+            let judges = sha256::of_bytes(definition.scoring_keys());
+            let protocol = json!({"data": files, "asks": asks, "judges": judges, "how": used.how});
+            for column in defined_columns(&used.name, &used.how, definition) {
+                all.insert(column.metric().id, protocol.clone());
+            }
+            continue;
+        };
+        let Some(extent) = outcome.task(used) else { continue };
         let protocol = json!({
             "data": files, "task": builtin.name, "version": builtin.version,
             "metric": builtin.column.name(), "bos": used.how.bos.to_string(), "documents": extent.documents,
         });
-        if grid.evaluate.builtin().filter(|other| other.name == used.name).count() == 1 {
-            tasks.insert(used.name.clone(), protocol.clone());
+        let is_only = grid.evaluate.builtin().filter(|other| other.name == used.name).count() == 1;
+        let name = if is_only { used.name.clone() } else { used.to_string() };
+        if is_only {
             all.insert(builtin.name.to_owned(), protocol.clone());
-            all.insert(used.name.clone(), protocol);
-        } else {
-            tasks.insert(used.to_string(), protocol.clone());
-            all.insert(used.to_string(), protocol);
         }
+        tasks.insert(name.clone(), protocol.clone());
+        all.insert(name, protocol);
     }
     tasks
 }
