@@ -20,9 +20,9 @@ report *arguments:
 record *artifacts:
     cargo run --release --locked -- reproduce {{ if artifacts == "" { "all" } else { artifacts } }} --record
 
-# Regenerate the README's part about the recorded run and its figure, docs/cli.md and the tables of docs/models.md. A test fails if they are stale.
+# Regenerate the README's part about the recorded run and its figure, docs/cli.md, docs/grid-keys.md and the tables of docs/models.md. A test fails if they are stale.
 docs:
-    GHOSTLAB_DOCS=write cargo test --release --locked --test all -- docs::command_line docs::recorded_run docs::models
+    GHOSTLAB_DOCS=write cargo test --release --locked --test all -- docs::command_line docs::grid_keys docs::recorded_run docs::models
 
 # Regenerate the README's terminal picture.
 terminal-picture:

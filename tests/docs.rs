@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 mod command_line;
+mod grid_keys;
 mod models;
 mod performance;
 mod recorded_run;

@@ -91,14 +91,14 @@ impl fmt::Display for Perplexity {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct EvaluateEntry {
-    /// Perplexity on texts, computed in windows. The table has one column for each text and length.
+    /// Perplexity for each text and length.
     pub(super) perplexity: OneOrMany<PerplexityEntry>,
-    /// Zero-shot multiple-choice tasks. The table has one column for each task and one for their average.
+    /// Multiple-choice tasks with their average, and tasks of lm-evaluation-harness.
     pub(super) tasks: OneOrMany<TaskUseEntry>,
-    /// Time and memory for a forward pass over a prompt and for decoding after it. All variants of a backbone are
-    /// measured together.
+    /// Time and memory of prompts and decoding.
     pub(super) latency: OneOrMany<LatencyEntry>,
-    /// Additional metrics of the scored texts and tasks, each in its own columns: `bits_per_byte`, ….
+    /// Additional columns.
+    #[schemars(schema_with = "one_or_many::metrics")]
     pub(super) metrics: OneOrMany<String>,
 }
 
@@ -109,11 +109,12 @@ pub(super) struct LatencyEntry {
     /// Tokens per sequence.
     #[schemars(schema_with = "one_or_many::counts")]
     pub(super) length: OneOrMany<usize>,
-    /// Sequences per batch; 1 by default.
+    /// Sequences per batch.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::counts")]
+    #[schemars(extend("default" = 1))]
     pub(super) batch: OneOrMany<usize>,
-    /// New tokens to decode after the prompt, per sequence; none by default.
+    /// New tokens per sequence; none by default.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::counts")]
     pub(super) decode: OneOrMany<usize>,
@@ -123,13 +124,12 @@ pub(super) struct LatencyEntry {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PerplexityEntry {
-    /// Names in `corpora`, or of files `corpora/NAME.yaml`.
+    /// Names in `corpora`.
     pub(super) corpus: OneOrMany<String>,
     /// Tokens per window.
     #[schemars(schema_with = "one_or_many::lengths")]
     pub(super) length: OneOrMany<usize>,
-    /// Whether to compare each variant's predictions with the dense model's, by KL divergence, agreement of the most
-    /// likely token, ….
+    /// Whether to compare variants with the dense model.
     #[serde(default)]
     pub(super) damage: bool,
 }
@@ -145,39 +145,38 @@ pub(super) enum TaskUseEntry {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TaskUseMap {
-    /// Name in `tasks`, or of a file `tasks/NAME.yaml`.
+    /// Name in `tasks`, instead of `definition`.
     name: Option<String>,
-    /// Task definition of lm-evaluation-harness: a YAML file for a task or group, a folder of such files, or a name in
-    /// `folder`.
+    /// YAML file of a task or group, folder of such files, or name in `folder`.
     definition: Option<String>,
-    /// Folder in which to look up `definition` and the members of its groups.
+    /// Folder in which to look up names; that of the definition by default.
     folder: Option<PathBuf>,
-    /// Dataset files: a folder (`SPLIT.jsonl`, `NAME/SPLIT.parquet`, …), a file, or files by split. Defaults to the
-    /// Hugging Face dataset named in the definition.
+    /// Rows: folder, file, or files by split; the definition's dataset by default.
     data: Option<DataEntry>,
-    /// Branch, tag or commit of the Hugging Face dataset. With `data`, the dataset is used if the local files are
-    /// missing.
+    /// Revision of the dataset, which is used if `data` is missing.
     revision: Option<String>,
     /// Whether the rows are synthetic.
     #[serde(default)]
     generated: bool,
-    /// Number of few-shot examples; defaults to that of the definition. A definition with 0 shots always uses 0.
+    /// Number of few-shot examples, unless the definition has 0; the definition's by default.
     shots: Option<usize>,
-    /// Seed for drawing few-shot examples; 1234 by default.
+    /// Seed for drawing few-shot examples.
+    #[schemars(extend("default" = SEED))]
     seed: Option<u64>,
     /// Whether to apply the model's chat template.
     #[serde(default)]
     chat: bool,
-    /// Whether few-shot examples are separate chat messages; true by default.
+    /// Whether few-shot examples are separate messages.
+    #[schemars(extend("default" = true))]
     multiturn: Option<bool>,
-    /// Text before the prompt; with a chat template, the system message.
+    /// System message, or text before the prompt.
     system: Option<String>,
-    /// Number of documents to score, from the first, or a fraction below 1.
+    /// Number of leading documents, or fraction below 1.
     limit: Option<f64>,
-    /// Whether contexts begin with the tokenizer's special tokens.
+    /// Whether contexts begin with special tokens.
     #[serde(default)]
     bos: Bos,
-    /// Context length in tokens; defaults to the length in the backbone's config.
+    /// Context length in tokens; the model's by default.
     max_length: Option<usize>,
 }
 

@@ -97,6 +97,10 @@ pub(super) fn task_name(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "description": "Name in `tasks`, or of a file `tasks/NAME.yaml`."})
 }
 
+pub(super) fn metrics(_: &mut SchemaGenerator) -> Schema {
+    one_or_list(&to("Metric"), 1)
+}
+
 pub(super) fn criteria(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&to("Criterion"), 1)
 }

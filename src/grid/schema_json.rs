@@ -9,6 +9,7 @@ use super::input::EntryKind;
 use super::profile::GRID_ONLY_KEYS;
 use super::schema::Schema;
 use crate::criterion::Criterion;
+use crate::metric;
 use crate::options::MethodDescription;
 use crate::recovery::Recovery;
 
@@ -28,6 +29,7 @@ pub fn json_schema() -> Value {
         "Recovery": methods(&<dyn Recovery>::described(), "Recovery applied at the cut."),
         "WindowRule": names(&definitions::rules(), "Rule for joining rows and drawing windows."),
         "Task": names(&definitions::tasks(), "Multiple-choice task."),
+        "Metric": names(&metric::opt_in_names().collect::<Vec<_>>(), "Metric without a column by default."),
         "Profile": profile,
     });
     if let (Some(definitions), Value::Object(more)) = (schema["definitions"].as_object_mut(), known) {

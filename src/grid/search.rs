@@ -90,24 +90,25 @@ impl fmt::Display for Budget {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SearchEntry {
-    /// Requirements on every candidate.
+    /// Bounds on candidates.
     budget: BudgetEntry,
-    /// Texts to score candidates on. The objective is the mean loss over their windows.
+    /// Texts to score by mean loss.
     #[serde(default)]
     perplexity: OneOrMany<PerplexityEntry>,
-    /// Tasks to score candidates on. The objective is the mean accuracy over their documents. If there are both texts
-    /// and tasks, there are two objectives.
+    /// Tasks to score by mean accuracy. Texts and tasks are two objectives.
     #[serde(default)]
     tasks: OneOrMany<TaskUseEntry>,
-    /// Maximum total number of documents in all tasks, and of windows in all texts; all by default.
+    /// Maximum number of documents, and of windows; all by default.
     #[schemars(range(min = 1))]
     items: Option<usize>,
-    /// Upper bound on the probability of eliminating any candidate wrongly; 0.05 by default.
+    /// Maximum probability of eliminating any candidate wrongly.
     #[schemars(range(min = 0.0, max = 0.5))]
+    #[schemars(extend("default" = ALPHA))]
     alpha: Option<f64>,
-    /// Seed for the order of items; 0 by default.
+    /// Seed for the order of items.
+    #[schemars(extend("default" = 0))]
     seed: Option<u64>,
-    /// Prompt for estimating and measuring speed; one sequence of 512 tokens by default.
+    /// Prompt to time; 512 tokens by default.
     prompt: Option<PromptEntry>,
 }
 
@@ -115,21 +116,21 @@ pub(super) struct SearchEntry {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BudgetEntry {
-    /// Number of layers to remove. Several numbers result in separate searches.
+    /// Number of layers to remove. Each number is a search.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::counts")]
     pub(super) layers: OneOrMany<usize>,
-    /// Minimum speedup over the dense backbone, such as `1.3`.
+    /// Minimum speedup over the dense model, such as `1.3`: estimated, then measured for survivors.
     #[schemars(range(min = 1.0))]
     speedup: Option<f64>,
-    /// Maximum time for a pass over the prompt, such as `25ms` or `1.5s`.
+    /// Maximum time of the prompt, such as `25ms`: estimated, then measured for survivors.
     latency: Option<String>,
-    /// Maximum size of the weights, such as `12GB` or `800MB`.
+    /// Maximum size of weights with operators, such as `12GB`.
     memory: Option<String>,
-    /// Maximum share of the dense backbone's parameters, such as `0.8`.
+    /// Maximum share of the dense model's parameters, with operators, such as `0.8`.
     #[schemars(range(min = 0.0, max = 1.0))]
     params: Option<f64>,
-    /// Maximum share of the dense backbone's KV cache, such as `0.5`.
+    /// Maximum share of the dense model's KV cache, such as `0.5`.
     #[schemars(range(min = 0.0, max = 1.0))]
     kv_cache: Option<f64>,
 }
@@ -140,9 +141,10 @@ pub(super) struct BudgetEntry {
 struct PromptEntry {
     /// Tokens per sequence.
     length: usize,
-    /// Sequences per batch; 1 by default.
+    /// Sequences per batch.
+    #[schemars(extend("default" = 1))]
     batch: Option<usize>,
-    /// New tokens to decode per sequence after the prompt. Their time is included. None by default.
+    /// New tokens per sequence; none by default.
     decode: Option<usize>,
 }
 

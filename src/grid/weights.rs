@@ -56,8 +56,9 @@ pub(super) enum WeightsEntry {
 pub(super) struct WeightsMap {
     /// Type to which matrices are rounded.
     r#type: WeightsName,
-    /// Weights used for layer selection and repair: stored (`full`) or rounded (`rounded`); `full` by default.
+    /// Weights for selection and repairs: stored (`full`) or rounded.
     #[serde(default)]
+    #[schemars(extend("default" = "full"))]
     calibrated: OneOrMany<CalibratedOn>,
 }
 

@@ -29,7 +29,7 @@ pub struct Prefix {
 }
 
 /// Whether contexts begin with the tokenizer's special tokens. This setting is part of the evaluation protocol. For
-/// Llama models, results published with lm-eval before 0.4.9.2 correspond to [`Bos::Never`].
+/// Llama models, results published with lm-eval before 0.4.9.2 correspond to `never`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bos {
