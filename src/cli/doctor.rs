@@ -94,7 +94,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut lines = model.map_or_else(|| Ok(Vec::new()), |model| doctor_model::lines(model, arguments.check))?;
     let mut seen = BTreeSet::new();
     let all = needs.iter().flat_map(|list| list.needs.iter().map(move |need| (need, list)));
-    let each = all.filter(|(need, _)| seen.insert((need.kind.word(), &need.name)));
+    let each = all.filter(|(need, _)| seen.insert((need.kind.label(), &need.name)));
     lines.extend(each.map(|(need, list)| input(need, list, store)));
     let settings = HubSettings::from_env();
     match &settings {
@@ -150,7 +150,7 @@ fn print_item(CheckItem { mark, what, found, todo }: &CheckItem) {
 
 /// Checks a backbone, text or task.
 fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem {
-    let what = format!("{} {}", need.kind.word(), need.name);
+    let what = format!("{} {}", need.kind.label(), need.name);
     let resolver = list.resolver();
     match artifact::examine(need, &resolver, &requested_work::hash(store)) {
         Err(error) => CheckItem::missing(what, &error),

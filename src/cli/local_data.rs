@@ -60,12 +60,12 @@ pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<LocalCopies> {
             match local_copy(folder, need, path) {
                 Some((from, to)) => {
                     copy_file(&from, &to)?;
-                    note!("{} {}: copied from {} to {}", need.kind.word(), need.name, from.display(), to.display());
+                    note!("{} {}: copied from {} to {}", need.kind.label(), need.name, from.display(), to.display());
                     copies.copied += 1;
                 }
                 None => {
                     let names: Vec<String> = candidates(need, path).into_iter().map(|(name, _)| name).collect();
-                    note!("{} {}: not found in {}", need.kind.word(), need.name, folder.display());
+                    note!("{} {}: not found in {}", need.kind.label(), need.name, folder.display());
                     copies.missing.push(names.join(" or "));
                 }
             }

@@ -143,10 +143,10 @@ pub enum RowHeader {
 #[serde(deny_unknown_fields)]
 pub struct RowEntry {
     /// Names of criteria.
-    #[schemars(schema_with = "one_or_many::names")]
+    #[schemars(schema_with = "one_or_many::names_schema")]
     pub criterion: Vec<String>,
     /// Names of recoveries.
-    #[schemars(schema_with = "one_or_many::names")]
+    #[schemars(schema_with = "one_or_many::names_schema")]
     pub recovery: Vec<String>,
     /// Whether the rows show cells with fine-tuned operators, instead of cells without fine-tuning.
     #[serde(default)]
@@ -249,10 +249,10 @@ impl Description {
     /// Deserializes the description in the tree of a grid file, or returns `None` if the file has no key `artifact`.
     pub(super) fn from_root(root: &YamlNode) -> Result<Option<Self>> {
         let Value::Map(keys) = &root.value else { return Ok(None) };
-        let Some(entry) = keys.iter().find(|entry| entry.key == KEY) else { return Ok(None) };
-        let alone = YamlNode { value: Value::Map(vec![entry.clone()]), position: root.position.clone() };
-        let Alone { artifact } =
-            Alone::deserialize(deserialize::FromNode::root(&alone)).map_err(deserialize::Fault::into_error)?;
+        let Some(entry) = keys.iter().find(|entry| entry.key == ARTIFACT_KEY) else { return Ok(None) };
+        let artifact_only = YamlNode { value: Value::Map(vec![entry.clone()]), position: root.position.clone() };
+        let ArtifactOnly { artifact } = ArtifactOnly::deserialize(deserialize::FromNode::root(&artifact_only))
+            .map_err(deserialize::Fault::into_error)?;
         artifact.check(keys.len() > 1).map_err(|error| error.at(root.position.to_string()))?;
         Ok(Some(artifact))
     }
@@ -307,17 +307,17 @@ fn reject(what: &str, expected: &str) -> Result<()> {
 }
 
 /// Removes the artifact description from the tree of a grid file, because the grid does not use it.
-pub(super) fn take(root: &mut YamlNode) {
+pub(super) fn remove_artifact(root: &mut YamlNode) {
     if let Value::Map(keys) = &mut root.value {
-        keys.retain(|entry| entry.key != KEY);
+        keys.retain(|entry| entry.key != ARTIFACT_KEY);
     }
 }
 
-const KEY: &str = "artifact";
+const ARTIFACT_KEY: &str = "artifact";
 
 /// Wrapper for parsing only the artifact description.
 #[derive(Debug, Deserialize)]
-struct Alone {
+struct ArtifactOnly {
     artifact: Description,
 }
 

@@ -225,11 +225,11 @@ impl<'de, M: MethodAxis + ?Sized> Deserialize<'de> for Method<M> {
 /// methods have equal labels.
 impl<M: MethodAxis + ?Sized> fmt::Display for Method<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&label(&self.name, &self.options))
+        f.write_str(&format_method(&self.name, &self.options))
     }
 }
 
-fn label(name: &str, options: &Options) -> String {
+fn format_method(name: &str, options: &Options) -> String {
     let mut options: Vec<_> = options.iter().collect();
     options.sort_by_key(|(name, _)| *name);
     let options: Vec<String> = options
@@ -237,7 +237,7 @@ fn label(name: &str, options: &Options) -> String {
         .map(|(name, value)| match value {
             Value::String(text) => format!("{name}={text}"),
             // Omit the JSON punctuation, because cell names are typed on command lines.
-            Value::Object(map) => format!("{name}={}", label("", map)),
+            Value::Object(map) => format!("{name}={}", format_method("", map)),
             other => format!("{name}={other}"),
         })
         .collect();
@@ -253,7 +253,7 @@ pub(super) struct WrittenMethod {
 
 impl fmt::Display for WrittenMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&label(&self.name, &self.options))
+        f.write_str(&format_method(&self.name, &self.options))
     }
 }
 
@@ -300,11 +300,11 @@ impl<'de> Visitor<'de> for MethodVisitor {
 }
 
 /// Builds the methods that the map at `at` lists for an axis. Keeps only the first of several equal methods.
-pub(super) fn built<M: MethodAxis + ?Sized>(
+pub(super) fn build_methods<M: MethodAxis + ?Sized>(
     at: &EntryPosition<'_>,
     entries: &[MethodEntry],
 ) -> Result<Vec<Positioned<Method<M>>>> {
-    let written = methods::<M>(at, entries)?;
+    let written = expand_methods::<M>(at, entries)?;
     validate::check_values(&at.key(M::KEY), &written)?;
     let mut methods: Vec<Positioned<Method<M>>> = Vec::new();
     for Positioned { value: method, position } in &written {
@@ -323,7 +323,7 @@ pub(super) fn built<M: MethodAxis + ?Sized>(
 
 /// Expands the entries into methods. An option that takes a single value but is given a list yields one method per
 /// item. So does an option that takes a list but is given a list of lists.
-pub(super) fn methods<M: MethodAxis + ?Sized>(
+pub(super) fn expand_methods<M: MethodAxis + ?Sized>(
     at: &EntryPosition<'_>,
     entries: &[MethodEntry],
 ) -> Result<Vec<Positioned<WrittenMethod>>> {
@@ -332,12 +332,12 @@ pub(super) fn methods<M: MethodAxis + ?Sized>(
     let mut methods = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let described = known.iter().find(|described| described.name == entry.name);
-        methods.extend(method(&at.item(i), entry, described)?);
+        methods.extend(expand_method(&at.item(i), entry, described)?);
     }
     Ok(methods)
 }
 
-fn method(
+fn expand_method(
     at: &EntryPosition<'_>,
     entry: &MethodEntry,
     described: Option<&MethodDescription>,
@@ -346,7 +346,7 @@ fn method(
     for (key, value) in &entry.options {
         let values = match value {
             Value::Array(values) if described.is_some_and(|described| is_axis(described, key, values)) => {
-                validate::values(&at.key(key), values)?
+                validate::read_values(&at.key(key), values)?
                     .into_iter()
                     .map(|value| (value.value, Some(value.position)))
                     .collect()
@@ -373,8 +373,8 @@ fn method(
 /// Returns whether an option's values are expanded like an axis. Unknown options are reported later, when the method is
 /// built.
 fn is_axis(described: &MethodDescription, option: &str, values: &[Value]) -> bool {
-    let of_lists = !values.is_empty() && values.iter().all(Value::is_array);
-    described.has(option) && (!described.takes_list(option) || of_lists)
+    let all_lists = !values.is_empty() && values.iter().all(Value::is_array);
+    described.has(option) && (!described.takes_list(option) || all_lists)
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::iter;
 
-use super::cell::{CUT_AXES, Calibration, Cell, Method, MethodEntry, built};
+use super::cell::{CUT_AXES, Calibration, Cell, Method, MethodEntry, build_methods};
 use super::definitions::{Backbone, RoundedWeights};
-use super::depth::{Depth, DepthEntry, depths};
+use super::depth::{Depth, DepthEntry, read_depths};
 use super::name;
 use super::node::{EntryPosition, Positioned, YamlPosition};
 use super::one_or_many::OneOrMany;
@@ -45,18 +45,20 @@ impl Axes {
         recovery: &OneOrMany<MethodEntry>,
         calibration: &OneOrMany<CalibrationEntry>,
     ) -> Result<Self> {
-        let calibrations =
-            calibration.explicit_values().map(|written| calibrations(&at.key("calibration"), written)).transpose()?;
+        let calibrations = calibration
+            .explicit_values()
+            .map(|written| read_calibrations(&at.key("calibration"), written))
+            .transpose()?;
         let (calibration, corpora) = calibrations.unzip();
         Ok(Self {
             position: at.position(),
             backbone: backbone
                 .explicit_values()
-                .map(|names| validate::values(&at.key("backbone"), names))
+                .map(|names| validate::read_values(&at.key("backbone"), names))
                 .transpose()?,
-            criterion: criterion.explicit_values().map(|entries| built(at, entries)).transpose()?,
-            depth: depth.explicit_values().map(|entries| depths(&at.key("depth"), entries)).transpose()?,
-            recovery: recovery.explicit_values().map(|entries| built(at, entries)).transpose()?,
+            criterion: criterion.explicit_values().map(|entries| build_methods(at, entries)).transpose()?,
+            depth: depth.explicit_values().map(|entries| read_depths(&at.key("depth"), entries)).transpose()?,
+            recovery: recovery.explicit_values().map(|entries| build_methods(at, entries)).transpose()?,
             calibration,
             corpora: corpora.unwrap_or_default(),
         })
@@ -127,11 +129,11 @@ fn add_quantized_backbone(
 /// Calibrations on an axis, and the corpora they refer to.
 type Calibrations = (Vec<Positioned<Calibration>>, Vec<Positioned<String>>);
 
-fn calibrations(at: &EntryPosition<'_>, entries: &[CalibrationEntry]) -> Result<Calibrations> {
+fn read_calibrations(at: &EntryPosition<'_>, entries: &[CalibrationEntry]) -> Result<Calibrations> {
     let mut all = Vec::new();
     let mut corpora = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
-        let (calibrations, named) = calibration(&at.item(i), entry)?;
+        let (calibrations, named) = expand_calibration(&at.item(i), entry)?;
         all.extend(calibrations);
         corpora.extend(named);
     }
@@ -140,17 +142,17 @@ fn calibrations(at: &EntryPosition<'_>, entries: &[CalibrationEntry]) -> Result<
 }
 
 /// Expands the lists of an entry into calibrations, one per combination.
-fn calibration(at: &EntryPosition<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
-    let corpora = validate::values(&at.key("corpus"), &entry.corpus)?;
+fn expand_calibration(at: &EntryPosition<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
+    let corpora = validate::read_values(&at.key("corpus"), &entry.corpus)?;
     let what = "the number of calibration sequences";
-    let sequences = validate::counts(&at.key("sequences"), &entry.sequences, 1, what)?;
-    let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of a calibration sequence")?;
-    let seeds = entry.seed.explicit_values().map(|seeds| validate::values(&at.key("seed"), seeds)).transpose()?;
+    let sequences = validate::read_counts(&at.key("sequences"), &entry.sequences, 1, what)?;
+    let lengths = validate::read_counts(&at.key("length"), &entry.length, 2, "the length of a calibration sequence")?;
+    let seeds = entry.seed.explicit_values().map(|seeds| validate::read_values(&at.key("seed"), seeds)).transpose()?;
     let what = "the number of sequences for the operator";
     let operators = entry
         .operator_sequences
         .explicit_values()
-        .map(|values| validate::counts(&at.key("operator_sequences"), values, 1, what))
+        .map(|values| validate::read_counts(&at.key("operator_sequences"), values, 1, what))
         .transpose()?;
     let seeds = optional_values(at, seeds);
     let operators = optional_values(at, operators);
@@ -180,8 +182,8 @@ fn calibration(at: &EntryPosition<'_>, entry: &CalibrationEntry) -> Result<Calib
         if value.operator_sequences > value.sequences {
             return Err(operator_sequences_error(&value, &operator.position, lists > 0));
         }
-        let places = [&corpus.position, &count.position, &length.position, &seed.position, &operator.position];
-        let listed = places.into_iter().zip(sizes).find(|(_, size)| lists == 1 && *size > 1);
+        let positions = [&corpus.position, &count.position, &length.position, &seed.position, &operator.position];
+        let listed = positions.into_iter().zip(sizes).find(|(_, size)| lists == 1 && *size > 1);
         let position = listed.map_or_else(|| at.position(), |(position, _)| position.clone());
         calibrations.push(Positioned { value, position });
     }
@@ -360,7 +362,7 @@ impl Axes {
     fn product(&self, backbones: &BTreeMap<String, Backbone>) -> Vec<PrunedCell> {
         let mut candidates = Vec::new();
         for backbone in self.backbone.iter().flatten().map(|backbone| &backbone.value) {
-            let depths = self.depths(backbones[backbone].layers);
+            let depths = self.resolve_depths(backbones[backbone].layers);
             for criterion in self.criterion.iter().flatten() {
                 for (count, depth) in &depths {
                     for recovery in self.recovery.iter().flatten() {
@@ -383,7 +385,7 @@ impl Axes {
     }
 
     /// Resolves the depths for a backbone with `layers` layers. If several depths are equal, only the first is kept.
-    fn depths(&self, layers: usize) -> Vec<(criterion::Depth, &Positioned<Depth>)> {
+    fn resolve_depths(&self, layers: usize) -> Vec<(criterion::Depth, &Positioned<Depth>)> {
         let mut counts: Vec<(criterion::Depth, &Positioned<Depth>)> = Vec::new();
         for depth in self.depth.iter().flatten() {
             let count = depth.value.resolve(layers);

@@ -56,7 +56,7 @@ impl CheckedGrid {
 /// Validates a grid file. `schema` is its typed form, and `root` is the tree with the position of each value.
 pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<CheckedGrid> {
     let root = EntryPosition::root(root);
-    let name = grid_name(&root, schema, file)?;
+    let name = read_grid_name(&root, schema, file)?;
     let Schema { backbone, criterion, depth, recovery, calibration, .. } = schema;
     let mut product = Axes::read(&root, backbone, criterion, depth, recovery, calibration)?;
     let search = schema.search.as_ref().map(|search| read_search(&root, schema, search, &mut product)).transpose()?;
@@ -91,7 +91,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     let axes = GridAxes { product, weights, includes, excludes };
     let backbones = axes.all().filter_map(|axes| axes.backbone.as_ref()).flatten();
     let corpora = axes.all().flat_map(|axes| &axes.corpora).chain(&used.corpora);
-    let seeds = shard_seeds(axes.all(), &evaluate);
+    let seeds = collect_shard_seeds(axes.all(), &evaluate);
     let sources = EntrySources { schema, root: &root, library };
     let definitions = Definitions {
         backbones: sources.backbones(backbones)?,
@@ -115,7 +115,7 @@ fn check_no_latency(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Res
 }
 
 /// Returns, for each corpus, the shard seeds that calibration, training and perplexity evaluation use.
-fn shard_seeds<'a>(
+fn collect_shard_seeds<'a>(
     axes: impl Iterator<Item = &'a Axes> + Clone,
     evaluate: &'a Evaluate,
 ) -> BTreeMap<&'a str, BTreeSet<u64>> {
@@ -134,7 +134,7 @@ fn shard_seeds<'a>(
     seeds
 }
 
-fn grid_name(root: &EntryPosition<'_>, schema: &Schema, file: &Path) -> Result<String> {
+fn read_grid_name(root: &EntryPosition<'_>, schema: &Schema, file: &Path) -> Result<String> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = schema.name.clone().or(stem).unwrap_or_default();
     validate::check_folder_name(&name, &root.key("name").position())?;
@@ -151,7 +151,7 @@ fn read_search(root: &EntryPosition<'_>, schema: &Schema, entry: &SearchEntry, a
             .found("both")
             .hint("remove `evaluate`; to score all candidates, use `ghostlab run` with the same file"));
     }
-    let search = entry.checked(&at)?;
+    let search = entry.validate(&at)?;
     if axes.depth.is_none() {
         if search.budget.layers.is_empty() {
             return Err(at
@@ -160,8 +160,9 @@ fn read_search(root: &EntryPosition<'_>, schema: &Schema, entry: &SearchEntry, a
                 .found("neither")
                 .hint("use `ghostlab search MODEL` to choose the depths automatically"));
         }
-        let depths: Vec<DepthEntry> = search.budget.layers.iter().map(|&count| DepthEntry::layers(count)).collect();
-        axes.depth = Some(depth::depths(&at.key("budget").key("layers"), &depths)?);
+        let depths: Vec<DepthEntry> =
+            search.budget.layers.iter().map(|&count| DepthEntry::from_layers(count)).collect();
+        axes.depth = Some(depth::read_depths(&at.key("budget").key("layers"), &depths)?);
     }
     Ok(search)
 }
@@ -225,7 +226,7 @@ fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(
             .expected("one or more of `perplexity: [{corpus: …, length: …}]`, `tasks: [arc_easy, …]` and `latency: {length: …}`")
             .found("an empty map"));
     }
-    let (perplexity, corpora) = texts(&at.key("perplexity"), &entries.perplexity)?;
+    let (perplexity, corpora) = read_texts(&at.key("perplexity"), &entries.perplexity)?;
     let TaskUses { known, defined } = TaskUses::read(&at.key("tasks"), &entries.tasks)?;
     // If the list is present, it must not be empty.
     if entries.perplexity.explicit_values().is_some() {
@@ -236,7 +237,7 @@ fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(
         let placed: Vec<_> = known.iter().map(|(at, task)| at.with_position(task.clone())).collect();
         validate::check_unique(&at.key("tasks").name(), &placed)?;
     }
-    known.iter().try_for_each(|(at, task)| defined_tasks::check(at, task.how.max_length, task.how.limit))?;
+    known.iter().try_for_each(|(at, task)| defined_tasks::check_limits(at, task.how.max_length, task.how.limit))?;
     let used = UsedInputs {
         corpora,
         tasks: known.iter().map(|(at, task)| at.key("name").with_position(task.name.clone())).collect(),
@@ -246,8 +247,8 @@ fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(
     let tasks = known.into_iter().map(|(_, task)| task).chain(uses.iter().cloned()).collect();
     let groups = groups.clone();
     let perplexity: Vec<Perplexity> = perplexity.into_iter().map(|text| text.value).collect();
-    let latency = latencies(&at.key("latency"), &entries.latency)?;
-    let metrics = metrics(&at.key("metrics"), &entries.metrics)?;
+    let latency = read_latencies(&at.key("latency"), &entries.latency)?;
+    let metrics = read_metrics(&at.key("metrics"), &entries.metrics)?;
     if let Some(index) = metrics.iter().position(|name| metric::is_damage(name))
         && !perplexity.iter().any(|text| text.damage)
     {
@@ -266,13 +267,13 @@ fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(
 type Texts = (Vec<Positioned<Perplexity>>, Vec<Positioned<String>>);
 
 /// Returns every combination of the corpora and window lengths in each entry.
-fn texts(at: &EntryPosition<'_>, entries: &OneOrMany<PerplexityEntry>) -> Result<Texts> {
+fn read_texts(at: &EntryPosition<'_>, entries: &OneOrMany<PerplexityEntry>) -> Result<Texts> {
     let mut perplexity = Vec::new();
     let mut all_corpora = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let at = at.item(i);
-        let corpora = validate::values(&at.key("corpus"), &entry.corpus)?;
-        let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
+        let corpora = validate::read_values(&at.key("corpus"), &entry.corpus)?;
+        let lengths = validate::read_counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
         validate::check_cell_count(&[corpora.len(), lengths.len()], &at.position())?;
         for (corpus, length) in corpora.iter().flat_map(|corpus| lengths.iter().map(move |length| (corpus, length))) {
             // If only one of the two lists has several items, report the position of the item. Otherwise, report the
@@ -307,7 +308,7 @@ impl<'a> TaskUses<'a> {
                 TaskUseEntry::Known(used) => uses.known.push((at, used.clone())),
                 TaskUseEntry::Defined(entry) => {
                     let TaskSettings { shots, max_length, limit, .. } = entry.how;
-                    defined_tasks::check(&at, max_length, limit)?;
+                    defined_tasks::check_limits(&at, max_length, limit)?;
                     let shots = shots.unwrap_or_default();
                     validate::check_count(0, shots, "the number of examples", &at.key("shots").position())?;
                     uses.defined.push((at, &**entry));
@@ -319,10 +320,10 @@ impl<'a> TaskUses<'a> {
 }
 
 /// Reads the names of additional metrics.
-fn metrics(at: &EntryPosition<'_>, entries: &OneOrMany<String>) -> Result<Vec<String>> {
+fn read_metrics(at: &EntryPosition<'_>, entries: &OneOrMany<String>) -> Result<Vec<String>> {
     let names: Vec<String> = entries.iter().cloned().collect();
     if entries.explicit_values().is_some() {
-        validate::values(at, &names)?;
+        validate::read_values(at, &names)?;
     }
     let known: Vec<&str> = metric::opt_in_names().collect();
     match names.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
@@ -332,13 +333,14 @@ fn metrics(at: &EntryPosition<'_>, entries: &OneOrMany<String>) -> Result<Vec<St
 }
 
 /// Returns every combination of the lengths, batch sizes and numbers of new tokens in each entry.
-fn latencies(at: &EntryPosition<'_>, entries: &OneOrMany<LatencyEntry>) -> Result<Vec<Latency>> {
+fn read_latencies(at: &EntryPosition<'_>, entries: &OneOrMany<LatencyEntry>) -> Result<Vec<Latency>> {
     let mut prompts = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let at = at.item(i);
-        let lengths = validate::counts(&at.key("length"), &entry.length, 1, "the length of a timed prompt")?;
-        let batches = optional_counts(&at, "batch", &entry.batch, "the number of sequences of a timed prompt")?;
-        let new = optional_counts(&at, "decode", &entry.decode, "the number of tokens decoded after a timed prompt")?;
+        let lengths = validate::read_counts(&at.key("length"), &entry.length, 1, "the length of a timed prompt")?;
+        let batches = read_optional_counts(&at, "batch", &entry.batch, "the number of sequences of a timed prompt")?;
+        let new =
+            read_optional_counts(&at, "decode", &entry.decode, "the number of tokens decoded after a timed prompt")?;
         validate::check_cell_count(&[lengths.len(), batches.len(), new.len()], &at.position())?;
         for (length, batch) in lengths.iter().flat_map(|length| batches.iter().map(move |batch| (length, batch))) {
             let (length, batch, position) = (length.value, batch.value.unwrap_or(1), &length.position);
@@ -354,12 +356,13 @@ fn latencies(at: &EntryPosition<'_>, entries: &OneOrMany<LatencyEntry>) -> Resul
     Ok(prompts.into_iter().map(|prompt| prompt.value).collect())
 }
 
-fn optional_counts(
+fn read_optional_counts(
     at: &EntryPosition<'_>,
     key: &str,
     values: &OneOrMany<usize>,
     what: &str,
 ) -> Result<Vec<Positioned<Option<usize>>>> {
-    let counts = values.explicit_values().map(|values| validate::counts(&at.key(key), values, 1, what)).transpose()?;
+    let counts =
+        values.explicit_values().map(|values| validate::read_counts(&at.key(key), values, 1, what)).transpose()?;
     Ok(optional_values(at, counts))
 }

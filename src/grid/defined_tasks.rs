@@ -96,16 +96,16 @@ pub fn columns(name: &str, how: &TaskSettings, definition: &Definition) -> Vec<D
 #[serde(untagged)]
 pub(super) enum DataEntry {
     /// Directory or file with the rows.
-    Place(PathBuf),
+    Path(PathBuf),
     /// Files by split.
-    Splits(BTreeMap<String, OneOrMore>),
+    Splits(BTreeMap<String, SplitFiles>),
 }
 
 /// One or more files.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "Files")]
-pub(super) enum OneOrMore {
+pub(super) enum SplitFiles {
     One(PathBuf),
     More(Vec<PathBuf>),
 }
@@ -131,8 +131,8 @@ pub(super) struct DefinedTask {
 #[derive(Debug, Clone)]
 enum RowsOrigin {
     /// Files by split, and the position at which they are listed.
-    OneOrMore(BTreeMap<String, Vec<PathBuf>>, String),
-    Folder(Box<InputRef>),
+    Files(BTreeMap<String, Vec<PathBuf>>, String),
+    Input(Box<InputRef>),
 }
 
 /// Resolved task definitions in a grid.
@@ -149,10 +149,10 @@ impl ResolvedDefinitions {
     /// # Errors
     /// Fails if a definition is missing or uses an unsupported feature. The error gives the key, file and line.
     pub(super) fn read(entries: &[(EntryPosition<'_>, &DefinitionEntry)]) -> Result<Self> {
-        let mut meant = Self::default();
+        let mut resolved = Self::default();
         let mut shown: Vec<Positioned<String>> = Vec::new();
         for (at, entry) in entries {
-            let Selection { tasks, groups } = select(at, entry)?;
+            let Selection { tasks, groups } = select_definitions(at, entry)?;
             if tasks.is_empty() {
                 return Err(at
                     .key("definition")
@@ -165,23 +165,26 @@ impl ResolvedDefinitions {
                 let task_use = EvalTask { name: definition.name.clone(), how: how.clone(), defined: true };
                 validate::check_printable("task", &task_use.name, &at.position())?;
                 shown.push(at.with_position(task_use.to_string()));
-                meant.uses.push(task_use);
-                let defined =
-                    DefinedTask { origin: origin(at, entry, &definition)?, generated: entry.generated, definition };
-                let other = meant.tasks.get(&defined.definition.name);
+                resolved.uses.push(task_use);
+                let defined = DefinedTask {
+                    origin: find_rows_origin(at, entry, &definition)?,
+                    generated: entry.generated,
+                    definition,
+                };
+                let other = resolved.tasks.get(&defined.definition.name);
                 if other.is_some_and(|other| other.definition != defined.definition) {
                     return Err(at.error(format!("two definitions of `{}`", defined.definition.name)));
                 }
-                meant.tasks.entry(defined.definition.name.clone()).or_insert(defined);
+                resolved.tasks.entry(defined.definition.name.clone()).or_insert(defined);
             }
             for group in groups.into_iter().filter(|group| !group.metrics.is_empty()) {
                 let group_use = GroupUse { group, how: how.clone() };
                 shown.push(at.with_position(group_use.to_string()));
-                meant.groups.push(group_use);
+                resolved.groups.push(group_use);
             }
         }
         validate::check_unique("evaluate.tasks", &shown)?;
-        Ok(meant)
+        Ok(resolved)
     }
 
     /// Returns the inputs of the tasks for which `shown` returns true.
@@ -189,12 +192,13 @@ impl ResolvedDefinitions {
         let tasks = self.tasks.iter().filter(|(name, _)| shown(name));
         tasks
             .filter_map(|(name, defined)| match &defined.origin {
-                RowsOrigin::Folder(need) => {
+                RowsOrigin::Input(need) => {
                     let mut need = (**need).clone();
-                    need.want = need.want.take().map(|want| split_files(want, &defined.definition, &self.splits(name)));
+                    need.want =
+                        need.want.take().map(|want| add_split_patterns(want, &defined.definition, &self.splits(name)));
                     Some(need)
                 }
-                RowsOrigin::OneOrMore(..) => None,
+                RowsOrigin::Files(..) => None,
             })
             .collect()
     }
@@ -216,10 +220,10 @@ impl ResolvedDefinitions {
         let found = self.tasks.iter().map(|(name, DefinedTask { definition, origin, generated })| {
             let splits = self.splits(name);
             let (rows, hub) = match origin {
-                RowsOrigin::OneOrMore(files, position) => (given_rows(files, &splits, position)?, None),
-                RowsOrigin::Folder(need) => {
+                RowsOrigin::Files(files, position) => (find_listed_rows(files, &splits, position)?, None),
+                RowsOrigin::Input(need) => {
                     let mut need = (**need).clone();
-                    need.want = need.want.take().map(|want| split_files(want, definition, &splits));
+                    need.want = need.want.take().map(|want| add_split_patterns(want, definition, &splits));
                     let ResolvedInput { path, hub, .. } = need.find(resolver)?;
                     let rows = if path.is_file() {
                         single_split(path, &splits, &need.position())?
@@ -248,7 +252,7 @@ fn check_supported(definition: &Definition) -> Result<()> {
 
 /// Returns the tasks and groups that an entry selects. The entry refers to a file, a directory of files, or a
 /// definition in `folder`.
-fn select(at: &EntryPosition<'_>, entry: &DefinitionEntry) -> Result<Selection> {
+fn select_definitions(at: &EntryPosition<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let named = at.key("definition");
     let path = resolve_path(Path::new(&entry.definition), &named).value;
     let folder = entry.folder.as_ref().map(|folder| resolve_path(folder, &at.key("folder")).value);
@@ -267,19 +271,19 @@ fn select(at: &EntryPosition<'_>, entry: &DefinitionEntry) -> Result<Selection> 
 }
 
 /// Returns the location of an entry's rows. By default, this is the location given in the definition.
-fn origin(at: &EntryPosition<'_>, entry: &DefinitionEntry, definition: &Definition) -> Result<RowsOrigin> {
+fn find_rows_origin(at: &EntryPosition<'_>, entry: &DefinitionEntry, definition: &Definition) -> Result<RowsOrigin> {
     let name = &definition.name;
     let at = at.key("data");
     let Data { path, options, .. } = &definition.data;
     match &entry.data {
         Some(DataEntry::Splits(splits)) => {
-            let splits = splits.iter().map(|(split, entry)| (split.clone(), files_from_here(&at, entry))).collect();
-            return Ok(RowsOrigin::OneOrMore(splits, at.position().to_string()));
+            let splits = splits.iter().map(|(split, entry)| (split.clone(), resolve_files(&at, entry))).collect();
+            return Ok(RowsOrigin::Files(splits, at.position().to_string()));
         }
-        Some(DataEntry::Place(folder)) => {
+        Some(DataEntry::Path(folder)) => {
             let Positioned { value, position } = resolve_path(folder, &at);
-            let want = entry.revision.is_some().then(|| hub_rows(entry, definition)).transpose()?;
-            return Ok(RowsOrigin::Folder(Box::new(InputRef::for_rows(name, Some(value), want, position))));
+            let want = entry.revision.is_some().then(|| hub_dataset(entry, definition)).transpose()?;
+            return Ok(RowsOrigin::Input(Box::new(InputRef::for_rows(name, Some(value), want, position))));
         }
         None => {}
     }
@@ -288,7 +292,7 @@ fn origin(at: &EntryPosition<'_>, entry: &DefinitionEntry, definition: &Definiti
     // path relative to the definition so that the two can be moved together.
     let local =
         |path: &str| Some(PathBuf::from(path)).filter(|path| path.exists()).unwrap_or_else(|| folder.join(path));
-    if let Some(files) = options.get("data_files").filter(|_| BUILDERS.contains(&path.as_str())) {
+    if let Some(files) = options.get("data_files").filter(|_| SUPPORTED_BUILDERS.contains(&path.as_str())) {
         let list = |value: &Value| -> Option<Vec<PathBuf>> {
             let texts = value
                 .as_list()
@@ -307,18 +311,18 @@ fn origin(at: &EntryPosition<'_>, entry: &DefinitionEntry, definition: &Definiti
                 .found(files.repr())
                 .hint("download the files and name them in the grid: `data: {SPLIT: FILE}`")
         })?;
-        return Ok(RowsOrigin::OneOrMore(splits, format!("task {name}, `data_files`, {}", definition.place)));
+        return Ok(RowsOrigin::Files(splits, format!("task {name}, `data_files`, {}", definition.place)));
     }
     if local(path).is_dir() {
-        return Ok(RowsOrigin::Folder(Box::new(InputRef::for_rows(name, Some(local(path)), None, at.position()))));
+        return Ok(RowsOrigin::Input(Box::new(InputRef::for_rows(name, Some(local(path)), None, at.position()))));
     }
-    let want = hub_rows(entry, definition)?;
-    Ok(RowsOrigin::Folder(Box::new(InputRef::for_rows(name, None, Some(want), at.position()))))
+    let want = hub_dataset(entry, definition)?;
+    Ok(RowsOrigin::Input(Box::new(InputRef::for_rows(name, None, Some(want), at.position()))))
 }
 
 /// Returns the hub dataset that the definition refers to, at the revision from the entry or, by default, from the
 /// definition.
-fn hub_rows(entry: &DefinitionEntry, definition: &Definition) -> Result<RepoFiles> {
+fn hub_dataset(entry: &DefinitionEntry, definition: &Definition) -> Result<RepoFiles> {
     let Data { path, options, .. } = &definition.data;
     check_builder(definition, path)?;
     let revision = entry.revision.as_deref().or_else(|| options.get("revision")?.as_text());
@@ -331,18 +335,18 @@ fn hub_rows(entry: &DefinitionEntry, definition: &Definition) -> Result<RepoFile
 }
 
 /// Returns the files of one split, with paths relative to the working directory.
-fn files_from_here(at: &EntryPosition<'_>, entry: &OneOrMore) -> Vec<PathBuf> {
+fn resolve_files(at: &EntryPosition<'_>, entry: &SplitFiles) -> Vec<PathBuf> {
     let files = match entry {
-        OneOrMore::One(file) => std::slice::from_ref(file),
-        OneOrMore::More(files) => files.as_slice(),
+        SplitFiles::One(file) => std::slice::from_ref(file),
+        SplitFiles::More(files) => files.as_slice(),
     };
     files.iter().map(|file| resolve_path(file, at).value).collect()
 }
 
 /// Builders in the Python package `datasets` whose local files are supported.
-const BUILDERS: [&str; 4] = ["csv", "json", "parquet", "text"];
+const SUPPORTED_BUILDERS: [&str; 4] = ["csv", "json", "parquet", "text"];
 /// Builders in the Python package `datasets` whose files are not supported.
-const OTHER_BUILDERS: [&str; 11] = [
+const UNSUPPORTED_BUILDERS: [&str; 11] = [
     "arrow",
     "audiofolder",
     "cache",
@@ -360,13 +364,13 @@ const OTHER_BUILDERS: [&str; 11] = [
 /// exist or is unrelated.
 fn check_builder(definition: &Definition, path: &str) -> Result<()> {
     let position = format!("{}, dataset_path", definition.place);
-    if OTHER_BUILDERS.contains(&path) {
+    if UNSUPPORTED_BUILDERS.contains(&path) {
         return Err(Error::bad_input(format!("`{path}` is an unsupported builder of `datasets`"))
             .at(position)
-            .expected(format!("a dataset, a folder, or one of the builders {}", BUILDERS.join(", ")))
+            .expected(format!("a dataset, a folder, or one of the builders {}", SUPPORTED_BUILDERS.join(", ")))
             .hint("convert the rows to .jsonl or .parquet"));
     }
-    if BUILDERS.contains(&path) {
+    if SUPPORTED_BUILDERS.contains(&path) {
         return Err(Error::bad_input(format!("the builder `{path}` has no data files"))
             .at(position)
             .expected("`dataset_kwargs: {data_files: {SPLIT: FILE}}`")
@@ -376,7 +380,7 @@ fn check_builder(definition: &Definition, path: &str) -> Result<()> {
 }
 
 /// Returns patterns for the files of the splits. They cover all directory layouts used by hub datasets.
-fn split_files(want: RepoFiles, definition: &Definition, splits: &[&str]) -> RepoFiles {
+fn add_split_patterns(want: RepoFiles, definition: &Definition, splits: &[&str]) -> RepoFiles {
     let folder = definition.data.options.get("data_dir").and_then(Value::as_text).map(|folder| format!("{folder}/"));
     let folder = folder.unwrap_or_default();
     let bases = match &definition.data.name {
@@ -393,7 +397,7 @@ fn split_files(want: RepoFiles, definition: &Definition, splits: &[&str]) -> Rep
 }
 
 /// Returns the files that the grid or the definition lists for each split.
-fn given_rows(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], position: &str) -> Result<FileRows> {
+fn find_listed_rows(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], position: &str) -> Result<FileRows> {
     Ok(FileRows { splits: splits.iter().map(|split| split_rows(files, position, split)).collect::<Result<_>>()? })
 }
 
@@ -429,7 +433,7 @@ fn single_split(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRo
 }
 
 /// Checks the document limit and the context length.
-pub(super) fn check(at: &EntryPosition<'_>, max_length: Option<usize>, limit: Option<f64>) -> Result<()> {
+pub(super) fn check_limits(at: &EntryPosition<'_>, max_length: Option<usize>, limit: Option<f64>) -> Result<()> {
     if let Some(length) = max_length {
         validate::check_count(1, length, "the context length of a backbone", &at.key("max_length").position())?;
     }

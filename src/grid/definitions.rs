@@ -60,7 +60,7 @@ impl EntrySources<'_> {
         seeds: &BTreeMap<&str, BTreeSet<u64>>,
     ) -> Result<BTreeMap<String, NamedEntry<CorpusEntry>>> {
         self.read_each(EntryKind::Corpus, &self.schema.corpora, used, |(name, at), corpus: &CorpusEntry| {
-            check_builtin_name("window rule", &corpus.rule, &rules(), &at.key("rule"))?;
+            check_builtin_name("window rule", &corpus.rule, &rule_names(), &at.key("rule"))?;
             if let Some(limit) = corpus.limit {
                 validate::check_count(1, limit, "the limit on evaluation windows", &at.key("limit").position())?;
             }
@@ -83,7 +83,7 @@ impl EntrySources<'_> {
             })?;
         for (name, NamedEntry { entry, .. }) in &mut data {
             let task = entry.task.get_or_insert_with(|| name.clone());
-            check_builtin_name("kind of task", task, &tasks(), &self.root.key("tasks").key(name).key("task"))?;
+            check_builtin_name("kind of task", task, &task_names(), &self.root.key("tasks").key(name).key("task"))?;
         }
         Ok(data)
     }
@@ -102,7 +102,7 @@ impl EntrySources<'_> {
             if all.contains_key(name) {
                 continue;
             }
-            validate::check_printable(kind.word(), name, position)?;
+            validate::check_printable(kind.label(), name, position)?;
             let Some(definition) = defined.get(name) else {
                 let inline = defined.keys().map(String::as_str);
                 return Err(library::unknown_name_error(self.library, kind, name, inline, position.to_string()));
@@ -115,11 +115,11 @@ impl EntrySources<'_> {
     }
 }
 
-pub fn rules() -> Vec<&'static str> {
+pub fn rule_names() -> Vec<&'static str> {
     Rule::ALL.into_iter().map(Rule::name).collect()
 }
 
-pub fn tasks() -> Vec<&'static str> {
+pub fn task_names() -> Vec<&'static str> {
     TASKS.iter().map(|task| task.name).collect()
 }
 
@@ -217,7 +217,7 @@ impl Corpus {
     }
 }
 
-fn layers(folder: &Path) -> Result<usize> {
+fn read_layer_count(folder: &Path) -> Result<usize> {
     let config = Config::read_with_attachments(folder)?;
     // Check the weights before the layer count is used. A bogus count such as 10^7 would produce too many cells.
     model::check_weights(&config, folder)?;
@@ -237,7 +237,7 @@ pub(super) fn find_backbones(
                     (Some(source), None) => error.hint(format!("download it from {source}")),
                     _ => error,
                 })?;
-            let layers = layers(&path).map_err(|error| error.at(need.position()))?;
+            let layers = read_layer_count(&path).map_err(|error| error.at(need.position()))?;
             parts::check_tokenizer(&path).map_err(|error| error.at(need.position()))?;
             Ok((name, Backbone { path, layers, hub, unidentified: None, weights: None }))
         })

@@ -14,9 +14,9 @@ use crate::error::{Error, Result};
 
 /// Maximum number of decimals in a share. Enough for any layer count, and few enough that the arithmetic below cannot
 /// overflow.
-const DECIMALS: usize = 6;
+const MAX_DECIMALS: usize = 6;
 
-/// Deserialized depth, or the error about its value. [`depths`] adds the position to the error.
+/// Deserialized depth, or the error about its value. [`read_depths`] adds the position to the error.
 #[derive(Debug, Clone)]
 pub(super) struct DepthEntry(Result<Depth>);
 
@@ -36,8 +36,8 @@ enum Amount {
 
 impl DepthEntry {
     /// Creates an entry for a number of whole layers.
-    pub(super) fn layers(count: usize) -> Self {
-        Self::new(DepthUnit::Layers, Amount::count(count))
+    pub(super) fn from_layers(count: usize) -> Self {
+        Self::new(DepthUnit::Layers, Amount::from_count(count))
     }
 
     fn new(unit: DepthUnit, amount: Result<Amount>) -> Self {
@@ -68,7 +68,7 @@ impl fmt::Display for Depth {
 }
 
 impl Amount {
-    fn count(count: usize) -> Result<Self> {
+    fn from_count(count: usize) -> Result<Self> {
         if count > 0 {
             return Ok(Self::Count(count));
         }
@@ -79,7 +79,7 @@ impl Amount {
     }
 
     /// Parses a share, which must be above 0% and below 100%.
-    fn share(text: &str) -> Result<Self> {
+    fn parse_share(text: &str) -> Result<Self> {
         let Some(number) = text.strip_suffix('%') else {
             let error = share_error(text, "invalid depth");
             return Err(match text.trim().parse::<f64>() {
@@ -89,11 +89,11 @@ impl Amount {
                 Err(_) => error,
             });
         };
-        let Some(millionths) = millionths(number) else {
+        let Some(millionths) = parse_millionths(number) else {
             let error = share_error(text, "invalid share of the layers");
-            return Err(match millionths(number.trim()) {
+            return Err(match parse_millionths(number.trim()) {
                 Some(_) => error.hint(format!("write `{}%`, without a space", number.trim())),
-                None => error.hint(format!("write digits, with at most {DECIMALS} decimals, then `%`")),
+                None => error.hint(format!("write digits, with at most {MAX_DECIMALS} decimals, then `%`")),
             });
         };
         if millionths == 0 || millionths >= 100_000_000 {
@@ -143,19 +143,19 @@ impl fmt::Display for Amount {
 ///
 /// # Errors
 /// Fails if a depth is invalid or listed twice, or if there are no depths.
-pub(super) fn depths(at: &EntryPosition<'_>, entries: &[DepthEntry]) -> Result<Vec<Positioned<Depth>>> {
+pub(super) fn read_depths(at: &EntryPosition<'_>, entries: &[DepthEntry]) -> Result<Vec<Positioned<Depth>>> {
     let depths = entries
         .iter()
         .enumerate()
         .map(|(i, DepthEntry(depth))| depth.clone().map_err(|error| error.at(at.item(i).position().to_string())))
         .collect::<Result<Vec<_>>>()?;
-    validate::values(at, &depths)
+    validate::read_values(at, &depths)
 }
 
 /// Parses `12.5` as 12,500,000 millionths. Accepts only digits and one decimal point.
-fn millionths(text: &str) -> Option<u64> {
+fn parse_millionths(text: &str) -> Option<u64> {
     let (integer, rest) = text.split_once('.').unwrap_or((text, "0"));
-    if !is_digits(integer) || !is_digits(rest) || rest.len() > DECIMALS {
+    if !is_digits(integer) || !is_digits(rest) || rest.len() > MAX_DECIMALS {
         return None;
     }
     format!("{integer}{rest:0<6}").parse().ok()
@@ -166,8 +166,9 @@ fn is_digits(text: &str) -> bool {
 }
 
 /// Descriptions of valid depths, used in messages.
-const AMOUNT: &str = "a count such as `7`, or a share of the layers such as `25%`";
-const UNITS: &str = "one of `attention`, `mlp` and `sublayers` with a count or a share, such as `{attention: 8}`";
+const EXPECTED_AMOUNT: &str = "a count such as `7`, or a share of the layers such as `25%`";
+const EXPECTED_UNITS: &str =
+    "one of `attention`, `mlp` and `sublayers` with a count or a share, such as `{attention: 8}`";
 
 struct AmountVisitor;
 
@@ -183,15 +184,15 @@ impl Visitor<'_> for AmountVisitor {
     type Value = Result<Amount>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(AMOUNT)
+        f.write_str(EXPECTED_AMOUNT)
     }
 
     fn visit_u64<E: de::Error>(self, count: u64) -> Result<Self::Value, E> {
-        Ok(Amount::count(usize::try_from(count).unwrap_or(usize::MAX)))
+        Ok(Amount::from_count(usize::try_from(count).unwrap_or(usize::MAX)))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Amount::share(text))
+        Ok(Amount::parse_share(text))
     }
 }
 
@@ -201,7 +202,7 @@ impl<'de> Visitor<'de> for DepthVisitor {
     type Value = DepthEntry;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(AMOUNT)
+        f.write_str(EXPECTED_AMOUNT)
     }
 
     fn visit_u64<E: de::Error>(self, count: u64) -> Result<DepthEntry, E> {
@@ -215,11 +216,11 @@ impl<'de> Visitor<'de> for DepthVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DepthEntry, A::Error> {
         let unit: Option<String> = map.next_key()?;
         let unit = unit.as_deref().and_then(|unit| unit.parse().ok()).filter(|unit| *unit != DepthUnit::Layers);
-        let unit = unit.ok_or_else(|| de::Error::custom(format!("expected {UNITS}")))?;
+        let unit = unit.ok_or_else(|| de::Error::custom(format!("expected {EXPECTED_UNITS}")))?;
         let amount = map.next_value_seed(AmountVisitor)?;
         match map.next_key::<String>()? {
             None => Ok(DepthEntry::new(unit, amount)),
-            Some(_) => Err(de::Error::custom(format!("expected only {UNITS}"))),
+            Some(_) => Err(de::Error::custom(format!("expected only {EXPECTED_UNITS}"))),
         }
     }
 }
@@ -236,7 +237,7 @@ impl JsonSchema for DepthEntry {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let share = format!(r"^[0-9]+(\.[0-9]{{1,{DECIMALS}}})?%$");
+        let share = format!(r"^[0-9]+(\.[0-9]{{1,{MAX_DECIMALS}}})?%$");
         let amount = json!({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": share}]});
         let mut forms = vec![
             json!({"description": "Number of layers.", "type": "integer", "minimum": 1}),

@@ -174,7 +174,7 @@ impl<'a> FromNode<'a> {
             Value::Text(text) => visitor.visit_str(text),
             Value::List(items) => visitor.visit_seq(ListItems { items: items.iter(), path: &self.path, next: Some(0) }),
             Value::Map(entries) => visitor
-                .visit_map(MapEntries { entries: entries.iter(), path: &self.path, open: None })
+                .visit_map(MapEntries { entries: entries.iter(), path: &self.path, pending: None })
                 .map_err(|fault| fault.with_glued_key_hint(entries)),
         }
     }
@@ -209,14 +209,14 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         name: &'static str,
-        words: &'static [&'static str],
+        variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        let Value::Text(word) = &self.node.value else { return self.deserialize_any(visitor) };
-        let word = serde::de::value::StrDeserializer::<Fault>::new(word);
+        let Value::Text(variant) = &self.node.value else { return self.deserialize_any(visitor) };
+        let variant = StrDeserializer::<Fault>::new(variant);
         let path = self.path.clone();
         let position = &self.node.position;
-        word.deserialize_enum(name, words, visitor).map_err(|fault| fault.with_location(&path, position))
+        variant.deserialize_enum(name, variants, visitor).map_err(|fault| fault.with_location(&path, position))
     }
 
     forward_to_deserialize_any! {
@@ -255,15 +255,15 @@ struct MapEntries<'a> {
     entries: std::slice::Iter<'a, MapEntry>,
     path: &'a str,
     /// Entry whose key was returned last. Its value is returned next.
-    open: Option<&'a MapEntry>,
+    pending: Option<&'a MapEntry>,
 }
 
 impl<'de> MapAccess<'de> for MapEntries<'_> {
     type Error = Fault;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
-        self.open = self.entries.next();
-        let Some(entry) = self.open else {
+        self.pending = self.entries.next();
+        let Some(entry) = self.pending else {
             return Ok(None);
         };
         let key = StrDeserializer::new(&entry.key);
@@ -271,7 +271,8 @@ impl<'de> MapAccess<'de> for MapEntries<'_> {
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
-        let entry = self.open.take().ok_or_else(|| <Fault as de::Error>::custom("a value was read before its key"))?;
+        let entry =
+            self.pending.take().ok_or_else(|| <Fault as de::Error>::custom("a value was read before its key"))?;
         let dot = if self.path.is_empty() { "" } else { "." };
         let path = format!("{}{dot}{}", self.path, entry.key);
         seed.deserialize(FromNode { node: &entry.node, path })

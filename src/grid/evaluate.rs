@@ -98,7 +98,7 @@ pub(super) struct EvaluateEntry {
     /// Time and memory of prompts and decoding.
     pub(super) latency: OneOrMany<LatencyEntry>,
     /// Additional columns.
-    #[schemars(schema_with = "one_or_many::metrics")]
+    #[schemars(schema_with = "one_or_many::metrics_schema")]
     pub(super) metrics: OneOrMany<String>,
 }
 
@@ -107,16 +107,16 @@ pub(super) struct EvaluateEntry {
 #[serde(deny_unknown_fields)]
 pub(super) struct LatencyEntry {
     /// Tokens per sequence.
-    #[schemars(schema_with = "one_or_many::counts")]
+    #[schemars(schema_with = "one_or_many::counts_schema")]
     pub(super) length: OneOrMany<usize>,
     /// Sequences per batch.
     #[serde(default)]
-    #[schemars(schema_with = "one_or_many::counts")]
+    #[schemars(schema_with = "one_or_many::counts_schema")]
     #[schemars(extend("default" = 1))]
     pub(super) batch: OneOrMany<usize>,
     /// New tokens per sequence; none by default.
     #[serde(default)]
-    #[schemars(schema_with = "one_or_many::counts")]
+    #[schemars(schema_with = "one_or_many::counts_schema")]
     pub(super) decode: OneOrMany<usize>,
 }
 
@@ -127,7 +127,7 @@ pub(super) struct PerplexityEntry {
     /// Names in `corpora`.
     pub(super) corpus: OneOrMany<String>,
     /// Tokens per window.
-    #[schemars(schema_with = "one_or_many::lengths")]
+    #[schemars(schema_with = "one_or_many::lengths_schema")]
     pub(super) length: OneOrMany<usize>,
     /// Whether to compare variants with the dense model.
     #[serde(default)]
@@ -251,7 +251,7 @@ impl JsonSchema for TaskUseEntry {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let name = one_or_many::task_name(generator);
+        let name = one_or_many::task_name_schema(generator);
         json_schema!({"anyOf": [name, generator.subschema_for::<TaskUseMap>()]})
     }
 }

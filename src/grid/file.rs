@@ -22,7 +22,7 @@ pub struct GridFile {
 }
 
 /// Expected contents of a grid file.
-const SHAPE: yaml::FileShape<'_> = yaml::FileShape {
+const GRID_SHAPE: yaml::FileShape<'_> = yaml::FileShape {
     what: "the grid",
     expected: "a map with axes and the named inputs",
     hint: "see the complete example at the top of docs/grid.md",
@@ -34,7 +34,7 @@ impl GridFile {
     /// # Errors
     /// Fails if the file cannot be read or is not a YAML map.
     pub fn read(path: &Path) -> Result<Self> {
-        Ok(Self { path: path.to_owned(), root: yaml::read(path, &SHAPE)? })
+        Ok(Self { path: path.to_owned(), root: yaml::read(path, &GRID_SHAPE)? })
     }
 
     /// Parses a string. Names and paths are resolved as if the string were in a file at `path`.
@@ -42,7 +42,7 @@ impl GridFile {
     /// # Errors
     /// Fails if the string is not a YAML map.
     pub fn from_text(text: &str, path: &Path) -> Result<Self> {
-        Ok(Self { path: path.to_owned(), root: yaml::parse_map(text, path, &SHAPE)? })
+        Ok(Self { path: path.to_owned(), root: yaml::parse_map(text, path, &GRID_SHAPE)? })
     }
 
     pub fn path(&self) -> &Path {
@@ -157,9 +157,9 @@ impl GridFile {
 
     fn layers(&self, profile: Option<&str>, overrides: &[String]) -> Result<Layers> {
         let mut root = self.root.clone();
-        artifact::take(&mut root);
+        artifact::remove_artifact(&mut root);
         let library = Library::for_grid(&self.path);
-        let profile = profile::take(&mut root, profile, &library)?;
+        let profile = profile::take_profile(&mut root, profile, &library)?;
 
         // Apply the profile and the overrides to a preview to find out which files are needed. They are applied again
         // after the files have been read.

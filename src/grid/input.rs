@@ -34,7 +34,7 @@ impl EntryKind {
         }
     }
 
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             EntryKind::Backbone => "backbone",
             EntryKind::Corpus => "corpus",
@@ -226,7 +226,7 @@ impl InputRef {
     fn read_path(kind: EntryKind, name: &str, at: &EntryPosition<'_>, written: SourceEntry<'_>) -> Result<Self> {
         let Some(path) = written.path else {
             return Err(at
-                .error(format!("the {} `{name}` has no location", kind.word()))
+                .error(format!("the {} `{name}` has no location", kind.label()))
                 .expected("`path: …`, or `hub: org/name`")
                 .found("neither")
                 .hint("see the complete example at the top of docs/grid.md"));
@@ -268,7 +268,7 @@ impl InputRef {
             (EntryKind::Backbone, []) => RepoFiles::backbone(source),
             (_, []) => {
                 return Err(at
-                    .error(format!("the {} `{name}` does not name its file in the repository", kind.word()))
+                    .error(format!("the {} `{name}` does not name its file in the repository", kind.label()))
                     .expected("`files: PATH`, a path in the repository")
                     .found("no `files`"));
             }
@@ -361,7 +361,7 @@ impl InputRef {
         let missing = |found: String| {
             let local = self.path.as_ref().map_or(String::new(), |path| format!("\nor {kind} at {}", path.display()));
             let cache = resolver.hub().map_or(String::new(), |hub| hub.cache().root().display().to_string());
-            Error::missing(format!("the {} `{}` is missing", self.kind.word(), self.name))
+            Error::missing(format!("the {} `{}` is missing", self.kind.label(), self.name))
                 .at(self.position())
                 .expected(format!("{} in the hub's cache {cache}{local}", want.source))
                 .found(found)
@@ -395,7 +395,7 @@ impl InputRef {
             (Some(file), None) => Ok(file),
             _ => Err(Error::bad_input(format!(
                 "`files` of the {} `{}` matches several files",
-                self.kind.word(),
+                self.kind.label(),
                 self.name
             ))
             .at(self.position())

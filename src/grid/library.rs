@@ -16,7 +16,7 @@ use crate::hub::{FilePattern, Lock, Repo, RepoFiles, RepoKind, Source};
 use crate::installed;
 
 /// Maximum number of ancestor directories to search.
-const LEVELS: usize = 3;
+const MAX_ANCESTORS: usize = 3;
 
 /// Index of the files that define named entries for a grid.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Library {
     /// used.
     pub(super) fn for_grid(grid: &Path) -> Self {
         let nearest = grid.parent().unwrap_or(Path::new("")).to_owned();
-        let upwards = std::iter::successors(Some(nearest), |folder| parent_folder(folder)).take(1 + LEVELS);
+        let upwards = std::iter::successors(Some(nearest), |folder| parent_folder(folder)).take(1 + MAX_ANCESTORS);
         let last = [PathBuf::from("experiments")].into_iter().chain(installed::experiments());
         let folders: Vec<PathBuf> = upwards.chain(last).collect();
         let mut files = BTreeMap::new();
@@ -76,12 +76,13 @@ impl Library {
         found.cloned().unwrap_or_else(|| Lock::FILE.into())
     }
 
-    /// Adds the entries that `use_of` refers to and that are defined in files. If an entry in `root` has other keys but
-    /// no `path` or `hub`, its keys are merged over those in the file. Returns the paths of the files that were read.
-    pub(super) fn load(&self, root: &mut YamlNode, use_of: &YamlNode) -> Result<Vec<PathBuf>> {
+    /// Adds the entries that `preview` refers to and that are defined in files. `preview` is the tree with the profile
+    /// and the overrides. If an entry in `root` has other keys but no `path` or `hub`, its keys are merged over those in
+    /// the file. Returns the paths of the files that were read.
+    pub(super) fn load(&self, root: &mut YamlNode, preview: &YamlNode) -> Result<Vec<PathBuf>> {
         let mut read = Vec::new();
         for kind in EntryKind::ALL {
-            for name in kind.used_names(use_of) {
+            for name in kind.used_names(preview) {
                 let Some(path) = self.files.get(&(kind, name.clone())) else { continue };
                 let inline = root.get(kind.key()).and_then(|entries| entries.get(&name)).cloned();
                 if inline.as_ref().is_some_and(|inline| {
@@ -107,7 +108,7 @@ fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<YamlNode> {
         EntryKind::Corpus => "`path: …` or `hub: …`, and `rule: …`",
         EntryKind::Task => "`path: …` or `hub: …`, and `task: …` if the file is not named after the task",
     };
-    let what = format!("the {} `{name}`", kind.word());
+    let what = format!("the {} `{name}`", kind.label());
     let hint = format!("write the value of `{name}:` in a grid's `{}` to the file", kind.key());
     yaml::read(path, &FileShape { what: &what, expected, hint: &hint })
 }
@@ -208,9 +209,9 @@ pub(super) fn unknown_name_error<'a>(
     position: String,
 ) -> Error {
     let known: BTreeSet<&str> = inline.chain(library.names(kind)).collect();
-    let error = Error::bad_input(format!("unknown {} `{name}`", kind.word())).at(position).found(format!("`{name}`"));
+    let error = Error::bad_input(format!("unknown {} `{name}`", kind.label())).at(position).found(format!("`{name}`"));
     let error = if known.is_empty() {
-        error.expected(format!("the name of a {}, but neither the grid nor a file defines one", kind.word()))
+        error.expected(format!("the name of a {}, but neither the grid nor a file defines one", kind.label()))
     } else {
         error.expected(format!("one of {}", known.iter().copied().collect::<Vec<_>>().join(", ")))
     };
@@ -226,13 +227,13 @@ mod tests {
 
     #[test]
     fn parent_folders_are_found_from_every_kind_of_path() {
-        assert_eq!(climb("a/b"), ["a/b", "a", "", ".."]);
-        assert_eq!(climb("."), [".", "..", "../..", "../../.."]);
-        assert_eq!(climb("../x"), ["../x", "..", "../..", "../../.."]);
-        assert_eq!(climb("/a/b"), ["/a/b", "/a", "/"]);
+        assert_eq!(list_ancestors("a/b"), ["a/b", "a", "", ".."]);
+        assert_eq!(list_ancestors("."), [".", "..", "../..", "../../.."]);
+        assert_eq!(list_ancestors("../x"), ["../x", "..", "../..", "../../.."]);
+        assert_eq!(list_ancestors("/a/b"), ["/a/b", "/a", "/"]);
     }
 
-    fn climb(from: &str) -> Vec<String> {
+    fn list_ancestors(from: &str) -> Vec<String> {
         let steps = std::iter::successors(Some(PathBuf::from(from)), |folder| parent_folder(folder)).take(4);
         steps.map(|folder| folder.display().to_string()).collect::<Vec<_>>()
     }

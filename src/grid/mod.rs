@@ -54,7 +54,7 @@ pub use artifact::{
 };
 pub use cell::{Calibration, Cell, Method, MethodAxis};
 pub use defined_tasks::{DefinedColumn, GroupUse, columns as defined_columns};
-pub use definitions::{Backbone, Corpus, RoundedWeights, rules, tasks};
+pub use definitions::{Backbone, Corpus, RoundedWeights, rule_names, task_names};
 pub use draw::Draw;
 pub use eval_task::{EvalTask, TaskData, TaskSettings, TaskSource};
 pub use evaluate::{Evaluate, Latency, Perplexity};
@@ -166,12 +166,12 @@ impl Grid {
     /// Fails if the current directory no longer exists.
     pub fn frozen(&self) -> Result<Value> {
         let mut grid = self.clone();
-        absolute(&mut grid.file)?;
-        grid.entries.iter_mut().try_for_each(absolute)?;
-        grid.backbones.values_mut().try_for_each(|backbone| absolute(&mut backbone.path))?;
-        grid.corpora.values_mut().try_for_each(|corpus| absolute(&mut corpus.path))?;
+        make_absolute(&mut grid.file)?;
+        grid.entries.iter_mut().try_for_each(make_absolute)?;
+        grid.backbones.values_mut().try_for_each(|backbone| make_absolute(&mut backbone.path))?;
+        grid.corpora.values_mut().try_for_each(|corpus| make_absolute(&mut corpus.path))?;
         let tasks = grid.tasks.values_mut().chain(grid.definitions.values_mut());
-        tasks.flat_map(TaskData::paths_mut).try_for_each(absolute)?;
+        tasks.flat_map(TaskData::paths_mut).try_for_each(make_absolute)?;
         grid.resolved()
     }
 
@@ -185,7 +185,7 @@ impl Grid {
     }
 }
 
-fn absolute(path: &mut PathBuf) -> Result<()> {
+fn make_absolute(path: &mut PathBuf) -> Result<()> {
     *path = std::path::absolute(&*path).map_err(|error| Error::io("find", path, &error))?;
     Ok(())
 }

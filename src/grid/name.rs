@@ -25,7 +25,7 @@ const MAX_BACKBONE_BYTES: usize = 80;
 const MAX_PART_BYTES: usize = 48;
 const MAX_NAME_BYTES: usize = 180;
 /// Number of hash digits appended to names that are too long or not unique.
-const DIGITS: usize = 8;
+const HASH_DIGITS: usize = 8;
 
 /// Path of a setting: the index of its axis, and its keys in the options.
 type AxisSettingPath = (usize, Vec<String>);
@@ -45,7 +45,7 @@ pub fn assign_names(cells: &mut [Cell]) {
         let distinguishing = distinguishing_settings(&group.iter().map(|&at| &names[at].1).collect::<Vec<_>>());
         let plain =
             group.iter().map(|&at| readable_name(&names[at].0, &names[at].1, &distinguishing)).collect::<Vec<_>>();
-        let hashes = group.iter().map(|&at| hash(&cells[at], &names[at].1)).collect::<Vec<_>>();
+        let hashes = group.iter().map(|&at| hash_cell(&cells[at], &names[at].1)).collect::<Vec<_>>();
         for (at, name) in group.into_iter().zip(make_unique(&plain, &hashes)) {
             cells[at].name = name;
         }
@@ -223,14 +223,14 @@ fn replace_unsafe(text: &str, more: &str) -> String {
 }
 
 /// Truncates a string that is too long, and appends digits of its hash.
-fn truncate(text: &str, most: usize) -> String {
-    match text.len() <= most {
+fn truncate(text: &str, max_bytes: usize) -> String {
+    match text.len() <= max_bytes {
         true => text.to_owned(),
-        false => format!("{}-{}", &text[..most - DIGITS - 1], &sha256::of_bytes(text)[..DIGITS]),
+        false => format!("{}-{}", &text[..max_bytes - HASH_DIGITS - 1], &sha256::of_bytes(text)[..HASH_DIGITS]),
     }
 }
 
-fn hash(cell: &Cell, settings: &NameSettings) -> String {
+fn hash_cell(cell: &Cell, settings: &NameSettings) -> String {
     let methods = methods(cell).map(|(_, name, _)| name.clone());
     let settings = settings.iter().map(|((axis, path), value)| format!("{axis} {path:?} {value}"));
     let all = [cell.backbone.clone(), cell.depth.to_string()].into_iter().chain(methods).chain(settings);
@@ -242,7 +242,7 @@ fn make_unique(plain: &[String], hashes: &[String]) -> Vec<String> {
     let folded: Vec<String> = plain.iter().map(|name| name.to_ascii_lowercase()).collect();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     folded.iter().for_each(|name| *seen.entry(name).or_default() += 1);
-    [DIGITS, 16, 32]
+    [HASH_DIGITS, 16, 32]
         .into_iter()
         .map(|digits| longer_names(plain, hashes, &folded, &seen, digits))
         .find(|names| names.iter().map(|name| name.to_ascii_lowercase()).collect::<BTreeSet<_>>().len() == names.len())

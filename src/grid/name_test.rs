@@ -123,7 +123,7 @@ fn colliding_names_are_distinguished_by_hash_digits() {
     assert_eq!(names_of(&["my model"]), ["my-model.dense"]);
     let two = names_of(&["my model", "My-model", "other"]);
     assert!(two[0].starts_with("my-model.dense.") && two[1].starts_with("My-model.dense."), "{two:?}");
-    assert_eq!(two[0].len(), "my-model.dense.".len() + DIGITS);
+    assert_eq!(two[0].len(), "my-model.dense.".len() + HASH_DIGITS);
     assert_eq!(two[2], "other.dense");
     assert_eq!(names_of(&["..", "-x", "日本"])[1], "x.dense");
     let long = "x".repeat(200);

@@ -129,15 +129,15 @@ impl YamlNode {
         }
     }
 
-    /// Applies `relocated` to the positions of this value and of all values and keys below it.
-    pub(super) fn relocate(&mut self, relocated: &impl Fn(&YamlPosition) -> YamlPosition) {
-        self.position = relocated(&self.position);
+    /// Applies `map_position` to the positions of this value and of all values and keys below it.
+    pub(super) fn relocate(&mut self, map_position: &impl Fn(&YamlPosition) -> YamlPosition) {
+        self.position = map_position(&self.position);
         match &mut self.value {
-            Value::List(nodes) => nodes.iter_mut().for_each(|node| node.relocate(relocated)),
+            Value::List(nodes) => nodes.iter_mut().for_each(|node| node.relocate(map_position)),
             Value::Map(entries) => {
                 for entry in entries {
-                    entry.key_position = relocated(&entry.key_position);
-                    entry.node.relocate(relocated);
+                    entry.key_position = map_position(&entry.key_position);
+                    entry.node.relocate(map_position);
                 }
             }
             _ => {}
@@ -145,7 +145,7 @@ impl YamlNode {
     }
 
     /// Returns the node with the positions of all its values and keys set to `position`.
-    pub(super) fn moved_to(mut self, position: &YamlPosition) -> YamlNode {
+    pub(super) fn with_positions(mut self, position: &YamlPosition) -> YamlNode {
         self.relocate(&|_| position.clone());
         self
     }

@@ -57,20 +57,20 @@ impl<T: JsonSchema, const MIN: usize> JsonSchema for OneOrMany<T, MIN> {
 }
 
 /// Builds the schema for a value or a list of such values.
-pub(super) fn one_or_list(one: &Schema, least: usize) -> Schema {
-    json_schema!({"anyOf": [one, {"type": "array", "items": one, "minItems": least}]})
+pub(super) fn one_or_list(one: &Schema, min_items: usize) -> Schema {
+    json_schema!({"anyOf": [one, {"type": "array", "items": one, "minItems": min_items}]})
 }
 
 /// Builds the schema rule that requires either all pruning axes or none of them. `depth` is optional if the budget of a
 /// search has `layers`.
-pub(super) fn all_or_none() -> Map<String, Value> {
+pub(super) fn require_all_or_none() -> Map<String, Value> {
     let layers = json!({"required": ["search"], "properties": {
         "search": {"required": ["budget"], "properties": {"budget": {"required": ["layers"]}}},
     }});
-    CUT_AXES.into_iter().map(|key| (key.to_owned(), other_keys(&layers, key))).collect()
+    CUT_AXES.into_iter().map(|key| (key.to_owned(), require_other_axes(&layers, key))).collect()
 }
 
-fn other_keys(layers: &Value, key: &str) -> Value {
+fn require_other_axes(layers: &Value, key: &str) -> Value {
     let mut others: Vec<&str> = CUT_AXES.into_iter().filter(|other| *other != key).collect();
     if !others.contains(&DEPTH) {
         return others.into();
@@ -80,49 +80,49 @@ fn other_keys(layers: &Value, key: &str) -> Value {
 }
 
 /// Returns a reference to a definition that `schema_json` adds.
-fn to(name: &str) -> Schema {
+fn definition_reference(name: &str) -> Schema {
     json_schema!({"$ref": format!("#/definitions/{name}")})
 }
 
-pub(super) fn rule(_: &mut SchemaGenerator) -> Schema {
-    to("WindowRule")
+pub(super) fn rule_schema(_: &mut SchemaGenerator) -> Schema {
+    definition_reference("WindowRule")
 }
 
-pub(super) fn task(_: &mut SchemaGenerator) -> Schema {
-    to("Task")
+pub(super) fn task_schema(_: &mut SchemaGenerator) -> Schema {
+    definition_reference("Task")
 }
 
 /// Builds the schema for the name of a task in the grid, which may differ from the name of the built-in task.
-pub(super) fn task_name(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn task_name_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "description": "Name in `tasks`, or of a file `tasks/NAME.yaml`."})
 }
 
-pub(super) fn metrics(_: &mut SchemaGenerator) -> Schema {
-    one_or_list(&to("Metric"), 1)
+pub(super) fn metrics_schema(_: &mut SchemaGenerator) -> Schema {
+    one_or_list(&definition_reference("Metric"), 1)
 }
 
-pub(super) fn criteria(_: &mut SchemaGenerator) -> Schema {
-    one_or_list(&to("Criterion"), 1)
+pub(super) fn criteria_schema(_: &mut SchemaGenerator) -> Schema {
+    one_or_list(&definition_reference("Criterion"), 1)
 }
 
-pub(super) fn recoveries(_: &mut SchemaGenerator) -> Schema {
-    one_or_list(&to("Recovery"), 1)
+pub(super) fn recoveries_schema(_: &mut SchemaGenerator) -> Schema {
+    one_or_list(&definition_reference("Recovery"), 1)
 }
 
-pub(super) fn profiles(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn profiles_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "additionalProperties": {"$ref": "#/definitions/Profile"}, "minProperties": 1})
 }
 
 /// Builds the schema for counts, which must be at least 1.
-pub(super) fn counts(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn counts_schema(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&json_schema!({"type": "integer", "minimum": 1}), 1)
 }
 
 /// Builds the schema for window lengths, which must be at least 2, because the first token has no context.
-pub(super) fn lengths(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn lengths_schema(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&json_schema!({"type": "integer", "minimum": 2}), 1)
 }
 
-pub(super) fn names(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn names_schema(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&json_schema!({"type": "string"}), 1)
 }

@@ -12,8 +12,8 @@ use crate::error::{Error, Result, nearest};
 /// Applies `overrides` in order, so later ones take precedence.
 pub(super) fn apply(root: &mut YamlNode, overrides: &[String]) -> Result<()> {
     for text in overrides {
-        let (key, node) = read(text)?;
-        refuse_profile(key)
+        let (key, node) = parse_override(text)?;
+        reject_profile(key)
             .and_then(|()| assign(root, key, "", &node))
             .map_err(|error| error.at(format!("--set {text}")))?;
     }
@@ -23,7 +23,7 @@ pub(super) fn apply(root: &mut YamlNode, overrides: &[String]) -> Result<()> {
 /// Applies the valid overrides to find out which names the grid uses. Errors are reported later, by [`apply`].
 pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
     for text in overrides {
-        if let Ok((key, node)) = read(text) {
+        if let Ok((key, node)) = parse_override(text) {
             // An override may fail because the file with the entry it changes has not been read yet.
             let _ = assign(root, key, "", &node);
         }
@@ -31,7 +31,7 @@ pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
 }
 
 /// Rejects overrides of profiles. They would have no effect, because profiles are merged before overrides are applied.
-fn refuse_profile(key: &str) -> Result<()> {
+fn reject_profile(key: &str) -> Result<()> {
     let hint = match key.split(['.', '[']).next() {
         Some("profile") => "choose a profile with --profile NAME",
         Some("profiles") => "set the grid key instead: overrides are applied after the profile",
@@ -40,7 +40,7 @@ fn refuse_profile(key: &str) -> Result<()> {
     Err(Error::bad_input("an override cannot change the profiles").found(format!("`{key}`")).hint(hint))
 }
 
-fn read(text: &str) -> Result<(&str, YamlNode)> {
+fn parse_override(text: &str) -> Result<(&str, YamlNode)> {
     let shown = format!("--set {text}");
     let (key, value) = match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => (key.trim(), value.trim()),
@@ -57,7 +57,7 @@ fn read(text: &str) -> Result<(&str, YamlNode)> {
     let is_bare = !value.starts_with(['"', '\'', '[', '{']);
     let node =
         if is_bare && value.contains(',') { parse(&format!("[{value}]"), &shown) } else { parse(value, &shown) }?;
-    Ok((key, node.moved_to(&YamlPosition::Set(shown.into()))))
+    Ok((key, node.with_positions(&YamlPosition::Set(shown.into()))))
 }
 
 /// Assigns `new` to the value at the path `rest` below `node`. `done` is the path to `node`, for messages.

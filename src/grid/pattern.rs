@@ -45,9 +45,11 @@ impl CellPattern {
         Ok(Self {
             position: at.position(),
             backbone: names.collect(),
-            criterion: cell::methods::<dyn Criterion>(at, criterion)?,
-            depth: depth.explicit_values().map_or(Ok(Vec::new()), |depths| depth::depths(&at.key("depth"), depths))?,
-            recovery: cell::methods::<dyn Recovery>(at, recovery)?,
+            criterion: cell::expand_methods::<dyn Criterion>(at, criterion)?,
+            depth: depth
+                .explicit_values()
+                .map_or(Ok(Vec::new()), |depths| depth::read_depths(&at.key("depth"), depths))?,
+            recovery: cell::expand_methods::<dyn Recovery>(at, recovery)?,
             calibration: calibration.collect::<Result<_>>()?,
         })
     }
@@ -162,7 +164,7 @@ impl CellPattern {
         for Positioned { value, position } in &self.calibration {
             if !calibrations.iter().any(|calibration| matches_calibration(value, calibration)) {
                 let known = calibrations.iter().map(ToString::to_string).collect();
-                return Err(missing("calibration", position, describe(value), known));
+                return Err(missing("calibration", position, format_pattern(value), known));
             }
         }
         if product.iter().any(|(cell, layers)| self.matches(cell, *layers)) {
@@ -205,12 +207,12 @@ fn matches_method<M: MethodAxis + ?Sized>(pattern: &WrittenMethod, method: &Meth
     pattern.name == method.name
         && pattern.options.iter().all(|(key, value)| {
             let known = [&method.options, &method.resolved].into_iter().filter_map(|options| options.get(key));
-            known.into_iter().any(|known| equal(value, known))
+            known.into_iter().any(|known| values_equal(value, known))
         })
 }
 
 /// Returns whether two JSON values are equal. `1` and `1.0` count as equal.
-fn equal(a: &Value, b: &Value) -> bool {
+fn values_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64().is_some_and(|a| b.as_f64() == Some(a)),
         _ => a == b,
@@ -229,18 +231,18 @@ fn matches_calibration(pattern: &CalibrationPattern, calibration: &Calibration) 
 }
 
 /// Formats a pattern, such as `corpus: c4, sequences: 16 or 32`.
-fn describe(pattern: &CalibrationPattern) -> String {
-    fn describe_values<T: ToString>(key: &str, values: &OneOrMany<T>) -> Option<String> {
+fn format_pattern(pattern: &CalibrationPattern) -> String {
+    fn format_values<T: ToString>(key: &str, values: &OneOrMany<T>) -> Option<String> {
         let values: Vec<String> = values.iter().map(ToString::to_string).collect();
         if values.is_empty() { None } else { Some(format!("{key}: {}", values.join(" or "))) }
     }
     let CalibrationPattern { corpus, sequences, length, seed, operator_sequences } = pattern;
     let parts = [
-        describe_values("corpus", corpus),
-        describe_values("sequences", sequences),
-        describe_values("length", length),
-        describe_values("seed", seed),
-        describe_values("operator_sequences", operator_sequences),
+        format_values("corpus", corpus),
+        format_values("sequences", sequences),
+        format_values("length", length),
+        format_values("seed", seed),
+        format_values("operator_sequences", operator_sequences),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 
 /// Top-level keys that a profile cannot set.
 pub(super) const GRID_ONLY_KEYS: [&str; 4] = ["name", "artifact", "profile", "profiles"];
-const KEYS: [&str; 13] = [
+const PROFILE_KEYS: [&str; 13] = [
     "backbones",
     "corpora",
     "tasks",
@@ -36,7 +36,11 @@ pub(super) struct ChosenProfile {
 /// Removes `profile` and `profiles` from the tree and returns the selected profile. `chosen` is the name given on the
 /// command line, which takes precedence over the key `profile`. If a shared file `profiles/NAME.yaml` exists, the
 /// grid's own profile is merged over it.
-pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library) -> Result<Option<ChosenProfile>> {
+pub(super) fn take_profile(
+    root: &mut YamlNode,
+    chosen: Option<&str>,
+    library: &Library,
+) -> Result<Option<ChosenProfile>> {
     let Some(mut profile) = take_own_profile(root, chosen)? else { return Ok(None) };
     if let Some(file) = library.profile(&profile.name) {
         let mut shared = read_shared_profile(&file, &profile.name)?;
@@ -86,7 +90,7 @@ fn take_own_profile(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<
         Some(keys.remove(position).node)
     });
     if let Some(profiles) = &profiles {
-        check(profiles)?;
+        check_profiles(profiles)?;
     }
     let (name, position) = match (chosen, &default) {
         (Some(name), _) => (name, format!("--profile {name}")),
@@ -140,7 +144,7 @@ fn names(profiles: &YamlNode) -> Vec<&str> {
 }
 
 /// Checks all profiles, even unused ones, to catch typos early.
-fn check(profiles: &YamlNode) -> Result<()> {
+fn check_profiles(profiles: &YamlNode) -> Result<()> {
     if profiles.entries().is_empty() {
         return Err(Error::bad_input("`profiles` is empty")
             .at(profiles.position.to_string())
@@ -175,12 +179,12 @@ fn check_keys(changes: &YamlNode, subject: &str) -> Result<()> {
         if GRID_ONLY_KEYS.contains(&key) {
             return Err(Error::bad_input(format!("{subject} cannot set `{key}`"))
                 .at(change.key_position.to_string())
-                .expected(format!("one of {}", KEYS.join(", ")))
+                .expected(format!("one of {}", PROFILE_KEYS.join(", ")))
                 .found(format!("`{key}`"))
                 .hint("move the key to the top level: it applies to the whole grid"));
         }
-        if !KEYS.contains(&key) {
-            return Err(unknown_key_error(key, subject, &KEYS).at(change.key_position.to_string()));
+        if !PROFILE_KEYS.contains(&key) {
+            return Err(unknown_key_error(key, subject, &PROFILE_KEYS).at(change.key_position.to_string()));
         }
     }
     Ok(())

@@ -22,7 +22,7 @@ use crate::corpus::ShardOrder;
 /// list.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("dependencies" = one_or_many::all_or_none()))]
+#[schemars(extend("dependencies" = one_or_many::require_all_or_none()))]
 pub(super) struct Schema {
     /// Results folder; the file's name by default.
     pub(super) name: Option<String>,
@@ -43,14 +43,14 @@ pub(super) struct Schema {
     pub(super) weights: OneOrMany<WeightsEntry>,
     /// Criteria that select layers. Requires `depth`, `recovery` and `calibration`.
     #[serde(default)]
-    #[schemars(schema_with = "one_or_many::criteria")]
+    #[schemars(schema_with = "one_or_many::criteria_schema")]
     pub(super) criterion: OneOrMany<MethodEntry>,
     /// Number of layers to remove, share such as `25%` (rounded half up, at least 1), or map such as `{mlp: 25%}`.
     #[serde(default)]
     pub(super) depth: OneOrMany<DepthEntry>,
     /// Repairs of the cut.
     #[serde(default)]
-    #[schemars(schema_with = "one_or_many::recoveries")]
+    #[schemars(schema_with = "one_or_many::recoveries_schema")]
     pub(super) recovery: OneOrMany<MethodEntry>,
     /// Texts for selecting layers and computing repairs.
     #[serde(default)]
@@ -79,7 +79,7 @@ pub(super) struct Schema {
     pub(super) _profile: Option<String>,
     /// Changes to the grid by name.
     #[serde(default, rename = "profiles")]
-    #[schemars(schema_with = "one_or_many::profiles")]
+    #[schemars(schema_with = "one_or_many::profiles_schema")]
     pub(super) _profiles: BTreeMap<String, IgnoredAny>,
 }
 
@@ -121,7 +121,7 @@ pub(super) struct CorpusEntry {
     #[serde(default)]
     pub(super) files: OneOrMany<String>,
     /// Rule for joining rows and drawing windows.
-    #[schemars(schema_with = "one_or_many::rule")]
+    #[schemars(schema_with = "one_or_many::rule_schema")]
     pub(super) rule: String,
     /// Row order of `c4-stream`.
     #[schemars(extend("default" = "one-by-one"))]
@@ -157,7 +157,7 @@ pub(super) struct TaskEntry {
     pub(super) files: OneOrMany<String>,
     /// Built-in task; the name of the entry by default.
     #[serde(default)]
-    #[schemars(schema_with = "one_or_many::task")]
+    #[schemars(schema_with = "one_or_many::task_schema")]
     pub(super) task: Option<String>,
     /// Whether the data is synthetic.
     #[serde(default)]
@@ -172,10 +172,10 @@ pub(super) struct CalibrationEntry {
     /// Names in `corpora`.
     pub(super) corpus: OneOrMany<String>,
     /// Number of sequences.
-    #[schemars(schema_with = "one_or_many::counts")]
+    #[schemars(schema_with = "one_or_many::counts_schema")]
     pub(super) sequences: OneOrMany<usize>,
     /// Tokens per sequence.
-    #[schemars(schema_with = "one_or_many::lengths")]
+    #[schemars(schema_with = "one_or_many::lengths_schema")]
     pub(super) length: OneOrMany<usize>,
     /// Seed for drawing sequences.
     #[serde(default)]
@@ -183,7 +183,7 @@ pub(super) struct CalibrationEntry {
     pub(super) seed: OneOrMany<u64>,
     /// Number of leading sequences for repairs; all by default. Selection uses all.
     #[serde(default)]
-    #[schemars(schema_with = "one_or_many::counts")]
+    #[schemars(schema_with = "one_or_many::counts_schema")]
     pub(super) operator_sequences: OneOrMany<usize>,
 }
 
@@ -194,12 +194,12 @@ pub(super) struct IncludeEntry {
     /// Models, which need not be on the grid's axis.
     pub(super) backbone: OneOrMany<String>,
     /// Criteria that select the layers.
-    #[schemars(schema_with = "one_or_many::criteria")]
+    #[schemars(schema_with = "one_or_many::criteria_schema")]
     pub(super) criterion: OneOrMany<MethodEntry>,
     /// Number of layers to remove.
     pub(super) depth: OneOrMany<DepthEntry>,
     /// Recovery applied at the cut.
-    #[schemars(schema_with = "one_or_many::recoveries")]
+    #[schemars(schema_with = "one_or_many::recoveries_schema")]
     pub(super) recovery: OneOrMany<MethodEntry>,
     /// Text that selections and operators are computed from.
     pub(super) calibration: OneOrMany<CalibrationEntry>,
@@ -212,12 +212,12 @@ pub(super) struct PatternEntry {
     /// Models. A pattern with only this key also excludes their dense cells.
     pub(super) backbone: OneOrMany<String>,
     /// Criteria, by name with any options, or with the given options.
-    #[schemars(schema_with = "one_or_many::criteria")]
+    #[schemars(schema_with = "one_or_many::criteria_schema")]
     pub(super) criterion: OneOrMany<MethodEntry>,
     /// Number of removed layers.
     pub(super) depth: OneOrMany<DepthEntry>,
     /// Recoveries, by name with any options, or with the given options.
-    #[schemars(schema_with = "one_or_many::recoveries")]
+    #[schemars(schema_with = "one_or_many::recoveries_schema")]
     pub(super) recovery: OneOrMany<MethodEntry>,
     /// Calibrations that match the given keys.
     pub(super) calibration: OneOrMany<CalibrationPattern>,
@@ -230,14 +230,14 @@ pub(super) struct CalibrationPattern {
     /// Names of corpora.
     pub(super) corpus: OneOrMany<String>,
     /// Number of sequences.
-    #[schemars(schema_with = "one_or_many::counts")]
+    #[schemars(schema_with = "one_or_many::counts_schema")]
     pub(super) sequences: OneOrMany<usize>,
     /// Tokens per sequence.
-    #[schemars(schema_with = "one_or_many::lengths")]
+    #[schemars(schema_with = "one_or_many::lengths_schema")]
     pub(super) length: OneOrMany<usize>,
     /// Seed for drawing sequences.
     pub(super) seed: OneOrMany<u64>,
     /// Number of sequences from which an operator is computed.
-    #[schemars(schema_with = "one_or_many::counts")]
+    #[schemars(schema_with = "one_or_many::counts_schema")]
     pub(super) operator_sequences: OneOrMany<usize>,
 }

@@ -20,31 +20,31 @@ pub fn json_schema() -> Value {
     for kind in EntryKind::ALL {
         // Entries in a grid may omit keys that are defined in the file of the entry.
         let definitions = schema["definitions"].clone();
-        partial(&mut schema["properties"][kind.key()], &definitions);
+        make_keys_optional(&mut schema["properties"][kind.key()], &definitions);
     }
-    let profile = profile(&schema);
+    let profile = profile_schema(&schema);
     schema["title"] = json!("ghostlab grid");
     let known = json!({
-        "Criterion": methods(&<dyn Criterion>::described(), "Criterion that selects the layers to remove."),
-        "Recovery": methods(&<dyn Recovery>::described(), "Recovery applied at the cut."),
-        "WindowRule": names(&definitions::rules(), "Rule for joining rows and drawing windows."),
-        "Task": names(&definitions::tasks(), "Multiple-choice task."),
-        "Metric": names(&metric::opt_in_names().collect::<Vec<_>>(), "Metric without a column by default."),
+        "Criterion": methods_schema(&<dyn Criterion>::described(), "Criterion that selects the layers to remove."),
+        "Recovery": methods_schema(&<dyn Recovery>::described(), "Recovery applied at the cut."),
+        "WindowRule": names_schema(&definitions::rule_names(), "Rule for joining rows and drawing windows."),
+        "Task": names_schema(&definitions::task_names(), "Multiple-choice task."),
+        "Metric": names_schema(&metric::opt_in_names().collect::<Vec<_>>(), "Metric without a column by default."),
         "Profile": profile,
     });
     if let (Some(definitions), Value::Object(more)) = (schema["definitions"].as_object_mut(), known) {
         definitions.extend(more);
     }
-    tidy(&mut schema);
+    remove_rust_details(&mut schema);
     schema
 }
 
-fn names(names: &[&str], what: &str) -> Value {
+fn names_schema(names: &[&str], what: &str) -> Value {
     json!({"description": what, "type": "string", "enum": names})
 }
 
 /// Builds the schema for a method, which is a name or a map with options. Each option accepts a value or a list.
-fn methods(methods: &[MethodDescription], what: &str) -> Value {
+fn methods_schema(methods: &[MethodDescription], what: &str) -> Value {
     let names: Vec<Value> = methods
         .iter()
         .map(|described| json!({"const": described.name, "description": described.options["description"]}))
@@ -88,19 +88,19 @@ fn option_or_list(mut option: Value) -> Value {
 
 /// Derives the schema of a profile from the schema of the grid. Maps may omit keys, because they are merged into the
 /// grid. Lists must be complete, because they replace the lists in the grid.
-fn profile(grid: &Value) -> Value {
+fn profile_schema(grid: &Value) -> Value {
     let mut profile = json!({"description": "Changes to the grid.", "type": "object", "additionalProperties": false});
     let mut properties = grid["properties"].clone();
     if let Some(keys) = properties.as_object_mut() {
         keys.retain(|key, _| !GRID_ONLY_KEYS.contains(&key.as_str()));
-        keys.values_mut().for_each(|key| partial(key, &grid["definitions"]));
+        keys.values_mut().for_each(|key| make_keys_optional(key, &grid["definitions"]));
     }
     profile["properties"] = properties;
     profile
 }
 
 /// Makes all keys of a map and of its inner maps optional. Maps that are merged into others may omit keys.
-fn partial(schema: &mut Value, definitions: &Value) {
+fn make_keys_optional(schema: &mut Value, definitions: &Value) {
     let reference = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/definitions/"));
     if let Some(definition) = reference.and_then(|name| definitions.get(name)) {
         *schema = definition.clone();
@@ -114,20 +114,20 @@ fn partial(schema: &mut Value, definitions: &Value) {
             "additionalProperties" => vec![value],
             _ => Vec::new(),
         };
-        inner.into_iter().for_each(|inner| partial(inner, definitions));
+        inner.into_iter().for_each(|inner| make_keys_optional(inner, definitions));
     }
 }
 
 /// Removes the digits added by widening an `f32`: returns `0.0001` for `0.00009999999747378752`. Returns values that
 /// are not exact in `f32` unchanged.
 #[allow(clippy::cast_possible_truncation, reason = "the comparison detects lost digits")]
-fn shortest(value: f64) -> f64 {
+fn shortest_f32(value: f64) -> f64 {
     let narrow = value as f32;
     if f64::from(narrow) == value { narrow.to_string().parse().unwrap_or(value) } else { value }
 }
 
 /// Removes Rust-specific details such as the format `uint32`.
-fn tidy(schema: &mut Value) {
+fn remove_rust_details(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {
             if keys.get("format").is_some_and(Value::is_string) {
@@ -138,14 +138,14 @@ fn tidy(schema: &mut Value) {
                 Some(Value::Null) => drop(keys.remove("default")),
                 Some(Value::Object(default)) if default.is_empty() => drop(keys.remove("default")),
                 Some(Value::Number(number)) if number.is_f64() => {
-                    let shortest = number.as_f64().map(shortest);
+                    let shortest = number.as_f64().map(shortest_f32);
                     keys.insert("default".to_owned(), json!(shortest));
                 }
                 _ => {}
             }
-            keys.values_mut().for_each(tidy);
+            keys.values_mut().for_each(remove_rust_details);
         }
-        Value::Array(items) => items.iter_mut().for_each(tidy),
+        Value::Array(items) => items.iter_mut().for_each(remove_rust_details),
         _ => {}
     }
 }

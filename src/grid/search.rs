@@ -103,7 +103,7 @@ pub(super) struct SearchEntry {
     items: Option<usize>,
     /// Maximum probability of eliminating any candidate wrongly.
     #[schemars(range(min = 0.0, max = 0.5))]
-    #[schemars(extend("default" = ALPHA))]
+    #[schemars(extend("default" = DEFAULT_ALPHA))]
     alpha: Option<f64>,
     /// Seed for the order of items.
     #[schemars(extend("default" = 0))]
@@ -118,7 +118,7 @@ pub(super) struct SearchEntry {
 pub(super) struct BudgetEntry {
     /// Number of layers to remove. Each number is a search.
     #[serde(default)]
-    #[schemars(schema_with = "one_or_many::counts")]
+    #[schemars(schema_with = "one_or_many::counts_schema")]
     pub(super) layers: OneOrMany<usize>,
     /// Minimum speedup over the dense model, such as `1.3`: estimated, then measured for survivors.
     #[schemars(range(min = 1.0))]
@@ -149,9 +149,9 @@ struct PromptEntry {
 }
 
 /// Default value of `alpha`.
-const ALPHA: f64 = 0.05;
+const DEFAULT_ALPHA: f64 = 0.05;
 /// Default value of `prompt`.
-const PROMPT: Latency = Latency { length: 512, batch: 1, decode: None };
+const DEFAULT_PROMPT: Latency = Latency { length: 512, batch: 1, decode: None };
 
 impl SearchEntry {
     /// Returns the texts and tasks as an `evaluate` entry.
@@ -159,7 +159,7 @@ impl SearchEntry {
         EvaluateEntry { perplexity: self.perplexity.clone(), tasks: self.tasks.clone(), ..EvaluateEntry::default() }
     }
 
-    pub(super) fn checked(&self, at: &EntryPosition<'_>) -> Result<Search> {
+    pub(super) fn validate(&self, at: &EntryPosition<'_>) -> Result<Search> {
         if let Some(item) = self.tasks.iter().position(|task| matches!(task, TaskUseEntry::Defined(_))) {
             return Err(at
                 .key("tasks")
@@ -169,8 +169,8 @@ impl SearchEntry {
                 .found("a `definition`")
                 .hint("use `ghostlab run` to score tasks with definitions"));
         }
-        let budget = self.budget.checked(&at.key("budget"))?;
-        let alpha = self.alpha.unwrap_or(ALPHA);
+        let budget = self.budget.validate(&at.key("budget"))?;
+        let alpha = self.alpha.unwrap_or(DEFAULT_ALPHA);
         if !(alpha > 0.0 && alpha <= 0.5) {
             return Err(at
                 .key("alpha")
@@ -181,7 +181,7 @@ impl SearchEntry {
         if let Some(items) = self.items {
             validate::check_count(1, items, "the number of items", &at.key("items").position())?;
         }
-        let prompt = self.prompt.as_ref().map_or(PROMPT, |prompt| Latency {
+        let prompt = self.prompt.as_ref().map_or(DEFAULT_PROMPT, |prompt| Latency {
             length: prompt.length,
             batch: prompt.batch.unwrap_or(1),
             decode: prompt.decode,
@@ -195,7 +195,7 @@ impl SearchEntry {
 }
 
 impl BudgetEntry {
-    fn checked(&self, at: &EntryPosition<'_>) -> Result<Budget> {
+    fn validate(&self, at: &EntryPosition<'_>) -> Result<Budget> {
         let Self { layers, speedup, latency, memory, params, kv_cache } = self;
         let shares = [("params", *params), ("kv_cache", *kv_cache)];
         let has_share = shares.iter().any(|(_, share)| share.is_some());
@@ -214,7 +214,9 @@ impl BudgetEntry {
                 .found("none"));
         }
         let removed = match layers.explicit_values() {
-            Some(layers) => validate::values(&at.key("layers"), layers)?.into_iter().map(|value| value.value).collect(),
+            Some(layers) => {
+                validate::read_values(&at.key("layers"), layers)?.into_iter().map(|value| value.value).collect()
+            }
             None => Vec::new(),
         };
         if removed.contains(&0) {
@@ -240,8 +242,9 @@ impl BudgetEntry {
         Ok(Budget {
             layers: removed,
             speedup: *speedup,
-            latency: unit(at, "latency", latency.as_deref(), &[("ms", 1.0), ("s", 1000.0)])?,
-            memory: unit(at, "memory", memory.as_deref(), &[("GB", 1e9), ("MB", 1e6)])?.map(|bytes| bytes as u64),
+            latency: parse_quantity(at, "latency", latency.as_deref(), &[("ms", 1.0), ("s", 1000.0)])?,
+            memory: parse_quantity(at, "memory", memory.as_deref(), &[("GB", 1e9), ("MB", 1e6)])?
+                .map(|bytes| bytes as u64),
             params: *params,
             kv_cache: *kv_cache,
         })
@@ -249,7 +252,12 @@ impl BudgetEntry {
 }
 
 /// Reads a positive number followed by one of the units.
-fn unit(at: &EntryPosition<'_>, key: &'static str, text: Option<&str>, units: &[(&str, f64)]) -> Result<Option<f64>> {
+fn parse_quantity(
+    at: &EntryPosition<'_>,
+    key: &'static str,
+    text: Option<&str>,
+    units: &[(&str, f64)],
+) -> Result<Option<f64>> {
     let Some(text) = text else { return Ok(None) };
     let forms: Vec<String> = units.iter().map(|(unit, _)| format!("`25{unit}`")).collect();
     units

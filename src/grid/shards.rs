@@ -61,7 +61,7 @@ impl ShardsEntry {
         for pattern in files {
             names.extend(expand_braces(pattern).map_err(|error| error.at(files_at.position().to_string()))?);
         }
-        if names.iter().any(|name| folder(name) != folder(&names[0])) {
+        if names.iter().any(|name| folder_of(name) != folder_of(&names[0])) {
             return Err(files_at.error("the shards are in several folders").expected("one folder"));
         }
         if read == Some(0) {
@@ -84,7 +84,7 @@ impl ShardsEntry {
 
     /// Returns the directory within the repository that contains the shards.
     pub(super) fn folder(&self) -> &str {
-        self.names.first().map_or("", |name| folder(name))
+        self.names.first().map_or("", |name| folder_of(name))
     }
 
     /// Finds the shards in a directory.
@@ -110,7 +110,7 @@ impl ShardsEntry {
     }
 }
 
-fn folder(name: &str) -> &str {
+fn folder_of(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
@@ -177,18 +177,18 @@ mod tests {
         }
         std::fs::write(folder.path().join(".hidden"), "x").unwrap();
         // The expected orders of eight shards are 2, 4, 3, … for seed 0 and 5, 0, 1, … for seed 1.
-        let stream = written(&[], &[0, 1], 1).find_in_dir(folder.path()).unwrap();
+        let stream = shards_entry(&[], &[0, 1], 1).find_in_dir(folder.path()).unwrap();
         assert_eq!((stream.count, stream.files.keys().copied().collect::<Vec<_>>()), (8, vec![2, 5]));
         assert_eq!(stream.files[&5], "part-5.json.gz");
         let names = expand_braces("x/part-{0..7}.json.gz").unwrap();
-        assert_eq!(written(&names, &[0], 2).patterns(), ["x/part-2.json.gz", "x/part-4.json.gz"]);
-        assert_eq!(written(&names, &[0], 1).find_in_dir(folder.path()).unwrap().files.len(), 1);
+        assert_eq!(shards_entry(&names, &[0], 2).patterns(), ["x/part-2.json.gz", "x/part-4.json.gz"]);
+        assert_eq!(shards_entry(&names, &[0], 1).find_in_dir(folder.path()).unwrap().files.len(), 1);
         std::fs::remove_file(folder.path().join("part-2.json.gz")).unwrap();
-        let error = written(&names, &[0], 1).find_in_dir(folder.path()).unwrap_err();
+        let error = shards_entry(&names, &[0], 1).find_in_dir(folder.path()).unwrap_err();
         assert!(error.exit_code() == 3 && error.to_string().contains("part-2.json.gz"), "{error}");
     }
 
-    fn written(names: &[String], seeds: &[u64], read: usize) -> ShardsEntry {
+    fn shards_entry(names: &[String], seeds: &[u64], read: usize) -> ShardsEntry {
         ShardsEntry { order: ShardOrder::OneByOne, read, names: names.to_vec(), seeds: seeds.iter().copied().collect() }
     }
 }

@@ -10,23 +10,23 @@ use crate::quantity::MAX;
 
 /// Maximum number of values on an axis, and of cells in a grid.
 const MAX_CELLS: usize = 100_000;
-const MAX_NAME: usize = 200;
+const MAX_NAME_BYTES: usize = 200;
 
-/// Rejects a count outside `least..=MAX`. `what` names the count in error messages.
-pub(super) fn check_count(least: usize, found: usize, what: &str, position: &YamlPosition) -> Result<()> {
+/// Rejects a count outside `min..=MAX`. `what` names the count in error messages.
+pub(super) fn check_count(min: usize, found: usize, what: &str, position: &YamlPosition) -> Result<()> {
     if found > MAX {
         return Err(Error::bad_input(format!("{what} is too large"))
             .at(position.to_string())
             .expected(format!("{MAX} or less"))
             .found(found.to_string()));
     }
-    if found >= least {
+    if found >= min {
         return Ok(());
     }
     let error = Error::bad_input(format!("{what} is too small")).at(position.to_string());
-    let error = error.expected(format!("{least} or more")).found(found.to_string());
+    let error = error.expected(format!("{min} or more")).found(found.to_string());
     // A window with a single token has no context from which to predict it.
-    Err(if least == 2 { error.hint("use 2 or more tokens: a single token has no context") } else { error })
+    Err(if min == 2 { error.hint("use 2 or more tokens: a single token has no context") } else { error })
 }
 
 /// Rejects lists if the product of their lengths is greater than [`MAX_CELLS`].
@@ -50,7 +50,7 @@ pub(super) fn check_printable(what: &str, name: &str, position: &YamlPosition) -
     let start: String = name.chars().take(40).collect();
     Err(Error::bad_input(format!("invalid name of a {what}"))
         .at(position.to_string())
-        .expected(format!("1 to {MAX_NAME} bytes without `/` and control characters"))
+        .expected(format!("1 to {MAX_NAME_BYTES} bytes without `/` and control characters"))
         .found(format!("{} bytes: `{}`", name.len(), start.escape_debug()))
         .hint("choose a short name, and move the model's path to `path` or `hub`"))
 }
@@ -62,14 +62,16 @@ pub(super) fn check_folder_name(name: &str, position: &YamlPosition) -> Result<(
     }
     Err(Error::bad_input("the grid's name is not a valid folder name")
         .at(position.to_string())
-        .expected(format!("a plain name of at most {MAX_NAME} bytes without `/`, `\\` or `:`, not starting with a dot"))
+        .expected(format!(
+            "a plain name of at most {MAX_NAME_BYTES} bytes without `/`, `\\` or `:`, not starting with a dot"
+        ))
         .found(format!("`{name}`"))
         .hint("rename the grid: the results are written to a folder of this name"))
 }
 
 /// Returns whether a name can be printed on a single line.
 fn is_printable(name: &str) -> bool {
-    !name.trim().is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control)
+    !name.trim().is_empty() && name.len() <= MAX_NAME_BYTES && !name.contains(char::is_control)
 }
 
 /// Returns whether a name is a valid directory name.
@@ -78,22 +80,22 @@ pub(super) fn is_plain(name: &str) -> bool {
 }
 
 /// Returns the values in a list with their positions. Rejects empty lists and duplicates.
-pub(super) fn values<T: Display + Clone>(at: &EntryPosition<'_>, values: &[T]) -> Result<Vec<Positioned<T>>> {
+pub(super) fn read_values<T: Display + Clone>(at: &EntryPosition<'_>, values: &[T]) -> Result<Vec<Positioned<T>>> {
     let values: Vec<Positioned<T>> =
         values.iter().enumerate().map(|(i, value)| at.item(i).with_position(value.clone())).collect();
     check_values(at, &values)?;
     Ok(values)
 }
 
-/// Returns counts with their positions, and rejects those below `least`. `what` names the count in error messages.
-pub(super) fn counts(
+/// Returns counts with their positions, and rejects those below `min`. `what` names the count in error messages.
+pub(super) fn read_counts(
     at: &EntryPosition<'_>,
     counts: &[usize],
-    least: usize,
+    min: usize,
     what: &str,
 ) -> Result<Vec<Positioned<usize>>> {
-    let counts = values(at, counts)?;
-    counts.iter().try_for_each(|entry| check_count(least, entry.value, what, &entry.position))?;
+    let counts = read_values(at, counts)?;
+    counts.iter().try_for_each(|entry| check_count(min, entry.value, what, &entry.position))?;
     Ok(counts)
 }
 

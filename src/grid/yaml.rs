@@ -89,12 +89,12 @@ pub(super) fn parse(text: &str, file: &str) -> Result<YamlNode> {
         with_snippet: false,
     };
     let tree: Spanned<Value> =
-        serde_saphyr::from_str_with_options(text, options).map_err(|e| explain(&e, text, file))?;
+        serde_saphyr::from_str_with_options(text, options).map_err(|e| parser_error(&e, text, file))?;
     Ok(to_node(tree))
 }
 
 /// Converts an error from the YAML parser into an error that shows the line with a caret below the column.
-fn explain(error: &YamlError, text: &str, file: &str) -> Error {
+fn parser_error(error: &YamlError, text: &str, file: &str) -> Error {
     let error = error.without_snippet();
     let message = match error {
         YamlError::DuplicateMappingKey { key: Some(key), .. } => {

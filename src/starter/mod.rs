@@ -75,7 +75,7 @@ impl Starter {
         let amounts = corpora.iter().map(|corpus| amount(corpus, &models)).collect::<Result<Vec<Amount>>>()?;
         let (length, sequences) = windows(&corpora, &amounts, &models, max_length)?;
         let tasks = match (texts, embedded) {
-            ([], Some(folder)) => find::embedded_tasks(folder, &grid::tasks()),
+            ([], Some(folder)) => find::embedded_tasks(folder, &grid::task_names()),
             _ => Vec::new(),
         };
         let folder = folder.to_owned();
@@ -206,7 +206,7 @@ impl Starter {
             file => target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             models => models.iter().map(|model| self.model_values(model, target)).collect::<Vec<_>>(),
             left_out => left_out.collect::<Vec<_>>(),
-            rules => grid::rules().join(", "),
+            rules => grid::rule_names().join(", "),
             rule => RULE.to_string(),
             generated => self.corpora.iter().any(|corpus| corpus.generated),
             corpora => corpora.collect::<Vec<_>>(),
@@ -223,7 +223,7 @@ impl Starter {
             minutes => self.seconds_over_limit().map(|seconds| (seconds / 60.0).ceil()),
             paper_length => LENGTH,
             paper_sequences => SEQUENCES,
-            known => grid::tasks().join(", "),
+            known => grid::task_names().join(", "),
             scored => scored.collect::<Vec<_>>(),
         };
         let mut templates = Environment::new();
