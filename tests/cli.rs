@@ -88,7 +88,7 @@ fn grid_without_the_axes_of_a_cut_scores_its_backbones() {
     assert!(compared.contains("depth") && compared.contains("all 1 common values are the same"), "{compared}");
     world.write("grid.yaml", stored.replace("depth: [1, 2]\n", ""));
     std::fs::remove_dir_all(world.path("results/grid")).unwrap();
-    world.refuses(&[], 2, &["grid.yaml:1:1", "has no key `depth`", "all four", "score only the dense backbones"]);
+    world.refuses(&[], 2, &["grid.yaml:1:1", "missing key `depth`", "all four", "score only the dense backbones"]);
 }
 
 #[test]

@@ -179,7 +179,7 @@ fn invalid_generation_is_rejected_before_anything_runs() {
     }
     let world = generation_world("");
     std::fs::remove_file(world.path("rows.jsonl")).unwrap();
-    world.refuses(&[], 3, &["the rows of a task are missing", "answers.yaml", "pass `--rows`"]);
+    world.refuses(&[], 3, &["task rows not found", "answers.yaml", "pass `--rows`"]);
 }
 
 /// Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter that has `lm_eval`, which `.ci/run` installs.

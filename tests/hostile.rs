@@ -369,7 +369,7 @@ fn unusual_names_get_files_or_are_rejected_early() {
     );
 
     for (bad, words) in
-        [("a\\e[2Jb", "invalid name of a"), (&"y".repeat(201), "invalid name of a"), ("a/b", "without `/`")]
+        [("a\\e[2Jb", "invalid backbone name"), (&"y".repeat(201), "invalid backbone name"), ("a/b", "without `/`")]
     {
         let world = World::new();
         let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();

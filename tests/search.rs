@@ -288,7 +288,7 @@ fn invalid_search_is_rejected_before_anything_runs() {
         (&["memory=0.001MB"], &["the budget is out of reach even with a single layer left"]),
         (&["speedup=100"], &["the budget is out of reach even with a single layer left"]),
         (&["layers=1", "speedup=50"], &["no candidate meets the budget", "closest: "]),
-        (&["latency=25"], &["invalid latency in the budget", "25ms"]),
+        (&["latency=25"], &["invalid `latency` in the budget", "25ms"]),
         (&["depth=3"], &["unknown budget", "`depth`"]),
         (&["layers=1", "--items", "2"], &["no held-out items"]),
         (&["layers=1", "--tasks", "nine"], &["unknown task `nine`"]),
@@ -308,7 +308,7 @@ fn invalid_search_is_rejected_before_anything_runs() {
             format!("{GRID}evaluate: {{perplexity: [{{corpus: long, length: 64}}]}}\n"),
             "a grid cannot have both `evaluate` and `search`",
         ),
-        (GRID.replace("  perplexity: [{corpus: long, length: 64}]\n", ""), "the grid evaluates nothing"),
+        (GRID.replace("  perplexity: [{corpus: long, length: 64}]\n", ""), "`search` has no evaluations"),
     ] {
         world.write("bad.yaml", yaml);
         let output = world.ghostlab(&["search", "bad.yaml"]);

@@ -76,7 +76,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     let (evaluate, used) = match (&schema.evaluate, &schema.search) {
         (None, None) => {
             return Err(root
-                .error("the grid has no key `evaluate`")
+                .error("missing key `evaluate` in the grid")
                 .expected("`evaluate: …`, or `search: …`")
                 .hint("see the complete example at the top of docs/grid.md"));
         }
@@ -202,8 +202,8 @@ fn read_include(at: &EntryPosition<'_>, entry: &IncludeEntry, grid: &Axes) -> Re
 
 fn missing_axes_error(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
     let keys: Vec<String> = absent.iter().map(|key| format!("`{key}`")).collect();
-    let word = if keys.len() == 1 { "key" } else { "keys" };
-    Error::bad_input(format!("{subject} has no {word} {}", keys.join(", "))).at(axes.position.to_string())
+    let noun = if keys.len() == 1 { "key" } else { "keys" };
+    Error::bad_input(format!("missing {noun} {} in {subject}", keys.join(", "))).at(axes.position.to_string())
 }
 
 /// Corpora, tasks and task definitions that the evaluations refer to.
@@ -222,7 +222,7 @@ fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(
     ];
     if written == [false; 3] {
         return Err(at
-            .error("the grid evaluates nothing")
+            .error(format!("`{}` has no evaluations", at.name()))
             .expected("one or more of `perplexity: [{corpus: …, length: …}]`, `tasks: [arc_easy, …]` and `latency: {length: …}`")
             .found("an empty map"));
     }
@@ -255,7 +255,7 @@ fn read_evaluations(at: &EntryPosition<'_>, entries: &EvaluateEntry) -> Result<(
         return Err(at
             .key("metrics")
             .item(index)
-            .error("the metric needs a text that is compared with the dense model")
+            .error(format!("metric `{}` requires a text with `damage: true`", metrics[index]))
             .expected("an entry of `perplexity` with `damage: true`")
             .found(format!("`{}`", metrics[index]))
             .hint("add `damage: true` to an entry of `perplexity`"));
@@ -328,7 +328,7 @@ fn read_metrics(at: &EntryPosition<'_>, entries: &OneOrMany<String>) -> Result<V
     let known: Vec<&str> = metric::opt_in_names().collect();
     match names.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
         None => Ok(names),
-        Some((i, name)) => Err(at.item(i).error("unknown metric").none_of(name, known)),
+        Some((i, name)) => Err(at.item(i).error(format!("unknown metric `{name}`")).none_of(name, known)),
     }
 }
 

@@ -156,8 +156,8 @@ impl ResolvedDefinitions {
             if tasks.is_empty() {
                 return Err(at
                     .key("definition")
-                    .error("no task definition in this file or folder")
-                    .found(entry.definition.clone()));
+                    .error(format!("no task definition in `{}`", entry.definition))
+                    .expected("a file or folder with a task"));
             }
             let how = &entry.how;
             for definition in tasks {
@@ -173,7 +173,7 @@ impl ResolvedDefinitions {
                 };
                 let other = resolved.tasks.get(&defined.definition.name);
                 if other.is_some_and(|other| other.definition != defined.definition) {
-                    return Err(at.error(format!("two definitions of `{}`", defined.definition.name)));
+                    return Err(at.error(format!("conflicting definitions of task `{}`", defined.definition.name)));
                 }
                 resolved.tasks.entry(defined.definition.name.clone()).or_insert(defined);
             }
@@ -409,7 +409,7 @@ fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&s
             .found(format!("`{}`", files.keys().map(String::as_str).collect::<Vec<_>>().join("`, `")))
     })?;
     match split_files.iter().find(|file| !file.is_file()) {
-        Some(file) => Err(Error::missing("the rows of a task are missing")
+        Some(file) => Err(Error::missing("task rows not found")
             .at(position.to_owned())
             .expected(format!("a file at {}", file.display()))
             .found("nothing")

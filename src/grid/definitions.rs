@@ -83,7 +83,7 @@ impl EntrySources<'_> {
             })?;
         for (name, NamedEntry { entry, .. }) in &mut data {
             let task = entry.task.get_or_insert_with(|| name.clone());
-            check_builtin_name("kind of task", task, &task_names(), &self.root.key("tasks").key(name).key("task"))?;
+            check_builtin_name("built-in task", task, &task_names(), &self.root.key("tasks").key(name).key("task"))?;
         }
         Ok(data)
     }

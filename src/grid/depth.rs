@@ -72,7 +72,7 @@ impl Amount {
         if count > 0 {
             return Ok(Self::Count(count));
         }
-        Err(Error::bad_input("invalid depth 0")
+        Err(Error::bad_input("invalid depth `0`")
             .expected("1 or more layers to remove")
             .found("0")
             .hint("remove this depth: every grid includes the dense backbone"))
@@ -90,14 +90,14 @@ impl Amount {
             });
         };
         let Some(millionths) = parse_millionths(number) else {
-            let error = share_error(text, "invalid share of the layers");
+            let error = share_error(text, "invalid depth");
             return Err(match parse_millionths(number.trim()) {
                 Some(_) => error.hint(format!("write `{}%`, without a space", number.trim())),
                 None => error.hint(format!("write digits, with at most {MAX_DECIMALS} decimals, then `%`")),
             });
         };
         if millionths == 0 || millionths >= 100_000_000 {
-            return Err(share_error(text, "a share of the layers is out of range")
+            return Err(share_error(text, "depth out of range")
                 .expected("more than 0% and less than 100%")
                 .hint("keep at least one layer; every grid includes the dense backbone"));
         }

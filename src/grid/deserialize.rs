@@ -65,7 +65,7 @@ impl Fault {
                 Error::bad_input(format!("{subject} has the wrong type")).expected(expected).found(found)
             }
             FaultKind::UnknownKey { key, known } => unknown_key_error(&key, &subject, known),
-            FaultKind::MissingKey { key, glued } => Error::bad_input(format!("{subject} has no key `{key}`"))
+            FaultKind::MissingKey { key, glued } => Error::bad_input(format!("missing key `{key}` in {subject}"))
                 .expected(format!("`{key}: …`"))
                 .hint(glued.unwrap_or_else(|| "see the complete example at the top of docs/grid.md".to_owned())),
             FaultKind::Other(message) => Error::bad_input(format!("{subject}: {message}")),
@@ -129,8 +129,8 @@ fn glued_key_hint(key: &str, known: &[&str]) -> Option<String> {
 fn describe_expected(expected: &dyn Expected) -> String {
     let expected = expected.to_string();
     match expected.as_str() {
-        "usize" | "u64" => "a whole number, 0 or more".to_owned(),
-        "a string" => "text".to_owned(),
+        "usize" | "u64" => "a non-negative integer".to_owned(),
+        "path string" => "a path".to_owned(),
         "a sequence" => "a list".to_owned(),
         other if other.starts_with("struct ") => "a map".to_owned(),
         _ => expected,

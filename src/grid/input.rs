@@ -226,7 +226,7 @@ impl InputRef {
     fn read_path(kind: EntryKind, name: &str, at: &EntryPosition<'_>, written: SourceEntry<'_>) -> Result<Self> {
         let Some(path) = written.path else {
             return Err(at
-                .error(format!("the {} `{name}` has no location", kind.label()))
+                .error(format!("missing key `path` or `hub` in `{}`", at.name()))
                 .expected("`path: …`, or `hub: org/name`")
                 .found("neither")
                 .hint("see the complete example at the top of docs/grid.md"));
@@ -268,7 +268,7 @@ impl InputRef {
             (EntryKind::Backbone, []) => RepoFiles::backbone(source),
             (_, []) => {
                 return Err(at
-                    .error(format!("the {} `{name}` does not name its file in the repository", kind.label()))
+                    .error(format!("missing key `files` in `{}`", at.name()))
                     .expected("`files: PATH`, a path in the repository")
                     .found("no `files`"));
             }
@@ -336,11 +336,11 @@ impl InputRef {
     /// Fails if the input is missing, with a hint on how to obtain it.
     pub fn find(&self, resolver: &InputResolver<'_>) -> Result<ResolvedInput> {
         let (what, kind) = match self.kind {
-            EntryKind::Backbone if self.path.as_deref().is_some_and(is_gguf) => ("the backbone's file", "a file"),
-            EntryKind::Backbone => ("the backbone's folder", "a folder"),
-            EntryKind::Corpus if self.shards.is_some() => ("the corpus", "a file, or a folder with its shards,"),
-            EntryKind::Corpus => ("the corpus", "a file"),
-            EntryKind::Task => ("the task's data", "a file or a folder"),
+            EntryKind::Backbone if self.path.as_deref().is_some_and(is_gguf) => ("backbone file", "a file"),
+            EntryKind::Backbone => ("backbone folder", "a folder"),
+            EntryKind::Corpus if self.shards.is_some() => ("corpus", "a file, or a folder with its shards,"),
+            EntryKind::Corpus => ("corpus", "a file"),
+            EntryKind::Task => ("task data", "a file or a folder"),
         };
         if let Some(path) = self.path.as_ref().filter(|path| self.is_present(path)) {
             // A path from another file takes the place of the hub source. Backbones keep the source, because they are
@@ -361,7 +361,7 @@ impl InputRef {
         let missing = |found: String| {
             let local = self.path.as_ref().map_or(String::new(), |path| format!("\nor {kind} at {}", path.display()));
             let cache = resolver.hub().map_or(String::new(), |hub| hub.cache().root().display().to_string());
-            Error::missing(format!("the {} `{}` is missing", self.kind.label(), self.name))
+            Error::missing(format!("{} `{}` not found", self.kind.label(), self.name))
                 .at(self.position())
                 .expected(format!("{} in the hub's cache {cache}{local}", want.source))
                 .found(found)
@@ -373,9 +373,9 @@ impl InputRef {
             true => error.hint(format!("run `{} --lock` to also pin the file", resolver.command())),
             false => missing("none of its files".to_owned()),
         })?;
-        let here = repo.files.iter().filter(|file| file.cached.is_some()).count();
-        if here < repo.files.len() {
-            return Err(missing(format!("{here} of its {} files", repo.files.len())));
+        let cached = repo.files.iter().filter(|file| file.cached.is_some()).count();
+        if cached < repo.files.len() {
+            return Err(missing(format!("{cached} of {} files", repo.files.len())));
         }
         let path = self.path_of(&repo, resolver)?;
         let stream = self.shards.as_ref().map(|shards| shards.find_in_dir(&path)).transpose()?;
@@ -440,8 +440,12 @@ fn same_file(one: &YamlPosition, other: &YamlPosition) -> bool {
 }
 
 fn missing_input_error(what: &str, kind: &str, path: &Path, position: &YamlPosition, grid: &Path) -> Error {
-    let found = if path.exists() { "an entry of another type" } else { "nothing" };
-    Error::missing(format!("{what} is missing"))
+    let found = match (path.is_dir(), path.exists()) {
+        (true, _) => "a folder",
+        (false, true) => "a file",
+        (false, false) => "nothing",
+    };
+    Error::missing(format!("{what} not found"))
         .at(position.to_string())
         .expected(format!("{kind} at {}", path.display()))
         .found(found)

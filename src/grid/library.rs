@@ -211,7 +211,7 @@ pub(super) fn unknown_name_error<'a>(
     let known: BTreeSet<&str> = inline.chain(library.names(kind)).collect();
     let error = Error::bad_input(format!("unknown {} `{name}`", kind.label())).at(position).found(format!("`{name}`"));
     let error = if known.is_empty() {
-        error.expected(format!("the name of a {}, but neither the grid nor a file defines one", kind.label()))
+        error.expected(format!("a {} that the grid or a file defines", kind.label()))
     } else {
         error.expected(format!("one of {}", known.iter().copied().collect::<Vec<_>>().join(", ")))
     };

@@ -82,6 +82,7 @@ impl YamlNode {
             Value::Text(text) => format!("the string `{text}`"),
             Value::List(nodes) if nodes.is_empty() => "an empty list".to_owned(),
             Value::List(_) => "a list".to_owned(),
+            Value::Map(entries) if entries.is_empty() => "an empty map".to_owned(),
             Value::Map(_) => "a map".to_owned(),
         }
     }

@@ -33,7 +33,7 @@ pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
 /// Rejects overrides of profiles. They would have no effect, because profiles are merged before overrides are applied.
 fn reject_profile(key: &str) -> Result<()> {
     let hint = match key.split(['.', '[']).next() {
-        Some("profile") => "choose a profile with --profile NAME",
+        Some("profile") => "choose a profile with `--profile NAME`",
         Some("profiles") => "set the grid key instead: overrides are applied after the profile",
         _ => return Ok(()),
     };
@@ -45,11 +45,11 @@ fn parse_override(text: &str) -> Result<(&str, YamlNode)> {
     let (key, value) = match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => (key.trim(), value.trim()),
         _ => {
-            return Err(Error::bad_input("an override needs a key and a value")
+            return Err(Error::bad_input("invalid override")
                 .at(shown)
-                .expected("key=value")
+                .expected("`KEY=VALUE`")
                 .found(format!("`{text}`"))
-                .hint("use for example --set depth=7,9,11"));
+                .hint("pass for example `--set depth=7,9,11`"));
         }
     };
     // An empty value means YAML null. The schema decides whether null is valid.
@@ -60,56 +60,56 @@ fn parse_override(text: &str) -> Result<(&str, YamlNode)> {
     Ok((key, node.with_positions(&YamlPosition::Set(shown.into()))))
 }
 
-/// Assigns `new` to the value at the path `rest` below `node`. `done` is the path to `node`, for messages.
-fn assign(node: &mut YamlNode, rest: &str, done: &str, new: &YamlNode) -> Result<()> {
+/// Assigns `new` to the value at the path `rest` below `node`. `path` is the path to `node`, for messages.
+fn assign(node: &mut YamlNode, rest: &str, path: &str, new: &YamlNode) -> Result<()> {
     if rest.is_empty() {
         *node = new.clone();
         return Ok(());
     }
-    let here = if done.is_empty() { "the grid" } else { done };
+    let target = if path.is_empty() { "the grid".to_owned() } else { format!("`{path}`") };
     let found = node.describe();
     if let Some(inner) = rest.strip_prefix('[') {
-        let (position, rest) = inner.split_once(']').ok_or_else(|| {
-            Error::bad_input("missing `]` after a list position").expected("a closing `]`").found(format!("`{rest}`"))
+        let (index, rest) = inner.split_once(']').ok_or_else(|| {
+            Error::bad_input("missing `]` after a list index").expected("a closing `]`").found(format!("`{rest}`"))
         })?;
         let Value::List(items) = &mut node.value else {
-            return Err(Error::bad_input(format!("{here} has no positions"))
+            return Err(Error::bad_input(format!("{target} is not a list"))
                 .expected("a list")
                 .found(found)
-                .hint(format!("remove `[{position}]`")));
+                .hint(format!("remove `[{index}]`")));
         };
         let length = items.len();
-        return match position.parse::<usize>().ok().and_then(|position| items.get_mut(position)) {
-            Some(item) => assign(item, rest, &format!("{done}[{position}]"), new),
-            None => Err(Error::bad_input(format!("{here} has no element at this position"))
-                .expected(format!("a position below {length}; the first is 0"))
-                .found(format!("`{position}`"))),
+        return match index.parse::<usize>().ok().and_then(|index| items.get_mut(index)) {
+            Some(item) => assign(item, rest, &format!("{path}[{index}]"), new),
+            None => Err(Error::bad_input(format!("no element `{index}` in {target}"))
+                .expected(format!("an index below {length}; the first index is 0"))
+                .found(format!("`{index}`"))),
         };
     }
     let rest = rest.strip_prefix('.').unwrap_or(rest);
     match &mut node.value {
         Value::List(items) => {
             if items.is_empty() {
-                return Err(Error::bad_input(format!("{here} has no elements to set `{rest}` in")).found(found));
+                return Err(Error::bad_input(format!("cannot set `{rest}`: {target} is empty")).found(found));
             }
-            items.iter_mut().enumerate().try_for_each(|(i, item)| assign(item, rest, &format!("{done}[{i}]"), new))
+            items.iter_mut().enumerate().try_for_each(|(i, item)| assign(item, rest, &format!("{path}[{i}]"), new))
         }
-        Value::Map(entries) => assign_key(entries, rest, done, new),
-        _ => Err(Error::bad_input(format!("{here} has no keys"))
+        Value::Map(entries) => assign_key(entries, rest, path, new),
+        _ => Err(Error::bad_input(format!("{target} is not a map"))
             .expected("a map")
             .found(found)
-            .hint(format!("set the complete value: --set \"{here}={{name: …, {rest}: …}}\""))),
+            .hint(format!("set the complete value: --set \"{path}={{name: …, {rest}: …}}\""))),
     }
 }
 
-fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNode) -> Result<()> {
+fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, path: &str, new: &YamlNode) -> Result<()> {
     // Names may contain dots, as in `wikitext-2.v1`. Prefer the longest matching key.
     let known = entries
         .iter_mut()
         .filter(|e| rest.strip_prefix(e.key.as_str()).is_some_and(|r| r.is_empty() || r.starts_with(['.', '['])))
         .max_by_key(|e| e.key.len());
     if let Some(entry) = known {
-        let path = joined_key(done, &entry.key);
+        let path = joined_key(path, &entry.key);
         if rest.len() == entry.key.len() {
             // Make later errors about this key point to the `--set` argument.
             entry.key_position = new.position.clone();
@@ -124,17 +124,17 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNod
         return Ok(());
     }
     let keys: Vec<&str> = entries.iter().map(|e| e.key.as_str()).collect();
-    let unknown = Error::bad_input(format!("there is no `{}` in the grid", joined_key(done, key)))
+    let unknown = Error::bad_input(format!("unknown key `{}` in the grid", joined_key(path, key)))
         .expected(format!("one of {}", keys.join(", ")))
         .found(format!("`{key}`"));
     Err(match nearest(key, keys) {
-        Some(near) => unknown.hint(format!("did you mean `{}`?", joined_key(done, near))),
+        Some(near) => unknown.hint(format!("did you mean `{}`?", joined_key(path, near))),
         None => unknown.hint("add it to the grid first"),
     })
 }
 
-fn joined_key(done: &str, key: &str) -> String {
-    if done.is_empty() { key.to_owned() } else { format!("{done}.{key}") }
+fn joined_key(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
 #[cfg(test)]
@@ -189,16 +189,16 @@ mod tests {
     #[test]
     fn invalid_override_is_rejected_with_a_hint() {
         for (text, what, rest) in [
-            ("depth", "an override needs a key and a value", "key=value"),
-            ("=3", "an override needs a key and a value", "key=value"),
-            ("nmaes.x.y=1", "there is no `nmaes` in the grid", "did you mean `names`?"),
-            ("list[2].a=1", "list has no element at this position", "below 2"),
-            ("list[x]=1", "list has no element at this position", "below 2"),
-            ("list[1=1", "missing `]` after a list position", "`]`"),
-            ("depth[0]=1", "depth has no positions", "remove `[0]`"),
-            ("depth.a=1", "depth has no keys", "the number 3"),
-            ("depth=[1", "this is not valid YAML", "--set depth=[1"),
-            ("profile=tiny", "cannot change the profiles", "--profile NAME"),
+            ("depth", "invalid override", "`KEY=VALUE`"),
+            ("=3", "invalid override", "`KEY=VALUE`"),
+            ("nmaes.x.y=1", "unknown key `nmaes` in the grid", "did you mean `names`?"),
+            ("list[2].a=1", "no element `2` in `list`", "below 2"),
+            ("list[x]=1", "no element `x` in `list`", "below 2"),
+            ("list[1=1", "missing `]` after a list index", "`]`"),
+            ("depth[0]=1", "`depth` is not a list", "remove `[0]`"),
+            ("depth.a=1", "`depth` is not a map", "the number 3"),
+            ("depth=[1", "invalid YAML", "--set depth=[1"),
+            ("profile=tiny", "cannot change the profiles", "`--profile NAME`"),
             ("profiles.tiny.depth=3", "cannot change the profiles", "overrides are applied after the profile"),
         ] {
             let error = grid_with(&[text]).unwrap_err();

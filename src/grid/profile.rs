@@ -119,7 +119,7 @@ fn take_own_profile(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<
     };
     let Some(profiles) = profiles else {
         return Err(unknown_profile_error(name, &position, "the grid has no profiles".to_owned())
-            .expected("a grid with a map `profiles`")
+            .expected("the key `profiles`")
             .hint("omit the profile, or add `profiles: {NAME: {…}}` to the grid"));
     };
     match profiles.get(name) {
@@ -146,7 +146,8 @@ fn names(profiles: &YamlNode) -> Vec<&str> {
 /// Checks all profiles, even unused ones, to catch typos early.
 fn check_profiles(profiles: &YamlNode) -> Result<()> {
     if profiles.entries().is_empty() {
-        return Err(Error::bad_input("`profiles` is empty")
+        let what = if matches!(profiles.value, Value::Map(_)) { "is empty" } else { "has the wrong type" };
+        return Err(Error::bad_input(format!("`profiles` {what}"))
             .at(profiles.position.to_string())
             .expected("a map from names to changes, such as `tiny: {depth: 3}`")
             .found(profiles.describe())
@@ -162,9 +163,9 @@ fn check_profiles(profiles: &YamlNode) -> Result<()> {
                 .hint("write `{}` for a profile that changes nothing"));
         }
         if !is_plain(&profile.key) {
-            return Err(Error::bad_input("the profile's name is not a valid folder name")
+            return Err(Error::bad_input("invalid profile name")
                 .at(profile.key_position.to_string())
-                .expected("a plain name without `/`, `\\` or `:`, not starting with a dot")
+                .expected("a folder name without `/`, `\\` or `:`, not starting with a dot")
                 .found(format!("`{}`", profile.key))
                 .hint("rename the profile: its results are written to a folder of this name"));
         }

@@ -188,7 +188,7 @@ impl SearchEntry {
         });
         let sizes = [("length", Some(prompt.length)), ("batch", Some(prompt.batch)), ("decode", prompt.decode)];
         for (key, value) in sizes.into_iter().filter_map(|(key, value)| Some((key, value?))) {
-            validate::check_count(1, value, "a prompt's size", &at.key("prompt").key(key).position())?;
+            validate::check_count(1, value, "the size of the prompt", &at.key("prompt").key(key).position())?;
         }
         Ok(Search { budget, items: self.items, alpha, seed: self.seed.unwrap_or(0), prompt, unselectable: Vec::new() })
     }
@@ -228,13 +228,13 @@ impl BudgetEntry {
                 .error("the dense backbone already meets the budget")
                 .expected("a speedup above 1")
                 .found(speedup.to_string())
-                .hint("set for example 1.3: a pass then takes 1/1.3 of the time of the dense backbone"));
+                .hint("set a speedup such as `1.3`, for 1/1.3 of the time of the dense backbone"));
         }
         for (key, share) in shares {
             if let Some(share) = share.filter(|share| !(*share > 0.0 && *share < 1.0)) {
                 return Err(at
                     .key(key)
-                    .error(format!("invalid {key} in the budget"))
+                    .error(format!("invalid `{key}` in the budget"))
                     .expected("a number above 0 and below 1")
                     .found(share.to_string()));
             }
@@ -269,7 +269,7 @@ fn parse_quantity(
         .map(Some)
         .ok_or_else(|| -> Error {
             at.key(key)
-                .error(format!("invalid {key} in the budget"))
+                .error(format!("invalid `{key}` in the budget"))
                 .expected(forms.join(" or "))
                 .found(format!("`{text}`"))
         })

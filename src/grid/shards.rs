@@ -50,8 +50,8 @@ impl ShardsEntry {
         if rule != Rule::C4Stream.name() {
             for (key, written) in [("shards", order.is_some()), ("shards_read", read.is_some())] {
                 if written {
-                    let error = at.key(key).error(format!("`{key}` requires the rule {}", Rule::C4Stream));
-                    return Err(error.found(format!("rule {rule}")));
+                    let error = at.key(key).error(format!("`{key}` requires `rule: {}`", Rule::C4Stream));
+                    return Err(error.found(format!("`rule: {rule}`")));
                 }
             }
             return Ok(None);
@@ -65,11 +65,7 @@ impl ShardsEntry {
             return Err(files_at.error("the shards are in several folders").expected("one folder"));
         }
         if read == Some(0) {
-            return Err(at
-                .key("shards_read")
-                .error("a stream needs at least one shard")
-                .expected("1 or more")
-                .found("0"));
+            return Err(at.key("shards_read").error("invalid `shards_read`").expected("1 or more").found("0"));
         }
         Ok(Some(Self { order: order.unwrap_or_default(), read: read.unwrap_or(DEFAULT_SHARDS_READ), names, seeds }))
     }
@@ -99,12 +95,14 @@ impl ShardsEntry {
         let files: BTreeMap<usize, String> =
             self.opened_shards(names.len()).into_iter().map(|shard| (shard, names[shard].clone())).collect();
         if let Some(absent) = files.values().find(|name| !path.join(name).is_file()) {
-            return Err(Error::missing("a shard of the text is missing")
+            return Err(Error::missing("shard not found")
                 .at(path.display().to_string())
-                .expected(absent));
+                .expected(format!("a file `{absent}`")));
         }
         if files.is_empty() {
-            return Err(Error::missing("the folder has no shards").at(path.display().to_string()).expected("files"));
+            return Err(Error::missing("no shards in the folder")
+                .at(path.display().to_string())
+                .expected("at least one file"));
         }
         Ok(Stream { shards: self.order, count: names.len(), read: self.read, files })
     }
@@ -129,24 +127,24 @@ fn list_names(folder: &Path) -> Result<Vec<String>> {
 /// Expands a pattern into names. `part.{00000..01023}.gz` gives 1,024 names with zero-padded numbers.
 fn expand_braces(pattern: &str) -> Result<Vec<String>> {
     if pattern.contains(['*', '?', '[', ']']) {
-        return Err(pattern_error(pattern, "a pattern"));
+        return Err(pattern_error(pattern, "wildcards are not supported"));
     }
     let Some((before, rest)) = pattern.split_once('{') else { return Ok(vec![pattern.to_owned()]) };
-    let (range, after) = rest.split_once('}').ok_or_else(|| pattern_error(pattern, "no `}`"))?;
-    let (first, last) = range.split_once("..").ok_or_else(|| pattern_error(pattern, "no `..`"))?;
+    let (range, after) = rest.split_once('}').ok_or_else(|| pattern_error(pattern, "missing `}`"))?;
+    let (first, last) = range.split_once("..").ok_or_else(|| pattern_error(pattern, "missing `..`"))?;
     let (Some(from), Some(to)) = (parse_number(first), parse_number(last)) else {
-        return Err(pattern_error(pattern, "no numbers"));
+        return Err(pattern_error(pattern, "not a range of numbers"));
     };
     if from > to || to - from >= MAX_SHARDS || after.contains(['{', '}']) {
-        return Err(pattern_error(pattern, "no range from a lower to a higher number"));
+        return Err(pattern_error(pattern, "not one ascending range"));
     }
     Ok((from..=to).map(|number| format!("{before}{number:0width$}{after}", width = first.len())).collect())
 }
 
-fn pattern_error(pattern: &str, found: &str) -> Error {
-    Error::bad_input("invalid pattern of shard names")
+fn pattern_error(pattern: &str, reason: &str) -> Error {
+    Error::bad_input("invalid shard pattern")
         .expected("names with a range of numbers, such as `en/c4-train.{00000..01023}-of-01024.json.gz`")
-        .found(format!("`{pattern}`: {found}"))
+        .found(format!("`{pattern}`: {reason}"))
         .hint("write the full range, because the number of shards determines their order")
 }
 

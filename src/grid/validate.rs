@@ -48,11 +48,11 @@ pub(super) fn check_printable(what: &str, name: &str, position: &YamlPosition) -
         return Ok(());
     }
     let start: String = name.chars().take(40).collect();
-    Err(Error::bad_input(format!("invalid name of a {what}"))
+    Err(Error::bad_input(format!("invalid {what} name"))
         .at(position.to_string())
         .expected(format!("1 to {MAX_NAME_BYTES} bytes without `/` and control characters"))
         .found(format!("{} bytes: `{}`", name.len(), start.escape_debug()))
-        .hint("choose a short name, and move the model's path to `path` or `hub`"))
+        .hint("choose a short name, and set the location in `path` or `hub`"))
 }
 
 /// Rejects a grid name that is not a plain directory name, so that results stay inside the results directory.
@@ -60,13 +60,13 @@ pub(super) fn check_folder_name(name: &str, position: &YamlPosition) -> Result<(
     if is_plain(name) {
         return Ok(());
     }
-    Err(Error::bad_input("the grid's name is not a valid folder name")
+    Err(Error::bad_input("invalid grid name")
         .at(position.to_string())
         .expected(format!(
-            "a plain name of at most {MAX_NAME_BYTES} bytes without `/`, `\\` or `:`, not starting with a dot"
+            "a folder name of at most {MAX_NAME_BYTES} bytes without `/`, `\\` or `:`, not starting with a dot"
         ))
         .found(format!("`{name}`"))
-        .hint("rename the grid: the results are written to a folder of this name"))
+        .hint("rename the grid: its results are written to a folder of this name"))
 }
 
 /// Returns whether a name can be printed on a single line.
@@ -112,23 +112,23 @@ pub(super) fn check_length<T>(at: &EntryPosition<'_>, values: &[T]) -> Result<()
         return Ok(());
     }
     Err(at
-        .error(format!("the axis `{}` is empty", at.name()))
+        .error(format!("`{}` is empty", at.name()))
         .expected("at least one value")
         .found("an empty list")
-        .hint("add a value to the axis"))
+        .hint("add a value"))
 }
 
-/// Rejects duplicate values on an axis. Values are compared by their displayed text.
-pub(super) fn check_unique<T: Display>(axis: &str, values: &[Positioned<T>]) -> Result<()> {
+/// Rejects duplicate values in a list. Values are compared by their displayed text. `list` is the path of the list.
+pub(super) fn check_unique<T: Display>(list: &str, values: &[Positioned<T>]) -> Result<()> {
     let mut seen: HashMap<String, &YamlPosition> = HashMap::new();
     for Positioned { value, position } in values {
         let shown = value.to_string();
         if let Some(first) = seen.get(&shown) {
-            return Err(Error::bad_input(format!("the axis `{axis}` has the same value twice"))
+            return Err(Error::bad_input(format!("duplicate value in `{list}`"))
                 .at(position.to_string())
                 .expected("each value once")
                 .found(format!("`{shown}`, already given at {first}"))
-                .hint("remove one of the two"));
+                .hint("remove one of them"));
         }
         seen.insert(shown, position);
     }

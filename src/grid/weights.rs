@@ -115,7 +115,7 @@ impl Weights {
                 WeightsName::AsStored if calibrated.is_some() => {
                     return Err(at
                         .key("calibrated")
-                        .error("`calibrated` has no effect on weights as stored")
+                        .error("`calibrated` has no effect on `as-stored` weights")
                         .expected("`calibrated` together with a quantized type")
                         .found("`as-stored`"));
                 }

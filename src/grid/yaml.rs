@@ -101,7 +101,7 @@ fn parser_error(error: &YamlError, text: &str, file: &str) -> Error {
             format!("duplicate key `{key}` in a map")
         }
         YamlError::NonFiniteFloat { value, .. } => format!("`{value}` is not a finite number"),
-        other => format!("this is not valid YAML: {}", UserMessageFormatter.format_message(other)),
+        other => format!("invalid YAML: {}", UserMessageFormatter.format_message(other)),
     };
     let hint = match error {
         YamlError::DuplicateMappingKey { .. } => "keep one of the two, or make the values a list",

@@ -194,6 +194,11 @@ fn each_corpus_of_a_perplexity_is_read_with_each_length() {
     let columns: Vec<String> = grid.evaluate.perplexity.iter().map(ToString::to_string).collect();
     assert_eq!(columns, ["wiki@512", "wiki@64", "c4@512", "c4@64"]);
     assert_eq!(grid.corpora.keys().collect::<Vec<_>>(), ["c4", "wiki"]);
-    folder.refuses(&text.replace("[wiki, c4]", "[wiki, c4, wiki]"), &[], "14:27", &["has the same value twice"]);
+    folder.refuses(
+        &text.replace("[wiki, c4]", "[wiki, c4, wiki]"),
+        &[],
+        "14:27",
+        &["duplicate value in `evaluate.perplexity[0].corpus`"],
+    );
     folder.refuses(&text.replace("[wiki, c4]", "[wiki, nosuch]"), &[], "14:23", &["unknown corpus `nosuch`"]);
 }

@@ -157,7 +157,7 @@ fn missing_inputs_are_reported_together() {
     }
     // If there is only one error, its specific message is shown without a count.
     let (message, _) = folder.refusal(GOOD.replace("c4.txt", "c5.txt"), &[]);
-    assert!(message.contains("the corpus is missing") && !message.contains("inputs of the grid"), "{message}");
+    assert!(message.contains("corpus not found") && !message.contains("inputs of the grid"), "{message}");
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn name_with_a_slash_is_rejected_at_its_use() {
     ] {
         let (message, code) = folder.refusal(good_but(from, to).replace(defined.0, defined.1), &[]);
         assert_eq!(code, 2, "{message}");
-        let parts = [&format!("invalid name of a {kind}"), "`a/b`", "without `/`", "where:    grid.yaml:"];
+        let parts = [&format!("invalid {kind} name"), "`a/b`", "without `/`", "where:    grid.yaml:"];
         assert!(parts.iter().all(|part| message.contains(*part)), "{message}");
     }
 }

@@ -122,11 +122,11 @@ fn unknown_name_lists_known_names_and_searched_places() {
         &["unknown backbone `french`", "one of english"],
     );
     let text = format!("{GOOD}  tasks: [copa]\n");
-    folder.refuses(&text, &[], "16:11", &["unknown task `copa`", "but neither the grid nor a file defines one"]);
+    folder.refuses(&text, &[], "16:11", &["unknown task `copa`", "a task that the grid or a file defines"]);
     folder.refuses(
         GOOD,
         &["corpora.c44.limit=3"],
         "--set corpora.c44.limit=3",
-        &["there is no `corpora.c44`", "did you mean `corpora.c4`?"],
+        &["unknown key `corpora.c44`", "did you mean `corpora.c4`?"],
     );
 }

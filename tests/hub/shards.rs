@@ -60,9 +60,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
 
     // A different seed starts with a different shard, here shard 5. Interleaved reading needs all eight shards.
     let seed = ["--set", "calibration.seed=1"];
-    assert!(
-        run(&world, &server, &[&["run", "grid.yaml"][..], &seed].concat(), 3).contains("the corpus `train` is missing")
-    );
+    assert!(run(&world, &server, &[&["run", "grid.yaml"][..], &seed].concat(), 3).contains("corpus `train` not found"));
     run(&world, &server, &[&["fetch", "grid.yaml"][..], &seed].concat(), 0);
     assert_eq!(cached_parts(&world), ["part-2-of-8.jsonl", "part-5-of-8.jsonl"]);
     let turns = ["--set", "corpora.train.shards=by-turns", "--set", "corpora.test.shards=by-turns"];
@@ -92,9 +90,9 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
 /// Checks the messages for stream settings that are wrong.
 fn check_wrong_streams(world: &World, server: &FakeHub) {
     for (set, found) in [
-        ("corpora.test.rule=c4", "the corpus is missing"),
+        ("corpora.test.rule=c4", "corpus not found"),
         ("corpora.test.shards=sideways", "sideways"),
-        ("corpora.test.shards_read=0", "a stream needs at least one shard"),
+        ("corpora.test.shards_read=0", "invalid `shards_read`"),
     ] {
         let log = combined_output(&ghostlab(world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
         assert!(log.contains(found) && log.contains("error:"), "{set}: {log}");
