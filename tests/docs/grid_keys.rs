@@ -93,7 +93,6 @@ impl KeyType {
         let shown = match name {
             Some("object") => "map",
             Some("array") => "list",
-            Some("string") => "text",
             Some(name) => name,
             None => panic!("the schema has no type: {schema}"),
         };
