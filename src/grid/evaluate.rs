@@ -97,7 +97,7 @@ pub(super) struct EvaluateEntry {
     pub(super) tasks: OneOrMany<TaskUseEntry>,
     /// Time and memory of prompts and decoding.
     pub(super) latency: OneOrMany<LatencyEntry>,
-    /// Additional columns.
+    /// Additional columns. Savings such as `parameters_removed` are in percent.
     #[schemars(schema_with = "one_or_many::metrics_schema")]
     pub(super) metrics: OneOrMany<String>,
 }
@@ -161,7 +161,7 @@ struct TaskUseMap {
     /// Number of few-shot examples, unless the definition has 0; the definition's by default.
     shots: Option<usize>,
     /// Seed for drawing few-shot examples.
-    #[schemars(extend("default" = SEED))]
+    #[schemars(extend("default" = TaskSettings::default().seed))]
     seed: Option<u64>,
     /// Whether to apply the model's chat template.
     #[serde(default)]

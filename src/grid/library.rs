@@ -227,13 +227,13 @@ mod tests {
 
     #[test]
     fn parent_folders_are_found_from_every_kind_of_path() {
-        assert_eq!(list_ancestors("a/b"), ["a/b", "a", "", ".."]);
-        assert_eq!(list_ancestors("."), [".", "..", "../..", "../../.."]);
-        assert_eq!(list_ancestors("../x"), ["../x", "..", "../..", "../../.."]);
-        assert_eq!(list_ancestors("/a/b"), ["/a/b", "/a", "/"]);
+        assert_eq!(parent_folders("a/b"), ["a/b", "a", "", ".."]);
+        assert_eq!(parent_folders("."), [".", "..", "../..", "../../.."]);
+        assert_eq!(parent_folders("../x"), ["../x", "..", "../..", "../../.."]);
+        assert_eq!(parent_folders("/a/b"), ["/a/b", "/a", "/"]);
     }
 
-    fn list_ancestors(from: &str) -> Vec<String> {
+    fn parent_folders(from: &str) -> Vec<String> {
         let steps = std::iter::successors(Some(PathBuf::from(from)), |folder| parent_folder(folder)).take(4);
         steps.map(|folder| folder.display().to_string()).collect::<Vec<_>>()
     }
