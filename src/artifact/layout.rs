@@ -1,6 +1,6 @@
 //! Arranges numbers in the rows and columns that an artifact's description specifies.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::comparison::compare;
@@ -11,8 +11,8 @@ use crate::grid::{Description, Highlight, RowEntry, RowHeader, TableEntry};
 use crate::metric::{Metric, MetricSource};
 use crate::results::number_record::{Condition, DENSE, Record};
 use crate::results::{
-    Measurement, MetricKey, NumberColumn, PrintedNumber, RowHeader as TableLead, RowHeaderKind, Settings, Table,
-    TableRow, distinct, protocol_sentence, settings,
+    Measurement, NumberColumn, PrintedNumber, RowHeader as TableLead, RowHeaderKind, Settings, Table, TableRow,
+    distinct, protocol_sentence, settings,
 };
 use crate::{criterion, recovery};
 
@@ -29,13 +29,15 @@ pub(super) fn layout(
     let backbones = distinct(numbers.iter().map(|number| &number.record.condition.backbone));
     let depths: Vec<Vec<Depth>> = backbones.iter().map(|backbone| depths_of(numbers, backbone)).collect();
     let depth_groups = if table.across_depths { Some(depth_groups(&depths)) } else { None };
-    let (columns, over) = columns_of(table, numbers)?;
-    let (mut groups, columns) = heads(columns, depth_groups.as_deref());
+    let (mut columns, over) = columns_of(table, numbers)?;
+    for column in columns.iter_mut().filter(|column| !has_own_decimals(&column.metric)) {
+        column.decimals = table.decimals;
+    }
+    let (mut groups, columns) = repeat_for_depths(columns, &backbones, depth_groups.as_deref());
     if groups.is_empty() && over.iter().any(|(head, _)| !head.is_empty()) {
         groups = over;
     }
-    let mut builder =
-        RowsBuilder { table, columns: &columns, depth_groups: depth_groups.as_deref(), rows: Vec::new(), block: 0 };
+    let mut builder = RowsBuilder { table, columns: &columns, rows: Vec::new(), block: 0 };
     for (index, backbone) in backbones.iter().enumerate() {
         let backbone_numbers: Vec<&Arc<Measurement>> =
             numbers.iter().filter(|number| number.record.condition.backbone == *backbone).collect();
@@ -43,29 +45,27 @@ pub(super) fn layout(
     }
     let mut rows = builder.rows;
     distinguish_rows(table, &mut rows);
-    let laid = Table {
+    let mut laid_out = Table {
         title: description.title.clone(),
         caption: description.caption.clone().unwrap_or_default(),
-        lead: table.lead.iter().map(head).collect(),
+        lead: table.lead.iter().map(table_header).collect(),
         groups,
-        columns: columns.into_iter().map(|placed| placed.column).collect(),
-        rows: rows.into_iter().map(|laid| laid.row).collect(),
+        columns,
+        rows: rows.into_iter().map(|layout| layout.row).collect(),
         against: table.against.clone(),
         ..Table::default()
-    };
-    let mut laid = laid.ranked();
-    for shown in laid.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten() {
+    }
+    .ranked();
+    for shown in laid_out.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten() {
         shown.comparison = compare(&shown.measurement, paper, &description.tolerance);
     }
-    Ok(laid)
+    Ok(laid_out)
 }
 
 /// Builder for the rows of a table.
 struct RowsBuilder<'a> {
     table: &'a TableEntry,
-    columns: &'a [LayoutColumn],
-    /// Depths indexed by `[group][backbone]`, or `None` if columns do not repeat for each depth.
-    depth_groups: Option<&'a [Vec<Option<Depth>>]>,
+    columns: &'a [NumberColumn],
     rows: Vec<LayoutRow>,
     /// Index of the current block of rows.
     block: usize,
@@ -122,18 +122,12 @@ impl RowsBuilder<'_> {
 
     /// Adds a row unless it would contain no numbers.
     fn add_row(&mut self, backbone: usize, dense: bool, numbers: &[&Arc<Measurement>]) -> Result<()> {
-        let Self { table, columns, depth_groups, .. } = *self;
-        let cells = columns
-            .iter()
-            .map(|column| {
-                let depth = column.group.and_then(|group| depth_groups?[group][backbone]);
-                find(numbers, column, depth, dense)
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let Self { table, columns, .. } = *self;
+        let cells = columns.iter().map(|column| find_number(numbers, column)).collect::<Result<Vec<_>>>()?;
         let (Some(first), false) = (numbers.first(), cells.iter().all(Option::is_none)) else { return Ok(()) };
         let ours = recovery::is_ours(&first.record.condition.recovery);
         let lead = table.lead.iter().map(|lead| lead_text(*lead, first, table)).collect();
-        let cells = cells.into_iter().map(|number| number.map(|number| printed_number(number, table))).collect();
+        let cells = columns.iter().zip(cells).map(|(column, number)| Some(format_number(number?, column))).collect();
         let shaded = match (table.print.shade_sequences, table.print.shade) {
             (Some(count), _) => operator_sequences(first) == Some(count),
             (None, Highlight::Ours) => ours,
@@ -149,15 +143,6 @@ impl RowsBuilder<'_> {
 struct LayoutRow {
     row: TableRow,
     first: Arc<Measurement>,
-}
-
-#[derive(Clone)]
-struct LayoutColumn {
-    column: NumberColumn,
-    /// Key of the metric, or `None` if the run measured the metric in only one way.
-    key: Option<MetricKey>,
-    /// Index of the depth group, or `None` if columns do not repeat for each depth.
-    group: Option<usize>,
 }
 
 fn operator_sequences(measurement: &Measurement) -> Option<usize> {
@@ -206,7 +191,7 @@ type GroupHeads = Vec<(String, usize)>;
 
 /// Returns the columns for a table's metrics, and the headings above them. Metrics that were not measured have no
 /// columns, because a profile may lack texts, tasks or times of another.
-fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LayoutColumn>, GroupHeads)> {
+fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<NumberColumn>, GroupHeads)> {
     // A latency metric expands to one column per timed prompt.
     let prompts =
         |metric: &Metric| {
@@ -234,7 +219,7 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
             ),
             false => (metric.label, prompt_metrics),
         };
-        let columns: Vec<LayoutColumn> =
+        let columns: Vec<NumberColumn> =
             metrics.into_iter().flat_map(|metric| columns_of_metric(numbers, &metric)).collect();
         over.push((head, columns.len()));
         measured.extend(columns);
@@ -249,15 +234,18 @@ fn related_metrics(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Me
 }
 
 /// Returns the columns for a metric. If a metric was measured in several ways, each way has its own column.
-fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<LayoutColumn> {
+fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<NumberColumn> {
     let selected = numbers.iter().filter(|number| number.metric.id == metric.id);
     let ways = distinct(selected.map(|number| &number.key));
-    let heads: Vec<(String, Option<_>)> = match ways.len() {
-        0 | 1 => vec![(metric.label.clone(), None)],
-        _ => ways.into_iter().map(|way| (way.to_string(), Some(way))).collect(),
-    };
-    let columns = heads.into_iter().map(|(head, key)| (NumberColumn::new(metric.clone(), head), key));
-    columns.map(|(column, key)| LayoutColumn { column, key, group: None }).collect()
+    if ways.len() < 2 {
+        return vec![NumberColumn::new(metric.clone(), metric.label.clone())];
+    }
+    ways.into_iter()
+        .map(|key| {
+            let column = NumberColumn::new(metric.clone(), key.to_string());
+            NumberColumn { key: Some(key), ..column }
+        })
+        .collect()
 }
 
 fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
@@ -266,28 +254,25 @@ fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
 
 /// Distinguishes rows with equal labels by adding the smallest sufficient set of settings to their labels.
 fn distinguish_rows(table: &TableEntry, rows: &mut [LayoutRow]) {
-    let headed: Vec<_> =
-        rows.iter().filter(|row| row.first.record.condition.recovery == recovery::NONE).map(head_of).collect();
-    let called: Vec<_> = rows
-        .iter()
-        .map(|row| {
-            (row.row.lead.clone(), Some(head_of(row)).filter(|head| table.across_depths && headed.contains(head)))
-        })
-        .collect();
-    let words = settings::distinguishing_suffixes(
-        &called,
-        &rows.iter().map(|row| &*row.first.setup.variant).collect::<Vec<_>>(),
-    );
-    for (row, words) in rows.iter_mut().zip(words).filter(|(_, words)| !words.is_empty()) {
+    let unrepaired = rows.iter().filter(|row| row.first.record.condition.recovery == recovery::NONE);
+    let unrepaired: Vec<_> = unrepaired.map(cut_of).collect();
+    let names = rows.iter().map(|row| {
+        let cut = Some(cut_of(row)).filter(|cut| table.across_depths && unrepaired.contains(cut));
+        (row.row.lead.clone(), cut)
+    });
+    let names: Vec<_> = names.collect();
+    let settings: Vec<&Settings> = rows.iter().map(|row| &*row.first.setup.variant).collect();
+    let labels = settings::distinct_labels(&names, |(lead, _)| lead.last().cloned().unwrap_or_default(), &settings);
+    for (row, label) in rows.iter_mut().zip(labels) {
         if let Some(last) = row.row.lead.last_mut() {
-            *last = format!("{last}, {words}");
+            *last = label;
         }
     }
 }
 
 /// Returns the backbone, block and criterion of a row. They identify the unrepaired row above a repaired one.
-fn head_of(laid: &LayoutRow) -> (usize, usize, String) {
-    (laid.row.backbone, laid.row.block, laid.first.record.condition.criterion.clone())
+fn cut_of(layout: &LayoutRow) -> (usize, usize, String) {
+    (layout.row.backbone, layout.row.block, layout.first.record.condition.criterion.clone())
 }
 
 pub(super) fn with_notes(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
@@ -297,7 +282,11 @@ pub(super) fn with_notes(mut table: Table, profile: &str, besides: Vec<String>) 
 }
 
 /// Repeats the columns for each depth group and returns them with the headings above them.
-fn heads(columns: Vec<LayoutColumn>, depth_groups: Option<&[Vec<Option<Depth>>]>) -> (GroupHeads, Vec<LayoutColumn>) {
+fn repeat_for_depths(
+    columns: Vec<NumberColumn>,
+    backbones: &[String],
+    depth_groups: Option<&[Vec<Option<Depth>>]>,
+) -> (GroupHeads, Vec<NumberColumn>) {
     let Some(depth_groups) = depth_groups else { return (Vec::new(), columns) };
     (
         depth_groups
@@ -308,8 +297,12 @@ fn heads(columns: Vec<LayoutColumn>, depth_groups: Option<&[Vec<Option<Depth>>]>
                 (counts.join(", "), columns.len())
             })
             .collect(),
-        (0..depth_groups.len())
-            .flat_map(|group| columns.iter().map(move |column| LayoutColumn { group: Some(group), ..column.clone() }))
+        depth_groups
+            .iter()
+            .flat_map(|depths| {
+                let depths: BTreeMap<_, _> = backbones.iter().cloned().zip(depths.iter().copied()).collect();
+                columns.iter().map(move |column| NumberColumn { depths: Some(depths.clone()), ..column.clone() })
+            })
             .collect(),
     )
 }
@@ -318,39 +311,35 @@ fn depth_head(depth: Depth) -> String {
     if depth.is_in_layers() { format!("{depth}-layer") } else { depth.to_string() }
 }
 
-/// Finds the number in a row that belongs to a column. If columns repeat for each depth, the number
-/// must also be for `depth`.
-fn find<'n>(
-    row: &[&'n Arc<Measurement>],
-    column: &LayoutColumn,
-    depth: Option<Depth>,
-    dense: bool,
-) -> Result<Option<&'n Arc<Measurement>>> {
-    let any = dense || column.group.is_none();
-    let candidates = || row.iter().copied().filter(|number| any || Some(number.record.condition.cut_depth()) == depth);
-    let mut found = candidates().filter(|number| {
-        number.metric.id == column.column.metric.id && column.key.as_ref().is_none_or(|key| *key == number.key)
-    });
-    match (found.next(), found.next()) {
+/// Finds the number in a row that belongs to a column.
+fn find_number<'n>(row: &[&'n Arc<Measurement>], column: &NumberColumn) -> Result<Option<&'n Arc<Measurement>>> {
+    let mut numbers = column.numbers(row);
+    match (numbers.next(), numbers.next()) {
         (Some(number), None) => Ok(Some(number)),
-        (Some(one), Some(other)) => Err(Error::bad_input("two numbers of the grid belong to the same table cell")
-            .at(format!("{:?}", one.record.condition))
+        (Some(first), Some(second)) => Err(Error::bad_input("two numbers of the grid belong to the same table cell")
+            .at(format!("{:?}", first.record.condition))
             .expected("cells that differ in a setting")
-            .found(format!("`{}` and `{}`", one.cell, other.cell))
+            .found(format!("`{}` and `{}`", first.cell, second.cell))
             .hint("name the option in the artifact's `named_options`, or leave one of the cells out")),
         // A failed cell has no score but still belongs in its row.
-        (None, _) => Ok(candidates().find(|number| number.failure.is_some())),
+        (None, _) => {
+            let mut shown = row.iter().copied().filter(|number| column.shows(&number.record.condition));
+            Ok(shown.find(|number| number.failure.is_some()))
+        }
     }
 }
 
-fn printed_number(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
-    // Latencies are too inaccurate for two decimals, and divergences need more than two.
-    let has_own_decimals = number.metric.is_latency() || matches!(number.metric.source, MetricSource::Damage(..));
-    let decimals = if has_own_decimals { number.metric.decimals } else { table.decimals };
-    PrintedNumber::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
+/// Returns whether a metric ignores the table's number of decimals. Latencies are too inaccurate for two decimals, and
+/// divergences need more than two.
+fn has_own_decimals(metric: &Metric) -> bool {
+    metric.is_latency() || matches!(metric.source, MetricSource::Damage(..))
 }
 
-fn head(lead: &RowHeader) -> TableLead {
+fn format_number(number: &Arc<Measurement>, column: &NumberColumn) -> PrintedNumber {
+    PrintedNumber::printed(number, column.decimals, if number.failure.is_none() { "—" } else { "failed" })
+}
+
+fn table_header(lead: &RowHeader) -> TableLead {
     match lead {
         RowHeader::Backbone => TableLead::text("Model").kind(RowHeaderKind::Spanning),
         RowHeader::Depth => TableLead::text("Lp/Lt").kind(RowHeaderKind::Fraction),

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::grid::Cell;
 use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::recovery;
-use crate::results::{distinct, settings};
+use crate::results::{Settings, distinct, settings};
 
 /// Draws the training losses for each backbone.
 ///
@@ -71,15 +71,9 @@ fn recovery_of(cell: &Cell) -> &str {
 /// others for the same recovery.
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     let settings: Vec<_> = cells.iter().map(|cell| settings::from_cell(cell)).collect();
-    let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
-    called
-        .iter()
-        .zip(settings::distinguishing_suffixes(&called, &settings.iter().collect::<Vec<_>>()))
-        .map(|(name, words)| {
-            let name = format!("{} + FT", recovery::label(name));
-            if words.is_empty() { name } else { format!("{name}, {words}") }
-        })
-        .collect()
+    let names: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
+    let settings: Vec<&Settings> = settings.iter().collect();
+    settings::distinct_labels(&names, |name| format!("{} + FT", recovery::label(name)), &settings)
 }
 
 /// Number of points in a loss curve. Each point is the mean over several steps.

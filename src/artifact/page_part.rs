@@ -12,6 +12,7 @@ use super::{Artifact, printed};
 use crate::artifact::page::{CellNote, ComputedBy, FigureView, ObjectNote, PageArtifact};
 use crate::error::{Error, Result};
 use crate::pipeline::exec::{CellResult, GridOutcome, UsedObject};
+use crate::results::settings::value_text;
 use crate::results::{SavedColumn, SavedTable, Table, put};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -257,9 +258,5 @@ fn format_origin(made: &Value) -> Vec<(String, String)> {
 }
 
 fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
-    }
+    (!value.is_null()).then(|| value_text(value))
 }

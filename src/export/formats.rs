@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::model::Config;
 use crate::options::Options;
 use crate::recovery::{self, Recovery};
+use crate::results::settings::value_text;
 
 /// Cut with a repair that can be exported.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +54,7 @@ pub fn exportable_cuts(config: &Config) -> Vec<ExportableCut> {
         cuts.extend(default.iter().map(|&(unit, formats)| ExportableCut { unit, recovery: name.clone(), formats }));
         let mut seen = Vec::new();
         for (option, value) in method.choices() {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let text = value_text(&value);
             let recovery = format!("{name} (`{option}: {text}`)");
             let Ok((rule, resolved, _)) = recovery::resolved(&method.name, &Options::from_iter([(option, value)]))
             else {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::equal_selections::equal_selections;
 use super::measurement::{CellSummary, Measurement, Results, Sample, SeedValue};
 use super::notes::drawn_texts_note;
-use super::settings::SEED;
+use super::settings::{SEED, value_text};
 use super::{MeasuredProgram, Settings, distinct};
 use crate::grid::Over;
 use crate::model::Cut;
@@ -106,9 +106,8 @@ fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     if failure.is_none() {
         notes.extend(failed.into_iter().map(|reason| format!("failed under {reason}")));
     }
-    let word = |name: &str| rest.get(name).map(|rest| rest.as_str().map_or_else(|| rest.to_string(), str::to_owned));
-    let [corpus, sequences, length] =
-        ["corpus", "sequences", "length"].map(|name| word(&format!("calibration.{name}")).unwrap_or_default());
+    let [corpus, sequences, length] = ["corpus", "sequences", "length"]
+        .map(|name| rest.get(&format!("calibration.{name}")).map(value_text).unwrap_or_default());
     // Keys of all metrics, in order of first appearance.
     let keys = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.key));
     CellSummary {

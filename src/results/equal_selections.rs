@@ -1,12 +1,10 @@
 //! Note below a table about criteria that remove the same layers. It states which rows share a measurement, and why
 //! other rows differ.
 
-use serde_json::Value;
-
 use super::measurement::CellSummary;
 use super::notes::{ranges, removed_text};
 use super::same_measurement::{RowContent, is_one_measurement};
-use super::settings::{distinct, grouped};
+use super::settings::{distinct, grouped, select_settings, setting_text};
 use super::{Settings, capital};
 use crate::criterion::Criterion;
 use crate::grid::Method;
@@ -131,9 +129,8 @@ fn is_one_row(cells: &[&CellSummary]) -> bool {
 /// Groups the criteria by their value of the setting `boundary`. Returns no groups unless each criterion has exactly
 /// one value and the values differ.
 fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[String]) -> Vec<(String, Vec<String>)> {
-    let boundary =
-        |cell: &CellSummary| cell.settings.get(BOUNDARY).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let pairs: Vec<(String, String)> = cells.map(|cell| (boundary(cell), label_of_cell(cell))).collect();
+    let pairs: Vec<(String, String)> =
+        cells.map(|cell| (setting_text(&cell.settings, BOUNDARY).to_owned(), label_of_cell(cell))).collect();
     let pairs = distinct(&pairs);
     let groups = grouped(pairs.iter().cloned());
     let is_reason =
@@ -153,14 +150,14 @@ fn label_of_cell(cell: &CellSummary) -> String {
 /// Returns the settings for the recovery and the calibration of a row. The boundary is left out, because a table may
 /// use a different one for each criterion.
 fn recovery_key(cell: &CellSummary) -> Settings {
-    let settings = cell.settings.iter().filter(|(name, _)| *name != BOUNDARY);
-    let settings = settings.filter(|(name, _)| name.starts_with("recovery") || name.starts_with("calibration."));
-    settings.map(|(name, value)| (name.clone(), value.clone())).collect()
+    select_settings(&cell.settings, |name| {
+        name != BOUNDARY && (name.starts_with("recovery") || name.starts_with("calibration."))
+    })
 }
 
 fn label(key: &Settings) -> String {
-    match key.get("recovery").and_then(Value::as_str).unwrap_or(recovery::NONE) {
-        recovery::NONE => recovery::NONE.to_owned(),
+    match setting_text(key, "recovery") {
+        "" | recovery::NONE => recovery::NONE.to_owned(),
         name => recovery::label(name).to_owned(),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::number_record::Record;
-use super::settings::OPERATOR_SEQUENCES;
+use super::settings::{OPERATOR_SEQUENCES, select_settings};
 use super::{MeasuredProgram, MetricKey, Protocol, Settings};
 use crate::corpus::ShardOrder;
 use crate::distill::Finetune;
@@ -241,14 +241,13 @@ impl Measurement {
                 (&one.cut, &one.calibration) == (&two.cut, &two.calibration) && solved(self) == solved(other)
             }
             _ => {
-                let settings = |measurement: &Self| -> Settings {
-                    let settings = measurement.setup.variant.iter().filter(|(name, _)| {
-                        ["criterion.", "calibration."].iter().any(|prefix| name.starts_with(prefix))
+                let [ours, theirs] = [self, other].map(|measurement| {
+                    let settings = select_settings(&measurement.setup.variant, |name| {
+                        name.starts_with("criterion.") || name.starts_with("calibration.")
                     });
-                    settings.map(|(name, value)| (name.clone(), value.clone())).collect()
-                };
-                let criterion = |measurement: &Self| measurement.record.condition.criterion.clone();
-                criterion(self) == criterion(other) && settings(self) == settings(other)
+                    (&measurement.record.condition.criterion, settings)
+                });
+                ours == theirs
             }
         }
     }

@@ -1,19 +1,20 @@
 //! Tables for `run`. The long table has one row per cell and one column per protocol. The wide table shows a single
 //! metric, with one row per method and one column per backbone and depth.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::equal_selections::criterion_label;
-use super::measurement::{CellSummary, Results, Sample};
+use super::measurement::{CellSummary, Measurement, Results, Sample};
 use super::notes::{protocol_sentence, removed_text};
-use super::settings::{self, distinct};
+use super::settings::{self, distinct, grouped, select_settings, setting_text, value_text};
 use super::table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table, TableRow, Visibility};
-use super::{MetricKey, Protocol, Settings};
+use super::{Protocol, Settings};
 use crate::criterion::{Criterion, Depth};
 use crate::error::{Error, Result, nearest};
-use crate::grid::{Cell, Method};
+use crate::grid::Method;
 use crate::metric::Nearness;
 use crate::{criterion, recovery};
 
@@ -22,50 +23,30 @@ const NOT_COMPUTED: &str = "not computed";
 
 /// Builds the table of all results. `extra_notes` are appended to the table's notes.
 pub fn long(results: &Results, profile: &str, extra_notes: Vec<String>) -> Table {
-    let decimals: Vec<usize> = results.protocols.iter().map(|protocol| decimals(results, protocol)).collect();
-    // Omit the notes column if no cell has notes.
-    let noted = results.cells.iter().any(|cell| !cell.notes.is_empty());
-    let blocks: Vec<(&String, Depth)> =
-        distinct(results.cells.iter().map(|cell| (&cell.cell.backbone, cell.cell.depth)).collect::<Vec<_>>().iter());
-    // Add one column per setting in which cells may differ, for programs that read the data.
-    let written: BTreeSet<String> =
-        results.cells.iter().flat_map(|cell| settings::explicit_options(&cell.cell)).collect();
-    // If method labels include options, add columns with the bare method names.
-    let named =
-        ["criterion", "recovery"].into_iter().filter(|axis| written.iter().any(|column| column.starts_with(axis)));
-    let written = named.chain(written.iter().map(String::as_str));
-    let setting_names: Vec<&str> = settings::CALIBRATION_SETTINGS.into_iter().chain(written).collect();
+    let columns = results.protocols.iter().map(|protocol| number_column(results, protocol, protocol.column(), None));
+    let columns: Vec<NumberColumn> = columns.collect();
+    let lead = lead_columns(results);
+    let tail = tail_columns(results);
     let backbones = distinct(results.cells.iter().map(|cell| &cell.cell.backbone));
-    let heads = ["backbone", "criterion", "depth", UNIT, "layers removed", "layers", "recovery", "calibration"];
-    // Omit the unit column for grids that count whole layers.
-    let heads = heads.into_iter().filter(|head| *head != UNIT || counts_sublayers(results));
-    let lead = heads
-        .map(|head| if matches!(head, "depth" | "layers") { RowHeader::count(head) } else { RowHeader::text(head) });
-    let setting_columns = setting_names.iter().map(|name| {
-        let head = match *name {
-            "criterion" | "recovery" => format!("{name}.name"),
-            name => name.strip_prefix("calibration.").unwrap_or(name).to_owned(),
-        };
-        let is_count = settings::CALIBRATION_SETTINGS.contains(name) && *name != settings::CORPUS;
-        (if is_count { RowHeader::count(head) } else { RowHeader::text(head) }).only(Visibility::Data)
-    });
-    let seconds = RowHeader::count("seconds").only(Visibility::Terminal);
-    let tail = [Some(seconds), noted.then(|| remark_of("notes")), Some(remark_of("status"))];
+    let blocks = distinct(&results.cells.iter().map(block_of).collect::<Vec<_>>());
+    let row = |cell: &CellSummary| TableRow {
+        lead: lead.iter().map(|column| (column.text)(cell)).collect(),
+        backbone: backbones.iter().position(|backbone| *backbone == cell.cell.backbone).unwrap_or(0),
+        block: blocks.iter().position(|block| *block == block_of(cell)).unwrap_or(0),
+        dense: cell.cell.depth.count == 0,
+        ours: settings::is_ours(&cell.settings),
+        cells: format_numbers(&columns, &cell.numbers.iter().collect::<Vec<_>>()),
+        tail: tail.iter().map(|column| (column.text)(cell)).collect(),
+        ..TableRow::default()
+    };
+    let rows = results.cells.iter().map(row).collect();
     let protocols: Vec<String> = results.protocols.iter().map(|protocol| format!("- {}", protocol.note())).collect();
     let table = Table {
         caption: protocols.join("\n"),
-        lead: lead.collect(),
-        columns: results
-            .protocols
-            .iter()
-            .map(|protocol| NumberColumn::new(protocol.measures(), protocol.column()))
-            .collect(),
-        tail: setting_columns.chain(tail.into_iter().flatten()).collect(),
-        rows: results
-            .cells
-            .iter()
-            .map(|cell| long_table_row(results, &decimals, noted, &blocks, &setting_names, &backbones, cell))
-            .collect(),
+        lead: lead.into_iter().map(|column| column.header).collect(),
+        columns,
+        tail: tail.into_iter().map(|column| column.header).collect(),
+        rows,
         protocol: protocol_sentence(profile, results.numbers().map(AsRef::as_ref)),
         notes: extra_notes,
         ..Table::default()
@@ -73,52 +54,87 @@ pub fn long(results: &Results, profile: &str, extra_notes: Vec<String>) -> Table
     table.ranked()
 }
 
-fn long_table_row(
-    results: &Results,
-    decimals: &[usize],
-    noted: bool,
-    blocks: &[(&String, Depth)],
-    setting_names: &[&str],
-    backbones: &[String],
-    cell: &CellSummary,
-) -> TableRow {
-    let Cell { backbone, criterion, depth, recovery, .. } = &cell.cell;
-    let status = match (&cell.failure, &cell.missing) {
+/// Returns the backbone and depth of a cell. Rows are ranked among those with the same backbone and depth.
+fn block_of(cell: &CellSummary) -> (String, Depth) {
+    (cell.cell.backbone.clone(), cell.cell.depth)
+}
+
+/// Column of words or counts in the long table, with the function that formats its text for a cell.
+struct CellColumn {
+    header: RowHeader,
+    text: Box<dyn Fn(&CellSummary) -> String>,
+}
+
+impl CellColumn {
+    fn new(header: RowHeader, text: impl Fn(&CellSummary) -> String + 'static) -> Self {
+        Self { header, text: Box::new(text) }
+    }
+
+    /// Creates the column for a setting. It is meant for programs that read the data.
+    fn from_setting(name: &str) -> Self {
+        let head = match name {
+            "criterion" | "recovery" => format!("{name}.name"),
+            name => name.strip_prefix("calibration.").unwrap_or(name).to_owned(),
+        };
+        let is_count = settings::CALIBRATION_SETTINGS.contains(&name) && name != settings::CORPUS;
+        let header = if is_count { RowHeader::count(head) } else { RowHeader::text(head) };
+        let name = name.to_owned();
+        Self::new(header.only(Visibility::Data), move |cell| {
+            cell.settings.get(&name).map(value_text).unwrap_or_default()
+        })
+    }
+
+    fn remark(head: &str, text: impl Fn(&CellSummary) -> String + 'static) -> Self {
+        Self::new(RowHeader::text(head).kind(RowHeaderKind::Remark), text)
+    }
+}
+
+/// Returns the columns before the numbers.
+fn lead_columns(results: &Results) -> Vec<CellColumn> {
+    let mut columns = vec![
+        CellColumn::new(RowHeader::text("backbone"), |cell| cell.cell.backbone.clone()),
+        CellColumn::new(RowHeader::text("criterion"), |cell| {
+            cell.cell.criterion.as_ref().map(criterion_name).unwrap_or_default()
+        }),
+        CellColumn::new(RowHeader::count("depth"), |cell| cell.cell.depth.count.to_string()),
+        CellColumn::new(RowHeader::text("layers removed"), |cell| removed_text(&cell.removed)),
+        CellColumn::new(RowHeader::count("layers"), |cell| cell.layers.to_string()),
+        CellColumn::new(RowHeader::text("recovery"), |cell| {
+            cell.cell.recovery.as_ref().map(ToString::to_string).unwrap_or_default()
+        }),
+        CellColumn::new(RowHeader::text("calibration"), |cell| cell.calibration.clone().unwrap_or_default()),
+    ];
+    // Omit the unit column for grids that count whole layers.
+    if results.cells.iter().any(|cell| !cell.cell.depth.is_in_layers()) {
+        columns.insert(3, CellColumn::new(RowHeader::text("unit"), |cell| cell.cell.depth.unit.to_string()));
+    }
+    columns
+}
+
+/// Returns the columns after the numbers: the settings in which cells may differ, the time, the notes and the status.
+fn tail_columns(results: &Results) -> Vec<CellColumn> {
+    let options: BTreeSet<String> =
+        results.cells.iter().flat_map(|cell| settings::explicit_options(&cell.cell)).collect();
+    // If method labels include options, add columns with the bare method names.
+    let methods =
+        ["criterion", "recovery"].into_iter().filter(|axis| options.iter().any(|option| option.starts_with(axis)));
+    let names = settings::CALIBRATION_SETTINGS.into_iter().chain(methods).chain(options.iter().map(String::as_str));
+    let seconds = RowHeader::count("seconds").only(Visibility::Terminal);
+    // Omit the notes column if no cell has notes.
+    let has_notes = results.cells.iter().any(|cell| !cell.notes.is_empty());
+    let columns = [
+        Some(CellColumn::new(seconds, |cell| format!("{:.1}", cell.seconds))),
+        has_notes.then(|| CellColumn::remark("notes", |cell| cell.notes.join("; "))),
+        Some(CellColumn::remark("status", format_status)),
+    ];
+    names.map(CellColumn::from_setting).chain(columns.into_iter().flatten()).collect()
+}
+
+fn format_status(cell: &CellSummary) -> String {
+    match (&cell.failure, &cell.missing) {
         (Some(reason), _) => format!("failed: {reason}"),
         (None, Some(what)) => format!("{NOT_COMPUTED}: {what}"),
         (None, None) => OK.to_owned(),
-    };
-    let notes = noted.then(|| cell.notes.join("; "));
-    let mut lead = vec![
-        backbone.clone(),
-        criterion.as_ref().map(criterion_name).unwrap_or_default(),
-        depth.count.to_string(),
-        removed_text(&cell.removed),
-        cell.layers.to_string(),
-        recovery.as_ref().map(ToString::to_string).unwrap_or_default(),
-        cell.calibration.clone().unwrap_or_default(),
-    ];
-    if counts_sublayers(results) {
-        lead.insert(UNIT_POSITION, depth.unit.to_string());
-    }
-    TableRow {
-        lead,
-        backbone: backbones.iter().position(|known| known == backbone).unwrap_or(0),
-        block: blocks.iter().position(|known| *known == (backbone, *depth)).unwrap_or(0),
-        dense: depth.count == 0,
-        ours: settings::is_ours(&cell.settings),
-        cells: results
-            .protocols
-            .iter()
-            .zip(decimals)
-            .map(|(protocol, &decimals)| printed_number(cell, &protocol.key(), decimals))
-            .collect(),
-        tail: setting_names
-            .iter()
-            .map(|name| setting_text(cell, name))
-            .chain([Some(format!("{:.1}", cell.seconds)), notes, Some(status)].into_iter().flatten())
-            .collect(),
-        ..TableRow::default()
     }
 }
 
@@ -127,39 +143,31 @@ fn criterion_name(method: &Method<dyn Criterion>) -> String {
     if method.rule.is_iterative() { criterion_label(method) } else { method.to_string() }
 }
 
-/// Header of the column that shows the unit of each depth.
-const UNIT: &str = "unit";
-/// Index of [`UNIT`] among the columns before the numbers.
-const UNIT_POSITION: usize = 3;
-
-fn counts_sublayers(results: &Results) -> bool {
-    results.cells.iter().any(|cell| !cell.cell.depth.is_in_layers())
+fn number_column(
+    results: &Results,
+    protocol: &Protocol,
+    head: String,
+    depths: Option<BTreeMap<String, Option<Depth>>>,
+) -> NumberColumn {
+    let column = NumberColumn::new(protocol.measures(), head);
+    NumberColumn { key: Some(protocol.key()), depths, decimals: decimals(results, protocol), ..column }
 }
 
-fn remark_of(head: &str) -> RowHeader {
-    RowHeader::text(head).kind(RowHeaderKind::Remark)
-}
-
-/// Returns a cell's printed number, if there is one.
-pub(super) fn printed_number(cell: &CellSummary, key: &MetricKey, decimals: usize) -> Option<PrintedNumber> {
-    Some(PrintedNumber::printed(
-        cell.number(key).filter(|number| number.record.value.is_some() || number.sample == Sample::OutOfMemory)?,
-        decimals,
-        "",
-    ))
-}
-
-/// Returns a cell's setting as a string, or an empty string if the cell does not have it.
-fn setting_text(cell: &CellSummary, name: &str) -> String {
-    cell.settings
-        .get(name)
-        .map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
-        .unwrap_or_default()
+/// Formats the number of a row in each column, if there is one.
+fn format_numbers(columns: &[NumberColumn], row: &[&Arc<Measurement>]) -> Vec<Option<PrintedNumber>> {
+    columns
+        .iter()
+        .map(|column| {
+            let number = column.numbers(row).next()?;
+            let is_shown = number.record.value.is_some() || number.sample == Sample::OutOfMemory;
+            is_shown.then(|| PrintedNumber::printed(number, column.decimals, ""))
+        })
+        .collect()
 }
 
 /// Returns the number of decimals needed to show at least four digits of the smallest number in a column. Percentages
 /// have two decimals, as in the paper.
-pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
+fn decimals(results: &Results, protocol: &Protocol) -> usize {
     if protocol.measures().nearness == Nearness::Difference {
         return 2;
     }
@@ -169,8 +177,8 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
     let key = protocol.key();
     let numbers = results.numbers().filter(|number| number.key == key).filter_map(|number| number.record.value);
     match numbers.map(f64::abs).fold(f64::INFINITY, f64::min) {
-        least if least < 10.0 => 4,
-        least if least < 100.0 => 3,
+        smallest if smallest < 10.0 => 4,
+        smallest if smallest < 100.0 => 3,
         _ => 2,
     }
 }
@@ -185,46 +193,33 @@ type Setting = (String, Depth, usize);
 /// Fails if the results do not contain the metric, or contain no metric at all.
 pub fn wide(results: &Results, metric: Option<&str>, profile: &str, extra_notes: Vec<String>) -> Result<Table> {
     let protocol = select_protocol(&results.protocols, metric)?;
-    let key = protocol.key();
-    let decimals = decimals(results, protocol);
     let pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.cell.depth.count > 0).map(setting_of).collect();
     // A backbone that is not pruned gets its own column.
     let dense_cells =
         results.cells.iter().filter(|cell| pruned.iter().all(|(backbone, ..)| *backbone != cell.cell.backbone));
     let settings = distinct(pruned.iter().chain(&dense_cells.map(setting_of).collect::<Vec<_>>()));
-    let variants = distinct(results.cells.iter().map(variant).collect::<Vec<_>>().iter());
-    let row = |(row_settings, label): (&RowSettings, String)| {
-        let cells = settings
-            .iter()
-            .map(|(backbone, depth, _)| {
-                // Repeat the dense value in each column of its backbone.
-                let shown = results.cells.iter().find(|summary| {
-                    let cell = &summary.cell;
-                    let is_here = cell.backbone == *backbone && (cell.depth == *depth || cell.depth.count == 0);
-                    is_here && variant(summary) == *row_settings
-                });
-                printed_number(shown?, &key, decimals)
-            })
-            .collect();
-        TableRow {
-            lead: vec![label],
-            dense: row_settings.is_empty(),
-            ours: settings::is_ours(row_settings),
-            cells,
-            ..TableRow::default()
-        }
-    };
+    let columns = settings.into_iter().map(|(backbone, depth, layers)| {
+        let total = if depth.is_in_layers() { format!("/{layers}") } else { String::new() };
+        let head = format!("{backbone} {depth}{total}");
+        // The column repeats the dense value of its backbone.
+        number_column(results, protocol, head, Some(BTreeMap::from([(backbone, Some(depth))])))
+    });
+    let columns: Vec<NumberColumn> = columns.collect();
+    let variants = grouped(results.cells.iter().map(|cell| (variant(cell), cell)));
+    let labels = row_labels(&variants.iter().map(|(settings, _)| settings).collect::<Vec<_>>());
+    let rows = variants.iter().zip(labels).map(|((settings, cells), label)| TableRow {
+        lead: vec![label],
+        dense: settings.is_empty(),
+        ours: settings::is_ours(settings),
+        cells: format_numbers(&columns, &cells.iter().flat_map(|cell| &cell.numbers).collect::<Vec<_>>()),
+        ..TableRow::default()
+    });
+    let rows = rows.collect();
     let table = Table {
-        title: key.to_string(),
+        title: protocol.key().to_string(),
         lead: vec![RowHeader::text("")],
-        columns: settings
-            .iter()
-            .map(|(backbone, depth, layers)| {
-                let total = if depth.is_in_layers() { format!("/{layers}") } else { String::new() };
-                NumberColumn::new(protocol.measures(), format!("{backbone} {depth}{total}"))
-            })
-            .collect(),
-        rows: variants.iter().zip(row_labels(&variants)).map(row).collect(),
+        columns,
+        rows,
         protocol: protocol_sentence(profile, results.numbers().map(AsRef::as_ref)),
         notes: extra_notes,
         ..Table::default()
@@ -238,69 +233,47 @@ fn setting_of(cell: &CellSummary) -> Setting {
 
 fn select_protocol<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Protocol> {
     let average = protocols.iter().find(|protocol| matches!(protocol, Protocol::Average { .. }));
-    let found = match metric {
+    let selected = match metric {
         Some(metric) => protocols.iter().find(|protocol| protocol.column() == metric),
         None => average.or(protocols.first()),
     };
-    found.ok_or_else(|| {
+    selected.ok_or_else(|| {
         let requested = metric.unwrap_or_default();
-        let known = protocols.iter().map(Protocol::column).collect::<Vec<_>>();
+        let columns = protocols.iter().map(Protocol::column).collect::<Vec<_>>();
         let error = Error::bad_input("unknown metric of the run").at("--metric");
-        let error = error.expected(format!("one of {}", known.join(", "))).found(format!("`{requested}`"));
-        match nearest(requested, known.iter().map(String::as_str)) {
+        let error = error.expected(format!("one of {}", columns.join(", "))).found(format!("`{requested}`"));
+        match nearest(requested, columns.iter().map(String::as_str)) {
             Some(near) => error.hint(format!("did you mean `{near}`?")),
             None => error,
         }
     })
 }
 
-/// Settings shared by the cells in a row, except backbone and depth. Empty for the dense backbone.
-type RowSettings = Settings;
-
-fn variant(cell: &CellSummary) -> RowSettings {
-    let settings = cell.settings.iter().filter(|(name, _)| *name != "backbone" && *name != settings::DEPTH);
-    settings.map(|(name, value)| (name.clone(), value.clone())).collect()
+/// Returns the settings shared by the cells in a row, that is, all except backbone and depth. Empty for a dense cell.
+fn variant(cell: &CellSummary) -> Settings {
+    select_settings(&cell.settings, |name| name != "backbone" && name != settings::DEPTH)
 }
 
 /// Returns the row labels. A label names only the recovery if the table has an unrepaired row for the same criterion.
 /// Equal labels are distinguished by their settings.
-fn row_labels(variants: &[RowSettings]) -> Vec<String> {
-    let headed: Vec<RowSettings> = variants
-        .iter()
-        .filter(|variant| setting_word(variant, "recovery") == recovery::NONE)
-        .map(criterion_settings)
-        .collect();
-    let bases: Vec<(String, RowSettings)> = variants
-        .iter()
-        .map(|settings| match setting_word(settings, "recovery") {
-            name if name.is_empty() => (criterion::DENSE.label.to_owned(), RowSettings::new()),
-            name if name == recovery::NONE => {
-                let iterative = settings.get("criterion.iterative").filter(|value| **value == Value::Bool(true));
-                let label = criterion::label_with(
-                    &setting_word(settings, "criterion"),
-                    iterative.map(|value| ("iterative", value)),
-                );
-                (label, RowSettings::new())
-            }
-            name => {
-                let below = Some(criterion_settings(settings)).filter(|settings| headed.contains(settings));
-                (format!("+ {}", recovery::label(&name)), below.unwrap_or_default())
-            }
-        })
-        .collect();
-    let words = settings::distinguishing_suffixes(&bases, &variants.iter().collect::<Vec<_>>());
-    bases
-        .into_iter()
-        .zip(words)
-        .map(|((text, _), words)| if words.is_empty() { text } else { format!("{text}, {words}") })
-        .collect()
+fn row_labels(variants: &[&Settings]) -> Vec<String> {
+    let unrepaired = variants.iter().filter(|settings| setting_text(settings, "recovery") == recovery::NONE);
+    let unrepaired: Vec<Settings> = unrepaired.map(|settings| criterion_settings(settings)).collect();
+    let names = variants.iter().map(|settings| match setting_text(settings, "recovery") {
+        "" => (criterion::DENSE.label.to_owned(), None),
+        recovery::NONE => {
+            let iterative = settings.get("criterion.iterative").filter(|value| **value == Value::Bool(true));
+            let options = iterative.map(|value| ("iterative", value));
+            (criterion::label_with(setting_text(settings, "criterion"), options), None)
+        }
+        name => {
+            let criterion = Some(criterion_settings(settings)).filter(|criterion| unrepaired.contains(criterion));
+            (format!("+ {}", recovery::label(name)), criterion)
+        }
+    });
+    settings::distinct_labels(&names.collect::<Vec<_>>(), |(label, _)| label.clone(), variants)
 }
 
-fn setting_word(settings: &RowSettings, name: &str) -> String {
-    settings.get(name).and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
-}
-
-fn criterion_settings(settings: &RowSettings) -> RowSettings {
-    let settings = settings.iter().filter(|(name, _)| *name == "criterion" || name.starts_with("criterion."));
-    settings.map(|(name, value)| (name.clone(), value.clone())).collect()
+fn criterion_settings(settings: &Settings) -> Settings {
+    select_settings(settings, |name| name == "criterion" || name.starts_with("criterion."))
 }

@@ -50,7 +50,7 @@ pub fn from_cell(cell: &Cell) -> Settings {
 
 /// Returns whether a cell uses the repair that the paper proposes.
 pub(super) fn is_ours(settings: &Settings) -> bool {
-    settings.get("recovery").and_then(Value::as_str).is_some_and(recovery::is_ours)
+    recovery::is_ours(setting_text(settings, "recovery"))
 }
 
 /// Flattens a value into settings with dotted names that start with `name`.
@@ -120,9 +120,25 @@ fn first_combination<'a>(
     extend_to_distinguish(&mut known, candidates, count, will_do).then_some(known)
 }
 
+/// Formats a value as text, without JSON quotes.
+pub fn value_text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Returns the text of a setting, or an empty string if the setting is missing or not a text.
+pub(super) fn setting_text<'s>(settings: &'s Settings, name: &str) -> &'s str {
+    settings.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Returns the settings whose names satisfy `keeps`.
+pub(super) fn select_settings(settings: &Settings, keeps: impl Fn(&str) -> bool) -> Settings {
+    let selected = settings.iter().filter(|(name, _)| keeps(name));
+    selected.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
 /// Formats a setting for a label, such as `seed 1`, `operators from 16 sequences` or `solver svd`.
 pub fn words(name: &str, value: &Value) -> String {
-    let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let value = value_text(value);
     match name {
         "backbone" | "calibration.corpus" => value,
         "criterion" => criterion::label(&value).to_owned(),
@@ -137,15 +153,21 @@ pub fn words(name: &str, value: &Value) -> String {
     }
 }
 
-/// Returns suffixes that distinguish rows with equal names. The suffix for a unique name is empty.
-pub fn distinguishing_suffixes<N: Clone + PartialEq>(called: &[N], rows: &[&Settings]) -> Vec<String> {
-    let mut words = vec![String::new(); called.len()];
-    for name in distinct(called) {
-        let alike: Vec<usize> = (0..called.len()).filter(|&at| called[at] == name).collect();
-        let differing = distinguishing_labels(&alike.iter().map(|&at| rows[at]).collect::<Vec<_>>());
-        alike.into_iter().zip(differing).for_each(|(at, text)| words[at] = text);
+/// Labels rows by name with `label`. Labels of rows with equal names end in the settings that distinguish these rows.
+pub fn distinct_labels<N: Clone + PartialEq>(
+    names: &[N],
+    label: impl Fn(&N) -> String,
+    rows: &[&Settings],
+) -> Vec<String> {
+    let mut labels: Vec<String> = names.iter().map(label).collect();
+    for name in distinct(names) {
+        let same: Vec<usize> = (0..names.len()).filter(|&row| names[row] == name).collect();
+        let suffixes = distinguishing_labels(&same.iter().map(|&row| rows[row]).collect::<Vec<_>>());
+        for (row, suffix) in same.into_iter().zip(suffixes).filter(|(_, suffix)| !suffix.is_empty()) {
+            labels[row] = format!("{}, {suffix}", labels[row]);
+        }
     }
-    words
+    labels
 }
 
 /// Returns labels that distinguish the rows.

@@ -1,12 +1,15 @@
 //! Tables for people to read: numbers in rows and columns, with ranks and paired tests. The caller provides the layout,
 //! and this module finds the best values.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::measurement::{Measurement, Sample};
+use super::number_record::{Condition, MetricKey};
 use super::paired::{self, Paired, PaperComparison};
 use super::settings::distinct;
 use super::timed_passes::NOISY;
+use crate::criterion::Depth;
 use crate::metric::{Direction, Metric};
 use crate::recovery;
 
@@ -77,6 +80,12 @@ pub enum Visibility {
 pub struct NumberColumn {
     pub head: String,
     pub metric: Metric,
+    /// Key of the numbers, or `None` if the run measured the metric in only one way.
+    pub key: Option<MetricKey>,
+    /// Depth shown for each backbone, or `None` if the column shows all depths of all backbones. Dense numbers are
+    /// shown for every listed backbone.
+    pub depths: Option<BTreeMap<String, Option<Depth>>>,
+    pub decimals: usize,
     /// Whether the printed header has an arrow that points in the better direction.
     pub arrow: bool,
 }
@@ -322,7 +331,26 @@ impl Table {
 
 impl NumberColumn {
     pub fn new(metric: Metric, head: impl Into<String>) -> Self {
-        Self { head: head.into(), metric, arrow: false }
+        let decimals = metric.decimals;
+        Self { head: head.into(), metric, key: None, depths: None, decimals, arrow: false }
+    }
+
+    /// Returns whether the column shows numbers measured under a condition.
+    pub fn shows(&self, condition: &Condition) -> bool {
+        let Some(depths) = &self.depths else { return true };
+        let depth = depths.get(&condition.backbone);
+        depth.is_some_and(|depth| condition.depth == 0 || *depth == Some(condition.cut_depth()))
+    }
+
+    /// Iterates over those numbers of a row that belong to the column.
+    pub fn numbers<'n>(&self, row: &[&'n Arc<Measurement>]) -> impl Iterator<Item = &'n Arc<Measurement>> {
+        row.iter().copied().filter(move |number| {
+            let is_measured = match &self.key {
+                Some(key) => number.key == *key,
+                None => number.metric.id == self.metric.id,
+            };
+            is_measured && self.shows(&number.record.condition)
+        })
     }
 
     /// Returns whether higher is better, if the metric has a direction.
