@@ -12,7 +12,7 @@ use crate::metric::{Metric, MetricSource};
 use crate::results::number_record::{Condition, DENSE, Record};
 use crate::results::{
     Measurement, NumberColumn, PrintedNumber, RowHeader as TableLead, RowHeaderKind, Settings, Table, TableRow,
-    distinct, protocol_sentence, settings,
+    distinct, grouped, protocol_sentence, settings,
 };
 use crate::{criterion, recovery};
 
@@ -101,19 +101,13 @@ impl RowsBuilder<'_> {
     /// Adds a row for each method of an entry, and for each variant of the method.
     fn add_methods(&mut self, backbone: usize, entry: &RowEntry, numbers: &[&Arc<Measurement>]) -> Result<()> {
         for (criterion, recovery) in entry.criterion.iter().flat_map(|c| entry.recovery.iter().map(move |r| (c, r))) {
-            let method_numbers: Vec<&Arc<Measurement>> = numbers
-                .iter()
-                .filter(|number| {
-                    let condition = &number.record.condition;
-                    condition.criterion == *criterion
-                        && condition.recovery == *recovery
-                        && condition.finetuned == entry.finetuned
-                })
-                .copied()
-                .collect();
-            for variant in distinct(method_numbers.iter().map(|number| variant(number)).collect::<Vec<_>>().iter()) {
-                let variant_numbers: Vec<_> =
-                    method_numbers.iter().copied().filter(|number| self::variant(number) == variant).collect();
+            let method_numbers = numbers.iter().copied().filter(|number| {
+                let condition = &number.record.condition;
+                condition.criterion == *criterion
+                    && condition.recovery == *recovery
+                    && condition.finetuned == entry.finetuned
+            });
+            for (_, variant_numbers) in grouped(method_numbers.map(|number| (variant(number), number))) {
                 self.add_row(backbone, false, &variant_numbers)?;
             }
         }
