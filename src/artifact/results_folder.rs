@@ -196,20 +196,17 @@ impl ResultsFolder {
         if self.is_recording() {
             recorded::check_anonymous(&staged)?;
         }
-        let names = Names { staged: &staged, files };
         let comparison = match &self.record {
-            Record::None => return put(draft, names.in_folder(plain), None),
+            Record::None => return put(draft, files, plain, None),
             Record::This { .. } if !Provenance::is_recorded(plain) => {
-                return put(draft, names.in_folder(plain), Some("recorded".to_owned()));
+                return put(draft, files, plain, Some("recorded".to_owned()));
             }
             Record::This { .. } | Record::Kept { .. } => recorded::compare(&staged, plain)?,
         };
         match (&self.record, comparison) {
-            (Record::This { .. }, RecordComparison::IdenticalNumbers(what) | RecordComparison::Different(what)) => put(
-                draft,
-                names.in_folder(plain),
-                Some(format!("recorded again; differences from the previous record: {what}")),
-            ),
+            (Record::This { .. }, RecordComparison::IdenticalNumbers(what) | RecordComparison::Different(what)) => {
+                put(draft, files, plain, Some(format!("recorded again; differences from the previous record: {what}")))
+            }
             (Record::Kept { reference }, RecordComparison::Different(what)) => {
                 let other = plain.display();
                 let ours = reference.path().display();
@@ -217,21 +214,21 @@ impl ResultsFolder {
                     "differs from the recorded run in {other}: {what}; new results are in {ours} (for \
                      details, run `ghostlab compare {other} {ours}`)"
                 );
-                put(draft, names.in_folder(reference.path()), Some(says))
+                put(draft, files, reference.path(), Some(says))
             }
             (Record::This { .. }, RecordComparison::Identical) if !same_page(&staged, plain)? => {
                 let says = "recorded again; differences from the previous record: the results page".to_owned();
-                put(draft, names.in_folder(plain), Some(says))
+                put(draft, files, plain, Some(says))
             }
             (record, comparison) => {
                 let says = same_numbers(plain, comparison);
                 if let Record::Kept { reference } = record
                     && reference.path().exists()
                 {
-                    return put(draft, names.in_folder(reference.path()), Some(says));
+                    return put(draft, files, reference.path(), Some(says));
                 }
                 self.output.put(&missing_large_files(&staged, plain)?)?;
-                let mut files = names.in_folder(plain);
+                let mut files = moved_paths(files, &staged, plain);
                 files.retain(|file| file.exists());
                 Ok(PublishedFiles { files, recorded: Some(says) })
             }
@@ -259,22 +256,14 @@ fn same_numbers(recorded: &Path, comparison: RecordComparison) -> String {
     }
 }
 
-struct Names<'a> {
-    staged: &'a Path,
-    files: &'a [PathBuf],
+/// Returns the paths that files will have once they are moved from one folder to another.
+fn moved_paths(files: &[PathBuf], from: &Path, to: &Path) -> Vec<PathBuf> {
+    files.iter().map(|file| file.strip_prefix(from).map_or_else(|_| file.clone(), |name| to.join(name))).collect()
 }
 
-impl Names<'_> {
-    /// Returns the paths that the files will have once they are in `folder`.
-    fn in_folder(&self, folder: &Path) -> Vec<PathBuf> {
-        self.files
-            .iter()
-            .map(|file| file.strip_prefix(self.staged).map_or_else(|_| file.clone(), |name| folder.join(name)))
-            .collect()
-    }
-}
-
-fn put(draft: Draft, files: Vec<PathBuf>, recorded: Option<String>) -> Result<PublishedFiles> {
+/// Publishes a draft as `folder`. `files` are the paths of its files in the draft.
+fn put(draft: Draft, files: &[PathBuf], folder: &Path, recorded: Option<String>) -> Result<PublishedFiles> {
+    let files = moved_paths(files, draft.path(), folder);
     draft.publish()?;
     Ok(PublishedFiles { files, recorded })
 }
