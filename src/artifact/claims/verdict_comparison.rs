@@ -1,6 +1,6 @@
 //! Compares the verdicts on the paper's numbers with those on ours.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -152,19 +152,22 @@ pub fn line(judged: &JudgedClaim<'_>) -> String {
 /// # Errors
 /// Fails if the numbers cannot be read.
 pub fn judge_folders(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
-    let mut ours = Artifacts::new();
-    for folder in folders.iter().filter(|folder| is_of_profile(folder, profile)) {
-        let stored = StoredResults::read(folder)?;
-        ours.insert(stored.name.clone(), ArtifactNumbers::new(stored));
-    }
+    let ours = read_profile(folders, profile)?;
     if ours.is_empty() {
         return Ok(Vec::new());
     }
+    let ours = ours.into_iter().map(|(name, stored)| (name, ArtifactNumbers::new(stored))).collect();
     let mut theirs = Artifacts::new();
     for table in paper::tables() {
         theirs.insert(table.name.to_owned(), ArtifactNumbers::printed(paper::records(table.name)?));
     }
     Ok(judge_all(claims(), &theirs, &ours, profile))
+}
+
+/// Reads the stored results of a profile, by artifact.
+fn read_profile(folders: &[PathBuf], profile: &str) -> Result<BTreeMap<String, StoredResults>> {
+    let folders = folders.iter().filter(|folder| is_of_profile(folder, profile));
+    folders.map(|folder| StoredResults::read(folder).map(|stored| (stored.name.clone(), stored))).collect()
 }
 
 /// Returns whether a folder contains the results of a profile. Folders with search results lack the required files.
@@ -180,17 +183,8 @@ fn is_of_profile(folder: &Path, profile: &str) -> bool {
 /// # Errors
 /// Fails if the numbers cannot be read.
 pub fn find_headline(folders: &[PathBuf], profile: &str) -> Result<Option<String>> {
-    let mut table = None;
-    let mut seeds = None;
-    for folder in folders.iter().filter(|folder| is_of_profile(folder, profile)) {
-        let stored = StoredResults::read(folder)?;
-        match stored.name.as_str() {
-            "table2" => table = Some(stored),
-            SEEDS => seeds = Some(stored),
-            _ => {}
-        }
-    }
-    Ok(table.and_then(|table| headline(&table, seeds.as_ref())).map(|(text, _)| text))
+    let stored = read_profile(folders, profile)?;
+    Ok(stored.get("table2").and_then(|table| headline(table, stored.get(SEEDS))).map(|(text, _)| text))
 }
 
 /// Formats the headline from table 2 and, if available, from its repetitions with other seeds. Also returns the counts.
