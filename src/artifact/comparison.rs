@@ -55,11 +55,7 @@ fn conditions_match(one: &Condition, other: &Condition) -> bool {
         return one.criterion == other.criterion && one.backbone == other.backbone;
     }
     let ((a, a_size), (b, b_size)) = (one.calibrated(), other.calibrated());
-    a == b && a_size.is_some() != b_size.is_some() && without_calibration(one) == without_calibration(other)
-}
-
-fn without_calibration(condition: &Condition) -> Condition {
-    Condition { calibration: String::new(), ..condition.clone() }
+    a == b && a_size.is_some() != b_size.is_some() && one.without_calibration() == other.without_calibration()
 }
 
 /// Formats the comparison of a table with the paper for the terminal.

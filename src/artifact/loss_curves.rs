@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::grid::Cell;
 use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::recovery;
-use crate::results::{Settings, distinct, settings};
+use crate::results::{Settings, distinct, mean, settings};
 
 /// Draws the training losses for each backbone.
 ///
@@ -56,11 +56,7 @@ pub(super) fn draw_losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(Str
 
 /// Averages the losses over several steps. A single step is noisy because it uses only one sequence.
 fn loss_point(block: usize, at: usize, steps: &[f64]) -> Point {
-    Point {
-        x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0,
-        y: Some(steps.iter().sum::<f64>() / steps.len() as f64),
-        error: None,
-    }
+    Point { x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0, y: mean(steps), error: None }
 }
 
 fn recovery_of(cell: &Cell) -> &str {

@@ -11,7 +11,7 @@ use crate::metric::{self, Metric};
 use crate::model::Cut;
 use crate::pipeline::exec::CellResult;
 use crate::results::number_record::{DENSE, Record};
-use crate::results::{Measurement, Sample, distinct, grouped};
+use crate::results::{Measurement, Sample, distinct, grouped, mean};
 use crate::{criterion, recovery};
 
 /// Backbone, depth, number of layers and criterion, which identify a cut.
@@ -124,13 +124,7 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
             .filter_map(|seed| cells.iter().find(|cell| cell.cell.to_string() == seed.cell).map(|cell| &cell.removed))
             .collect();
         if cuts.len() > 1 {
-            let condition = &number.record.condition;
-            changing.insert((
-                condition.backbone.clone(),
-                condition.depth,
-                condition.layers,
-                condition.criterion.clone(),
-            ));
+            changing.insert(cut_of(number));
         }
     }
     changing
@@ -193,7 +187,7 @@ fn paper_mean(paper: &[Record], metric: &Metric, criterion: &str, recovery: &str
         record.metric == metric.id && record.condition.criterion == *criterion && record.condition.recovery == recovery
     });
     let values: Vec<f64> = selected.filter_map(|record| record.value).collect();
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    mean(&values)
 }
 
 /// Returns the label of a method, which is its recovery or, if it is unrepaired, its criterion.

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::aggregate_seeds::mean;
 use super::measurement::ResultRow;
 use super::number_record::{Condition, Record};
 use super::paired;
@@ -205,8 +206,7 @@ fn printed_cost(metric: &Metric, number: &ResultRow) -> Option<f64> {
 }
 
 fn mean_cost(metric: &Metric, values: &[f64]) -> Option<f64> {
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
-    metric.cost(Metric::printed(mean, metric.decimals))
+    metric.cost(Metric::printed(mean(values)?, metric.decimals))
 }
 
 /// Returns a count as text. Small counts are spelled out.

@@ -63,7 +63,7 @@ pub use protocol::{Protocol, stem};
 pub use provenance::{Provenance, RunCommand, RunDescription};
 pub use public_formats::{EVAL_RESULTS, EVERY_EVAL_EVER, FORMS, may_be_left_out, write_forms};
 pub use run_tables::{long, wide};
-pub use same_measurement::{MeasuredProgram, RowContent, is_one_measurement};
+pub use same_measurement::{MIN_EQUAL_SCORES, MeasuredProgram, RowContent, is_one_measurement};
 pub use saved_table::{SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};
 pub use screen::{screen, wrap};
 pub use settings::{Settings, distinct, grouped};

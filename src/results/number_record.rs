@@ -18,7 +18,7 @@ use crate::metric::{DECODE, Metric, MetricEntry, PREFILL};
 pub const DENSE: &str = crate::criterion::DENSE.name;
 
 /// Condition of a measurement.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
     /// Backbone name, such as `llama-3-8b` or `tiny-llama`.
     pub backbone: String,
@@ -43,6 +43,11 @@ impl Condition {
     /// Returns the depth with its unit.
     pub fn cut_depth(&self) -> Depth {
         Depth { count: self.depth, unit: self.unit }
+    }
+
+    #[must_use]
+    pub fn without_calibration(&self) -> Self {
+        Self { calibration: String::new(), ..self.clone() }
     }
 
     /// Returns the calibration corpus, and the number of sequences if it is part of the label.

@@ -8,8 +8,7 @@ use crate::model::Cut;
 use crate::pipeline::stage::operator::{BoundaryResult, PlacedRepair};
 
 /// Minimum number of equal scores at which two rows are assumed to show the same measurement rather than a coincidence.
-/// The audit of the paper's tables uses the same number.
-const MIN_EQUAL_SCORES: usize = 3;
+pub const MIN_EQUAL_SCORES: usize = 3;
 
 /// Removed layers of a variant, with the operators that replace them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -158,8 +158,7 @@ fn is_twin(entry: &PaperNumber, value: &PaperNumber) -> bool {
     entry.record.metric == value.record.metric
         && agree(entry, value)
         && other.calibrated().0 != condition.calibrated().0
-        && Condition { calibration: String::new(), ..other.clone() }
-            == Condition { calibration: String::new(), ..condition.clone() }
+        && other.without_calibration() == condition.without_calibration()
 }
 
 #[cfg(test)]

@@ -5,10 +5,8 @@ use super::row::{AuditRow, agree, normalize_equivalent, words};
 use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 use crate::recovery;
+use crate::results::MIN_EQUAL_SCORES;
 use crate::results::number_record::Condition;
-
-/// Minimum number of equal scores that indicates a copy. Fewer may be a coincidence.
-const MIN_EQUAL_SCORES: usize = 3;
 
 /// Minimum number of equal four-digit perplexities that indicates a copy. Fewer may be a coincidence.
 const MIN_EQUAL_PERPLEXITIES: usize = 2;

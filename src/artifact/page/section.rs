@@ -15,6 +15,7 @@ use super::summary::{self, Verdicts};
 use crate::artifact::audit::Severity;
 use crate::artifact::{PaperPlace, printed};
 use crate::error::Result;
+use crate::quantity::pluralize;
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedRow, SavedTable, capital};
 
 /// Number of values compared with the paper, by verdict.
@@ -187,8 +188,8 @@ fn computed(by: &ComputedBy) -> String {
         seconds if seconds < 6000.0 => format!("{:.0} min", seconds / 60.0),
         seconds => format!("{:.1} h", seconds / 3600.0),
     };
-    let results = if by.results == 1 { "result" } else { "results" };
-    let when = format!("{} {results} in {time} of computing, {} to {}", by.results, by.first, by.last);
+    let results = pluralize(by.results, "result");
+    let when = format!("{results} in {time} of computing, {} to {}", by.first, by.last);
     let commit = if by.commit.is_empty() { String::new() } else { format!("commit {}", short(&by.commit)) };
     let parts = [when.as_str(), &commit, &by.machine];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
@@ -196,10 +197,8 @@ fn computed(by: &ComputedBy) -> String {
 
 fn extent(artifact: &PageArtifact) -> String {
     let rows: usize = artifact.tables.iter().map(|table| table.rows.len()).sum();
-    let counts = [(rows, "row", "rows"), (artifact.figures.len(), "figure", "figures")];
-    let counts = counts.into_iter().filter(|(count, ..)| *count > 0);
-    let words = counts.map(|(count, one, many)| format!("{count} {}", if count == 1 { one } else { many }));
-    words.collect::<Vec<_>>().join(", ")
+    let counts = [(rows, "row"), (artifact.figures.len(), "figure")].into_iter().filter(|(count, _)| *count > 0);
+    counts.map(|(count, noun)| pluralize(count, noun)).collect::<Vec<_>>().join(", ")
 }
 
 pub(super) fn profiles<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<PageProfile<'a>> {

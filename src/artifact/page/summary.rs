@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::data::{ClaimRow, FindingRow, Judgement, Page, PageArtifact};
 use crate::artifact::audit::Severity;
+use crate::quantity::pluralize;
 
 /// Returns the names and values shown in the page header, collected from the records of the artifacts.
 pub(super) fn header_fields(page: &Page) -> Vec<(&'static str, String)> {
@@ -13,8 +14,8 @@ pub(super) fn header_fields(page: &Page) -> Vec<(&'static str, String)> {
     let profiles: Vec<&str> = profiles.into_iter().filter(|profile| !profile.is_empty()).collect();
     let shown = format!(
         "{} and {}{}",
-        count_words(page, |artifact| !artifact.tables.is_empty(), "table", "tables"),
-        count_words(page, |artifact| artifact.tables.is_empty(), "figure", "figures"),
+        pluralize(page.artifacts.iter().filter(|artifact| !artifact.tables.is_empty()).count(), "table"),
+        pluralize(page.artifacts.iter().filter(|artifact| artifact.tables.is_empty()).count(), "figure"),
         if profiles.is_empty() { String::new() } else { format!(", profile {}", profiles.join(", ")) },
     );
     let first = provenance_values(page, WRITING_STARTED).into_iter().min();
@@ -43,11 +44,6 @@ pub(super) fn header_fields(page: &Page) -> Vec<(&'static str, String)> {
 fn provenance_values<'a>(page: &'a Page, name: &str) -> BTreeSet<&'a str> {
     let lines = page.artifacts.iter().flat_map(|artifact| &artifact.provenance);
     lines.filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
-}
-
-fn count_words(page: &Page, is: fn(&PageArtifact) -> bool, one: &str, many: &str) -> String {
-    let count = page.artifacts.iter().filter(|artifact| is(artifact)).count();
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// Summarizes the outcome. Returns one sentence per topic.
@@ -95,10 +91,9 @@ fn short_commit(commit: &str) -> String {
 
 /// Formats the number of findings by severity, for example `52 contradictions, 15 suspicions and 20 remarks`.
 pub(super) fn count_findings(findings: &[FindingRow]) -> String {
-    let words = Severity::ALL.map(|severity| (finding_count(findings, severity), severity.name()));
-    let words = words.into_iter().filter(|(count, _)| *count > 0);
-    let mut words: Vec<String> =
-        words.map(|(count, name)| format!("{count} {name}{}", if count == 1 { "" } else { "s" })).collect();
+    let counts = Severity::ALL.map(|severity| (finding_count(findings, severity), severity.name()));
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    let mut words: Vec<String> = counts.map(|(count, name)| pluralize(count, name)).collect();
     let last = words.pop().unwrap_or_default();
     if words.is_empty() { last } else { format!("{} and {last}", words.join(", ")) }
 }

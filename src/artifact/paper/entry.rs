@@ -241,16 +241,7 @@ fn column_index(file: &str, head: &::csv::StringRecord, name: &str) -> Result<us
 }
 
 fn row(label: &str) -> Condition {
-    Condition {
-        backbone: label.to_owned(),
-        layers: 0,
-        depth: 0,
-        unit: DepthUnit::Layers,
-        criterion: String::new(),
-        recovery: recovery::NONE.to_owned(),
-        finetuned: false,
-        calibration: String::new(),
-    }
+    Condition { backbone: label.to_owned(), recovery: recovery::NONE.to_owned(), ..Condition::default() }
 }
 
 /// Parses a cell. Returns the number as printed, its value, and the error after `±`. Returns `None` if the text is
