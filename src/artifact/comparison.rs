@@ -135,7 +135,7 @@ impl Gate {
                 if besides.is_empty() {
                     continue;
                 }
-                if let Some(reason) = besides.iter().find_map(PaperComparison::other_protocol) {
+                if let Some(reason) = besides.iter().find_map(|comparison| comparison.verdict.other_protocol()) {
                     reasons.push(reason);
                     continue;
                 }

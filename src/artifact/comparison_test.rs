@@ -204,8 +204,8 @@ fn ours(paper: &[Record; 2], metric: &str, change: impl Fn(&mut Setup)) -> Strin
     let mut ours = number(record("sleb", "c4", metric, 100.0));
     change(&mut ours.setup);
     let comparison = compare(&ours, paper, &Tolerance::default()).unwrap();
-    assert_eq!(comparison.verdict_label().is_some(), comparison.other_protocol().is_none());
-    comparison.other_protocol().unwrap_or_default()
+    assert_eq!(comparison.verdict_label().is_some(), comparison.verdict.other_protocol().is_none());
+    comparison.verdict.other_protocol().unwrap_or_default()
 }
 
 /// Reason for not checking the settings for repairs between removals separately.

@@ -350,7 +350,9 @@ fn lead_text(lead: RowHeader, measurement: &Measurement, table: &TableEntry) -> 
         RowHeader::Depth => format!("{}/{}", condition.depth, condition.layers),
         RowHeader::Removed if condition.criterion == DENSE => "—".to_owned(),
         RowHeader::Removed => condition.cut_depth().words(),
-        RowHeader::Method if table.lead.contains(&RowHeader::Removed) => cut_and_repair(condition),
+        RowHeader::Method if table.lead.contains(&RowHeader::Removed) => {
+            variant_label(&condition.criterion, &condition.recovery)
+        }
         RowHeader::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
         RowHeader::Method => {
             let below = if table.across_depths { "+ " } else { "" };
@@ -364,9 +366,9 @@ fn lead_text(lead: RowHeader, measurement: &Measurement, table: &TableEntry) -> 
 }
 
 /// Returns the label for a variant, composed of its criterion and its recovery: `LLM-Streamline + Mean change`.
-pub(super) fn cut_and_repair(condition: &Condition) -> String {
-    let cut = criterion::label(&condition.criterion);
-    match condition.recovery.as_str() {
+pub(super) fn variant_label(criterion: &str, recovery: &str) -> String {
+    let cut = criterion::label(criterion);
+    match recovery {
         recovery::NONE => cut.to_owned(),
         repair => format!("{cut} + {}", recovery::heading(repair)),
     }

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::Artifact;
 use super::catalog::printed;
 use super::files::FinishedRun;
+use super::layout::variant_label;
 use super::page_part::{PagePart, search_page_part};
 use super::paper::backbone_label;
 use super::pipeline::provenance_lines;
@@ -16,9 +17,10 @@ use crate::error::{Error, Result};
 use crate::grid::{Cell, Grid, RacesEntry};
 use crate::metric::Metric;
 use crate::pipeline::exec::GridOutcome;
+use crate::recovery;
+use crate::results::number_record::DENSE;
 use crate::results::{Provenance, ResultRow, StoredResults, csv_text, put};
 use crate::search::{Candidate, Elimination, Found, markdown};
-use crate::{criterion, recovery};
 
 /// Race, with its best candidate according to the artifact that scores all cells.
 type SearchComparison<'a> = (&'a Found, Option<(&'a ResultRow, &'a Candidate)>);
@@ -235,12 +237,9 @@ fn outcome_text(found: &Found, candidate: &Candidate) -> String {
 }
 
 fn row_label(cell: &Cell) -> String {
-    let criterion = cell.criterion.as_ref().map_or("dense", |criterion| criterion.name.as_str());
-    let label = criterion::label(criterion);
-    match cell.recovery.as_ref().map(|recovery| recovery.name.as_str()) {
-        None | Some("none") => label.to_owned(),
-        Some(name) => format!("{label} + {}", recovery::label(name)),
-    }
+    let criterion = cell.criterion.as_ref().map_or(DENSE, |criterion| criterion.name.as_str());
+    let recovery = cell.recovery.as_ref().map_or(recovery::NONE, |recovery| recovery.name.as_str());
+    variant_label(criterion, recovery)
 }
 
 /// Formats searches as JSON and Markdown files, by name.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::layout::cut_and_repair;
+use super::layout::variant_label;
 use crate::artifact::figure::{Axis, Pareto, ParetoPoint, ParetoRow, ParetoSeries, Scale};
 use crate::criterion::DepthUnit;
 use crate::error::{Error, Result};
@@ -76,7 +76,7 @@ struct SeriesKey {
 
 impl SeriesKey {
     fn from_condition(condition: &Condition) -> Self {
-        Self { method: cut_and_repair(condition), unit: condition.unit }
+        Self { method: variant_label(&condition.criterion, &condition.recovery), unit: condition.unit }
     }
 
     /// Returns the name of the method. Adds the unit if another series has the same method.

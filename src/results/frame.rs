@@ -98,7 +98,7 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
         column("difference", besides().map(|besides| besides?.difference)),
         column("tolerance", besides().map(|besides| Some(besides?.tolerance))),
         column("verdict", besides().map(|besides| besides?.verdict_label())),
-        column("other_protocol", besides().map(|besides| besides?.other_protocol())),
+        column("other_protocol", besides().map(|besides| besides?.verdict.other_protocol())),
         column("test", pairs().map(|pairs| Some(pairs?.test))),
         column("against", pairs().map(|pairs| Some(pairs?.against.clone()))),
         column("effect", pairs().map(|pairs| Some(pairs?.difference))),

@@ -96,14 +96,6 @@ pub struct PaperComparison {
 }
 
 impl PaperComparison {
-    /// Returns the protocol differences that make the two values incomparable. Returns `None` if the protocols match.
-    pub fn other_protocol(&self) -> Option<String> {
-        match &self.verdict {
-            PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
-            _ => None,
-        }
-    }
-
     pub fn paper_text(&self) -> String {
         format!("{:.2}", self.paper)
     }
@@ -130,7 +122,7 @@ impl PaperComparison {
 
     /// Returns the verdict in one word, or `None` if the protocols differ.
     pub fn verdict_label(&self) -> Option<String> {
-        self.other_protocol().is_none().then(|| self.verdict.to_string())
+        self.verdict.other_protocol().is_none().then(|| self.verdict.to_string())
     }
 }
 
@@ -149,6 +141,14 @@ pub enum PaperVerdict {
 }
 
 impl PaperVerdict {
+    /// Returns the protocol differences that make the two values incomparable. Returns `None` if the protocols match.
+    pub fn other_protocol(&self) -> Option<String> {
+        match self {
+            Self::OtherProtocol(differences) => Some(differences.join("; ")),
+            _ => None,
+        }
+    }
+
     pub fn label(&self) -> &'static str {
         match self {
             Self::Same => "same",

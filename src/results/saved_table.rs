@@ -230,7 +230,7 @@ fn paper_value(comparison: &PaperComparison) -> SavedComparison {
     SavedComparison {
         paper: comparison.paper_text(),
         difference: comparison.difference_text(),
-        tolerance: comparison.other_protocol().is_none().then(|| format!("{:.2}", comparison.tolerance)),
+        tolerance: comparison.verdict.other_protocol().is_none().then(|| format!("{:.2}", comparison.tolerance)),
         verdict: comparison.verdict.clone(),
     }
 }

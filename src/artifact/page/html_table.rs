@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::data::CellNote;
 use super::html::cell_id;
 use crate::error::{Error, Result};
-use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};
+use crate::results::{SavedCell, SavedColumn, SavedComparison, SavedRow, SavedSignificance, SavedTable};
 
 /// Maximum length of the texts in a column that does not wrap.
 const MAX_NOWRAP_CHARS: usize = 36;
@@ -306,14 +306,10 @@ fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
 }
 
 fn judge_comparison(comparison: &SavedComparison) -> ComparisonBadge {
-    let unlike = match &comparison.verdict {
-        PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
-        _ => None,
-    };
     ComparisonBadge {
         sign: comparison.verdict.sign(),
         word: comparison.verdict.label(),
-        unlike,
+        unlike: comparison.verdict.other_protocol(),
         comparison: comparison.clone(),
     }
 }
