@@ -110,7 +110,7 @@ struct Setting<'a> {
 impl<'a> Setting<'a> {
     fn all(run: &'a StoredResults, metric: &Metric, question: BestQuestion<'_>) -> Vec<Self> {
         let rows = run.numbers.iter().filter(|number| matches_question(number, question));
-        let groups = grouped(rows.map(|rows| (key(&rows.record.condition, question), rows)));
+        let groups = grouped(rows.map(|rows| (setting_key(&rows.record.condition, question), rows)));
         let mut settings: Vec<Self> = Vec::new();
         for (key, rows) in groups {
             // Criteria that remove the same layers share one measurement, so they are counted only once.
@@ -161,7 +161,7 @@ impl SeedCounts {
         let mut best = 0;
         for setting in settings {
             let rows_of_method: Vec<&(Condition, Vec<f64>)> =
-                values.iter().filter(|(condition, _)| key(condition, question) == setting.key).collect();
+                values.iter().filter(|(condition, _)| setting_key(condition, question) == setting.key).collect();
             if !setting
                 .records
                 .iter()
@@ -194,7 +194,7 @@ fn matches_question(number: &ResultRow, question: BestQuestion<'_>) -> bool {
         && (question.keeps)(condition)
 }
 
-fn key(condition: &Condition, question: BestQuestion<'_>) -> Vec<String> {
+fn setting_key(condition: &Condition, question: BestQuestion<'_>) -> Vec<String> {
     let mut key = (question.setting)(condition);
     key.extend([condition.calibration.clone(), condition.finetuned.to_string()]);
     key

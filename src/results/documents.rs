@@ -32,11 +32,11 @@ pub struct CellAnswers<'a> {
 /// Fails with exit code 3 if the directory is not writable.
 pub fn write_documents(dir: &Path, answers: &[CellAnswers<'_>]) -> Result<PathBuf> {
     let path = dir.join(DOCUMENTS);
-    write_parts(&path, &frame(&[])?, answers.chunk_by(|a, b| a.cell == b.cell).map(frame))?;
+    write_parts(&path, &build_frame(&[])?, answers.chunk_by(|a, b| a.cell == b.cell).map(build_frame))?;
     Ok(path)
 }
 
-fn frame(answers: &[CellAnswers<'_>]) -> Result<DataFrame> {
+fn build_frame(answers: &[CellAnswers<'_>]) -> Result<DataFrame> {
     let judged: Vec<(&CellAnswers<'_>, DocumentResult)> =
         answers.iter().flat_map(|answer| answer.answers.documents().map(move |document| (answer, document))).collect();
     let choices = || {
@@ -168,14 +168,14 @@ mod tests {
         let rows =
             |answered: &ScoredTask| -> u64 { answered.documents().map(|document| document.choices.len() as u64).sum() };
         assert_eq!(groups, [rows(&many) + rows(&few), rows(&many)], "a cell without choices has no rows");
-        assert_eq!(reader.finish().unwrap(), frame(&all).unwrap());
+        assert_eq!(reader.finish().unwrap(), build_frame(&all).unwrap());
     }
 
     #[test]
     fn no_answers_give_a_table_without_rows() {
         let folder = tempfile::tempdir().unwrap();
         let path = write_documents(folder.path(), &[]).unwrap();
-        assert_eq!(ParquetReader::new(File::open(&path).unwrap()).finish().unwrap(), frame(&[]).unwrap());
+        assert_eq!(ParquetReader::new(File::open(&path).unwrap()).finish().unwrap(), build_frame(&[]).unwrap());
     }
 }
 

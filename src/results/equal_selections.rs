@@ -78,9 +78,12 @@ impl SharedSelection {
                 && cells.iter().all(|cell| !cell.programs.is_empty())
         });
         let (identical, differing): (Vec<_>, Vec<_>) = shared.partition(|(_, cells)| is_one_row(cells));
-        let differing_labels = labels(&differing);
+        let differing_labels = recovery_labels(&differing);
         Some(Self {
-            identical: labels(&identical).into_iter().filter(|label| !differing_labels.contains(label)).collect(),
+            identical: recovery_labels(&identical)
+                .into_iter()
+                .filter(|label| !differing_labels.contains(label))
+                .collect(),
             boundaries: boundaries(differing.iter().flat_map(|(_, cells)| cells).copied(), &criteria),
             differing: differing_labels,
             criteria,
@@ -112,8 +115,8 @@ impl SharedSelection {
     }
 }
 
-fn labels(rows: &[&(Settings, Vec<&CellSummary>)]) -> Vec<String> {
-    distinct(&rows.iter().map(|(key, _)| label(key)).collect::<Vec<_>>())
+fn recovery_labels(rows: &[&(Settings, Vec<&CellSummary>)]) -> Vec<String> {
+    distinct(&rows.iter().map(|(key, _)| recovery_label(key)).collect::<Vec<_>>())
 }
 
 fn is_unrepaired(unrepaired: &[&str; 1], labels: &[String]) -> bool {
@@ -155,7 +158,7 @@ fn recovery_key(cell: &CellSummary) -> Settings {
     })
 }
 
-fn label(key: &Settings) -> String {
+fn recovery_label(key: &Settings) -> String {
     match setting_text(key, "recovery") {
         "" | recovery::NONE => recovery::NONE.to_owned(),
         name => recovery::label(name).to_owned(),

@@ -25,28 +25,28 @@ const LETTER_HEIGHT_ROWS: f64 = 0.52;
 
 /// Formats a complete `table` environment with the label `tab:LABEL`.
 pub fn latex(table: &Table, label: &str) -> String {
-    let columns = columns(table);
+    let columns = print_columns(table);
     let star = if columns.len() >= MIN_WIDE_COLUMNS { "*" } else { "" };
     let notes = if table.footer_lines().next().is_some() { NOTES } else { "" };
     let mut text = format!("{PACKAGES}\n{notes}\\begin{{table{star}}}[t]\n{SETTING}\n");
-    text.push_str(&format!("\\caption[{}]{{{}}}\n", escaped(&title(table)), caption(table)));
+    text.push_str(&format!("\\caption[{}]{{{}}}\n", escaped(&format_title(table)), format_caption(table)));
     text.push_str(&format!(
         "\\label{{tab:{label}}}\n\\smallskip\n\\begin{{adjustbox}}{{max totalsize={{\\linewidth}}{{.75\\textheight}}}}\n"
     ));
     let sides: String = columns.iter().map(|column| column.side).collect();
     text.push_str(&format!("\\begin{{tabular}}{{{sides}}}\n\\toprule\n"));
-    text.push_str(&group_heads(table, &columns));
-    text.push_str(&line(&columns.iter().map(|column| column.head.clone()).collect::<Vec<_>>()));
+    text.push_str(&format_group_heads(table, &columns));
+    text.push_str(&format_line(&columns.iter().map(|column| column.head.clone()).collect::<Vec<_>>()));
     text.push_str("\\midrule\n");
     for (at, row) in table.rows.iter().enumerate() {
-        text.push_str(&rule(table, at, columns.len()));
+        text.push_str(&format_rule(table, at, columns.len()));
         let cells: Vec<String> = columns.iter().map(|column| column.cells[at].clone()).collect();
-        match (row.shaded, spans(table)) {
+        match (row.shaded, has_spanning_names(table)) {
             (false, _) => {}
             (true, true) => text.push_str(&format!("{SHADE}{UNSHADED}")),
             (true, false) => text.push_str(SHADE),
         }
-        text.push_str(&line(&cells));
+        text.push_str(&format_line(&cells));
     }
     text.push_str(&format!("\\bottomrule\n\\end{{tabular}}\n\\end{{adjustbox}}\n\\end{{table{star}}}\n"));
     text
@@ -67,7 +67,7 @@ pub fn latex_notes(table: &Table, label: &str) -> Option<String> {
 }
 
 /// Returns whether the names in the first column span several rows.
-fn spans(table: &Table) -> bool {
+fn has_spanning_names(table: &Table) -> bool {
     table.lead.first().is_some_and(|lead| lead.kind == RowHeaderKind::Spanning)
 }
 
@@ -81,16 +81,16 @@ struct PrintedColumn {
     number: Option<usize>,
 }
 
-fn columns(table: &Table) -> Vec<PrintedColumn> {
+fn print_columns(table: &Table) -> Vec<PrintedColumn> {
     let texts = TextTable::new(
         table,
         is_everywhere,
         &|lead: &RowHeader, row: usize, text: &str, leads: bool| match leads {
-            true => words(table, row, lead, text),
+            true => format_words(table, row, lead, text),
             false => with_link(lead, text),
         },
         &|all: &[Option<&PrintedNumber>]| {
-            all.iter().map(|shown| shown.map_or_else(|| "--".to_owned(), number)).collect()
+            all.iter().map(|shown| shown.map_or_else(|| "--".to_owned(), format_number)).collect()
         },
     );
     let mut kinds = table.lead.iter().filter(|lead| is_everywhere(lead.visibility)).map(|lead| lead.kind);
@@ -127,7 +127,7 @@ fn is_everywhere(lead_place: Visibility) -> bool {
 }
 
 /// Formats the headers of the column groups, with the rules below them.
-fn group_heads(table: &Table, columns: &[PrintedColumn]) -> String {
+fn format_group_heads(table: &Table, columns: &[PrintedColumn]) -> String {
     if table.groups.is_empty() {
         return String::new();
     }
@@ -147,25 +147,25 @@ fn group_heads(table: &Table, columns: &[PrintedColumn]) -> String {
             None => heads.push(String::new()),
         }
     }
-    format!("{}{}\n", line(&heads), rules.join(" "))
+    format!("{}{}\n", format_line(&heads), rules.join(" "))
 }
 
 /// Formats the rule above a row. The rule has full width between backbones and is partial between blocks.
-fn rule(table: &Table, at: usize, columns: usize) -> String {
+fn format_rule(table: &Table, at: usize, columns: usize) -> String {
     let Some(before) = at.checked_sub(1).map(|before| &table.rows[before]) else { return String::new() };
     let row = &table.rows[at];
     match (before.backbone == row.backbone, before.block == row.block) {
         (true, true) => String::new(),
-        (true, false) if spans(table) => format!("\\cmidrule{{2-{columns}}}\n"),
+        (true, false) if has_spanning_names(table) => format!("\\cmidrule{{2-{columns}}}\n"),
         _ => "\\midrule\n".to_owned(),
     }
 }
 
-fn line(cells: &[String]) -> String {
+fn format_line(cells: &[String]) -> String {
     format!("{} \\\\\n", cells.join(" & "))
 }
 
-fn words(table: &Table, at: usize, lead: &RowHeader, name: &str) -> String {
+fn format_words(table: &Table, at: usize, lead: &RowHeader, name: &str) -> String {
     let row = &table.rows[at];
     let kind = lead.kind;
     let text = with_link(lead, name);
@@ -197,7 +197,7 @@ fn with_link(lead: &RowHeader, text: &str) -> String {
     }
 }
 
-fn number(shown: &PrintedNumber) -> String {
+fn format_number(shown: &PrintedNumber) -> String {
     let text = escaped(&shown.text);
     let text = match (shown.best, shown.second) {
         (true, _) => format!("\\textbf{{{text}}}"),
@@ -214,13 +214,13 @@ fn number(shown: &PrintedNumber) -> String {
 }
 
 /// Formats the title, followed by the settings that no column shows.
-fn title(table: &Table) -> String {
+fn format_title(table: &Table) -> String {
     [&table.title, &table.scope].into_iter().filter(|text| !text.is_empty()).cloned().collect::<Vec<_>>().join(": ")
 }
 
 /// Formats the title, the caption and an explanation of the marks, as one sentence each.
-fn caption(table: &Table) -> String {
-    let mut parts = vec![sentence(&title(table)), sentence(&table.caption)];
+fn format_caption(table: &Table) -> String {
+    let mut parts = vec![sentence(&format_title(table)), sentence(&table.caption)];
     if table.lead.iter().any(|lead| lead.kind == RowHeaderKind::Fraction) {
         parts.push("$L_p/L_t$: layers removed, of the backbone's layers.".to_owned());
     }

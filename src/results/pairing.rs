@@ -74,9 +74,9 @@ pub(super) fn pairing(renamed: &BackboneNames, first: &StoredResults, second: &S
         }
     }
     let common = common_differences(&one.iter().chain(&mapped).collect::<Vec<_>>(), &two.iter().collect::<Vec<_>>());
-    pair(&mut one, &mut two, &mut found, |number| (number.kind.clone(), number.without(&BTreeSet::new())));
+    pair_by_key(&mut one, &mut two, &mut found, |number| (number.kind.clone(), number.without(&BTreeSet::new())));
     one.extend(mapped);
-    pair(&mut one, &mut two, &mut found, |number| {
+    pair_by_key(&mut one, &mut two, &mut found, |number| {
         (number.names.backbone.clone(), number.names.metric.clone(), number.without(&common))
     });
     found.only_first.extend(one.iter().map(|number| number.at));
@@ -99,7 +99,7 @@ fn number_identities(run: &StoredResults) -> Vec<NumberIdentity> {
 
 /// Pairs numbers that have the same key in both runs. If several numbers share a key, those with equal names are
 /// paired.
-fn pair<K: Ord>(
+fn pair_by_key<K: Ord>(
     one: &mut Vec<NumberIdentity>,
     two: &mut Vec<NumberIdentity>,
     found: &mut Pairing,
@@ -223,8 +223,8 @@ const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calib
 /// Returns the settings that are constant within each run but differ between the runs. Each comes with the named input
 /// or method it belongs to.
 fn common_differences(one: &[&NumberIdentity], two: &[&NumberIdentity]) -> BTreeSet<(SettingPath, Option<String>)> {
-    let one = values(one);
-    let two = values(two);
+    let one = values_by_setting(one);
+    let two = values_by_setting(two);
     let changed = one.keys().chain(two.keys()).filter(|path| {
         let a = one.get(path);
         let b = two.get(path);
@@ -240,7 +240,7 @@ fn is_constant(canonicals: Option<&BTreeSet<Canonical>>) -> bool {
     canonicals.is_none_or(|values| values.len() == 1)
 }
 
-fn values(all: &[&NumberIdentity]) -> BTreeMap<(SettingPath, Option<String>), BTreeSet<Canonical>> {
+fn values_by_setting(all: &[&NumberIdentity]) -> BTreeMap<(SettingPath, Option<String>), BTreeSet<Canonical>> {
     let mut found: BTreeMap<_, BTreeSet<Canonical>> = BTreeMap::new();
     for number in all {
         for (path, value) in &number.flat {

@@ -154,10 +154,10 @@ impl RunDescription {
         let engines = choose_entry(grid, request)?;
         // Sort by key only. The sort is stable, so the later of two overrides with the same key still wins.
         let mut sorted: Vec<String> = overrides.iter().map(|text| text.trim().to_owned()).collect();
-        sorted.sort_by(|a, b| key(a).cmp(key(b)));
+        sorted.sort_by(|a, b| override_key(a).cmp(override_key(b)));
         let mut differs = sorted.clone();
         if request != EngineRequest::default() && engines != choose_entry(grid, EngineRequest::default())? {
-            differs.push(words(&engines));
+            differs.push(format_engines(&engines));
         }
         if is_artifact && by == RunCommand::Run {
             differs.push("run".to_owned());
@@ -178,14 +178,17 @@ impl RunDescription {
     /// Returns the parts of this run's directory name that distinguish it from those of other runs.
     pub fn name_parts(&self) -> Vec<String> {
         match self.differs.as_slice() {
-            [] => vec![words(&self.engines), if self.by == RunCommand::Run { "run" } else { "reproduce" }.to_owned()],
+            [] => vec![
+                format_engines(&self.engines),
+                if self.by == RunCommand::Run { "run" } else { "reproduce" }.to_owned(),
+            ],
             differs => differs.to_vec(),
         }
     }
 
     /// Returns whether an override changed the grid's name.
     pub fn is_renamed(&self) -> bool {
-        self.by == RunCommand::Run && self.overrides.iter().any(|text| key(text) == "name")
+        self.by == RunCommand::Run && self.overrides.iter().any(|text| override_key(text) == "name")
     }
 }
 
@@ -194,13 +197,13 @@ fn choose_entry(grid: &Grid, request: EngineRequest) -> Result<BTreeMap<String, 
     chosen.map(|(name, entry)| Ok((name.clone(), request.choose(&entry.path)?.id().into()))).collect()
 }
 
-fn key(setting: &str) -> &str {
+fn override_key(setting: &str) -> &str {
     setting.split('=').next().unwrap_or_default().trim()
 }
 
 /// Formats the distinct engines as a comma-separated list of names such as `cpu-bf16`, `cpu-bf16-amx` or
 /// `candle-f16-cuda`.
-fn words(engines: &BTreeMap<String, ComputeId>) -> String {
+fn format_engines(engines: &BTreeMap<String, ComputeId>) -> String {
     engines
         .values()
         .map(|id| match id.device == id.name || id.device == "cpu" {
@@ -310,8 +313,11 @@ mod description_tests {
         ] {
             assert!(!plain.is_same(&other) && !other.is_same(&plain), "{other:?}");
         }
-        assert_eq!(words(&description(&[], &[("a", "f32"), ("b", "bf16"), ("c", "f32")]).engines), "cpu-bf16,cpu-f32");
+        assert_eq!(
+            format_engines(&description(&[], &[("a", "f32"), ("b", "bf16"), ("c", "f32")]).engines),
+            "cpu-bf16,cpu-f32"
+        );
         let amx = ComputeId { device: "cpu-amx".into(), ..description(&[], &[("a", "bf16")]).engines["a"].clone() };
-        assert_eq!(words(&BTreeMap::from([("a".to_owned(), amx)])), "cpu-bf16-amx");
+        assert_eq!(format_engines(&BTreeMap::from([("a".to_owned(), amx)])), "cpu-bf16-amx");
     }
 }

@@ -169,8 +169,10 @@ impl From<&Table> for SavedTable {
                 .iter()
                 .map(|row| {
                     let texts = row.lead.iter().skip(1).map(SavedCell::from_text);
-                    let values =
-                        row.cells.iter().map(|shown| shown.as_ref().map_or_else(|| SavedCell::from_text("—"), cell));
+                    let values = row
+                        .cells
+                        .iter()
+                        .map(|shown| shown.as_ref().map_or_else(|| SavedCell::from_text("—"), save_cell));
                     SavedRow {
                         group: row.lead.first().cloned(),
                         ours: row.shaded,
@@ -192,7 +194,7 @@ fn error_kind(number: &Measurement) -> String {
     if is_usual { String::new() } else { kind.column().to_owned() }
 }
 
-fn cell(shown: &PrintedNumber) -> SavedCell {
+fn save_cell(shown: &PrintedNumber) -> SavedCell {
     let mark = shown.paired.as_ref().filter(|paired| paired.significant()).map(|paired| {
         let better = paired.mark() == "+";
         let word = if better { "better" } else { "worse" };
@@ -204,11 +206,11 @@ fn cell(shown: &PrintedNumber) -> SavedCell {
         value: shown.measurement.record.value,
         error: shown.measurement.record.error.map(|error| format!("{error:.2}")).unwrap_or_default(),
         error_kind: error_kind(&shown.measurement),
-        items: items(&shown.measurement.sample),
+        items: count_items(&shown.measurement.sample),
         best: shown.best,
         second: shown.second,
         mark,
-        comparison: shown.comparison.as_ref().map(paper_value),
+        comparison: shown.comparison.as_ref().map(save_comparison),
         key: Some(shown.measurement.cell.clone()),
         identity: shown.measurement.identity(),
         failed: shown.measurement.failure.is_some(),
@@ -216,7 +218,7 @@ fn cell(shown: &PrintedNumber) -> SavedCell {
 }
 
 /// Returns the number of items that were averaged, if they are stored.
-fn items(sample: &Sample) -> Option<usize> {
+fn count_items(sample: &Sample) -> Option<usize> {
     match sample {
         Sample::None | Sample::OutOfMemory | Sample::NoisyTimes => None,
         Sample::Right(items) => Some(items.len()),
@@ -226,7 +228,7 @@ fn items(sample: &Sample) -> Option<usize> {
     }
 }
 
-fn paper_value(comparison: &PaperComparison) -> SavedComparison {
+fn save_comparison(comparison: &PaperComparison) -> SavedComparison {
     SavedComparison {
         paper: comparison.paper_text(),
         difference: comparison.difference_text(),

@@ -19,8 +19,12 @@ use crate::metric::MetricSource;
 /// print them to stderr.
 pub fn screen(table: &Table, width: Option<usize>) -> String {
     let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
-    let texts =
-        TextTable::new(table, |visibility| visibility != Visibility::Data, &|_, _, text, _| one_line(text), &numbers);
+    let texts = TextTable::new(
+        table,
+        |visibility| visibility != Visibility::Data,
+        &|_, _, text, _| one_line(text),
+        &format_numbers,
+    );
     match width {
         None => text.push_str(&ScreenTable::from_texts(texts).to_string()),
         Some(width) => text.push_str(&ScreenTable::condensed(texts, table, width).split_to_width(width)),
@@ -46,13 +50,13 @@ fn one_line(text: &str) -> String {
 }
 
 /// Formats the numbers in a column, padded so that decimal points align even where ranks and marks follow.
-fn numbers(all: &[Option<&PrintedNumber>]) -> Vec<String> {
+fn format_numbers(all: &[Option<&PrintedNumber>]) -> Vec<String> {
     let ranks = all.iter().flatten().any(|shown| shown.best || shown.second);
     let marks = all.iter().flatten().any(|shown| !shown.mark().is_empty());
-    all.iter().map(|shown| number(*shown, ranks, marks)).collect()
+    all.iter().map(|shown| format_number(*shown, ranks, marks)).collect()
 }
 
-fn number(shown: Option<&PrintedNumber>, ranks: bool, marks: bool) -> String {
+fn format_number(shown: Option<&PrintedNumber>, ranks: bool, marks: bool) -> String {
     let rank = match shown {
         Some(PrintedNumber { best: true, .. }) => "*",
         Some(PrintedNumber { second: true, .. }) => "°",

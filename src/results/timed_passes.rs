@@ -32,11 +32,11 @@ pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBu
         return Ok(None);
     }
     let path = dir.join(LATENCY);
-    write_parts(&path, &frame(None)?, cells.iter().map(|cell| frame(Some(cell))))?;
+    write_parts(&path, &build_frame(None)?, cells.iter().map(|cell| build_frame(Some(cell))))?;
     Ok(Some(path))
 }
 
-fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
+fn build_frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
     let mut passes = Vec::new();
     for TimedPrompt { prompt, result, .. } in cell.into_iter().flat_map(timed_prompts) {
