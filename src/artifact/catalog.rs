@@ -51,7 +51,7 @@ impl Artifact {
     /// Fails if the grid is invalid or an input does not exist.
     pub fn grid(&self, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
         let mut grid = self.with_axis_choice(|shown| self.file.grid_with(profile, overrides, shown))?;
-        if !scores(&grid) && grid.evaluate.latency.is_empty() {
+        if !has_scores(&grid) && grid.evaluate.latency.is_empty() {
             grid.cells.retain(|cell| !cell.is_dense());
         }
         Ok(grid)
@@ -112,7 +112,7 @@ impl Artifact {
         {
             return Ok(None);
         }
-        let mut dense = match scores(grid) {
+        let mut dense = match has_scores(grid) {
             true => grid.clone(),
             false => {
                 let shown = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
@@ -133,7 +133,7 @@ impl Artifact {
     /// Fails in the same cases as [`grid`](Self::grid).
     pub fn grids_to_run(&self, profile: Option<&str>, overrides: &[String]) -> Result<Vec<Grid>> {
         let grid = self.grid(profile, overrides)?;
-        let gate = if scores(&grid) { None } else { self.gate(&grid, profile, overrides)? };
+        let gate = if has_scores(&grid) { None } else { self.gate(&grid, profile, overrides)? };
         Ok(gate.into_iter().chain([grid]).collect())
     }
 }
@@ -145,7 +145,7 @@ fn is_of_definition(metric: &Metric, task: &str) -> bool {
     task_label.split('(').next() == Some(task)
 }
 
-fn scores(grid: &Grid) -> bool {
+fn has_scores(grid: &Grid) -> bool {
     !grid.evaluate.perplexity.is_empty() || grid.evaluate.builtin().next().is_some()
 }
 

@@ -26,9 +26,9 @@ pub(super) fn explain<'n>(
         let other = recorded.join(name);
         let ending = one.extension().unwrap_or_default().to_string_lossy().into_owned();
         let phrase = match (one.is_file(), other.is_file()) {
-            (true, true) if ending == "parquet" => frames(&one, &other)?,
+            (true, true) if ending == "parquet" => compare_frames(&one, &other)?,
             (true, true) if TABLE_EXTENSIONS.contains(&ending.as_str()) => {
-                let digits = changed_numbers(&text(&one)?, &text(&other)?);
+                let digits = changed_numbers(&read_text(&one)?, &read_text(&other)?);
                 changed_digits += digits;
                 if digits == 0 {
                     "text differs".to_owned()
@@ -51,7 +51,7 @@ pub(super) fn explain<'n>(
     Ok(phrases)
 }
 
-fn frames(made: &Path, recorded: &Path) -> Result<String> {
+fn compare_frames(made: &Path, recorded: &Path) -> Result<String> {
     let Some(difference) = FrameDifference::between(&read_frame(made)?, &read_frame(recorded)?) else {
         return Ok("rows or columns differ".to_owned());
     };
@@ -67,19 +67,19 @@ fn frames(made: &Path, recorded: &Path) -> Result<String> {
     Ok(if parts.is_empty() { "same values, stored differently".to_owned() } else { parts.join(", ") })
 }
 
-fn text(path: &Path) -> Result<String> {
+fn read_text(path: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&regular::read(path)?).into_owned())
 }
 
 /// Counts the positions at which the numbers in two texts differ.
 fn changed_numbers(one: &str, other: &str) -> usize {
-    let one = numbers(one);
-    let other = numbers(other);
+    let one = printed_numbers(one);
+    let other = printed_numbers(other);
     let changed = one.iter().zip(&other).filter(|(a, b)| a != b).count();
     changed + one.len().abs_diff(other.len())
 }
 
-fn numbers(text: &str) -> Vec<&str> {
+fn printed_numbers(text: &str) -> Vec<&str> {
     let parts = text.split(|c: char| !c.is_ascii_digit() && c != '.');
     parts.map(|part| part.trim_matches('.')).filter(|part| !part.is_empty()).collect()
 }

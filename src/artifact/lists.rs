@@ -28,8 +28,8 @@ pub(super) struct NameList {
 
 /// Lists the criteria and recoveries that the paper compares (tables 1 and A2).
 pub(super) fn methods() -> NameList {
-    let criteria = rows("Pruning criterion", criterion::described());
-    let recoveries = rows("Recovery method", recovery::described());
+    let criteria = method_rows("Pruning criterion", criterion::described());
+    let recoveries = method_rows("Recovery method", recovery::described());
     NameList {
         heads: ["Category", "Method", "Name in a grid", "Reference"].map(str::to_owned).to_vec(),
         rows: criteria.chain(recoveries).collect(),
@@ -41,7 +41,7 @@ pub(super) fn methods() -> NameList {
     }
 }
 
-fn rows(category: &'static str, methods: Vec<MethodDescription>) -> impl Iterator<Item = Vec<String>> {
+fn method_rows(category: &'static str, methods: Vec<MethodDescription>) -> impl Iterator<Item = Vec<String>> {
     let compared = methods.into_iter().filter(|method| !method.beyond);
     compared
         .map(move |method| vec![category.to_owned(), method.label.to_owned(), method.name, method.source.to_owned()])

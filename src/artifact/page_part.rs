@@ -97,14 +97,14 @@ pub(super) fn table_page_part(
     let cells = outcome
         .cells
         .iter()
-        .map(|result| (result.cell.to_string(), note(result, artifact.file.path(), profile, outcome)))
+        .map(|result| (result.cell.to_string(), cell_note(result, artifact.file.path(), profile, outcome)))
         .collect();
     let artifact = PageArtifact {
         profile: profile.to_owned(),
         status,
         tables: laid.map(|table| saved_table(artifact, table)).into_iter().collect(),
         figures,
-        computed: computed(outcome),
+        computed: summarize_origins(outcome),
         inputs: outcome.inputs.clone(),
         ..base_page_artifact(artifact)
     };
@@ -125,7 +125,7 @@ fn saved_table(artifact: &Artifact, table: &Table) -> SavedTable {
 }
 
 /// Summarizes where the stored results of a run come from, by commit and machine.
-fn computed(outcome: &GridOutcome) -> Vec<ComputedBy> {
+fn summarize_origins(outcome: &GridOutcome) -> Vec<ComputedBy> {
     let origins = outcome.cells.iter().flat_map(|result| &result.made_from);
     let distinct: BTreeMap<&String, &UsedObject> = origins.map(|origin| (&origin.key, origin)).collect();
     let mut all: BTreeMap<(String, String), ComputedBy> = BTreeMap::new();
@@ -140,7 +140,7 @@ fn computed(outcome: &GridOutcome) -> Vec<ComputedBy> {
         });
         entry.results += 1;
         entry.seconds += origin.seconds;
-        if let Some(finished) = text(&origin.made["finished"]) {
+        if let Some(finished) = json_text(&origin.made["finished"]) {
             if entry.first.is_empty() || finished < entry.first {
                 entry.first.clone_from(&finished);
             }
@@ -181,7 +181,7 @@ pub(super) fn search_page_part(
         status: PageArtifact::COMPLETE.to_owned(),
         tables: vec![view],
         provenance,
-        computed: computed(dense),
+        computed: summarize_origins(dense),
         inputs: dense.inputs.clone(),
         ..base_page_artifact(artifact)
     };
@@ -197,7 +197,7 @@ fn base_page_artifact(artifact: &Artifact) -> PageArtifact {
     }
 }
 
-fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) -> CellNote {
+fn cell_note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) -> CellNote {
     let cell = result.cell.to_string();
     let mut lines = vec![("layers removed".to_owned(), result.removed.to_string())];
     lines.extend(outcome.engines.get(&result.cell.backbone).map(|engine| ("engine".to_owned(), engine.to_string())));
@@ -220,7 +220,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
         ObjectNote {
             kind: origin.kind.to_owned(),
             key: origin.key.clone(),
-            finished: text(&origin.made["finished"]).unwrap_or_default(),
+            finished: json_text(&origin.made["finished"]).unwrap_or_default(),
             seconds: (origin.seconds * 100.0).round() / 100.0,
             maker: index,
         }
@@ -243,20 +243,20 @@ fn format_origin(made: &Value) -> Vec<(String, String)> {
     let dirty = if made["dirty"] == true { ", with uncommitted changes" } else { "" };
     let words = made["command"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>());
     let machine = &made["machine"];
-    let cores = text(&machine["threads"]).map(|threads| format!("{threads} threads"));
+    let cores = json_text(&machine["threads"]).map(|threads| format!("{threads} threads"));
     let features = machine["cpu_features"].as_array().map(|all| all.iter().filter_map(Value::as_str));
     let features = features.map(|all| all.collect::<Vec<_>>().join(" ")).filter(|all| !all.is_empty());
-    let [cpu, gpu, os, arch] = ["cpu", "gpu", "os", "arch"].map(|part| text(&machine[part]));
+    let [cpu, gpu, os, arch] = ["cpu", "gpu", "os", "arch"].map(|part| json_text(&machine[part]));
     let machine: Vec<String> = [cpu, gpu, cores, features, os, arch].into_iter().flatten().collect();
     let lines = [
-        ("program", text(&made["ghostlab"]).map(|version| format!("ghostlab {version}"))),
-        ("commit", text(&made["commit"]).map(|commit| format!("{commit}{dirty}"))),
+        ("program", json_text(&made["ghostlab"]).map(|version| format!("ghostlab {version}"))),
+        ("commit", json_text(&made["commit"]).map(|commit| format!("{commit}{dirty}"))),
         ("command", words.filter(|words| !words.is_empty()).map(|words| words.join(" "))),
         ("machine", Some(machine.join(", ")).filter(|text| !text.is_empty())),
     ];
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-fn text(value: &Value) -> Option<String> {
+fn json_text(value: &Value) -> Option<String> {
     (!value.is_null()).then(|| value_text(value))
 }

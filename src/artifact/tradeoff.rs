@@ -22,12 +22,12 @@ pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Resu
     let keys: Vec<SeriesKey> = pruned.iter().map(|size| SeriesKey::from_condition(&size.record.condition)).collect();
     let series = distinct(&keys).into_iter().map(|key| {
         let members = pruned.iter().zip(&keys).filter(|(_, other)| **other == key).map(|(size, _)| *size);
-        let points = members.map(|size| point(size, entry, &costs, numbers));
+        let points = members.map(|size| to_point(size, entry, &costs, numbers));
         ParetoSeries { label: key.label(&keys), points: points.collect() }
     });
     Ok(Pareto {
         series: series.collect(),
-        rows: entry.metrics.iter().map(|metric| row(metric, entry.log, numbers)).collect(),
+        rows: entry.metrics.iter().map(|metric| to_row(metric, entry.log, numbers)).collect(),
         columns: costs.iter().map(cost_axis).collect(),
     })
 }
@@ -87,7 +87,7 @@ impl SeriesKey {
 }
 
 /// Returns the point for the cell of `size`.
-fn point(size: &Measurement, entry: &FigureEntry, costs: &[Metric], numbers: &[&Arc<Measurement>]) -> ParetoPoint {
+fn to_point(size: &Measurement, entry: &FigureEntry, costs: &[Metric], numbers: &[&Arc<Measurement>]) -> ParetoPoint {
     ParetoPoint {
         costs: costs.iter().map(|cost| cost_of(&size.cell, cost, numbers)).collect(),
         values: entry.metrics.iter().map(|metric| value_of(&size.cell, metric, numbers)).collect(),
@@ -107,7 +107,7 @@ fn value_of(cell: &str, metric: &str, numbers: &[&Arc<Measurement>]) -> Option<f
     found.record.value.filter(|_| found.failure.is_none())
 }
 
-fn row(metric: &str, log: bool, numbers: &[&Arc<Measurement>]) -> ParetoRow {
+fn to_row(metric: &str, log: bool, numbers: &[&Arc<Measurement>]) -> ParetoRow {
     let all = filter_by_metric(numbers, metric);
     let known = all.first().map(|number| &number.metric);
     let label = known.map_or_else(

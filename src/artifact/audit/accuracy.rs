@@ -150,7 +150,7 @@ pub(super) fn check_averages(rows: &[AuditRow], findings: &mut Vec<Finding>) {
             if parts.is_empty() {
                 continue;
             }
-            if let Some((severity, mean, note)) = judge(cell, printed, &parts, columns) {
+            if let Some((severity, mean, note)) = judge_average(cell, printed, &parts, columns) {
                 let finding = Finding::new(Check::Average, severity, row.condition, &[cell]);
                 findings.push(finding.with_texts(mean, &cell.printed, note));
             }
@@ -158,7 +158,7 @@ pub(super) fn check_averages(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     }
 }
 
-fn judge(
+fn judge_average(
     cell: &PaperNumber,
     printed: f64,
     parts: &[(&PaperNumber, f64)],

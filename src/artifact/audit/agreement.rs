@@ -34,9 +34,9 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     for group in groups.iter().filter(|group| group.len() > 1) {
         let classes = grouped(group.iter().map(|&entry| (normalize_dense(&entry.record.condition), entry)));
         for (_, class) in &classes {
-            check_within_table(&values(class), entries, findings);
+            check_within_table(&group_by_value(class), entries, findings);
         }
-        between(&classes, findings);
+        check_between(&classes, findings);
     }
 }
 
@@ -49,7 +49,7 @@ fn metric(entry: &PaperNumber) -> &str {
     }
 }
 
-fn values<'a>(class: &[&'a PaperNumber]) -> ValueGroups<'a> {
+fn group_by_value<'a>(class: &[&'a PaperNumber]) -> ValueGroups<'a> {
     let mut values: ValueGroups<'a> = Vec::new();
     for &entry in class {
         match values.iter_mut().find(|same| agree(same[0], entry)) {
@@ -83,15 +83,15 @@ fn check_within_table(values: &ValueGroups, entries: &[PaperNumber], findings: &
             }
             None => (Severity::Contradiction, describe_possible_source(one, two, entries)),
         };
-        findings.push(differing(severity, first, other, note));
+        findings.push(difference_finding(severity, first, other, note));
     }
 }
 
-fn between(classes: &[(Condition, Vec<&PaperNumber>)], findings: &mut Vec<Finding>) {
+fn check_between(classes: &[(Condition, Vec<&PaperNumber>)], findings: &mut Vec<Finding>) {
     let Some(((_, first), others)) = classes.split_first() else { return };
     for (_, other) in others.iter().filter(|(_, other)| !agree(first[0], other[0])) {
         let note = format!("{} and {} should be the same", joined_labels(first[0]), joined_labels(other[0]));
-        findings.push(differing(Severity::Remark, first, other, note));
+        findings.push(difference_finding(Severity::Remark, first, other, note));
     }
 }
 
@@ -100,7 +100,7 @@ fn joined_labels(entry: &PaperNumber) -> String {
     format!("{recovery} on {calibration}")
 }
 
-fn differing(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber], note: String) -> Finding {
+fn difference_finding(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber], note: String) -> Finding {
     let finding = Finding::new(Check::Agreement, severity, &one[0].record.condition, &[one, other].concat());
     finding.with_texts(shown_values(one), shown_values(other), note)
 }

@@ -1,7 +1,7 @@
 //! Finds copied rows, repeated metrics, and rows whose number of calibration sequences differs from the stated one.
 
 use super::accuracy::are_both_at_chance;
-use super::row::{AuditRow, agree, normalize_equivalent, words};
+use super::row::{AuditRow, agree, describe_condition, normalize_equivalent};
 use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 use crate::recovery;
@@ -42,19 +42,19 @@ pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 
 fn copy(rows: &[AuditRow], first: &AuditRow, row: &AuditRow, shared: &[(&PaperNumber, &PaperNumber)]) -> Finding {
     let differing: Vec<_> = shared.iter().filter(|(a, b)| !agree(a, b)).collect();
-    let (severity, mut note) = judge(rows, first, row, differing.is_empty());
+    let (severity, mut note) = judge_copy(rows, first, row, differing.is_empty());
     if !differing.is_empty() {
         let pairs = differing.iter().map(|(a, b)| format!("{} {} and {}", a.record.metric, a.printed, b.printed));
         note.push_str(&format!("; but {}", pairs.collect::<Vec<_>>().join(", ")));
     }
     let cells: Vec<&PaperNumber> = shared.iter().filter(|(a, b)| agree(a, b)).flat_map(|(a, b)| [*a, *b]).collect();
-    let found = format!("the values of {} ({})", words(first.condition), first.artifact);
+    let found = format!("the values of {} ({})", describe_condition(first.condition), first.artifact);
     let finding =
         Finding::new(Check::Copy, severity, row.condition, &cells).with_texts("different values", found, note);
     if differing.is_empty() { finding.in_column(format!("all {} scores", shared.len())) } else { finding }
 }
 
-fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) -> (Severity, String) {
+fn judge_copy(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) -> (Severity, String) {
     let a = one.condition;
     let b = other.condition;
     let values = if entirely { "all values" } else { "some values" };
@@ -155,7 +155,7 @@ pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) 
         let printed = shared.iter().filter_map(|(one, _)| Some((one, stated.get(&one.record.metric)?.0)));
         let (expected, found): (Vec<&str>, Vec<&str>) =
             printed.map(|(one, at_stated)| (at_stated.printed.as_str(), one.printed.as_str())).unzip();
-        let note = format!("the values are those of `{}` in {}", words(actual.condition), actual.artifact);
+        let note = format!("the values are those of `{}` in {}", describe_condition(actual.condition), actual.artifact);
         let finding = Finding::new(Check::Calibration, Severity::Contradiction, row.condition, &cells);
         findings.push(finding.with_texts(
             describe_copy(STATED_SEQUENCES, &expected),

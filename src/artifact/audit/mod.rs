@@ -13,7 +13,7 @@ mod row;
 
 pub use row::{AuditColumns, AuditTask};
 
-use row::{AuditRow, words};
+use row::{AuditRow, describe_condition};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -122,7 +122,7 @@ impl Finding {
             severity,
             check,
             artifact: join_distinct(entries.iter().map(|entry| entry.artifact.clone())),
-            row: words(condition),
+            row: describe_condition(condition),
             column: join_distinct(entries.iter().map(|entry| entry.record.metric.clone())),
             expected: String::new(),
             found: String::new(),
@@ -147,7 +147,7 @@ fn join_distinct(items: impl Iterator<Item = String>) -> String {
 
 const COLUMNS: [&str; 9] = ["severity", "check", "artifact", "row", "column", "expected", "found", "note", "places"];
 
-fn cells(finding: &Finding) -> [&str; 9] {
+fn finding_cells(finding: &Finding) -> [&str; 9] {
     let Finding { severity, check, artifact, row, column, expected, found, note, places } = finding;
     [severity.name(), check.name(), artifact, row, column, expected, found, note, places]
 }
@@ -191,7 +191,7 @@ const SHOWN_COLUMNS: std::ops::Range<usize> = 2..7;
 
 /// Aligns findings in columns, with notes below them.
 fn aligned(findings: &[&Finding]) -> String {
-    let rows: Vec<[&str; 9]> = findings.iter().map(|finding| cells(finding)).collect();
+    let rows: Vec<[&str; 9]> = findings.iter().map(|finding| finding_cells(finding)).collect();
     let widths: Vec<usize> = SHOWN_COLUMNS
         .map(|column| rows.iter().chain([&COLUMNS]).map(|row| row[column].chars().count()).max().unwrap_or(0))
         .collect();
@@ -218,7 +218,7 @@ fn aligned_cells(widths: &[usize], cells: &[&str]) -> String {
 /// # Errors
 /// Fails if a finding cannot be serialized, which indicates a bug.
 pub fn csv(findings: &[Finding]) -> Result<String> {
-    csv_text([COLUMNS].into_iter().chain(findings.iter().map(cells)))
+    csv_text([COLUMNS].into_iter().chain(findings.iter().map(finding_cells)))
 }
 
 /// Formats findings as a JSON array.

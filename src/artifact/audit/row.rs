@@ -78,7 +78,7 @@ pub(super) fn agree(one: &PaperNumber, other: &PaperNumber) -> bool {
     matches!((one.record.value, other.record.value), (Some(a), Some(b)) if (a - b).abs() < EPSILON)
 }
 
-pub(super) fn words(condition: &Condition) -> String {
+pub(super) fn describe_condition(condition: &Condition) -> String {
     let Condition { backbone, layers, depth, unit: _, criterion, recovery, finetuned, calibration } = condition;
     if criterion == DENSE {
         return format!("{backbone}, dense");

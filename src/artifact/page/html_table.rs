@@ -166,7 +166,7 @@ impl<'a> PageShape<'a> {
             .map(|column| view.rows.iter().any(|row| row.cells[column].text.chars().count() > MAX_NOWRAP_CHARS))
             .collect();
         let group = view.rows.iter().any(|row| row.group.is_some()).then_some(name);
-        Self { group, label: label(&view.columns, group.is_some()), is_prose }
+        Self { group, label: find_label_column(&view.columns, group.is_some()), is_prose }
     }
 
     fn position(&self, column: usize) -> usize {
@@ -176,11 +176,11 @@ impl<'a> PageShape<'a> {
     fn choices(&self, view: &SavedTable) -> Vec<RowChoice> {
         let mut choices = Vec::new();
         if let Some(name) = self.group {
-            choices.extend(choice(name, 0, view.rows.iter().map(|row| row.group.as_deref().unwrap_or(""))));
+            choices.extend(row_choice(name, 0, view.rows.iter().map(|row| row.group.as_deref().unwrap_or(""))));
         }
         for (index, column) in view.columns.iter().enumerate().filter(|(_, column)| column.choice) {
             let texts = view.rows.iter().map(|row| row.cells[index].text.as_str());
-            choices.extend(choice(&column.name, self.position(index), texts));
+            choices.extend(row_choice(&column.name, self.position(index), texts));
         }
         choices
     }
@@ -232,7 +232,7 @@ impl<'a> PageShape<'a> {
                 deviation: deviation.to_owned(),
                 best: cell.best,
                 second: cell.second,
-                address: address(column, &cell.text),
+                address: link_target(column, &cell.text),
                 error: cell.error.clone(),
                 error_kind: cell.error_kind.clone(),
                 items: cell.items,
@@ -270,7 +270,7 @@ impl<'a> PageShape<'a> {
 
 /// Returns the index of the label column. It is the column marked as such, or else the last text column before the
 /// first number.
-fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
+fn find_label_column(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
     if let Some(says_so) = columns.iter().position(|column| column.label) {
         return Some(says_so);
     }
@@ -280,14 +280,14 @@ fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
 }
 
 /// Returns a filter for the distinct texts in a column, or `None` if all texts are equal.
-fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<RowChoice> {
+fn row_choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<RowChoice> {
     let mut seen = BTreeSet::new();
     let texts: Vec<String> = texts.filter(|text| !text.is_empty() && seen.insert(*text)).map(str::to_owned).collect();
     (texts.len() > 1).then(|| RowChoice { name: name.to_owned(), column, texts })
 }
 
 /// Returns the text as a link target, or `None` if it is not a URL.
-fn address(column: &SavedColumn, text: &str) -> Option<String> {
+fn link_target(column: &SavedColumn, text: &str) -> Option<String> {
     (!column.numeric
         && text.starts_with("https://")
         && text.chars().all(|c| c.is_ascii_graphic() && !"<>\"'`".contains(c)))

@@ -135,7 +135,7 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leadin
         is_folded: !is_leading
             && (!matches!(place_in_paper, PaperPlace::Main(_)) || is_in_first_profile_too(artifact, page)),
         is_in_paper: place_in_paper != PaperPlace::Beyond,
-        extent: extent(artifact),
+        extent: format_extent(artifact),
         tally: Tally::from_tables(&artifact.tables),
         tables: artifact
             .tables
@@ -148,20 +148,20 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leadin
             })
             .collect::<Result<_>>()?,
         figures: artifact.figures.iter().map(|view| figure::figure(view, artifact)).collect::<Result<_>>()?,
-        computed: artifact.computed.iter().map(|part| ("computed", computed(part))).collect(),
+        computed: artifact.computed.iter().map(|part| ("computed", format_origin(part))).collect(),
         verdicts: summary::verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), |claim| {
             claim.verdict
         })),
         claims,
-        files: artifact.files.iter().map(|(name, path)| (name.as_str(), path.as_str(), address(path))).collect(),
+        files: artifact.files.iter().map(|(name, path)| (name.as_str(), path.as_str(), relative_link(path))).collect(),
         id,
     })
 }
 
 fn table_id(artifact: &PageArtifact, number: usize) -> String {
     match artifact.tables.len() {
-        1 => name(artifact),
-        _ => format!("{}:{}", name(artifact), number + 1),
+        1 => url_name(artifact),
+        _ => format!("{}:{}", url_name(artifact), number + 1),
     }
 }
 
@@ -170,19 +170,19 @@ fn heading(artifact: &PageArtifact) -> &str {
 }
 
 /// Returns the name of a table as used in the URL, such as `tiny/table2`.
-fn name(artifact: &PageArtifact) -> String {
+fn url_name(artifact: &PageArtifact) -> String {
     let slash = if artifact.profile.is_empty() { "" } else { "/" };
     format!("{}{slash}{}", artifact.profile, artifact.name)
 }
 
 /// Returns the link to a file, or `None` if the path is absolute or a URL.
-fn address(path: &str) -> Option<String> {
+fn relative_link(path: &str) -> Option<String> {
     let leaves = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
     (!leaves).then(|| percent_encode(path, "/"))
 }
 
 /// Formats an origin, for example `690 results in 12 min of computing, TIME to TIME; commit 0123456789ab; MACHINE`.
-fn computed(by: &ComputedBy) -> String {
+fn format_origin(by: &ComputedBy) -> String {
     let time = match by.seconds {
         seconds if seconds < 100.0 => format!("{seconds:.1} s"),
         seconds if seconds < 6000.0 => format!("{:.0} min", seconds / 60.0),
@@ -190,12 +190,12 @@ fn computed(by: &ComputedBy) -> String {
     };
     let results = pluralize(by.results, "result");
     let when = format!("{results} in {time} of computing, {} to {}", by.first, by.last);
-    let commit = if by.commit.is_empty() { String::new() } else { format!("commit {}", short(&by.commit)) };
+    let commit = if by.commit.is_empty() { String::new() } else { format!("commit {}", shorten_commit(&by.commit)) };
     let parts = [when.as_str(), &commit, &by.machine];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-fn extent(artifact: &PageArtifact) -> String {
+fn format_extent(artifact: &PageArtifact) -> String {
     let rows: usize = artifact.tables.iter().map(|table| table.rows.len()).sum();
     let counts = [(rows, "row"), (artifact.figures.len(), "figure")].into_iter().filter(|(count, _)| *count > 0);
     counts.map(|(count, noun)| pluralize(count, noun)).collect::<Vec<_>>().join(", ")
@@ -207,13 +207,13 @@ pub(super) fn profiles<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<P
         .map(|sections| PageProfile {
             name: sections.first().map_or("", |section| shown_profile(section.artifact, page)),
             tally: Tally::from_tables(sections.iter().flat_map(|section| &section.artifact.tables)),
-            artifacts: sections.iter().filter(|section| section.is_in_paper).map(link).collect(),
-            beyond: sections.iter().filter(|section| !section.is_in_paper).map(link).collect(),
+            artifacts: sections.iter().filter(|section| section.is_in_paper).map(link_to).collect(),
+            beyond: sections.iter().filter(|section| !section.is_in_paper).map(link_to).collect(),
         })
         .collect()
 }
 
-fn link<'a>(section: &'a Section<'a>) -> ArtifactLink<'a> {
+fn link_to<'a>(section: &'a Section<'a>) -> ArtifactLink<'a> {
     ArtifactLink {
         id: &section.id,
         name: &section.artifact.name,
@@ -385,7 +385,7 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     let mut notes = Vec::new();
     for (key, note) in page.cells.iter().filter(|(key, _)| opened.contains(key)) {
         let makers = note.makers.iter().map(|maker| {
-            let words: Vec<&str> = maker.iter().take(2).map(|(_, value)| short(value)).collect();
+            let words: Vec<&str> = maker.iter().take(2).map(|(_, value)| shorten_commit(value)).collect();
             SharedNoteLink { id: format!("maker-{}", index_of(&mut makers, maker)), text: words.join(", ") }
         });
         let is_said = key.ends_with(&note.title);
@@ -411,7 +411,7 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
 }
 
 /// Shortens a value if it starts with a commit hash.
-fn short(value: &str) -> &str {
+fn shorten_commit(value: &str) -> &str {
     match value.split_at_checked(40) {
         Some((commit, _)) if commit.bytes().all(|byte| byte.is_ascii_hexdigit()) => &commit[..12],
         _ => value,

@@ -33,7 +33,7 @@ pub(super) fn header_fields(page: &Page) -> Vec<(&'static str, String)> {
     let open: Vec<String> = open.map(|open| format!("{}: {}", open.name, open.status)).collect();
     let fields = [
         ("Shown", shown),
-        ("Computed", computed(page)),
+        ("Computed", format_computed(page)),
         ("Written", written),
         ("On", machines.into_iter().collect::<Vec<_>>().join("; ")),
         ("Not complete", open.join("; ")),
@@ -61,7 +61,7 @@ pub(super) fn summary_sentences(page: &Page) -> Vec<String> {
 pub(crate) const WRITING_STARTED: &str = "writing started";
 pub(crate) const WRITING_FINISHED: &str = "writing finished";
 
-fn computed(page: &Page) -> String {
+fn format_computed(page: &Page) -> String {
     let all = page.artifacts.iter().flat_map(|artifact| &artifact.computed);
     let first = all.clone().map(|times| times.first.as_str()).filter(|time| !time.is_empty()).min();
     let last = all.map(|times| times.last.as_str()).filter(|time| !time.is_empty()).max();

@@ -18,7 +18,7 @@ use crate::{metric, recovery};
 const HEAD: &str =
     "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std";
 
-fn lines(file: &str, text: &str) -> Result<Vec<(usize, PaperLine)>> {
+fn parse_lines(file: &str, text: &str) -> Result<Vec<(usize, PaperLine)>> {
     csv::rows(file, &HEAD.split(',').collect::<Vec<_>>(), text)
 }
 
@@ -59,7 +59,7 @@ impl PaperNumber {
     /// columns, belongs to another table or contains an invalid field.
     pub fn parse(artifact: &str, text: &str) -> Result<Vec<Self>> {
         let file = format!("{artifact}.csv");
-        let rows = lines(&file, text)?;
+        let rows = parse_lines(&file, text)?;
         rows.into_iter()
             .map(|(line, row)| {
                 if row.artifact != artifact {
@@ -77,7 +77,7 @@ impl PaperNumber {
     /// # Errors
     /// Fails in the same cases as [`Self::parse`], but reports the error as bad input.
     pub(super) fn tidy(file: &str, text: &str) -> Result<Vec<Self>> {
-        let rows = lines(file, text).map_err(into_bad_input)?;
+        let rows = parse_lines(file, text).map_err(into_bad_input)?;
         rows.into_iter().map(|(line, row)| Self::from_line(file, line, row).map_err(into_bad_input)).collect()
     }
 
@@ -207,18 +207,19 @@ impl PaperNumber {
             let label: Vec<&str> = labels.iter().map(|at| record.get(*at).unwrap_or_default()).collect();
             for (name, at) in &columns {
                 let cell = record.get(*at).unwrap_or_default();
-                let (printed, value, error) = number(cell).ok_or_else(|| {
+                let (printed, value, error) = parse_number(cell).ok_or_else(|| {
                     Error::bad_input(format!("invalid value in the column `{name}`"))
                         .at(format!("{file}:{line}"))
                         .expected("a printed decimal number, optionally followed by `±` and its error, or `-` for none")
                         .found(format!("`{cell}`"))
                 })?;
+                let condition = label_condition(&label.join(", "));
                 all.push(Self {
                     artifact: artifact.clone(),
                     file: file.to_owned(),
                     line,
                     printed,
-                    record: Record { condition: row(&label.join(", ")), metric: (*name).to_owned(), value, error },
+                    record: Record { condition, metric: (*name).to_owned(), value, error },
                 });
             }
         }
@@ -240,27 +241,27 @@ fn column_index(file: &str, head: &::csv::StringRecord, name: &str) -> Result<us
     })
 }
 
-fn row(label: &str) -> Condition {
+fn label_condition(label: &str) -> Condition {
     Condition { backbone: label.to_owned(), recovery: recovery::NONE.to_owned(), ..Condition::default() }
 }
 
 /// Parses a cell. Returns the number as printed, its value, and the error after `±`. Returns `None` if the text is
 /// neither a number nor a placeholder.
-fn number(cell: &str) -> Option<(String, Option<f64>, Option<f64>)> {
+fn parse_number(cell: &str) -> Option<(String, Option<f64>, Option<f64>)> {
     let cell = cell.trim().trim_matches('*').trim();
     if ["", "-", "–", "—", "n/a", "N/A", "OOM"].contains(&cell) {
         return Some((String::new(), None, None));
     }
     let (printed, error) = cell.split_once('±').map_or((cell, None), |(value, error)| (value, Some(error)));
-    let (printed, value) = is_plain(printed)?;
+    let (printed, value) = parse_plain(printed)?;
     let error = match error {
-        Some(error) => Some(is_plain(error)?.1),
+        Some(error) => Some(parse_plain(error)?.1),
         None => None,
     };
     Some((printed, Some(value), error))
 }
 
-fn is_plain(text: &str) -> Option<(String, f64)> {
+fn parse_plain(text: &str) -> Option<(String, f64)> {
     let text = text.trim().trim_end_matches('%').trim();
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     if digits { Some((text.to_owned(), text.parse::<f64>().ok()?)) } else { None }
@@ -327,12 +328,12 @@ mod tests {
 
     #[test]
     fn printed_cell_is_parsed_as_a_number() {
-        assert_eq!(number("**45.00**"), Some(("45.00".into(), Some(45.0), None)));
-        assert_eq!(number("95.9 ± 0.2"), Some(("95.9".into(), Some(95.9), Some(0.2))));
-        assert_eq!(number("12.5%"), Some(("12.5".into(), Some(12.5), None)));
-        assert_eq!(number("—"), Some((String::new(), None, None)));
+        assert_eq!(parse_number("**45.00**"), Some(("45.00".into(), Some(45.0), None)));
+        assert_eq!(parse_number("95.9 ± 0.2"), Some(("95.9".into(), Some(95.9), Some(0.2))));
+        assert_eq!(parse_number("12.5%"), Some(("12.5".into(), Some(12.5), None)));
+        assert_eq!(parse_number("—"), Some((String::new(), None, None)));
         for wrong in ["x", "1e5", "1.2.3", "5 ± x", "-3"] {
-            assert_eq!(number(wrong), None, "{wrong}");
+            assert_eq!(parse_number(wrong), None, "{wrong}");
         }
     }
 }
