@@ -78,14 +78,11 @@ impl SharedSelection {
                 && cells.iter().all(|cell| !cell.programs.is_empty())
         });
         let (identical, differing): (Vec<_>, Vec<_>) = shared.partition(|(_, cells)| is_one_row(cells));
-        let differing_labels = recovery_labels(&differing);
+        let unequal = recovery_labels(&differing);
         Some(Self {
-            identical: recovery_labels(&identical)
-                .into_iter()
-                .filter(|label| !differing_labels.contains(label))
-                .collect(),
+            identical: recovery_labels(&identical).into_iter().filter(|label| !unequal.contains(label)).collect(),
             boundaries: boundaries(differing.iter().flat_map(|(_, cells)| cells).copied(), &criteria),
-            differing: differing_labels,
+            differing: unequal,
             criteria,
         })
     }

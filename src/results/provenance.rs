@@ -177,11 +177,9 @@ impl RunDescription {
 
     /// Returns the parts of this run's directory name that distinguish it from those of other runs.
     pub fn name_parts(&self) -> Vec<String> {
+        let command = if self.by == RunCommand::Run { "run" } else { "reproduce" };
         match self.differs.as_slice() {
-            [] => vec![
-                format_engines(&self.engines),
-                if self.by == RunCommand::Run { "run" } else { "reproduce" }.to_owned(),
-            ],
+            [] => vec![format_engines(&self.engines), command.to_owned()],
             differs => differs.to_vec(),
         }
     }

@@ -169,10 +169,10 @@ impl From<&Table> for SavedTable {
                 .iter()
                 .map(|row| {
                     let texts = row.lead.iter().skip(1).map(SavedCell::from_text);
-                    let values = row
-                        .cells
-                        .iter()
-                        .map(|shown| shown.as_ref().map_or_else(|| SavedCell::from_text("—"), save_cell));
+                    let values = row.cells.iter().map(|shown| match shown {
+                        Some(shown) => save_cell(shown),
+                        None => SavedCell::from_text("—"),
+                    });
                     SavedRow {
                         group: row.lead.first().cloned(),
                         ours: row.shaded,

@@ -19,12 +19,8 @@ use crate::metric::MetricSource;
 /// print them to stderr.
 pub fn screen(table: &Table, width: Option<usize>) -> String {
     let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
-    let texts = TextTable::new(
-        table,
-        |visibility| visibility != Visibility::Data,
-        &|_, _, text, _| one_line(text),
-        &format_numbers,
-    );
+    let is_shown = |visibility: Visibility| visibility != Visibility::Data;
+    let texts = TextTable::new(table, is_shown, &|_, _, text, _| one_line(text), &format_numbers);
     match width {
         None => text.push_str(&ScreenTable::from_texts(texts).to_string()),
         Some(width) => text.push_str(&ScreenTable::condensed(texts, table, width).split_to_width(width)),
