@@ -28,11 +28,11 @@ pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Toleranc
     let same: Vec<&Record> = paper.iter().filter(|theirs| theirs.metric == record.metric).collect();
     let exact = same.iter().find(|theirs| theirs.condition == record.condition);
     // A table in the paper may omit the number of sequences if all its rows use the same one.
-    let found = exact.or_else(|| same.iter().find(|theirs| conditions_match(&theirs.condition, &record.condition)))?;
-    Some(paper_value(ours, found.value?, tolerance))
+    let entry = exact.or_else(|| same.iter().find(|theirs| conditions_match(&theirs.condition, &record.condition)))?;
+    Some(compare_value(ours, entry.value?, tolerance))
 }
 
-fn paper_value(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperComparison {
+fn compare_value(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperComparison {
     let tolerance = match ours.metric.nearness {
         Nearness::Relative => paper * tolerance.perplexity / 100.0,
         Nearness::Difference => tolerance.accuracy,
@@ -131,21 +131,21 @@ impl Gate {
             let mut judged = false;
             let mut reasons = Vec::new();
             for number in candidates {
-                let besides = dense(number, paper, tolerance);
-                if besides.is_empty() {
+                let comparisons = compare_dense(number, paper, tolerance);
+                if comparisons.is_empty() {
                     continue;
                 }
-                if let Some(reason) = besides.iter().find_map(|comparison| comparison.verdict.other_protocol()) {
+                if let Some(reason) = comparisons.iter().find_map(|comparison| comparison.verdict.other_protocol()) {
                     reasons.push(reason);
                     continue;
                 }
                 judged = true;
-                if besides.iter().all(|comparison| comparison.verdict != PaperVerdict::Same) {
+                if comparisons.iter().all(|comparison| comparison.verdict != PaperVerdict::Same) {
                     gate.misses.push(GateFailure {
                         backbone: backbone.clone(),
                         metric: number.record.metric.clone(),
                         ours: number.record.value,
-                        paper: besides.iter().map(|comparison| (comparison.paper, comparison.tolerance)).collect(),
+                        paper: comparisons.iter().map(|comparison| (comparison.paper, comparison.tolerance)).collect(),
                     });
                 }
             }
@@ -161,7 +161,7 @@ impl Gate {
     }
 }
 
-fn dense(number: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Vec<PaperComparison> {
+fn compare_dense(number: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Vec<PaperComparison> {
     let ours = &number.record;
     let values: Vec<f64> = paper
         .iter()
@@ -172,7 +172,7 @@ fn dense(number: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Vec<P
         })
         .filter_map(|theirs| theirs.value)
         .collect();
-    distinct(&values).into_iter().map(|value| paper_value(number, value, tolerance)).collect()
+    distinct(&values).into_iter().map(|value| compare_value(number, value, tolerance)).collect()
 }
 
 impl GateFailure {
@@ -240,7 +240,7 @@ const RULES: [(&str, Rule); 3] = [("wikitext2", Rule::Wikitext2), ("c4", Rule::C
 
 /// Lists how a measurement's protocol differs from the paper's.
 pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
-    let mut found: Vec<String> = measurement.setup.unidentified.iter().cloned().collect();
+    let mut texts: Vec<String> = measurement.setup.unidentified.iter().cloned().collect();
     let mean = match measurement.metric.source {
         MetricSource::Tasks(_) => {
             Some((metric::tasks().into_iter().map(str::to_owned).collect::<BTreeSet<String>>(), "tasks"))
@@ -248,30 +248,30 @@ pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
         MetricSource::Texts(_) => Some((metric::texts().into_iter().collect(), "texts")),
         _ => None,
     };
-    found.extend(mean.and_then(|(parts, words)| {
+    texts.extend(mean.and_then(|(parts, words)| {
         let measured: BTreeSet<String> =
             measurement.setup.scored.iter().map(|protocol| protocol.measures().id).collect();
         (measured != parts).then(|| format!("a mean of {} {words} (paper: {})", measured.len(), parts.len()))
     }));
-    measurement.setup.scored.iter().for_each(|protocol| other_protocol(protocol, &mut found));
+    measurement.setup.scored.iter().for_each(|protocol| add_protocol(protocol, &mut texts));
     let engine = measurement.setup.engine.filter(|engine| !DTYPES.contains(&engine.dtype));
-    found.extend(engine.map(|engine| format!("computed in {} instead of float16 or f32", engine.dtype)));
-    other_options(measurement, &mut found);
+    texts.extend(engine.map(|engine| format!("computed in {} instead of float16 or f32", engine.dtype)));
+    add_options(measurement, &mut texts);
     if let Sample::Seeds(seeds) = &measurement.sample {
-        found.push(format!("the mean over {} calibration seeds (paper: one)", seeds.len()));
+        texts.push(format!("the mean over {} calibration seeds (paper: one)", seeds.len()));
     }
     if let Some(calibrated) = &measurement.setup.calibration {
-        other_calibration(
+        add_calibration(
             calibrated,
             measurement.setup.named_settings.contains(settings::OPERATOR_SEQUENCES),
-            &mut found,
+            &mut texts,
         );
     }
-    distinct(&found)
+    distinct(&texts)
 }
 
 /// Lists the method options that differ from the defaults and are not named in the condition.
-fn other_options(measurement: &Measurement, found: &mut Vec<String>) {
+fn add_options(measurement: &Measurement, texts: &mut Vec<String>) {
     let variant = &measurement.setup.variant;
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
     for (axis, defaults) in ["criterion", "recovery"].into_iter().zip(defaults) {
@@ -279,93 +279,93 @@ fn other_options(measurement: &Measurement, found: &mut Vec<String>) {
         let usual = settings::flatten_below(axis, &defaults(name));
         let trained = format!("{axis}.{}.", recovery::FINETUNE);
         let options = variant.iter().filter(|(option, _)| option.starts_with(&format!("{axis}.")));
-        for (option, value) in options
-            .filter(|(option, value)| !is_open(measurement, &trained, option) && usual.get(*option) != Some(value))
-        {
+        for (option, value) in options.filter(|(option, value)| {
+            !is_unspecified(measurement, &trained, option) && usual.get(*option) != Some(value)
+        }) {
             let not = usual
                 .get(option)
                 .map(|usual| format!(" instead of {}", settings::words(option, usual)))
                 .unwrap_or_default();
-            found.push(format!("{name} with {}{not}", settings::words(option, value)));
+            texts.push(format!("{name} with {}{not}", settings::words(option, value)));
         }
     }
 }
 
-fn is_open(measurement: &Measurement, trained: &str, option: &str) -> bool {
+fn is_unspecified(measurement: &Measurement, trained: &str, option: &str) -> bool {
     UNSPECIFIED_SETTINGS.contains(&option)
         || measurement.setup.named_settings.contains(option)
         || option.starts_with(trained)
 }
 
 /// Lists how a calibration differs from the paper's. `named` is set if the condition states the number of sequences.
-fn other_calibration(calibrated: &CalibrationSummary, named: bool, found: &mut Vec<String>) {
+fn add_calibration(calibrated: &CalibrationSummary, named: bool, texts: &mut Vec<String>) {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     match calibrated.generated {
         // The paper has no splitting rule for generated text, so the rule is not compared.
-        true => found.push(format!("calibrated on generated text ({corpus})")),
-        false => rule(corpus, &calibrated.rule, found),
+        true => texts.push(format!("calibrated on generated text ({corpus})")),
+        false => add_rule(corpus, &calibrated.rule, texts),
     }
     let operator = calibrated.repaired && !named && *operator_sequences != OPERATOR_SEQUENCES;
-    let unlike = [
+    let fields = [
         (*sequences != SEQUENCES, format!("{sequences} calibration sequences (paper: {SEQUENCES})")),
         (*length != LENGTH, format!("calibration sequences of {length} tokens (paper: {LENGTH})")),
         (*seed != SEED, format!("calibration seed {seed} (paper: {SEED})")),
         (operator, format!("operators from {operator_sequences} sequences (paper: {OPERATOR_SEQUENCES})")),
     ];
-    found.extend(differing(unlike));
-    calibrated.finetune.iter().for_each(|training| other_training(training, found));
+    texts.extend(selected_texts(fields));
+    calibrated.finetune.iter().for_each(|training| add_training(training, texts));
 }
 
-fn other_training(&Finetune { sequences, length, seed }: &Finetune, found: &mut Vec<String>) {
-    let unlike = [
+fn add_training(&Finetune { sequences, length, seed }: &Finetune, texts: &mut Vec<String>) {
+    let fields = [
         (sequences != TRAINING_SEQUENCES, format!("trained on {sequences} sequences (paper: {TRAINING_SEQUENCES})")),
         (length != LENGTH, format!("trained on sequences of {length} tokens (paper: {LENGTH})")),
         (seed != SEED, format!("trained with seed {seed} (paper: {SEED})")),
     ];
-    found.extend(differing(unlike));
+    texts.extend(selected_texts(fields));
 }
 
-fn differing<const N: usize>(unlike: [(bool, String); N]) -> impl Iterator<Item = String> {
-    unlike.into_iter().filter(|(is, _)| *is).map(|(_, words)| words)
+fn selected_texts<const N: usize>(fields: [(bool, String); N]) -> impl Iterator<Item = String> {
+    fields.into_iter().filter(|(is, _)| *is).map(|(_, words)| words)
 }
 
-fn rule(corpus: &str, rule: &str, found: &mut Vec<String>) {
+fn add_rule(corpus: &str, rule: &str, texts: &mut Vec<String>) {
     let text = stem(corpus);
     if RULES.iter().any(|(known, needed)| *known == text && rule != needed.name()) {
-        found.push(format!("{corpus} split by the rule {rule}"));
+        texts.push(format!("{corpus} split by the rule {rule}"));
     }
 }
 
-fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
+fn add_protocol(protocol: &Protocol, texts: &mut Vec<String>) {
     match protocol {
         Protocol::Windows { corpus, rule: by, length, windows, all, limit, generated, .. } => {
             match generated {
-                true => found.push(format!("generated text ({corpus})")),
-                false => rule(corpus, by, found),
+                true => texts.push(format!("generated text ({corpus})")),
+                false => add_rule(corpus, by, texts),
             }
-            found.extend((*length != LENGTH).then(|| format!("windows of {length} tokens (paper: {LENGTH})")));
+            texts.extend((*length != LENGTH).then(|| format!("windows of {length} tokens (paper: {LENGTH})")));
             match (windows.zip(*all), limit) {
                 (Some((windows, all)), _) if windows == all => {}
-                (Some((windows, all)), _) => found.push(format!("{windows} of {all} windows of {corpus}")),
+                (Some((windows, all)), _) => texts.push(format!("{windows} of {all} windows of {corpus}")),
                 // The total number of windows is unknown, so the limit is reported even if it may have no effect.
-                (None, Some(limit)) => found.push(format!("at most {limit} windows of {corpus}")),
+                (None, Some(limit)) => texts.push(format!("at most {limit} windows of {corpus}")),
                 (None, None) => {}
             }
         }
         Protocol::MultipleChoice { label, documents, original, full_split, generated, bos, max_length, .. } => {
             match (generated, full_split) {
-                (true, _) => found.push(format!("{label}: generated documents")),
+                (true, _) => texts.push(format!("{label}: generated documents")),
                 (_, false) if documents < original => {
-                    found.push(format!("{label}: {documents} of {original} documents"));
+                    texts.push(format!("{label}: {documents} of {original} documents"));
                 }
-                (_, false) => found.push(format!("{label}: {documents} documents, not the published split")),
+                (_, false) => texts.push(format!("{label}: {documents} documents, not the published split")),
                 _ => {}
             }
-            found.extend((*bos != Bos::default()).then(|| format!("BOS {bos}")));
-            found.extend(max_length.map(|length| format!("inputs of at most {length} tokens")));
+            texts.extend((*bos != Bos::default()).then(|| format!("BOS {bos}")));
+            texts.extend(max_length.map(|length| format!("inputs of at most {length} tokens")));
         }
         // The paper used float16 on an NVIDIA A40 with 48 GB (appendix F).
-        Protocol::Latency { machine, .. } => found.push(format!("measured on {machine} (paper: NVIDIA A40 in f16)")),
+        Protocol::Latency { machine, .. } => texts.push(format!("measured on {machine} (paper: NVIDIA A40 in f16)")),
         Protocol::Average { .. } | Protocol::Derived { .. } | Protocol::Defined { .. } | Protocol::Size { .. } => {}
     }
 }
