@@ -72,11 +72,11 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     let ours = &ours.run;
     let theirs = &theirs.run;
     let mut different = Vec::new();
-    different.extend(numbers(our_numbers.unwrap_or_default(), their_numbers.unwrap_or_default()));
+    different.extend(compare_numbers(our_numbers.unwrap_or_default(), their_numbers.unwrap_or_default()));
     let settings = settings_that_differ(&theirs["grid"], &ours["grid"]);
     different.extend(list_names("settings", settings.into_iter().map(|setting| setting.path)));
     different.extend(list_names("inputs", differing_keys(&ours["inputs"], &theirs["inputs"]).into_iter()));
-    let findings = FindingDifference::between(&findings(ours), &findings(theirs));
+    let findings = FindingDifference::between(&cell_findings(ours), &cell_findings(theirs));
     let is_rounding =
         findings.structure.is_none() && findings.largest.as_ref().is_none_or(|(_, size)| *size <= ROUNDING);
     let mut rounding = Vec::new();
@@ -94,16 +94,9 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     if different.is_empty() && rounding.is_empty() {
         return Ok(RecordComparison::Identical);
     }
-    let instructions = instructions_that_differ(ours, theirs);
-    Ok(match different.is_empty() {
-        true => {
-            RecordComparison::IdenticalNumbers(rounding.into_iter().chain(instructions).collect::<Vec<_>>().join("; "))
-        }
-        false => {
-            let all = different.into_iter().chain(rounding).chain(instructions);
-            RecordComparison::Different(all.collect::<Vec<_>>().join("; "))
-        }
-    })
+    let result = if different.is_empty() { RecordComparison::IdenticalNumbers } else { RecordComparison::Different };
+    let texts = different.into_iter().chain(rounding).chain(instructions_that_differ(ours, theirs));
+    Ok(result(texts.collect::<Vec<_>>().join("; ")))
 }
 
 /// Describes a difference in vector instructions, which may change the last bits of a value. Returns `None` if they
@@ -150,7 +143,7 @@ impl FindingDifference {
             (Value::Number(one), Value::Number(other)) if one.is_f64() && other.is_f64() => {
                 let one = one.as_f64().unwrap_or(f64::NAN);
                 let other = other.as_f64().unwrap_or(f64::NAN);
-                let share = (one - other).abs() / other.abs().max(f64::MIN_POSITIVE);
+                let share = relative_difference(one, other);
                 if one != other && self.largest.as_ref().is_none_or(|(_, largest)| share > *largest) {
                     self.largest = Some((path.to_owned(), share));
                 }
@@ -175,23 +168,25 @@ fn field_of(name: &String, map: &Map<String, Value>) -> Value {
     map.get(name).cloned().unwrap_or_default()
 }
 
-fn numbers(ours: &[ResultRow], theirs: &[ResultRow]) -> Option<String> {
-    let recorded: BTreeMap<_, _> = theirs.iter().map(|their| (number_key(their), their)).collect();
-    let made: BTreeMap<_, _> = ours.iter().map(|our| (number_key(our), our)).collect();
-    let unmatched = made.keys().filter(|key| !recorded.contains_key(key)).count()
-        + recorded.keys().filter(|key| !made.contains_key(key)).count();
-    let both: Vec<_> = made.iter().filter_map(|(key, number)| Some((key, *number, *recorded.get(key)?))).collect();
-    let differ: Vec<_> = both.iter().filter(|(_, one, two)| one.record.value != two.record.value).collect();
-    let items = both.iter().filter(|(_, one, two)| {
-        one.record.value == two.record.value
-            && (one.record.error, &one.sample, &one.failure) != (two.record.error, &two.sample, &two.failure)
+/// Describes the differences between the numbers of two runs. Returns `None` if there are none.
+fn compare_numbers(ours: &[ResultRow], theirs: &[ResultRow]) -> Option<String> {
+    let theirs: BTreeMap<_, _> = theirs.iter().map(|number| (number_key(number), number)).collect();
+    let ours: BTreeMap<_, _> = ours.iter().map(|number| (number_key(number), number)).collect();
+    let pairs = ours.iter().filter_map(|(key, our)| Some((key, *our, *theirs.get(key)?)));
+    let pairs: Vec<_> = pairs.collect();
+    let unmatched = ours.len() + theirs.len() - 2 * pairs.len();
+    let differ: Vec<_> = pairs.iter().filter(|(_, our, their)| our.record.value != their.record.value).collect();
+    let items = pairs.iter().filter(|(_, our, their)| {
+        our.record.value == their.record.value
+            && (our.record.error, &our.sample, &our.failure) != (their.record.error, &their.sample, &their.failure)
     });
     let mut says = Vec::new();
     if !differ.is_empty() {
-        let all = both.len();
-        let largest =
-            differ.iter().filter_map(|pair| Some((relative_size(&pair)?, pair))).max_by(|a, b| a.0.total_cmp(&b.0));
-        let largest = largest.map(|(share, ((cell, column, metric), ..))| {
+        let all = pairs.len();
+        let shares = differ
+            .iter()
+            .filter_map(|(key, our, their)| Some((relative_difference(our.record.value?, their.record.value?), key)));
+        let largest = shares.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(share, (cell, column, metric))| {
             let column = if column.is_empty() { metric } else { column };
             format!(", most by {share:.2e} of its value ({column} of {cell})")
         });
@@ -207,10 +202,9 @@ fn number_key(number: &ResultRow) -> (String, String, String) {
     (number.cell.clone(), number.column.clone(), number.record.metric.clone())
 }
 
-fn relative_size((_, one, two): &&&(&(String, String, String), &ResultRow, &ResultRow)) -> Option<f64> {
-    let one = one.record.value?;
-    let two = two.record.value?;
-    Some((one - two).abs() / two.abs().max(f64::MIN_POSITIVE))
+/// Returns the difference between two values relative to the second.
+fn relative_difference(ours: f64, theirs: f64) -> f64 {
+    (ours - theirs).abs() / theirs.abs().max(f64::MIN_POSITIVE)
 }
 
 fn list_names(head: &str, names: impl Iterator<Item = String>) -> Option<String> {
@@ -227,7 +221,7 @@ fn differing_keys(one: &Value, other: &Value) -> BTreeSet<String> {
 }
 
 /// Returns the `cells` of `run.json` without the fields in [`IGNORED_FIELDS`], at any nesting depth.
-fn findings(run: &Value) -> Value {
+fn cell_findings(run: &Value) -> Value {
     fn bare(full: &Value) -> Value {
         match full {
             Value::Object(map) => {
@@ -249,16 +243,16 @@ pub(super) fn check_anonymous(folder: &Path) -> Result<()> {
     let folders = [std::env::home_dir(), std::env::current_dir().ok()];
     // Ignore short strings and common words, because they occur in any text.
     let words = [std::env::consts::OS, std::env::consts::ARCH, "localhost", "ghostlab"];
-    let mut tells: Vec<String> = folders.into_iter().flatten().map(|path| path.display().to_string()).collect();
-    tells.push(owner::host());
-    tells.retain(|text| text.len() >= 5 && !words.contains(&text.as_str()));
+    let mut private: Vec<String> = folders.into_iter().flatten().map(|path| path.display().to_string()).collect();
+    private.push(owner::host());
+    private.retain(|text| text.len() >= 5 && !words.contains(&text.as_str()));
     let texts = ["json", "csv", "md", "tex", "svg"];
     let mut all = files::entries(folder).map_err(|error| Error::io("list", folder, &error))?;
     all.retain(|path| path.extension().is_some_and(|extension| texts.iter().any(|text| extension == *text)));
     for path in all {
         let bytes = regular::read(&path)?;
         let text = String::from_utf8_lossy(&bytes);
-        if let Some(found) = tells.iter().find(|found| text.contains(found.as_str())) {
+        if let Some(found) = private.iter().find(|word| text.contains(word.as_str())) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             return Err(Error::bad_input("the record would identify the machine")
                 .at(name)
