@@ -12,9 +12,9 @@ pub(super) fn printed(entry: &TableEntry, table: &Table) -> Table {
 }
 
 pub(super) fn columns_beyond_paper(entry: &TableEntry, table: &Table) -> Option<Table> {
-    let found = filter_columns(entry, table, |column| is_beyond(entry, &column.metric));
+    let beyond = filter_columns(entry, table, |column| is_beyond(entry, &column.metric));
     let title = format!("{}, beyond the paper's columns", table.title);
-    (!found.columns.is_empty()).then_some(Table { title, ..found })
+    (!beyond.columns.is_empty()).then_some(Table { title, ..beyond })
 }
 
 /// Returns whether a metric is declared as not in the paper or was added automatically.
@@ -42,7 +42,7 @@ fn filter_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn
         groups.extend((group_size > 0).then(|| (head.clone(), group_size)));
         first += count;
     }
-    let found = Table {
+    let filtered = Table {
         lead: lead.iter().map(|&at| table.lead[at].clone()).collect(),
         groups: if groups.iter().all(|(head, _)| head.is_empty()) { Vec::new() } else { groups },
         columns: printed
@@ -69,8 +69,8 @@ fn filter_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn
             .collect(),
         ..table.clone()
     };
-    let found = if entry.print.prompts_as_rows { transpose(found) } else { found };
-    Table { scope: scope_text(entry, &found), ..found }
+    let filtered = if entry.print.prompts_as_rows { transpose(filtered) } else { filtered };
+    Table { scope: scope_text(entry, &filtered), ..filtered }
 }
 
 /// Describes the backbone and the number of removed layers. Leaves out either one if it varies or is already shown in

@@ -224,7 +224,7 @@ pub fn changed_settings(kept: &StoredResults, settings: &Value, inputs: &BTreeMa
     let one = input_hashes(&kept.settings, &kept.inputs);
     let two = input_hashes(settings, inputs);
     let absolute = |path: &Option<Value>| std::path::absolute(path.as_ref()?.as_str()?).ok();
-    let mut found: Vec<String> = settings_that_differ(&kept.settings, settings)
+    let mut paths: Vec<String> = settings_that_differ(&kept.settings, settings)
         .into_iter()
         .filter(|setting| match input_name(setting) {
             None => true,
@@ -238,14 +238,15 @@ pub fn changed_settings(kept: &StoredResults, settings: &Value, inputs: &BTreeMa
     let more: Vec<String> = changed_entries(&one, &two)
         .into_iter()
         .map(|change| change.path)
-        .filter(|name| !is_known_key(&found, name))
+        .filter(|name| !is_input_path(&paths, name))
         .collect();
-    found.extend(more);
-    found
+    paths.extend(more);
+    paths
 }
 
-fn is_known_key(found: &[String], name: &str) -> bool {
-    found.iter().any(|path| path.strip_suffix(".path") == Some(name))
+/// Returns whether one of the setting paths is that of the named input.
+fn is_input_path(paths: &[String], name: &str) -> bool {
+    paths.iter().any(|path| path.strip_suffix(".path") == Some(name))
 }
 
 /// Returns the hashes of a run's inputs by their names in the grid, such as `corpora.c4`, `backbones.mine` or
@@ -257,13 +258,13 @@ fn input_hashes(settings: &Value, inputs: &BTreeMap<String, String>) -> BTreeMap
             let Some(path) = entry["path"].as_str() else { continue };
             let files = inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path));
             let (tokenizer, others): (Vec<_>, Vec<_>) = files.partition(|(file, _)| is_tokenizer(file));
-            let over = |files: Vec<(&String, &String)>| match files.as_slice() {
+            let combine = |files: Vec<(&String, &String)>| match files.as_slice() {
                 [] => None,
                 [(_, hash)] => Some((*hash).clone()),
                 several => Some(sha256::of_bytes(several.iter().map(|(_, hash)| hash.as_str()).collect::<String>())),
             };
-            all.extend(over(others).map(|hash| (format!("{kind}.{name}"), hash)));
-            all.extend(over(tokenizer).map(|hash| (format!("tokenizers.{name}"), hash)));
+            all.extend(combine(others).map(|hash| (format!("{kind}.{name}"), hash)));
+            all.extend(combine(tokenizer).map(|hash| (format!("tokenizers.{name}"), hash)));
         }
     }
     all
@@ -299,8 +300,9 @@ fn changed_entries<T: PartialEq + Clone + Into<Value>>(
     first: &BTreeMap<String, T>,
     second: &BTreeMap<String, T>,
 ) -> Vec<SettingDifference> {
-    let both = first.iter().filter_map(|(name, one)| Some((name, one, second.get(name)?)));
-    both.filter(|(_, one, two)| one != two)
+    let shared = first.iter().filter_map(|(name, one)| Some((name, one, second.get(name)?)));
+    shared
+        .filter(|(_, one, two)| one != two)
         .map(|(name, one, two)| SettingDifference {
             path: name.clone(),
             first: Some(one.clone().into()),
@@ -332,9 +334,9 @@ pub(super) fn exceeds_tolerance(first: &ResultRow, second: &ResultRow, engines: 
     Metric::find(&first.record.metric).ok().filter(Metric::is_text_metric)?;
     let one = first.record.value?;
     let two = second.record.value?;
-    let apart = (two - one).abs();
+    let difference = (two - one).abs();
     // NaN counts as different from every value.
-    Some(apart.is_nan() || apart > perplexity * one.abs())
+    Some(difference.is_nan() || difference > perplexity * one.abs())
 }
 
 #[cfg(test)]

@@ -63,11 +63,11 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
 }
 
 fn summary(result: &CellResult, settings: Arc<Settings>) -> CellSummary {
-    let known = result.failure.is_none() && result.missing.is_none();
+    let is_complete = result.failure.is_none() && result.missing.is_none();
     CellSummary {
         cell: result.cell.clone(),
         removed: result.removed.clone(),
-        programs: known.then(|| MeasuredProgram::new(&result.removed, &result.boundaries)).into_iter().collect(),
+        programs: is_complete.then(|| MeasuredProgram::new(&result.removed, &result.boundaries)).into_iter().collect(),
         layers: result.layers,
         calibration: result.cell.calibration.as_ref().map(ToString::to_string),
         settings,
@@ -258,9 +258,9 @@ impl Numbers<'_> {
                 ),
                 (None, Some(group)) => {
                     let mut scores = result.group(group).unwrap_or_default().into_iter();
-                    let found = scores.find(|score| score.metric == *name && score.filter == *filter);
+                    let score = scores.find(|score| score.metric == *name && score.filter == *filter);
                     let members = group.group.tasks.iter().map(|name| group.task(name));
-                    (found, settings::flatten_below(&metric.id, &group.how), members.collect())
+                    (score, settings::flatten_below(&metric.id, &group.how), members.collect())
                 }
                 (None, None) => continue,
             };
@@ -345,15 +345,15 @@ fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric,
         result.boundaries.iter().map(|boundary| &boundary.numbers).collect()
     }
     let sample = RepairSample { boundaries: numbers(result), unrepaired: unrepaired.map(numbers) };
-    let known = !sample.boundaries.is_empty();
-    let lacks = (result.failure.is_some() || result.missing.is_some()) && !result.cell.is_dense();
+    let has_boundaries = !sample.boundaries.is_empty();
+    let is_incomplete = (result.failure.is_some() || result.missing.is_some()) && !result.cell.is_dense();
     ENTRIES
         .iter()
         .filter_map(|metric| {
             let MetricSource::Repair(estimate) = metric.source else { return None };
-            let value = if known { estimate(&sample) } else { None };
-            let there = value.is_some() || ((known || lacks) && metric.shown == MetricVisibility::OnRequest);
-            there.then(|| (metric.metric(), value))
+            let value = if has_boundaries { estimate(&sample) } else { None };
+            let is_requested = metric.shown == MetricVisibility::OnRequest && (has_boundaries || is_incomplete);
+            (value.is_some() || is_requested).then(|| (metric.metric(), value))
         })
         .collect()
 }

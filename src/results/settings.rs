@@ -84,7 +84,7 @@ pub fn distinguishing_settings<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
     };
     let all = kinds(&varying);
     (0..=varying.len().min(MAX_SETTINGS))
-        .find_map(|count| first_combination(&varying, count, &|names| kinds(names) == all))
+        .find_map(|count| first_combination(&[], &varying, count, &|names| kinds(names) == all))
         .unwrap_or(varying)
 }
 
@@ -92,32 +92,20 @@ pub fn distinguishing_settings<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
 /// all varying settings.
 const MAX_SETTINGS: usize = 3;
 
-/// Returns the first combination of `count` settings for which `will_do` returns true.
+/// Extends `chosen` with the first combination of `count` candidates for which `suffices` returns true.
 fn first_combination<'a>(
+    chosen: &[&'a str],
     candidates: &[&'a str],
     count: usize,
-    will_do: &dyn Fn(&[&str]) -> bool,
+    suffices: &dyn Fn(&[&str]) -> bool,
 ) -> Option<Vec<&'a str>> {
-    fn extend_to_distinguish<'a>(
-        known: &mut Vec<&'a str>,
-        candidates: &[&'a str],
-        count: usize,
-        will_do: &dyn Fn(&[&str]) -> bool,
-    ) -> bool {
-        if known.len() == count {
-            return will_do(known);
-        }
-        (0..candidates.len()).any(|at| {
-            known.push(candidates[at]);
-            let found = extend_to_distinguish(known, &candidates[at + 1..], count, will_do);
-            if !found {
-                known.pop();
-            }
-            found
-        })
+    if count == 0 {
+        return suffices(chosen).then(|| chosen.to_vec());
     }
-    let mut known = Vec::new();
-    extend_to_distinguish(&mut known, candidates, count, will_do).then_some(known)
+    (0..candidates.len()).find_map(|index| {
+        let extended = [chosen, &candidates[index..=index]].concat();
+        first_combination(&extended, &candidates[index + 1..], count - 1, suffices)
+    })
 }
 
 /// Formats a value as text, without JSON quotes.

@@ -231,7 +231,7 @@ impl Table {
         costs.dedup();
         // Compare only rows with the same selection, including the unrepaired one. Otherwise, the difference could be
         // due to the criterion.
-        let found = block.iter().map(|&at| {
+        let ranked = block.iter().map(|&at| {
             let Some((cost, measurement)) = shown(at) else { return (None, None) };
             let others = block.iter().filter_map(|&row| shown(row).map(|(cost, other)| (row, cost, other)));
             let mut others = others.filter(|(.., other)| other.same_selection(measurement));
@@ -243,8 +243,8 @@ impl Table {
             };
             (Some(cost), rival.and_then(|(.., other)| paired::test(measurement, other)))
         });
-        let found: Vec<(Option<f64>, Option<Paired>)> = found.collect();
-        for (&at, (cost, paired)) in block.iter().zip(found) {
+        let ranked: Vec<(Option<f64>, Option<Paired>)> = ranked.collect();
+        for (&at, (cost, paired)) in block.iter().zip(ranked) {
             let Some(shown) = &mut self.rows[at].cells[column] else { continue };
             shown.best = costs.len() > 1 && costs.first().copied() == cost;
             shown.second = costs.len() > 2 && costs.get(1).copied() == cost;
