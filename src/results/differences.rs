@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::measurement::ResultRow;
 use super::number_record::Record;
 use super::paired::{self, Paired};
-use super::pairing::{BackboneNames, NumberPair, pairing};
+use super::pairing::{BackboneNames, NumberPair, pair_numbers};
 use super::stored::StoredResults;
 use crate::error::Result;
 use crate::files::sha256;
@@ -127,7 +127,7 @@ impl Differences {
             .collect();
         let protocols = changed_entries(&one, &second.protocols);
         let engines = engines_that_differ(&renamed, first, second);
-        let pairing = pairing(&renamed, first, second);
+        let pairing = pair_numbers(&renamed, first, second);
         let mut values = Vec::new();
         let mut global_differences = BTreeSet::new();
         for pair in &pairing.pairs {

@@ -58,8 +58,8 @@ struct NumberNames {
     text: Option<String>,
 }
 
-pub(super) fn pairing(renamed: &BackboneNames, first: &StoredResults, second: &StoredResults) -> Pairing {
-    let mut found = Pairing::default();
+pub(super) fn pair_numbers(renamed: &BackboneNames, first: &StoredResults, second: &StoredResults) -> Pairing {
+    let mut pairing = Pairing::default();
     let mut one = Vec::new();
     let mut two = number_identities(second);
     // Numbers whose names are mapped. The second pass pairs them by name.
@@ -70,27 +70,27 @@ pub(super) fn pairing(renamed: &BackboneNames, first: &StoredResults, second: &S
         match number.renamed(renamed) {
             Some(number) if number.names == names => one.push(number),
             Some(number) => mapped.push(number),
-            None => found.only_first.push(at),
+            None => pairing.only_first.push(at),
         }
     }
     let common = common_differences(&one.iter().chain(&mapped).collect::<Vec<_>>(), &two.iter().collect::<Vec<_>>());
-    pair_by_key(&mut one, &mut two, &mut found, |number| (number.kind.clone(), number.without(&BTreeSet::new())));
+    pair_by_key(&mut one, &mut two, &mut pairing, |number| (number.kind.clone(), number.without(&BTreeSet::new())));
     one.extend(mapped);
-    pair_by_key(&mut one, &mut two, &mut found, |number| {
+    pair_by_key(&mut one, &mut two, &mut pairing, |number| {
         (number.names.backbone.clone(), number.names.metric.clone(), number.without(&common))
     });
-    found.only_first.extend(one.iter().map(|number| number.at));
-    found.only_second.extend(two.iter().map(|number| number.at));
-    found.pairs.sort_by_key(|pair| (pair.first, pair.second));
-    found.only_first.sort_unstable();
-    found.only_second.sort_unstable();
-    found.coinciding.sort_by_key(|entry| (entry.first.clone(), entry.second.clone()));
-    for entry in &mut found.coinciding {
+    pairing.only_first.extend(one.iter().map(|number| number.at));
+    pairing.only_second.extend(two.iter().map(|number| number.at));
+    pairing.pairs.sort_by_key(|pair| (pair.first, pair.second));
+    pairing.only_first.sort_unstable();
+    pairing.only_second.sort_unstable();
+    pairing.coinciding.sort_by_key(|entry| (entry.first.clone(), entry.second.clone()));
+    for entry in &mut pairing.coinciding {
         let all: BTreeSet<SettingPath> =
             varying_settings(first, &entry.first).chain(varying_settings(second, &entry.second)).collect();
         entry.settings = all.iter().map(ToString::to_string).collect();
     }
-    found
+    pairing
 }
 
 fn number_identities(run: &StoredResults) -> Vec<NumberIdentity> {
@@ -102,7 +102,7 @@ fn number_identities(run: &StoredResults) -> Vec<NumberIdentity> {
 fn pair_by_key<K: Ord>(
     one: &mut Vec<NumberIdentity>,
     two: &mut Vec<NumberIdentity>,
-    found: &mut Pairing,
+    pairing: &mut Pairing,
     key: impl Fn(&NumberIdentity) -> K,
 ) {
     let mut candidates: BTreeMap<K, (Vec<NumberIdentity>, Vec<NumberIdentity>)> = BTreeMap::new();
@@ -125,17 +125,17 @@ fn pair_by_key<K: Ord>(
                     all.iter().position(|number| number.names == *name).map(|at| all.remove(at))
                 };
                 if let (Some(one), Some(other)) = (taken(&mut ours), taken(&mut others)) {
-                    found.pairs.push(one.paired_with(&other));
+                    pairing.pairs.push(one.paired_with(&other));
                 }
             }
         }
         match (ours.as_slice(), others.as_slice()) {
-            ([one], [other]) => found.pairs.push(one.paired_with(other)),
+            ([one], [other]) => pairing.pairs.push(one.paired_with(other)),
             ([], _) | (_, []) => {
                 one.append(&mut ours);
                 two.append(&mut others);
             }
-            _ => found.coinciding.push(AmbiguousNumbers {
+            _ => pairing.coinciding.push(AmbiguousNumbers {
                 first: ours.iter().map(|number| number.at).collect(),
                 second: others.iter().map(|number| number.at).collect(),
                 settings: Vec::new(),
@@ -241,13 +241,13 @@ fn is_constant(canonicals: Option<&BTreeSet<Canonical>>) -> bool {
 }
 
 fn values_by_setting(all: &[&NumberIdentity]) -> BTreeMap<(SettingPath, Option<String>), BTreeSet<Canonical>> {
-    let mut found: BTreeMap<_, BTreeSet<Canonical>> = BTreeMap::new();
+    let mut values: BTreeMap<_, BTreeSet<Canonical>> = BTreeMap::new();
     for number in all {
         for (path, value) in &number.flat {
-            found.entry((path.clone(), number.owner(path))).or_default().insert(value.clone());
+            values.entry((path.clone(), number.owner(path))).or_default().insert(value.clone());
         }
     }
-    found
+    values
 }
 
 /// Iterates over the settings in which the given numbers of a run differ.
