@@ -12,7 +12,7 @@ use super::measurement::ResultRow;
 use super::settings::CORPUS;
 use super::stem;
 use super::stored::StoredResults;
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 use crate::metric::{self, Metric};
 use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, flatten, setting_differences};
 
@@ -274,21 +274,13 @@ impl BackboneNames {
         for (name, run, which) in
             names.iter().flat_map(|(from, to)| [(from, first, "the first run"), (to, second, "the second run")])
         {
-            let known = mappable_names(run);
-            if known.contains(name) {
-                continue;
+            let mappable = mappable_names(run);
+            if !mappable.contains(name) {
+                let maps: Vec<String> = names.iter().map(|(from, to)| format!("--map {from}={to}")).collect();
+                return Err(Error::bad_input(format!("{which} has no entry `{name}`"))
+                    .at(maps.join(" "))
+                    .none_of(name, mappable.iter().map(String::as_str)));
             }
-            let error = Error::bad_input(format!("{which} has no entry `{name}`"))
-                .at(format!(
-                    "--map {}",
-                    names.iter().map(|(a, b)| format!("{a}={b}")).collect::<Vec<_>>().join(" --map ")
-                ))
-                .expected(format!("one of {}", known.iter().cloned().collect::<Vec<_>>().join(", ")))
-                .found(format!("`{name}`"));
-            return Err(match nearest(name, known.iter().map(String::as_str)) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")),
-                None => error,
-            });
         }
         Ok(Self(names.iter().cloned().collect()))
     }

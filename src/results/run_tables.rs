@@ -13,7 +13,7 @@ use super::settings::{self, distinct, grouped, select_settings, setting_text, va
 use super::table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table, TableRow, Visibility};
 use super::{Protocol, Settings};
 use crate::criterion::{Criterion, Depth};
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
 use crate::grid::Method;
 use crate::metric::Nearness;
 use crate::{criterion, recovery};
@@ -238,14 +238,9 @@ fn select_protocol<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Resul
         None => average.or(protocols.first()),
     };
     selected.ok_or_else(|| {
-        let requested = metric.unwrap_or_default();
-        let columns = protocols.iter().map(Protocol::column).collect::<Vec<_>>();
+        let columns: Vec<String> = protocols.iter().map(Protocol::column).collect();
         let error = Error::bad_input("unknown metric of the run").at("--metric");
-        let error = error.expected(format!("one of {}", columns.join(", "))).found(format!("`{requested}`"));
-        match nearest(requested, columns.iter().map(String::as_str)) {
-            Some(near) => error.hint(format!("did you mean `{near}`?")),
-            None => error,
-        }
+        error.none_of(metric.unwrap_or_default(), columns.iter().map(String::as_str))
     })
 }
 
