@@ -87,11 +87,9 @@ impl Artifact {
             return Ok(Vec::new());
         }
         let subset = self.with_axis_choice(|shown| self.file.needs(profile, overrides, shown))?;
-        let paper = paper::all()?;
+        let paper_layers = paper::layers_by_backbone()?;
         let mut backbones = subset.needs.iter().filter(|need| need.kind == EntryKind::Backbone);
-        let gate = match !subset.scored
-            && backbones.any(|need| paper.iter().any(|entry| entry.record.condition.backbone == need.name))
-        {
+        let gate = match !subset.scored && backbones.any(|need| paper_layers.contains_key(&need.name)) {
             true => {
                 let texts_only = AxisChoice { text: &|_| true, task: &|_| false, latency: false };
                 Some(self.file.needs(profile, overrides, &texts_only)?)
@@ -107,9 +105,8 @@ impl Artifact {
     /// # Errors
     /// Fails in the same cases as [`grid`](Self::grid).
     pub fn gate(&self, grid: &Grid, profile: Option<&str>, overrides: &[String]) -> Result<Option<Grid>> {
-        let paper = paper::all()?;
-        if !grid.backbones.keys().any(|backbone| paper.iter().any(|entry| entry.record.condition.backbone == *backbone))
-        {
+        let paper_layers = paper::layers_by_backbone()?;
+        if !grid.backbones.keys().any(|backbone| paper_layers.contains_key(backbone)) {
             return Ok(None);
         }
         let mut dense = match has_scores(grid) {

@@ -9,7 +9,6 @@ use crate::grid::{EntryKind, Grid, HubSource, InputRef, InputResolver, ResolvedI
 use crate::hub::{Lock, LockedFile, LockedRepo};
 use crate::model::weights::Weights;
 use crate::model::{Config, check_weights};
-use crate::results::number_record::Condition;
 
 /// Files that identify a model in addition to its weights. Other files do not affect any number.
 const NAMED: [&str; 2] = ["config.json", "tokenizer.json"];
@@ -67,8 +66,8 @@ fn mark(
         hub.pinned = false;
         return Ok(());
     };
-    let held = matches_pin(hub, path, &files()?, pinned, hash);
-    hub.pinned = held.map_err(|error| error.hint(format!("run `{fetch}` to download it again")))?;
+    let is_pinned = matches_pin(hub, path, &files()?, pinned, hash);
+    hub.pinned = is_pinned.map_err(|error| error.hint(format!("run `{fetch}` to download it again")))?;
     Ok(())
 }
 
@@ -94,13 +93,11 @@ pub fn identify(grid: &mut Grid, hash: HashFile<'_>) -> Result<()> {
     if grid.profile.as_deref() != Some(PROFILE) {
         return check_pins(grid, hash);
     }
-    let paper = paper::all()?;
+    let paper_layers = paper::layers_by_backbone()?;
     let lock = Lock::read(&grid.lock_file)?;
     let unpinned = format!("is not pinned in {}, so the origin of its weights is unknown", grid.lock_file.display());
     for (name, backbone) in &mut grid.backbones {
-        let paper_condition =
-            paper.iter().map(|entry| &entry.record.condition).find(|condition| condition.backbone == *name);
-        let Some(&Condition { layers, .. }) = paper_condition else { continue };
+        let Some(&layers) = paper_layers.get(name) else { continue };
         if backbone.layers != layers {
             return Err(layer_count_error(name, &backbone.path, [layers, backbone.layers]));
         }
@@ -117,19 +114,19 @@ fn check_against_pin(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashF
     let mut files: Vec<(&str, &LockedFile)> =
         pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| is_relevant(file)).collect();
     files.sort_by_key(|(_, pin)| pin.bytes);
-    if let Some((file, _)) = files.iter().find(|(file, _)| !checked_path(folder, file).is_file()) {
+    if let Some((file, _)) = files.iter().find(|(file, _)| !folder.join(file).is_file()) {
         return Err(other_model_error(name, folder)
             .expected(format!("{file}, as pinned in hub.lock"))
             .found("no such file"));
     }
     for weights in Weights::files(folder)? {
-        if files.iter().all(|(file, _)| checked_path(folder, file) != weights) {
+        if files.iter().all(|(file, _)| folder.join(file) != weights) {
             let found = weights.display().to_string();
             return Err(other_model_error(name, folder).expected("only the weights that hub.lock lists").found(found));
         }
     }
     for (file, pin) in files {
-        let found = hash(&checked_path(folder, file))?;
+        let found = hash(&folder.join(file))?;
         if !found.eq_ignore_ascii_case(pin.sha256.as_str()) {
             let expected = format!("{file} with SHA-256 {}", pin.sha256);
             let found = format!("SHA-256 {found}");
@@ -141,10 +138,6 @@ fn check_against_pin(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashF
 
 fn is_relevant(file: &str) -> bool {
     NAMED.contains(&file) || file.ends_with(WEIGHTS)
-}
-
-fn checked_path(folder: &Path, file: &str) -> PathBuf {
-    folder.join(file)
 }
 
 #[derive(Debug)]
@@ -168,15 +161,12 @@ pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashFile<'_>) 
         let config = Config::read(&path)?;
         check_weights(&config, &path)?;
         found = format!("{} layers, hidden size {}, {found}", config.layers, config.hidden);
-        let paper = paper::all()?;
-        let paper_condition = paper
-            .iter()
-            .map(|entry| &entry.record.condition)
-            .find(|condition| around.profile() == Some(PROFILE) && condition.backbone == need.name);
-        if let Some(paper_model) = paper_condition.filter(|condition| condition.layers != config.layers) {
-            return Err(layer_count_error(&need.name, &path, [paper_model.layers, config.layers]));
+        let paper_layers =
+            paper::layers_by_backbone()?.remove(&need.name).filter(|_| around.profile() == Some(PROFILE));
+        if let Some(layers) = paper_layers.filter(|layers| *layers != config.layers) {
+            return Err(layer_count_error(&need.name, &path, [layers, config.layers]));
         }
-        if let (Some(pinned), Some(_)) = (pinned, paper_condition) {
+        if let (Some(pinned), Some(_)) = (pinned, paper_layers) {
             check_against_pin(&need.name, &path, pinned, hash)?;
         }
     }
@@ -184,13 +174,14 @@ pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashFile<'_>) 
         Some(stream) => stream.files.values().map(|name| path.join(name)).collect(),
         None => files_of(need.kind, &path)?,
     };
-    let held = pinned.zip(hub.as_ref()).map(|(pinned, hub)| matches_pin(hub, &path, &files, pinned, hash));
-    let held =
-        held.transpose().map_err(|error| error.hint(format!("run `{}` to download it again", around.command())))?;
-    if let (Some(pinned), Some(true)) = (pinned, held) {
+    let is_pinned = pinned.zip(hub.as_ref()).map(|(pinned, hub)| matches_pin(hub, &path, &files, pinned, hash));
+    let is_pinned = is_pinned
+        .transpose()
+        .map_err(|error| error.hint(format!("run `{}` to download it again", around.command())))?;
+    if let (Some(pinned), Some(true)) = (pinned, is_pinned) {
         found = format!("{found}, commit {} with the hashes of hub.lock", pinned.commit.short());
     }
-    if held == Some(false) {
+    if is_pinned == Some(false) {
         found = format!("{found}, which differs from the one in hub.lock");
     }
     let unpinned = hub.filter(|_| pinned.is_none()).map(|hub| hub.repository);
@@ -227,8 +218,8 @@ fn matches_pin(
             None if hub.commit.is_some() => return Ok(false),
             None => {
                 let name = file.strip_prefix(path).ok().filter(|_| path.is_dir());
-                let mut alike = pinned.files.iter().filter(|(_, pin)| found == pin.sha256.as_str());
-                if !alike.any(|(known, _)| name.is_none_or(|name| known.path().ends_with(name))) {
+                let mut same = pinned.files.iter().filter(|(_, pin)| found == pin.sha256.as_str());
+                if !same.any(|(known, _)| name.is_none_or(|name| known.path().ends_with(name))) {
                     return Ok(false);
                 }
             }

@@ -53,14 +53,14 @@ impl ResultsFolder {
     pub fn new(results: &Path, description: RunDescription) -> Self {
         let plain = results.join(&description.name).join(description.profile.as_deref().unwrap_or_default());
         let plain: PathBuf = plain.components().collect();
-        let as_it_is = description.differs.is_empty();
+        let is_unchanged = description.differs.is_empty();
         // A renamed grid already has a folder of its own, so no suffix is needed.
-        let plainly = as_it_is || description.is_renamed();
-        let path = match plainly && Provenance::read_description(&plain).is_none_or(|held| held.is_same(&description)) {
+        let is_plain = is_unchanged || description.is_renamed();
+        let path = match is_plain && Provenance::read_description(&plain).is_none_or(|run| run.is_same(&description)) {
             true => plain.clone(),
             false => with_suffixes(&plain, &description.name_parts()),
         };
-        let as_described = as_it_is && path == plain;
+        let as_described = is_unchanged && path == plain;
         let record = match as_described && Provenance::is_recorded(&path) {
             true => Record::Kept { reference: OutputFolder::new(run_folder(&path), KIND) },
             false => Record::None,

@@ -135,14 +135,14 @@ impl ScreenTable {
             .filter(|at| matches!(table.columns[*at].metric.source, MetricSource::Tasks(_) | MetricSource::Texts(_)))
             .map(|at| texts.lead + at)
             .collect();
-        let mut made = Self { texts, lead: Vec::new(), units: Vec::new(), blocks, above, below, tall_heads: false };
-        made.select_columns(&gone, &averages);
-        if !made.fits(width) {
+        let mut screen = Self { texts, lead: Vec::new(), units: Vec::new(), blocks, above, below, tall_heads: false };
+        screen.select_columns(&gone, &averages);
+        if !screen.fits(width) {
             // Drop the columns shown only on terminals (times) first.
-            made.select_columns(&[gone.as_slice(), &terminal].concat(), &averages);
+            screen.select_columns(&[gone.as_slice(), &terminal].concat(), &averages);
         }
-        made.tall_heads = !made.fits(width);
-        made
+        screen.tall_heads = !screen.fits(width);
+        screen
     }
 
     /// Selects which non-leading columns to show. An average stays in the same part as the last column it covers.

@@ -8,6 +8,8 @@ mod entry;
 
 pub use entry::PaperNumber;
 
+use std::collections::BTreeMap;
+
 use crate::error::{Error, Result};
 use crate::results::number_record::Record;
 
@@ -33,6 +35,15 @@ pub fn records(artifact: &str) -> Result<Vec<Record>> {
 /// Fails if the embedded data is invalid.
 pub fn all() -> Result<Vec<PaperNumber>> {
     Ok(tables().iter().map(PaperTable::entries).collect::<Result<Vec<_>>>()?.concat())
+}
+
+/// Returns the number of layers of each backbone that occurs in a table.
+///
+/// # Errors
+/// Fails if an embedded file is invalid.
+pub fn layers_by_backbone() -> Result<BTreeMap<String, usize>> {
+    let conditions = all()?.into_iter().map(|entry| entry.record.condition);
+    Ok(conditions.map(|condition| (condition.backbone, condition.layers)).collect())
 }
 
 #[derive(Debug)]
