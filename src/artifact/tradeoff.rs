@@ -37,16 +37,16 @@ fn costs(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Vec<Metri
     let mut costs = Vec::new();
     for id in &entry.costs {
         let metrics = numbers.iter().map(|number| &number.metric).filter(|metric| metric.family() == id);
-        let found = distinct(metrics);
+        let measured = distinct(metrics);
         let is_time = Metric::find(id).is_ok_and(|metric| metric.is_latency());
-        if found.is_empty() && (!is_time || entry.costs.len() == 1) {
+        if measured.is_empty() && (!is_time || entry.costs.len() == 1) {
             return Err(Error::bad_input("a cost of the Pareto figure is not measured")
                 .expected(format!("the metric `{id}`"))
                 .hint(
                     "add a size to `evaluate: {metrics: […]}` in the grid, or a prompt to `evaluate: {latency: …}`",
                 ));
         }
-        costs.extend(found);
+        costs.extend(measured);
     }
     Ok(costs)
 }
@@ -103,25 +103,25 @@ fn cost_of(cell: &str, cost: &Metric, numbers: &[&Arc<Measurement>]) -> Option<f
 
 /// Returns the value of a metric for a cell, or `None` if the cell failed or the value is unknown.
 fn value_of(cell: &str, metric: &str, numbers: &[&Arc<Measurement>]) -> Option<f64> {
-    let found = filter_by_metric(numbers, metric).into_iter().find(|number| number.cell == cell)?;
-    found.record.value.filter(|_| found.failure.is_none())
+    let number = filter_by_metric(numbers, metric).into_iter().find(|number| number.cell == cell)?;
+    number.record.value.filter(|_| number.failure.is_none())
 }
 
 fn to_row(metric: &str, log: bool, numbers: &[&Arc<Measurement>]) -> ParetoRow {
     let all = filter_by_metric(numbers, metric);
-    let known = all.first().map(|number| &number.metric);
-    let label = known.map_or_else(
+    let measured = all.first().map(|number| &number.metric);
+    let label = measured.map_or_else(
         || metric.to_owned(),
-        |known| match known.text() {
-            Some(text) => format!("{} on {text}", known.head),
-            None => known.label.clone(),
+        |measured| match measured.text() {
+            Some(text) => format!("{} on {text}", measured.head),
+            None => measured.label.clone(),
         },
     );
-    let unit = if known.is_some_and(|known| known.unit == Unit::Nats) { "nats" } else { "" };
+    let unit = if measured.is_some_and(|measured| measured.unit == Unit::Nats) { "nats" } else { "" };
     let dense = all.iter().find(|number| number.record.condition.criterion == DENSE);
     ParetoRow {
         axis: Axis { label, unit: unit.to_owned(), scale: if log { Scale::Log } else { Scale::Linear } },
-        is_higher_better: known.is_some_and(|known| known.direction == Direction::Higher),
+        is_higher_better: measured.is_some_and(|measured| measured.direction == Direction::Higher),
         dense: dense.and_then(|number| number.record.value).filter(|value| *value > 0.0),
     }
 }

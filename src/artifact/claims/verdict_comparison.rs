@@ -156,7 +156,7 @@ pub fn judge_folders(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedCla
     if ours.is_empty() {
         return Ok(Vec::new());
     }
-    let ours = ours.into_iter().map(|(name, stored)| (name, ArtifactNumbers::new(stored))).collect();
+    let ours: Artifacts = ours.into_iter().map(|(name, stored)| (name, ArtifactNumbers::new(stored))).collect();
     let mut theirs = Artifacts::new();
     for table in paper::tables() {
         theirs.insert(table.name.to_owned(), ArtifactNumbers::printed(paper::records(table.name)?));
