@@ -246,12 +246,7 @@ mod tests {
     }
 
     fn run(numbers: Vec<ResultRow>) -> StoredResults {
-        let text = serde_json::json!({
-            "name": "table2", "profile": "tiny", "program": "p", "gate": false, "settings": {}, "inputs": {},
-            "engines": {}, "protocols": {}, "cells": {}, "measures": {}, "measured": {},
-            "identities": {"parts": [], "cells": {}}, "numbers": {"columns": [], "cells": []},
-        });
-        StoredResults { numbers, ..serde_json::from_value(text).unwrap() }
+        StoredResults { numbers, ..StoredResults::default() }
     }
 
     fn counts(main: Vec<ResultRow>, seeds: Option<Vec<ResultRow>>) -> BestCounts {

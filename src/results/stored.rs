@@ -19,7 +19,7 @@ use crate::pipeline::identity::{ComputeId, FlatSettings, Identity, MeasureId, Se
 use crate::pipeline::outcome::GridOutcome;
 
 /// Stored results of a single run of a grid.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredResults {
     /// Name of the artifact or grid.

@@ -16,18 +16,8 @@ pub struct ArtifactNumbers {
     /// Settings that identify each record. An entry is empty if its cell was never planned. The list is empty for the
     /// paper's values.
     pub identities: Vec<FlatSettings>,
-    /// Run that produced the numbers, or `None` for the paper's values.
-    pub run: Option<ClaimRun>,
-    /// Stored results with per-item scores, or `None` for the paper's values.
+    /// Stored results of the run that produced the numbers, or `None` for the paper's values.
     pub stored: Option<Arc<StoredResults>>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ClaimRun {
-    /// Program version and commit.
-    pub program: String,
-    /// Whether pruned models ran only after their dense model reproduced the paper's numbers.
-    pub gate: bool,
 }
 
 /// Record with the settings that identify it, or `None` if they are unknown.
@@ -45,8 +35,7 @@ impl ArtifactNumbers {
     pub fn new(stored: StoredResults) -> Self {
         let identities = stored.numbers.iter().map(|number| stored.flat_settings(number).unwrap_or_default()).collect();
         let records = stored.records();
-        let run = Some(ClaimRun { program: stored.program.clone(), gate: stored.gate });
-        Self { records, identities, run, stored: Some(Arc::new(stored)) }
+        Self { records, identities, stored: Some(Arc::new(stored)) }
     }
 
     pub(super) fn known_numbers(&self) -> impl Iterator<Item = KnownNumber<'_>> {
@@ -94,8 +83,8 @@ pub(super) fn incompatibility(
     (a, first): (&str, &ArtifactNumbers),
     (b, second): (&str, &ArtifactNumbers),
 ) -> Option<String> {
-    let one = first.run.as_ref()?;
-    let other = second.run.as_ref()?;
+    let one = first.stored.as_ref()?;
+    let other = second.stored.as_ref()?;
     if one.program != other.program {
         return Some(format!(
             "{a} was computed by {}, {b} by {}: recompute both with the same version",
@@ -140,13 +129,12 @@ fn settings_by_name((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMa
 mod tests {
     use serde_json::json;
 
-    use super::super::sample_records::record;
+    use super::super::sample_records::{record, run};
     use super::*;
     use crate::pipeline::identity::{Canonical, flatten, setting_paths};
 
     fn numbers(records: Vec<Record>, identities: Vec<FlatSettings>) -> ArtifactNumbers {
-        let run = Some(ClaimRun { program: "ghostlab 0.1.0 ab".into(), gate: true });
-        ArtifactNumbers { records, identities, run, stored: None }
+        ArtifactNumbers { records, identities, stored: run("ghostlab 0.1.0 ab", true) }
     }
 
     fn why(one: &ArtifactNumbers, other: &ArtifactNumbers) -> String {
@@ -207,22 +195,14 @@ mod tests {
 
     #[test]
     fn program_gate_and_version_keep_results_separate() {
-        let program = "ghostlab 0.1.0 ab".to_owned();
-        let gate = true;
-        assert!(
-            why(&one_record(), &one_record_of(ClaimRun { program: "cd".into(), gate }))
-                .contains("with the same version")
-        );
-        let open = one_record_of(ClaimRun { program, gate: false });
+        let other = ArtifactNumbers { stored: run("cd", true), ..one_record() };
+        assert!(why(&one_record(), &other).contains("with the same version"));
+        let open = ArtifactNumbers { stored: run("ghostlab 0.1.0 ab", false), ..one_record() };
         assert_eq!(why(&one_record(), &open), "tableA7 was computed with --no-gate, the other without");
         assert_eq!(why(&one_record(), &ArtifactNumbers::printed(vec![record("llama", 4, "ghosted", 50.0)])), "");
     }
 
     fn one_record() -> ArtifactNumbers {
         numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![flatten(&json!({"cut": {"depth": 4}}))])
-    }
-
-    fn one_record_of(run: ClaimRun) -> ArtifactNumbers {
-        ArtifactNumbers { run: Some(run), ..one_record() }
     }
 }

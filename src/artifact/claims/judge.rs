@@ -59,7 +59,7 @@ impl Claim {
         if let Some(reason) = present.windows(2).find_map(|pair| incompatibility(pair[0], pair[1])) {
             return self.unknown_verdict(reason);
         }
-        let ungated = present.iter().filter_map(|(_, artifact)| artifact.run.as_ref()).any(|run| !run.gate);
+        let ungated = present.iter().filter_map(|(_, artifact)| artifact.stored.as_ref()).any(|run| !run.gate);
         let best = self.best_counts(artifacts, &present);
         ClaimVerdict { ungated, best, ..self.verdict(self.settings(&present)) }
     }
@@ -127,7 +127,7 @@ impl Claim {
             shown = format!("{shown}; the cells differ in {}", several.join(", "));
         }
         // Suggest measuring again only for our timings, because the paper's cannot be measured again.
-        let measured = artifacts.iter().any(|(_, artifact)| artifact.run.is_some());
+        let measured = artifacts.iter().any(|(_, artifact)| artifact.stored.is_some());
         if outcome == Judgement::Unknown && shown.contains(NOISY) && measured {
             shown = format!("{shown}; run the same command with --retime to measure again");
         }

@@ -1,8 +1,7 @@
 //! Tests for settings and verdict counts.
 
 use super::super::ClaimAxis::{Backbone, Criterion, Depth};
-use super::super::artifact_numbers::ClaimRun;
-use super::super::sample_records::{record, with_metric};
+use super::super::sample_records::{record, run, with_metric};
 use super::*;
 use crate::pipeline::identity::flatten;
 use serde_json::json;
@@ -127,8 +126,8 @@ fn claim_over_artifacts_covers_their_common_settings() {
 #[test]
 fn claim_joins_only_runs_with_equal_settings() {
     let mut both = artifacts(&[("table2", records()), ("tableA7", records().into_iter().map(on_wikitext).collect())]);
-    both.get_mut("table2").unwrap().run = run_of("one");
-    both.get_mut("tableA7").unwrap().run = run_of("one");
+    both.get_mut("table2").unwrap().stored = run("one", true);
+    both.get_mut("tableA7").unwrap().stored = run("one", true);
     for artifact in both.values_mut() {
         artifact.identities = artifact
             .records
@@ -137,17 +136,13 @@ fn claim_joins_only_runs_with_equal_settings() {
             .collect();
     }
     assert_eq!(joined().judge(&both, |_| String::new()).outcome, Judgement::Holds);
-    both.get_mut("tableA7").unwrap().run = run_of("other");
+    both.get_mut("tableA7").unwrap().stored = run("other", true);
     let verdict = joined().judge(&both, |_| String::new());
     assert_eq!((verdict.outcome, verdict.total), (Judgement::Unknown, 0));
     assert!(verdict.count().contains("table2 was computed by one, tableA7 by other"), "{}", verdict.count());
     // A claim about a single artifact does not combine runs. It still holds although the two runs used different
     // programs.
     assert_eq!(claim(RequiredSettings::Any).judge(&both, |_| String::new()).outcome, Judgement::Holds);
-}
-
-fn run_of(program: &str) -> Option<ClaimRun> {
-    Some(ClaimRun { program: program.into(), gate: true })
 }
 
 #[test]
@@ -158,7 +153,7 @@ fn count_of_ungated_numbers_mentions_no_gate() {
 
 fn count_of(gate: bool) -> String {
     let mut one = artifacts(&[("table2", records())]);
-    one.get_mut("table2").unwrap().run = Some(ClaimRun { program: "one".into(), gate });
+    one.get_mut("table2").unwrap().stored = run("one", gate);
     claim(RequiredSettings::Most).judge(&one, |_| String::new()).count()
 }
 
@@ -192,7 +187,7 @@ fn cells_of_one_condition_are_distinguished_by_setting() {
 }
 
 fn verdict_of(records: Vec<Record>, identities: Vec<FlatSettings>) -> ClaimVerdict {
-    let numbers = ArtifactNumbers { records, identities, run: None, stored: None };
+    let numbers = ArtifactNumbers { records, identities, stored: None };
     claim(RequiredSettings::All)
         .judge(&[("table2".to_owned(), numbers)].into(), |name| format!("{name} has no results"))
 }
@@ -245,9 +240,9 @@ fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
     };
     let time =
         |name, value, error| Record { error: Some(error), ..with_metric(record("a", 4, name, value), "prefill_ms") };
-    let judge = |deviation, run| {
+    let judge = |deviation, stored| {
         let records = vec![time("none", 20.0, 0.1), time("ghosted", 10.0, deviation)];
-        let numbers = ArtifactNumbers { run, ..ArtifactNumbers::printed(records) };
+        let numbers = ArtifactNumbers { stored, ..ArtifactNumbers::printed(records) };
         claim.judge(&[("table2".to_owned(), numbers)].into(), |_| String::new())
     };
     assert_eq!(judge(0.5, None).outcome, Judgement::Holds);
@@ -255,7 +250,7 @@ fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
     assert_eq!((printed.outcome, printed.unknown), (Judgement::Unknown, 1));
     let expected = "noise: prefill_ms of ghosted, 10.00 ± 5.00, deviates by 50 % (limit: 5 %)";
     assert_eq!(printed.reason.as_deref(), Some(expected));
-    let ours = judge(5.0, Some(ClaimRun::default())).reason.unwrap();
+    let ours = judge(5.0, run("one", true)).reason.unwrap();
     assert_eq!(ours, format!("{expected}; run the same command with --retime to measure again"));
 }
 

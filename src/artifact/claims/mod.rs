@@ -22,7 +22,7 @@ mod place_tests;
 #[cfg(test)]
 mod sample_records;
 
-pub use artifact_numbers::{ArtifactNumbers, Artifacts, ClaimRun};
+pub use artifact_numbers::{ArtifactNumbers, Artifacts};
 pub use judge::{ClaimVerdict, SEEDS, SettingVerdict};
 pub use number::Judgement;
 pub use verdict_comparison::{

@@ -1,5 +1,8 @@
 //! Sample records for tests.
 
+use std::sync::Arc;
+
+use crate::results::StoredResults;
 use crate::results::number_record::{Condition, Record};
 
 /// Returns an `acc_average` record for a model with 32 layers. The model is dense at depth 0 and otherwise pruned by
@@ -25,4 +28,9 @@ pub(super) fn record(backbone: &str, depth: usize, recovery: &str, value: f64) -
 pub(super) fn with_metric(mut record: Record, metric: &str) -> Record {
     record.metric = metric.to_owned();
     record
+}
+
+/// Returns the stored results of a run without numbers.
+pub(super) fn run(program: &str, gate: bool) -> Option<Arc<StoredResults>> {
+    Some(Arc::new(StoredResults { program: program.to_owned(), gate, ..StoredResults::default() }))
 }
