@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::equal_selections::equal_selections;
 use super::measurement::{CellSummary, Measurement, Results, Sample, SeedValue};
 use super::notes::drawn_texts_note;
-use super::settings::{SEED, value_text};
+use super::settings::{SEED, grouped, value_text};
 use super::{MeasuredProgram, Settings, distinct};
 use crate::grid::Over;
 use crate::model::Cut;
@@ -34,14 +34,11 @@ impl Results {
     /// Merges cells that differ only in their calibration seed. Dense cells are not changed.
     #[must_use]
     pub fn aggregate_seeds(&self) -> Self {
-        let mut cells: Vec<(Option<Settings>, Vec<&CellSummary>)> = Vec::new();
-        for cell in &self.cells {
-            let (key, _) = split_seed(&cell.settings);
-            match cells.iter_mut().find(|(known, _)| key.is_some() && *known == key) {
-                Some((_, all)) => all.push(cell),
-                None => cells.push((key, vec![cell])),
-            }
-        }
+        let cells = grouped(self.cells.iter().enumerate().map(|(index, cell)| {
+            let (settings, _) = split_seed(&cell.settings);
+            // A cell without a seed is a group of its own.
+            ((settings.is_none().then_some(index), settings), cell)
+        }));
         Self { cells: cells.iter().map(|(_, all)| merge_cells(all)).collect(), protocols: self.protocols.clone() }
     }
 }
