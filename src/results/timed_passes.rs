@@ -6,7 +6,7 @@ use polars::df;
 use polars::prelude::DataFrame;
 
 use super::atomic_file::{polars_error, write_parts};
-use super::settings::grouped;
+use super::settings::{distinct, grouped};
 use crate::error::Result;
 use crate::grid::Latency;
 use crate::latency::{DecodeResult, LatencyResult, NOISE, Rounds, TimeSpread};
@@ -132,40 +132,34 @@ fn extra_rounds_note(all: &[TimedPrompt<'_>]) -> Option<String> {
     for timed in all {
         let decode = timed.result.decode.as_ref().map(|decode| (" decoded", decode.first, &decode.times));
         for (what, first, times) in [("", timed.result.first, &timed.result.times)].into_iter().chain(decode) {
-            let made = times.as_ref().map_or(0, Vec::len);
+            let rounds = times.as_ref().map_or(0, Vec::len);
             let count = Rounds::PAPER.timed;
-            if made > count {
-                let backbone = &timed.cell.cell.backbone;
-                let text =
-                    format!("{} to {} of {made} over {}{what} ({backbone})", first + 1, first + count, timed.prompt);
-                texts.extend((!texts.contains(&text)).then_some(text));
+            if rounds > count {
+                let TimedPrompt { cell, prompt, .. } = timed;
+                let backbone = &cell.cell.backbone;
+                let last = first + count;
+                texts.push(format!("{} to {last} of {rounds} over {prompt}{what} ({backbone})", first + 1));
             }
         }
     }
-    (!texts.is_empty()).then(|| {
-        format!(
-            "Rounds were added while times were noisy. The most stable consecutive rounds are counted: {}.",
-            texts.join(", ")
-        )
-    })
+    let sentence = "Rounds were added while times were noisy. The most stable consecutive rounds are counted";
+    list_note(sentence, &texts)
 }
 
 /// Formats a note about sessions that were repeated because their times were unstable.
 fn repeated_sessions_note(all: &[TimedPrompt<'_>]) -> Option<String> {
-    let mut texts: Vec<String> = Vec::new();
-    for timed_entry in all.iter().filter(|timed_entry| timed_entry.result.sessions > 1) {
-        let text = format!(
-            "{} of {} over {}",
-            timed_entry.result.sessions, timed_entry.cell.cell.backbone, timed_entry.prompt
-        );
-        texts.extend((!texts.contains(&text)).then_some(text));
-    }
-    (!texts.is_empty()).then(|| {
-        format!(
-            "Sessions with unstable times were repeated with all variants. The last session is counted: {}.",
-            texts.join(", ")
-        )
-    })
+    let repeated = all.iter().filter(|timed| timed.result.sessions > 1);
+    let texts = repeated.map(|timed| {
+        let TimedPrompt { cell, prompt, result } = timed;
+        format!("{} of {} over {prompt}", result.sessions, cell.cell.backbone)
+    });
+    let sentence = "Sessions with unstable times were repeated with all variants. The last session is counted";
+    list_note(sentence, &texts.collect::<Vec<_>>())
+}
+
+/// Ends a sentence with the distinct texts of a list. Returns `None` if the list is empty.
+fn list_note(sentence: &str, texts: &[String]) -> Option<String> {
+    (!texts.is_empty()).then(|| format!("{sentence}: {}.", distinct(texts).join(", ")))
 }
 
 /// Summary of a run's noisy times. Noise suggests that other programs were running on the machine.
