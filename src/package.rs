@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_rejected() {
+    fn non_wheel_non_gguf_file_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.whl");
         assert_eq!(content(&path, "m.gguf").unwrap_err().exit_code(), 3);

@@ -174,7 +174,7 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
 /// in f32 and bf16, and also if weights are loaded on demand. A choice that shares a prefix with others has the same
 /// score up to rounding, because attention sums over the prefix and the rest separately.
 #[test]
-fn document_alone_and_together_scores_the_same() {
+fn document_score_is_independent_of_its_batch() {
     let mut models: Vec<_> = std::fs::read_dir(fixture("arch")).unwrap().map(|entry| entry.unwrap().path()).collect();
     models.sort();
     assert!(models.len() >= 6, "{models:?}");
@@ -244,7 +244,7 @@ fn near_alone(what: &str, engine: &dyn Engine) {
 }
 
 #[test]
-fn shared_contexts_and_variants_change_nothing() {
+fn shared_contexts_and_variants_do_not_change_scores() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         for engine in engines(&fixture(&format!("arch/{name}"))) {
             let documents = documents(engine.config().vocab as u32);
@@ -267,7 +267,7 @@ fn shared_contexts_and_variants_change_nothing() {
 }
 
 #[test]
-fn budget_changes_only_rounding_and_repeats_are_exact() {
+fn token_budget_changes_only_the_rounding_of_scores() {
     for engine in engines(&fixture("arch/llama-gqa")) {
         let documents = documents(engine.config().vocab as u32);
         let programs = programs(&*engine);

@@ -20,7 +20,7 @@ use ghostlab::pipeline::stage;
 use serde_json::{Value, json};
 
 #[test]
-fn grid_runs_and_a_second_run_gives_the_same_table() {
+fn second_run_of_a_grid_gives_the_same_table() {
     let world = World::new();
     let mut tables = Vec::new();
     for _ in 0..2 {
@@ -52,7 +52,7 @@ fn grid_runs_and_a_second_run_gives_the_same_table() {
 }
 
 #[test]
-fn grid_without_the_axes_of_a_cut_scores_its_backbones() {
+fn grid_without_cut_axes_scores_its_dense_backbones() {
     let world = World::new();
     world.runs(&[]);
     let full = table(&world.path("results/grid/results.csv"));
@@ -92,7 +92,7 @@ fn grid_without_the_axes_of_a_cut_scores_its_backbones() {
 }
 
 #[test]
-fn override_changes_the_grid() {
+fn set_option_overrides_grid_values() {
     let world = World::new();
     let output = world.run(&["--set", "depth=2", "--set", "recovery=ghosted", "--set", "name=small"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));

@@ -158,7 +158,7 @@ fn help(world: &World, command: &[&str]) -> String {
 }
 
 #[test]
-fn every_command_matches_its_snapshot() {
+fn output_of_every_command_matches_its_snapshot() {
     let world = World::new();
     world.write("slurm.yaml", "partition: gpu\ntime: 2:00:00\ncpus: 2\n");
     world.write("search.yaml", SEARCH);
@@ -168,7 +168,7 @@ fn every_command_matches_its_snapshot() {
 }
 
 #[test]
-fn first_lines_of_long_outputs_are_in_their_snapshots() {
+fn first_lines_of_long_outputs_match_their_snapshots() {
     let world = World::new();
     for (name, arguments) in SHORTENED_OUTPUTS {
         let text = shown(&world, arguments);
@@ -178,14 +178,14 @@ fn first_lines_of_long_outputs_are_in_their_snapshots() {
 }
 
 #[test]
-fn reproduced_artifact_is_shown_as_in_its_snapshots() {
+fn reproduced_artifact_output_matches_its_snapshots() {
     let world = experiments("mine");
     std::fs::rename(world.path("experiments/mini.yaml"), world.path("experiments/table2.yaml")).unwrap();
     REPRODUCE.iter().for_each(|(name, arguments)| assert_shown(&world, name, arguments));
 }
 
 #[test]
-fn incomplete_runs_and_altered_results_are_in_their_snapshots() {
+fn incomplete_and_altered_results_match_their_snapshots() {
     let world = World::new();
     assert_shown(&world, "run_incomplete", &["run", "grid.yaml", "--stored"]);
     world.runs(&[]);

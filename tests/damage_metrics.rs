@@ -196,19 +196,19 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
 }
 
 #[test]
-fn damage_of_a_grid_matches_the_reference() {
+fn grid_damage_metrics_match_the_reference() {
     let tasks = [("arc_easy", 100), ("hellaswag", 100), ("openbookqa", 60), ("copa", 60)];
     Setting::tiny(&tasks).compare(EngineName::Cpu);
 }
 
 #[test]
-fn damage_of_a_grid_by_candle_matches_the_reference() {
+fn grid_damage_metrics_by_candle_match_the_reference() {
     Setting::tiny(&[("copa", 60)]).compare(EngineName::Candle);
 }
 
 #[test]
 #[ignore = "slow: two tasks and three variants on the real backbone"]
-fn damage_on_the_real_backbone_matches_the_reference() {
+fn damage_metrics_on_real_backbone_match_the_reference() {
     Setting::real().iter().for_each(|setting| setting.compare(EngineName::Cpu));
 }
 
@@ -231,7 +231,7 @@ evaluate:
 ";
 
 #[test]
-fn damage_is_tested_in_pairs_verified_and_resumed() {
+fn damage_metrics_are_paired_verified_and_resumed() {
     let world = World::large();
     world.write("grid.yaml", GRID);
     world.runs(&[]);

@@ -211,7 +211,7 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
 }
 
 #[test]
-fn biases_and_windows_follow_the_kept_layers() {
+fn exported_biases_and_windows_follow_the_kept_layers() {
     let Some(python) = python() else { return };
     // In Qwen2, layers from the third on have an attention window.
     let backbones = ["mistral", "qwen2"].map(|name| (name.to_owned(), common::fixture(&format!("arch/{name}"))));

@@ -98,7 +98,7 @@ fn truncate(path: &Path) {
 }
 
 #[test]
-fn damage_of_every_kind_is_named_and_repaired() {
+fn every_kind_of_store_damage_is_reported_and_repaired() {
     let world = World::large();
     world.runs(&SMALL);
     let tables = world.tables();
@@ -143,7 +143,7 @@ fn payload_kind(path: &Path) -> String {
 }
 
 #[test]
-fn damage_of_every_payload_is_repaired() {
+fn damaged_payload_of_every_kind_is_repaired() {
     let world = World::large();
     world.runs(&SMALL);
     let tables = world.tables();

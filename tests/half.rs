@@ -108,7 +108,7 @@ impl Exam {
 }
 
 #[test]
-fn bf16_products_are_within_half_a_percent() {
+fn bf16_products_are_within_half_a_percent_of_f32() {
     let Some(exam) = Exam::read() else { return };
     let portable = load(&exam, Products::Bf16);
     assert_eq!(portable.id().dtype, "bf16");
@@ -125,13 +125,13 @@ fn load(exam: &Exam, products: Products) -> Decoder {
 
 #[test]
 #[ignore = "slow: a real backbone in two float types by candle's CPU kernels"]
-fn half_precision_is_within_half_a_percent() {
+fn candle_half_precision_is_within_half_a_percent_of_f32() {
     let Some(exam) = Exam::read() else { return };
     exam.assert_candle_close_to_f32(DeviceName::Cpu, &[FloatType::Bf16, FloatType::F16]);
 }
 
 #[test]
-fn gpu_results_are_within_half_a_percent() {
+fn gpu_results_are_within_half_a_percent_of_f32() {
     let (Some(device), Some(exam)) = (gpu(), Exam::read()) else { return };
     exam.assert_candle_close_to_f32(device, &FloatType::ALL);
 }

@@ -114,14 +114,14 @@ macro_rules! attacks {
     ($($name:ident)*) => {
         $(mod $name {
             #[test]
-            fn mutations_give_values_or_errors() {
+            fn mutated_input_gives_a_value_or_an_error() {
                 let target = super::TARGETS.iter().find(|target| target.name == stringify!($name));
                 super::attack(target.unwrap());
             }
         })*
 
         #[test]
-        fn every_target_is_attacked() {
+        fn every_fuzz_target_has_a_test() {
             let attacked = [$(stringify!($name)),*];
             assert_eq!(attacked.to_vec(), TARGETS.iter().map(|target| target.name).collect::<Vec<_>>());
             let cargo = include_str!("../fuzz/Cargo.toml");
@@ -133,7 +133,7 @@ macro_rules! attacks {
 attacks!(grid config tokenizer weights gguf corpus task race definition template meta pack record journal command plan);
 
 #[test]
-fn call_waiting_for_cpu_does_not_count_as_a_hang() {
+fn time_waiting_for_cpu_does_not_count_as_a_hang() {
     use std::time::Duration;
     let seconds = Duration::from_secs;
     assert_eq!(targets::watch::charged(seconds(500), seconds(450)), seconds(50));
@@ -166,7 +166,7 @@ fn call_waiting_for_cpu_does_not_count_as_a_hang() {
 }
 
 #[test]
-fn absurd_number_is_rejected_before_use() {
+fn excessive_number_is_rejected_before_use() {
     let world = World::new();
     let huge = u64::MAX.to_string();
     for (given, words) in [
@@ -338,7 +338,7 @@ fn special_token_beyond_embedding_is_rejected_early() {
 }
 
 #[test]
-fn unusual_names_get_files_or_are_rejected_early() {
+fn unusual_names_are_accepted_or_rejected_early() {
     let world = World::large();
     let long = "x".repeat(180);
     let names = ["a b", "a_b", "a-b", "=1+1", &long];

@@ -88,7 +88,7 @@ fn world_of_a_hub_model() -> (World, Vec<ServedFile>) {
 }
 
 #[test]
-fn grid_with_hub_model_names_the_command_and_then_runs() {
+fn grid_with_hub_model_runs_after_suggested_fetch() {
     let (world, files) = world_of_a_hub_model();
     let server = FakeHub::start(MODEL, files, no_fault());
     let output = run(&world, &server, &["run", "grid.yaml"], 3);

@@ -59,7 +59,7 @@ fn named_measurements(setting: &Setting) -> Vec<NamedMeasurement> {
 }
 
 #[test]
-fn every_setting_path_has_a_test_pair() {
+fn every_setting_path_is_covered_by_a_test_pair() {
     let pairs = pairs::differing();
     let missing: Vec<SettingPath> = setting_paths()
         .into_iter()
@@ -192,7 +192,7 @@ fn names(answer: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn plan_and_explain_keys_differ_iff_settings_do() {
+fn plan_and_explain_keys_differ_only_if_settings_do() {
     for pair in pairs::differing().iter().chain(&pairs::equal()).filter(|pair: &&Pair| pair.runs) {
         let one = printed_keys(&pair.one());
         let other = printed_keys(&pair.other());

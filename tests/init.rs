@@ -110,7 +110,7 @@ fn init_overwrites_a_file_only_with_force() {
 }
 
 #[test]
-fn init_uses_given_texts_with_fitting_windows() {
+fn init_uses_corpus_files_with_fitting_windows() {
     let world = world();
     let arguments = ["init", "backbone", "--corpus", "train.txt", "--corpus", "test.jsonl", "--to", "own.yaml"];
     run_expecting(&world, &arguments, 0);

@@ -38,7 +38,7 @@ fn number(text: &str) -> f64 {
 }
 
 #[test]
-fn times_speedups_and_memory_join_scores_and_parquet() {
+fn latency_and_memory_columns_are_in_tables_and_parquet() {
     let world = world("{length: 24, batch: [1, 2]}");
     world.runs(&["--set", "name=grid", "--set", "depth=2"]);
     for prompt in ["24×1", "24×2"] {
@@ -110,7 +110,7 @@ fn decoding_is_timed_after_the_prompt_on_both_engines() {
 }
 
 #[test]
-fn cuts_of_sublayers_are_timed() {
+fn latency_of_sublayer_cuts_is_measured() {
     let world = world("{length: 24, decode: 5}");
     replace_in_grid(
         &world,

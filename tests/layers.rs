@@ -40,7 +40,7 @@ fn first_ranked(columns: &[Value], criterion: &str) -> Value {
 }
 
 #[test]
-fn first_ranked_candidate_is_removed_by_a_grid() {
+fn grid_removes_the_first_ranked_candidate() {
     let world = World::large();
     world.write("grid.yaml", GRID);
     let size = ["--corpus", "train.txt", "--sequences", "8", "--length", "64"];
@@ -96,7 +96,7 @@ fn scores_of(columns: &[Value], criterion: &str) -> Vec<Value> {
 }
 
 #[test]
-fn figure_is_drawn_and_never_written_over() {
+fn layer_figure_is_drawn_and_never_overwritten() {
     let world = World::large();
     let size = ["--corpus", "train.txt", "--sequences", "8", "--length", "64"];
     let line = [&["layers", "backbone"], &size[..], &["--criteria", "shortgpt", "--figure", "ranks.svg"]].concat();

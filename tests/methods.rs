@@ -36,7 +36,7 @@ fn all_layers_but_one_can_be_removed() {
 }
 
 #[test]
-fn methods_beyond_the_paper_run_or_are_rejected() {
+fn methods_not_in_the_paper_run_or_are_rejected() {
     let world = World::new();
     let grid = [
         "--set",
@@ -155,7 +155,7 @@ fn operator_sequences_matter_only_to_methods_that_use_them() {
 }
 
 #[test]
-fn key_names_the_parents_of_each_object() {
+fn object_key_names_the_parents_of_each_object() {
     let world = World::new();
     world.runs(&["--set", "criterion=[llm-streamline, sleb, {name: explicit, order: [1, 2]}]"]);
     let stored = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
@@ -196,7 +196,7 @@ fn linearpatch_sequences_follow_the_criterion_not_layers() {
 }
 
 #[test]
-fn file_read_in_another_format_is_another_text() {
+fn same_file_in_another_format_is_a_different_text() {
     let world = World::new();
     // The file is valid both as plain text and as JSON lines.
     std::fs::rename(world.path("test.jsonl"), world.path("test.txt")).unwrap();
@@ -269,7 +269,7 @@ fn every_criterion_and_every_recovery_gives_a_row() {
 }
 
 #[test]
-fn second_pass_and_little_memory_keep_perplexities() {
+fn perplexities_are_independent_of_chunks_and_memory() {
     let world = World::new();
     let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
     let expected = perplexities(&grid, &grid.cells, RunSettings::default());

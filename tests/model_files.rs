@@ -104,7 +104,7 @@ fn longrope_document_uses_factors_of_its_length() {
 /// Only config.json names `<s>` as the BOS token, so the tokenizer's EOS token is used as the prefix of an empty
 /// context.
 #[test]
-fn null_bos_leaves_the_prefix_to_the_tokenizers_eos() {
+fn prefix_is_the_tokenizers_eos_if_bos_is_null() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let questions = [
         "Once upon a time there was a little girl.",
@@ -344,7 +344,7 @@ fn generation_config_affects_answers_like_transformers() {
 }
 
 #[test]
-fn unsupported_generation_setting_is_rejected_by_name() {
+fn unsupported_generation_setting_is_rejected_with_its_name() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let world = with_model(&model, &[("generation_config.json", json!({"num_beams": 4}))]);
     let (answers, _) = asked(&world, LIKELIHOODS, &["Tom"], &[]);

@@ -57,7 +57,7 @@ fn with_tasks(world: &World) {
 }
 
 #[test]
-fn named_metric_is_in_every_view_and_others_in_none() {
+fn requested_metric_is_in_every_view_and_others_in_none() {
     let world = World::new();
     let plain = run_ok(&world, &["run", "grid.yaml"]);
     let before = files(world.folder.path());
@@ -143,7 +143,7 @@ fn output_manifest_is_readable_by_sha256sum() {
 }
 
 #[test]
-fn other_engine_or_float_type_has_a_separate_folder() {
+fn run_with_other_engine_or_dtype_has_a_separate_folder() {
     let world = World::new();
     world.runs(&[]);
     let plain = files(&world.path("results/grid"));
@@ -240,7 +240,7 @@ fn column(rows: &[Vec<String>], name: &str) -> Vec<String> {
 }
 
 #[test]
-fn plan_and_run_reject_a_results_folder_equally() {
+fn plan_and_run_reject_a_results_folder_with_one_error() {
     for (name, more, code, words) in [
         ("results/grid/results.csv", &[][..], 2, "results/grid/results.csv"),
         ("results/grid", &[], 3, "an entry of another type"),

@@ -136,7 +136,7 @@ fn stdout_and_stderr(world: &World, arguments: &[&str]) -> (String, String) {
 }
 
 #[test]
-fn latex_compiles() {
+fn reproduced_latex_tables_compile() {
     let pdflatex = std::process::Command::new("pdflatex").arg("--version").output();
     if pdflatex.is_err() {
         #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
@@ -172,7 +172,7 @@ fn figure_is_drawn_without_scoring_and_is_valid_xml() {
 }
 
 #[test]
-fn figure_never_labels_one_of_several_cells_as_all() {
+fn figure_with_several_cells_at_one_position_is_rejected() {
     let world = experiments("mine");
     for (kind, metrics) in [("bars", "metrics: [boundary_mae], "), ("channels", "")] {
         let artifact = format!("artifact:\n  title: A figure\n  figure: {{kind: {kind}, {metrics}axis: Error}}\n");

@@ -240,7 +240,7 @@ fn candidate_is_dropped_only_if_worse_on_tasks_and_texts() {
 }
 
 #[test]
-fn one_command_searches_a_model_and_exports_the_winner() {
+fn search_of_a_model_exports_the_winner() {
     let world = World::large();
     let line = [
         "search",

@@ -151,7 +151,7 @@ fn perplexity_equals_that_of_llama_cpp() {
 /// `plan` must confirm the duration that `init` promises at two rates of a machine with two cores, and at a slow one. The
 /// estimate of `init` is simpler.
 #[test]
-fn default_sizes_take_minutes_or_say_how_long() {
+fn default_sizes_take_minutes_or_state_the_duration() {
     let Some(model) = smollm2() else { return };
     let Some(real) = shared("real") else { return };
     let world = World::new();

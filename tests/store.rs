@@ -179,7 +179,7 @@ fn commands_do_not_touch_foreign_store_folders() {
 }
 
 #[test]
-fn only_store_leftovers_are_swept() {
+fn only_store_leftovers_are_removed() {
     let world = World::new();
     world.runs(&[]);
     let store = world.path("data/store");

@@ -296,7 +296,7 @@ fn results_file_of_old_race_equals_the_old_harness() {
 }
 
 #[test]
-fn task_with_hidden_overflow_is_flagged() {
+fn task_with_nonfinite_scores_is_flagged() {
     let task = Task::find("arc_easy").unwrap();
     let mut tokenized = TokenizedTask::golden(task, Bos::Tokenizer);
     for odd in [f64::NAN, f64::NEG_INFINITY] {
@@ -316,7 +316,7 @@ fn task_with_hidden_overflow_is_flagged() {
 /// Adds decoys in all splits except the scored one. In a folder, only files named after the task's split may be read. A
 /// single file that is named after another split must be rejected.
 #[test]
-fn decoys_in_other_splits_are_never_scored() {
+fn documents_of_other_splits_are_never_scored() {
     let (encoder, length) = golden();
     for task in TASKS {
         let folder = tempfile::tempdir().unwrap();
@@ -361,7 +361,7 @@ fn limit_gives_the_first_requests() {
 
 /// Reads real data in the hub's schema, both as JSON Lines and as Parquet with nested columns.
 #[test]
-fn real_data_become_requests_without_exception() {
+fn every_real_document_becomes_requests() {
     let Some(folder) = shared("real/tasks") else { return };
     let Some(backbone) = shared("real/backbone") else { return };
     let encoder = Reference::load(&backbone.join("tokenizer.json"));

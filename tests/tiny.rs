@@ -117,7 +117,7 @@ fn guessed_at_least(right: usize, all: usize, chance: f64) -> f64 {
 
 #[test]
 #[ignore = "slow: all 57 cells of table 2"]
-fn dense_backbones_know_the_world() {
+fn dense_backbones_score_well_above_chance() {
     let dense: Vec<&CellResult> = outcome().cells.iter().filter(|cell| cell.cell.is_dense()).collect();
     assert_eq!(dense.len(), BACKBONES.len());
     for cell in dense {
@@ -149,7 +149,7 @@ fn unigram_perplexity(manifest: &serde_json::Value, register: &str) -> f64 {
 }
 
 #[test]
-fn calibration_has_the_papers_sequences() {
+fn calibration_uses_the_sequence_counts_of_the_paper() {
     let grid = grid();
     let calibrations = grid.cells.iter().filter_map(|cell| cell.calibration.as_ref());
     // Layers are selected on 128 sequences, and operators are solved on the first 32 of them (paper, section 5.3).
@@ -161,7 +161,7 @@ fn calibration_has_the_papers_sequences() {
 
 #[test]
 #[ignore = "slow: all 57 cells of table 2"]
-fn pruning_hurts_and_repairs_rank_as_in_the_paper() {
+fn pruned_and_repaired_perplexities_rank_as_in_the_paper() {
     // In the paper's table 3, Ghosted Layers is best, followed by ReplaceMe (LS), LinearPatch, and no repair.
     let mut orderly = Vec::new();
     for backbone in BACKBONES {

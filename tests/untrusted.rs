@@ -198,7 +198,7 @@ fn unread_corpus_columns_take_no_memory() {
 
 /// Every reported case must be in the fixtures verbatim.
 #[test]
-fn every_reported_case_is_among_the_fixtures() {
+fn every_reported_hostile_case_is_in_the_fixtures() {
     let Some(folder) = shared("cases/turn4-faults") else { return };
     let known = [cases("refused.json"), cases("accepted.json")].concat();
     let templates: Vec<Value> = serde_json::from_value(read_json(&folder.join("templates.json"))).unwrap();

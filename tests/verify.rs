@@ -79,7 +79,7 @@ fn relist(world: &World, name: &str) {
 }
 
 #[test]
-fn untouched_folder_verifies_fully_and_sampled() {
+fn unmodified_folder_verifies_fully_and_by_sample() {
     let world = world();
     let (code, report) = verify(&world, &["--share", "100%"]);
     assert_eq!(code, 0, "{report:#}");

@@ -33,7 +33,7 @@ fn left_in(world: &World, folder: &str) -> usize {
 }
 
 #[test]
-fn three_workers_make_the_tables_of_one_process() {
+fn three_workers_match_the_tables_of_one_process() {
     let alone = World::large();
     let world = World::large();
     let total = computed_tokens(&events(&alone.run(&["--events"])));
@@ -86,7 +86,7 @@ fn stopped_worker_returns_its_jobs_and_another_continues() {
 }
 
 #[test]
-fn worker_near_its_time_limit_stores_one_batch_first() {
+fn worker_near_its_time_limit_stores_a_batch_first() {
     let total = computed_tokens(&events(&World::large().run(&["--events"])));
     let world = World::large();
     let mut ends = 0;

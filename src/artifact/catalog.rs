@@ -255,7 +255,7 @@ mod place_tests {
     use super::*;
 
     #[test]
-    fn artifacts_have_the_papers_order() {
+    fn artifacts_are_sorted_as_in_the_paper() {
         let names = ["beyond", "tableA10", "figure5", "tableA4", "table2", "figure1", "table1", "tableAx"];
         let mut sorted = names;
         sorted.sort_by_key(|name| PaperPlace::from_name(name));

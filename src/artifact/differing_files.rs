@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn printed_numbers_are_compared_without_their_words() {
+    fn changed_numbers_ignores_surrounding_words() {
         assert_eq!(changed_numbers("| a | 1.25 ± 0.5 |", "| b | 1.25 ± 0.5 |"), 0);
         assert_eq!(changed_numbers("| a | 1.25 ± 0.5 |", "| a | 1.26 ± 0.5 |"), 1);
         assert_eq!(changed_numbers("1.25, 2", "1.25, 2, 3."), 1);

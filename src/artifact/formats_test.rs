@@ -294,7 +294,7 @@ fn paper_value_and_verdict_are_attached_to_cells() {
 }
 
 #[test]
-fn equal_prints_rank_equally_and_failed_is_never_best() {
+fn equal_printed_values_tie_and_failed_is_never_best() {
     let description = table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");

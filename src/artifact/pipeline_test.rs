@@ -73,7 +73,7 @@ fn failed_cell_shows_its_reason_and_others_finish() {
 }
 
 #[test]
-fn overridden_settings_have_a_folder_off_the_page() {
+fn overridden_artifact_has_separate_folder_not_on_page() {
     let bench = Bench::new();
     let fake = FakeExecutor::new(|_| Some(30.0));
     let (_, plain) = bench.make(&[], false, &fake);

@@ -110,7 +110,7 @@ fn fixture_equals_the_papers_source() {
 }
 
 #[test]
-fn table3_criteria_are_bold_and_tables_are_not_stretched() {
+fn table_3_criteria_are_bold_and_tables_unscaled() {
     let text = printed("table3");
     for criterion in ["Shortened LLaMA", "LLM-Streamline", "ShortGPT"] {
         assert_eq!(text.matches(&format!("\\textbf{{{criterion}}}")).count(), 3, "{criterion}: once a backbone");
@@ -270,7 +270,7 @@ fn all_recorded_tables_compile_without_warnings() {
 
 // The paper's numbers have no significance marks, so a recorded run is used to check the marks.
 #[test]
-fn table_2_is_one_part_at_120_columns() {
+fn table_2_fits_in_one_part_at_120_columns() {
     let table = laid_out("table2", &paper::records("table2").unwrap().into_iter().map(measured).collect::<Vec<_>>());
     let text = screen(&table, Some(120));
     assert_eq!(text, expected("table2-120.txt"));
@@ -295,7 +295,7 @@ fn laid_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
 }
 
 #[test]
-fn table_3_keeps_heads_over_depths_and_no_average_alone() {
+fn folded_table_3_keeps_headers_and_no_lone_average() {
     let numbers: Vec<Arc<Measurement>> = paper::records("table3").unwrap().into_iter().map(measured).collect();
     for width in [120, 80, 60] {
         let text = screen(&laid_out("table3", &numbers), Some(width));

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn other_vector_instructions_are_named() {
+    fn differing_vector_instructions_are_named() {
         assert_eq!(instructions_that_differ(&machine_with(&["fma"]), &machine_with(&["fma"])), None);
         let explanation =
             instructions_that_differ(&machine_with(&["fma", "avx512f"]), &machine_with(&["fma"])).unwrap();

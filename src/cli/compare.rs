@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_values_get_more_decimals_until_they_differ() {
+    fn small_differing_values_get_more_decimals() {
         for (a, b, expected) in [
             (Some(1.0), Some(2.0), 4),
             (Some(0.000_011), Some(0.000_033), 5),

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn summary_counts_directions_by_kind_of_metric() {
+    fn comparison_summary_counts_directions_by_metric_kind() {
         let cases = [
             (differences(&[], 0, 2), "The runs have no common values (2 only in A)."),
             (differences(&[], 7, 0), "All 7 common values are the same."),

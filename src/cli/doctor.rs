@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_line_names_the_family_and_why_amx_is_not_used() {
+    fn doctor_names_kernel_family_and_why_amx_is_unused() {
         for (status, good, found) in [
             (AmxStatus::Ready, true, "amx in bf16, bf16x3 and bf16x6, portable in f32"),
             (AmxStatus::Absent, true, "portable in bf16 and f32; the processor has no AMX-BF16"),

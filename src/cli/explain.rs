@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn unambiguous_part_of_a_cell_name_resolves() {
+    fn unambiguous_partial_cell_name_resolves() {
         assert_eq!(found("dense"), ["dense"]);
         assert_eq!(found("tiny-3.1.sleb-3.ghosted"), ["sleb-3.ghosted"]);
         assert_eq!(found("sleb-3.ghosted"), ["sleb-3.ghosted"], "a longer name must not match");

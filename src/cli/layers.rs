@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn rank_follows_the_direction_of_the_criterion() {
+    fn layer_rank_follows_the_direction_of_the_criterion() {
         let ranking = ranking("llm-streamline", DepthUnit::Layers, false);
         let found = columns_of(&ranking, &[(1, 0.5), (2, 0.9)]);
         assert_eq!(

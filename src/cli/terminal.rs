@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_too_wide_lose_the_middle_of_their_names() {
+    fn too_wide_names_are_shortened_in_the_middle() {
         let long = {
             vec![
                 vec!["condition".to_owned(), "A".to_owned()],

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn share_is_rounded_half_up_and_is_at_least_one_layer() {
+    fn depth_share_is_rounded_half_up_to_at_least_one_layer() {
         for (text, layers, count) in [
             ("25%", 16, 4),
             ("25%", 32, 8),

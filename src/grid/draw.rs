@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn draw_ranges_partition_one_order() {
+    fn draw_ranges_partition_the_python_sample() {
         let [a, b, c, none] =
             [(0, 4), (4, 8), (8, 16), (12, 20)].map(|(from, to)| Draw { seed: 7, from, to }.indices(10).unwrap());
         // Expected: `random.Random(7).sample(range(10), 10)` in Python 3.11.

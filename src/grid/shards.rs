@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_must_have_the_shards_that_its_seeds_read() {
+    fn missing_shard_of_a_seed_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         for shard in 0..8 {
             std::fs::write(folder.path().join(format!("part-{shard}.json.gz")), "x").unwrap();

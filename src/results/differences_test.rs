@@ -137,7 +137,7 @@ fn uniform_setting_is_reported_and_pairs_still_match() {
 }
 
 #[test]
-fn numbers_with_the_same_identity_stay_unpaired() {
+fn numbers_with_duplicate_identity_are_not_paired() {
     let twice = with(run(&[(0, 50.0), (1, 75.0)]), |identity| identity["calibration"]["seed"] = json!(0));
     let found = Differences::between(&twice, &run(&[(0, 50.0)]), &[]).unwrap();
     assert_eq!((found.compared, found.values.len(), found.coinciding.len()), (0, 0, 1));

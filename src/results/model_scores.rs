@@ -284,7 +284,7 @@ mod tests {
     use crate::tasks::{Score, ScoredTask, Solutions};
 
     #[test]
-    fn one_document_has_no_standard_error_in_a_results_file() {
+    fn single_document_has_no_standard_error_in_results() {
         let mut file = empty_file("m");
         for name in ["rte", "race"] {
             let solutions =

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn extent_is_not_part_of_a_metric_key_but_length_is() {
+    fn metric_key_includes_length_but_not_extent() {
         assert_eq!(text(64, 5).key(), text(64, 9).key());
         assert_ne!(text(64, 5).key(), text(48, 5).key());
         let bits = Protocol::Derived {

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_documents_is_in_a_label_but_not_in_a_metric_id() {
+    fn document_count_is_in_the_label_but_not_the_metric_id() {
         let how = TaskSettings { shots: Some(5), limit: Some(200.0), ..TaskSettings::default() };
         let column = defined_column("t", &how, "acc", "none", None);
         let metric = column.metric();

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limit_without_effect_is_mentioned() {
+    fn protocol_mentions_limit_without_effect() {
         let text = |limit, windows| Protocol::Windows {
             corpus: "c4".into(),
             rule: "c4".into(),

@@ -186,7 +186,7 @@ fn markdown_marks_best_lists_protocols_and_omits_times() {
 }
 
 #[test]
-fn best_is_per_backbone_and_depth_with_printed_ties() {
+fn best_value_is_marked_per_backbone_and_depth() {
     let rows = [
         cell("a", 3, "x", &[Some(2.900_000_015)]),
         cell("a", 3, "y", &[Some(2.9)]),
@@ -278,7 +278,7 @@ fn unwritable_folder_gives_exit_code_3() {
 }
 
 #[test]
-fn methods_are_rows_and_backbones_with_depths_columns() {
+fn wide_table_has_method_rows_and_backbone_depth_columns() {
     let average = Protocol::Average { tasks: 2 };
     let row = |backbone, depth, recovery, value: &'static [Option<f64>]| cell(backbone, depth, recovery, value);
     let rows = [
@@ -342,7 +342,7 @@ fn user_grid_has_the_marks_of_paper_tables() {
 }
 
 #[test]
-fn ours_is_tested_within_its_selection_and_calibration() {
+fn paired_test_uses_rows_of_same_selection_and_calibration() {
     for setting in ["calibration.seed", "criterion.cosine"] {
         let table = tested(|measurement: &mut Measurement| {
             measurement.setup.variant = Arc::new(Settings::from([(setting.to_owned(), 1.into())]));
@@ -352,7 +352,7 @@ fn ours_is_tested_within_its_selection_and_calibration() {
 }
 
 #[test]
-fn user_grid_prints_latex_with_marks() {
+fn user_grid_latex_has_marks() {
     let text = latex(&tested(|_| ()).printed("my grid"), "my-results");
     assert!(text.contains("\\caption[my grid]{my grid. ") && text.contains("\\label{tab:my-results}"), "{text}");
     assert!(text.contains("\\textbf{80.00}$^{+}$") && text.contains("shaded: ours"), "{text}");
@@ -362,7 +362,7 @@ fn user_grid_prints_latex_with_marks() {
 }
 
 #[test]
-fn texts_drawn_with_replacement_and_equal_cuts_are_named() {
+fn notes_name_resampled_texts_and_equal_cuts() {
     let mut results = results(vec![text("wikitext2"), text("c4")], &[cell("a", 3, "none", &[Some(2.0), Some(3.0)])]);
     assert_eq!(results.notes(), Vec::<String>::new(), "a table without errors needs no note");
     for number in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {

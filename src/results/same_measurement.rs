@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_are_equal_as_printed_and_three_are_needed() {
+    fn equal_scores_need_three_values_equal_as_printed() {
         let row = |criterion: &str, values: [Option<f64>; 3]| {
             let records: Vec<Record> = ["rte", "copa", "race"]
                 .into_iter()

@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_double_until_every_stratum_is_used_up() {
+    fn race_rounds_double_until_strata_are_exhausted() {
         let schedule = Schedule::new(vec![100, 30], 16);
         assert_eq!(schedule.rounds(), 5);
         let seen: Vec<Vec<usize>> = (0..5).map(|round| schedule.items_after(round)).collect();

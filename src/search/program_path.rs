@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_value_counts_once_until_its_last_user_leaves() {
+    fn shared_path_cost_counts_once_while_in_use() {
         let [plain, one, two] =
             [without_three(&[]), without_three(&[repair(3, "a", Stream)]), without_three(&[repair(3, "b", Stream)])];
         assert_eq!(layers([&plain]), 7.0);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_contents_are_one_path() {
+    fn operators_with_equal_content_share_a_path() {
         assert_eq!(without_first_and_third("a"), without_first_and_third("a"));
         assert_ne!(without_first_and_third("a"), without_first_and_third("b"));
     }

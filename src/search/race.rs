@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn only_significantly_worse_candidates_leave_the_race() {
+    fn only_significantly_worse_candidates_are_eliminated() {
         let gains = vec![right(38), right(10), right(37), right(38)];
         let verdict = judge(&[0, 1, 2, 3], std::slice::from_ref(&gains), 0.01).unwrap();
         assert_eq!(verdict.leader, 0);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn candidate_leaves_only_if_worse_in_both_objectives() {
+    fn candidate_is_eliminated_only_if_worse_in_both_objectives() {
         // Candidate 0 is best in the first objective, and candidate 1 in the second. Candidate 2 is worse than
         // candidate 0 in both. Candidate 3 is worse than each of the first two in one objective only.
         let first = vec![right(38), right(20), right(20), right(30)];
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_candidates_are_never_separated() {
+    fn equal_candidates_are_never_eliminated() {
         let verdict = judge(&[0, 1], &[vec![right(20), right(20)]], 0.5).unwrap();
         assert_eq!(verdict, Verdict { leader: 0, out: Vec::new() });
         assert_eq!(judge::<Vec<f64>>(&[], &[vec![]], 0.5), None);

@@ -322,7 +322,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn linked_file_keeps_its_name() {
+    fn symlinked_model_file_keeps_its_link_name() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("blob"), "").unwrap();
         let link = folder.path().join("m.gguf");
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_start_from_the_grids_folder() {
+    fn starter_paths_are_relative_to_the_grid_folder() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
         for (path, grid, expected) in

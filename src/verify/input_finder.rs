@@ -118,7 +118,7 @@ mod tests {
     use crate::verify::finding::CheckKind;
 
     #[test]
-    fn moved_folder_is_found_by_its_path_end_and_hashes() {
+    fn moved_folder_is_found_by_path_suffix_and_hashes() {
         let here = tempfile::tempdir().unwrap();
         let folder = here.path().join("data/tiny/llama");
         std::fs::create_dir_all(&folder).unwrap();

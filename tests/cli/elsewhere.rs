@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn store_is_found_from_outside_the_checkout() {
+fn store_is_found_from_another_working_directory() {
     let world = World::new();
     world.runs(&[]);
     let elsewhere = tempfile::tempdir().unwrap();

@@ -58,7 +58,7 @@ fn installed_program_works_in_an_empty_folder() {
 
 #[cfg(unix)]
 #[test]
-fn bare_program_unpacks_experiments_to_the_users_data() {
+fn bare_program_unpacks_experiments_to_user_data_folder() {
     let ((_prefix, program), home) = (installed(), tempfile::tempdir().unwrap());
     works_in_an_empty_folder(&program, home.path());
     let names = names(&home.path().join("ghostlab"));

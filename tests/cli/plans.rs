@@ -14,7 +14,7 @@ fn stopped_run_returns_the_interrupted_exit_code() {
 }
 
 #[test]
-fn impossible_job_is_rejected_with_figures_before_work() {
+fn job_above_memory_limit_is_rejected_before_any_work() {
     let world = World::new();
     world.refuses(&["--memory", "0.001"], 3, &["memory limit", "backbone tiny", "0.00 GB (--memory); "]);
     let kinds = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
@@ -86,7 +86,7 @@ fn plan_gives_an_upper_bound_of_created_inodes() {
 }
 
 #[test]
-fn other_settings_have_a_separate_folder() {
+fn run_with_overrides_has_a_separate_results_folder() {
     let world = World::new();
     with_tasks(&world);
     world.runs(&[]);
@@ -116,7 +116,7 @@ fn table_files(world: &World) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn closed_pipe_ends_the_output_quietly() {
+fn closed_pipe_ends_the_output_without_error() {
     let world = World::new();
     world.runs(&[]);
     let experiments = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments");
@@ -161,7 +161,7 @@ fn full_disk() -> std::fs::File {
 }
 
 #[test]
-fn part_of_a_cell_name_resolves_or_lists_candidates() {
+fn partial_cell_name_resolves_or_lists_candidates() {
     let world = World::new();
     // A cell may be given by its full name, by a suffix of it, or in the notation of earlier versions.
     for cell in ["tiny.streamline-1.ghosted", "streamline-1.ghosted", "depth/1/ghosted"] {

@@ -98,7 +98,7 @@ fn explain_names_deviations_of_the_official_code() {
 }
 
 #[test]
-fn more_calibration_tokens_than_text_are_noted() {
+fn calibration_larger_than_its_text_is_noted() {
     let world = World::new();
     for (sequences, noted) in [("8", false), ("200", true)] {
         let sequences = format!("calibration.sequences={sequences}");

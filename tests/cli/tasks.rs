@@ -30,7 +30,7 @@ fn tasks_have_their_columns_and_every_choice_is_kept() {
 }
 
 #[test]
-fn task_mistakes_have_locations() {
+fn task_errors_report_their_location() {
     let world = World::new();
     with_tasks(&world);
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();

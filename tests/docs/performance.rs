@@ -11,7 +11,7 @@ fn interpreter() -> String {
 }
 
 #[test]
-fn performance_page_is_made_from_the_recorded_results() {
+fn performance_page_matches_the_recorded_results() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/performance.py");
     let output = match Command::new(interpreter()).arg(script).arg("--check").output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && std::env::var_os("CI").is_none() => {

@@ -371,7 +371,7 @@ fn section_start(page: &str, id: &str) -> usize {
 }
 
 #[test]
-fn generated_part_marks_the_best_and_names_the_leader() {
+fn generated_section_marks_the_best_and_names_the_leader() {
     let accuracy = played(
         "acc_average",
         &[

@@ -67,7 +67,7 @@ const LOW_MEMORY: [&str; 2] = ["--memory", "0.05"];
 
 #[cfg(target_os = "linux")]
 #[test]
-fn changed_weights_stop_on_demand_loading_store_nothing() {
+fn weights_changed_during_on_demand_loading_store_nothing() {
     let undisturbed = World::large();
     undisturbed.runs(&SMALL);
     let arguments = [&SMALL[..], &LOW_MEMORY].concat();
@@ -125,7 +125,7 @@ fn flip_last_byte(path: &Path) {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn changed_weights_stop_fine_tuning_and_store_nothing() {
+fn weights_changed_during_fine_tuning_store_nothing() {
     let undisturbed = fine_tuned_world();
     undisturbed.runs(&[]);
     // The backbone is in memory, but each training run reads the teacher and the layers after the cut again. Change the
@@ -188,7 +188,7 @@ fn process_state(id: u32) -> Option<char> {
 
 #[cfg(unix)]
 #[test]
-fn pipe_in_place_of_an_input_is_rejected_by_name() {
+fn pipe_in_place_of_an_input_is_rejected_with_its_name() {
     for name in ["grid.yaml", "backbone/model.safetensors", "backbone/tokenizer.json", "train.txt", "copa.jsonl"] {
         let world = World::large();
         fs::remove_file(world.path(name)).unwrap();
@@ -228,7 +228,7 @@ fn gc_during_a_run_removes_none_of_its_objects() {
 }
 
 #[test]
-fn two_names_of_one_backbone_share_work_silently() {
+fn two_names_of_the_same_backbone_share_work() {
     let world = World::large();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  same: {path: ./backbone}");

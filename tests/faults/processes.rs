@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn kills_at_chosen_moments_resume_to_the_same_tables() {
+fn run_killed_at_each_point_resumes_to_the_same_tables() {
     let undisturbed = World::large();
     undisturbed.runs(&SMALL);
     let places =
@@ -79,7 +79,7 @@ fn wait_for(child: &mut Child, words: &str) {
 
 #[cfg(unix)]
 #[test]
-fn waiting_for_a_process_is_shown_and_stops_on_signal() {
+fn waiting_for_a_process_is_shown_and_interruptible() {
     for name in ["-INT", "-TERM", "-HUP"] {
         let world = World::new();
         plant_far(&world, REMOTE_PROCESS, &["tokenising"]);

@@ -4,7 +4,7 @@ use super::*;
 
 #[cfg(unix)]
 #[test]
-fn full_disk_stops_the_run_and_space_lets_it_resume() {
+fn run_stopped_by_full_disk_resumes_after_space_is_freed() {
     let world = World::large();
     // Simulate a full disk with a file size limit that is smaller than the activations.
     let script = "trap '' XFSZ; ulimit -f 40; exec \"$0\" run grid.yaml";
@@ -56,7 +56,7 @@ fn artifacts_of_another_stage_version_are_not_used() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn leftovers_of_dead_processes_are_shown_and_swept() {
+fn leftovers_of_dead_processes_are_shown_and_removed() {
     let here = {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();

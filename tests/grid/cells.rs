@@ -146,7 +146,7 @@ fn option_lists_and_length_lists_become_axes() {
 }
 
 #[test]
-fn depth_and_list_mistakes_have_locations() {
+fn depth_and_list_errors_report_their_location() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in [

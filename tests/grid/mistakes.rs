@@ -95,7 +95,7 @@ fn absent_file_gives_exit_code_3_and_its_line() {
 }
 
 #[test]
-fn unused_definition_need_not_exist() {
+fn missing_file_of_unused_definition_is_accepted() {
     let folder = GridFolder::new();
     let text = good_but("corpora:\n", "corpora:\n  later: {path: absent.txt, rule: ptb}\n");
     let grid = folder.load(text, &[]).unwrap();

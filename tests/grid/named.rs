@@ -71,7 +71,7 @@ fn limit_of(folder: &GridFolder, text: &str, overrides: &[&str]) -> Option<usize
 }
 
 #[test]
-fn mistakes_in_a_named_file_are_located_in_it() {
+fn errors_in_a_named_file_are_located_in_it() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for text in [

@@ -49,7 +49,7 @@ fn cells_of_two(folder: &GridFolder, exclude: &str) -> Vec<String> {
 }
 
 #[test]
-fn excluded_cell_need_not_be_possible() {
+fn impossible_cell_is_accepted_if_excluded() {
     let folder = GridFolder::new();
     folder.backbone("tiny", 4);
     let text = with("exclude: {backbone: tiny, depth: 5}\n")
@@ -81,7 +81,7 @@ fn includes_are_added_once_after_their_backbones_product() {
 }
 
 #[test]
-fn pattern_and_include_mistakes_have_locations() {
+fn pattern_and_include_errors_report_their_location() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for more in [
@@ -123,7 +123,7 @@ fn pattern_and_include_mistakes_have_locations() {
 }
 
 #[test]
-fn pattern_of_absent_combination_matches_no_cell() {
+fn pattern_that_matches_no_cell_is_rejected() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = with("exclude: {backbone: deep, depth: 4}\n")

@@ -105,7 +105,7 @@ fn wrong_value_of_a_profile_is_rejected_at_its_line() {
 }
 
 #[test]
-fn unknown_profile_option_is_rejected_by_name() {
+fn unknown_profile_option_is_rejected_with_its_name() {
     let folder = GridFolder::new();
     let message = folder.refusal_of(&format!("{GOOD}{PROFILES}"), Some("ful"));
     for part in ["unknown profile `ful`", "where:    --profile ful", "one of tiny, full", "did you mean `full`?"] {

@@ -10,7 +10,7 @@ use ghostlab::grid::Grid;
 use super::fixtures::{GOOD, GridFolder, examples, good_but, labels, write_backbone};
 
 #[test]
-fn good_grid_is_read_with_its_defaults() {
+fn valid_grid_is_read_with_its_defaults() {
     let folder = GridFolder::new();
     let grid = folder.load(GOOD, &[]).unwrap();
     assert_eq!(grid.name, "grid");

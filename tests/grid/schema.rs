@@ -290,7 +290,7 @@ fn schema_rejects_grids_that_the_reader_rejects() {
 }
 
 #[test]
-fn depths_are_optional_for_a_budget_of_layers() {
+fn depth_is_optional_for_a_layer_budget() {
     let schema = json_schema();
     let folder = GridFolder::new();
     let depths = "depth: [3, 5]\n";

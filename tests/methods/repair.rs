@@ -31,7 +31,7 @@ fn silence_a_channel(world: &World) {
 }
 
 #[test]
-fn overflowing_trials_fail_their_cells() {
+fn cells_with_overflowing_trials_fail() {
     let world = World::new();
     // Scale the weights so that activations overflow f16 after any cut.
     change_weights(&world, |name, _, values| {
@@ -110,7 +110,7 @@ fn rank_deficient_calibration_is_noted_and_never_best() {
 }
 
 #[test]
-fn unrepairable_cell_fails_alone() {
+fn unrepairable_cell_does_not_fail_other_cells() {
     let world = World::new();
     let output = world.run(&[
         "--set",

@@ -40,7 +40,7 @@ fn output_folder_must_not_contain_an_input() {
 }
 
 #[test]
-fn user_files_in_an_export_stay_and_changes_are_named() {
+fn export_keeps_user_files_and_rejects_changed_files() {
     let world = World::new();
     run_ok(&world, &export("depth/1/ghosted"));
     world.write("out/model-q4.gguf", "mine");
@@ -68,7 +68,7 @@ fn export(cell: &'static str) -> [&'static str; 5] {
 }
 
 #[test]
-fn user_files_in_results_stay_or_are_rejected_by_name() {
+fn user_files_in_results_are_kept_or_reported_by_name() {
     let world = World::new();
     with_tasks(&world);
     world.runs(&[]);

@@ -22,7 +22,7 @@ fn as_in_the_paper(length: usize) -> World {
 }
 
 #[test]
-fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
+fn dense_backbone_that_misses_the_paper_stops_its_cells() {
     let world = as_in_the_paper(2048);
     let output = world.ghostlab(&["reproduce", "table3"]);
     assert_eq!(output.status.code(), Some(4), "{}", combined_output(&output));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn two_runs_are_compared_by_setting_and_by_value() {
+fn compared_runs_list_setting_and_value_differences() {
     let world = experiments("mine");
     run_ok(&world, &["reproduce", "mini", "--results", "one"]);
     let shared = SHARED.replace("limit: 5", "limit: 4");

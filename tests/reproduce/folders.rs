@@ -19,7 +19,7 @@ fn overridden_artifact_has_a_separate_folder() {
 }
 
 #[test]
-fn run_of_an_artifact_has_its_folder_and_is_on_the_page() {
+fn run_of_an_artifact_uses_its_folder_and_is_on_the_page() {
     let world = experiments("mine");
     // `run` scores an additional text that the table does not show.
     let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
@@ -105,7 +105,7 @@ fn tables_of(files: &std::collections::BTreeMap<String, Vec<u8>>) -> Vec<(String
 }
 
 #[test]
-fn user_page_is_not_replaced() {
+fn user_page_is_not_overwritten() {
     let world = experiments("mine");
     fs::create_dir(world.path("reports")).unwrap();
     world.write("reports/index.html", "mine");

@@ -55,7 +55,7 @@ fn recorded_races_have_labels_and_stay_unchanged() {
 }
 
 #[test]
-fn recorded_run_is_kept_and_other_runs_go_next_to_it() {
+fn recorded_run_is_kept_and_other_runs_are_stored_beside_it() {
     let world = experiments("mine");
     let log = run_ok(&world, &["reproduce", "mini", "methods", "--record"]);
     assert!(log.contains("mini: recorded"), "{log}");

@@ -57,7 +57,7 @@ fn methods_of(found: &Value) -> Vec<String> {
 }
 
 #[test]
-fn share_of_parameters_races_layers_with_sublayers() {
+fn parameter_budget_races_layers_with_sublayers() {
     let world = World::large();
     let found = searched_under(&world, "params=0.9", &[]);
     let methods = methods_of(&found);
@@ -98,7 +98,7 @@ const TIMED: [&str; 8] =
     ["--criteria", "llm-streamline,llm-drop", "--recoveries", "none,nbl", "--prompt", "128x4", "--items", "20"];
 
 #[test]
-fn memory_and_times_race_layers_with_sublayers() {
+fn memory_and_time_budgets_race_layers_with_sublayers() {
     let world = World::large();
     // The dense backbone has 705 kB of weights. An MLP has 86 kB, and an attention sublayer 49 kB.
     let latency = 0.95 * dense_milliseconds(&world);
@@ -166,7 +166,7 @@ fn files_of(world: &World, budget: &str) -> String {
 }
 
 #[test]
-fn share_of_the_kv_cache_is_met_without_mlps() {
+fn kv_cache_budget_is_met_without_removing_mlps() {
     let world = World::large();
     let found = searched_under(&world, "kv_cache=0.75", &[]);
     let methods = methods_of(&found);

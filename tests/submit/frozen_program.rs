@@ -34,7 +34,7 @@ fn set_age(folder: &Path, hours: u64) {
 }
 
 #[test]
-fn frozen_program_stays_while_a_job_may_run_it() {
+fn frozen_program_is_kept_while_a_job_may_run_it() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml"]);

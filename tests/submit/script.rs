@@ -109,7 +109,7 @@ fn submit_in_bf16_freezes_the_kernel_family() {
 }
 
 #[test]
-fn odd_paths_reach_slurm_intact_and_line_breaks_are_rejected() {
+fn special_paths_reach_slurm_intact_unless_with_line_breaks() {
     let alone = World::new();
     let world = World::new();
     alone.runs(&[]);

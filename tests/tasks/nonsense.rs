@@ -98,7 +98,7 @@ fn golden_rows(known: &Task) -> Vec<Map<String, Value>> {
 }
 
 #[test]
-fn any_field_value_gives_error_or_requests_never_a_panic() {
+fn any_field_value_gives_an_error_or_requests() {
     let mut nonsense = Nonsense(1);
     let mut accepted = 0;
     let mut refused = 0;
@@ -184,7 +184,7 @@ fn literal(text: &str, nonsense: &mut Nonsense) -> String {
 }
 
 #[test]
-fn any_text_passes_through_unchanged() {
+fn arbitrary_text_is_unchanged_in_requests() {
     let mut nonsense = Nonsense(3);
     let folder = tempfile::tempdir().unwrap();
     let texts: Vec<String> = (0..2000).map(|_| nonsense.text(20)).collect();

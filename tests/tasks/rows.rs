@@ -53,7 +53,7 @@ fn split_without_labels_is_rejected_with_its_row() {
 }
 
 #[test]
-fn single_row_text_warns_once_that_nothing_is_joined() {
+fn single_row_text_warns_once_about_joining() {
     let world = World::new();
     assert_eq!(score_error(&world, "train.txt@64").matches("joins nothing").count(), 1);
     assert_eq!(score_error(&world, "test.jsonl@64").matches("joins nothing").count(), 0);

@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_shows_all_parts_in_order() {
+    fn error_message_lists_all_fields_in_order() {
         let error = Error::bad_input("unknown key").at("a.yaml:3").expected("x").found("y").hint("z");
         let text = error.to_string();
         assert_eq!(text, "unknown key\n  where:    a.yaml:3\n  expected: x\n  found:    y\n  hint:     z");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_quoted_for_the_shell() {
+    fn command_line_quotes_words_for_the_shell() {
         let words = ["a b", "it's", "$HOME", "--set=depth=7,9", ""].map(str::to_owned);
         assert_eq!(command_line(words), r"'a b' 'it'\''s' '$HOME' --set=depth=7,9 ''");
     }

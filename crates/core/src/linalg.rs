@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn activations_that_are_not_finite_are_named_by_their_channel() {
+    fn nonfinite_activation_error_names_the_channel() {
         let mut normal = NormalEquations::new(2);
         normal.add(&[1.0, f64::NAN], &[0.0, 0.0]);
         let text = Error::from(normal.solve(0.0).unwrap_err()).to_string();

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn different_sizes_are_written_differently() {
+    fn different_sizes_are_formatted_distinctly() {
         for (one, other, written) in [
             (39_000_000_000, 34_000_000_000, ["39.0 GB", "34.0 GB"]),
             (39_000_000_000, 12_000, ["39.0 GB", "12.0 kB"]),

@@ -64,7 +64,7 @@ fn few_sign_flips_are_enumerated_exactly() {
 }
 
 #[test]
-fn one_large_task_does_not_decide_a_mean_of_tasks() {
+fn large_task_does_not_dominate_the_mean_of_tasks() {
     // Eight tasks of 100 questions each gain 6 questions, and one task of 10,000 questions loses 200. The mean over
     // tasks gains 5.1 points, whereas the total over questions loses 152.
     let mut tasks = vec![task(100, 8, 2); 8];
@@ -139,7 +139,7 @@ fn losses(shift: f64) -> (Vec<f64>, Vec<f64>) {
 }
 
 #[test]
-fn paired_difference_shows_despite_window_spread() {
+fn paired_bootstrap_detects_difference_despite_spread() {
     let (a, b) = losses(0.05);
     let interval = paired_bootstrap(&a, &b, 2000, 1).unwrap();
     assert!(interval.low > 0.0 && interval.low < interval.difference && interval.difference < interval.high);
@@ -169,7 +169,7 @@ fn swapped_variants_have_the_mirrored_interval() {
 }
 
 #[test]
-fn seed_determines_the_samples() {
+fn bootstrap_is_determined_by_its_seed() {
     let (a, b) = losses(0.01);
     let [first, again, other] = [3, 3, 4].map(|seed| paired_bootstrap(&a, &b, 300, seed).unwrap());
     assert_eq!(first, again);

@@ -163,7 +163,7 @@ fn qwen2_equals_candle_transformers_with_and_without_windows() {
 }
 
 #[test]
-fn missing_or_extra_bias_is_rejected_by_name() {
+fn missing_or_extra_bias_error_names_the_tensor() {
     let folder = tempfile::tempdir().unwrap();
     for (config, weights, message) in [
         // Llama has no biases, so silently ignoring them would give wrong logits.
@@ -202,7 +202,7 @@ fn rewrite(name: &str, folder: &std::path::Path, dtype: DType, sharded: bool) {
 }
 
 #[test]
-fn half_precision_shards_give_logits_of_rounded_weights() {
+fn half_precision_shards_match_logits_of_rounded_weights() {
     let (batch, _) = batch("qwen3");
     for dtype in [DType::F16, DType::BF16] {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];

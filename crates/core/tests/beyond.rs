@@ -199,23 +199,23 @@ fn compare(name: &'static str, load: impl Fn(&Path) -> Vec<Box<dyn Engine>>) {
 }
 
 #[test]
-fn tiny_llama_matches_the_oracle() {
+fn tiny_llama_methods_match_the_reference() {
     compare("tiny-llama", engines);
 }
 
 #[test]
-fn tiny_qwen3_matches_the_oracle() {
+fn tiny_qwen3_methods_match_the_reference() {
     compare("tiny-qwen3", engines);
 }
 
 #[test]
-fn tiny_olmo2_matches_the_oracle() {
+fn tiny_olmo2_methods_match_the_reference() {
     compare("tiny-olmo2", engines);
 }
 
 /// Runs only on the CPU engine, because candle would take minutes.
 #[test]
 #[ignore = "slow: 35 variants of 14 million parameters"]
-fn english_backbone_matches_the_oracle() {
+fn english_backbone_methods_match_the_reference() {
     compare("real", |backbone| vec![Box::new(Decoder::load(backbone).unwrap())]);
 }

@@ -68,7 +68,7 @@ type Load = fn(&Path, u64) -> Box<dyn Engine>;
 const LOADS: [(Load, Products); 3] = [(cpu, Products::F32), (cpu_bf16, Products::Bf16), (candle, Products::F32)];
 
 #[test]
-fn scores_do_not_depend_on_weight_memory() {
+fn scores_are_independent_of_weight_memory() {
     let mut folders: Vec<_> = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"]
         .map(|name| fixture(&format!("arch/{name}")))
         .into();
@@ -118,7 +118,7 @@ fn nonfinite_weight_is_named_when_its_layer_loads() {
 }
 
 #[test]
-fn changed_weight_file_is_rejected_by_name() {
+fn changed_weight_file_is_rejected_with_its_name() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(fixture("arch/llama-gqa").join(name), folder.path().join(name)).unwrap();

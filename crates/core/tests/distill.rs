@@ -35,7 +35,7 @@ fn window_rows(index: usize, windows: &Windows) -> std::ops::Range<usize> {
 }
 
 #[test]
-fn sixteen_steps_from_the_closed_form_match_the_reference() {
+fn sixteen_distillation_steps_match_the_reference() {
     let Some(oracle) = oracle() else { return };
     let decoder = oracle.decoder();
     let windows = oracle.calibration_windows();
@@ -131,7 +131,7 @@ fn matrix_gradient_matches_finite_differences() {
 }
 
 #[test]
-fn interrupted_training_ends_in_the_same_bytes() {
+fn interrupted_training_resumes_to_identical_bytes() {
     each(|name, decoder, tail, windows| {
         let lessons = lessons(decoder, tail, windows, 1);
         let c = decoder.config().hidden;

@@ -242,7 +242,7 @@ fn one_prompt(ids: &[u32]) -> [Prompt; 1] {
 }
 
 #[test]
-fn small_cache_gives_same_results_and_none_is_rejected() {
+fn small_kv_cache_keeps_results_and_zero_is_rejected() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let expected = run(&engine, &prompts, &settings());
@@ -254,7 +254,7 @@ fn small_cache_gives_same_results_and_none_is_rejected() {
 }
 
 #[test]
-fn continuation_ends_at_stop_string_end_token_or_length() {
+fn generation_ends_at_stop_string_eos_token_or_length() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let free = run(&engine, &prompts, &Settings::greedy(12, 60));
@@ -355,7 +355,7 @@ fn short_settings() -> Settings {
 }
 
 #[test]
-fn candle_generates_the_same_tokens() {
+fn candle_and_cpu_engine_generate_the_same_tokens() {
     for (name, device) in ["llama-gqa", "olmo2", "mistral", "qwen2"]
         .into_iter()
         .flat_map(|name| ([Some(DeviceName::Cpu), gpu()].into_iter().flatten()).map(move |device| (name, device)))

@@ -430,7 +430,7 @@ fn lines() -> Vec<String> {
 }
 
 #[test]
-fn gguf_end_tokens_are_one_list_main_one_first() {
+fn gguf_end_tokens_are_listed_main_token_first() {
     let temp = tempfile::tempdir().unwrap();
     for (more, expected) in [
         (&[("eos", 2)][..], json!(2)),

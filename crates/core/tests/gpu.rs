@@ -21,7 +21,7 @@ fn on_this_machine(x: &Tensor) -> Vec<f64> {
 }
 
 #[test]
-fn reopened_gpu_has_a_name_and_is_the_same_device() {
+fn reopened_gpu_has_a_name_and_equals_the_first() {
     let Some(device) = gpu() else { return };
     assert!(device.open().unwrap().same_device(&device.open().unwrap()));
     if device.class() == "cuda" {
@@ -99,7 +99,7 @@ fn to_vector_dtype(x: &Tensor) -> candle_core::Result<Tensor> {
 }
 
 #[test]
-fn tensors_are_complete_when_read_by_another_thread() {
+fn gpu_tensor_is_complete_when_read_by_another_thread() {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
     let x = some(3, (2048, 2048));

@@ -146,12 +146,12 @@ fn compare(world: &World) {
 }
 
 #[test]
-fn tiny_backbones_shrink_as_in_the_reference() {
+fn iterative_removal_on_tiny_backbones_matches_reference() {
     TINY.into_iter().filter_map(World::read).for_each(|world| compare(&world));
 }
 
 #[test]
 #[ignore = "slow: nine variants of the real backbone, three to four passes each"]
-fn real_backbone_shrinks_as_in_the_reference() {
+fn iterative_removal_on_real_backbone_matches_reference() {
     World::read("real").iter().for_each(compare);
 }

@@ -126,6 +126,6 @@ fn laco_on_tiny_backbones_matches_the_reference() {
 
 #[test]
 #[ignore = "slow: two loops on the real backbone on two engines"]
-fn loop_on_the_real_backbone_matches_the_reference() {
+fn laco_on_the_real_backbone_matches_the_reference() {
     World::read("real").iter().for_each(compare);
 }

@@ -162,14 +162,14 @@ fn measure(engine: &dyn Engine, windows: &Windows, metric: TrialMetric, programs
 }
 
 #[test]
-fn cases_cover_every_criterion_with_an_iterative_form() {
+fn cases_cover_every_iterative_criterion() {
     let covered: BTreeSet<String> = cases().iter().map(|case| case.criterion.to_owned()).collect();
     let iterative = criterion::described().into_iter().filter(|criterion| criterion.has("iterative"));
     assert_eq!(covered, iterative.map(|criterion| criterion.name).collect());
 }
 
 #[test]
-fn iterative_selection_of_one_equals_plain_selection() {
+fn iterative_selection_of_one_layer_equals_plain_selection() {
     let world = World::new();
     for case in cases() {
         let what = format!("{} {}", case.criterion, case.unit);
@@ -219,7 +219,7 @@ fn second_removal_equals_plain_removal_on_small_backbone() {
 }
 
 #[test]
-fn removal_does_not_depend_on_the_activation_limit() {
+fn removal_is_independent_of_the_activation_limit() {
     let world = World::new();
     let none = recovery("none", json!({}));
     for case in cases().into_iter().filter(|case| ["cca", "nbl"].contains(&case.criterion)) {

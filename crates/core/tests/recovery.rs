@@ -64,7 +64,7 @@ fn ghosted_has_the_smallest_residual_of_linear_maps() {
 }
 
 #[test]
-fn both_solvers_of_ghosted_agree_at_full_rank() {
+fn ghosted_solvers_agree_at_full_rank() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let world = world(name, 8, 64);
         let boundary = world.calibration.boundary(&world.decoder, 1, 3);
@@ -140,7 +140,7 @@ fn boundary_error_equals_that_of_the_repaired_backbone() {
 }
 
 #[test]
-fn regions_at_both_ends_are_repaired_or_rejected_with_reason() {
+fn first_and_last_region_are_repaired_or_rejected_with_reason() {
     let world = world("llama-gqa", 8, 64);
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
     for (start, end) in [(0, 2), (2, 4), (1, 4)] {

@@ -231,7 +231,7 @@ fn criteria_reject_a_depth_in_another_unit() {
 }
 
 #[test]
-fn shared_steps_of_sublayer_cuts_run_once() {
+fn shared_steps_of_sublayer_cuts_are_run_once() {
     let cuts = [Cut::default(), Cut::sublayers([(3, Sublayer::Mlp)]), Cut::layers([3])];
     let trie = Trie::new(&cuts.map(|cut| Program::without(4, &cut)));
     // All programs share the six sublayers in layers 0 to 2. The two sublayers in layer 3 each run once, and there are

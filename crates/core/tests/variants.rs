@@ -32,7 +32,7 @@ fn programs(layers: usize, channels: usize) -> Vec<Program> {
 }
 
 #[test]
-fn running_only_scored_rows_keeps_scores() {
+fn skipping_unscored_rows_does_not_change_scores() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let engines = engines(&fixture(&format!("arch/{name}")));
         let layers = engines[0].config().layers;
@@ -69,7 +69,7 @@ fn running_only_scored_rows_keeps_scores() {
 }
 
 #[test]
-fn every_variant_equals_its_separate_run() {
+fn variants_run_together_equal_separate_runs() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let engines = engines(&fixture(&format!("arch/{name}")));
         let programs = programs(engines[0].config().layers, engines[0].config().hidden);
@@ -93,7 +93,7 @@ fn every_variant_equals_its_separate_run() {
 }
 
 #[test]
-fn window_score_does_not_depend_on_its_batch() {
+fn window_score_is_independent_of_its_batch() {
     let trie = Trie::new(&[Program::dense(4)]);
     let ids: Vec<u32> = (0..300).map(|i| (i * 17 % 311) as u32).collect();
     let windows: Vec<&[u32]> = ids.chunks(60).collect();

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operators_are_counted_per_expression() {
+    fn template_operators_are_counted_per_expression() {
         for (source, operators) in [
             ("{{ a + b * -c }} + - {{ d }}", 3),
             ("{% if a and not b or c is defined %}", 5),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_beyond_a_limit_are_named() {
+    fn oversized_rows_are_rejected_with_the_limit() {
         let many = format!("{{\"x\":[{}1]}}", "1,".repeat(MAX_ROW_VALUES));
         assert!(check_row_bytes(many.as_bytes()).unwrap_err().to_string().contains("1000000 values"));
         let prose = format!("{{\"x\":\"{}\"}}", "a, b ".repeat(MAX_ROW_VALUES / 2));

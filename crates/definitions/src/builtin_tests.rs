@@ -67,7 +67,7 @@ fn continuations(prompt: &Prompt) -> Vec<&str> {
 }
 
 #[test]
-fn builtin_definitions_agree_with_the_known_tasks() {
+fn builtin_definitions_match_the_builtin_tasks() {
     for known in TASKS {
         let defined = definition(known).unwrap();
         let metrics: Vec<&str> = defined.metrics.iter().map(|metric| metric.kind.name()).collect();
@@ -88,7 +88,7 @@ fn builtin_definitions_agree_with_the_known_tasks() {
 }
 
 #[test]
-fn arc_finds_its_key_among_the_labels() {
+fn arc_answer_key_is_looked_up_among_the_labels() {
     let choices = json!({"text": ["x", " y", "z"], "label": ["1", "2", "3"]});
     let prompt = ask("arc_easy", json!({"question": "Q {{x}}? ", "choices": choices, "answerKey": "3"}));
     assert_eq!(prompt.gold, 2);
@@ -101,7 +101,7 @@ fn arc_finds_its_key_among_the_labels() {
 }
 
 #[test]
-fn openbookqa_strips_only_leading_space_of_its_key() {
+fn openbookqa_strips_only_leading_space_of_the_key() {
     assert_eq!(ask("openbookqa", openbook_row("\u{1f} B")).gold, 1);
     assert_eq!(ask("openbookqa", openbook_row("A")).choices[0].context, "S ");
     refused("openbookqa", openbook_row("B "));
@@ -112,7 +112,7 @@ fn openbook_row(key: &str) -> Value {
 }
 
 #[test]
-fn hellaswag_capitalises_second_half_and_parses_labels() {
+fn hellaswag_capitalizes_second_half_and_parses_labels() {
     let fields = json!({"activity_label": "Act", "ctx_a": "He  sits.", "ctx_b": "DJ MARY", "label": " 2",
         "endings": ["a", " b ", "[step] c", "[x]"]});
     // lm-eval rejects an empty choice, but only in the first document.
@@ -131,7 +131,7 @@ fn hellaswag_capitalises_second_half_and_parses_labels() {
 }
 
 #[test]
-fn winogrande_splits_at_the_first_blank_only() {
+fn winogrande_is_split_only_at_the_first_blank() {
     let prompt = ask("winogrande", winogrande_row("Gave the _ to him, and the _ fell. "));
     assert_eq!(prompt.choices[0].context, "Gave the rug ");
     assert_eq!(prompt.choices[0].text, "Gave the rug ");
@@ -196,7 +196,7 @@ fn race_row(problems: &str) -> Value {
 }
 
 #[test]
-fn race_keeps_question_text_and_old_version_the_blank() {
+fn race_blank_handling_depends_on_the_task_version() {
     let problems = "[{'question': 'Lee is  _  .', 'options': ['a', 'b', 'c', 'd'], 'answer': 'B'}, \
                      {'question': 'He is _ .', 'options': ['e', 'f', 'g', 'h'], 'answer': 'D'}, \
                      {'question': 'So  _  .', 'options': ['i', \"j'\", 'k', 'l', 'm'], 'answer': 'A'},]";
@@ -210,7 +210,7 @@ fn race_keeps_question_text_and_old_version_the_blank() {
 }
 
 #[test]
-fn broken_problem_of_race_is_named() {
+fn malformed_race_problem_error_names_the_problem() {
     for (problems, words) in [
         ("[]", "at least one problem"),
         ("{}", "a list of dicts"),

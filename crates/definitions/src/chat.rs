@@ -362,7 +362,7 @@ mod tests {
 
     /// The expected strings are the output of GNU `date -u -d @… +…`.
     #[test]
-    fn dates_are_formatted_as_in_c() {
+    fn strftime_matches_gnu_date() {
         assert_eq!(strftime("%d %b %Y, %A %H:%M:%S", 1_709_210_096).unwrap(), "29 Feb 2024, Thursday 12:34:56");
         assert_eq!(strftime("%-d.%-m.%y %F", 0).unwrap(), "1.1.70 1970-01-01");
         assert!(strftime("%Q", 0).is_err());

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn only_recognized_hooks_are_replaced() {
+    fn only_recognized_python_hooks_are_replaced() {
         let filter = "def law(dataset):\n    return dataset.filter(lambda x: x[\"subject\"] == \"law\")\n\n\ndef other(d):\n    print(1)\n    \
             return d.filter(lambda x: x['a'] == 'b')\n";
         let (_folder, location) = place(filter);

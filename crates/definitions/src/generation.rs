@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_stops_and_sampling_match_the_harness() {
+    fn generation_length_stops_and_sampling_match_the_harness() {
         // The expected results are those of `models/utils.py` in lm-evaluation-harness.
         let plain = GenerationConfig { until: vec!["a".into()], max_tokens: DEFAULT_MAX_TOKENS, sampling: None };
         assert_eq!(read(&[("until", Value::List(["a", ""].map(Value::from).to_vec()))]).unwrap(), plain);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_generation_options_are_rejected_by_name() {
+    fn unsupported_generation_options_are_rejected_with_their_names() {
         let refused = [
             ("num_beams", Value::Int(4)),
             ("repetition_penalty", Value::Float(1.1)),

@@ -57,7 +57,7 @@ fn escapes_are_parsed_as_in_python() {
 }
 
 #[test]
-fn other_literals_are_read() {
+fn tuples_numbers_and_trailing_commas_are_parsed() {
     assert_eq!(json_of("(1, -2.5, True, False, None, ('a'), ('a',), (), {}, [],)"), {
         json!([1, -2.5, true, false, null, "a", ["a"], [], {}, []])
     });

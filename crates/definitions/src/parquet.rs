@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_columns_and_bytes_are_rejected_by_name() {
+    fn absent_columns_and_bytes_are_rejected_with_their_names() {
         let message = read(&nested(), &["question", "choice"]).unwrap_err().to_string();
         assert!(message.contains("did you mean `choices`?") && message.contains("a.parquet"), "{message}");
         let message = read(&nested(), &["picture"]).unwrap_err().to_string();

@@ -32,7 +32,7 @@ fn zip(text: &str) -> Vec<u8> {
 const LINES: &str = "{\"a\": \"\u{2028}é\\n\", \"b\": {\"c\": [1]}}\n\n  \r\n{\"a\": null}";
 
 #[test]
-fn lines_and_lists_are_read_plain_or_compressed() {
+fn json_lines_and_arrays_are_read_plain_or_compressed() {
     let list = "\n [{\"a\": \"\u{2028}é\\n\", \"b\": {\"c\": [1]}},\n {\"a\": null}]\n";
     for (name, bytes, second) in [
         ("x.jsonl", LINES.as_bytes().to_vec(), "x.jsonl:4"),
@@ -104,7 +104,7 @@ fn table_reprs(columns: Option<Vec<String>>, path: &Path) -> Vec<String> {
 
 /// The expected values are those that `datasets` 5.2 reads.
 #[test]
-fn numeric_column_has_one_type() {
+fn mixed_numeric_column_is_converted_to_one_type() {
     for (name, text, expected) in [
         ("a.jsonl", "{\"n\": 18}\n{\"n\": 2.5}\n", ["{'n': 18.0}", "{'n': 2.5}"]),
         ("a.jsonl", "{\"n\": [1, 2.5]}\n{\"n\": [3]}\n", ["{'n': [1.0, 2.5]}", "{'n': [3.0]}"]),

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_rendering_gives_one_clear_error() {
+    fn failed_template_error_has_location_and_cause() {
         let missing = render_error("{{ answer }}");
         assert!(
             missing.contains("f.yaml:3") && missing.contains("answer") && missing.contains("question"),

@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_keys_of_different_types_are_found() {
+    fn python_equal_keys_of_different_types_are_found() {
         for others in [0, 100] {
             let mut pairs = vec![(Value::Int(1), 0), (Value::from("1"), 0), (Value::None, 0), (Value::Float(-0.0), 0)];
             let mut index = KeyIndex::new(&pairs);

@@ -22,7 +22,7 @@ fn task_texts(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn rows_of_other_tools_equal_the_plain_file() {
+fn rows_written_by_other_tools_equal_the_plain_file() {
     let plain = read_rows(fixture("rows/plain.jsonl"), None).unwrap();
     assert_eq!(plain.len(), 40);
     for name in ["plain.jsonl", "array.json", "bom.jsonl", "nan.jsonl", "dictionary.parquet"] {
@@ -33,7 +33,7 @@ fn rows_of_other_tools_equal_the_plain_file() {
 }
 
 #[test]
-fn line_ends_of_windows_are_read_as_newlines() {
+fn windows_line_endings_are_read_as_newlines() {
     let folder = tempfile::tempdir().unwrap();
     let windows = folder.path().join("crlf.txt");
     let text = std::fs::read_to_string(fixture("rows/lf.txt")).unwrap();

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn other_content_is_rejected_and_leaves_nothing() {
+    fn adopted_file_with_wrong_content_is_rejected_and_removed() {
         let folder = tempfile::tempdir().unwrap();
         let (hub, plan, want, lock) = world(folder.path());
         let (repo, file) = plan.files().next().unwrap();

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_have_hints_and_missing_inputs_are_distinct() {
+    fn http_errors_have_specific_messages_and_hide_the_token() {
         let endpoint = Url::parse("https://huggingface.co").unwrap();
         let source = Source::parse("o/n@dev").unwrap();
         let file = FileName::new("config.json").unwrap();

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn known_commit_stays_unless_the_branch_is_requested() {
+    fn cached_commit_is_kept_unless_branch_is_requested() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), true);
         let source = Source::parse("datasets/o/n@refs/convert/parquet").unwrap();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn without_symlinks_the_snapshot_holds_the_only_copy() {
+    fn snapshot_holds_the_only_copy_without_symlinks() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), false);
         let source = Source::parse("o/n").unwrap();

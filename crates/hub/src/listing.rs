@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn next_page_is_read_from_link_header() {
+    fn next_page_url_is_read_from_link_header() {
         assert_eq!(next_page("<https://h/a?cursor=1>; rel=\"next\""), Some("https://h/a?cursor=1"));
         assert_eq!(next_page("<https://h/a>; rel=\"prev\", </b>; rel=\"next\""), Some("/b"));
         assert_eq!(next_page("<https://h/a>; rel=\"prev\""), None);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_newer_or_hostile_lock_is_rejected_by_name() {
+    fn damaged_newer_or_hostile_lock_is_rejected_with_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(Lock::FILE);
         let commit = "1".repeat(40);

@@ -68,7 +68,7 @@ fn broken_or_foreign_cache_links_are_repaired() {
 }
 
 #[test]
-fn pinned_cached_files_need_no_request_altered_are_renewed() {
+fn pinned_files_are_reused_and_altered_ones_refetched() {
     let files = [small("config.json", "{}"), large("model.safetensors", content(1000))];
     let names = ["config.json", "*.safetensors"];
     let server = FakeHub::start(REPO, files.to_vec(), no_fault());
@@ -103,7 +103,7 @@ fn pinned_cached_files_need_no_request_altered_are_renewed() {
 }
 
 #[test]
-fn offline_pinned_files_work_and_the_rest_is_an_error() {
+fn pinned_cached_files_work_while_the_hub_is_unreachable() {
     let files = [large("f", content(100))];
     let cache = TempDir::new().unwrap();
     let server = FakeHub::start(REPO, files.to_vec(), no_fault());
@@ -168,12 +168,12 @@ fn stopped_download_resumes() {
     assert_eq!(gets(&server, &file)[1].from(), Some(2500));
 }
 
-/// Runs the shell commands `before` and then [`fetches_for_another_test`] in a child process. The command `wrapped`
+/// Runs the shell commands `before` and then [`child_process_fetches_files`] in a child process. The command `wrapped`
 /// starts the shell.
 fn child(before: &str, server: &FakeHub, cache: &Path, wrapped: &[&str]) -> Child {
     let test = std::env::current_exe().unwrap();
     let script =
-        format!("{before} exec '{}' --exact faults::fetches_for_another_test --ignored --nocapture", test.display());
+        format!("{before} exec '{}' --exact faults::child_process_fetches_files --ignored --nocapture", test.display());
     let mut words = wrapped.iter().copied().chain(["sh", "-c", script.as_str()]);
     Command::new(words.next().unwrap())
         .args(words)
@@ -187,7 +187,7 @@ fn child(before: &str, server: &FakeHub, cache: &Path, wrapped: &[&str]) -> Chil
 
 #[test]
 #[ignore = "a part of other tests, which run it in a process of its own"]
-fn fetches_for_another_test() {
+fn child_process_fetches_files() {
     let (Ok(address), Some(cache)) = (std::env::var("HUB_TEST_ADDRESS"), std::env::var_os("HUB_TEST_CACHE")) else {
         return;
     };

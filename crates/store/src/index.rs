@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_is_reused_unless_damaged_or_unwanted() {
+    fn index_entry_is_reused_unless_damaged_or_disabled() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         let right = old(&path, &vec![7; 2 << 20]);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn large_file_facts_are_remembered_by_content() {
+    fn large_file_results_are_cached_by_content() {
         let folder = tempfile::tempdir().unwrap();
         let index = folder.path().join("index");
         let path = folder.path().join("weights");

@@ -287,7 +287,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn listing_shows_states_and_omits_removed_objects() {
+    fn inventory_shows_states_and_omits_removed_objects() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), WORDS).unwrap();
         let [good, bad] = [1, 2].map(|depth| {

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_journal_line_waits_and_altered_one_is_reported() {
+    fn truncated_journal_line_is_skipped_and_damage_reported() {
         let folder = tempfile::tempdir().unwrap();
         written(folder.path(), "1", &[record(0, &[1.0]), record(1, &[2.0]), record(2, &[3.0])]);
         let path = files(&*disk(), folder.path()).remove(0);

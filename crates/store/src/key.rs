@@ -199,7 +199,7 @@ mod tests {
     use crate::tests::{ACTIVATIONS, SCORES, SELECTION, TOKENS};
 
     #[test]
-    fn key_ignores_only_the_order_of_entries() {
+    fn key_hash_ignores_only_the_order_of_entries() {
         let one = parsed_key(r#"{"a": {"x": 1.50, "y": [1, 2]}, "b": "é"}"#);
         assert_eq!(one.hash(), parsed_key(r#"{"b": "é", "a": {"y": [1, 2], "x": 1.5}}"#).hash());
         for other in [
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn ancestor_change_alters_the_key_and_its_readable_form() {
+    fn ancestor_change_changes_key_and_readable_form() {
         assert_eq!(scores_key(1), scores_key(1));
         assert_eq!(Key::hash_of(&scores_key(1).readable()), scores_key(1).hash());
         assert_ne!(scores_key(1), scores_key(2));

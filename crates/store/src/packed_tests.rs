@@ -189,7 +189,7 @@ fn objects_lost_in_a_truncated_pack_are_rewritten() {
 }
 
 #[test]
-fn unreadable_entries_of_a_pack_are_removed_others_stay() {
+fn only_unreadable_pack_entries_are_removed() {
     let (folder, store) = store();
     put(&store, 0..5);
     let file = packs(folder.path()).remove(0);

@@ -106,7 +106,7 @@ mod tests {
     use crate::tests::WORDS;
 
     #[test]
-    fn flipped_record_byte_is_found() {
+    fn flipped_record_byte_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), WORDS).unwrap();
         let json = b"{\n  \"file\": \"/a/b\"\n}";
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn older_records_and_foreign_files_are_not_damage() {
+    fn older_records_and_foreign_files_are_not_damaged() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), WORDS).unwrap();
         let earlier = store.runs_dir().join("000001700000-5-0123456789ab-0.json");

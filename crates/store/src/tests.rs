@@ -51,7 +51,7 @@ fn journal_of_a_dead_process_is_removed_once_stored() {
 }
 
 #[test]
-fn only_written_keys_are_found() {
+fn get_finds_only_written_keys() {
     let (_folder, store) = store();
     let store = store.with_signature(|| json!({"commit": "c"}));
     assert!(matches!(store.get(&key(7)), Lookup::Absent));
@@ -142,7 +142,7 @@ fn plant(root: &Path, id: &str, system: &str, pid: u32) -> (PathBuf, PathBuf) {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn drafts_of_dead_processes_are_swept_living_ones_stay() {
+fn only_drafts_of_dead_processes_are_removed() {
     let (folder, store) = store();
     let here = ghostlab_core::files::owner::Owner::this().system.unwrap();
     let draft = store.draft().unwrap();
@@ -269,7 +269,7 @@ fn reserved_and_pinned_objects_are_not_discarded() {
 }
 
 #[test]
-fn unwritable_attempt_is_still_counted() {
+fn attempt_that_cannot_be_written_is_still_counted() {
     let (folder, store) = store();
     fs::write(folder.path().join("attempts"), "in the way").unwrap();
     for count in 0..3 {

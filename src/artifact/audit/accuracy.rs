@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn every_count_prints_as_a_possible_accuracy() {
+    fn every_correct_count_gives_a_possible_accuracy() {
         for task in columns() {
             for count in (0..=task.documents).step_by(7).chain([task.documents]) {
                 let printed = format!("{:.2}", 100.0 * count as f64 / task.documents as f64);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_digit_is_less_severe_than_a_wrong_one() {
+    fn truncated_digit_is_less_severe_than_wrong_digit() {
         // 1608 of 2376 is 67.6768 %, 1955 of 3270 is 59.7859 %, and 418 of 1045 is 40 %.
         assert_eq!(count_severity("arc_easy", "67.67").unwrap().0, Severity::Remark);
         assert_eq!(count_severity("boolq", "59.80").unwrap().0, Severity::Suspicion);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn row_is_at_chance_only_if_all_nine_tasks_are() {
+    fn row_is_reported_at_chance_only_if_all_tasks_are() {
         let at_chance = ["25.08", "22.70", "25.04", "49.57", "37.83", "27.60", "52.71", "55.00", "25.93"];
         let findings = chance_findings(&at_chance);
         assert_eq!(findings.len(), 1);

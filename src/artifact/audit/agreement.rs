@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn dense_row_does_not_depend_on_the_calibration() {
+    fn dense_rows_of_two_calibrations_must_agree() {
         let c4 = "b,32,0,dense,none,false,c4";
         let wiki = "b,32,0,dense,none,false,wikitext2";
         assert_eq!(pair((c4, "10.00"), (wiki, "10.02")), [Severity::Contradiction]);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn value_of_another_corpus_is_recognized() {
+    fn value_from_another_corpus_is_recognized() {
         let entries = [
             entry("t", "b,32,7,sleb,none,false,c4", "acc_average", "50.10"),
             entry("u", "b,32,7,sleb,none,false,c4", "acc_average", "51.20"),

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn criteria_may_select_equal_layers_unless_they_differ() {
+    fn equal_criteria_rows_are_a_remark_unless_repairs_differ() {
         let sleb = "b,32,7,sleb,none,false,c4";
         let shortgpt = "b,32,7,shortgpt,none,false,c4";
         let equal = [("t", sleb, VALUES), ("t", shortgpt, VALUES)];

@@ -50,7 +50,7 @@ fn printed_means_agree_with_their_columns_after_rounding() {
 }
 
 #[test]
-fn dense_perplexities_of_llama_3_8b_equal_llama_2_7b() {
+fn copied_llama_3_8b_perplexities_are_reported() {
     assert_eq!(
         about(&findings_for(Check::Agreement), "table3, tableA5", "llama-3-8b, dense"),
         [
@@ -69,7 +69,7 @@ fn dense_perplexities_of_llama_3_8b_equal_llama_2_7b() {
 }
 
 #[test]
-fn pruned_row_of_llama_2_7b_has_two_versions() {
+fn conflicting_llama_2_7b_rows_are_reported() {
     let findings = findings_for(Check::Agreement);
     let row = about(&findings, "tableA4, tableA6", "llama-2-7b, 7/32, llm-streamline, pruned, c4");
     // All columns except BoolQ, which is 62.17 in both tables.
@@ -80,7 +80,7 @@ fn pruned_row_of_llama_2_7b_has_two_versions() {
 }
 
 #[test]
-fn dense_rows_change_with_the_calibration_corpus() {
+fn dense_rows_that_differ_by_calibration_are_reported() {
     let findings = findings_for(Check::Agreement);
     let dense = findings.iter().filter(|finding| finding.note.contains("does not depend on the calibration"));
     // 6 columns for LLaMA-3-8B, 7 for LLaMA-3.1-8B, and 6 for the distilled model.
@@ -89,7 +89,7 @@ fn dense_rows_change_with_the_calibration_corpus() {
 }
 
 #[test]
-fn average_of_table_3_comes_from_another_calibration() {
+fn table_3_average_is_traced_to_another_calibration() {
     let findings = findings_for(Check::Agreement);
     let row = "llama-3-8b, 7/32, shortened-llama, pruned, c4";
     let finding = findings.iter().find(|finding| finding.row == row).unwrap();
@@ -98,7 +98,7 @@ fn average_of_table_3_comes_from_another_calibration() {
 }
 
 #[test]
-fn operators_of_table_5_take_twice_the_memory_of_their_matrix() {
+fn table_5_operator_memory_deviations_are_reported() {
     // 82.0 vs. 81.6 and 71.5 vs. 71.1 differ by at least 0.3 points before rounding, but 4096² weights are only 0.21 %.
     assert_eq!(findings_for(Check::Memory).len(), 6);
 }
@@ -131,7 +131,7 @@ fn main_rows_have_32_calibration_sequences() {
 }
 
 #[test]
-fn eight_accuracies_fit_no_count_and_one_no_fifth() {
+fn eight_impossible_accuracies_are_reported() {
     let findings = findings_for(Check::Count);
     assert_eq!(findings.len(), 8);
     let row = "olmo-2-7b, 7/32, llm-streamline, ghosted, c4";
@@ -140,14 +140,14 @@ fn eight_accuracies_fit_no_count_and_one_no_fifth() {
 }
 
 #[test]
-fn two_rows_of_qwen_have_collapsed() {
+fn two_qwen_rows_at_chance_level_are_reported() {
     let rows: Vec<String> = findings_for(Check::Chance).into_iter().map(|finding| finding.row).collect();
     let expected = ["diag", "rotate"].map(|kind| format!("qwen-3-14b, 13/40, llm-streamline, linearpatch-{kind}, c4"));
     assert_eq!(rows, expected);
 }
 
 #[test]
-fn rows_are_copied_between_criteria_recoveries_and_backbones() {
+fn copied_rows_of_the_paper_are_reported() {
     let findings = findings_for(Check::Copy);
     assert_eq!(findings.len(), 16);
     let selection = find(&findings, "table2", "llama-3-8b, 11/32, shortgpt, pruned, c4");

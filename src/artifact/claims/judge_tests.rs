@@ -59,7 +59,7 @@ fn claim_is_checked_in_every_combination_of_cells() {
 }
 
 #[test]
-fn verdict_depends_on_the_needed_count() {
+fn verdict_depends_on_the_required_settings() {
     assert_eq!(decided(RequiredSettings::Most), (Judgement::Holds, "3 of 4, most needed".to_owned()));
     assert_eq!(decided(RequiredSettings::Any), (Judgement::Holds, "3 of 4, any needed".to_owned()));
     assert_eq!(decided(RequiredSettings::AtLeast(3)), (Judgement::Holds, "3 of 4, at least 3 needed".to_owned()));
@@ -146,7 +146,7 @@ fn claim_joins_only_runs_with_equal_settings() {
 }
 
 #[test]
-fn count_of_ungated_numbers_mentions_no_gate() {
+fn verdict_mentions_no_gate_for_ungated_numbers() {
     assert_eq!(count_of(true), "3 of 4, most needed");
     assert_eq!(count_of(false), "3 of 4, most needed (computed with --no-gate)");
 }
@@ -158,7 +158,7 @@ fn count_of(gate: bool) -> String {
 }
 
 #[test]
-fn shared_record_counts_once_and_contradiction_is_unknown() {
+fn shared_record_counts_once_and_conflict_is_unknown() {
     let claim = Claim { artifacts: &["table2", "tableA6"], ..claim(RequiredSettings::Most) };
     assert_eq!(judge(&claim, records()).count(), "3 of 4, most needed");
     let mut other = records();

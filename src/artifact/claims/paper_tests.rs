@@ -34,7 +34,7 @@ fn claims_about_tables_are_decided_on_the_papers_tables() {
 }
 
 #[test]
-fn claim_counts_on_the_papers_tables_are_as_recorded() {
+fn claim_counts_on_paper_tables_match_recorded_counts() {
     let judged = on(&paper(), &Artifacts::new());
     let counts: Vec<(&str, usize, usize, bool)> = judged
         .iter()
@@ -135,7 +135,7 @@ fn figure_claims(ours: &Artifacts) -> BTreeMap<&'static str, Judgement> {
 }
 
 #[test]
-fn every_claim_about_a_figure_can_hold_and_can_fail() {
+fn every_figure_claim_can_hold_and_fail() {
     let good = figure_claims(&figures(&stated_shares(), 0.6));
     assert_eq!(good.len(), 8);
     assert!(good.values().all(|outcome| *outcome == Judgement::Holds), "{good:?}");
@@ -198,7 +198,7 @@ fn claims_about_a_missing_method_are_unknown() {
 }
 
 #[test]
-fn margin_wider_than_the_papers_supports_its_lower_bound() {
+fn margin_above_the_papers_lower_bound_supports_claim() {
     assert_eq!(outcome(2.5), Some(Judgement::Holds));
     assert_eq!(outcome(0.08), Some(Judgement::Holds));
     assert_eq!(outcome(0.07), Some(Judgement::Fails));
@@ -218,7 +218,7 @@ fn outcome(margin: f64) -> Option<Judgement> {
 }
 
 #[test]
-fn two_ways_to_compute_the_operator_are_compared_as_printed() {
+fn solver_claims_compare_values_as_printed() {
     assert_eq!(solver_outcomes(1.5e-8), [Judgement::Holds, Judgement::Holds]);
     assert_eq!(solver_outcomes(0.01), [Judgement::Fails, Judgement::Holds]);
     assert_eq!(solver_outcomes(0.03), [Judgement::Fails, Judgement::Fails]);

@@ -49,7 +49,7 @@ fn best_value_follows_the_direction_of_the_metric() {
 }
 
 #[test]
-fn values_are_compared_as_printed() {
+fn claim_values_are_compared_as_printed() {
     // With two decimals, 60.1 and 60.104 are both printed as 60.10.
     let tied = with("replaceme-ls", Some(60.104));
     let setting = claim_setting(&tied);
@@ -100,7 +100,7 @@ fn metric_without_direction_has_no_best() {
 }
 
 #[test]
-fn missing_rival_makes_the_check_unknown() {
+fn missing_competitor_value_makes_the_check_unknown() {
     let mut without = table();
     without.remove(1);
     for records in [with("replaceme-ls", None), with("replaceme-ls", Some(f64::NAN)), without] {

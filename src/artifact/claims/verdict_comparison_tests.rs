@@ -34,7 +34,7 @@ fn rendered(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> String {
 }
 
 #[test]
-fn claim_line_has_both_counts_requirement_and_reading() {
+fn claim_line_shows_counts_requirement_and_reading() {
     let paper = table2([rows(7, 60.0), rows(11, 55.0)].concat());
     let ours = table2([rows(4, 60.0), rows(6, 45.0)].concat());
     let expected = "1 claim: 1 fails (on the paper's numbers: 1 holds)\n\
@@ -47,7 +47,7 @@ fn claim_line_has_both_counts_requirement_and_reading() {
 }
 
 #[test]
-fn figure_without_paper_numbers_may_be_missing() {
+fn claim_on_a_missing_figure_is_unknown() {
     let claim = Claim { artifacts: &["figure5"], reading: None, ..CLAIM };
     let text = rendered(&claim, &Artifacts::new(), &Artifacts::new());
     assert_eq!(
@@ -92,7 +92,7 @@ fn claims_about_the_papers_models_are_not_judged_on_others() {
 
 // The expected numbers were computed by hand in a review of the recorded run.
 #[test]
-fn recorded_headline_has_significance_and_seeds() {
+fn recorded_headline_states_significance_and_seeds() {
     let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
     let folders = ["table2", "seeds"].map(|artifact| results.join(artifact).join("tiny"));
     let expected = "5 of 6 on seed 0, significantly in 1 of 6; over five seeds in 2 of 6";

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn path_of_few_points_is_not_thinned() {
+    fn path_with_few_points_is_not_thinned() {
         let places = [(0.0, 1.0), (10.0, 2.0), (20.0, 1.5)];
         assert_eq!(decimate(&places), places);
     }

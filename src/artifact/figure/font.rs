@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn word_without_a_break_is_shortened_to_the_room() {
+    fn unbreakable_word_is_shortened_to_the_width() {
         load().unwrap();
         let lines = wrap("incomprehensibilities", 40.0);
         assert_eq!(lines.len(), 1);

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_differ_without_color() {
+    fn methods_are_distinguishable_without_color() {
         let methods = methods();
         for (i, a) in methods.iter().enumerate() {
             for b in &methods[..i] {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn numbered_series_differ() {
+    fn numbered_series_have_distinct_styles() {
         let looks: Vec<(Color, Marker)> = (0..40).map(|number| (nth(number).color, nth(number).marker)).collect();
         for (number, look) in looks.iter().enumerate() {
             assert!(!looks[..number].contains(look), "{number}: {look:?}");
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_method_keeps_its_style() {
+    fn style_of_unknown_method_is_stable() {
         // Hash of "a" from the FNV reference tables.
         assert_eq!(fnv("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(look("my-method"), look("my-method"));

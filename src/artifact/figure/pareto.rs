@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn step_line_goes_right_before_down() {
+    fn frontier_line_goes_right_before_down() {
         assert_eq!(step_line(&[(0.0, 1.0), (2.0, 5.0)]), [(0.0, 1.0), (2.0, 1.0), (2.0, 5.0)]);
         assert!(step_line(&[]).is_empty());
     }
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_side_by_side() {
+    fn pareto_panels_are_side_by_side() {
         let figure = dense_figure(5, 3);
         let titles = text_boxes(&figure, "Params kept (%)");
         let [one, two, three] = titles[..] else { panic!("{titles:?}") };

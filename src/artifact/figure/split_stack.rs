@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_show_whether_they_are_kept_removed_or_replaced() {
+    fn layer_halves_show_kept_removed_and_replaced() {
         let removed = Cut::layers([1]).with(0, Attention).with(3, Mlp);
         let scene = scene(4, removed, Cut::sublayers([(0, Attention)])).unwrap();
         for (text, color, expected) in [
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_without_maps_has_no_map_in_its_legend() {
+    fn legend_omits_maps_for_a_cut_without_maps() {
         let scene =
             scene(16, Cut::sublayers([(3, Attention), (4, Attention), (5, Attention)]), Cut::default()).unwrap();
         let texts: Vec<&str> = texts(&scene).into_iter().map(|(text, _)| text).collect();

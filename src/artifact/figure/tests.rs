@@ -62,7 +62,7 @@ fn text_is_inside_its_figure() {
 }
 
 #[test]
-fn texts_do_not_overlap() {
+fn figure_texts_do_not_overlap() {
     for (name, figure) in all() {
         let scene = scene(&figure);
         let boxes = boxes(&scene);
@@ -76,7 +76,7 @@ fn texts_do_not_overlap() {
 }
 
 #[test]
-fn gap_breaks_the_line() {
+fn missing_value_breaks_the_line() {
     // The second line has no value at the third of its five depths.
     let mut full = depths();
     full.1.lines.truncate(2);
@@ -101,7 +101,7 @@ fn stroke_lengths(scene: &Scene) -> Vec<usize> {
 }
 
 #[test]
-fn region_has_one_ghosted_layer() {
+fn each_region_is_drawn_with_one_ghosted_layer() {
     // One box for each of the three regions (3, 7–8 and 12), and one in the legend.
     let mut figure = diagram(16, vec![], vec![3, 7, 8, 12]);
     figure.1.selections.remove(0);

@@ -6,7 +6,7 @@ use super::*;
 use crate::results::{PaperVerdict, SavedCell, SavedComparison, SavedSignificance};
 
 #[test]
-fn text_alternatives_describe_the_marks() {
+fn accessible_text_describes_the_marks() {
     let mut page = large_page(1);
     let row = &mut page.artifacts[0].tables[0].rows[0];
     row.ours = true;
@@ -28,7 +28,7 @@ fn paper_value(paper: &str, difference: Option<&str>, verdict: PaperVerdict) -> 
 }
 
 #[test]
-fn papers_value_has_difference_verdict_and_count() {
+fn paper_value_shows_difference_verdict_and_count() {
     let mut page = large_page(2);
     let row = &mut page.artifacts[0].tables[0].rows[0].cells;
     row[3].comparison = paper_value("81.20", Some("+0.10"), PaperVerdict::Same);
@@ -93,7 +93,7 @@ fn figure(label: &str) -> FigureView {
 }
 
 #[test]
-fn note_lists_makers_times_and_inputs() {
+fn provenance_note_lists_commits_times_and_inputs() {
     let mut page = large_page(1);
     let note = page.cells.values_mut().next().unwrap();
     note.makers = vec![vec![("commit".into(), "abc123".into())], vec![("commit".into(), "def456".into())]];
@@ -278,7 +278,7 @@ fn audit_has_a_separate_page() {
 }
 
 #[test]
-fn unrequested_columns_are_left_out() {
+fn unrequested_columns_are_hidden() {
     let mut page = large_page(2);
     page.artifacts[0].tables[0].columns[4].name = "bits per byte".into();
     assert!(render(&page).unwrap().contains("bits per byte"));

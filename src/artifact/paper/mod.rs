@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn alias_has_the_numbers_of_its_table() {
+    fn alias_table_has_the_numbers_of_its_original() {
         assert_eq!(records("tableA3").unwrap(), records("table4").unwrap());
         assert!(!records("table4").unwrap().is_empty());
     }

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_names_need_supply_and_the_option_that_helps() {
+    fn memory_error_names_need_limit_and_helpful_option() {
         let error = check_memory(&NEEDS, Some(20_000_000_000), Some(64_000_000_000)).unwrap_err();
         assert_eq!(error.exit_code(), 3);
         let text = error.to_string();

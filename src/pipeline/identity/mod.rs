@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compute_id_requests_its_kernels() {
+    fn compute_id_round_trips_through_its_engine_request() {
         for (name, dtype, device, kernels) in [
             ("cpu", "f32", "cpu", Some(KernelFamily::Portable)),
             ("cpu", "bf16", "cpu", Some(KernelFamily::Portable)),

@@ -256,7 +256,7 @@ mod tests {
     use ghostlab_store::Store;
 
     #[test]
-    fn member_key_without_its_fields_hashes_to_the_family() {
+    fn member_key_without_its_fields_equals_the_family_key() {
         let backbone =
             BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
@@ -325,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn kind_without_stage_is_rejected_by_name() {
+    fn kind_without_stage_is_rejected_with_its_name() {
         let error = Stage::for_kind(ObjectKind::new("rumours", 1)).map(|stage| stage.kind).unwrap_err();
         assert_eq!(error.exit_code(), 4);
         assert!(error.to_string().contains("rumours") && error.to_string().contains("STAGES"), "{error}");
     }
 
     #[test]
-    fn crash_while_computing_counts_as_an_attempt() {
+    fn crash_during_computation_counts_as_an_attempt() {
         let backbone =
             BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));

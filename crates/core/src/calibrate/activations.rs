@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_read_back_from_their_shards() {
+    fn activations_round_trip_through_shards() {
         // A sequence takes 2,560 bytes, so each shard of 4,096 bytes holds one sequence.
         let shape = ActivationShape { channels: 10, sequences: 3, length: 64 };
         let requested = HookPoint::Stream(2);

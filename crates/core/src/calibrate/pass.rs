@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn first_number_not_finite_is_found_in_any_block() {
+    fn first_nonfinite_value_is_found_in_any_block() {
         let mut numbers = vec![f32::MAX; 40_000];
         assert_eq!(first_not_finite(&numbers), None);
         for (index, number) in

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn angular_distance_is_of_the_last_token_in_half_turns() {
+    fn angular_distance_uses_last_token_in_half_turns() {
         // The last tokens (1, 0) and (-1, 0) are half a turn apart, and (1, 0) and (0, 2) are a quarter turn apart.
         assert_eq!(last_token_angle(&[9.0, 9.0, 1.0, 0.0], &[1.0, 1.0, -1.0, 0.0], 2), 1.0);
         assert!((last_token_angle(&[1.0, 0.0], &[0.0, 2.0], 2) - 0.5).abs() < 1e-12);

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn first_layer_of_the_file_always_has_heads() {
+    fn first_exported_layer_always_has_attention_heads() {
         use Mixer::{Attention, Linear, None};
         let both = Cut::sublayers([(0, Sublayer::Attention), (1, Sublayer::Attention)]);
         assert_eq!(mixers(&both, &[]), [(0, Linear, true), (1, None, true)]);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn map_without_bias_replaces_a_dropped_attention() {
+    fn dropped_attention_is_replaced_by_map_without_bias() {
         use Mixer::{Attention, Linear, None};
         let dropped = Cut::sublayers([(1, Sublayer::Attention)]);
         assert_eq!(mixers(&dropped, &[before(1, normed(Option::None))]), [(0, Attention, true), (1, Linear, true)]);

@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_of_each_head_are_interleaved() {
+    fn head_halves_are_interleaved_within_each_head() {
         // Two heads of four rows with one value each.
         let values = [0.0, 1.0, 2.0, 3.0, 10.0, 11.0, 12.0, 13.0];
         assert_eq!(interleave_halves(&values, 8, 4), [0.0, 2.0, 1.0, 3.0, 10.0, 12.0, 11.0, 13.0]);

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_take_the_position_of_removed_layers() {
+    fn operators_are_attached_where_layers_were_removed() {
         let config = config("llama-gqa");
         let operator = Operator::diagonal(vec![2.0]).unwrap();
         assert_eq!(
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_at_one_position_are_multiplied() {
+    fn operators_at_the_same_position_are_multiplied() {
         let config = config("llama-gqa");
         let stream = [(1, one_channel(2.0)), (2, one_channel(5.0))].into();
         let program = Program::repaired(4, &Cut::layers([1, 2]), &Repairs { stream, ..Repairs::default() });
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn operator_before_an_mlp_only_layer_belongs_to_it() {
+    fn operator_before_mlp_only_layer_is_attached_to_it() {
         let config = config("llama-gqa");
         let steps = [Step::Embed, Step::Apply(one_channel(2.0)), Step::Mlp(3), Step::Head];
         let LayerPlan { kept, dropped, attached } =
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn branch_map_follows_the_norm_that_ends_the_branch() {
+    fn branch_map_is_placed_after_the_post_branch_norm() {
         let map = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
         let branches = [((1, Sublayer::Mlp), map)].into();
         let repairs = Repairs { branches, ..Repairs::default() };

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn unrepresentable_number_is_rejected_by_name() {
+    fn unrepresentable_number_is_rejected_with_its_name() {
         let mut bytes = Vec::new();
         assert!(encode("w", FloatType::F32, &[70_000.0], &mut bytes).is_ok());
         assert!(encode("w", FloatType::Bf16, &[70_000.0], &mut bytes).is_ok());

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_stay_with_layers_if_config_gives_no_start() {
+    fn default_sliding_windows_follow_the_kept_layers() {
         let text =
             std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/qwen2/config.json"));
         let mut entries: Map<String, Value> = serde_json::from_slice(&text.unwrap()).unwrap();
@@ -218,7 +218,7 @@ mod tests {
 
     /// The expected values follow from how transformers reads these configs.
     #[test]
-    fn derived_position_settings_follow_the_kept_layers() {
+    fn position_dependent_settings_follow_the_kept_layers() {
         let base = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,
             "head_dim": 8, "vocab_size": 64, "sliding_window": 8, "num_experts": 4, "num_experts_per_tok": 2, "rms_norm_eps": 1e-6});
         let folder = tempfile::tempdir().unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn operator_next_to_weights_is_declared_to_loaders() {
+    fn unfolded_operator_is_declared_in_exported_config() {
         let config = pruned_config("olmo2", true, &json!({}));
         assert_eq!(
             (&config["model_type"], &config["architectures"]),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn each_architecture_has_separate_classes() {
+    fn modeling_code_defines_classes_of_each_architecture() {
         for architecture in ARCHITECTURES {
             let text = modeling(architecture);
             let left = ["BACKBONE", "INNER", "FOLDER", "GUARD", "ACTIVATION"].iter().find(|name| text.contains(**name));

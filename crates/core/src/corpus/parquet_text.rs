@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_text_are_rejected() {
+    fn non_text_values_are_rejected() {
         let numbers = parquet(vec![Column::new("text".into(), [1_i64, 2])]);
         assert!(refused(&numbers).contains("i64"));
         let nulls = parquet(vec![Column::new("text".into(), [Some("a"), None])]);
@@ -109,7 +109,7 @@ mod tests {
 
     /// Parquet readers need not verify checksums, so an altered file may still be readable. It must not cause a panic.
     #[test]
-    fn altered_footer_gives_no_panic() {
+    fn corrupt_parquet_footer_does_not_panic() {
         let intact = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");

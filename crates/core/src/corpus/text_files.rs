@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn several_gzip_members_are_one_text() {
+    fn gzip_members_are_concatenated() {
         let both = [zip("{\"text\": \"a\"}\n"), zip("{\"text\": \"b\"}\n")].concat();
         assert_eq!(read("a.json.gz", both, None).unwrap(), ["a", "b"]);
     }
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_line_is_rejected_with_its_number() {
+    fn malformed_line_is_rejected_with_its_line_number() {
         let good = "{\"text\": \"a\"}\n";
         for (line, words) in [
             ("{\"text\": \"b\"", "not JSON"),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_file_folder_and_unknown_format_errors_differ() {
+    fn missing_file_folder_and_unknown_format_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(read_rows(folder.path().join("absent.txt"), None).unwrap_err().exit_code(), 3);
         assert!(read_rows(folder.path(), None).unwrap_err().to_string().contains("folder"));

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn special_tokens_are_added_once_at_the_start() {
+    fn bos_token_is_added_once_at_the_start() {
         let tokenizer = sample::words();
         assert_eq!(tokenizer.encode("a b\n\nz ?").unwrap(), [1, 2, 3, 27, 0]);
         assert_eq!(tokenizer.encode("").unwrap(), [1]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn added_token_beyond_a_gap_counts_in_the_vocabulary() {
+    fn vocab_size_includes_added_token_after_id_gap() {
         let mut description = sample::description();
         description["model"]["vocab"]["<far>"] = json!(99);
         description["added_tokens"] = json!([{"id": 99, "content": "<far>", "single_word": false, "lstrip": false,
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_file_is_missing_and_a_malformed_one_is_bad_input() {
+    fn missing_and_malformed_tokenizer_exit_codes_differ() {
         let folder = tempfile::tempdir().unwrap();
         let absent = Tokenizer::load(folder.path().join("tokenizer.json")).unwrap_err();
         assert_eq!(absent.exit_code(), 3);
@@ -298,7 +298,7 @@ mod tests {
 
     /// Each of these files made the library panic or return out-of-range ids.
     #[test]
-    fn damaged_tokenizer_gives_an_error_with_its_name() {
+    fn damaged_tokenizer_error_names_the_file() {
         assert_eq!(sample_with("post_processor", template_with_ids(&json!([4000]))).unwrap().vocab_size(), 4001);
         let fixed = sample_with("pre_tokenizer", json!({"type": "FixedLength", "length": 0})).unwrap();
         // A trie with a single unit that points out of bounds.
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_a_token_is_an_error() {
+    fn text_without_matching_token_is_rejected() {
         let mut description = sample::description();
         description["model"]["unk_token"] = json!("absent");
         let error = sample::load(&description).unwrap().encode("a ?").unwrap_err();

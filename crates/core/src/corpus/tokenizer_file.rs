@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn valid_tokenizer_file_has_no_problems() {
+    fn valid_tokenizer_file_is_accepted() {
         assert_eq!(find_problem(&sample::description()), None);
         let mut plain = sample::description();
         // "AAQAAA…" decodes to a trie size of 1,024 bytes.
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_intensive_tokenizer_parts_are_named() {
+    fn memory_intensive_tokenizer_parts_are_reported() {
         let special = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
         let text = json!({"Sequence": {"id": "A", "type_id": 0}});
         let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(100)});

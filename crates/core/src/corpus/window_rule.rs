@@ -260,7 +260,7 @@ mod tests {
     /// Expected values from Python: `random.seed(5)`, then six calls to `random.randint(0, int(0.9 * 101) - 8 - 1)`.
     /// For the second rule, the same with `random.randint(0, 101 - 8 - 1)`.
     #[test]
-    fn windows_of_joined_texts_equal_python_draws() {
+    fn windows_of_joined_texts_equal_python_reference() {
         let tokenizer = sample::words();
         let wikitext = calibration(Rule::Wikitext2, &hundred(), &tokenizer, 6, 8, 5).unwrap();
         assert_eq!(tokens(&wikitext), [79, 32, 45, 67, 3, 59]);
@@ -276,7 +276,7 @@ mod tests {
     /// Each of six draws runs `while True: d = randint(0, int(0.9 * 40) - 1); if sizes[d] >= T + 1: break`, then
     /// `randint(0, sizes[d] - T - 1)`.
     #[test]
-    fn documents_are_drawn_until_one_is_long_enough() {
+    fn short_documents_are_redrawn_as_in_python() {
         let windows = calibration(Rule::C4, &documents(), &sample::words(), 6, 16, 3).unwrap();
         assert_eq!(pairs(&windows), [(16, 4), (12, 0), (35, 0), (9, 0), (9, 2), (19, 0)]);
         // Document 9 is BOS, then words from letter 9 (`j`, id 11), so its token 2 has id 12.
@@ -287,7 +287,7 @@ mod tests {
     /// Expected values from Python: 256 draws as in the test above, but with `random.seed(0)`, `d = randint(0, 39)` and
     /// `sizes[d] > T`.
     #[test]
-    fn documents_are_evaluated_on_256_windows() {
+    fn c4_evaluation_draws_256_windows_as_in_python() {
         let tokenizer = sample::words();
         let windows = evaluation(Rule::C4, &documents(), &tokenizer, 16, None).unwrap();
         assert_eq!(windows.count(), 256);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn evaluation_takes_whole_windows_and_drops_the_tail() {
+    fn evaluation_drops_the_incomplete_last_window() {
         let tokenizer = sample::words();
         for rule in [Rule::Wikitext2, Rule::Ptb] {
             let windows = evaluation(rule, &hundred(), &tokenizer, 25, None).unwrap();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn corpus_of_minimum_length_gives_a_window() {
+    fn corpus_of_minimum_length_yields_a_window() {
         let tokenizer = sample::words();
         // With 10 tokens, int(0.9 * 10) - 8 - 1 = 0 is the only start.
         let nine = [words(0, 9)];
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn too_short_documents_end_in_an_error() {
+    fn too_short_documents_are_rejected_with_their_length() {
         let tokenizer = sample::words();
         let error = calibration(Rule::C4, &documents(), &tokenizer, 6, 24, 0).unwrap_err();
         assert_eq!(error.exit_code(), 2);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn one_long_document_among_many_is_found() {
+    fn only_document_of_sufficient_length_is_drawn() {
         let mut rows = vec![words(0, 3); 2000];
         rows[1234] = words(0, 30);
         let windows = calibration(Rule::C4, &rows, &sample::words(), 4, 20, 0).unwrap();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_requests_are_rejected() {
+    fn invalid_window_counts_and_lengths_are_rejected() {
         let tokenizer = sample::words();
         for rule in Rule::ALL {
             for (sequences, length) in [(0, 8), (4, 0), (4, 1), (4, usize::MAX)] {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_is_parsed_from_its_name() {
+    fn window_rule_round_trips_through_its_name() {
         for rule in Rule::ALL {
             assert_eq!(rule.to_string().parse::<Rule>().unwrap(), rule);
         }

@@ -67,7 +67,7 @@ mod tests {
     use crate::model::{Cut, Sublayer};
 
     #[test]
-    fn each_step_measures_the_remaining_sublayers() {
+    fn block_pruner_measures_remaining_sublayers_each_step() {
         let cut = PruneSpec { backbone: "b", layers: 2, depth: 2, unit: DepthUnit::Sublayers };
         let first = (1, Sublayer::Mlp);
         // When removed alone, the MLP of layer 1 costs least and the attention of layer 1 comes second. Once the MLP is

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_are_all_attentions_then_all_mlps() {
+    fn candidates_list_attentions_before_mlps() {
         use Sublayer::{Attention, Mlp};
         assert_eq!(DepthUnit::Sublayers.candidates(2), [(0, Attention), (1, Attention), (0, Mlp), (1, Mlp)]);
         assert_eq!(DepthUnit::Mlp.candidates(2), [(0, Mlp), (1, Mlp)]);

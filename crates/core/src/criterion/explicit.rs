@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_layers_are_removed() {
+    fn explicit_layers_are_removed() {
         assert_eq!(removed(&json!({"layers": [4, 1]}), 2).unwrap(), [1, 4]);
         assert_eq!(removed(&json!({"order": [4, 1, 2]}), 2).unwrap(), [1, 4]);
         assert_eq!(
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_list_is_rejected_with_the_reason() {
+    fn invalid_layer_list_is_rejected_with_reason() {
         for (options, depth, words) in [
             (json!({"layers": [1, 2]}), 3, "expected: 3 layers"),
             (json!({"order": [1, 2]}), 3, "expected: 3 layers"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_sublayers_are_removed() {
+    fn explicit_sublayers_are_removed() {
         for (sublayers, depth, unit, expected) in [
             (json!(["mlp 4", "attention 1"]), 2, DepthUnit::Sublayers, "[attention 1, mlp 4]"),
             (json!(["attention 5", "attention 0"]), 2, DepthUnit::Attention, "[attention 0, attention 5]"),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_sublayers_are_rejected_with_the_reason() {
+    fn invalid_sublayer_list_is_rejected_with_reason() {
         use DepthUnit::{Attention, Mlp, Sublayers};
         for (sublayers, depth, unit, words) in [
             (json!(["attention 1", "mlp 1"]), 2, Attention, "found:    mlp 1"),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_listed_layers_do_not_name_sublayers() {
+    fn sublayers_option_is_omitted_from_keys_of_layer_lists() {
         for (options, keys) in [
             (json!({"layers": [1]}), &["layers", "order"][..]),
             (json!({"order": [1]}), &["layers", "order"]),

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn candidates_are_ordered_by_their_published_names() {
+    fn finercut_candidates_are_sorted_by_published_name() {
         let cut = PruneSpec { backbone: "b", layers: 11, depth: 1, unit: DepthUnit::Sublayers };
         let order: Vec<usize> = in_order_of_names(&cut).iter().map(|(layer, kind)| kind.number(*layer)).collect();
         assert_eq!(order[..8], [1, 0, 3, 2, 21, 20, 5, 4]);

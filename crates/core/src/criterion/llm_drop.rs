@@ -68,7 +68,7 @@ mod tests {
     use crate::criterion::rule::tests::select;
 
     #[test]
-    fn lowest_scores_of_the_kind_are_removed() {
+    fn llm_drop_removes_lowest_scores_of_each_unit() {
         for (unit, depth, expected) in [
             (DepthUnit::Attention, 2, r#"["attention 0","attention 2"]"#),
             (DepthUnit::Mlp, 1, r#"["mlp 1"]"#),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn depths_that_leave_nothing_are_rejected() {
+    fn depth_that_removes_every_sublayer_is_rejected() {
         for (unit, depth) in [(DepthUnit::Attention, 4), (DepthUnit::Mlp, 4), (DepthUnit::Sublayers, 6)] {
             let cut = PruneSpec { backbone: "b", layers: 3, depth, unit };
             let error = select(&super::ENTRY, &json!({}), &cut, |_| 0.0, |_| 0.0).unwrap_err();

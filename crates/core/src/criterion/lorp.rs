@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cluster_gives_its_most_redundant_layer_first() {
+    fn lorp_removes_most_redundant_layer_of_each_cluster_first() {
         let two = json!({"clusters": 2});
         assert_eq!(removed(&two, 1), (vec![1], vec![1]));
         assert_eq!(removed(&two, 2), (vec![1, 6], vec![1, 6]));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_clusters_follows_from_the_mean_similarity() {
+    fn default_cluster_count_follows_mean_similarity() {
         for (mean, clusters) in [(-0.1, 2), (0.0, 2), (0.5, 2), (0.51, 3), (0.61, 3), (0.62, 4), (1.0, 4)] {
             assert_eq!(default_clusters(mean), clusters, "{mean}");
         }

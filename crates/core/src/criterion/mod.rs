@@ -187,13 +187,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn criteria_of_the_paper_have_its_labels() {
+    fn paper_criteria_have_the_labels_of_the_paper() {
         assert_eq!((label("dense"), label("sleb"), label("angular")), ("Dense", "SLEB", "angular"));
         assert_eq!(label("my-rule"), "my-rule");
     }
 
     #[test]
-    fn labels_name_the_options_of_a_criterion() {
+    fn criterion_label_includes_its_options() {
         for (name, options, expected) in [
             ("shortgpt", serde_json::json!({}), "ShortGPT"),
             ("shortgpt", serde_json::json!({"iterative": true}), "ShortGPT, iterative"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn iterative_is_rejected_by_criteria_without_that_variant() {
+    fn iterative_option_is_rejected_where_unsupported() {
         let options = serde_json::json!({"iterative": true}).as_object().unwrap().clone();
         for entry in ENTRIES {
             let name = entry.shown.name;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn iterative_is_rejected_with_options_that_contradict_it() {
+    fn iterative_option_is_rejected_with_conflicting_options() {
         for (name, option, value) in [("cca", "cut", "block"), ("shortened-llama", "order", "released")] {
             let options = serde_json::json!({"iterative": true, option: value}).as_object().unwrap().clone();
             let text = build(name, &options).err().unwrap().to_string();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn only_criteria_without_scores_per_layer_have_no_ranking() {
+    fn every_criterion_with_layer_scores_has_a_ranking() {
         let rankings = rankings();
         let unranked = ENTRIES.iter().map(|entry| entry.shown.name);
         let unranked = unranked.filter(|name| rankings.iter().all(|ranking| ranking.name != *name));

@@ -204,7 +204,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn released_orders_rank_distinct_layers() {
+    fn released_orders_contain_no_duplicate_layers() {
         let all = released(RELEASED_ORDERS).unwrap();
         assert_eq!(all.len(), 4);
         for entry in all {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_order_is_rejected_by_line() {
+    fn malformed_released_order_is_rejected_with_its_line() {
         let error = released(&RELEASED_ORDERS.replacen(" 24 ", " x ", 1)).err().unwrap().to_string();
         assert!(error.contains("released_orders.csv:2") && error.contains("`order`"), "{error}");
     }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn measured_removes_the_lowest_leave_one_out_perplexities() {
+    fn shortened_llama_removes_lowest_perplexity_layers() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
         let selection = select(
             &super::ENTRY,

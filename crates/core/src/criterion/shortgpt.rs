@@ -81,7 +81,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn least_influential_layers_are_removed_and_last_if_allowed() {
+    fn shortgpt_removes_last_layer_only_if_allowed() {
         let cut = PruneSpec { backbone: "b", layers: 5, depth: 2, unit: DepthUnit::Layers };
         let cosines = [0.9, 0.2, 0.95, 0.3, 0.99];
         let removed =

@@ -86,7 +86,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn overflowing_trials_are_rejected() {
+    fn nonfinite_trial_perplexity_is_rejected() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
         for entry in [super::ENTRY, crate::criterion::shortened_llama::ENTRY] {
             for broken in [f64::NAN, f64::INFINITY] {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_measures_the_remaining_layers() {
+    fn sleb_measures_remaining_layers_each_step() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
         // When removed alone, layer 1 costs least and layer 2 comes second. Once layer 1 is removed, layer 2 costs most
         // and layer 3 least.

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_similar_layers_are_clusters() {
+    fn blocks_of_similar_layers_are_clustered() {
         for groups in [vec![0, 0, 0, 1, 1], vec![0, 1, 1, 1, 2, 2, 2], vec![0, 0, 0, 0]] {
             let clusters = groups.iter().max().unwrap() + 1;
             assert_eq!(cluster(&affinity(&groups), groups.len(), clusters).unwrap(), groups);
@@ -141,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn clusters_need_not_be_runs() {
+    fn noncontiguous_cluster_is_found() {
         let groups = [0, 0, 0, 1, 1, 1, 0];
         assert_eq!(cluster(&affinity(&groups), 7, 2).unwrap(), groups);
     }
 
     #[test]
-    fn similarities_that_are_not_finite_are_rejected() {
+    fn nonfinite_similarities_are_rejected() {
         assert!(cluster(&[1.0, f64::NAN, f64::NAN, 1.0], 2, 2).is_err());
     }
 }

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn likeliest_tokens_come_first_and_ties_are_ascending() {
+    fn top_tokens_are_sorted_by_probability_then_id() {
         let logits = Tensor::new(&[[1.0f32, 5.0, 5.0, -2.0], [0.5, 0.25, 2.0, 1.0]], &Device::Cpu).unwrap();
         let top = top_tokens(&logits, 3).unwrap();
         assert_eq!(top.tokens, [1, 2, 0, 2, 3, 0]);

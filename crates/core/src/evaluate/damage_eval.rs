@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn second_half_counts_predictions_from_half_the_window() {
+    fn damage_of_second_half_uses_only_its_predictions() {
         // Two windows of four tokens. The second half of each is the prediction at position 2.
         let at =
             [(0.5, 0.25, 1.0), (0.5, 0.5, 0.0), (0.25, 0.5, 3.0), (0.5, 0.5, 0.0), (0.5, 0.5, 2.0), (0.5, 0.5, 1.0)];
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_an_incomplete_window_are_rejected() {
+    fn damage_values_of_incomplete_window_are_rejected() {
         assert!(Damages::from_values(&[0.0; WIDTH + 1]).is_none());
         assert_eq!(Damages::from_values(&[0.0; WIDTH]).unwrap().losses.windows, [0.0]);
     }

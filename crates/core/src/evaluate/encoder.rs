@@ -181,7 +181,7 @@ mod tests {
     /// The expected tokens are `HFLM.prefix_token_id` from lm-evaluation-harness 0.4.13 with transformers 5.24. Cases
     /// that use only config.json follow the fallback in [`prefix_token`]. `</s>` is token 2, and `<s>` is token 1.
     #[test]
-    fn prefix_is_the_tokenizers_bos_then_eos_then_config() {
+    fn prefix_prefers_tokenizer_bos_then_eos_then_config() {
         let ids = json!({"bos_token_id": 1, "eos_token_id": [2, 7]});
         let one = json!({"bos_token_id": 2, "eos_token_id": 2});
         let only_eos = json!({"eos_token_id": [2, 7]});

@@ -183,7 +183,7 @@ mod tests {
     use crate::model::{Cut, Operator, Program, Repairs, Sublayer};
 
     #[test]
-    fn parts_cover_every_member_once_and_in_order() {
+    fn split_keeps_member_order_within_token_limit() {
         let parts = split(512, &[300, 300, 10, 600, 1], |&tokens| tokens);
         assert_eq!(parts, [&[300, 300][..], &[10, 600], &[1]]);
     }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_parts_are_ordered_and_times_add_up() {
+    fn chunk_parts_keep_value_order_and_sum_times() {
         let mut seconds = vec![1.0; 10];
         let started = Instant::now();
         // Each of the four layers adds 11.
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn part_error_fails_the_chunk() {
+    fn error_in_a_part_fails_the_chunk() {
         // The test engine does not support edited sublayers.
         let branches = [((0, Sublayer::Mlp), Operator::diagonal(vec![1.0; 64]).unwrap())].into();
         let edited = Program::repaired(4, &Cut::layers([1]), &Repairs { branches, ..Repairs::default() });

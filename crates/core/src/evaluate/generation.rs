@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn device_batches_chunks_together_and_fewer_long_prompts() {
+    fn device_batch_size_shrinks_for_long_prompts() {
         assert_eq!((count_passes(4), count_passes(100)), (DEVICE_PROMPTS / CHUNK, DEVICE_PROMPTS / CHUNK));
         assert_eq!(count_passes(1018), DEVICE_TOKENS / 1024 / CHUNK);
     }

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_by_hand() {
+    fn logit_distances_match_hand_computed_values() {
         assert!((angle(&[1.0, 0.0], &[1.0, 1.0]) - std::f64::consts::FRAC_PI_4).abs() < 1e-12);
         assert_eq!(angle(&[1.0, 0.0], &[-1.0, 0.0]), std::f64::consts::FRAC_PI_2);
         // The probabilities are (1/2, 1/2) and (1/4, 3/4), and their mean is (3/8, 5/8).

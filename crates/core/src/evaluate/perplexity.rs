@@ -127,7 +127,7 @@ mod tests {
     use crate::model::engine::tests::Adding;
 
     #[test]
-    fn scoring_copies_no_stream_to_the_host() {
+    fn scoring_copies_no_residual_stream_to_the_host() {
         let engine = Adding::new();
         let starts = (0..3).map(|window| Start { document: 0, token: 3 * window }).collect();
         let windows = Windows { ids: vec![1, 2, 3, 4, 5, 6, 7, 8, 9], length: 3, starts, corpus_tokens: 9, bytes: 0 };

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cosine_is_over_all_rows() {
+    fn cosine_similarity_covers_all_rows() {
         assert_eq!(cosine(&[3.0, 0.0, 4.0, 0.0], &[3.0, 4.0, 0.0, 0.0]), 9.0 / 25.0);
     }
 }

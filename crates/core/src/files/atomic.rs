@@ -261,7 +261,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn only_partial_files_of_dead_processes_are_swept() {
+    fn only_partial_files_of_dead_processes_are_removed() {
         let root = tempfile::tempdir().unwrap();
         let this = Owner::this();
         let far = Owner { system: Some("another machine".into()), ..this.clone() };

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_have_their_lines_and_a_quoted_field_may_hold_a_comma() {
+    fn csv_rows_have_line_numbers_and_quoted_commas() {
         let read = rows::<Row>("a.csv", &["name", "count"], "name,count\n\"a,b\",1\nc,2\n").unwrap();
         assert_eq!(read, [(2, named_row("a,b", 1)), (3, named_row("c", 2))]);
     }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_field_is_named_with_file_line_and_column() {
+    fn invalid_csv_field_error_has_file_line_and_column() {
         for (text, found) in [
             ("name,count\na,1\nb,x\n", "a.csv:3"),
             ("name,count\na,1\nb,x\n", "invalid value in the column `count`"),

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_folder_has_the_free_space_of_its_parent() {
+    fn free_space_of_missing_folder_is_that_of_parent() {
         let root = tempfile::tempdir().unwrap();
         assert!(cfg!(not(unix)) || free(root.path()).is_some_and(|bytes| bytes > 0));
         let later = root.path().join("none/below");

@@ -116,7 +116,7 @@ mod tests {
     use crate::files::gguf::Gguf;
 
     #[test]
-    fn written_gguf_is_read_back() {
+    fn gguf_file_round_trips() {
         let entries = vec![
             ("a".to_owned(), Value::U32(7)),
             ("b".to_owned(), Value::F32(0.5)),

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_safe_short_and_distinct() {
+    fn sanitized_file_names_are_safe_and_distinct() {
         let long = "x".repeat(500);
         let texts = ["a b", "a_b", "A_b", "a/b", "../a", ".", "", "é", "a\u{1b}[31m", &long, &long[1..], "NUL", "a\0"];
         let names: HashSet<String> = texts.iter().map(|text| sanitize(text).to_lowercase()).collect();

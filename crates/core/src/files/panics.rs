@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn catch_returns_the_value_or_the_panic_message() {
+    fn catch_returns_value_or_panic_message() {
         assert_eq!(catch(|| 3), Ok(3));
         let found = 7;
         let max = 3;

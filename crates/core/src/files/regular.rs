@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_and_oversized_files_are_rejected_by_name() {
+    fn missing_and_oversized_files_are_rejected_with_their_names() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         fs::write(&path, "abc").unwrap();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn lfs_pointer_is_rejected_by_name() {
+    fn lfs_pointer_is_rejected_with_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
         let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 27820096\n";
@@ -148,7 +148,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn pipes_devices_and_folders_are_rejected_by_name() {
+    fn pipes_devices_and_folders_are_rejected_with_their_names() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_depend_only_on_seed_and_prompt() {
+    fn sampling_depends_only_on_seed_and_prompt() {
         let logits = vec![0.0; 1000];
         assert_eq!(four_draws(1, "a", &logits), four_draws(1, "a", &logits));
         assert_ne!(four_draws(1, "a", &logits), four_draws(1, "b", &logits));

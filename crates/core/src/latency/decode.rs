@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn every_round_decodes_all_variants_or_is_unsupported() {
+    fn decode_rounds_cover_all_variants_if_supported() {
         let engine = Decoder::load(&folder()).unwrap();
         let layers = engine.config().layers;
         let programs = [Program::dense(layers), Program::pruned(layers, &[1], |_| None)];
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_and_speedup_use_the_same_mean_times() {
+    fn decode_rate_and_speedup_use_the_same_mean_times() {
         let result = DecodeResult {
             tokens: 64,
             times: Some(vec![10.0, 10.0, 16.0]),

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dense_form_of_a_diagonal_is_the_same_map() {
+    fn diagonal_operator_converts_to_equal_dense_operator() {
         let diagonal = Operator::diagonal(vec![2.0, 3.0]).unwrap();
         let program = Program::pruned(3, &[1], |_| Some(diagonal.clone()));
         assert!(has_diagonal(&program));

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn every_round_has_every_variant_and_warm_ups_do_not_count() {
+    fn rounds_time_every_variant_and_exclude_warmups() {
         let (timed, ran, passes) = measured(usize::MAX);
         // Steps per program: embedding, two per layer, head.
         assert_eq!(ran, [10, 8, 6, 8, 6, 10, 6, 10, 8, 10, 8, 6]);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn noisy_rounds_are_extended_and_stable_ones_count() {
+    fn noisy_rounds_are_repeated_until_stable() {
         let extra = ExtraRounds { rounds: 60, seconds: 60.0 };
         // The standard deviation of 40, 200 and 40 ms is about as large as their mean, so these times count as
         // unstable.
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn every_position_of_every_sequence_is_predicted() {
+    fn prompt_batch_predicts_every_position() {
         let batch = Prompt { length: 5, batch: 3 }.as_batch(11);
         assert_eq!((batch.tokens(), batch.segments.len(), batch.longest()), (15, 3, 5));
         assert_eq!(batch.targets.iter().map(|target| target.row).collect::<Vec<_>>(), (0..15).collect::<Vec<_>>());

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn last_session_counts_for_all_variants() {
+    fn last_session_is_used_for_all_variants() {
         // In the first session, the second variant is faster and stable, but the first variant is not. The session must
         // not be used.
         let sessions = [[[10.0, 20.0], [5.0, 5.0]], [[11.0, 22.0], [6.0, 9.0]], [[12.0, 12.0], [7.0, 7.0]]];

@@ -79,14 +79,14 @@ mod tests {
     }
 
     #[test]
-    fn deviation_above_five_percent_is_noise() {
+    fn deviation_above_five_percent_counts_as_noise() {
         assert!(!TimeSpread { mean: 100.0, deviation: 5.0 }.is_noise());
         assert!(TimeSpread { mean: 100.0, deviation: 5.1 }.is_noise());
         assert!(!TimeSpread::from_times(&[7.0]).unwrap().is_noise());
     }
 
     #[test]
-    fn speedup_is_paired_by_round_so_drift_cancels() {
+    fn speedup_paired_by_round_cancels_drift() {
         let drifting = [100.0, 110.0, 130.0, 90.0];
         let half: Vec<f64> = drifting.iter().map(|time| time / 2.0).collect();
         let speedup = Speedup::from_times(&drifting, &half).unwrap();

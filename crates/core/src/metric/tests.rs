@@ -21,7 +21,7 @@ fn direction_of(id: &str) -> Direction {
 }
 
 #[test]
-fn task_of_any_name_has_an_accuracy_metric() {
+fn task_with_any_name_has_an_accuracy_metric() {
     let mine = Metric::task("my-questions");
     assert_eq!((mine.label.as_str(), mine.direction, mine.unit), ("my-questions", Direction::Higher, Unit::Percent));
     assert_eq!(Metric::task("hellaswag").label, "HellaS");
@@ -52,7 +52,7 @@ fn prompt_metric_is_found_by_its_name() {
 }
 
 #[test]
-fn columns_have_the_papers_order() {
+fn metrics_have_the_column_order_of_the_paper() {
     assert_eq!(tasks().len(), 9);
     assert_eq!((tasks()[0], tasks()[8]), ("arc_easy", "race"));
     assert_eq!(texts(), ["ppl_wikitext2", "ppl_c4", "ppl_ptb"]);
@@ -69,7 +69,7 @@ fn metric_of_a_definition_is_found_by_its_id() {
 }
 
 #[test]
-fn values_are_compared_as_printed() {
+fn metric_values_are_compared_as_printed() {
     assert_eq!(Metric::printed(73.333_333_333_333_33, 2), Metric::printed(73.333_333_333_333_31, 2));
     assert_eq!(Metric::printed(2.9, 2), Metric::printed(2.900_000_015, 2));
     assert!(Metric::printed(2.90, 2) < Metric::printed(2.91, 2));

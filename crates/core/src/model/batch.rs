@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_continue_after_the_prefix() {
+    fn batch_positions_continue_after_the_prefix() {
         let mut batch = Batch::default();
         batch.push(&[1, 2, 3], None);
         batch.push(&[4, 5], Some(0));

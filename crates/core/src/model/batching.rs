@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pass_grows_until_weights_cost_a_tenth_or_memory_is_full() {
+    fn pass_size_grows_up_to_weight_cost_or_memory_limit() {
         let passes = PassPlanner::new(4 * 10 * 64_000, 10);
         assert_eq!((passes.tokens(1), passes.streams(2000)), (0, 32));
         passes.learn(2000, 10.0, 0.9);

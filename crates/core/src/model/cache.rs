@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn budget_just_below_total_recomputes_few_values_per_round() {
+    fn slightly_too_small_cache_recomputes_few_values() {
         let rounds = 10;
         // Two slots serve the current and the next value. The other slots keep their values from round to round.
         for (capacity, most) in [(10, 10), (9, 10 + 3 * (rounds - 1)), (5, 10 + 7 * (rounds - 1))] {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn error_or_panic_in_compute_reaches_caller_and_is_retried() {
+    fn cache_returns_compute_error_or_panic_and_retries() {
         let tried = AtomicUsize::new(0);
         let cache = Cache::new(vec![10], 10, move |_| match tried.fetch_add(1, SeqCst) {
             0 => Err(Error::bad_input("not finite")),

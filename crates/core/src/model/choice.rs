@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_choose_the_device_class_of_bf16() {
+    fn kernels_determine_the_device_class_of_bf16() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
         for (dtype, kernels, expected) in [
             ("bf16", "portable", "cpu bf16 on cpu"),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn tied_table_counts_once_and_operators_are_f32() {
+    fn weight_bytes_count_tied_embeddings_once() {
         let config = Config::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa"));
         let config = Config { tied_embeddings: true, ..config.unwrap() };
         let untied = Config { tied_embeddings: false, ..config.clone() };

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_read_from_counts_and_zeros() {
+    fn deci_layers_are_read_from_head_and_width_arrays() {
         let layers = read(&[4, 4, 4], &[16, 16, 1], 0.0).unwrap();
         assert_eq!((layers.heads, layers.kv_heads, layers.intermediate), (4, 2, 16));
         let entries = layers.entries(&ARCHITECTURES[0]);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_of_other_models_are_rejected() {
+    fn inconsistent_deci_layers_are_rejected() {
         for (heads, widths, number) in [
             (&[4, 8, 4][..], &[16, 16, 1][..], 0.0),
             (&[4, 4], &[16, 16, 1], 0.0),

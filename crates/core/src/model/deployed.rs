@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn foldable_repairs_are_folded_and_others_stay_steps() {
+    fn only_foldable_repairs_are_folded_into_weights() {
         let dense = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
         let diagonal = Operator::diagonal(vec![1.0, 2.0]).unwrap();
         let plain = Program::pruned(3, &[1], |_| None);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn factor_visible_to_a_following_norm_stays_a_step() {
+    fn factor_visible_to_a_following_norm_is_not_folded() {
         assert!(is_a_step("llama-gqa", &[1.0, 2.0]) && is_a_step("llama-gqa", &[-2.0; 2]));
         assert!(is_a_step("olmo2", &[2.0; 2]) && !is_a_step("llama-gqa", &[2.0; 2]));
     }

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn merged_layers_are_equal_by_content() {
+    fn merged_layers_compare_by_content() {
         let merged = MergedLayer::new(2, vec![(2, -1), (3, 1), (4, 1)], false);
         let text = serde_json::to_string(&merged).unwrap();
         assert_eq!(text, r#"{"layer":2,"factors":[[2,-1],[3,1],[4,1]],"norms":false}"#);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_used_layers_are_kept() {
+    fn merged_layer_cache_evicts_least_recently_used() {
         let layers: Vec<_> = (0..=MergedLayer::MAX_CACHED)
             .map(|layer| Arc::new(MergedLayer::new(layer, vec![(layer, 1)], false)))
             .collect();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_summed_with_their_factors() {
+    fn merged_weights_are_sums_weighted_by_factors() {
         assert_eq!(weighted_sum(&[(-1.0, &[1.0, 2.0]), (1.0, &[3.0, 5.0]), (1.0, &[0.5, 0.25])]), [2.5, 3.25]);
     }
 }

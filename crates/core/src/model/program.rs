@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_at_both_ends_keep_their_place() {
+    fn operators_of_first_and_last_region_keep_their_place() {
         let operator = Operator::diagonal(vec![1.0]).unwrap();
         let program = Program::pruned(3, &[0, 2], |_| Some(Arc::clone(&operator)));
         use Step::{Apply, Attention, Embed, Head, Mlp};
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn single_sublayers_are_left_out() {
+    fn removed_sublayers_are_omitted_from_the_program() {
         use Step::{Attention, Embed, Head, Mlp};
         let cut = Cut::layers([2]).with(0, Sublayer::Mlp).with(1, Sublayer::Attention);
         assert_eq!(Program::without(4, &cut).0, [Embed, Attention(0), Mlp(1), Attention(3), Mlp(3), Head]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_are_equal_by_content() {
+    fn operators_compare_by_content() {
         let a = Operator::diagonal(vec![1.0, 2.0]).unwrap();
         let b = Operator::diagonal(vec![1.0, 2.0]).unwrap();
         let other = Operator::diagonal(vec![1.0, 2.5]).unwrap();

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_partial_blocks_get_llama_cpps_type() {
+    fn partial_blocks_get_the_type_that_llama_cpp_uses() {
         use GgmlDType::{F16, Q4_0, Q4K, Q5_0, Q6K, Q8_0};
         for (to, row, expected, head) in [
             (WeightType::Q8_0, 512, Q8_0, Q8_0),

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_windows_are_rejected_by_name() {
+    fn unsupported_windows_are_rejected_with_their_names() {
         for (model_type, entries, key) in [
             ("llama", json!({"sliding_window": 8}), "sliding_window"),
             ("llama", json!({"use_sliding_window": true}), "use_sliding_window"),

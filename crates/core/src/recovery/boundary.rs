@@ -427,7 +427,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn degenerate_data_reports_few_tokens_and_channels() {
+    fn degenerate_calibration_data_is_reported() {
         fn reasons(pre: &[f32]) -> Vec<String> {
             LiteralActivations::new(2, 1, &[(1, pre), (2, pre)]).degenerate((1, 2))
         }

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn default_ridge_is_left_out_of_keys_and_invalid_ones_fail() {
+    fn default_ridge_is_omitted_and_invalid_ridge_rejected() {
         assert_eq!(resolved_options(&json!({"ridge": 1e-6})).unwrap(), resolved_options(&json!({})).unwrap());
         assert_eq!(resolved_options(&json!({"ridge": "auto"})).unwrap()["ridge"], "auto");
         assert_eq!(resolved_options(&json!({"ridge": 0})).unwrap()["ridge"], 0.0);

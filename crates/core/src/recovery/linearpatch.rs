@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deviations_are_reported_where_official_code_differs() {
+    fn linearpatch_deviations_from_official_code_are_reported() {
         for (case, expected) in [
             (prune_case(128, true, None), 0),
             (prune_case(16, true, None), 1),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_have_equal_weight() {
+    fn linearpatch_weights_sequences_equally() {
         let mut ratios = Ratios::new(1);
         ratios.add(&[1.0], &[2.0]);
         ratios.add(&[100.0], &[400.0]);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_channels_are_noted_and_never_divide_by_zero() {
+    fn zero_channels_are_noted_without_division_by_zero() {
         let mut ratios = Ratios::new(3);
         ratios.add(&[0.0, 0.0, 1.0], &[5.0, 1.0, 1.0]);
         ratios.add(&[0.0, 2.0, 1.0], &[5.0, 6.0, 1.0]);

@@ -67,7 +67,7 @@ mod tests {
     use crate::recovery::boundary::tests::{LiteralActivations, near};
 
     #[test]
-    fn mean_change_is_the_mean_over_tokens() {
+    fn mean_repair_adds_the_mean_change_over_tokens() {
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0, 2.0, 3.0, 4.0]), (3, &[2.0, 2.0, 6.0, 1.0])];
         let solution = LiteralActivations::new(2, 1, &streams).solve((1, 3), &[], "mean", &json!({})).unwrap();
         let operator = solution.repair.operator().unwrap();

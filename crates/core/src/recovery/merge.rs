@@ -81,7 +81,7 @@ mod tests {
 
     /// The expected factors were obtained by expanding the formulas by hand.
     #[test]
-    fn factors_of_each_form_match_hand_computed_values() {
+    fn merge_factors_match_hand_computed_values() {
         for (form, removed, expected) in [
             ("paper", 3..6, vec![(2, -2.0), (3, 1.0), (4, 1.0), (5, 1.0)]),
             ("paper", 3..4, vec![(3, 1.0)]),

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variant_has_a_label_and_the_style_of_its_method() {
+    fn recovery_variant_has_a_label_and_its_methods_style() {
         assert_eq!((label("ghosted"), label("ghosted:svd")), ("Ghost Layer (Ours)", "SVD-based"));
         assert_eq!(word("ghosted", "solver", "normal"), "solve");
         assert_eq!(label("ghosted:solve"), "Solver-based");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_beyond_the_paper_are_marked() {
+    fn methods_not_in_the_paper_are_marked() {
         let beyond = described().into_iter().filter(|method| method.beyond).map(|method| method.name);
         assert_eq!(beyond.collect::<Vec<_>>(), ["affine", "mean", "rank", "sequential", "nbl", "merge"]);
     }
@@ -270,13 +270,13 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_method_is_the_papers() {
+    fn exactly_one_method_is_marked_as_the_papers() {
         assert_eq!(ENTRIES.iter().filter(|entry| entry.shown.ours).count(), 1);
         assert_eq!(papers_appearance().unwrap().name, "ghosted");
     }
 
     #[test]
-    fn every_variant_builds() {
+    fn every_recovery_variant_can_be_built() {
         for entry in ENTRIES {
             for variant in entry.variants {
                 let options = serde_json::json!({ variant.option: variant.value }).as_object().unwrap().clone();

@@ -85,7 +85,7 @@ mod tests {
     use crate::recovery::boundary::tests::{LiteralActivations, near};
 
     #[test]
-    fn low_rank_keeps_the_direction_of_largest_change() {
+    fn low_rank_map_keeps_the_direction_of_largest_change() {
         // XᵀX = diag(16, 1) and M = diag(1, 3), so the rows move by 4 along the first channel and by 3 along the
         // second.
         let streams: [(usize, &[f32]); 2] = [(1, &[4.0, 0.0, 0.0, 1.0]), (2, &[8.0, 0.0, 0.0, 4.0])];

@@ -64,7 +64,7 @@ mod tests {
     use crate::recovery::boundary::tests::{LiteralActivations, near};
 
     #[test]
-    fn later_operator_is_solved_on_the_repaired_stream() {
+    fn sequential_repair_is_solved_on_repaired_activations() {
         // The example has one channel and two tokens. Layer 1 doubles the stream, so W = 2 and (2, 4) enters layer 2.
         // In the test engine, layer 2 adds 1 and 10, so (13, 15) enters layer 3 of the repaired model. In the dense
         // model, (50, 70) enters it.

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn device_sums_give_the_solution_of_the_cpu() {
+    fn device_sums_match_the_cpu_solution() {
         let c = 12;
         let (expected, count, on_device) = solved(Sums::new(c, None));
         assert_eq!((count, on_device), (153, 0));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_continues_when_the_device_is_out_of_memory() {
+    fn sums_fall_back_to_cpu_if_device_memory_is_full() {
         let c = 12;
         let x = rows(40 * c, 71);
         let y = rows(40 * c, 90);

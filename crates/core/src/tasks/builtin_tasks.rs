@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn task_is_found_by_name_or_a_similar_one_is_suggested() {
+    fn unknown_task_is_rejected_with_similar_name() {
         for task in TASKS {
             assert!(std::ptr::eq(Task::find(task.name).unwrap(), task));
         }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn every_task_lists_the_metric_in_the_paper() {
+    fn every_task_has_the_metric_of_the_paper() {
         let normed: Vec<&str> =
             TASKS.iter().filter(|task| task.column == AccuracyKind::AccNorm).map(|task| task.name).collect();
         assert_eq!(normed, ["arc_easy", "arc_challenge", "hellaswag", "openbookqa"]);

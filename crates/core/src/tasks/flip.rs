@@ -50,7 +50,7 @@ mod tests {
 
     /// The standard error of 1, 0, 0, 0 is sqrt((0.75² + 3 · 0.25²) / 3) / 2 = 0.25.
     #[test]
-    fn rate_is_a_percentage_with_an_error_over_documents() {
+    fn flip_rate_is_a_percentage_with_standard_error() {
         assert_eq!(Flip::rate(&[true, false, false, false]), Some(Measure { value: 25.0, stderr: Some(25.0) }));
         assert_eq!(Flip::rate(&[]), None);
     }

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn white_space_equals_python() {
+    fn white_space_characters_equal_python() {
         let spaces = (0..=0x10_FFFF).filter_map(char::from_u32).filter(|character| is_space(*character));
         let expected = "\t\n\u{b}\u{c}\r\u{1c}\u{1d}\u{1e}\u{1f} \u{85}\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\
                       \u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}";
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn capitalising_lowers_the_remaining_letters() {
+    fn capitalize_lowercases_the_remaining_letters() {
         for (text, wanted) in [
             ("DJ MARY and O'Neil", "Dj mary and o'neil"),
             ("", ""),
@@ -120,7 +120,7 @@ mod tests {
 
     /// CPython 3.11 has 135 characters whose title case differs from their upper case.
     #[test]
-    fn title_case_has_the_exceptions_of_python() {
+    fn title_case_matches_python() {
         let all: Vec<char> = (0..=0x10_FFFF)
             .filter_map(char::from_u32)
             .filter(|character| titlecase(*character) != character.to_uppercase().collect::<String>())
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_character_is_lowered() {
+    fn lower_first_changes_only_the_first_character() {
         assert_eq!(lower_first("I OPENED").as_deref(), Some("i OPENED"));
         assert_eq!(lower_first("Élise Ä").as_deref(), Some("élise Ä"));
         assert_eq!(lower_first("İ").as_deref(), Some("i\u{307}"));

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_gives_only_the_files_of_the_split() {
+    fn only_files_of_the_split_are_found_in_a_folder() {
         let names = ["train.jsonl", "test.jsonl", "validation.jsonl", "README.md", "test.txt", "testing.jsonl"];
         assert_eq!(found(Split::Test, &names).unwrap(), ["test.jsonl"]);
         assert_eq!(found(Split::Validation, &names).unwrap(), ["validation.jsonl"]);

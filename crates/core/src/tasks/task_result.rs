@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn first_of_equal_choices_wins_and_empty_one_never() {
+    fn first_of_tied_choices_is_predicted_and_never_empty() {
         assert_eq!(preds(&[(-3.0, 1), (-2.0, 1), (-2.0, 1)]), (Some(1), Some(1)));
         assert_eq!(preds(&[(-4.0, 8), (-2.0, 2)]), (Some(1), Some(0)));
         assert_eq!(preds(&[(-1.0, 0), (-9.0, 1)]), (Some(0), Some(1)));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn nonfinite_document_has_no_prediction_and_counts_wrong() {
+    fn nonfinite_document_counts_as_wrong_without_prediction() {
         for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(preds(&[(odd, 1), (-1.0, 1)]), (None, None));
             assert_eq!(preds(&[(-1.0, 1), (odd, 1)]), (None, None));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn average_weighs_tasks_equally() {
+    fn task_average_weighs_tasks_equally() {
         // The column for arc_easy shows acc_norm, which selects choice 0 in these documents. The column for rte shows
         // acc, which selects choice 1.
         let easy = TaskResult::from_documents(

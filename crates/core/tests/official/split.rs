@@ -15,7 +15,7 @@ use serde_json::Value;
 const TOLERANCES: [(Products, f64); 2] = [(Products::Bf16x3, 1e-4), (Products::Bf16x6, 1e-6)];
 
 #[test]
-fn split_products_keep_the_official_losses() {
+fn split_bf16_losses_match_the_official_code() {
     let [Some(folder), Some(backbone)] = ["oracles/official", "real/backbone"].map(shared) else { return };
     let official = json(&folder.join("official.json"));
     let tokenizer = Tokenizer::load(backbone.join("tokenizer.json")).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn folding_a_map_equals_applying_it() {
+fn folded_map_equals_applied_map() {
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice(), &[7, 8, 9]]);
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let world = world(name, 8, 64);
@@ -30,7 +30,7 @@ fn folding_a_map_equals_applying_it() {
 }
 
 #[test]
-fn before_a_norm_only_channel_proportions_matter() {
+fn uniform_scale_before_a_norm_does_not_change_output() {
     // Without the epsilon, norms do not depend on the scale of their input.
     let folder = tempfile::tempdir().unwrap();
     let mut config = common::json(&fixture("arch/olmo2/config.json"));
@@ -108,7 +108,7 @@ fn scalar_prune_and_comp_scales_only_earlier_layers() {
 }
 
 #[test]
-fn maps_agree_on_engines_and_weights_absorb_no_bias() {
+fn maps_agree_across_engines_and_biased_maps_do_not_fold() {
     let folder = fixture("arch/llama-gqa");
     let engines = common::engines(&folder);
     let channels = engines[0].config().hidden;

@@ -17,7 +17,7 @@ fn recoveries() -> Vec<(&'static str, Value, &'static str, &'static str)> {
 }
 
 #[test]
-fn operators_and_their_numbers_match_the_reference() {
+fn operators_and_their_statistics_match_the_reference() {
     let Some(oracle) = oracle() else { return };
     for engine in oracle.engines() {
         let calibration = oracle.calibration(&*engine);

@@ -20,7 +20,7 @@ fn answer_of(request: &Request, (number, greedy): (f64, bool)) -> Answer {
 }
 
 #[test]
-fn likeliest_choice_is_first_of_equals_and_nan_wins() {
+fn first_of_tied_choices_is_scored_and_nan_wins() {
     assert_eq!((likeliest_score("acc", -1.0, -1.0), likeliest_score("acc", -2.0, -1.0)), (0.0, 1.0));
     assert_eq!(likeliest_score("acc", -1.0, f64::NAN), 1.0);
     // The log-likelihood is divided by the number of characters or bytes in the choice without its delimiter. `é` is
@@ -105,7 +105,7 @@ fn group_metric(by_size: bool) -> GroupMetric {
 }
 
 #[test]
-fn first_document_determines_the_types_of_all() {
+fn first_document_determines_the_field_types() {
     let list = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}, {"q": "q", "c": ["a", "b"], "n": 1}]"#);
     assert!(list.contains("the first document has a list of right answers") && list.contains("test.jsonl:2"), "{list}");
     let number = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#);
@@ -126,7 +126,7 @@ fn refusal_of(rows: &'static str) -> String {
 }
 
 #[test]
-fn chosen_answers_are_those_that_the_metrics_score() {
+fn chosen_answers_equal_those_scored_by_the_metrics() {
     // Per character, the log-likelihoods are −1 and −0.5. The second choice is the greedy output.
     const LONG: &str = r#"[{"q": "q", "c": ["a", "bbbb"], "n": 0}]"#;
     let text = choices("metric_list: [{metric: acc}, {metric: acc_norm}, {metric: exact_match}]");

@@ -21,7 +21,7 @@ fn column_field_keeps_its_value_and_digits_become_numbers() {
 }
 
 #[test]
-fn choices_are_a_list_a_maps_values_or_a_printed_literal() {
+fn choices_are_read_from_list_map_or_literal() {
     assert_eq!(two_targets("doc_to_choice: [x, y]"), [" x", " y"]);
     assert_eq!(two_targets("doc_to_choice: {1: x, 0: y}"), [" x", " y"]);
     assert_eq!(two_targets("doc_to_choice: \"{{['it is', c[1]]}}\""), [" it is", " b"]);
@@ -111,7 +111,7 @@ fn delimiter_precedes_a_choice_but_not_a_target() {
 }
 
 #[test]
-fn begun_answer_follows_delimiter_and_blank_in_examples() {
+fn gen_prefix_follows_delimiter_and_blank_in_examples() {
     let begun = choices("gen_prefix: It is\nfewshot_config: {sampler: first_n}\ntarget_delimiter: ': '\n");
     assert_eq!(first(&begun, &shots(1)).0, "one: It is a\n\none: It is");
     let blank = choices("gen_prefix: ' It is'\n");
@@ -119,20 +119,20 @@ fn begun_answer_follows_delimiter_and_blank_in_examples() {
 }
 
 #[test]
-fn choices_are_contexts_if_the_question_is_a_number() {
+fn numeric_question_makes_the_choices_contexts() {
     let text = choices("doc_to_text: n\ndoc_to_target: q\nfewshot_config: {sampler: first_n}\n");
     let first_texts: Vec<_> = texts(&text, &shots(1)).into_iter().take(2).collect();
     assert_eq!(first_texts, [pair("a one\n\na", " one"), pair("a one\n\nb", " one")]);
 }
 
 #[test]
-fn mutual_information_also_scores_bare_choices() {
+fn mutual_information_scores_choices_without_context() {
     let all = texts(&choices("metric_list: [{metric: acc_mutual_info}]"), &shots(0));
     assert_eq!(all[..4], [pair("one", " a"), pair("one", " b"), pair("", " a"), pair("", " b")]);
 }
 
 #[test]
-fn chat_template_choice_has_no_delimiter_without_begun_answer() {
+fn chat_choice_has_no_delimiter_without_gen_prefix() {
     let chat = ChatTemplate::new("{% for m in messages %}<{{m.content}}>{% endfor %}", Vec::new(), "t").unwrap();
     let setting = Setting { chat: Some(&chat), ..Setting::default() };
     assert_eq!(first(&choices(""), &setting), pair("<one>", "a"));
@@ -145,7 +145,7 @@ fn chat_template_choice_has_no_delimiter_without_begun_answer() {
 }
 
 #[test]
-fn unusable_request_gives_one_error_with_its_location() {
+fn unusable_request_is_rejected_with_its_location() {
     let column = request_error("doc_to_text: '{{question}}'", ROWS);
     assert!(column.contains("question") && column.contains("task t"), "{column}");
     let empty = request_error("doc_to_choice: ['', b]\ntarget_delimiter: ''", ROWS);

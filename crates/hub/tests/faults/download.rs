@@ -185,7 +185,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, ExpectedOutcome)] = &[
 ];
 
 #[test]
-fn every_download_fault_ends_in_right_file_or_error() {
+fn every_download_fault_gives_correct_file_or_error() {
     for large in [true, false] {
         for (name, change, then) in DOWNLOAD_FAULTS {
             check_download_fault(name, *change, then, large);

@@ -107,7 +107,7 @@ fn content_that_differs_from_the_lock_is_rejected() {
 }
 
 #[test]
-fn failed_file_keeps_others_and_refusal_is_not_retried() {
+fn failed_file_is_not_retried_and_other_files_are_kept() {
     let files: Vec<ServedFile> = (0..6).map(|index| small(&format!("f{index}"), &"x".repeat(index + 1))).collect();
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
     // Files are fetched smallest first. The Hub lists `f0` but returns 404 for it.

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn model_has_no_divergence_from_itself() {
+    fn divergence_of_a_model_from_itself_is_zero() {
         let [x, _] = streams();
         let panels = Panels::<F32>::from_rows(&weight(), CHANNELS, VOCAB);
         for ours in divergences([&x, &x], CHANNELS, ENDS, PackedWeights::F32(&panels), &targets()) {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn activations_do_not_depend_on_the_pieces() {
+    fn mlp_activations_are_independent_of_piece_boundaries() {
         let [channels, outer] = [70, 2 * (2 * PIECE_COLUMNS + LANES)];
         let weights: Vec<f32> = (0..channels * outer).map(|i| noise(i + 3)).collect();
         compare(&Panels::<F32>::from_rows(&weights, channels, outer), PackedWeights::F32);

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn three_parts_keep_every_number_and_two_parts_sixteen_bits() {
+    fn three_parts_are_exact_and_two_keep_sixteen_bits() {
         let numbers = (0..10_000).map(|i| noise(i) * 1e3).chain([0.0, -1.0, 1e30, -1e-30, std::f32::consts::PI]);
         for x in numbers {
             let sum = |parts: &[u32]| parts.iter().rev().map(|&part| f32::from_bits(part)).sum::<f32>();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn panels_return_their_numbers() {
+    fn panels_round_trip_to_rows() {
         let weights: Vec<f32> = (0..75 * 40).map(noise).collect();
         assert_eq!(Panels::<Bf16Split<3>>::from_rows(&weights, 75, 40).to_rows(), weights);
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn six_products_are_as_exact_as_f32_and_three_lose_eight_bits() {
+    fn six_products_match_f32_and_three_keep_sixteen_bits() {
         for shape in [[3, 64, 33], [19, 300, 70], [33, 2100, 40]] {
             let float = relative_error::<F32>(shape);
             let six = relative_error::<Bf16Split<3>>(shape);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn row_does_not_depend_on_its_neighbors() {
+    fn bf16_split_row_is_independent_of_other_rows() {
         let [inner, outer] = [301, 70];
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();

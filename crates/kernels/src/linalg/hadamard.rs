@@ -202,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn order_four_matches_hand_computed_matrix() {
+    fn hadamard_order_four_matches_hand_computed_matrix() {
         let half = 0.5;
         let expected = [1, 1, 1, 1, 1, -1, 1, -1, 1, 1, -1, -1, 1, -1, -1, 1].map(|sign| sign as f32 * half);
         assert_eq!(matrix(4), expected);
     }
 
     #[test]
-    fn base_is_the_first_dividing_order() {
+    fn hadamard_base_is_the_first_dividing_order() {
         assert_eq!(base_and_power(4096), Some((1, 4096)));
         assert_eq!(base_and_power(5120), Some((40, 128)));
         assert_eq!(base_and_power(3072), Some((12, 256)));

@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_map_is_recovered() {
+    fn normal_equations_recover_a_known_map() {
         let map = [2.0, -1.0, 0.5, 3.0]; // [2, 2]
         let x: Vec<f64> = (0..20).map(|i| f64::from(i * i % 7) - 3.0).collect(); // [10, 2]
         let y: Vec<f64> =

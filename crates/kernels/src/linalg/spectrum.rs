@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn iteration_ends_early_for_identity_and_zero() {
+    fn greatest_eigenvalue_of_identity_and_zero_is_found() {
         assert!((greatest(50, |x, y| y.copy_from_slice(x)) - 1.0).abs() < 1e-12);
         assert_eq!(greatest(50, |_, y| y.fill(0.0)), 0.0);
     }

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn known_map_is_recovered() {
+    fn streaming_qr_recovers_a_known_map() {
         for (c, rows) in [(1, 5), (3, 3), (PANEL, 700), (PANEL + 22, 1000), (300, 300)] {
             let x = random(rows * c, 1);
             let map = random(c * c, 2);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn nonfinite_values_are_an_error() {
+    fn nonfinite_values_are_rejected() {
         for (x, y) in [(f64::NAN, 1.0), (1.0, f64::INFINITY)] {
             let mut tall = StreamingQr::new(2);
             tall.add(&[x, 0.0, 2.0, 1.0, 3.0, 7.0], &[y; 6]);

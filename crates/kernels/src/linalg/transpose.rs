@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_become_columns_at_their_offset_only() {
+    fn transpose_writes_only_columns_at_its_offset() {
         for (rows, columns, stride, offset) in [(2, 3, 4, 1), (70, 33, 100, 30), (1, 64, 1, 0), (65, 1, 70, 5)] {
             let source: Vec<f64> = (0..rows * columns).map(|i| i as f64).collect();
             let mut destination = vec![-1.0; columns * stride];

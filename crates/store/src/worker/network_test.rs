@@ -112,7 +112,7 @@ fn result_bytes(job: usize) -> Vec<u8> {
 }
 
 #[test]
-fn consistent_network_duplicates_no_work() {
+fn consistent_network_duplicates_no_jobs() {
     let outcome = play(8, 200, Network::default(), 0, 1);
     assert_eq!(outcome.done, outcome.jobs, "{outcome:?}");
     // Eight jobs run at a time and take 30 s each. Allow twice the ideal time.
@@ -120,7 +120,7 @@ fn consistent_network_duplicates_no_work() {
 }
 
 #[test]
-fn faulty_network_loses_nothing_and_counts_duplicates() {
+fn faulty_network_loses_no_jobs_and_limits_duplicates() {
     for seed in 1..=8 {
         let outcome = play(8, 200, Network { cache: 60, lies: 5 }, 2, seed);
         println!("{outcome:?}");
@@ -138,7 +138,7 @@ fn leases_of_dead_processes_are_taken_over() {
 
 /// Measures how many server operations per second leases cost while workers wait and work.
 #[test]
-fn waiting_worker_costs_one_operation_a_second() {
+fn waiting_worker_costs_one_operation_per_second() {
     let server = Arc::new(Server::default());
     let [mut busy, mut idle] = [0, 1].map(|number| machine(&server, number, Network::default()));
     let names: Vec<String> = (0..300).map(|job| format!("job-{job}")).collect();

@@ -40,7 +40,7 @@ fn lease_is_exclusive_until_dropped() {
 }
 
 #[test]
-fn existing_link_to_our_record_counts_as_our_lease() {
+fn existing_link_to_own_record_counts_as_acquired() {
     let (_folder, one, two) = workers();
     // State after a lost reply from the server: the link exists although the call failed.
     fs::hard_link(&one.record, one.leases.join("a")).unwrap();

@@ -234,7 +234,7 @@ const SMALL: GridDimensions =
     GridDimensions { backbones: 2, ridges: 1, depths: "4, 7", sequences: 8, windows: 12, scale: 1 };
 
 #[test]
-fn plan_predicts_one_worker_and_workers_share_the_time() {
+fn planned_compute_time_matches_one_or_more_workers() {
     let stage = SimulatedGrid::new(SMALL);
     let alone = stage.play(1, FailureRates::default());
     let planned = stage.planned(&alone.server);
@@ -269,7 +269,7 @@ fn preflight_surveys_and_estimates_once() {
 }
 
 #[test]
-fn suspended_workers_resume_and_take_no_jobs_back() {
+fn suspended_workers_resume_without_removing_leases() {
     let stage = SimulatedGrid::new(GridDimensions { scale: 256, ..SMALL });
     let expected = results(&stage, &stage.play(1, FailureRates::default()));
     let mut robbed = 0;

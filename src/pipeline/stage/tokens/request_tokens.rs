@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_with_a_common_head_are_grouped_if_cheaper() {
+    fn documents_with_common_prefix_are_grouped_if_cheaper() {
         let head: Vec<u32> = (0..50).collect();
         let a = with(&head, &[60, 61]);
         let b = with(&head, &[70, 71, 72]);

@@ -53,13 +53,13 @@ fn pair_to_last(from: usize) -> Pair {
 }
 
 #[test]
-fn regions_are_maximal_runs() {
+fn regions_are_maximal_runs_of_removed_layers() {
     let selection = Selection::from_layers([0, 2, 3, 4, 7], Vec::new());
     assert_eq!(selection.regions(), [(0, 1), (2, 5), (7, 8)]);
 }
 
 #[test]
-fn lowest_takes_the_lower_layer_of_equal_scores() {
+fn lowest_selection_prefers_lower_layer_on_ties() {
     let selection = Selection::lowest(vec![(0, 2.0), (1, 1.0), (2, 1.0), (3, 1.0)], 2);
     assert_eq!(selection.removed, [1, 2]);
 }

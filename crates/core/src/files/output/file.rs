@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changed_text_breaks_its_seal() {
+    fn modified_text_invalidates_its_seal() {
         let text = sealed(&format!("{{\n  \"{SEAL}\": \"{UNSEALED}\",\n  \"results\": 1\n}}\n"));
         assert!(is_sealed(text.as_bytes()) && !text.contains(UNSEALED), "{text}");
         assert!(!is_sealed(text.replace(": 1", ": 2").as_bytes()));

@@ -107,7 +107,7 @@ fn owned_names(names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn single_file_is_put_next_to_existing_files() {
+fn single_file_put_keeps_existing_files() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("reports"), "results");
     put(&output, "1").unwrap();
@@ -137,7 +137,7 @@ fn dropped_draft_leaves_the_folder_unchanged() {
 }
 
 #[test]
-fn crash_leftovers_are_removed_and_user_files_stay() {
+fn crash_leftovers_are_removed_and_user_files_are_kept() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("out"), "results");
     publish(&output, &[("one", "1")]).unwrap();

@@ -91,7 +91,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn output_folder_is_not_an_input_nor_nested_with_one() {
+    fn output_folder_that_overlaps_an_input_is_rejected() {
         let root = tempfile::tempdir().unwrap();
         for folder in ["models/llama", "texts", "other"] {
             fs::create_dir_all(path_in(folder, root.path())).unwrap();

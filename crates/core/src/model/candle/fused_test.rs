@@ -23,7 +23,7 @@ fn plain(x: &Tensor) -> Tensor {
 }
 
 #[test]
-fn fused_operations_equal_the_plain_ones() {
+fn fused_operations_equal_unfused_operations() {
     let x = some(1, &[5, 3, 16]);
     let weight = some(2, &[16]);
     let cos = some(3, &[5, 8]);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_shared_by_weights_and_activations() {
+    fn device_memory_is_split_into_weights_and_activations() {
         // All weights fit alongside a pass of maximum size, alongside a smaller pass, or not even alongside the
         // smallest.
         assert_eq!(share(100_000_000, 1_000_000, activation_bytes), (8192, 100_000_000 - 8_192_000));

@@ -32,7 +32,7 @@ fn stored(dtype: &str, value: f32) -> Vec<u8> {
 }
 
 #[test]
-fn every_dtype_reads_by_rows_and_transposed() {
+fn every_dtype_is_read_by_rows_and_transposed() {
     let folder = TempDir::new().unwrap();
     // The shapes cover a matrix smaller than a tile, partial tiles, and several blocks of which the last is shorter.
     for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 70_001]] {
@@ -118,7 +118,7 @@ fn first_nonfinite_number_is_named_by_every_reader() {
 }
 
 #[test]
-fn file_changed_after_opening_is_rejected_by_name() {
+fn file_changed_after_opening_is_rejected_with_its_name() {
     let folder = TempDir::new().unwrap();
     let bytes: Vec<u8> = (0..6).flat_map(|i| stored("F32", number(i))).collect();
     file(folder.path(), "F32", [2, 3], &bytes);

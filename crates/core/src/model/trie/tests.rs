@@ -49,7 +49,7 @@ fn pruned(operator: Option<&Arc<Operator>>) -> Program {
 }
 
 #[test]
-fn shared_steps_run_once() {
+fn trie_runs_shared_steps_once() {
     let model = Counting::default();
     Trie::new(&programs()).run(&model, &(), &mut ()).unwrap();
     let runs = model.runs.into_inner();
@@ -63,7 +63,7 @@ fn shared_steps_run_once() {
 }
 
 #[test]
-fn each_program_runs_exactly_its_steps() {
+fn trie_runs_exactly_the_steps_of_each_program() {
     let programs = programs();
     let outputs = Trie::new(&programs).run(&Counting::default(), &(), &mut ()).unwrap();
     for (program, output) in programs.iter().zip(outputs) {
@@ -111,7 +111,7 @@ fn changes(programs: &[Program], max: usize) -> (usize, usize) {
 }
 
 #[test]
-fn layerwise_order_loads_each_layer_once() {
+fn layerwise_order_loads_every_layer_once() {
     // The weights change once for each of the six layers and once for the head. Up to four states are kept, because
     // three of the four paths branch off after layer 1.
     assert_eq!(changes(&programs(), 4), (7, 4));
@@ -124,7 +124,7 @@ fn layerwise_order_loads_each_layer_once() {
 }
 
 #[test]
-fn state_limit_is_respected_by_running_paths_in_turn() {
+fn trie_respects_the_state_limit() {
     // The dense program, and twelve programs that each omit one layer.
     let mut trials = vec![Program::dense(12)];
     trials.extend((0..12).map(|layer| Program::pruned(12, &[layer], |_| None)));
@@ -164,14 +164,14 @@ fn narrow_steps(trie: &Trie) -> Vec<String> {
 }
 
 #[test]
-fn cost_counts_shared_and_separate_steps() {
+fn trie_cost_counts_shared_and_separate_steps() {
     let trie = Trie::new(&programs());
     let cost = trie.cost(|step, _| f64::from(u8::from(matches!(step, Step::Mlp(_)))));
     assert_eq!(cost, Cost { shared: 12.0, separate: 22.0 });
 }
 
 #[test]
-fn program_shares_add_up_to_the_total() {
+fn cost_divided_among_programs_adds_up_to_the_total() {
     let trie = Trie::new(&programs());
     let by_node: Vec<f64> = (0..trie.len()).map(|node| node as f64).collect();
     let total: f64 = by_node.iter().sum();

@@ -136,7 +136,7 @@ fn both(
 }
 
 #[test]
-fn row_in_bf16_does_not_depend_on_other_segments() {
+fn bf16_attention_row_is_independent_of_other_segments() {
     // Odd lengths show whether bf16 pairs start at the segment, rather than at the batch or at a preceding sibling.
     let all = [(3, None), (45, None), (7, Some(1)), (70, Some(1)), (33, None), (5, Some(4))];
     let full_batch = batch(&all);

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn row_does_not_depend_on_its_neighbors() {
+    fn amx_product_row_is_independent_of_other_rows() {
         let inner = 301;
         let outer = 70;
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();

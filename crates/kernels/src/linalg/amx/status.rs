@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn status_is_stable_between_calls() {
+    fn amx_status_is_equal_on_every_call() {
         assert_eq!(status(), status());
     }
 }

@@ -42,7 +42,7 @@ fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn rows_attend_to_prefix_and_segment_for_any_cut() {
+fn rows_attend_to_prefix_and_segment_for_any_piece_size() {
     let shapes: [&[(usize, Option<usize>)]; 4] = [
         &[(1, None)],
         &[(128, None), (128, None), (128, None), (100, None), (300, None), (300, None), (5, None)],
@@ -71,7 +71,7 @@ fn rows_attend_to_prefix_and_segment_for_any_cut() {
 }
 
 #[test]
-fn equal_windows_share_an_operation_within_piece_size() {
+fn equal_windows_are_batched_up_to_the_piece_size() {
     let window_layout = layout(&batch(&[(512, None); 8]), usize::MAX, usize::MAX);
     // The groups are the first and second halves of the windows.
     assert_eq!((window_layout.pieces.len(), window_layout.pieces[0].blocks.groups.len()), (1, 2));
