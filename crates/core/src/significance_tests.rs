@@ -3,29 +3,29 @@
 use super::*;
 
 #[track_caller]
-fn close(found: f64, expected: f64) {
+fn assert_close(found: f64, expected: f64) {
     assert!((found - expected).abs() <= 1e-12 * expected.abs(), "found {found}, expected {expected}");
 }
 
 #[test]
 fn mcnemar_matches_hand_computed_binomial() {
     // Expected: 2 (1 + 12 + 66) / 2¹².
-    close(mcnemar_exact(10, 2), 0.038_574_218_75);
-    close(mcnemar_exact(2, 10), 0.038_574_218_75);
+    assert_close(mcnemar_exact(10, 2), 0.038_574_218_75);
+    assert_close(mcnemar_exact(2, 10), 0.038_574_218_75);
     // Expected: 2 / 2⁶, and 2 (1 + 5) / 2⁵.
-    close(mcnemar_exact(0, 6), 0.031_25);
-    close(mcnemar_exact(1, 4), 0.375);
+    assert_close(mcnemar_exact(0, 6), 0.031_25);
+    assert_close(mcnemar_exact(1, 4), 0.375);
     assert_eq!(mcnemar_exact(0, 0), 1.0);
     assert_eq!(mcnemar_exact(7, 7), 1.0);
-    close(mcnemar_exact(4, 5), 1.0);
+    assert_close(mcnemar_exact(4, 5), 1.0);
 }
 
 #[test]
 fn mcnemar_is_exact_for_thousands_of_items() {
     // Expected values from exact integer sums in Python: 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n.
-    close(mcnemar_exact(4800, 5200), 6.593515598672442e-05);
-    close(mcnemar_exact(1000, 1200), 2.1817026407914712e-05);
-    close(mcnemar_exact(100, 900), 1.3403435580012592e-161);
+    assert_close(mcnemar_exact(4800, 5200), 6.593515598672442e-05);
+    assert_close(mcnemar_exact(1000, 1200), 2.1817026407914712e-05);
+    assert_close(mcnemar_exact(100, 900), 1.3403435580012592e-161);
     // Underflow gives zero instead of an error.
     assert_eq!(mcnemar_exact(0, 1_000_000), 0.0);
     let huge = mcnemar_exact(5_000_000_000, 5_000_100_000);
@@ -40,35 +40,38 @@ fn mcnemar_p_falls_as_counts_diverge() {
     assert!(row.iter().all(|p| (0.0..=1.0).contains(p)));
 }
 
-fn task(questions: u64, only_a: u64, only_b: u64) -> Discordant {
+fn discordant_task(questions: u64, only_a: u64, only_b: u64) -> Discordant {
     Discordant { questions, only_a, only_b }
 }
 
 #[test]
 fn sign_flips_equal_mcnemar_for_equally_sized_tasks() {
-    close(sign_flips(&[task(50, 10, 2)], 10, 0), mcnemar_exact(10, 2));
-    close(sign_flips(&[task(50, 7, 2), task(50, 3, 0), task(9, 0, 0)], 10, 0), mcnemar_exact(10, 2));
-    assert_eq!(sign_flips(&[task(50, 0, 0), task(9, 0, 0)], 10, 0), 1.0);
+    assert_close(sign_flips(&[discordant_task(50, 10, 2)], 10, 0), mcnemar_exact(10, 2));
+    assert_close(
+        sign_flips(&[discordant_task(50, 7, 2), discordant_task(50, 3, 0), discordant_task(9, 0, 0)], 10, 0),
+        mcnemar_exact(10, 2),
+    );
+    assert_eq!(sign_flips(&[discordant_task(50, 0, 0), discordant_task(9, 0, 0)], 10, 0), 1.0);
 }
 
 #[test]
 fn few_sign_flips_are_enumerated_exactly() {
     // The weights are 1/2 and 1/3, and the observed difference is 1/2 + 1/3. Two of the four assignments are as
     // extreme.
-    close(sign_flips(&[task(2, 1, 0), task(3, 1, 0)], 10, 0), 0.5);
+    assert_close(sign_flips(&[discordant_task(2, 1, 0), discordant_task(3, 1, 0)], 10, 0), 0.5);
     // The observed difference is 1/2 − 1/3, and all four assignments have at least this difference.
-    close(sign_flips(&[task(2, 1, 0), task(3, 0, 1)], 10, 0), 1.0);
+    assert_close(sign_flips(&[discordant_task(2, 1, 0), discordant_task(3, 0, 1)], 10, 0), 1.0);
     // The weights are 1/2, 1/2 and 1/3, and the last question favors the other variant: |1 − 1/3| = 2/3. Of the 8
     // assignments, the 4 with sums ±1 ± 1/3 are as extreme, and those with sums ±1/3 are not.
-    close(sign_flips(&[task(2, 2, 0), task(3, 0, 1)], 10, 0), 0.5);
+    assert_close(sign_flips(&[discordant_task(2, 2, 0), discordant_task(3, 0, 1)], 10, 0), 0.5);
 }
 
 #[test]
 fn large_task_does_not_dominate_the_mean_of_tasks() {
     // Eight tasks of 100 questions each gain 6 questions, and one task of 10,000 questions loses 200. The mean over
     // tasks gains 5.1 points, whereas the total over questions loses 152.
-    let mut tasks = vec![task(100, 8, 2); 8];
-    tasks.push(task(10_000, 300, 500));
+    let mut tasks = vec![discordant_task(100, 8, 2); 8];
+    tasks.push(discordant_task(10_000, 300, 500));
     let p = sign_flips(&tasks, 10_000, 0);
     assert!(p < 1e-3, "{p}");
     // The pooled test compares totals over questions, so it detects the loss.
@@ -77,10 +80,10 @@ fn large_task_does_not_dominate_the_mean_of_tasks() {
 
 #[test]
 fn exact_and_sampled_assignments_agree_for_a_seed() {
-    let tasks = [task(100, 9, 4), task(150, 12, 6), task(210, 3, 7)];
+    let tasks = [discordant_task(100, 9, 4), discordant_task(150, 12, 6), discordant_task(210, 3, 7)];
     let exact = sign_flips(&tasks, 10, 0);
     // Slightly different sizes give too many distinct outcomes to enumerate.
-    let many: Vec<Discordant> = (0..12).map(|seed| task(1_000 + seed, 6 + seed % 3, 4)).collect();
+    let many: Vec<Discordant> = (0..12).map(|seed| discordant_task(1_000 + seed, 6 + seed % 3, 4)).collect();
     assert_eq!(sample_flips(1, &many), sample_flips(1, &many));
     assert!((sample_flips(1, &many) - sample_flips(2, &many)).abs() < 0.02);
     // With nearly equal weights, the result is close to McNemar's test on all questions.
@@ -93,7 +96,7 @@ fn exact_and_sampled_assignments_agree_for_a_seed() {
     );
     // Expected value from exact integer sums in Python: comb(13, i) · comb(18, j) · comb(10, k), summed over the
     // extreme assignments and divided by 2⁴¹.
-    close(exact, 0.14217691735848348);
+    assert_close(exact, 0.14217691735848348);
 }
 
 fn sample_flips(seed: u64, many: &[Discordant]) -> f64 {
@@ -108,16 +111,16 @@ fn at_least(correct: u64, total: u64, chance: f64) -> f64 {
 #[test]
 fn binomial_tail_matches_hand_computed_values() {
     // Expected: (1 + 10 + 45) / 2¹⁰.
-    close(at_least(8, 10, 0.5), 56.0 / 1024.0);
+    assert_close(at_least(8, 10, 0.5), 56.0 / 1024.0);
     // Expected: 1 − (3/4)⁴, and (1/4)⁴.
-    close(at_least(1, 4, 0.25), 1.0 - 81.0 / 256.0);
-    close(at_least(4, 4, 0.25), 1.0 / 256.0);
+    assert_close(at_least(1, 4, 0.25), 1.0 - 81.0 / 256.0);
+    assert_close(at_least(4, 4, 0.25), 1.0 / 256.0);
     assert_eq!(at_least(0, 10, 0.25), 1.0);
     assert_eq!(at_least(0, 0, 0.25), 1.0);
     assert_eq!(at_least(1, 10, 0.0), 0.0);
     assert_eq!(at_least(10, 10, 1.0), 1.0);
-    close(at_least(700, 2376, 0.25), 4.509393625452727e-07);
-    close(at_least(550, 2376, 0.25), 0.9831034224752427);
+    assert_close(at_least(700, 2376, 0.25), 4.509393625452727e-07);
+    assert_close(at_least(550, 2376, 0.25), 0.9831034224752427);
 }
 
 #[test]
@@ -147,7 +150,7 @@ fn paired_bootstrap_detects_difference_despite_spread() {
     // is 0.0196 wide.
     assert!((interval.high - interval.low - 0.0196).abs() < 0.003, "{interval:?}");
     // No resampled difference is on the other side of zero.
-    close(interval.p, 2.0 / 2001.0);
+    assert_close(interval.p, 2.0 / 2001.0);
 }
 
 #[test]
@@ -180,7 +183,7 @@ fn bootstrap_is_determined_by_its_seed() {
 fn quantile_interpolates_between_neighbors() {
     let sorted = [0.0, 10.0, 20.0, 30.0, 40.0];
     for (share, wanted) in [(0.0, 0.0), (0.025, 1.0), (0.5, 20.0), (0.975, 39.0), (1.0, 40.0)] {
-        close(quantile(&sorted, share), wanted);
+        assert_close(quantile(&sorted, share), wanted);
     }
     assert_eq!(quantile(&[3.0], 0.975), 3.0);
 }

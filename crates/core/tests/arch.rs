@@ -35,7 +35,7 @@ impl Observer<dyn ResidualStream> for Streams {
     }
 }
 
-fn wide(values: &[f32]) -> Vec<f64> {
+fn to_f64(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| v.into()).collect()
 }
 
@@ -45,10 +45,10 @@ fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     let mut streams = Streams::default();
     engine.run(&Trie::new(&[Program::trunk(layers)]), batch, &mut streams).unwrap();
     assert_eq!(streams.0.len(), 1 + 2 * layers, "expected one step per sublayer");
-    let inputs = streams.0.iter().step_by(2).take(layers).map(|stream| wide(stream)).collect();
+    let inputs = streams.0.iter().step_by(2).take(layers).map(|stream| to_f64(stream)).collect();
     let rows: Vec<usize> = (0..batch.tokens()).collect();
     let logits = engine.logits(&streams.0[2 * layers], &rows).unwrap();
-    (inputs, wide(&logits.values().unwrap()))
+    (inputs, to_f64(&logits.values().unwrap()))
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn models_without_windows_equal_candle_transformers() {
 }
 
 /// Changes entries in a fixture's `config.hub-style.json`. Returns the new file and its content.
-fn changed(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile, serde_json::Value) {
+fn change_config(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile, serde_json::Value) {
     let mut config = common::json(&fixture(&format!("arch/{name}/config.hub-style.json")));
     changes.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -134,7 +134,7 @@ fn changed(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile,
 fn mistral_equals_candle_transformers_with_and_without_a_window() {
     use candle_transformers::models::mistral::{Config, Model};
     for (ours, theirs) in [(Some(24), Some(23)), (Some(1), Some(0)), (Some(96), Some(95)), (None, None)] {
-        let (file, mut config) = changed("mistral", &serde_json::json!({"sliding_window": ours}));
+        let (file, mut config) = change_config("mistral", &serde_json::json!({"sliding_window": ours}));
         config["sliding_window"] = serde_json::json!(theirs);
         let config: Config = serde_json::from_value(config).unwrap();
         let engines = common::engines_with(file.path(), &fixture("arch/mistral"));
@@ -147,7 +147,7 @@ fn mistral_equals_candle_transformers_with_and_without_a_window() {
 fn qwen2_equals_candle_transformers_with_and_without_windows() {
     use candle_transformers::models::qwen2::{Config, ModelForCausalLM};
     for (ours, theirs) in [(Some(40), 39), (Some(7), 6), (None, 1000)] {
-        let (file, mut config) = changed(
+        let (file, mut config) = change_config(
             "qwen2",
             &serde_json::json!({
                 "use_sliding_window": ours.is_some(), "sliding_window": ours, "max_window_layers": 0

@@ -58,7 +58,7 @@ impl Observer<dyn ResidualStream> for Streams {
     }
 }
 
-fn wide(values: &[f32]) -> Vec<f64> {
+fn to_f64(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| v.into()).collect()
 }
 
@@ -67,10 +67,10 @@ fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     let layers = engine.config().layers;
     let mut streams = Streams::default();
     engine.run(&Trie::new(&[Program::trunk(layers)]), batch, &mut streams).unwrap();
-    let inputs = streams.0.iter().step_by(2).take(layers).map(|stream| wide(stream)).collect();
+    let inputs = streams.0.iter().step_by(2).take(layers).map(|stream| to_f64(stream)).collect();
     let rows: Vec<usize> = (0..batch.tokens()).collect();
     let logits = engine.logits(&streams.0[2 * layers], &rows).unwrap();
-    (inputs, wide(&logits.values().unwrap()))
+    (inputs, to_f64(&logits.values().unwrap()))
 }
 
 /// Compares the results for each text on its own and for both texts in one batch. Covers each f32 engine, both config
@@ -203,7 +203,7 @@ fn compare_with_candles_own(folder: &Path) -> std::result::Result<&'static str, 
         tensors(&folder.join("forward.safetensors"))["ids.1"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
     ids.truncate(config.windows.iter().flatten().copied().min().unwrap_or(ids.len()));
     let logits = forward(&Decoder::load(folder).unwrap(), &Batch::windows([ids.as_slice()])).1;
-    let error = relative_error(&logits[logits.len() - config.vocab..], &wide(&candle_model.logits(&ids).unwrap()));
+    let error = relative_error(&logits[logits.len() - config.vocab..], &to_f64(&candle_model.logits(&ids).unwrap()));
     assert!(error <= TOLERANCE, "{}: {error:e}", folder.display());
     Ok(config.architecture.model_type)
 }

@@ -22,7 +22,7 @@ fn windows(vocab: usize, count: usize, length: usize) -> Windows {
 
 /// Computes the scores for a dense, a pruned and a repaired program, and the activations at every boundary. Returns
 /// both as bits.
-fn numbers(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
+fn compute_scores(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
     let config = engine.config();
     let patch = Operator::diagonal((0..config.hidden).map(|c| 0.8 + c as f32 / 500.0).collect()).unwrap();
     let programs = [
@@ -44,7 +44,7 @@ fn numbers(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
 }
 
 /// Loads a backbone with a weight budget that holds `layers` layers.
-fn within(folder: &Path, layers: u64) -> Decoder {
+fn load_within_budget(folder: &Path, layers: u64) -> Decoder {
     let config = Config::read(folder).unwrap();
     let budget = layers * config.layer_bytes(Products::F32);
     Decoder::load_within(config, folder, Products::F32, budget).unwrap()
@@ -79,13 +79,13 @@ fn scores_are_independent_of_weight_memory() {
             let layer = config.layer_bytes(products);
             let total = config.weight_bytes(products);
             assert!(total > 3 * layer);
-            let all = numbers(&*load(&folder, u64::MAX));
+            let all = compute_scores(&*load(&folder, u64::MAX));
             assert!(all.0.len() == 6 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..39]);
             // A budget of `total - 1` almost holds the weights, but part of it is reserved for the streams.
             for budget in [3 * layer, 0, total - 1] {
                 let engine = load(&folder, budget);
                 let what = format!("{} {}: a budget of {budget} bytes", engine.id(), folder.display());
-                assert!(numbers(&*engine) == all, "{what}");
+                assert!(compute_scores(&*engine) == all, "{what}");
             }
         }
     }
@@ -102,7 +102,7 @@ fn nonfinite_weight_is_named_when_its_layer_loads() {
     values[11] = f32::NAN;
     weights.insert(name.into(), Tensor::from_vec(values, shape, &Device::Cpu).unwrap());
     candle_core::safetensors::save(&weights, folder.path().join("model.safetensors")).unwrap();
-    let decoder = within(folder.path(), 2);
+    let decoder = load_within_budget(folder.path(), 2);
     let text = windows(320, 2, 32);
     let run = |removed: &[usize]| {
         let trie = Trie::new(&[Program::pruned(4, removed, |_| None)]);
@@ -123,7 +123,7 @@ fn changed_weight_file_is_rejected_with_its_name() {
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(fixture("arch/llama-gqa").join(name), folder.path().join(name)).unwrap();
     }
-    let decoder = within(folder.path(), 2);
+    let decoder = load_within_budget(folder.path(), 2);
     let text = windows(320, 2, 32);
     let trie = Trie::new(&[Program::dense(4)]);
     let run = || score(&PerplexityEval::new(&text, 2048), &decoder, &trie, &mut vec![0.0; trie.len()], |_| Ok(()));

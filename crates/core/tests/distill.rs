@@ -12,12 +12,17 @@ use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, TopTokens, Train
 use ghostlab_core::model::{Batch, Config, Decoder, Model, Operator, Program, Step};
 use serde_json::json;
 
-fn wide(values: &[f32]) -> Vec<f64> {
+fn to_f64(values: &[f32]) -> Vec<f64> {
     values.iter().copied().map(f64::from).collect()
 }
 
 /// Returns, for each window, the stream at a boundary `[positions, C]` and the teacher's predictions.
-fn lessons(decoder: &Decoder, tail: &LayersAfter, windows: &Windows, boundary: usize) -> Vec<(Vec<f32>, TopTokens)> {
+fn training_examples(
+    decoder: &Decoder,
+    tail: &LayersAfter,
+    windows: &Windows,
+    boundary: usize,
+) -> Vec<(Vec<f32>, TopTokens)> {
     let layers = decoder.config().layers;
     let sites = [HookPoint::Stream(boundary), HookPoint::Stream(layers)];
     let collected = in_memory(decoder, windows, sites).unwrap();
@@ -45,14 +50,15 @@ fn sixteen_distillation_steps_match_the_reference() {
     let start = Checkpoint::start(solved.repair.operator().unwrap().to_dense().unwrap());
     let mut training = Training::new(&tail, start).unwrap();
     let expected = numbers(&oracle.values["distill"]["kl"]);
-    for (step, ((stream, teacher), expected)) in lessons(&decoder, &tail, &windows, 2).iter().zip(&expected).enumerate()
+    for (step, ((stream, teacher), expected)) in
+        training_examples(&decoder, &tail, &windows, 2).iter().zip(&expected).enumerate()
     {
         let loss = training.step(stream, teacher).unwrap();
         assert!((loss - expected).abs() <= 1e-3 * expected, "step {}: {loss} {expected}", step + 1);
     }
     assert_eq!(training.steps(), expected.len());
     let theirs = tensors(&oracle.folder.join("stories260k_distill.safetensors"));
-    let off = relative_error(&wide(&training.state().matrix), &flat(&theirs["W_after"]));
+    let off = relative_error(&to_f64(&training.state().matrix), &flat(&theirs["W_after"]));
     assert!(off <= 1e-3, "{off:e}");
     let operator = Operator::dense(decoder.config().hidden, training.state().matrix.clone()).unwrap();
     let program = Program::pruned(decoder.config().layers, &[2], |_| Some(operator.clone()));
@@ -62,7 +68,7 @@ fn sixteen_distillation_steps_match_the_reference() {
 }
 
 /// Runs a test on a random backbone for each architecture, with two windows.
-fn each(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) {
+fn for_each_architecture(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         let folder = common::fixture(&format!("arch/{name}"));
         let decoder = Decoder::load(&folder).unwrap();
@@ -78,7 +84,7 @@ fn each(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) {
 
 #[test]
 fn differentiable_tail_logits_equal_the_engine() {
-    each(|name, decoder, tail, windows| {
+    for_each_architecture(|name, decoder, tail, windows| {
         let batch = Batch::windows(windows.iter().take(1));
         let mut x = decoder.begin(&batch).unwrap();
         for layer in 0..decoder.config().layers {
@@ -103,8 +109,8 @@ fn differentiable_tail_logits_equal_the_engine() {
 
 #[test]
 fn matrix_gradient_matches_finite_differences() {
-    each(|name, decoder, tail, windows| {
-        let (stream, teacher) = lessons(decoder, tail, windows, 1).remove(0);
+    for_each_architecture(|name, decoder, tail, windows| {
+        let (stream, teacher) = training_examples(decoder, tail, windows, 1).remove(0);
         let c = decoder.config().hidden;
         let matrix: Vec<f32> = (0..c * c)
             .map(|index| if index % (c + 1) == 0 { 1.0 } else { 0.02 * (index as f32 * 0.7).sin() })
@@ -132,8 +138,8 @@ fn matrix_gradient_matches_finite_differences() {
 
 #[test]
 fn interrupted_training_resumes_to_identical_bytes() {
-    each(|name, decoder, tail, windows| {
-        let lessons = lessons(decoder, tail, windows, 1);
+    for_each_architecture(|name, decoder, tail, windows| {
+        let lessons = training_examples(decoder, tail, windows, 1);
         let c = decoder.config().hidden;
         let identity = (0..c * c).map(|index| f32::from(u8::from(index % (c + 1) == 0))).collect();
         let mut uninterrupted = Training::new(tail, Checkpoint::start(identity)).unwrap();

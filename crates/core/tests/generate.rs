@@ -31,13 +31,13 @@ fn decoder(name: &str) -> Decoder {
 }
 
 /// Returns pseudorandom numbers between −1 and 1.
-fn some(seed: usize, count: usize) -> Vec<f32> {
+fn sample_values(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| ((seed * 31 + i) as f32 * 12.9898).sin()).collect()
 }
 
 /// Returns a slightly perturbed identity matrix.
-fn near(seed: usize, channels: usize) -> Arc<Operator> {
-    let mut matrix: Vec<f32> = some(seed, channels * channels).iter().map(|x| 0.02 * x).collect();
+fn near_identity(seed: usize, channels: usize) -> Arc<Operator> {
+    let mut matrix: Vec<f32> = sample_values(seed, channels * channels).iter().map(|x| 0.02 * x).collect();
     matrix.iter_mut().step_by(channels + 1).for_each(|x| *x += 1.0);
     Operator::dense(channels, matrix).unwrap()
 }
@@ -48,12 +48,12 @@ fn near(seed: usize, channels: usize) -> Arc<Operator> {
 fn programs(engine: &dyn Engine) -> Vec<Program> {
     let layers = engine.config().layers;
     let c = engine.config().hidden;
-    let diagonal = Operator::diagonal(some(5, c).iter().map(|x| 1.0 + 0.1 * x).collect()).unwrap();
-    let branches = [((0, Sublayer::Mlp), near(2, c)), ((1, Sublayer::Attention), diagonal)];
-    let affine = Operator::affine(c, near(3, c).to_dense().unwrap(), some(4, c)).unwrap();
-    let norm = RmsNorm { eps: 1e-5, weight: Some(some(6, c)) };
-    let matrix = some(7, c * c).iter().map(|x| 0.02 * x).collect();
-    let normed = Operator::normed(norm, c, matrix, Some(some(8, c))).unwrap();
+    let diagonal = Operator::diagonal(sample_values(5, c).iter().map(|x| 1.0 + 0.1 * x).collect()).unwrap();
+    let branches = [((0, Sublayer::Mlp), near_identity(2, c)), ((1, Sublayer::Attention), diagonal)];
+    let affine = Operator::affine(c, near_identity(3, c).to_dense().unwrap(), sample_values(4, c)).unwrap();
+    let norm = RmsNorm { eps: 1e-5, weight: Some(sample_values(6, c)) };
+    let matrix = sample_values(7, c * c).iter().map(|x| 0.02 * x).collect();
+    let normed = Operator::normed(norm, c, matrix, Some(sample_values(8, c))).unwrap();
     let maps = [affine.clone(), normed.clone()];
     let attentions: Cut = [0, 2].into_iter().map(|layer| (layer, Sublayer::Attention)).collect();
     let sublayers = attentions.iter().zip(maps).collect();
@@ -61,7 +61,7 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
     let mut programs = vec![
         Program::dense(layers),
         Program::pruned(layers, &[2], |_| None),
-        Program::pruned(layers, &[2], |_| Some(near(1, c))),
+        Program::pruned(layers, &[2], |_| Some(near_identity(1, c))),
         Program::repaired(layers, &Cut::layers([2]), &Repairs { branches: branches.into(), ..Repairs::default() }),
         Program::pruned(layers, &[1], |_| Some(Arc::clone(&affine))),
         Program::pruned(layers, &[1], |_| Some(Arc::clone(&normed))),
@@ -101,7 +101,7 @@ impl Observer<dyn ResidualStream> for Last {
 }
 
 /// Computes all logits `[tokens][vocab]` for a text in one pass.
-fn at_once(engine: &dyn Engine, program: &Program, text: &[u32]) -> Vec<Vec<f32>> {
+fn full_pass_logits(engine: &dyn Engine, program: &Program, text: &[u32]) -> Vec<Vec<f32>> {
     let mut trunk = program.clone();
     trunk.0.pop();
     let mut last = Last(Vec::new());
@@ -112,11 +112,11 @@ fn at_once(engine: &dyn Engine, program: &Program, text: &[u32]) -> Vec<Vec<f32>
     logits.chunks_exact(engine.config().vocab).map(<[f32]>::to_vec).collect()
 }
 
-fn wide(values: &[f32]) -> Vec<f64> {
+fn to_f64(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| v.into()).collect()
 }
 
-fn greatest(logits: &[f32]) -> usize {
+fn argmax(logits: &[f32]) -> usize {
     (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap()
 }
 
@@ -127,12 +127,12 @@ fn cached_steps_equal_the_full_forward_pass() {
         let folder = fixture(&format!("arch/{name}"));
         let capped = Config { score_cap: Some(0.5), ..Config::read(&folder).unwrap() };
         for engine in engines(&folder).into_iter().chain(engines_of(capped, &folder)) {
-            steps_are_the_text_at_once(name, &*engine);
+            assert_steps_equal_full_pass(name, &*engine);
         }
     }
 }
 
-fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
+fn assert_steps_equal_full_pass(name: &str, engine: &dyn Engine) {
     const TOKENS: usize = 70;
     let name = &format!("{name}, {:?}", engine.id());
     let mut programs = programs(engine);
@@ -140,7 +140,7 @@ fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
     let trie = Trie::new(&programs);
     let mut decoding = engine.decoding(&trie).unwrap();
     let text = ids(1, TOKENS);
-    let expected: Vec<_> = programs.iter().map(|program| at_once(engine, program, &text)).collect();
+    let expected: Vec<_> = programs.iter().map(|program| full_pass_logits(engine, program, &text)).collect();
     let all: Vec<usize> = (0..programs.len()).collect();
     let mut run = |ids: &[u32], programs: &[usize], before: &[(usize, usize)], block| {
         let run = Run { ids: ids.to_vec(), programs: programs.to_vec(), before: before.to_vec(), block, room: TOKENS };
@@ -148,9 +148,9 @@ fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
     };
     let hold = |position: usize, program: usize, logits: &[f32]| {
         let expected = &expected[program][position];
-        let error = relative_error(&wide(logits), &wide(expected));
+        let error = relative_error(&to_f64(logits), &to_f64(expected));
         assert!(error < 1e-5, "{name}, program {program}, token {position}: {error:e}");
-        assert_eq!(greatest(logits), greatest(expected), "{name}, program {program}, token {position}");
+        assert_eq!(argmax(logits), argmax(expected), "{name}, program {program}, token {position}");
     };
     // Process a prompt that all programs share, then a second block of tokens, and then one token at a time.
     for (program, logits) in run(&text[..20], &all, &[], 0).iter().enumerate() {
@@ -212,8 +212,8 @@ fn batch_size_and_order_do_not_change_tokens() {
                     let start = text.len();
                     let continuation = &expected[prompt][program];
                     for _ in &continuation.ids {
-                        let logits = at_once(&engine, &programs(&engine)[program], &text);
-                        text.push(greatest(logits.last().unwrap()) as u32);
+                        let logits = full_pass_logits(&engine, &programs(&engine)[program], &text);
+                        text.push(argmax(logits.last().unwrap()) as u32);
                     }
                     assert_eq!(text[start..], continuation.ids, "{name}, prompt {prompt}, program {program}");
                 }

@@ -37,7 +37,7 @@ fn logits(engine: &dyn Engine, ids: &[Vec<u32>]) -> Vec<f64> {
 }
 
 /// Implements llama.cpp's `LlamaModel.permute`: reorders rows `(heads, 2, D/2)` to `(heads, D/2, 2)`.
-fn permuted(x: &Tensor, head_dim: usize) -> Tensor {
+fn permute_rows(x: &Tensor, head_dim: usize) -> Tensor {
     let rows = x.dim(0).unwrap();
     let rest = x.elem_count() / x.dim(0).unwrap();
     let by_halves = x.reshape((rows / head_dim, 2, head_dim / 2, rest)).unwrap();
@@ -96,10 +96,10 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
     for (tensor, values) in tensors(&from.join("model.safetensors")) {
         let values = values.to_dtype(DType::F32).unwrap();
         let turned = ["q_proj", "k_proj"].iter().any(|projection| tensor.contains(projection)) && arch == "llama";
-        let values = if turned { permuted(&values, config.head_dim) } else { values };
+        let values = if turned { permute_rows(&values, config.head_dim) } else { values };
         let quantized = quantize(&values, dtype);
         let back = quantized.dequantize(&Device::Cpu).unwrap();
-        rounded.insert(tensor.clone(), if turned { unpermuted(&back, config.head_dim) } else { back });
+        rounded.insert(tensor.clone(), if turned { unpermute_rows(&back, config.head_dim) } else { back });
         written.push((name(&tensor, arch == "olmo2"), quantized));
     }
     if let Some(factors) = rope_factors(&config) {
@@ -115,8 +115,8 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
     path
 }
 
-/// Inverts [`permuted`]: reorders rows `(heads, D/2, 2)` to `(heads, 2, D/2)`.
-fn unpermuted(x: &Tensor, head_dim: usize) -> Tensor {
+/// Inverts [`permute_rows`]: reorders rows `(heads, D/2, 2)` to `(heads, 2, D/2)`.
+fn unpermute_rows(x: &Tensor, head_dim: usize) -> Tensor {
     let rows = x.dim(0).unwrap();
     let rest = x.elem_count() / rows;
     let pairs = x.reshape((rows / head_dim, head_dim / 2, 2, rest)).unwrap();

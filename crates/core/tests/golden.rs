@@ -121,7 +121,7 @@ impl Case<'_> {
                 &[expected["mae"].as_f64().unwrap()],
                 expected,
             );
-            place(&mut repairs, &removed, span, &solution.repair);
+            place_repair(&mut repairs, &removed, span, &solution.repair);
             earlier.push((span, solution.repair));
         }
         Program::repaired(self.engine.config().layers, &Cut::layers(removed.iter().copied()), &repairs)
@@ -155,7 +155,7 @@ impl Case<'_> {
         let program = Program::pruned(config.layers, &removed, |index| (index == start).then(|| operator.clone()));
         for (key, ours) in [
             ("losses", training.state().losses.clone()),
-            ("probe", probed(&change, channels)),
+            ("probe", probe_matrix(&change, channels)),
             ("norm", vec![change.iter().map(|v| v * v).sum::<f64>().sqrt()]),
             ("perplexity", perplexities(self.engine, &[program], text)),
         ] {
@@ -175,7 +175,7 @@ impl Case<'_> {
     fn operator(&self, what: &str, operator: &Operator, expected: &Value) {
         let channels = self.engine.config().hidden;
         let matrix: Vec<f64> = operator.matrix().unwrap().into_iter().map(f64::from).collect();
-        self.near(&format!("{what}: matrix"), &probed(&matrix, channels), &numbers(&expected["probe"]), expected);
+        self.near(&format!("{what}: matrix"), &probe_matrix(&matrix, channels), &numbers(&expected["probe"]), expected);
         let norm = matrix.iter().map(|v| v * v).sum::<f64>().sqrt();
         self.near(&format!("{what}: norm"), &[norm], &[expected["norm"].as_f64().unwrap()], expected);
         match operator.bias().unwrap() {
@@ -189,14 +189,14 @@ impl Case<'_> {
 }
 
 /// Multiplies a fixed probe row by a matrix.
-fn probed(matrix: &[f64], channels: usize) -> Vec<f64> {
+fn probe_matrix(matrix: &[f64], channels: usize) -> Vec<f64> {
     let probe: Vec<f64> = (0..channels).map(|i| (i as f64 * 0.7).cos()).collect();
     (0..channels).map(|j| (0..channels).map(|i| probe[i] * matrix[i * channels + j]).sum()).collect()
 }
 
 /// Adds a repair to the repairs of a program. If several spans have branch maps, the maps are composed in the layer
 /// before the spans.
-fn place(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &Repair) {
+fn place_repair(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &Repair) {
     let (operator, halves): (_, &[Sublayer]) = match repair {
         Repair::Cut => return,
         Repair::Merged(merged) => return drop(repairs.merged.insert(merged.layer(), merged.clone())),

@@ -11,12 +11,12 @@ use ghostlab_core::model::architecture::Activation;
 use ghostlab_core::model::candle::ops;
 use ghostlab_core::model::{Batch, DeviceName, Engine, FloatType, Program, ScoredRow, Trie};
 
-fn some(seed: usize, shape: (usize, usize)) -> Tensor {
+fn sample_tensor(seed: usize, shape: (usize, usize)) -> Tensor {
     let values = (0..shape.0 * shape.1).map(|i| ((seed * 31 + i) as f32 * 12.9898).sin()).collect();
     Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
 }
 
-fn on_this_machine(x: &Tensor) -> Vec<f64> {
+fn to_host_values(x: &Tensor) -> Vec<f64> {
     flat(&x.to_device(&Device::Cpu).unwrap())
 }
 
@@ -34,12 +34,12 @@ fn reopened_gpu_has_a_name_and_equals_the_first() {
 fn f32_products_on_the_gpu_do_not_use_tf32() {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
-    let x = some(1, (256, 1024));
-    let weight = some(2, (512, 1024));
+    let x = sample_tensor(1, (256, 1024));
+    let weight = sample_tensor(2, (512, 1024));
     let exact = flat(&ops::linear(&to_f64(&x), &to_f64(&weight)).unwrap());
     let [x, weight] = [&x, &weight].map(|x| x.to_device(&device).unwrap());
     // TF32 and f16 would be off by 3e-4, whereas f32 sums of 1024 products are off by less than 1e-6.
-    let error = relative_error(&on_this_machine(&ops::linear(&x, &weight).unwrap()), &exact);
+    let error = relative_error(&to_host_values(&ops::linear(&x, &weight).unwrap()), &exact);
     assert!(error < 5e-6, "{error:e}");
 }
 
@@ -49,18 +49,23 @@ fn to_f64(x: &Tensor) -> Tensor {
 
 /// Compares an operation on the GPU in f32, bf16 and f16 with the same operation in f64 on the CPU. Both operations get
 /// the same rounded inputs. `most` holds the tolerance for each type.
-fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], operation: impl Fn(&[Tensor], &Tensor) -> Result<Tensor>) {
+fn assert_agreement(
+    name: &str,
+    shapes: &[&[usize]],
+    most: [f64; 3],
+    operation: impl Fn(&[Tensor], &Tensor) -> Result<Tensor>,
+) {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
     for (dtype, most) in [DType::F32, DType::BF16, DType::F16].into_iter().zip(most) {
         let given: Vec<Tensor> = (1..)
             .zip(shapes)
             .map(|(seed, shape)| {
-                let rows = some(seed, (1, shape.iter().product()));
+                let rows = sample_tensor(seed, (1, shape.iter().product()));
                 rows.reshape(*shape).unwrap().to_dtype(dtype).unwrap()
             })
             .collect();
-        let table = some(9, (96, 40)).broadcast_gt(&Tensor::new(0.3f32, &Device::Cpu).unwrap()).unwrap();
+        let table = sample_tensor(9, (96, 40)).broadcast_gt(&Tensor::new(0.3f32, &Device::Cpu).unwrap()).unwrap();
         // There are 96 queries and 40 keys. Some keys are hidden from some queries, but no key is hidden from all of
         // them.
         let hidden = Tensor::new(f32::NEG_INFINITY, &Device::Cpu).unwrap().broadcast_as((96, 40)).unwrap();
@@ -70,7 +75,7 @@ fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], operation: impl Fn(&[T
         let there: Vec<Tensor> = given.iter().map(|x| x.to_device(&device).unwrap()).collect();
         let found = operation(&there, &mask.to_device(&device).unwrap()).unwrap();
         assert_eq!(found.dtype(), dtype, "{name}");
-        let error = relative_error(&on_this_machine(&found), &exact);
+        let error = relative_error(&to_host_values(&found), &exact);
         assert!(error < most, "{name} in {dtype:?}: {error:e}");
     }
 }
@@ -80,17 +85,22 @@ fn gpu_operations_equal_plain_forms_rounded_once() {
     // The tolerances are slightly above half a unit in the last place of each dtype (2^-24, 2^-9 and 2^-12).
     let once = [1e-6, 2e-3, 2.5e-4];
     for width in [24, 300, 4096] {
-        agree("norm", &[&[37, width], &[width]], once, |x, _| ops::rms_norm(&x[0], &to_vector_dtype(&x[1])?, 1e-5));
+        assert_agreement("norm", &[&[37, width], &[width]], once, |x, _| {
+            ops::rms_norm(&x[0], &to_vector_dtype(&x[1])?, 1e-5)
+        });
     }
-    agree("rotary embedding", &[&[37, 3, 16], &[37, 8], &[37, 8]], once, |x, _| {
+    assert_agreement("rotary embedding", &[&[37, 3, 16], &[37, 8], &[37, 8]], once, |x, _| {
         ops::rotate(&x[0], &to_vector_dtype(&x[1])?, &to_vector_dtype(&x[2])?)
     });
-    agree("gate", &[&[37, 41], &[37, 41]], once, |x, _| ops::gated(&x[0], &x[1], Activation::Silu));
+    assert_agreement("gate", &[&[37, 41], &[37, 41]], once, |x, _| ops::gated(&x[0], &x[1], Activation::Silu));
     for cap in [None, Some(0.5)] {
         // The tolerances are larger because scores and attention weights are rounded too.
-        agree("attention", &[&[2, 96, 6, 8], &[2, 40, 2, 8], &[2, 40, 2, 8]], [1e-6, 1e-2, 1e-3], |x, mask| {
-            ops::attention(&x[0], &x[1], &x[2], mask, ops::Scores { scale: 0.35, cap })
-        });
+        assert_agreement(
+            "attention",
+            &[&[2, 96, 6, 8], &[2, 40, 2, 8], &[2, 40, 2, 8]],
+            [1e-6, 1e-2, 1e-3],
+            |x, mask| ops::attention(&x[0], &x[1], &x[2], mask, ops::Scores { scale: 0.35, cap }),
+        );
     }
 }
 
@@ -102,7 +112,7 @@ fn to_vector_dtype(x: &Tensor) -> candle_core::Result<Tensor> {
 fn gpu_tensor_is_complete_when_read_by_another_thread() {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
-    let x = some(3, (2048, 2048));
+    let x = sample_tensor(3, (2048, 2048));
     let expected = flat(&(&x * 1024.0).unwrap());
     for round in 0..20 {
         let doubled = std::thread::scope(|scope| {
@@ -112,7 +122,7 @@ fn gpu_tensor_is_complete_when_read_by_another_thread() {
             });
             made.join().unwrap()
         });
-        assert_eq!(on_this_machine(&doubled), expected, "round {round}");
+        assert_eq!(to_host_values(&doubled), expected, "round {round}");
     }
 }
 

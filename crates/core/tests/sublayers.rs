@@ -103,7 +103,7 @@ fn sublayers_are_dropped_in_every_float_type() {
     }
 }
 
-fn llm_drop_of_all_kinds(world: &World) {
+fn compare_llm_drop(world: &World) {
     let expected = [&world.numbers["half_scores"]["attn"], &world.numbers["half_scores"]["mlp"]].map(numbers);
     for engine in world.engines() {
         let similarities = similarities(world, &*engine);
@@ -121,12 +121,12 @@ fn llm_drop_of_all_kinds(world: &World) {
 
 #[test]
 fn llm_drop_selection_matches_the_reference() {
-    TINY.into_iter().filter_map(World::read).for_each(|world| llm_drop_of_all_kinds(&world));
+    TINY.into_iter().filter_map(World::read).for_each(|world| compare_llm_drop(&world));
 }
 
 #[test]
 fn llm_drop_on_the_real_backbone_matches_the_reference() {
-    World::read("real").iter().for_each(llm_drop_of_all_kinds);
+    World::read("real").iter().for_each(compare_llm_drop);
 }
 
 /// Trials of a greedy selection.
@@ -183,7 +183,7 @@ impl GreedyTrials<'_> {
 
 /// Compares a greedy criterion on the CPU engine with the reference data, where its steps are called `key`. Each step
 /// takes minutes on candle.
-fn greedy(world: &World, key: &str, complete: usize, rule: (&str, &Value), tolerance: f64) {
+fn compare_greedy_steps(world: &World, key: &str, complete: usize, rule: (&str, &Value), tolerance: f64) {
     let engine = Decoder::load(&world.folder).unwrap();
     let steps = world.numbers[key].as_array().unwrap();
     let mut trials = GreedyTrials { world, engine: &engine, steps, complete, costs: BTreeMap::new() };
@@ -197,23 +197,23 @@ fn greedy(world: &World, key: &str, complete: usize, rule: (&str, &Value), toler
 fn block_pruner_removal_matches_the_reference() {
     for (name, complete) in [("tiny-llama", 4), ("tiny-olmo2", 2)] {
         let Some(world) = World::read(name) else { return };
-        greedy(&world, "blockpruner", complete, ("block-pruner", &json!({})), SCORE);
+        compare_greedy_steps(&world, "blockpruner", complete, ("block-pruner", &json!({})), SCORE);
     }
 }
 
 #[test]
 fn finercut_removal_matches_the_reference() {
     let Some(world) = World::read("tiny-llama") else { return };
-    greedy(&world, "finercut_angle", 2, ("finercut", &json!({"distance": "angle"})), SCORE);
-    greedy(&world, "finercut_js", 1, ("finercut", &json!({"distance": "js"})), DAMAGE);
+    compare_greedy_steps(&world, "finercut_angle", 2, ("finercut", &json!({"distance": "angle"})), SCORE);
+    compare_greedy_steps(&world, "finercut_js", 1, ("finercut", &json!({"distance": "js"})), DAMAGE);
 }
 
 #[test]
 #[ignore = "slow: two greedy selections on the real backbone"]
 fn greedy_steps_on_the_real_backbone_match_the_reference() {
     let Some(world) = World::read("real") else { return };
-    greedy(&world, "blockpruner", 1, ("block-pruner", &json!({})), SCORE);
-    greedy(&world, "finercut_angle", 1, ("finercut", &json!({"distance": "angle"})), SCORE);
+    compare_greedy_steps(&world, "blockpruner", 1, ("block-pruner", &json!({})), SCORE);
+    compare_greedy_steps(&world, "finercut_angle", 1, ("finercut", &json!({"distance": "angle"})), SCORE);
 }
 
 #[test]

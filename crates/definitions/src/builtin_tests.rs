@@ -20,7 +20,7 @@ struct Choice {
 }
 
 /// Renders the last of the given rows as a prompt.
-fn made(name: &str, rows: Vec<Value>) -> Result<Prompt> {
+fn render_last(name: &str, rows: Vec<Value>) -> Result<Prompt> {
     let last = rows.len() - 1;
     let known = Known::find(name).unwrap();
     let task = Task::from_rows(
@@ -47,12 +47,12 @@ fn made(name: &str, rows: Vec<Value>) -> Result<Prompt> {
     Ok(Prompt { choices, gold: gold.as_int().unwrap() })
 }
 
-fn ask(task: &str, fields: Value) -> Prompt {
-    made(task, vec![fields]).unwrap()
+fn render_prompt(task: &str, fields: Value) -> Prompt {
+    render_last(task, vec![fields]).unwrap()
 }
 
-fn refused(task: &str, fields: Value) -> String {
-    let error = made(task, vec![fields]).map(|_| ()).unwrap_err();
+fn rejection_message(task: &str, fields: Value) -> String {
+    let error = render_last(task, vec![fields]).map(|_| ()).unwrap_err();
     assert_eq!(error.exit_code(), 2, "{error}");
     let message = error.to_string();
     assert!(
@@ -90,21 +90,21 @@ fn builtin_definitions_match_the_builtin_tasks() {
 #[test]
 fn arc_answer_key_is_looked_up_among_the_labels() {
     let choices = json!({"text": ["x", " y", "z"], "label": ["1", "2", "3"]});
-    let prompt = ask("arc_easy", json!({"question": "Q {{x}}? ", "choices": choices, "answerKey": "3"}));
+    let prompt = render_prompt("arc_easy", json!({"question": "Q {{x}}? ", "choices": choices, "answerKey": "3"}));
     assert_eq!(prompt.gold, 2);
     assert_eq!(prompt.choices[1].context, "Question: Q {{x}}? \nAnswer:");
     assert_eq!(continuations(&prompt), [" x", "  y", " z"], "one space, even before a space");
-    let message = refused("arc_challenge", json!({"question": "Q", "choices": choices, "answerKey": "A"}));
+    let message = rejection_message("arc_challenge", json!({"question": "Q", "choices": choices, "answerKey": "A"}));
     assert!(message.contains("'A' is not in the list ['1', '2', '3']"), "{message}");
     let uneven = json!({"text": ["x"], "label": ["1", "2"]});
-    refused("arc_challenge", json!({"question": "Q", "choices": uneven, "answerKey": "1"}));
+    rejection_message("arc_challenge", json!({"question": "Q", "choices": uneven, "answerKey": "1"}));
 }
 
 #[test]
 fn openbookqa_strips_only_leading_space_of_the_key() {
-    assert_eq!(ask("openbookqa", openbook_row("\u{1f} B")).gold, 1);
-    assert_eq!(ask("openbookqa", openbook_row("A")).choices[0].context, "S ");
-    refused("openbookqa", openbook_row("B "));
+    assert_eq!(render_prompt("openbookqa", openbook_row("\u{1f} B")).gold, 1);
+    assert_eq!(render_prompt("openbookqa", openbook_row("A")).choices[0].context, "S ");
+    rejection_message("openbookqa", openbook_row("B "));
 }
 
 fn openbook_row(key: &str) -> Value {
@@ -116,34 +116,34 @@ fn hellaswag_capitalizes_second_half_and_parses_labels() {
     let fields = json!({"activity_label": "Act", "ctx_a": "He  sits.", "ctx_b": "DJ MARY", "label": " 2",
         "endings": ["a", " b ", "[step] c", "[x]"]});
     // lm-eval rejects an empty choice, but only in the first document.
-    assert!(refused("hellaswag", fields.clone()).contains("a choice is empty"));
+    assert!(rejection_message("hellaswag", fields.clone()).contains("a choice is empty"));
     let mut first = fields.clone();
     first["endings"][3] = json!("d");
-    let prompt = made("hellaswag", vec![first, fields.clone()]).unwrap();
+    let prompt = render_last("hellaswag", vec![first, fields.clone()]).unwrap();
     assert_eq!(prompt.choices[0].context, "Act: He sits. Dj mary");
     assert_eq!(continuations(&prompt), [" a", " b", "  c", " "]);
     assert_eq!((prompt.gold, prompt.choices[2].text.as_str()), (2, " c"));
     for (field, value) in [("label", json!("")), ("label", json!(null)), ("endings", json!(["a", "b", "c"]))] {
         let mut fields = fields.clone();
         fields[field] = value;
-        refused("hellaswag", fields);
+        rejection_message("hellaswag", fields);
     }
 }
 
 #[test]
 fn winogrande_is_split_only_at_the_first_blank() {
-    let prompt = ask("winogrande", winogrande_row("Gave the _ to him, and the _ fell. "));
+    let prompt = render_prompt("winogrande", winogrande_row("Gave the _ to him, and the _ fell. "));
     assert_eq!(prompt.choices[0].context, "Gave the rug ");
     assert_eq!(prompt.choices[0].text, "Gave the rug ");
     assert_eq!(continuations(&prompt), [" to him, and the _ fell."; 2]);
     assert_eq!(prompt.gold, 1);
     for (sentence, wanted) in [("a _.", " ."), ("a _'s b", " 's b"), ("a _", " "), ("a __ b", " _ b")] {
-        assert_eq!(continuations(&ask("winogrande", winogrande_row(sentence)))[0], wanted);
+        assert_eq!(continuations(&render_prompt("winogrande", winogrande_row(sentence)))[0], wanted);
     }
-    assert!(refused("winogrande", winogrande_row("no blank")).contains("a blank `_`"));
+    assert!(rejection_message("winogrande", winogrande_row("no blank")).contains("a blank `_`"));
     let mut hidden = winogrande_row("a _");
     hidden["answer"] = json!("");
-    assert!(refused("winogrande", hidden).contains("use the validation split"));
+    assert!(rejection_message("winogrande", hidden).contains("use the validation split"));
 }
 
 fn winogrande_row(sentence: &str) -> Value {
@@ -152,39 +152,39 @@ fn winogrande_row(sentence: &str) -> Value {
 
 #[test]
 fn boolq_always_appends_its_question_mark() {
-    let prompt = ask("boolq", json!({"question": "is it so?", "passage": "P\n", "label": 1}));
+    let prompt = render_prompt("boolq", json!({"question": "is it so?", "passage": "P\n", "label": 1}));
     assert_eq!(prompt.choices[0].context, "P\n\nQuestion: is it so??\nAnswer:");
     assert_eq!(continuations(&prompt), [" no", " yes"]);
     assert_eq!(prompt.gold, 1);
-    refused("boolq", json!({"question": "q", "passage": "P", "label": true}));
-    refused("boolq", json!({"question": "q", "passage": "P", "label": "1"}));
+    rejection_message("boolq", json!({"question": "q", "passage": "P", "label": true}));
+    rejection_message("boolq", json!({"question": "q", "passage": "P", "label": "1"}));
 }
 
 #[test]
 fn rte_asks_for_true_or_false() {
-    let prompt = ask("rte", json!({"sentence1": "A.", "sentence2": "B. ", "label": 1}));
+    let prompt = render_prompt("rte", json!({"sentence1": "A.", "sentence2": "B. ", "label": 1}));
     assert_eq!(prompt.choices[1].context, "A.\nQuestion: B.  True or False?\nAnswer:");
     assert_eq!(continuations(&prompt), [" True", " False"]);
 }
 
 #[test]
 fn copa_drops_last_character_and_indents_its_choices() {
-    let prompt = ask("copa", copa_row("  The dog ran. ", "cause", 0));
+    let prompt = render_prompt("copa", copa_row("  The dog ran. ", "cause", 0));
     assert_eq!(prompt.choices[0].context, "The dog ran because");
     assert_eq!(continuations(&prompt), ["  i opened.", "  tHE bus."]);
     assert_eq!(prompt.choices[0].text, " i opened.");
-    assert_eq!(ask("copa", copa_row("It stopped", "effect", 0)).choices[0].context, "It stoppe therefore");
-    assert_eq!(ask("copa", copa_row("é", "effect", 0)).choices[0].context, " therefore");
-    assert_eq!([0, 1].map(|label| ask("copa", copa_row("A.", "cause", label)).gold), [0, 1]);
+    assert_eq!(render_prompt("copa", copa_row("It stopped", "effect", 0)).choices[0].context, "It stoppe therefore");
+    assert_eq!(render_prompt("copa", copa_row("é", "effect", 0)).choices[0].context, " therefore");
+    assert_eq!([0, 1].map(|label| render_prompt("copa", copa_row("A.", "cause", label)).gold), [0, 1]);
     for label in [-1, 2, 99] {
-        assert!(refused("copa", copa_row("A.", "cause", label)).contains("expected: 0 or 1"));
+        assert!(rejection_message("copa", copa_row("A.", "cause", label)).contains("expected: 0 or 1"));
     }
     let mut same = copa_row("A.", "cause", 1);
     same["choice2"] = json!("i opened.");
-    assert_eq!(ask("copa", same.clone()).gold, 0, "the first matching choice must be used");
+    assert_eq!(render_prompt("copa", same.clone()).gold, 0, "the first matching choice must be used");
     same["choice1"] = json!("");
-    refused("copa", same);
-    refused("copa", copa_row("A.", "why", 0));
+    rejection_message("copa", same);
+    rejection_message("copa", copa_row("A.", "why", 0));
 }
 
 fn copa_row(premise: &str, question: &str, label: i64) -> Value {
@@ -200,12 +200,12 @@ fn race_blank_handling_depends_on_the_task_version() {
     let problems = "[{'question': 'Lee is  _  .', 'options': ['a', 'b', 'c', 'd'], 'answer': 'B'}, \
                      {'question': 'He is _ .', 'options': ['e', 'f', 'g', 'h'], 'answer': 'D'}, \
                      {'question': 'So  _  .', 'options': ['i', \"j'\", 'k', 'l', 'm'], 'answer': 'A'},]";
-    let prompt = ask("race", race_row(problems));
+    let prompt = render_prompt("race", race_row(problems));
     let context = "Article: Text. \n\nLee is b\nQuestion: He is _ .\nAnswer: h\nSo  _  .";
     assert_eq!(prompt.choices[0].context, context);
     assert_eq!(continuations(&prompt), [" i", " j'", " k", " l"]);
     assert_eq!(prompt.gold, 0);
-    let old = ask("race_v2", race_row(problems));
+    let old = render_prompt("race_v2", race_row(problems));
     assert_eq!(old.choices[0].context, context.replace("Lee is b", " _  .b"));
 }
 
@@ -221,10 +221,10 @@ fn malformed_race_problem_error_names_the_problem() {
         ("[{'question': 'q', 'options': ['a', 'b', 'c', 'd'], 'answer': 'E'}]", "a letter A to D"),
         ("[{'question': 'q', 'options': ['a', 'b', 'c', 4], 'answer': 'A'}]", "a list of strings"),
     ] {
-        let message = refused("race", race_row(problems));
+        let message = rejection_message("race", race_row(problems));
         assert!(message.contains(words), "{message}");
     }
-    refused("race", json!({"article": "a", "problems": [{"question": "q"}]}));
+    rejection_message("race", json!({"article": "a", "problems": [{"question": "q"}]}));
 }
 
 /// Many test splits on the Hub have the label -1 in every row.
@@ -234,13 +234,13 @@ fn row_without_label_is_rejected_with_its_location() {
     let boolq = json!({"question": "q", "passage": "P", "label": -1});
     let copa = json!({"premise": "A.", "choice1": "b", "choice2": "c", "question": "cause", "label": -1});
     for (task, fields) in [("rte", rte.clone()), ("boolq", boolq), ("copa", copa)] {
-        let message = refused(task, fields);
+        let message = rejection_message(task, fields);
         assert!(message.contains("no label") && message.contains("use the validation split"), "{message}");
     }
     // Individual rows without labels are scored as in lm-eval, and reported.
     let mut labeled = rte.clone();
     labeled["label"] = json!(0);
-    assert!(made("rte", vec![labeled.clone(), rte.clone()]).is_ok());
+    assert!(render_last("rte", vec![labeled.clone(), rte.clone()]).is_ok());
     assert_eq!(unlabeled(vec![labeled.clone(), labeled.clone()]), None);
     let said = unlabeled(vec![labeled, rte.clone(), rte]).unwrap();
     assert!(said.starts_with("2 of 3 documents have no label") && said.contains(":2"), "{said}");

@@ -357,7 +357,7 @@ mod tests {
     use super::*;
     use crate::yaml::parse;
 
-    fn filtered(steps: &str, answers: &[&str], document: &str) -> Result<String> {
+    fn apply_filters(steps: &str, answers: &[&str], document: &str) -> Result<String> {
         let pipeline = Pipeline::read(&parse(&format!("name: n\nfilter: {steps}"), "f")?)?;
         let answers = Value::List(answers.iter().map(|answer| Value::from(*answer)).collect());
         Ok(pipeline.apply(answers, &serde_json::from_str(document).unwrap())?.repr())
@@ -390,7 +390,7 @@ mod tests {
             ("[{function: lowercase}, {function: take_first}]", vec!["ÄB"], "'äb'"),
         ];
         for (steps, answers, expected) in all {
-            assert_eq!(filtered(steps, &answers, "{}").unwrap(), expected, "{steps}");
+            assert_eq!(apply_filters(steps, &answers, "{}").unwrap(), expected, "{steps}");
         }
         let choices = "[{function: multi_choice_regex, group_select: 0, ignore_case: true, ignore_punctuation: true, \
             regex_pattern: '(\\([A-Z]\\))'}, {function: take_first}]";
@@ -402,7 +402,7 @@ mod tests {
             ("Answer: C", "'(C)'"),
             ("hm", "'[invalid]'"),
         ] {
-            assert_eq!(filtered(choices, &[answer], document).unwrap(), expected, "{answer}");
+            assert_eq!(apply_filters(choices, &[answer], document).unwrap(), expected, "{answer}");
         }
     }
 
@@ -421,6 +421,6 @@ mod tests {
     }
 
     fn filter_error(steps: &str) -> String {
-        filtered(steps, &["1"], "{}").unwrap_err().to_string()
+        apply_filters(steps, &["1"], "{}").unwrap_err().to_string()
     }
 }

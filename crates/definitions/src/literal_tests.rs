@@ -112,7 +112,7 @@ fn invalid_literal_is_rejected_with_its_position() {
 }
 
 /// Generates a random value with at most `depth` levels, and a valid Python `repr` of it.
-fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Value, String) {
+fn random_value(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Value, String) {
     let parts = if depth == 0 { 0 } else { random(4) };
     match random(if depth == 0 { 3 } else { 5 }) {
         0 => {
@@ -128,7 +128,7 @@ fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Va
             (json!(text), written)
         }
         3 => {
-            let items: Vec<(serde_json::Value, String)> = (0..parts).map(|_| any(random, depth - 1)).collect();
+            let items: Vec<(serde_json::Value, String)> = (0..parts).map(|_| random_value(random, depth - 1)).collect();
             let written: Vec<&str> = items.iter().map(|(_, written)| written.as_str()).collect();
             let end = if parts > 0 && random(2) == 0 { "," } else { "" };
             let written = format!("[{}{end}]", written.join(", "));
@@ -138,7 +138,8 @@ fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Va
             let mut map = serde_json::Map::new();
             let mut written = Vec::new();
             for _ in 0..parts {
-                let ((key, key_written), (value, value_written)) = (random_literal(random), any(random, depth - 1));
+                let ((key, key_written), (value, value_written)) =
+                    (random_literal(random), random_value(random, depth - 1));
                 map.insert(key, value);
                 written.push(format!("{key_written}: {value_written}"));
             }
@@ -172,7 +173,7 @@ fn python_repr_of_random_values_is_read_back() {
         (state >> 33) as usize % below
     };
     for _ in 0..2_000 {
-        let (value, written) = any(&mut random, 4);
+        let (value, written) = random_value(&mut random, 4);
         assert_eq!(json_of(&written), value, "{written}");
     }
 }

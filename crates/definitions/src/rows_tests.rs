@@ -15,7 +15,7 @@ fn read(name: &str, bytes: impl AsRef<[u8]>) -> Result<Vec<Row>> {
     table(&path, Some(vec!["a".to_owned()]))
 }
 
-fn refused(name: &str, bytes: impl AsRef<[u8]>) -> String {
+fn rejection_message(name: &str, bytes: impl AsRef<[u8]>) -> String {
     let error = read(name, bytes).unwrap_err();
     assert_eq!(error.exit_code(), 2, "{error}");
     let message = error.to_string();
@@ -23,7 +23,7 @@ fn refused(name: &str, bytes: impl AsRef<[u8]>) -> String {
     message
 }
 
-fn zip(text: &str) -> Vec<u8> {
+fn compress_gzip(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(text.as_bytes()).unwrap();
     encoder.finish().unwrap()
@@ -37,9 +37,9 @@ fn json_lines_and_arrays_are_read_plain_or_compressed() {
     for (name, bytes, second) in [
         ("x.jsonl", LINES.as_bytes().to_vec(), "x.jsonl:4"),
         ("X.JSON", LINES.as_bytes().to_vec(), "X.JSON:4"),
-        ("x.jsonl.gz", zip(LINES), "x.jsonl.gz:4"),
+        ("x.jsonl.gz", compress_gzip(LINES), "x.jsonl.gz:4"),
         ("x.json", list.as_bytes().to_vec(), "x.json, row 2"),
-        ("x.json.gz", zip(list), "x.json.gz, row 2"),
+        ("x.json.gz", compress_gzip(list), "x.json.gz, row 2"),
     ] {
         let rows = read(name, bytes).unwrap();
         assert_eq!(rows.len(), 2, "{name}");
@@ -57,13 +57,13 @@ fn invalid_row_is_rejected_with_its_line() {
         ("{\"a\": NaN,}", "not JSON"),
         ("{\"a\": \"\\ud800\"}", "not JSON"),
     ] {
-        let message = refused("x.jsonl", format!("{{}}\n{line}\n"));
+        let message = rejection_message("x.jsonl", format!("{{}}\n{line}\n"));
         assert!(message.contains("x.jsonl:2") && message.contains(words), "{message}");
     }
-    assert!(refused("x.jsonl", b"{}\n{\"a\": \"\xff\"}").contains("offset 7"));
-    assert!(refused("x.json", "[{}, 3]").contains("row 2"));
-    assert!(refused("x.json", "[{},\n3").contains("line 2"));
-    assert!(refused("x.jsonl", format!("{{\"a\": {}", "[".repeat(100_000))).contains("recursion"));
+    assert!(rejection_message("x.jsonl", b"{}\n{\"a\": \"\xff\"}").contains("offset 7"));
+    assert!(rejection_message("x.json", "[{}, 3]").contains("row 2"));
+    assert!(rejection_message("x.json", "[{},\n3").contains("line 2"));
+    assert!(rejection_message("x.jsonl", format!("{{\"a\": {}", "[".repeat(100_000))).contains("recursion"));
 }
 
 #[test]
@@ -74,16 +74,16 @@ fn empty_damaged_and_unknown_files_are_rejected() {
         ("x.json", b"[]".to_vec()),
         ("x.parquet", Vec::new()),
         ("x.json.gz", Vec::new()),
-        ("x.json.gz", zip("")),
+        ("x.json.gz", compress_gzip("")),
     ] {
-        assert!(refused(name, bytes).contains("empty"), "{name}");
+        assert!(rejection_message(name, bytes).contains("empty"), "{name}");
     }
-    let intact = zip(LINES);
+    let intact = compress_gzip(LINES);
     for size in [3, 12, intact.len() - 1] {
-        refused("x.jsonl.gz", &intact[..size]);
+        rejection_message("x.jsonl.gz", &intact[..size]);
     }
-    assert!(refused("x.jsonl.gz", "no gzip, but long enough").contains("damaged"));
-    assert!(refused("x.tsv", "a\n1\n").contains(".parquet"));
+    assert!(rejection_message("x.jsonl.gz", "no gzip, but long enough").contains("damaged"));
+    assert!(rejection_message("x.tsv", "a\n1\n").contains(".parquet"));
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(table(&folder.path().join("x.jsonl"), None).unwrap_err().exit_code(), 3);
     assert!(table(folder.path(), None).unwrap_err().to_string().contains("folder"));

@@ -279,7 +279,7 @@ fn first_word(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn rendered(source: &str, document: &str) -> Result<String> {
+    fn render(source: &str, document: &str) -> Result<String> {
         let location = Place { file: "f.yaml".into(), line: 3 };
         Template::new(source, &location)?.render(&serde_json::from_str(document).unwrap())
     }
@@ -307,7 +307,7 @@ mod tests {
             ("{% set x = n - 1 %}{{ x }} {{ n + 1 }} {{ not n }}", r#"{"n": 3}"#, "2 4 False"),
         ];
         for (source, document, expected) in all {
-            assert_eq!(rendered(source, document).unwrap(), expected, "{source}");
+            assert_eq!(render(source, document).unwrap(), expected, "{source}");
         }
     }
 
@@ -346,6 +346,6 @@ mod tests {
     }
 
     fn render_error(source: &str) -> String {
-        rendered(source, r#"{"question": "?"}"#).unwrap_err().to_string()
+        render(source, r#"{"question": "?"}"#).unwrap_err().to_string()
     }
 }

@@ -24,7 +24,7 @@ use ghostlab_hub::{Event, Hub, HubSettings, Lock};
 use tempfile::TempDir;
 
 /// Returns the requests to any host for the content of a file.
-fn gets(server: &FakeHub, file: &ServedFile) -> Vec<Request> {
+fn get_requests(server: &FakeHub, file: &ServedFile) -> Vec<Request> {
     server
         .requests()
         .into_iter()
@@ -135,7 +135,7 @@ fn concurrent_fetches_download_a_file_once() {
             });
         }
     });
-    assert_eq!(gets(&server, &file).len(), 1);
+    assert_eq!(get_requests(&server, &file).len(), 1);
 }
 
 #[test]
@@ -165,12 +165,12 @@ fn stopped_download_resumes() {
     assert_eq!(error.exit_code(), 130);
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
     assert_eq!(outcome.fetched.unwrap().bytes, 2500);
-    assert_eq!(gets(&server, &file)[1].from(), Some(2500));
+    assert_eq!(get_requests(&server, &file)[1].from(), Some(2500));
 }
 
 /// Runs the shell commands `before` and then [`child_process_fetches_files`] in a child process. The command `wrapped`
 /// starts the shell.
-fn child(before: &str, server: &FakeHub, cache: &Path, wrapped: &[&str]) -> Child {
+fn spawn_child(before: &str, server: &FakeHub, cache: &Path, wrapped: &[&str]) -> Child {
     let test = std::env::current_exe().unwrap();
     let script =
         format!("{before} exec '{}' --exact faults::child_process_fetches_files --ignored --nocapture", test.display());
@@ -216,7 +216,7 @@ fn killed_download_resumes() {
     });
     let server = FakeHub::start(REPO, vec![file.clone()], fault);
     let cache = TempDir::new().unwrap();
-    let mut killed = child("", &server, cache.path(), &[]);
+    let mut killed = spawn_child("", &server, cache.path(), &[]);
     let blobs = cache.path().join("models--o--n/blobs");
     let clock = Instant::now();
     while ({
@@ -230,7 +230,7 @@ fn killed_download_resumes() {
     killed.wait().unwrap();
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
     assert_eq!(outcome.fetched.unwrap().bytes, 2000);
-    assert_eq!(gets(&server, &file)[1].from(), Some(3000));
+    assert_eq!(get_requests(&server, &file)[1].from(), Some(3000));
     assert_eq!(cached(cache.path(), "f").as_ref(), Some(&file.content));
     let left: BTreeSet<_> =
         fs::read_dir(&blobs).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

@@ -16,18 +16,18 @@ use tempfile::TempDir;
 type Alter = fn(&Request, Answer, &str) -> Answer;
 
 /// Replaces a string in a JSON response.
-fn replaced(answer: Answer, from: &str, to: &str) -> Answer {
+fn replace_in_body(answer: Answer, from: &str, to: &str) -> Answer {
     let text = String::from_utf8(answer.body.clone()).unwrap();
     let quoted = serde_json::to_string(to).unwrap();
     answer.body(text.replace(&format!("\"{from}\""), &quoted))
 }
 
-fn header(answer: Answer, when: bool, name: &str, value: &str) -> Answer {
+fn set_header(answer: Answer, when: bool, name: &str, value: &str) -> Answer {
     // Replace characters that would terminate the header and break the connection.
     if when { answer.with(name, value.replace(['\0', '\n'], "?")) } else { answer }
 }
 
-fn number(answer: Answer, field: &str, value: &str) -> Answer {
+fn set_number(answer: Answer, field: &str, value: &str) -> Answer {
     let text = String::from_utf8(answer.body.clone()).unwrap();
     let field = format!("\"{field}\":");
     let mut parts = text.split(&field);
@@ -43,46 +43,56 @@ fn number(answer: Answer, field: &str, value: &str) -> Answer {
     answer.body(out)
 }
 
-fn listing(r: &Request) -> bool {
+fn is_listing(r: &Request) -> bool {
     r.path.contains("/tree/")
 }
 
-fn resolving(r: &Request) -> bool {
+fn is_resolving(r: &Request) -> bool {
     !r.elsewhere && r.path.contains("/resolve/")
 }
 
 /// All response fields that the crate reads, and related ones that it may read later.
 const FIELDS: &[(&str, Alter)] = &[
-    ("revision: sha", |r, a, v| if r.path.contains("/revision/") { replaced(a, COMMIT, v) } else { a }),
-    ("revision: id", |r, a, v| if r.path.contains("/revision/") { replaced(a, REPO, v) } else { a }),
-    ("tree: path of a large file", |r, a, v| if listing(r) { replaced(a, "big", v) } else { a }),
-    ("tree: path of a small file", |r, a, v| if listing(r) { replaced(a, "sub/small", v) } else { a }),
-    ("tree: path of a folder", |r, a, v| if listing(r) { replaced(a, "sub", v) } else { a }),
-    ("tree: oid", |r, a, v| if listing(r) { replaced(a, &small("sub/small", "text").etag(), v) } else { a }),
-    ("tree: lfs.oid", |r, a, v| if listing(r) { replaced(a, &large("big", content(100)).etag(), v) } else { a }),
-    ("tree: type", |r, a, v| if listing(r) { replaced(a, "file", v) } else { a }),
-    ("tree: size", |r, a, v| if listing(r) { number(a, "size", v) } else { a }),
+    ("revision: sha", |r, a, v| if r.path.contains("/revision/") { replace_in_body(a, COMMIT, v) } else { a }),
+    ("revision: id", |r, a, v| if r.path.contains("/revision/") { replace_in_body(a, REPO, v) } else { a }),
+    ("tree: path of a large file", |r, a, v| if is_listing(r) { replace_in_body(a, "big", v) } else { a }),
+    ("tree: path of a small file", |r, a, v| if is_listing(r) { replace_in_body(a, "sub/small", v) } else { a }),
+    ("tree: path of a folder", |r, a, v| if is_listing(r) { replace_in_body(a, "sub", v) } else { a }),
+    ("tree: oid", |r, a, v| if is_listing(r) { replace_in_body(a, &small("sub/small", "text").etag(), v) } else { a }),
+    (
+        "tree: lfs.oid",
+        |r, a, v| if is_listing(r) { replace_in_body(a, &large("big", content(100)).etag(), v) } else { a },
+    ),
+    ("tree: type", |r, a, v| if is_listing(r) { replace_in_body(a, "file", v) } else { a }),
+    ("tree: size", |r, a, v| if is_listing(r) { set_number(a, "size", v) } else { a }),
     ("tree: xetHash", |r, a, v| {
-        if listing(r) { replaced(a, "oid", "xetHash").with("x-xet-hash", v.replace(['\0', '\n'], "?")) } else { a }
+        if is_listing(r) {
+            replace_in_body(a, "oid", "xetHash").with("x-xet-hash", v.replace(['\0', '\n'], "?"))
+        } else {
+            a
+        }
     }),
-    ("tree: link", |r, a, v| header(a, listing(r), "link", &format!("<{v}>; rel=\"next\""))),
-    ("resolve: x-repo-commit", |r, a, v| header(a, resolving(r), "x-repo-commit", v)),
-    ("resolve: x-linked-etag", |r, a, v| header(a, resolving(r), "x-linked-etag", &format!("\"{v}\""))),
-    ("resolve: etag", |r, a, v| header(a, resolving(r), "etag", v)),
-    ("resolve: x-linked-size", |r, a, v| header(a, resolving(r), "x-linked-size", v)),
-    ("resolve: location", |r, a, v| header(a, resolving(r) && r.path.ends_with("big"), "location", v)),
+    ("tree: link", |r, a, v| set_header(a, is_listing(r), "link", &format!("<{v}>; rel=\"next\""))),
+    ("resolve: x-repo-commit", |r, a, v| set_header(a, is_resolving(r), "x-repo-commit", v)),
+    ("resolve: x-linked-etag", |r, a, v| set_header(a, is_resolving(r), "x-linked-etag", &format!("\"{v}\""))),
+    ("resolve: etag", |r, a, v| set_header(a, is_resolving(r), "etag", v)),
+    ("resolve: x-linked-size", |r, a, v| set_header(a, is_resolving(r), "x-linked-size", v)),
+    ("resolve: location", |r, a, v| set_header(a, is_resolving(r) && r.path.ends_with("big"), "location", v)),
     ("resolve: x-error-code", |r, _, v| {
-        Answer::new(if resolving(r) { 404 } else { 403 }).with("x-error-code", v.replace(['\0', '\n'], "?"))
+        Answer::new(if is_resolving(r) { 404 } else { 403 }).with("x-error-code", v.replace(['\0', '\n'], "?"))
     }),
     ("resolve: x-error-message", |_, _, v| Answer::new(403).with("x-error-message", v.replace(['\0', '\n'], "?"))),
     ("content: content-disposition", |r, a, v| {
-        header(a, r.elsewhere, "content-disposition", &format!("attachment; filename=\"{v}\""))
+        set_header(a, r.elsewhere, "content-disposition", &format!("attachment; filename=\"{v}\""))
     }),
-    ("content: etag", |r, a, v| header(a, r.elsewhere, "etag", v)),
-    ("content: content-range", |r, a, v| header(a, r.elsewhere, "content-range", v)),
-    ("content: retry-after", |r, a, v| if r.elsewhere { header(Answer::new(429), true, "retry-after", v) } else { a }),
+    ("content: etag", |r, a, v| set_header(a, r.elsewhere, "etag", v)),
+    ("content: content-range", |r, a, v| set_header(a, r.elsewhere, "content-range", v)),
+    (
+        "content: retry-after",
+        |r, a, v| if r.elsewhere { set_header(Answer::new(429), true, "retry-after", v) } else { a },
+    ),
     ("content: ratelimit", |r, a, v| {
-        if r.elsewhere { header(Answer::new(429), true, "ratelimit", &format!("r=0;t={v}")) } else { a }
+        if r.elsewhere { set_header(Answer::new(429), true, "ratelimit", &format!("r=0;t={v}")) } else { a }
     }),
 ];
 
@@ -132,7 +142,7 @@ fn values(outside: &Path) -> Vec<String> {
 }
 
 /// Returns the contents of all regular files below a folder, by path.
-fn below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+fn read_files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files_below(folder).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
@@ -143,14 +153,14 @@ fn response_fields_cannot_name_files_outside_the_cache() {
         for _ in 0..8 {
             scope.spawn(|| {
                 while let Some((field, alter)) = FIELDS.get(next.fetch_add(1, Relaxed)) {
-                    no_value_of_a_field_escapes(field, *alter);
+                    assert_field_cannot_escape(field, *alter);
                 }
             });
         }
     });
 }
 
-fn no_value_of_a_field_escapes(field: &str, alter: Alter) {
+fn assert_field_cannot_escape(field: &str, alter: Alter) {
     let outside = TempDir::new().unwrap();
     fs::write(outside.path().join("precious"), "mine").unwrap();
     for locked in [false, true] {
@@ -163,7 +173,7 @@ fn no_value_of_a_field_escapes(field: &str, alter: Alter) {
             let lock = if locked { crate::fetching::lock(&files) } else { Lock::default() };
             let outcome = fetch(&server, &cache, &["big", "sub/*"], &lock);
             let shown = format!("{field} = {value:?} (locked: {locked}): {:?}", outcome.fetched);
-            let all = below(outside.path());
+            let all = read_files_below(outside.path());
             let (in_cache, others): (Vec<_>, Vec<_>) = all.iter().partition(|(path, _)| path.starts_with(&cache));
             assert_eq!(others, [(&outside.path().join("precious"), &b"mine".to_vec())], "{shown}");
             let repo = cache.join("models--o--n");
@@ -207,7 +217,7 @@ fn path_in_place_of_a_listed_hash_is_rejected() {
             let server = FakeHub::start(
                 REPO,
                 vec![file.clone()],
-                Box::new(move |r: &Request, _, a| if listing(r) { replaced(a, &hash, value) } else { a }),
+                Box::new(move |r: &Request, _, a| if is_listing(r) { replace_in_body(a, &hash, value) } else { a }),
             );
             let cache = TempDir::new().unwrap();
             let outcome = fetch(&server, &cache.path().join("hub"), &["f"], &Lock::default());

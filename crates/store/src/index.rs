@@ -252,7 +252,7 @@ mod tests {
         input(&SystemDisk::default(), Some(folder), path, false).unwrap().sha256
     }
 
-    fn old(path: &Path, bytes: &[u8]) -> String {
+    fn write_old_file(path: &Path, bytes: &[u8]) -> String {
         fs::write(path, bytes).unwrap();
         let file = File::options().append(true).open(path).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(1000)).unwrap();
@@ -265,10 +265,10 @@ mod tests {
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
         let mut bytes = vec![7; 2 << 20];
-        let first = old(&path, &bytes);
+        let first = write_old_file(&path, &bytes);
         assert_eq!(sha256_of(&index, &path), first);
         bytes[99] ^= 1;
-        let second = old(&path, &bytes);
+        let second = write_old_file(&path, &bytes);
         assert_eq!(sha256_of(&index, &path), second);
     }
 
@@ -276,7 +276,7 @@ mod tests {
     fn index_entry_is_reused_unless_damaged_or_disabled() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
-        let right = old(&path, &vec![7; 2 << 20]);
+        let right = write_old_file(&path, &vec![7; 2 << 20]);
         let now = Stamp::at(&path).unwrap().unwrap();
         let entry_path = place(folder.path(), &path, &now).unwrap();
         write_entry(&SystemDisk::default(), &entry_path, &now, "remembered").unwrap();
@@ -293,7 +293,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
-        old(&path, &vec![7; 2 << 20]);
+        write_old_file(&path, &vec![7; 2 << 20]);
         let here = Stamp::at(&path).unwrap().unwrap();
         // Create the stamp of the same file on another client of the server, with a different device number.
         let there = Stamp { file: (here.file.0 + 77, here.file.1), ..here.clone() };
@@ -314,7 +314,7 @@ mod tests {
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
         let find = |bytes: &[u8], found: &str| {
-            old(&path, bytes);
+            write_old_file(&path, bytes);
             let input = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
             cached_result(&SystemDisk::default(), Some(&index), (&path, &input), "what", || Ok(found.to_owned()))
                 .unwrap()
@@ -338,7 +338,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
-        old(&path, &vec![7; 2 << 20]);
+        write_old_file(&path, &vec![7; 2 << 20]);
         let fresh = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
         assert!(fresh.stamp().is_none(), "timestamps of a recently modified file must not be trusted");
         assert_eq!(fs::read_dir(&index).into_iter().flatten().count(), 0);

@@ -201,7 +201,7 @@ mod tests {
         JournalRecord { key: "k".into(), chunk, values: values.to_vec(), seconds: 0.5 }
     }
 
-    fn written(folder: &Path, process: &str, records: &[JournalRecord]) -> Journal {
+    fn write_journal(folder: &Path, process: &str, records: &[JournalRecord]) -> Journal {
         let mut journal = Journal::open(disk(), folder.to_owned(), process);
         records.iter().for_each(|record| journal.push(record).unwrap());
         journal.flush().unwrap();
@@ -212,7 +212,7 @@ mod tests {
     fn journal_record_is_read_once_by_another_process() {
         let folder = tempfile::tempdir().unwrap();
         let values = [0.1, -0.0, f64::NEG_INFINITY, 1e-310];
-        let mut one = written(folder.path(), "1", &[record(0, &values), record(1, &[])]);
+        let mut one = write_journal(folder.path(), "1", &[record(0, &values), record(1, &[])]);
         assert!(one.read().0.is_empty(), "own records must be skipped");
         let mut two = Journal::open(disk(), folder.path().to_owned(), "2");
         let (records, damages) = two.read();
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn truncated_journal_line_is_skipped_and_damage_reported() {
         let folder = tempfile::tempdir().unwrap();
-        written(folder.path(), "1", &[record(0, &[1.0]), record(1, &[2.0]), record(2, &[3.0])]);
+        write_journal(folder.path(), "1", &[record(0, &[1.0]), record(1, &[2.0]), record(2, &[3.0])]);
         let path = files(&*disk(), folder.path()).remove(0);
         let mut text = fs::read(&path).unwrap();
         let second = text.iter().position(|&byte| byte == b'\n').unwrap() + 20;
@@ -269,13 +269,13 @@ mod tests {
         let journal_dir = folder.path().join("journal");
         let [dead, with_more, living, process] = [1, 2, 3, 4].map(|pid| format!("{pid}-0123456789ab"));
         for (process, key) in [(&dead, "k"), (&with_more, "other"), (&living, "k")] {
-            written(&journal_dir, process, &[JournalRecord { key: key.into(), ..record(0, &[1.0]) }]);
+            write_journal(&journal_dir, process, &[JournalRecord { key: key.into(), ..record(0, &[1.0]) }]);
         }
         // Create files without records and with unrelated names.
         let theirs =
             ["1-0123456789ab.txt", "notes.0.jsonl", "1-0123456789ab.mine.jsonl"].map(|name| journal_dir.join(name));
         theirs.iter().for_each(|path| fs::write(path, "a letter").unwrap());
-        let journal = written(&journal_dir, &process, &[record(0, &[1.0])]);
+        let journal = write_journal(&journal_dir, &process, &[record(0, &[1.0])]);
         let gone = [&dead, &with_more];
         journal.retire(|owner| gone.iter().any(|id| *id == owner), |key| key == "k");
         let mut left = files(&*disk(), &journal_dir);

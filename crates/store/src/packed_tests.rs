@@ -56,7 +56,7 @@ fn packs(root: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the number of damaged objects in a store.
-fn damaged(store: &Store) -> usize {
+fn count_damaged(store: &Store) -> usize {
     store
         .entries()
         .iter()
@@ -122,8 +122,8 @@ fn changed_byte_is_detected_and_repaired_by_rewriting() {
         let sound = fs::read(&path).unwrap();
         let spoilt = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            let store = look_at(folder.path());
-            assert!(damaged(&store) > 0, "no reader detected the damage");
+            let store = open_read_only(folder.path());
+            assert!(count_damaged(&store) > 0, "no reader detected the damage");
             // A value that is still found must equal the value that was written.
             for value in 0..3 {
                 is_whole(&store, value);
@@ -141,7 +141,7 @@ fn changed_byte_is_detected_and_repaired_by_rewriting() {
             spoilt(&sound[..length]);
         }
         // Check a store with a cached index and a new store.
-        for reader in [&store, &look_at(folder.path())] {
+        for reader in [&store, &open_read_only(folder.path())] {
             let mut bytes = sound.clone();
             let last = bytes.len() - 9;
             bytes[last] ^= 4;
@@ -150,10 +150,10 @@ fn changed_byte_is_detected_and_repaired_by_rewriting() {
                 matches!(reader.get(&key(2)), Lookup::Damaged(_)) || matches!(reader.get(&single), Lookup::Damaged(_))
             );
             write_both(&store, &single);
-            assert_eq!(damaged(&look_at(folder.path())), 0);
+            assert_eq!(count_damaged(&open_read_only(folder.path())), 0);
             assert!(
-                (0..3).all(|value| is_whole(&look_at(folder.path()), value))
-                    && matches!(look_at(folder.path()).get(&single), Lookup::Whole(_))
+                (0..3).all(|value| is_whole(&open_read_only(folder.path()), value))
+                    && matches!(open_read_only(folder.path()).get(&single), Lookup::Whole(_))
             );
             if path.exists() {
                 continue;
@@ -165,7 +165,7 @@ fn changed_byte_is_detected_and_repaired_by_rewriting() {
     }
 }
 
-fn look_at(folder: &Path) -> Store {
+fn open_read_only(folder: &Path) -> Store {
     Store::open_read_only(folder, WORDS).unwrap()
 }
 
@@ -184,7 +184,7 @@ fn objects_lost_in_a_truncated_pack_are_rewritten() {
     put(&store, 0..8);
     for store in [&store, &Store::open_read_only(folder.path(), WORDS).unwrap()] {
         assert!((0..8).all(|value| is_whole(store, value)));
-        assert_eq!((damaged(store), store.entries().len()), (0, 8));
+        assert_eq!((count_damaged(store), store.entries().len()), (0, 8));
     }
 }
 
@@ -202,7 +202,7 @@ fn only_unreadable_pack_entries_are_removed() {
         store.entries().into_iter().filter(|entry| matches!(entry.found, ObjectCondition::Damaged(_))).collect();
     assert_eq!(bad.len(), 1);
     store.remove_all(&bad).unwrap();
-    assert_eq!((damaged(&store), store.entries().len()), (0, 4));
+    assert_eq!((count_damaged(&store), store.entries().len()), (0, 4));
     fs::write(&packs(folder.path())[0], "none").unwrap();
     let store = Store::open(folder.path(), WORDS).unwrap();
     store.remove_all(&store.entries()).unwrap();
@@ -226,7 +226,7 @@ fn removing_pack_entries_does_not_disturb_readers() {
         let there: Vec<u32> = (0..10).filter(|&value| is_whole(store, value)).collect();
         assert_eq!(there, [0, 3, 5, 6, 7, 8, 9]);
     }
-    assert_eq!((packs(folder.path()).len(), damaged(&store)), (1, 0));
+    assert_eq!((packs(folder.path()).len(), count_damaged(&store)), (1, 0));
     // `entries` was listed before the removals above, so some of its objects are already gone.
     store.remove_all(&entries).unwrap();
     assert!(store.entries().is_empty() && !store.has(&key(9)) && packs(folder.path()).is_empty());
@@ -248,7 +248,7 @@ fn separately_stored_older_scores_are_used_and_removed() {
     fs::write(store.place(&key(1)).join("values.f64"), "x").unwrap();
     assert!(matches!(store.get(&key(1)), Lookup::Damaged(_)));
     put(&store, 0..4);
-    assert!((0..4).all(|value| is_whole(&store, value)) && damaged(&store) == 0 && store.entries().len() == 4);
+    assert!((0..4).all(|value| is_whole(&store, value)) && count_damaged(&store) == 0 && store.entries().len() == 4);
     store.discard(&key(0)).unwrap();
     assert!(!store.has(&key(0)) && store.has(&key(1)));
 }

@@ -332,7 +332,7 @@ mod tests {
     }
 
     /// Writes a process record, which proves that the folder is a store.
-    fn prove(root: &Path) {
+    fn write_process_record(root: &Path) {
         let process = Process::current();
         fs::create_dir_all(root.join("processes")).unwrap();
         fs::write(root.join(format!("processes/{}.json", process.id)), process.record()).unwrap();
@@ -366,7 +366,7 @@ mod tests {
         fs::create_dir(root.join("scores-v3")).unwrap();
         fs::write(root.join(MARK), "{\"form").unwrap();
         fs::write(root.join("letter.txt"), "mine").unwrap();
-        prove(root);
+        write_process_record(root);
         assert!(StoreMarker::repair(root, WORDS).is_err());
         fs::remove_file(root.join("letter.txt")).unwrap();
         assert!(StoreMarker::repair(root, WORDS).unwrap());

@@ -123,13 +123,13 @@ fn abandoned_draft_leaves_no_files() {
     assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
 }
 
-fn aged(path: &Path) {
+fn set_old(path: &Path) {
     let file = fs::File::open(path).unwrap();
     file.set_modified(std::time::SystemTime::now() - ghostlab_core::files::atomic::STALE_AFTER * 2).unwrap();
 }
 
 /// Writes a process record and a draft of that process. Returns both paths.
-fn plant(root: &Path, id: &str, system: &str, pid: u32) -> (PathBuf, PathBuf) {
+fn plant_draft(root: &Path, id: &str, system: &str, pid: u32) -> (PathBuf, PathBuf) {
     let record = root.join("processes").join(format!("{id}.json"));
     let text = json!({"id": id, "pid": pid, "system": system, "started": 7, "beat": "00000000000000000007"});
     fs::create_dir_all(root.join("processes")).unwrap();
@@ -146,8 +146,8 @@ fn only_drafts_of_dead_processes_are_removed() {
     let (folder, store) = store();
     let here = ghostlab_core::files::owner::Owner::this().system.unwrap();
     let draft = store.draft().unwrap();
-    let (_, killed) = plant(folder.path(), "99999999-0123456789ab", &here, 99_999_999);
-    let (record, far) = plant(folder.path(), "5-0123456789ab", "another boot", 5);
+    let (_, killed) = plant_draft(folder.path(), "99999999-0123456789ab", &here, 99_999_999);
+    let (record, far) = plant_draft(folder.path(), "5-0123456789ab", "another boot", 5);
     // The owner of this draft has no record. It may be a remote process whose record is not visible yet.
     let nobodys = folder.path().join("drafts/77-0123456789ab.3");
     fs::create_dir(&nobodys).unwrap();
@@ -156,8 +156,8 @@ fn only_drafts_of_dead_processes_are_removed() {
     assert!(!killed.exists(), "the draft of a dead process remains");
     assert!(far.exists() && nobodys.exists() && record.exists(), "files of possibly running processes were removed");
     assert_eq!(count_drafts(folder.path()), 3);
-    aged(&record);
-    aged(&nobodys);
+    set_old(&record);
+    set_old(&nobodys);
     assert_eq!(store.drafts_left().iter().filter(|left| left.dead).map(|left| left.bytes).sum::<u64>(), 99);
     Store::open(folder.path(), WORDS).unwrap();
     assert!(!far.exists() && !nobodys.exists() && !record.exists(), "files remain after the timeout");
@@ -262,10 +262,14 @@ fn reserved_and_pinned_objects_are_not_discarded() {
     let again = store.pin([key(2), key(3)]);
     drop(again);
     store.discard_unused(&keys).unwrap();
-    assert_eq!(present(&store, &keys), [true, true, false, true], "objects in use were removed, or unused ones remain");
+    assert_eq!(
+        are_stored(&store, &keys),
+        [true, true, false, true],
+        "objects in use were removed, or unused ones remain"
+    );
     drop((pin, other, third));
     store.discard_unused(&keys).unwrap();
-    assert_eq!(present(&store, &keys), [false; 4]);
+    assert_eq!(are_stored(&store, &keys), [false; 4]);
 }
 
 #[test]
@@ -308,6 +312,6 @@ fn process_presumed_dead_restores_its_record_and_roots() {
     }
 }
 
-fn present(store: &Store, keys: &[Key]) -> Vec<bool> {
+fn are_stored(store: &Store, keys: &[Key]) -> Vec<bool> {
     keys.iter().map(|key| store.has(key)).collect()
 }

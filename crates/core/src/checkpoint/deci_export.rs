@@ -231,15 +231,15 @@ mod tests {
     use super::*;
     use crate::model::{Operator, RmsNorm};
 
-    fn before(layer: usize, operator: Arc<Operator>) -> AttachedOperator {
+    fn attach_before(layer: usize, operator: Arc<Operator>) -> AttachedOperator {
         AttachedOperator { layer, place: BranchPlace::Before, operator }
     }
 
-    fn normed(bias: Option<Vec<f32>>) -> Arc<Operator> {
+    fn normed_operator(bias: Option<Vec<f32>>) -> Arc<Operator> {
         Operator::normed(RmsNorm { eps: 1e-5, weight: Some(vec![1.0]) }, 1, vec![2.0], bias).unwrap()
     }
 
-    fn mixers(dropped: &Cut, attached: &[AttachedOperator]) -> Vec<(usize, Mixer, bool)> {
+    fn plan_mixers(dropped: &Cut, attached: &[AttachedOperator]) -> Vec<(usize, Mixer, bool)> {
         arrange_blocks(2, dropped, attached).iter().map(|block| (block.layer, block.mixer, block.has_mlp)).collect()
     }
 
@@ -247,10 +247,10 @@ mod tests {
     fn first_exported_layer_always_has_attention_heads() {
         use Mixer::{Attention, Linear, None};
         let both = Cut::sublayers([(0, Sublayer::Attention), (1, Sublayer::Attention)]);
-        assert_eq!(mixers(&both, &[]), [(0, Linear, true), (1, None, true)]);
-        let constant = [before(0, Operator::bias_only(vec![1.0]).unwrap())];
+        assert_eq!(plan_mixers(&both, &[]), [(0, Linear, true), (1, None, true)]);
+        let constant = [attach_before(0, Operator::bias_only(vec![1.0]).unwrap())];
         assert_eq!(
-            mixers(&Cut::default(), &constant),
+            plan_mixers(&Cut::default(), &constant),
             [(0, Linear, false), (0, Attention, true), (1, Attention, true)]
         );
     }
@@ -259,10 +259,16 @@ mod tests {
     fn dropped_attention_is_replaced_by_map_without_bias() {
         use Mixer::{Attention, Linear, None};
         let dropped = Cut::sublayers([(1, Sublayer::Attention)]);
-        assert_eq!(mixers(&dropped, &[before(1, normed(Option::None))]), [(0, Attention, true), (1, Linear, true)]);
-        let biased = [before(1, normed(Some(vec![3.0])))];
-        assert_eq!(mixers(&dropped, &biased), [(0, Attention, true), (1, Linear, false), (1, None, true)]);
-        let full = [before(1, normed(Option::None))];
-        assert_eq!(mixers(&Cut::default(), &full), [(0, Attention, true), (1, Linear, false), (1, Attention, true)]);
+        assert_eq!(
+            plan_mixers(&dropped, &[attach_before(1, normed_operator(Option::None))]),
+            [(0, Attention, true), (1, Linear, true)]
+        );
+        let biased = [attach_before(1, normed_operator(Some(vec![3.0])))];
+        assert_eq!(plan_mixers(&dropped, &biased), [(0, Attention, true), (1, Linear, false), (1, None, true)]);
+        let full = [attach_before(1, normed_operator(Option::None))];
+        assert_eq!(
+            plan_mixers(&Cut::default(), &full),
+            [(0, Attention, true), (1, Linear, false), (1, Attention, true)]
+        );
     }
 }

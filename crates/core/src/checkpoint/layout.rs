@@ -253,7 +253,7 @@ mod tests {
         Config::read_file(&file).unwrap()
     }
 
-    fn places(config: &Config, removed: &[usize], repairs: &Repairs) -> (Vec<usize>, Vec<(usize, &'static str)>) {
+    fn plan_places(config: &Config, removed: &[usize], repairs: &Repairs) -> (Vec<usize>, Vec<(usize, &'static str)>) {
         let program = Program::repaired(6, &Cut::layers(removed.iter().copied()), repairs);
         let LayerPlan { kept, attached, .. } = plan_layers(config, &deployed(&program, config)).unwrap();
         (kept, attached.iter().map(|attached| (attached.layer, attached.place.name())).collect())
@@ -264,14 +264,14 @@ mod tests {
         let config = config("llama-gqa");
         let operator = Operator::diagonal(vec![2.0]).unwrap();
         assert_eq!(
-            places(&config, &[2, 3], &repairs_of_stream(&[2], &operator)),
+            plan_places(&config, &[2, 3], &repairs_of_stream(&[2], &operator)),
             (vec![0, 1, 4, 5], vec![(2, "before")])
         );
         assert_eq!(
-            places(&config, &[0, 5], &repairs_of_stream(&[0, 5], &operator)),
+            plan_places(&config, &[0, 5], &repairs_of_stream(&[0, 5], &operator)),
             (vec![1, 2, 3, 4], vec![(0, "before"), (3, "after")])
         );
-        assert_eq!(places(&config, &[1, 2], &Repairs::default()), (vec![0, 3, 4, 5], vec![]));
+        assert_eq!(plan_places(&config, &[1, 2], &Repairs::default()), (vec![0, 3, 4, 5], vec![]));
     }
 
     fn repairs_of_stream(layers: &[usize], operator: &Arc<Operator>) -> Repairs {
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn operators_at_the_same_position_are_multiplied() {
         let config = config("llama-gqa");
-        let stream = [(1, one_channel(2.0)), (2, one_channel(5.0))].into();
+        let stream = [(1, one_channel_operator(2.0)), (2, one_channel_operator(5.0))].into();
         let program = Program::repaired(4, &Cut::layers([1, 2]), &Repairs { stream, ..Repairs::default() });
         let LayerPlan { attached, .. } = plan_layers(&config, &deployed(&program, &config)).unwrap();
         assert_eq!(attached.len(), 1);
@@ -302,16 +302,16 @@ mod tests {
     #[test]
     fn operator_before_mlp_only_layer_is_attached_to_it() {
         let config = config("llama-gqa");
-        let steps = [Step::Embed, Step::Apply(one_channel(2.0)), Step::Mlp(3), Step::Head];
+        let steps = [Step::Embed, Step::Apply(one_channel_operator(2.0)), Step::Mlp(3), Step::Head];
         let LayerPlan { kept, dropped, attached } =
             plan_layers(&config, &deployed(&Program(steps.to_vec()), &config)).unwrap();
         assert_eq!((kept, dropped), (vec![3], Cut::sublayers([(0, Sublayer::Attention)])));
         assert_eq!((attached[0].layer, attached[0].place), (0, BranchPlace::Before));
-        let between = [Step::Attention(0), Step::Apply(one_channel(2.0)), Step::Mlp(0)];
+        let between = [Step::Attention(0), Step::Apply(one_channel_operator(2.0)), Step::Mlp(0)];
         plan_layers(&config, &deployed(&Program(between.to_vec()), &config)).err().unwrap();
     }
 
-    fn one_channel(d: f32) -> Arc<Operator> {
+    fn one_channel_operator(d: f32) -> Arc<Operator> {
         Operator::diagonal(vec![d]).unwrap()
     }
 
@@ -322,7 +322,7 @@ mod tests {
         let repairs = Repairs { branches, ..Repairs::default() };
         let olmo = config("olmo2");
         let llama = config("llama-gqa");
-        assert_eq!(places(&olmo, &[2], &repairs).1, [(1, "post_feedforward_layernorm")]);
-        assert_eq!(places(&llama, &[2], &repairs).1, [], "the map must be folded into the weights");
+        assert_eq!(plan_places(&olmo, &[2], &repairs).1, [(1, "post_feedforward_layernorm")]);
+        assert_eq!(plan_places(&llama, &[2], &repairs).1, [], "the map must be folded into the weights");
     }
 }

@@ -232,7 +232,7 @@ mod tests {
     use super::super::tokenizer::{Tokenizer, sample};
     use super::*;
 
-    fn loaded(description: &Value, files: &[(&str, Value)]) -> (Tokenizer, Option<Value>) {
+    fn load_tokenizer(description: &Value, files: &[(&str, Value)]) -> (Tokenizer, Option<Value>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokenizer.json");
         fs::write(&path, description.to_string()).unwrap();
@@ -261,7 +261,7 @@ mod tests {
             vec![("added_tokens.json", older.clone()), ("tokenizer_config.json", json!({}))],
             vec![("tokenizer_config.json", list)],
         ] {
-            let (tokenizer, added) = loaded(&description, &files);
+            let (tokenizer, added) = load_tokenizer(&description, &files);
             assert_eq!(tokenizer.encode(text).unwrap(), [1, 2, 29, 3], "{files:?}");
             assert_eq!(tokenizer.vocab_size(), 28, "unused tokens of other files need no row");
             assert!(added.is_some(), "{files:?}");
@@ -274,7 +274,7 @@ mod tests {
             vec![("added_tokens.json", older), ("tokenizer_config.json", json!({"added_tokens_decoder": {}}))],
             vec![("tokenizer_config.json", json!({"bos_token": "<s>"}))],
         ] {
-            let (tokenizer, added) = loaded(&description, &files);
+            let (tokenizer, added) = load_tokenizer(&description, &files);
             assert_eq!((tokenizer.encode(text).unwrap().as_slice(), added), (&cut[..], None), "{files:?}");
         }
     }
@@ -285,13 +285,13 @@ mod tests {
         description["added_tokens"] = json!([{"id": 28, "content": "<|end|>", "single_word": false, "lstrip": false,
             "rstrip": false, "normalized": false, "special": true}]);
         let same = json!({"added_tokens_decoder": {"28": token("<|end|>")}});
-        let (tokenizer, added) = loaded(&description, &[("tokenizer_config.json", same)]);
+        let (tokenizer, added) = load_tokenizer(&description, &[("tokenizer_config.json", same)]);
         assert_eq!((tokenizer.encode("a<|end|>").unwrap(), added), (vec![1, 2, 28], None));
         // Changed flags apply, and new tokens follow the highest id.
         let mut strips = token("<|end|>");
         strips["lstrip"] = json!(true);
         let other = json!({"added_tokens_decoder": {"28": strips, "31": token("<|new|>"), "30": token("z")}});
-        let (tokenizer, added) = loaded(&description, &[("tokenizer_config.json", other)]);
+        let (tokenizer, added) = load_tokenizer(&description, &[("tokenizer_config.json", other)]);
         assert_eq!(tokenizer.encode("a <|end|> <|new|> z").unwrap(), [1, 2, 28, 29, 27]);
         assert_eq!(added.unwrap().as_array().unwrap().len(), 3);
         assert_eq!(tokenizer.limit_ids(29).encode("<|new|>").unwrap_err().exit_code(), 2);

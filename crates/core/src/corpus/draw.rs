@@ -114,7 +114,7 @@ impl PythonRandom {
 mod tests {
     use super::*;
 
-    fn draws(seed: u64, low: u64, high: u64) -> Vec<u64> {
+    fn draw_numbers(seed: u64, low: u64, high: u64) -> Vec<u64> {
         let mut random = PythonRandom::new(seed);
         (0..6).map(|_| random.randint(low, high).unwrap()).collect()
     }
@@ -122,26 +122,29 @@ mod tests {
     /// Expected values from Python 3.11: `r = random.Random(seed); [r.randint(low, high) for _ in range(6)]`.
     #[test]
     fn random_draws_equal_cpython() {
-        assert_eq!(draws(0, 0, 9), [6, 6, 0, 4, 8, 7]);
-        assert_eq!(draws(1, 0, 999), [137, 582, 867, 821, 782, 64]);
-        assert_eq!(draws(42, 0, 356317), [335243, 58369, 13112, 144194, 128393, 117026]);
-        assert_eq!(draws(2, 10, 1 << 31), [2053067971, 1853513174, 2035444039, 1823332334, 121443161, 196676851]);
+        assert_eq!(draw_numbers(0, 0, 9), [6, 6, 0, 4, 8, 7]);
+        assert_eq!(draw_numbers(1, 0, 999), [137, 582, 867, 821, 782, 64]);
+        assert_eq!(draw_numbers(42, 0, 356317), [335243, 58369, 13112, 144194, 128393, 117026]);
         assert_eq!(
-            draws(0, 0, u64::from(u32::MAX)),
+            draw_numbers(2, 10, 1 << 31),
+            [2053067971, 1853513174, 2035444039, 1823332334, 121443161, 196676851]
+        );
+        assert_eq!(
+            draw_numbers(0, 0, u64::from(u32::MAX)),
             [3626764237, 1806341205, 2195908194, 2046968324, 3900315155, 2167613558]
         );
         assert_eq!(
-            draws(0, 0, 1 << 40),
+            draw_numbers(0, 0, 1 << 40),
             [849735321549, 87705687125, 1067347797602, 788025983492, 480641685011, 307110291574]
         );
-        assert_eq!(draws(u64::from(u32::MAX), 0, 999), [650, 634, 208, 220, 621, 534]);
-        assert_eq!(draws(1 << 32, 0, 999), [115, 359, 427, 957, 17, 23]);
+        assert_eq!(draw_numbers(u64::from(u32::MAX), 0, 999), [650, 634, 208, 220, 621, 534]);
+        assert_eq!(draw_numbers(1 << 32, 0, 999), [115, 359, 427, 957, 17, 23]);
         assert_eq!(
-            draws(u64::MAX, 5, 1_000_000_000_000),
+            draw_numbers(u64::MAX, 5, 1_000_000_000_000),
             [270676680323, 680056941125, 499126599766, 105721161160, 991792005369, 843407212784]
         );
         assert_eq!(
-            draws(7, 0, u64::MAX),
+            draw_numbers(7, 0, u64::MAX),
             [
                 17485029721327973432,
                 12007621696699967246,
@@ -152,7 +155,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            draws(7, 0, 1 << 63),
+            draw_numbers(7, 0, 1 << 63),
             [
                 7283207964119141687,
                 890727360438182992,

@@ -139,17 +139,17 @@ mod tests {
     /// the reference data `c4_stream`.
     #[test]
     fn shuffle_equals_numpy() {
-        assert_eq!(shuffled(0, 8), [2, 4, 3, 6, 5, 0, 1, 7]);
-        assert_eq!(shuffled(1, 8), [5, 0, 1, 4, 2, 6, 3, 7]);
-        assert_eq!(shuffled(0, 1024)[..12], [84, 752, 296, 982, 863, 470, 986, 2, 357, 643, 356, 36]);
-        assert_eq!(shuffled(3, 1024)[..12], [200, 103, 733, 228, 425, 750, 229, 351, 105, 839, 646, 401]);
+        assert_eq!(shuffle_range(0, 8), [2, 4, 3, 6, 5, 0, 1, 7]);
+        assert_eq!(shuffle_range(1, 8), [5, 0, 1, 4, 2, 6, 3, 7]);
+        assert_eq!(shuffle_range(0, 1024)[..12], [84, 752, 296, 982, 863, 470, 986, 2, 357, 643, 356, 36]);
+        assert_eq!(shuffle_range(3, 1024)[..12], [200, 103, 733, 228, 425, 750, 229, 351, 105, 839, 646, 401]);
         assert_eq!(NumpyRandom::new(7).draw_below(1), 0);
         // Expected values from NumPy: `numpy.random.default_rng(0).integers(0, 10, 5)`.
         let mut random = NumpyRandom::new(0);
         assert_eq!([0; 5].map(|_| random.draw_below(10)), [8, 6, 5, 2, 3]);
     }
 
-    fn shuffled(seed: u64, count: u32) -> Vec<u32> {
+    fn shuffle_range(seed: u64, count: u32) -> Vec<u32> {
         let mut list: Vec<u32> = (0..count).collect();
         NumpyRandom::new(seed).shuffle(&mut list);
         list

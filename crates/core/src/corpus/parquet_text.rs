@@ -78,7 +78,7 @@ mod tests {
     use super::sample::parquet;
 
     /// Reads a file that must be rejected, and returns the error message.
-    fn refused(bytes: &[u8]) -> String {
+    fn rejection_message(bytes: &[u8]) -> String {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");
         std::fs::write(&path, bytes).unwrap();
@@ -92,18 +92,18 @@ mod tests {
     #[test]
     fn non_text_values_are_rejected() {
         let numbers = parquet(vec![Column::new("text".into(), [1_i64, 2])]);
-        assert!(refused(&numbers).contains("i64"));
+        assert!(rejection_message(&numbers).contains("i64"));
         let nulls = parquet(vec![Column::new("text".into(), [Some("a"), None])]);
-        let message = refused(&nulls);
+        let message = rejection_message(&nulls);
         assert!(message.contains("row 2") && message.contains("null"), "{message}");
     }
 
     #[test]
     fn damaged_file_is_rejected() {
         let intact = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);
-        refused(b"not parquet at all");
+        rejection_message(b"not parquet at all");
         for size in [1, 7, intact.len() / 2, intact.len() - 1] {
-            refused(&intact[..size]);
+            rejection_message(&intact[..size]);
         }
     }
 

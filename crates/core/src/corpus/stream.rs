@@ -255,7 +255,7 @@ mod tests {
     #[expect(clippy::disallowed_macros, reason = "tests report what they skip")]
     /// Reads the recorded output of `datasets` 4.8.5 or 5.2.0. Returns `None` if the folder with the reference data is
     /// absent.
-    fn oracle(order: ShardOrder) -> Option<Value> {
+    fn read_reference(order: ShardOrder) -> Option<Value> {
         let name = match order {
             ShardOrder::OneByOne => "classic.json",
             ShardOrder::ByTurns => "interleaved.json",
@@ -280,7 +280,7 @@ mod tests {
     }
 
     /// Returns all rows in shuffled order, as `shard/row` strings.
-    fn order(order: ShardOrder, (count, rows): (usize, usize), seed: u64, buffer: usize) -> Vec<String> {
+    fn order_rows(order: ShardOrder, (count, rows): (usize, usize), seed: u64, buffer: usize) -> Vec<String> {
         let open = |shard: usize| open_counted(shard, rows);
         let mut shuffled = ShuffledRows::new(&Shards { count, order, open: &open }, seed, buffer);
         let mut all = Vec::new();
@@ -302,14 +302,14 @@ mod tests {
     #[test]
     fn shards_and_rows_are_ordered_as_in_datasets() {
         for shard_order in ORDERS {
-            let Some(oracle) = oracle(shard_order) else { return };
+            let Some(oracle) = read_reference(shard_order) else { return };
             for count in [8, 1024] {
                 for seed in 0..4 {
                     let expected = &oracle["shard_order"][format!("{count} shards, seed {seed}")];
                     let expected = expected.as_array().unwrap().iter().map(|shard| format!("{shard}/0"));
                     let expected: Vec<String> = expected.collect();
                     assert_eq!(
-                        order(shard_order, (count, 1), seed, 1)[..expected.len()],
+                        order_rows(shard_order, (count, 1), seed, 1)[..expected.len()],
                         expected,
                         "{shard_order:?} {count} {seed}"
                     );
@@ -318,7 +318,7 @@ mod tests {
             for (name, expected) in oracle["order"].as_object().unwrap() {
                 let numbers: Vec<u64> =
                     name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
-                let all = order(shard_order, (8, 3000), numbers[0], numbers[1] as usize);
+                let all = order_rows(shard_order, (8, 3000), numbers[0], numbers[1] as usize);
                 assert_eq!(all[..40], texts(&expected["first"]), "{shard_order:?} {name}");
                 assert_eq!(all[all.len() - 10..], texts(&expected["last"]), "{shard_order:?} {name}");
                 let hash = sha256::of_bytes(all.join("\n"));
@@ -333,7 +333,7 @@ mod tests {
         // length then start at the same positions.
         let tokenizer = sample::words();
         for shard_order in ORDERS {
-            let Some(oracle) = oracle(shard_order) else { return };
+            let Some(oracle) = read_reference(shard_order) else { return };
             let shards = Shards { count: 8, order: shard_order, open: &open_letters };
             let mut checked = 0;
             for (name, expected) in oracle["windows"].as_object().unwrap() {
@@ -346,7 +346,7 @@ mod tests {
                 let mut random = PythonRandom::new(seed);
                 let windows = draw_windows(&shards, stream, &tokenizer, (count, length), &mut random).unwrap();
                 assert_eq!(windows.count(), count);
-                let names = order(shard_order, (8, 3000), stream, BUFFER);
+                let names = order_rows(shard_order, (8, 3000), stream, BUFFER);
                 let expected = expected.as_array().unwrap();
                 for (start, pair) in windows.starts.iter().zip(expected) {
                     let found = serde_json::json!([names[start.document], start.token]);

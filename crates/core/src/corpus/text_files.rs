@@ -216,7 +216,7 @@ mod tests {
     }
 
     /// Reads a file that must be rejected, and returns the error message.
-    fn refused(name: &str, bytes: impl AsRef<[u8]>, column: Option<&str>) -> String {
+    fn rejection_message(name: &str, bytes: impl AsRef<[u8]>, column: Option<&str>) -> String {
         let error = read(name, bytes, column).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         let message = error.to_string();
@@ -224,7 +224,7 @@ mod tests {
         message
     }
 
-    fn zip(text: impl AsRef<[u8]>) -> Vec<u8> {
+    fn compress_gzip(text: impl AsRef<[u8]>) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(text.as_ref()).unwrap();
         encoder.finish().unwrap()
@@ -246,7 +246,7 @@ mod tests {
             assert_eq!(read(name, lines("body"), Some("body")).unwrap(), ROWS);
         }
         for name in ["a.jsonl.gz", "a.json.gz"] {
-            assert_eq!(read(name, zip(lines("text")), None).unwrap(), ROWS);
+            assert_eq!(read(name, compress_gzip(lines("text")), None).unwrap(), ROWS);
         }
         for (column, asked) in [("text", None), ("sentence", None), ("body", Some("body"))] {
             let bytes = parquet(vec![Column::new("id".into(), [1, 2, 3, 4]), Column::new(column.into(), ROWS)]);
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn rows_with_bom_lists_and_crlf_are_read() {
         let list = "\u{feff}\n [{\"text\": \"a, ]\\\"\", \"n\": [1, {}]} ,\n{\"text\": \"b\"}]\n";
-        for (name, bytes) in [("a.json", list.as_bytes().to_vec()), ("a.json.gz", zip(list))] {
+        for (name, bytes) in [("a.json", list.as_bytes().to_vec()), ("a.json.gz", compress_gzip(list))] {
             assert_eq!(read(name, bytes, None).unwrap(), ["a, ]\"", "b"], "{name}");
         }
         let lines = "\u{feff}{\"text\": \"NaN -Infinity\", \"n\": NaN}\r\n{\"n\": [-Infinity, -1], \"text\": \"b\"}";
@@ -269,7 +269,7 @@ mod tests {
         assert_ne!(format(&path).unwrap(), "text");
         let (_folder, path) = write("b.txt", b"a\n");
         assert_eq!(format(&path).unwrap(), "text");
-        assert!(refused("wiki.test.raw", "a", None).contains("name it .txt"));
+        assert!(rejection_message("wiki.test.raw", "a", None).contains("name it .txt"));
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
         assert!(parquet(vec![Column::new("text".into(), empty)]).len() < 2400);
         for (name, bytes) in [
             ("a.jsonl", empty_rows(160).into_bytes()),
-            ("a.jsonl.gz", zip(empty_rows(160))),
+            ("a.jsonl.gz", compress_gzip(empty_rows(160))),
             ("a.parquet", parquet(vec![Column::new("text".into(), vec![String::new(); 160])])),
         ] {
             let (_folder, path) = write(name, &bytes);
@@ -311,30 +311,30 @@ mod tests {
 
     #[test]
     fn gzip_members_are_concatenated() {
-        let both = [zip("{\"text\": \"a\"}\n"), zip("{\"text\": \"b\"}\n")].concat();
+        let both = [compress_gzip("{\"text\": \"a\"}\n"), compress_gzip("{\"text\": \"b\"}\n")].concat();
         assert_eq!(read("a.json.gz", both, None).unwrap(), ["a", "b"]);
     }
 
     #[test]
     fn invalid_utf8_is_rejected_with_its_position() {
-        let message = refused("a.txt", b"ab\ncd\xff", None);
+        let message = rejection_message("a.txt", b"ab\ncd\xff", None);
         assert!(message.contains("a.txt:2") && message.contains("offset 5 of the file"), "{message}");
-        let message = refused("a.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n", None);
+        let message = rejection_message("a.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n", None);
         assert!(message.contains("a.jsonl:2") && message.contains("offset 10 of the line"), "{message}");
     }
 
     #[test]
     fn damaged_gzip_file_is_rejected() {
-        let intact = zip(lines("text"));
+        let intact = compress_gzip(lines("text"));
         for size in [5, 12, intact.len() / 2, intact.len() - 1] {
-            let message = refused("a.jsonl.gz", &intact[..size], None);
+            let message = rejection_message("a.jsonl.gz", &intact[..size], None);
             assert!(message.contains("truncated"), "{size} bytes: {message}");
         }
-        assert!(refused("a.json.gz", "not gzip at all, but long enough", None).contains("damaged"));
+        assert!(rejection_message("a.json.gz", "not gzip at all, but long enough", None).contains("damaged"));
         let mut altered = intact.clone();
         let checksum = altered.len() - 6;
         altered[checksum] ^= 1;
-        assert!(refused("a.json.gz", altered, None).contains("damaged"));
+        assert!(rejection_message("a.json.gz", altered, None).contains("damaged"));
     }
 
     #[test]
@@ -348,24 +348,24 @@ mod tests {
             ("{\"Text\": \"b\", \"url\": 1}", "did you mean column `Text`?"),
             ("{}", "no columns"),
         ] {
-            let message = refused("a.jsonl", format!("{good}\n{line}\n"), None);
+            let message = rejection_message("a.jsonl", format!("{good}\n{line}\n"), None);
             assert!(message.contains("a.jsonl:3") && message.contains(words), "{message}");
         }
-        let message = refused("a.json", "[\n{\"text\": \"a\"},\n3]\n", None);
+        let message = rejection_message("a.json", "[\n{\"text\": \"a\"},\n3]\n", None);
         assert!(message.contains("a.json, row 2") && message.contains("a number: 3"), "{message}");
-        assert!(refused("a.json", "[{\"text\": \"a\"}, {\"te", None).contains("truncated"));
-        assert!(refused("a.json", "[{\"text\": \"a\"}]\n{}", None).contains("after the list"));
-        assert!(refused("a.jsonl", "{\"text\": NaN}", None).contains("the number NaN"));
+        assert!(rejection_message("a.json", "[{\"text\": \"a\"}, {\"te", None).contains("truncated"));
+        assert!(rejection_message("a.json", "[{\"text\": \"a\"}]\n{}", None).contains("after the list"));
+        assert!(rejection_message("a.jsonl", "{\"text\": NaN}", None).contains("the number NaN"));
     }
 
     #[test]
     fn missing_column_is_rejected_with_the_columns_found() {
         let columns = vec![Column::new("title".into(), ["a"]), Column::new("body".into(), ["b"])];
-        let message = refused("a.parquet", parquet(columns.clone()), None);
+        let message = rejection_message("a.parquet", parquet(columns.clone()), None);
         assert!(message.contains("`text` or `sentence`") && message.contains("`title`, `body`"), "{message}");
-        assert!(refused("a.parquet", parquet(columns), Some("bodi")).contains("did you mean column `body`?"));
-        assert!(refused("a.jsonl", "{\"body\": \"b\"}", Some("text")).contains("`body`"));
-        assert!(refused("a.txt", "words", Some("text")).contains("no columns"));
+        assert!(rejection_message("a.parquet", parquet(columns), Some("bodi")).contains("did you mean column `body`?"));
+        assert!(rejection_message("a.jsonl", "{\"body\": \"b\"}", Some("text")).contains("`body`"));
+        assert!(rejection_message("a.txt", "words", Some("text")).contains("no columns"));
     }
 
     #[test]
@@ -376,11 +376,11 @@ mod tests {
             ("a.jsonl", Vec::new()),
             ("a.jsonl", b"\n\n".to_vec()),
             ("a.json.gz", Vec::new()),
-            ("a.json.gz", zip("")),
+            ("a.json.gz", compress_gzip("")),
             ("a.parquet", Vec::new()),
             ("a.parquet", no_rows),
         ] {
-            assert!(refused(name, bytes, None).contains("empty"));
+            assert!(rejection_message(name, bytes, None).contains("empty"));
         }
     }
 
@@ -389,7 +389,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(read_rows(folder.path().join("absent.txt"), None).unwrap_err().exit_code(), 3);
         assert!(read_rows(folder.path(), None).unwrap_err().to_string().contains("folder"));
-        assert!(refused("a.csv", "text\na\n", None).contains(".parquet"));
-        refused("txt", "a", None);
+        assert!(rejection_message("a.csv", "text\na\n", None).contains(".parquet"));
+        rejection_message("txt", "a", None);
     }
 }

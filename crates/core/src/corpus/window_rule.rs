@@ -244,16 +244,16 @@ mod tests {
         (0..40).map(|i| words(i, (i * 7) % 23 + 1)).collect()
     }
 
-    fn pairs(windows: &Windows) -> Vec<(usize, usize)> {
+    fn start_pairs(windows: &Windows) -> Vec<(usize, usize)> {
         windows.starts.iter().map(|start| (start.document, start.token)).collect()
     }
 
-    fn tokens(windows: &Windows) -> Vec<usize> {
+    fn start_tokens(windows: &Windows) -> Vec<usize> {
         windows.starts.iter().map(|start| start.token).collect()
     }
 
     /// Returns rows that form 101 tokens when joined: BOS and 100 words.
-    fn hundred() -> Vec<String> {
+    fn hundred_texts() -> Vec<String> {
         vec![words(0, 30), String::new(), words(30, 70)]
     }
 
@@ -262,14 +262,14 @@ mod tests {
     #[test]
     fn windows_of_joined_texts_equal_python_reference() {
         let tokenizer = sample::words();
-        let wikitext = calibration(Rule::Wikitext2, &hundred(), &tokenizer, 6, 8, 5).unwrap();
-        assert_eq!(tokens(&wikitext), [79, 32, 45, 67, 3, 59]);
+        let wikitext = calibration(Rule::Wikitext2, &hundred_texts(), &tokenizer, 6, 8, 5).unwrap();
+        assert_eq!(start_tokens(&wikitext), [79, 32, 45, 67, 3, 59]);
         assert_eq!((wikitext.corpus_tokens, wikitext.count(), wikitext.ids.len()), (101, 6, 48));
-        let all = tokenizer.encode(&hundred().join("\n\n")).unwrap();
+        let all = tokenizer.encode(&hundred_texts().join("\n\n")).unwrap();
         assert!(wikitext.iter().zip(&wikitext.starts).all(|(ids, start)| ids == &all[start.token..start.token + 8]));
         assert_eq!(wikitext.window(4), &all[3..11]);
-        let ptb = calibration(Rule::Ptb, &hundred(), &tokenizer, 6, 8, 5).unwrap();
-        assert_eq!(tokens(&ptb), [79, 32, 45, 88, 83, 67]);
+        let ptb = calibration(Rule::Ptb, &hundred_texts(), &tokenizer, 6, 8, 5).unwrap();
+        assert_eq!(start_tokens(&ptb), [79, 32, 45, 88, 83, 67]);
     }
 
     /// Expected values from Python, with `sizes = [(i * 7) % 23 + 2 for i in range(40)]`, T = 16 and `random.seed(3)`.
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn short_documents_are_redrawn_as_in_python() {
         let windows = calibration(Rule::C4, &documents(), &sample::words(), 6, 16, 3).unwrap();
-        assert_eq!(pairs(&windows), [(16, 4), (12, 0), (35, 0), (9, 0), (9, 2), (19, 0)]);
+        assert_eq!(start_pairs(&windows), [(16, 4), (12, 0), (35, 0), (9, 0), (9, 2), (19, 0)]);
         // Document 9 is BOS, then words from letter 9 (`j`, id 11), so its token 2 has id 12.
         assert_eq!(windows.window(3)[..3], [1, 11, 12]);
         assert_eq!(windows.window(4)[..3], [12, 13, 14]);
@@ -292,10 +292,10 @@ mod tests {
         let windows = evaluation(Rule::C4, &documents(), &tokenizer, 16, None).unwrap();
         assert_eq!(windows.count(), 256);
         let first = [(26, 0), (16, 4), (19, 3), (22, 0), (32, 0), (6, 4)];
-        assert_eq!(pairs(&windows)[..6], first);
-        assert_eq!(pairs(&windows)[255], (39, 5));
+        assert_eq!(start_pairs(&windows)[..6], first);
+        assert_eq!(start_pairs(&windows)[255], (39, 5));
         let few = evaluation(Rule::C4, &documents(), &tokenizer, 16, Some(6)).unwrap();
-        assert_eq!(pairs(&few), first);
+        assert_eq!(start_pairs(&few), first);
         assert!(few.corpus_tokens < windows.corpus_tokens, "a document was tokenized before it was drawn");
     }
 
@@ -303,11 +303,11 @@ mod tests {
     fn evaluation_drops_the_incomplete_last_window() {
         let tokenizer = sample::words();
         for rule in [Rule::Wikitext2, Rule::Ptb] {
-            let windows = evaluation(rule, &hundred(), &tokenizer, 25, None).unwrap();
-            assert_eq!(tokens(&windows), [0, 25, 50, 75]);
+            let windows = evaluation(rule, &hundred_texts(), &tokenizer, 25, None).unwrap();
+            assert_eq!(start_tokens(&windows), [0, 25, 50, 75]);
             assert_eq!((windows.ids.len(), windows.corpus_tokens), (100, 101));
-            assert_eq!(evaluation(rule, &hundred(), &tokenizer, 25, Some(9)).unwrap(), windows);
-            let two = evaluation(rule, &hundred(), &tokenizer, 25, Some(2)).unwrap();
+            assert_eq!(evaluation(rule, &hundred_texts(), &tokenizer, 25, Some(9)).unwrap(), windows);
+            let two = evaluation(rule, &hundred_texts(), &tokenizer, 25, Some(2)).unwrap();
             assert_eq!((two.count(), two.ids.len(), two.corpus_tokens), (2, 50, 101));
         }
     }
@@ -317,9 +317,9 @@ mod tests {
         let tokenizer = sample::words();
         // With 10 tokens, int(0.9 * 10) - 8 - 1 = 0 is the only start.
         let nine = [words(0, 9)];
-        assert_eq!(tokens(&calibration(Rule::Wikitext2, &nine, &tokenizer, 2, 8, 0).unwrap()), [0, 0]);
-        assert_eq!(tokens(&calibration(Rule::Ptb, &nine, &tokenizer, 2, 9, 0).unwrap()), [0, 0]);
-        assert_eq!(tokens(&evaluation(Rule::Ptb, &nine, &tokenizer, 10, None).unwrap()), [0]);
+        assert_eq!(start_tokens(&calibration(Rule::Wikitext2, &nine, &tokenizer, 2, 8, 0).unwrap()), [0, 0]);
+        assert_eq!(start_tokens(&calibration(Rule::Ptb, &nine, &tokenizer, 2, 9, 0).unwrap()), [0, 0]);
+        assert_eq!(start_tokens(&evaluation(Rule::Ptb, &nine, &tokenizer, 10, None).unwrap()), [0]);
         let error = calibration(Rule::Wikitext2, &nine, &tokenizer, 2, 9, 0).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         let message = error.to_string();

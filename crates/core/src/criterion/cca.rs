@@ -212,7 +212,7 @@ mod tests {
         selection
     }
 
-    fn scores(selection: &Selection, expected: &[f64]) {
+    fn assert_scores(selection: &Selection, expected: &[f64]) {
         assert_eq!(selection.scores.len(), expected.len());
         for ((_, found), expected) in selection.scores.iter().zip(expected) {
             assert!((found - expected).abs() < 1e-9, "{:?}, expected {expected:?}", selection.scores);
@@ -224,7 +224,7 @@ mod tests {
         let selection = select(&json!({}), 2);
         // Layer 0 keeps the span, so its bound is 0. The correlations of layers 1 to 3 are 1 and 3/5, 1 and 4/5, and 1
         // and 0, so their bounds are 1 − 9/25, 1 − 16/25 and 1.
-        scores(&selection, &[0.0, 16.0 / 25.0, 9.0 / 25.0, 1.0]);
+        assert_scores(&selection, &[0.0, 16.0 / 25.0, 9.0 / 25.0, 1.0]);
         assert_eq!(selection.removed, [0, 2]);
     }
 
@@ -233,7 +233,7 @@ mod tests {
         let selection = select(&json!({"cut": "block"}), 2);
         // The first block's input and output share A and 3/5 of B. Those of the second share only A. Those of the third
         // share only 3B + 4C, which lies in the plane of C and B.
-        scores(&selection, &[16.0 / 25.0, 1.0, 1.0]);
+        assert_scores(&selection, &[16.0 / 25.0, 1.0, 1.0]);
         assert_eq!(selection.removed, [0, 1]);
     }
 

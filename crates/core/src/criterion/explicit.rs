@@ -150,16 +150,16 @@ mod tests {
         select(&super::ENTRY, options, &cut, |_| 0.0, |_| 0.0).map(|s| s.removed).map_err(|error| error.to_string())
     }
 
-    fn removed(options: &Value, depth: usize) -> Result<Vec<usize>, String> {
+    fn removed_layers(options: &Value, depth: usize) -> Result<Vec<usize>, String> {
         cut(options, depth, DepthUnit::Layers).map(|removed| removed.whole_layers())
     }
 
     #[test]
     fn explicit_layers_are_removed() {
-        assert_eq!(removed(&json!({"layers": [4, 1]}), 2).unwrap(), [1, 4]);
-        assert_eq!(removed(&json!({"order": [4, 1, 2]}), 2).unwrap(), [1, 4]);
+        assert_eq!(removed_layers(&json!({"layers": [4, 1]}), 2).unwrap(), [1, 4]);
+        assert_eq!(removed_layers(&json!({"order": [4, 1, 2]}), 2).unwrap(), [1, 4]);
         assert_eq!(
-            removed(&json!({"layers": [1, 2, 3, 4, 5]}), 5).unwrap(),
+            removed_layers(&json!({"layers": [1, 2, 3, 4, 5]}), 5).unwrap(),
             [1, 2, 3, 4, 5],
             "all layers except the first may be removed"
         );
@@ -177,7 +177,7 @@ mod tests {
             (json!({"layers": [1], "sublayers": [1]}), 1, "several of them"),
             (json!({"sublayers": ["mlp 1"]}), 1, "the depth is given in layers"),
         ] {
-            let text = removed(&options, depth).unwrap_err();
+            let text = removed_layers(&options, depth).unwrap_err();
             assert!(text.contains(words), "{text}");
         }
     }

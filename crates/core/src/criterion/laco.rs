@@ -171,7 +171,7 @@ mod tests {
     use crate::error::Result;
     use crate::model::{Config, Cut};
 
-    fn selected(options: &Value, depth: usize, cosine: impl Fn(&[usize]) -> f64) -> Result<Selection> {
+    fn select_layers(options: &Value, depth: usize, cosine: impl Fn(&[usize]) -> f64) -> Result<Selection> {
         let cut = PruneSpec { backbone: "b", layers: 10, depth, unit: DepthUnit::Layers };
         select(&ENTRY, options, &cut, |_| 0.0, |removed: &Cut| cosine(&removed.whole_layers()))
     }
@@ -184,20 +184,20 @@ mod tests {
     fn kept_merges_are_included_in_later_merges() {
         let options = json!({"combine": 3, "threshold": 0.5});
         // The first position is 9 − 3.
-        let all = selected(&options, 5, |_| 0.6).unwrap();
+        let all = select_layers(&options, 5, |_| 0.6).unwrap();
         assert_eq!(merges(&all), [(6, vec![7, 8]), (5, vec![6, 9]), (4, vec![5])]);
         assert_eq!(all.removed, [5, 6, 7, 8, 9]);
         // A rejected merge leaves the layers unchanged.
-        let some = selected(&options, 4, |removed| if removed.contains(&6) { 0.5 } else { 0.6 }).unwrap();
+        let some = select_layers(&options, 4, |removed| if removed.contains(&6) { 0.5 } else { 0.6 }).unwrap();
         assert_eq!(merges(&some), [(6, vec![7, 8]), (3, vec![4, 5])]);
         assert_eq!(some.scores, [(6, 0.6), (5, 0.5), (4, 0.5), (3, 0.6)]);
         let apart = json!({"combine": 3, "threshold": 0.5, "interval": 3, "highest": 8});
-        assert_eq!(merges(&selected(&apart, 4, |_| 0.6).unwrap()), [(5, vec![6, 7]), (2, vec![3, 4])]);
+        assert_eq!(merges(&select_layers(&apart, 4, |_| 0.6).unwrap()), [(5, vec![6, 7]), (2, vec![3, 4])]);
     }
 
     #[test]
     fn depth_that_the_threshold_does_not_allow_is_rejected() {
-        let text = selected(&json!({"combine": 3, "lowest": 2}), 2, |_| 0.45).unwrap_err().to_string();
+        let text = select_layers(&json!({"combine": 3, "lowest": 2}), 2, |_| 0.45).unwrap_err().to_string();
         assert!(text.contains("removed 0 of 2 layers") && text.contains("above 0.45"), "{text}");
     }
 
@@ -210,7 +210,7 @@ mod tests {
             (json!({"highest": 10}), "a layer below 10"),
             (json!({"lowest": 7}), "`lowest` at least 3 below `highest`"),
         ] {
-            let error = selected(&options, 2, |_| 1.0).unwrap_err();
+            let error = select_layers(&options, 2, |_| 1.0).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains(words), "{error}");
         }
     }

@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    fn removed(options: &Value, depth: usize) -> (Vec<usize>, Vec<usize>) {
+    fn select_layers(options: &Value, depth: usize) -> (Vec<usize>, Vec<usize>) {
         let cut = PruneSpec { backbone: "b", layers: 8, depth, unit: DepthUnit::Layers };
         let selection = select(&ENTRY, options, &cut, similarity, |_| 0.0).unwrap();
         (selection.removed.whole_layers(), selection.scores.iter().map(|(layer, _)| *layer).collect())
@@ -190,11 +190,11 @@ mod tests {
     #[test]
     fn lorp_removes_most_redundant_layer_of_each_cluster_first() {
         let two = json!({"clusters": 2});
-        assert_eq!(removed(&two, 1), (vec![1], vec![1]));
-        assert_eq!(removed(&two, 2), (vec![1, 6], vec![1, 6]));
+        assert_eq!(select_layers(&two, 1), (vec![1], vec![1]));
+        assert_eq!(select_layers(&two, 2), (vec![1, 6], vec![1, 6]));
         // After that, layers come from the cluster with the most similar remaining layers until it has no candidates.
-        assert_eq!(removed(&two, 4).1, [1, 6, 4, 5]);
-        assert_eq!(removed(&two, 6).1, [1, 6, 4, 5, 2, 3]);
+        assert_eq!(select_layers(&two, 4).1, [1, 6, 4, 5]);
+        assert_eq!(select_layers(&two, 6).1, [1, 6, 4, 5, 2, 3]);
     }
 
     #[test]

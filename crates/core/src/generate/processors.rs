@@ -193,7 +193,7 @@ mod tests {
     /// Name, processors, prompt, new tokens, and expected logits.
     type Case<'a> = (&'a str, LogitsProcessors, &'a [u32], &'a [u32], [f32; 6]);
 
-    fn applied(processors: &LogitsProcessors, prompt: &[u32], new: &[u32]) -> Vec<f32> {
+    fn apply_processors(processors: &LogitsProcessors, prompt: &[u32], new: &[u32]) -> Vec<f32> {
         let mut logits = PLAIN.to_vec();
         processors.apply(&mut logits, GeneratedSequence { prompt, new, max_new_tokens: 4 });
         logits
@@ -202,14 +202,14 @@ mod tests {
     /// Logits before any processor.
     const PLAIN: [f32; 6] = [1.0, -2.0, 3.0, 0.5, -1.0, 2.0];
 
-    fn with_end() -> LogitsProcessors {
+    fn processors_with_eos() -> LogitsProcessors {
         LogitsProcessors { end_of_text: vec![5], ..LogitsProcessors::default() }
     }
 
     /// Returns the test cases for repeated tokens.
     fn repetitions() -> Vec<Case<'static>> {
         vec![
-            ("nothing", with_end(), &[1, 2], &[3], PLAIN),
+            ("nothing", processors_with_eos(), &[1, 2], &[3], PLAIN),
             (
                 "repetition_penalty",
                 LogitsProcessors { repetition_penalty: Some(2.0), ..LogitsProcessors::default() },
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn processors_change_logits_as_transformers_does() {
         for (name, processors, prompt, new, expected) in [repetitions(), biases(), lengths()].into_iter().flatten() {
-            assert_eq!(applied(&processors, prompt, new), expected, "{name}");
+            assert_eq!(apply_processors(&processors, prompt, new), expected, "{name}");
             assert_eq!(processors.is_empty(), name == "nothing", "{name}");
         }
     }

@@ -267,7 +267,7 @@ mod tests {
     /// Limit that allows no additional rounds.
     const NONE: ExtraRounds = ExtraRounds { rounds: 0, seconds: 0.0 };
 
-    fn measured(max_steps: usize) -> (Vec<PassTimes>, Vec<usize>, usize) {
+    fn measure_rounds(max_steps: usize) -> (Vec<PassTimes>, Vec<usize>, usize) {
         let engine = Noting { inner: Adding::new(), ran: Mutex::default(), max_steps };
         let programs = [Program::dense(4), Program::pruned(4, &[1], |_| None), Program::pruned(4, &[1, 2], |_| None)];
         let mut passes = 0;
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn rounds_time_every_variant_and_exclude_warmups() {
-        let (timed, ran, passes) = measured(usize::MAX);
+        let (timed, ran, passes) = measure_rounds(usize::MAX);
         // Steps per program: embedding, two per layer, head.
         assert_eq!(ran, [10, 8, 6, 8, 6, 10, 6, 10, 8, 10, 8, 6]);
         assert_eq!(passes, 12);
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn out_of_memory_variant_is_marked_and_not_rerun() {
-        let (timed, ran, _) = measured(8);
+        let (timed, ran, _) = measure_rounds(8);
         assert_eq!(timed[0], PassTimes::OutOfMemory);
         assert!(
             timed[1..].iter().all(|variant| matches!(variant, PassTimes::Milliseconds(all) if all.len() == 3)),
@@ -350,7 +350,7 @@ mod tests {
 
     /// Runs one program with the given pass times and requests three rounds after a warm-up. Returns the number of
     /// rounds, the first counted round, and the number of additional passes.
-    fn adapted(milliseconds: &[u64], extra: ExtraRounds) -> (usize, usize, usize) {
+    fn measure_adaptive_rounds(milliseconds: &[u64], extra: ExtraRounds) -> (usize, usize, usize) {
         let inner = Noting { inner: Adding::new(), ran: Mutex::default(), max_steps: usize::MAX };
         let engine = Slow { inner, milliseconds: Mutex::new(milliseconds.to_vec()) };
         let rounds = Rounds { warmups: 1, timed: 3 };
@@ -370,7 +370,7 @@ mod tests {
         let extra = ExtraRounds { rounds: 60, seconds: 60.0 };
         // The standard deviation of 40, 200 and 40 ms is about as large as their mean, so these times count as
         // unstable.
-        let (made, first, beyond) = adapted(&[40, 200, 40, 200, 40], extra);
+        let (made, first, beyond) = measure_adaptive_rounds(&[40, 200, 40, 200, 40], extra);
         assert!(made >= 6 && first == made - 3, "{made} rounds, from {first}");
         assert_eq!(beyond, made - 3);
     }
@@ -378,12 +378,12 @@ mod tests {
     #[test]
     fn unstable_rounds_end_at_their_limit() {
         let noise: Vec<u64> = [1, 30].into_iter().cycle().take(400).collect();
-        let (made, first, beyond) = adapted(&noise, ExtraRounds { rounds: 4, seconds: 60.0 });
+        let (made, first, beyond) = measure_adaptive_rounds(&noise, ExtraRounds { rounds: 4, seconds: 60.0 });
         assert_eq!((made, beyond), (7, 4));
         assert!(first <= 4);
         // With a limit of 0 seconds, the additional rounds may still take as long as the requested ones.
-        assert!(adapted(&noise, ExtraRounds { rounds: 300, seconds: 0.0 }).0 < 303);
-        assert_eq!(adapted(&noise, NONE).0, 3);
+        assert!(measure_adaptive_rounds(&noise, ExtraRounds { rounds: 300, seconds: 0.0 }).0 < 303);
+        assert_eq!(measure_adaptive_rounds(&noise, NONE).0, 3);
     }
 
     #[test]

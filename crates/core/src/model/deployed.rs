@@ -170,10 +170,10 @@ mod tests {
         let folded =
             halves.iter().try_fold(decoder.clone(), |folded, half| folded.folded(half.1, half.0, &found.folds[half]));
         let batch = Batch::windows([[5, 250, 17, 3, 90, 41].as_slice()]);
-        let steps = predicted(&decoder, &program, &batch);
-        let weights = predicted(&folded.unwrap(), &found.program, &batch);
+        let steps = predict(&decoder, &program, &batch);
+        let weights = predict(&folded.unwrap(), &found.program, &batch);
         assert!(steps.iter().zip(&weights).all(|(a, b)| (a - b).abs() < 1e-5), "{steps:?} {weights:?}");
-        let plain = predicted(&decoder, &found.program, &batch);
+        let plain = predict(&decoder, &found.program, &batch);
         assert!(steps.iter().zip(&plain).any(|(a, b)| (a - b).abs() > 1e-2), "{steps:?} {plain:?}");
     }
 
@@ -183,7 +183,7 @@ mod tests {
         assert!(is_a_step("olmo2", &[2.0; 2]) && !is_a_step("llama-gqa", &[2.0; 2]));
     }
 
-    fn predicted(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f32> {
+    fn predict(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f32> {
         let programs = [program.clone()];
         let given = decoder.run(&Trie::new(&programs), batch, &mut ()).unwrap().remove(0).unwrap();
         given.iter().map(|prediction| prediction.log_probability).collect()

@@ -139,18 +139,18 @@ mod tests {
         (0..count).map(|i| ((i + 1) * (i + seed) * 7919 % 10_007) as f32 / 10_007.0 - 0.5).collect()
     }
 
-    fn wide(rows: &[f32]) -> Vec<f64> {
+    fn to_f64(rows: &[f32]) -> Vec<f64> {
         rows.iter().map(|&v| f64::from(v)).collect()
     }
 
     /// Adds two f32 blocks and one f64 block. Returns the solution, the number of rows in total, and the number of rows
     /// added on the device.
-    fn solved(mut sums: Sums) -> (Vec<f64>, usize, usize) {
+    fn solve_sums(mut sums: Sums) -> (Vec<f64>, usize, usize) {
         let c = sums.normal.channels();
         for (count, seed) in [(70, 71), (33, 83)] {
             sums.add_difference(&rows(count * c, seed), &rows(count * c, seed + 300)).unwrap();
         }
-        sums.add(&wide(&rows(50 * c, 59)), &wide(&rows(50 * c, 97))).unwrap();
+        sums.add(&to_f64(&rows(50 * c, 59)), &to_f64(&rows(50 * c, 97))).unwrap();
         let on_device =
             sums.device.as_ref().and_then(|device_sums| device_sums.sums.as_ref()).map_or(0, |(_, rows)| *rows);
         let normal = sums.finish().unwrap();
@@ -160,13 +160,13 @@ mod tests {
     #[test]
     fn device_sums_match_the_cpu_solution() {
         let c = 12;
-        let (expected, count, on_device) = solved(Sums::new(c, None));
+        let (expected, count, on_device) = solve_sums(Sums::new(c, None));
         assert_eq!((count, on_device), (153, 0));
         let largest = expected.iter().fold(0.0f64, |a, b| a.max(b.abs()));
         for (dtype, kept, tolerance) in [(DType::F64, 153, 1e-11), (DType::F32, 0, 1e-4)] {
             let mut sums = Sums::new(c, Some(Device::Cpu));
             sums.device.as_mut().unwrap().dtype = dtype;
-            let (found, rows, on_device) = solved(sums);
+            let (found, rows, on_device) = solve_sums(sums);
             assert_eq!((rows, on_device), (153, kept), "{dtype:?}");
             let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             assert!(

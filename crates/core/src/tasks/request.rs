@@ -245,7 +245,7 @@ mod tests {
         Letters { prefix: Some(Prefix { id: 1, text: "^".to_owned() }), adds: true }
     }
 
-    fn make(encoder: &Letters, pair: (&str, &str), bos: Bos, length: usize) -> Result<TokenizedRequest> {
+    fn tokenize_pair(encoder: &Letters, pair: (&str, &str), bos: Bos, length: usize) -> Result<TokenizedRequest> {
         continuation(pair, encoder, bos, length, &mut HashMap::new())
     }
 
@@ -257,7 +257,7 @@ mod tests {
 
     /// Encodes and renders a context and continuation, in which `^` stands for the prefix token and `&` for "ab".
     fn ids(pair: (&str, &str), bos: Bos) -> (String, String) {
-        let request = make(&letters(), pair, bos, 99).unwrap();
+        let request = tokenize_pair(&letters(), pair, bos, 99).unwrap();
         (
             context_ids(&request).iter().map(id_letter).collect(),
             request.continuation_ids.iter().map(id_letter).collect(),
@@ -288,7 +288,7 @@ mod tests {
     fn token_across_the_context_border_is_split_by_count() {
         // The joined text has the tokens c, ab and d. Skipping the context's two tokens leaves d, so b is never scored.
         assert_eq!(ids(("ca", "bd"), Bos::Never), pair("ca", "d"));
-        let error = make(&letters(), ("ca", "b"), Bos::Never, 99).unwrap_err().to_string();
+        let error = tokenize_pair(&letters(), ("ca", "b"), Bos::Never, 99).unwrap_err().to_string();
         assert!(error.contains("the continuation has no tokens"), "{error}");
     }
 
@@ -299,8 +299,8 @@ mod tests {
             assert_eq!(ids(("^Q", "x"), bos).0, "^Q");
         }
         let without = Letters { adds: false, ..letters() };
-        assert_eq!(context_ids(&make(&without, ("Q", "x"), Bos::Tokenizer, 9).unwrap()).len(), 1);
-        let error = make(&without, ("Q", "x"), Bos::Always, 9).unwrap_err();
+        assert_eq!(context_ids(&tokenize_pair(&without, ("Q", "x"), Bos::Tokenizer, 9).unwrap()).len(), 1);
+        let error = tokenize_pair(&without, ("Q", "x"), Bos::Always, 9).unwrap_err();
         assert!(error.to_string().contains("`always`"), "{error}");
     }
 
@@ -311,15 +311,18 @@ mod tests {
             assert_eq!(ids(("", "^x"), bos), pair("^", "x"));
         }
         let none = Letters { prefix: None, adds: false };
-        assert!(make(&none, ("", " x"), Bos::Tokenizer, 9).unwrap_err().to_string().contains("BOS or an EOS"));
+        assert!(tokenize_pair(&none, ("", " x"), Bos::Tokenizer, 9).unwrap_err().to_string().contains("BOS or an EOS"));
         assert!(
-            make(&letters(), ("", "^"), Bos::Tokenizer, 9).unwrap_err().to_string().contains("continuation has no")
+            tokenize_pair(&letters(), ("", "^"), Bos::Tokenizer, 9)
+                .unwrap_err()
+                .to_string()
+                .contains("continuation has no")
         );
     }
 
     #[test]
     fn inputs_are_truncated_left_and_drop_the_last_id() {
-        let request = |length| make(&letters(), ("QR", "xyz"), Bos::Tokenizer, length);
+        let request = |length| tokenize_pair(&letters(), ("QR", "xyz"), Bos::Tokenizer, length);
         for (length, input, cut) in [(99, "^QRxy", 0), (5, "^QRxy", 0), (4, "QRxy", 1), (3, "Rxy", 2)] {
             let request = request(length).unwrap();
             assert_eq!((context_ids(&request), &request.continuation_ids), (letter_ids("^QR"), &letter_ids("xyz")));
@@ -360,7 +363,7 @@ mod tests {
     #[test]
     fn unscorable_request_is_rejected() {
         for (texts, bos) in [((" ", " x"), Bos::Never), (("Q", ""), Bos::Never), (("Q", "!"), Bos::Tokenizer)] {
-            assert_eq!(make(&letters(), texts, bos, 9).unwrap_err().exit_code(), 2);
+            assert_eq!(tokenize_pair(&letters(), texts, bos, 9).unwrap_err().exit_code(), 2);
         }
     }
 }

@@ -160,7 +160,7 @@ mod tests {
         folder
     }
 
-    fn found(split: Split, names: &[&str]) -> Result<Vec<String>> {
+    fn find_split_files(split: Split, names: &[&str]) -> Result<Vec<String>> {
         let folder = folder(names);
         let files = split.files(folder.path())?;
         Ok(files.iter().map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect())
@@ -169,12 +169,12 @@ mod tests {
     #[test]
     fn only_files_of_the_split_are_found_in_a_folder() {
         let names = ["train.jsonl", "test.jsonl", "validation.jsonl", "README.md", "test.txt", "testing.jsonl"];
-        assert_eq!(found(Split::Test, &names).unwrap(), ["test.jsonl"]);
-        assert_eq!(found(Split::Validation, &names).unwrap(), ["validation.jsonl"]);
-        assert_eq!(found(Split::Validation, &["dev.json.gz", "test.json.gz"]).unwrap(), ["dev.json.gz"]);
+        assert_eq!(find_split_files(Split::Test, &names).unwrap(), ["test.jsonl"]);
+        assert_eq!(find_split_files(Split::Validation, &names).unwrap(), ["validation.jsonl"]);
+        assert_eq!(find_split_files(Split::Validation, &["dev.json.gz", "test.json.gz"]).unwrap(), ["dev.json.gz"]);
         let shards = ["test-00001-of-00002.parquet", "test-00000-of-00002.parquet", "train-00000-of-00001.parquet"];
         assert_eq!(
-            found(Split::Test, &shards).unwrap(),
+            find_split_files(Split::Test, &shards).unwrap(),
             ["test-00000-of-00002.parquet", "test-00001-of-00002.parquet"],
             "shards must be read in order"
         );
@@ -191,7 +191,7 @@ mod tests {
             &["test-00000-of-00002.parquet", "test-00001-of-00003.parquet"],
             &["test-00000-of-00002.parquet", "test-00000-of-00002.jsonl"],
         ] {
-            let error = found(Split::Test, names).unwrap_err();
+            let error = find_split_files(Split::Test, names).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{error}");
         }
         let error = Split::Test.files(Path::new("absent/folder")).unwrap_err();

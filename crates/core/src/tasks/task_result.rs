@@ -212,26 +212,30 @@ mod tests {
         DocumentResult::new(id, gold, choices(scores), NonFiniteScore::CountedWrong)
     }
 
-    fn preds(scores: &[(f64, usize)]) -> (Option<usize>, Option<usize>) {
+    fn predictions(scores: &[(f64, usize)]) -> (Option<usize>, Option<usize>) {
         let document = document(0, 0, scores);
         (document.pred, document.pred_norm)
     }
 
     #[test]
     fn first_of_tied_choices_is_predicted_and_never_empty() {
-        assert_eq!(preds(&[(-3.0, 1), (-2.0, 1), (-2.0, 1)]), (Some(1), Some(1)));
-        assert_eq!(preds(&[(-4.0, 8), (-2.0, 2)]), (Some(1), Some(0)));
-        assert_eq!(preds(&[(-1.0, 0), (-9.0, 1)]), (Some(0), Some(1)));
-        assert_eq!(preds(&[(0.0, 0), (-9.0, 1)]), (Some(0), Some(1)), "an empty choice must not be selected");
-        assert_eq!(preds(&[(-1.0, 0), (-0.5, 0)]), (Some(1), Some(0)), "the first choice is selected if all are −∞");
-        assert_eq!(preds(&[]), (None, None));
+        assert_eq!(predictions(&[(-3.0, 1), (-2.0, 1), (-2.0, 1)]), (Some(1), Some(1)));
+        assert_eq!(predictions(&[(-4.0, 8), (-2.0, 2)]), (Some(1), Some(0)));
+        assert_eq!(predictions(&[(-1.0, 0), (-9.0, 1)]), (Some(0), Some(1)));
+        assert_eq!(predictions(&[(0.0, 0), (-9.0, 1)]), (Some(0), Some(1)), "an empty choice must not be selected");
+        assert_eq!(
+            predictions(&[(-1.0, 0), (-0.5, 0)]),
+            (Some(1), Some(0)),
+            "the first choice is selected if all are −∞"
+        );
+        assert_eq!(predictions(&[]), (None, None));
     }
 
     #[test]
     fn nonfinite_document_counts_as_wrong_without_prediction() {
         for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            assert_eq!(preds(&[(odd, 1), (-1.0, 1)]), (None, None));
-            assert_eq!(preds(&[(-1.0, 1), (odd, 1)]), (None, None));
+            assert_eq!(predictions(&[(odd, 1), (-1.0, 1)]), (None, None));
+            assert_eq!(predictions(&[(-1.0, 1), (odd, 1)]), (None, None));
         }
         let documents = [
             document(0, 0, &[(f64::NAN, 1), (-1.0, 1)]),

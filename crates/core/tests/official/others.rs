@@ -197,7 +197,7 @@ fn replaceme_equals_its_official_repository() {
 }
 
 /// Returns the backbones for a repository that only computes scores, each with its expected results.
-fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
+fn scored_backbones(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
     let settings = &others.settings[repository];
     [("real", "shared/real/backbone"), ("tiny", "data/tiny/llama")]
         .into_iter()
@@ -213,7 +213,7 @@ fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
 #[test]
 fn streamline_scores_match_the_official_repository() {
     let Some(others) = others() else { return };
-    for (backbone, expected) in scored(&others, "llm_streamline") {
+    for (backbone, expected) in scored_backbones(&others, "llm_streamline") {
         let depth = count(&expected, "n");
         let similarities = numbers(&expected["similarities"]);
         let pairs: Vec<(usize, usize)> = (0..backbone.layers() - depth).map(|from| (from, from + depth)).collect();
@@ -230,7 +230,7 @@ fn streamline_scores_match_the_official_repository() {
 #[test]
 fn shortgpt_scores_match_the_official_repository() {
     let Some(others) = others() else { return };
-    for (backbone, expected) in scored(&others, "shortgpt") {
+    for (backbone, expected) in scored_backbones(&others, "shortgpt") {
         let options = json!({"cosine": "token", "last_layer": "allow"});
         let (removed, scores) = backbone.scores("shortgpt", &options, count(&expected, "n"));
         assert_eq!(removed, layers(&expected["pruned"]));

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Computes the scores for a definition from the given answers to its requests.
-fn scored(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Vec<(String, f64, Option<f64>)> {
+fn compute_scores(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Vec<(String, f64, Option<f64>)> {
     let task = task_of(text, rows).unwrap();
     let requests = task.requests(&ListRows(rows), &Setting::default()).unwrap();
     let answers: Vec<Answer> =
@@ -31,22 +31,22 @@ fn first_of_tied_choices_is_scored_and_nan_wins() {
     // A gold index out of range is scored as wrong.
     const ODD: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 0}, {"q": "q", "c": ["a", "b"], "n": 7}]"#;
     let text = choices("metric_list: [{metric: acc}]");
-    assert_eq!(scored(&text, ODD, &[(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)])[0].1, 0.5);
+    assert_eq!(compute_scores(&text, ODD, &[(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)])[0].1, 0.5);
     // With several correct answers, one match is enough.
     const TWO: &str = r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#;
-    assert_eq!(scored(&text, TWO, &[(-2.0, true), (-1.0, true)])[0].1, 1.0);
+    assert_eq!(compute_scores(&text, TWO, &[(-2.0, true), (-1.0, true)])[0].1, 1.0);
 }
 
 fn likeliest_score(metric: &str, one: f64, two: f64) -> f64 {
     const ONE: &str = r#"[{"q": "q", "c": ["é", "bb"], "n": 1}]"#;
-    scored(&choices(&format!("metric_list: [{{metric: {metric}}}]")), ONE, &[(one, false), (two, true)])[0].1
+    compute_scores(&choices(&format!("metric_list: [{{metric: {metric}}}]")), ONE, &[(one, false), (two, true)])[0].1
 }
 
 #[test]
 fn word_count_splits_at_every_blank() {
     const LONG: &str = r#"[{"q": " a  b é "}]"#;
     let text = choices("output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: q\ndoc_to_choice: null\n");
-    let scores = scored(&text, LONG, &[(-10.0, true)]);
+    let scores = compute_scores(&text, LONG, &[(-10.0, true)]);
     let names: Vec<&str> = scores.iter().map(|score| score.0.as_str()).collect();
     assert_eq!(names, ["word_perplexity", "byte_perplexity", "bits_per_byte"]);
     // `re.split(r"\s+", …)` gives "", a, b, é, "". The text has 9 bytes.
@@ -58,7 +58,7 @@ fn word_count_splits_at_every_blank() {
 #[test]
 fn perplexity_error_is_bootstrapped() {
     let text = choices("output_type: loglikelihood\ndoc_to_target: q\ndoc_to_choice: null\n");
-    let scores = scored(&text, ROWS, &[(-1.0, true), (-2.0, false), (-4.0, true)]);
+    let scores = compute_scores(&text, ROWS, &[(-1.0, true), (-2.0, false), (-4.0, true)]);
     assert_eq!((scores[0].0.as_str(), scores[1].0.as_str()), ("perplexity", "acc"));
     assert!((scores[0].1 - (7.0_f64 / 3.0).exp()).abs() < 1e-12 && scores[0].2.is_some());
     // Standard error of the mean: sample standard deviation divided by the square root of the sample size.
@@ -132,7 +132,7 @@ fn chosen_answers_equal_those_scored_by_the_metrics() {
     let text = choices("metric_list: [{metric: acc}, {metric: acc_norm}, {metric: exact_match}]");
     let greedy = Value::List(vec![Value::Bool(false), Value::Bool(true)]);
     assert_eq!(
-        chosen(&text, LONG, &[Answer::LogLikelihood(-1.0, false), Answer::LogLikelihood(-2.0, true)]),
+        chosen_answers(&text, LONG, &[Answer::LogLikelihood(-1.0, false), Answer::LogLikelihood(-2.0, true)]),
         [Value::Int(0), Value::Int(1), greedy]
     );
     // The answer is the filtered text, without the parts that the comparison ignores.
@@ -141,18 +141,18 @@ fn chosen_answers_equal_those_scored_by_the_metrics() {
          metric_list: [{metric: exact_match, ignore_case: true, ignore_punctuation: true}]",
     );
     let answer = Answer::Texts(["No.", "Yes!", "Yes!"].map(str::to_owned).to_vec());
-    assert_eq!(chosen(&text, LONG, &[answer]), [Value::from("yes")]);
+    assert_eq!(chosen_answers(&text, LONG, &[answer]), [Value::from("yes")]);
 }
 
 /// Returns the answer to the only document that each metric scores.
-fn chosen(text: &str, rows: &'static str, answers: &[Answer]) -> Vec<Value> {
+fn chosen_answers(text: &str, rows: &'static str, answers: &[Answer]) -> Vec<Value> {
     let task = task_of(text, rows).unwrap();
     let judged = score_task(&task, &[answers.to_vec()], &|_, _| Ok(None)).unwrap();
     judged.into_iter().flat_map(|judged| judged.chosen).collect()
 }
 
 /// Computes the scores for a generation task from the given answers to each document.
-fn generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<f64>> {
+fn score_generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<f64>> {
     let text = choices(&format!("output_type: generate_until\n{more}"));
     let task = task_of(&text, rows)?;
     let requests = task.requests(&ListRows(rows), &Setting::default())?;
@@ -167,11 +167,11 @@ fn generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<
 #[test]
 fn generated_text_is_compared_with_choice_list_or_text() {
     // With choices, the target is the text of the correct choice.
-    assert_eq!(generated("", ROWS, &[&["a"], &["d"], &["1"]]).unwrap(), [2.0 / 3.0]);
+    assert_eq!(score_generated("", ROWS, &[&["a"], &["d"], &["1"]]).unwrap(), [2.0 / 3.0]);
     // Without choices, a number is compared as text and a list matches any of its items.
-    assert_eq!(generated("doc_to_choice: null", ROWS, &[&["0"], &["1"], &["x"]]).unwrap(), [2.0 / 3.0]);
+    assert_eq!(score_generated("doc_to_choice: null", ROWS, &[&["0"], &["1"], &["x"]]).unwrap(), [2.0 / 3.0]);
     assert_eq!(
-        generated("doc_to_choice: null\ndoc_to_target: c", ROWS, &[&["b"], &["c"], &["a"]]).unwrap(),
+        score_generated("doc_to_choice: null\ndoc_to_target: c", ROWS, &[&["b"], &["c"], &["a"]]).unwrap(),
         [2.0 / 3.0]
     );
 }
@@ -179,9 +179,9 @@ fn generated_text_is_compared_with_choice_list_or_text() {
 #[test]
 fn first_of_repeated_answers_counts_without_a_filter() {
     let all: [&[&str]; 3] = [&["x", "a", "a"], &["d", "x", "x"], &["x", "f", "f"]];
-    assert_eq!(generated("repeats: 3", ROWS, &all).unwrap(), [1.0 / 3.0]);
+    assert_eq!(score_generated("repeats: 3", ROWS, &all).unwrap(), [1.0 / 3.0]);
     let vote = "repeats: 3\nfilter_list: [{name: v, filter: [{function: majority_vote}, {function: take_first}]}]";
-    assert_eq!(generated(vote, ROWS, &all).unwrap(), [2.0 / 3.0]);
+    assert_eq!(score_generated(vote, ROWS, &all).unwrap(), [2.0 / 3.0]);
     assert_eq!(requests_of(&choices("output_type: generate_until\nrepeats: 3"), &shots(0))[0].repeats, 3);
 }
 
@@ -199,7 +199,7 @@ fn exact_match_strips_patterns_case_punctuation_digits() {
 fn matches_exactly(target: &str, options: &str, answer: &str) -> bool {
     const ONE: &str = r#"[{"q": "q", "t": "> A-1.", "f": "\uff01"}]"#;
     let more = format!("doc_to_choice: null\ndoc_to_target: {target}\nmetric_list: [{{metric: exact_match{options}}}]");
-    generated(&more, ONE, &[&[answer]]).unwrap() == [1.0]
+    score_generated(&more, ONE, &[&[answer]]).unwrap() == [1.0]
 }
 
 /// The expected value comes from lm-eval's `bootstrap_stderr` on Python 3.11. The 3,000 samples are drawn in three

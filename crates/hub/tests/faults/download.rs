@@ -199,7 +199,7 @@ fn check_download_fault(name: &str, change: ChangeAnswer, then: &ExpectedOutcome
     let server = FakeHub::start(REPO, vec![file.clone()], content_fault(&file, change));
     let cache = TempDir::new().unwrap();
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
-    let requested: Vec<Option<usize>> = gets(&server, &file).iter().map(Request::from).collect();
+    let requested: Vec<Option<usize>> = get_requests(&server, &file).iter().map(Request::from).collect();
     let shown = format!("{name} (large: {large}): {requested:?}, {:?}", outcome.fetched);
     match then {
         ExpectedOutcome::Whole(from) => {
@@ -232,7 +232,7 @@ fn download_resumes_after_a_cut_at_any_byte() {
             let cache = TempDir::new().unwrap();
             let outcome = fetch(&server, cache.path(), &["sub/f"], &Lock::default());
             assert_eq!(cached(cache.path(), "sub/f"), Some(content(40)), "{cut}: {:?}", outcome.fetched);
-            let requested: Vec<_> = gets(&server, &file).iter().map(Request::from).collect();
+            let requested: Vec<_> = get_requests(&server, &file).iter().map(Request::from).collect();
             let expected = match cut {
                 0 => vec![None, None],
                 40 => vec![None],

@@ -208,7 +208,7 @@ mod tests {
     }
 
     /// Solves the system by QR and accumulates its normal equations, from the same blocks of rows.
-    fn both(x: &[f64], y: &[f64], c: usize) -> (Svd, NormalEquations) {
+    fn solve_both_ways(x: &[f64], y: &[f64], c: usize) -> (Svd, NormalEquations) {
         let mut tall = StreamingQr::new(c);
         let mut normal = NormalEquations::new(c);
         for (x, y) in x.chunks(c * 97).zip(y.chunks(c * 97)) {
@@ -224,7 +224,7 @@ mod tests {
         for (c, rows) in [(1, 5), (3, 3), (PANEL, 700), (PANEL + 22, 1000), (300, 300)] {
             let x = random(rows * c, 1);
             let map = random(c * c, 2);
-            let (svd, _) = both(&x, &product(&x, &map, c, c), c);
+            let (svd, _) = solve_both_ways(&x, &product(&x, &map, c, c), c);
             assert_eq!(svd.rank, c);
             let error = difference(&svd.solution, &map);
             assert!(error < 1e-9 * svd.condition, "{rows} rows of {c} channels: {error:e}");
@@ -236,7 +236,7 @@ mod tests {
         for (c, rows) in [(2, 40), (64, 500), (PANEL + 40, 900)] {
             let x = random(rows * c, 3);
             let y = random(rows * c, 4);
-            let (svd, normal) = both(&x, &y, c);
+            let (svd, normal) = solve_both_ways(&x, &y, c);
             let solved = normal.solve(0.0).unwrap();
             let minimum = normal.minimum_norm().unwrap();
             assert_eq!((svd.rank, minimum.rank), (c, c));
@@ -250,7 +250,7 @@ mod tests {
     /// Asserts that both minimum-norm solutions are orthogonal to the `blind` directions. All rows of `X` are
     /// orthogonal to these directions, and the columns of a minimum-norm solution are in the row space of `X`.
     fn assert_minimum_norm(x: &[f64], y: &[f64], c: usize, rank: usize, blind: &[Vec<f64>]) {
-        let (svd, normal) = both(x, y, c);
+        let (svd, normal) = solve_both_ways(x, y, c);
         let minimum = normal.minimum_norm().unwrap();
         assert!(normal.solve(0.0).is_err() || normal.spectrum().unwrap().rank < c);
         assert_eq!((svd.rank, minimum.rank, normal.spectrum().unwrap().rank), (rank, rank, rank));

@@ -14,15 +14,15 @@ use crate::worker::{Lease, LeaseResult, Worker, attempts, lock};
 use ghostlab_core::files::atomic::STALE_AFTER;
 use ghostlab_core::files::owner::Owner;
 
-fn started(root: &Path) -> Worker {
+fn start_worker(root: &Path) -> Worker {
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk::default());
     Worker::start(root, WORDS, Arc::clone(&disk), Arc::new(GcRoots::new(disk))).unwrap()
 }
 
 fn workers() -> (tempfile::TempDir, Worker, Worker) {
     let folder = tempfile::tempdir().unwrap();
-    let one = started(folder.path());
-    let two = started(folder.path());
+    let one = start_worker(folder.path());
+    let two = start_worker(folder.path());
     (folder, one, two)
 }
 
@@ -54,7 +54,7 @@ fn existing_link_to_own_record_counts_as_acquired() {
 const REMOTE_PROCESS: &str = "5-0123456789ab";
 
 /// Writes a lease and the record of its process.
-fn planted(worker: &Worker, process: &Process) -> PathBuf {
+fn plant_lease(worker: &Worker, process: &Process) -> PathBuf {
     let record = worker.processes.join(format!("{}.json", process.id));
     fs::write(&record, process.record()).unwrap();
     fs::write(worker.leases.join("a"), process.record()).unwrap();
@@ -67,7 +67,7 @@ fn lease_of_a_dead_process_is_taken_over_at_once() {
     let (_folder, one, _two) = workers();
     let owner = &one.process.owner;
     for owner in [Owner { pid: 99_999_999, ..owner.clone() }, Owner { started: Some(1), ..owner.clone() }] {
-        planted(&one, &Process { id: "3-0123456789ab".into(), owner, beat: 0 });
+        plant_lease(&one, &Process { id: "3-0123456789ab".into(), owner, beat: 0 });
         assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
     }
     fs::write(one.leases.join("a"), "no record").unwrap();
@@ -79,14 +79,14 @@ fn remote_process_is_alive_while_its_heartbeat_changes() {
     let (_folder, one, _two) = workers();
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
     let mut far = Process { id: REMOTE_PROCESS.into(), owner, beat: 0 };
-    planted(&one, &far);
+    plant_lease(&one, &far);
     assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a possibly running process counts as dead");
     // Pretend that no heartbeat was observed for longer than the timeout. The observation does not depend on any wall
     // clock.
     let before = one.disk.now() - STALE_AFTER * 2;
     one.seen.lock().unwrap().insert(REMOTE_PROCESS.into(), (0, before));
     far.beat = 1;
-    planted(&one, &far);
+    plant_lease(&one, &far);
     assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a new heartbeat must count");
     one.seen.lock().unwrap().insert(REMOTE_PROCESS.into(), (1, before));
     assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
@@ -96,7 +96,7 @@ fn remote_process_is_alive_while_its_heartbeat_changes() {
 fn remote_process_with_old_record_is_dead_at_once() {
     let (folder, one, two) = workers();
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
-    let record = planted(&one, &Process { id: REMOTE_PROCESS.into(), owner, beat: 0 });
+    let record = plant_lease(&one, &Process { id: REMOTE_PROCESS.into(), owner, beat: 0 });
     assert_eq!(count_dead(folder.path()), 0);
     let file = fs::File::options().append(true).open(&record).unwrap();
     file.set_modified(SystemTime::now() - STALE_AFTER * 2).unwrap();
@@ -168,7 +168,7 @@ fn resumed_process_withdraws_its_recorded_death() {
 #[test]
 fn suspended_process_notices_its_lost_leases() {
     let (_folder, one, two) = workers();
-    let lease = leased(&one);
+    let lease = acquire_lease(&one);
     expire_lease(&lease);
     assert!(lease.is_held(), "the lease was not taken over");
     fs::remove_file(one.leases.join("a")).unwrap();
@@ -179,13 +179,13 @@ fn suspended_process_notices_its_lost_leases() {
     assert!(!lease.is_held(), "another process holds the lease");
     drop(theirs);
     drop(lease);
-    let lease = leased(&one);
+    let lease = acquire_lease(&one);
     expire_lease(&lease);
     fs::remove_file(&one.record).unwrap();
     assert!(!lease.is_held(), "a process without a record counts as dead, so any process can take its lease");
     drop(lease);
     // Taking a lease first restores the record of this process.
-    let lease = leased(&one);
+    let lease = acquire_lease(&one);
     assert!(one.record.exists() && matches!(two.lease("a"), LeaseResult::Theirs(_)));
     // A change of the system clock does not hide the loss of a lease.
     lock(&lease.known).1 += STALE_AFTER * 9;
@@ -193,7 +193,7 @@ fn suspended_process_notices_its_lost_leases() {
     assert!(!lease.is_held());
 }
 
-fn leased(worker: &Worker) -> Lease {
+fn acquire_lease(worker: &Worker) -> Lease {
     match worker.lease("a") {
         LeaseResult::Mine(lease) => lease,
         LeaseResult::Theirs(_) => panic!("not free"),
@@ -210,7 +210,7 @@ fn unreadable_record_is_dead_after_the_timeout() {
     for folder in [true, false] {
         let (_folder, one, _two) = workers();
         let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
-        let record = planted(&one, &Process { id: REMOTE_PROCESS.into(), owner, beat: 0 });
+        let record = plant_lease(&one, &Process { id: REMOTE_PROCESS.into(), owner, beat: 0 });
         fs::remove_file(&record).unwrap();
         if folder {
             fs::create_dir(&record).unwrap();

@@ -22,7 +22,7 @@ fn publish(output: &OutputFolder, pairs: &[(&str, &str)]) -> Result<()> {
     draft.publish()
 }
 
-fn beside(output: &OutputFolder) -> Vec<String> {
+fn list_siblings(output: &OutputFolder) -> Vec<String> {
     let all = fs::read_dir(above(output.path())).unwrap();
     all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
@@ -55,7 +55,7 @@ fn stale_files_are_removed_and_user_files_are_kept() {
         assert!(path_in("link", output.path()).symlink_metadata().unwrap().file_type().is_symlink());
     }
     assert_eq!(files(output.path()), expected);
-    assert_eq!(beside(&output), ["out"], "temporary files remain");
+    assert_eq!(list_siblings(&output), ["out"], "temporary files remain");
 }
 
 fn path_in(name: &str, output: &Path) -> PathBuf {
@@ -89,7 +89,7 @@ fn existing_name_is_rejected_without_changes() {
         }
         assert_eq!(files(output.path()), before, "{name}");
     }
-    assert_eq!(beside(&output), ["out"]);
+    assert_eq!(list_siblings(&output), ["out"]);
     let model = OutputFolder::new(output.path(), "a model");
     assert!(model.check(&[]).unwrap_err().to_string().contains("a folder that contains results"));
     // A folder without a manifest belongs to the user.
@@ -133,7 +133,7 @@ fn dropped_draft_leaves_the_folder_unchanged() {
     fs::write(draft.path().join("two"), "half").unwrap();
     drop(draft);
     assert_eq!(files(output.path()), expected_files(&[("one", "1")]));
-    assert_eq!(beside(&output), ["out"]);
+    assert_eq!(list_siblings(&output), ["out"]);
 }
 
 #[test]
@@ -160,13 +160,13 @@ fn crash_leftovers_are_removed_and_user_files_are_kept() {
     // The folder does not have the name of a draft, so it belongs to the user.
     fs::create_dir(root.path().join(".out.5.part")).unwrap();
     drop(output.stage().unwrap());
-    assert_eq!(beside(&output).len(), 4, "recent files of unknown processes were removed");
+    assert_eq!(list_siblings(&output).len(), 4, "recent files of unknown processes were removed");
     let long_ago = SystemTime::now() - Duration::from_secs(1200);
     for folder in [&half, &old] {
         fs::File::open(folder).unwrap().set_modified(long_ago).unwrap();
     }
     drop(output.stage().unwrap());
-    let mut left = beside(&output);
+    let mut left = list_siblings(&output);
     left.sort();
     assert_eq!(left, [".out.5.part", "out"]);
     assert_eq!(

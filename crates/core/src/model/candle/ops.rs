@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     /// Returns pseudorandom values between −1 and 1.
-    fn some(seed: usize, shape: &[usize]) -> Tensor {
+    fn sample_tensor(seed: usize, shape: &[usize]) -> Tensor {
         let count: usize = shape.iter().product();
         let values: Vec<f64> = (0..count).map(|i| ((seed * 31 + i) as f64 * 12.9898).sin()).collect();
         Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
@@ -234,7 +234,7 @@ mod tests {
         x.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
     }
 
-    fn causal(rows: usize) -> Tensor {
+    fn causal_mask(rows: usize) -> Tensor {
         Tensor::from_vec(
             (0..rows * rows).map(|i| if i % rows <= i / rows { 0.0 } else { f64::NEG_INFINITY }).collect::<Vec<f64>>(),
             (rows, rows),
@@ -245,12 +245,15 @@ mod tests {
 
     /// Checks the gradient of a weighted sum of the results against central differences in f64. At a step of 1e-5 their
     /// error is about 1e-10 times the third derivative, plus 1e-11 from rounding.
-    fn gradients_hold(name: &str, shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor>) {
-        let vars: Vec<Var> =
-            shapes.iter().enumerate().map(|(i, shape)| Var::from_tensor(&some(i + 1, shape)).unwrap()).collect();
+    fn assert_gradients(name: &str, shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor>) {
+        let vars: Vec<Var> = shapes
+            .iter()
+            .enumerate()
+            .map(|(i, shape)| Var::from_tensor(&sample_tensor(i + 1, shape)).unwrap())
+            .collect();
         let loss = |inputs_of_loss: &[Tensor]| {
             let out = f(inputs_of_loss).unwrap();
-            (&out * some(77, out.dims())).unwrap().sum_all().unwrap()
+            (&out * sample_tensor(77, out.dims())).unwrap().sum_all().unwrap()
         };
         let inputs: Vec<Tensor> = vars.iter().map(|var| var.as_tensor().clone()).collect();
         let gradients = loss(&inputs).backward().unwrap();
@@ -276,24 +279,28 @@ mod tests {
 
     #[test]
     fn every_operation_has_the_gradient_of_finite_differences() {
-        gradients_hold("linear", &[&[3, 4], &[5, 4]], |x| linear(&x[0], &x[1]));
-        gradients_hold("bias", &[&[3, 4], &[4]], |x| add_bias(&x[0], Some(&x[1])));
-        gradients_hold("dense operator", &[&[3, 4], &[4, 4]], |x| apply_matrix(&x[0], &x[1]));
-        gradients_hold("diagonal operator", &[&[3, 4], &[4]], |x| apply_matrix(&x[0], &x[1]));
-        gradients_hold("norm", &[&[3, 4], &[4]], |x| rms_norm(&x[0], &x[1], 1e-5));
-        gradients_hold("rotary", &[&[3, 2, 4]], |x| rotate(&x[0], &some(8, &[3, 2]), &some(9, &[3, 2])));
-        gradients_hold("softmax", &[&[3, 5]], |x| softmax(&x[0]));
-        gradients_hold("log-softmax", &[&[3, 5]], |x| log_softmax(&x[0]));
-        gradients_hold("attention", &[&[2, 3, 4, 6], &[2, 3, 2, 6], &[2, 3, 2, 6]], |x| {
-            attention(&x[0], &x[1], &x[2], &causal(3), Scores { scale: 0.4, cap: None })
+        assert_gradients("linear", &[&[3, 4], &[5, 4]], |x| linear(&x[0], &x[1]));
+        assert_gradients("bias", &[&[3, 4], &[4]], |x| add_bias(&x[0], Some(&x[1])));
+        assert_gradients("dense operator", &[&[3, 4], &[4, 4]], |x| apply_matrix(&x[0], &x[1]));
+        assert_gradients("diagonal operator", &[&[3, 4], &[4]], |x| apply_matrix(&x[0], &x[1]));
+        assert_gradients("norm", &[&[3, 4], &[4]], |x| rms_norm(&x[0], &x[1], 1e-5));
+        assert_gradients("rotary", &[&[3, 2, 4]], |x| {
+            rotate(&x[0], &sample_tensor(8, &[3, 2]), &sample_tensor(9, &[3, 2]))
         });
-        gradients_hold("capped attention", &[&[2, 3, 4, 6], &[2, 3, 2, 6], &[2, 3, 2, 6]], |x| {
-            attention(&x[0], &x[1], &x[2], &causal(3), Scores { scale: 0.4, cap: Some(0.5) })
+        assert_gradients("softmax", &[&[3, 5]], |x| softmax(&x[0]));
+        assert_gradients("log-softmax", &[&[3, 5]], |x| log_softmax(&x[0]));
+        assert_gradients("attention", &[&[2, 3, 4, 6], &[2, 3, 2, 6], &[2, 3, 2, 6]], |x| {
+            attention(&x[0], &x[1], &x[2], &causal_mask(3), Scores { scale: 0.4, cap: None })
         });
-        gradients_hold("part of a head", &[&[3, 2, 6]], |x| rotate(&x[0], &some(8, &[3, 2]), &some(9, &[3, 2])));
+        assert_gradients("capped attention", &[&[2, 3, 4, 6], &[2, 3, 2, 6], &[2, 3, 2, 6]], |x| {
+            attention(&x[0], &x[1], &x[2], &causal_mask(3), Scores { scale: 0.4, cap: Some(0.5) })
+        });
+        assert_gradients("part of a head", &[&[3, 2, 6]], |x| {
+            rotate(&x[0], &sample_tensor(8, &[3, 2]), &sample_tensor(9, &[3, 2]))
+        });
         for activation in [Activation::Silu, Activation::Gelu] {
             let shapes: [&[usize]; 7] = [&[3, 4], &[6, 4], &[6, 4], &[4, 6], &[6], &[6], &[4]];
-            gradients_hold("mlp", &shapes, |x| {
+            assert_gradients("mlp", &shapes, |x| {
                 mlp(&x[0], [&x[1], &x[2], &x[3]], [Some(&x[4]), Some(&x[5]), Some(&x[6])], activation)
             });
         }
@@ -310,7 +317,7 @@ mod tests {
             let dots = product(&x, &x.t().unwrap()).unwrap();
             assert!(max_error(&dots, 2048.0) < 1e-9, "{dtype:?}");
         }
-        let x = some(3, &[4, 7]);
+        let x = sample_tensor(3, &[4, 7]);
         let exponentials: Vec<f64> = values(&x).into_iter().map(f64::exp).collect();
         let by_definition = exponentials.chunks(7).flat_map(|row| row.iter().map(|e| e / row.iter().sum::<f64>()));
         for ((p, log), expected) in
@@ -326,10 +333,10 @@ mod tests {
 
     #[test]
     fn half_precision_mlp_keeps_dtype_and_approximates_f64() {
-        let x = some(1, &[5, 16]);
-        let gate = some(2, &[24, 16]);
-        let up = some(3, &[24, 16]);
-        let down = some(4, &[16, 24]);
+        let x = sample_tensor(1, &[5, 16]);
+        let gate = sample_tensor(2, &[24, 16]);
+        let up = sample_tensor(3, &[24, 16]);
+        let down = sample_tensor(4, &[16, 24]);
         let exact = values(&mlp(&x, [&gate, &up, &down], [None; 3], Activation::Silu).unwrap());
         let size = exact.iter().map(|v| v * v).sum::<f64>().sqrt();
         // The tolerances allow for a few roundings to 11 (f16) or 8 (bf16) significant bits.

@@ -11,18 +11,18 @@ use crate::linalg::panels::product;
 use crate::model::weights::Weights;
 
 /// Writes a file that contains a single tensor `w`.
-fn file(folder: &Path, dtype: &str, shape: [usize; 2], bytes: &[u8]) {
+fn write_weight_file(folder: &Path, dtype: &str, shape: [usize; 2], bytes: &[u8]) {
     let header = json!({"w": {"dtype": dtype, "shape": shape, "data_offsets": [0, bytes.len()]}}).to_string();
     let parts = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), bytes].concat();
     std::fs::write(folder.join("model.safetensors"), parts).unwrap();
 }
 
 /// Returns a small integer that every float type represents exactly.
-fn number(index: usize) -> f32 {
+fn sample_value(index: usize) -> f32 {
     (index % 253) as f32 - 100.0
 }
 
-fn stored(dtype: &str, value: f32) -> Vec<u8> {
+fn encode_value(dtype: &str, value: f32) -> Vec<u8> {
     match dtype {
         "F64" => f64::from(value).to_le_bytes().to_vec(),
         "F32" => value.to_le_bytes().to_vec(),
@@ -37,11 +37,11 @@ fn every_dtype_is_read_by_rows_and_transposed() {
     // The shapes cover a matrix smaller than a tile, partial tiles, and several blocks of which the last is shorter.
     for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 70_001]] {
         for dtype in ["F64", "F32", "F16", "BF16"] {
-            let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
-            file(folder.path(), dtype, [outer, inner], &bytes);
+            let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| encode_value(dtype, sample_value(i))).collect();
+            write_weight_file(folder.path(), dtype, [outer, inner], &bytes);
             let weights = Weights::open(folder.path()).unwrap();
             let values = weights.take("w", &[outer, inner]).unwrap();
-            assert!(values.iter().enumerate().all(|(i, &v)| v == number(i)), "{dtype} [{outer}, {inner}]");
+            assert!(values.iter().enumerate().all(|(i, &v)| v == sample_value(i)), "{dtype} [{outer}, {inner}]");
             let last = outer as u32 - 1;
             let rows = weights.rows("w", [outer, inner], &[last, 0]).unwrap();
             assert!(rows[..inner] == values[(outer - 1) * inner..] && rows[inner..] == values[..inner]);
@@ -57,7 +57,7 @@ fn every_dtype_is_read_by_rows_and_transposed() {
                 twice
                     .iter()
                     .enumerate()
-                    .all(|(index, &v)| v == number(index % (2 * outer) % outer * inner + index / (2 * outer))),
+                    .all(|(index, &v)| v == sample_value(index % (2 * outer) % outer * inner + index / (2 * outer))),
                 "{dtype} [{outer}, {inner}]"
             );
         }
@@ -70,8 +70,8 @@ fn panels_hold_pairs_of_all_rows_for_any_dtype_and_shape() {
     // The shapes cover a matrix smaller than a panel, an odd width, and rows from two matrices in one panel.
     for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 7_001]] {
         for dtype in ["F64", "F32", "F16", "BF16"] {
-            let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
-            file(folder.path(), dtype, [outer, inner], &bytes);
+            let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| encode_value(dtype, sample_value(i))).collect();
+            write_weight_file(folder.path(), dtype, [outer, inner], &bytes);
             let weights = Weights::open(folder.path()).unwrap();
             let plain = weights.transposed(&[("w", outer), ("w", outer)], inner).unwrap(); // [inner, 2·outer]
             let panels = weights.panels::<Bf16, _>(&[("w", outer), ("w", outer)], inner).unwrap();
@@ -95,13 +95,13 @@ fn first_nonfinite_number_is_named_by_every_reader() {
     let folder = TempDir::new().unwrap();
     let [outer, inner] = [50, 70_001];
     for (dtype, value) in [("F64", f32::NAN), ("F32", f32::NAN), ("F16", f32::INFINITY), ("BF16", f32::NEG_INFINITY)] {
-        let mut bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
+        let mut bytes: Vec<u8> = (0..outer * inner).flat_map(|i| encode_value(dtype, sample_value(i))).collect();
         let width = bytes.len() / (outer * inner);
         let first = 40 * inner + 7;
         for index in [first, first + 2, outer * inner - 1] {
-            bytes[index * width..(index + 1) * width].copy_from_slice(&stored(dtype, value));
+            bytes[index * width..(index + 1) * width].copy_from_slice(&encode_value(dtype, value));
         }
-        file(folder.path(), dtype, [outer, inner], &bytes);
+        write_weight_file(folder.path(), dtype, [outer, inner], &bytes);
         let weights = Weights::open(folder.path()).unwrap();
         let errors = [
             weights.take("w", &[outer, inner]).unwrap_err(),
@@ -120,8 +120,8 @@ fn first_nonfinite_number_is_named_by_every_reader() {
 #[test]
 fn file_changed_after_opening_is_rejected_with_its_name() {
     let folder = TempDir::new().unwrap();
-    let bytes: Vec<u8> = (0..6).flat_map(|i| stored("F32", number(i))).collect();
-    file(folder.path(), "F32", [2, 3], &bytes);
+    let bytes: Vec<u8> = (0..6).flat_map(|i| encode_value("F32", sample_value(i))).collect();
+    write_weight_file(folder.path(), "F32", [2, 3], &bytes);
     let weights = Weights::open(folder.path()).unwrap();
     let path = folder.path().join("model.safetensors");
     let later = path.metadata().unwrap().modified().unwrap() + std::time::Duration::from_secs(2);

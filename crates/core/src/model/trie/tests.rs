@@ -41,10 +41,16 @@ impl Model for Counting {
 fn programs() -> Vec<Program> {
     let a = Operator::diagonal(vec![1.0]).unwrap();
     let b = Operator::diagonal(vec![2.0]).unwrap();
-    vec![Program::dense(6), pruned(None), pruned(Some(&a)), pruned(Some(&b)), pruned(Some(&a))]
+    vec![
+        Program::dense(6),
+        pruned_program(None),
+        pruned_program(Some(&a)),
+        pruned_program(Some(&b)),
+        pruned_program(Some(&a)),
+    ]
 }
 
-fn pruned(operator: Option<&Arc<Operator>>) -> Program {
+fn pruned_program(operator: Option<&Arc<Operator>>) -> Program {
     Program::pruned(6, &[2, 3], |_| operator.cloned())
 }
 
@@ -102,7 +108,7 @@ impl Model for Order {
 }
 
 /// Returns how often the weights change during a run of the trie, and the maximum number of states kept.
-fn changes(programs: &[Program], max: usize) -> (usize, usize) {
+fn count_changes(programs: &[Program], max: usize) -> (usize, usize) {
     let order = Order::default();
     Trie::new(programs).run_by_layer(max, &order, &(), &mut ()).unwrap();
     let mut weights = order.weights.into_inner();
@@ -114,7 +120,7 @@ fn changes(programs: &[Program], max: usize) -> (usize, usize) {
 fn layerwise_order_loads_every_layer_once() {
     // The weights change once for each of the six layers and once for the head. Up to four states are kept, because
     // three of the four paths branch off after layer 1.
-    assert_eq!(changes(&programs(), 4), (7, 4));
+    assert_eq!(count_changes(&programs(), 4), (7, 4));
     let depth_first = Order::default();
     Trie::new(&programs()).run(&depth_first, &(), &mut ()).unwrap();
     let mut weights = depth_first.weights.into_inner();
@@ -128,9 +134,9 @@ fn trie_respects_the_state_limit() {
     // The dense program, and twelve programs that each omit one layer.
     let mut trials = vec![Program::dense(12)];
     trials.extend((0..12).map(|layer| Program::pruned(12, &[layer], |_| None)));
-    assert_eq!(changes(&trials, 99).0, 13, "each layer, and the head");
+    assert_eq!(count_changes(&trials, 99).0, 13, "each layer, and the head");
     for most in [1, 2, 3, 5, 8] {
-        let (changes, held) = changes(&trials, most);
+        let (changes, held) = count_changes(&trials, most);
         assert!(held <= most.max(2) + 1 && changes > 13, "{most}: {held} kept, {changes} changes");
     }
     for most in [1, 3, 99] {

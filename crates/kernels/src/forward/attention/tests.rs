@@ -27,7 +27,13 @@ impl Batch {
 }
 
 /// Computes attention by its definition in f64, one query at a time.
-fn by_definition(qkv: &[f32], [h, k, d]: [usize; 3], window: usize, batch: &Batch, table: &RotaryTable) -> Vec<f32> {
+fn attention_by_definition(
+    qkv: &[f32],
+    [h, k, d]: [usize; 3],
+    window: usize,
+    batch: &Batch,
+    table: &RotaryTable,
+) -> Vec<f32> {
     let stride = (h + 2 * k) * d;
     let positions = batch.positions();
     let turned = |row: usize, column: usize| -> Vec<f64> {
@@ -78,7 +84,7 @@ fn compare(segments: &[(usize, Option<usize>)]) {
         [(8, None, 2e-6), (8, portable, 2e-2), (36, portable, 2e-2), (8, amx, 2e-2), (36, amx, 2e-2)]
     {
         for window in [usize::MAX, 200, 64, 9, 1] {
-            let (ours, exact) = both(segments, head_dim, paired, window);
+            let (ours, exact) = compute_both_ways(segments, head_dim, paired, window);
             let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(worst < most, "{segments:?}, window {window}, in bf16 {paired:?}: {worst:e}");
         }
@@ -115,7 +121,7 @@ fn table(batch: &Batch, d: usize) -> RotaryTable {
     RotaryTable { cos, sin, half: d / 2 }
 }
 
-fn ours(qkv: &[f32], batch: &Batch, d: usize, paired: Option<Bf16Kernels>, window: usize) -> Vec<f32> {
+fn attention_by_kernels(qkv: &[f32], batch: &Batch, d: usize, paired: Option<Bf16Kernels>, window: usize) -> Vec<f32> {
     let ([queries, keys], scale) = (HEADS, 1.0 / (d as f32).sqrt());
     let query_norm = None;
     let key_norm = None;
@@ -124,7 +130,7 @@ fn ours(qkv: &[f32], batch: &Batch, d: usize, paired: Option<Bf16Kernels>, windo
     attention(qkv, &rotated, &heads, batch.segments()).to_vec()
 }
 
-fn both(
+fn compute_both_ways(
     segments: &[(usize, Option<usize>)],
     d: usize,
     paired: Option<Bf16Kernels>,
@@ -132,7 +138,10 @@ fn both(
 ) -> (Vec<f32>, Vec<f32>) {
     let ([h, k], batch) = (HEADS, batch(segments));
     let qkv = rows(batch.tokens(), d);
-    (ours(&qkv, &batch, d, paired, window), by_definition(&qkv, [h, k, d], window, &batch, &table(&batch, d)))
+    (
+        attention_by_kernels(&qkv, &batch, d, paired, window),
+        attention_by_definition(&qkv, [h, k, d], window, &batch, &table(&batch, d)),
+    )
 }
 
 #[test]
@@ -145,7 +154,7 @@ fn bf16_attention_row_is_independent_of_other_segments() {
     let windows = [usize::MAX, 64, 9];
     let kernels = [Bf16Kernels::Portable, Bf16Kernels::Amx];
     for (kernels, window) in kernels.into_iter().flat_map(|kernel| windows.map(|window| (Some(kernel), window))) {
-        let batched = ours(&qkv, &full_batch, d, kernels, window);
+        let batched = attention_by_kernels(&qkv, &full_batch, d, kernels, window);
         for (segment, &(length, parent)) in all.iter().enumerate() {
             let chain: Vec<usize> = parent.into_iter().chain([segment]).collect();
             let lengths: Vec<_> =
@@ -154,7 +163,7 @@ fn bf16_attention_row_is_independent_of_other_segments() {
                 let rows = chain.iter().map(|&segment| full_batch.rows[segment].clone());
                 rows.flat_map(|rows| numbers[rows.start * width..rows.end * width].to_vec()).collect()
             };
-            let alone = ours(&select_rows(&qkv, row_width(d)), &batch(&lengths), d, kernels, window);
+            let alone = attention_by_kernels(&select_rows(&qkv, row_width(d)), &batch(&lengths), d, kernels, window);
             let case = format!("segment {segment} of {length}, window {window}, {kernels:?}");
             assert!(alone == select_rows(&batched, HEADS[0] * d), "{case}");
         }

@@ -233,10 +233,10 @@ mod tests {
     }
 
     fn words(count: usize, seed: usize, numbers: Numbers) -> Vec<u32> {
-        (0..count).map(|i| half(2 * i, seed, numbers) | half(2 * i + 1, seed, numbers) << 16).collect()
+        (0..count).map(|i| random_bf16(2 * i, seed, numbers) | random_bf16(2 * i + 1, seed, numbers) << 16).collect()
     }
 
-    fn half(i: usize, seed: usize, numbers: Numbers) -> u32 {
+    fn random_bf16(i: usize, seed: usize, numbers: Numbers) -> u32 {
         let hash = (i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         let bits = (hash >> 9) as u32;
         match (numbers, hash % 509) {

@@ -24,7 +24,7 @@ fn layout(batch: &Batch, piece_tokens: usize, max_scores: usize) -> Layout {
 const WINDOWS: [Option<usize>; 5] = [None, Some(300), Some(64), Some(3), Some(1)];
 
 /// Returns the keys visible to each query according to its block's mask for `window`.
-fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
+fn visible_rows(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
     let mut all = Vec::new();
     for piece in &layout.pieces {
         for &(group, index) in &piece.blocks.order {
@@ -63,7 +63,7 @@ fn rows_attend_to_prefix_and_segment_for_any_piece_size() {
                         .iter()
                         .map(|all| all[all.len().saturating_sub(window.unwrap_or(all.len()))..].to_vec())
                         .collect();
-                    assert_eq!(visible(&layout, window), expected, "{segments:?}, window {window:?}");
+                    assert_eq!(visible_rows(&layout, window), expected, "{segments:?}, window {window:?}");
                 }
             }
         }

@@ -141,7 +141,7 @@ fn half_precision_is_close_but_not_equal_to_f32() {
 }
 
 /// Writes a backbone whose MLP in layer 2 is scaled by `factor`.
-fn scaled(factor: f64) -> TempDir {
+fn write_scaled_backbone(factor: f64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(fixture("llama-gqa").join("config.json"), folder.path().join("config.json")).unwrap();
     let file = fixture("llama-gqa").join("model.safetensors");
@@ -155,7 +155,7 @@ fn scaled(factor: f64) -> TempDir {
 
 #[test]
 fn f16_overflow_is_named_and_other_variants_continue() {
-    let folder = scaled(1e5);
+    let folder = write_scaled_backbone(1e5);
     for dtype in FloatType::ALL {
         let engine = load(folder.path(), dtype);
         let ours = log_probabilities(&engine);
@@ -171,7 +171,7 @@ fn f16_overflow_is_named_and_other_variants_continue() {
         assert!(notes[0].contains("MLP of layer 2") && notes[0].contains(" % of the stream"), "{notes:?}");
     }
     // A weight that overflows f16 is reported at load time.
-    let folder = scaled(1e8);
+    let folder = write_scaled_backbone(1e8);
     let placement = Placement { device: DeviceName::Cpu, dtype: FloatType::F16 };
     let error = CandleEngine::load(Config::read(folder.path()).unwrap(), folder.path(), placement, None).err().unwrap();
     let text = error.to_string();
