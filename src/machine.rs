@@ -265,12 +265,12 @@ mod tests {
     fn array_task_has_its_array_index_in_its_id() {
         // Slurm sets these variables in the last task of an array, and only the first of them in a single job.
         let task = [("SLURM_JOB_ID", "45"), ("SLURM_ARRAY_JOB_ID", "45"), ("SLURM_ARRAY_TASK_ID", "1")];
-        assert_eq!(job(&task).as_deref(), Some("45_1"));
-        assert_eq!(job(&[("SLURM_JOB_ID", "46")]).as_deref(), Some("46"));
-        assert_eq!(job(&[]), None);
+        assert_eq!(job_id(&task).as_deref(), Some("45_1"));
+        assert_eq!(job_id(&[("SLURM_JOB_ID", "46")]).as_deref(), Some("46"));
+        assert_eq!(job_id(&[]), None);
     }
 
-    fn job(set: &[(&str, &str)]) -> Option<String> {
+    fn job_id(set: &[(&str, &str)]) -> Option<String> {
         job_of(|name| Some(set.iter().find(|(key, _)| *key == name)?.1.to_owned()))
     }
 

@@ -92,14 +92,17 @@ impl Sources {
                     folders.push((entry, path));
                 } else if entry.extension().is_some_and(|extension| extension == "rs") && !is_test {
                     let module = if ["mod", "lib"].contains(&stem.as_str()) { module.clone() } else { path };
-                    files.insert(module, without_tests(&bare(&fs::read_to_string(&entry).unwrap())));
+                    files.insert(
+                        module,
+                        without_tests(&strip_comments_and_literals(&fs::read_to_string(&entry).unwrap())),
+                    );
                 }
             }
         }
         let mut sources = Self { files, passed_on: BTreeMap::new() };
         for (module, text) in &sources.files {
-            let public = uses(text).into_iter().filter(|(public, _)| *public);
-            let named = public.flat_map(|(_, tree)| leaves(&tree)).filter_map(|(path, name)| {
+            let public = use_items(text).into_iter().filter(|(public, _)| *public);
+            let named = public.flat_map(|(_, tree)| use_tree_paths(&tree)).filter_map(|(path, name)| {
                 let path = sources.absolute(module, &path)?;
                 Some((name.or(path.last().cloned())?, path))
             });
@@ -143,9 +146,9 @@ impl Sources {
     }
 
     fn used_by(&self, module: &Module, text: &str) -> BTreeSet<Module> {
-        let mut paths = inline(text);
-        for (public, tree) in uses(text) {
-            let used = leaves(&tree).into_iter().map(|(path, _)| path);
+        let mut paths = inline_paths(text);
+        for (public, tree) in use_items(text) {
+            let used = use_tree_paths(&tree).into_iter().map(|(path, _)| path);
             // Re-exporting names from child modules does not count as using them.
             paths.extend(used.filter(|path| {
                 !(public && self.absolute(module, path).is_some_and(|absolute| absolute.starts_with(module)))
@@ -157,7 +160,7 @@ impl Sources {
 }
 
 /// Removes comments, string literals and character literals.
-fn bare(text: &str) -> String {
+fn strip_comments_and_literals(text: &str) -> String {
     let mut bare = String::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
@@ -224,7 +227,7 @@ fn without_tests(text: &str) -> String {
 }
 
 /// Returns the tree of each `use` item, and whether the item is a re-export.
-fn uses(text: &str) -> Vec<(bool, String)> {
+fn use_items(text: &str) -> Vec<(bool, String)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("use ") {
         let before = text[..at].rsplit(['\n', ';', '}']).next().unwrap_or_default().trim();
@@ -236,7 +239,7 @@ fn uses(text: &str) -> Vec<(bool, String)> {
 }
 
 /// Returns the paths in a `use` tree, each with its `as` alias if it has one.
-fn leaves(tree: &str) -> Vec<(Module, Option<String>)> {
+fn use_tree_paths(tree: &str) -> Vec<(Module, Option<String>)> {
     let tree = tree.trim();
     let Some((before, inside)) = tree.split_once('{') else {
         let (path, name) =
@@ -257,12 +260,12 @@ fn leaves(tree: &str) -> Vec<(Module, Option<String>)> {
     parts
         .iter()
         .filter(|part| !part.trim().is_empty())
-        .flat_map(|part| leaves(&format!("{before}{}", part.trim())))
+        .flat_map(|part| use_tree_paths(&format!("{before}{}", part.trim())))
         .collect()
 }
 
 /// Returns the `crate::`, `super::` and `self::` paths that are not part of `use` items.
-fn inline(text: &str) -> Vec<Module> {
+fn inline_paths(text: &str) -> Vec<Module> {
     let mut found = Vec::new();
     for begin in ["crate::", "super::", "self::"] {
         for (at, _) in text.match_indices(begin) {
@@ -312,7 +315,7 @@ fn files_do_not_import_each_other_in_cycles() {
             "{crate_path}: too few imports found"
         );
         let reached: BTreeMap<&Module, BTreeSet<Module>> =
-            imports.keys().map(|module| (*module, reached(&imports, module))).collect();
+            imports.keys().map(|module| (*module, reachable_modules(&imports, module))).collect();
         let cycles: BTreeSet<String> = imports
             .keys()
             .map(|module| modules_in_cycle(&reached, module))
@@ -322,7 +325,7 @@ fn files_do_not_import_each_other_in_cycles() {
     }
 }
 
-fn reached(imports: &BTreeMap<&Module, BTreeSet<Module>>, from: &Module) -> BTreeSet<Module> {
+fn reachable_modules(imports: &BTreeMap<&Module, BTreeSet<Module>>, from: &Module) -> BTreeSet<Module> {
     let mut reached = BTreeSet::new();
     let mut next = vec![from.clone()];
     while let Some(module) = next.pop() {
@@ -340,8 +343,9 @@ fn modules_in_cycle(reached: &BTreeMap<&Module, BTreeSet<Module>>, module: &Modu
 fn imports_are_parsed_like_the_compiler_does() {
     let text = "//! use crate::no;\nuse crate::a::{self, b::{C, D as E}};\npub use self::f::G;\nfn h() { \"use crate::no;\"; '\"'; super::i::j(); }\n\
                 #[cfg(test)]\nmod tests {\n    use crate::no;\n}\nconst RAW: &str = r#\"super::no \"#;\n";
-    let text = without_tests(&bare(text));
-    let all: Vec<(Module, Option<String>)> = uses(&text).iter().flat_map(|(_, tree)| leaves(tree)).collect();
+    let text = without_tests(&strip_comments_and_literals(text));
+    let all: Vec<(Module, Option<String>)> =
+        use_items(&text).iter().flat_map(|(_, tree)| use_tree_paths(tree)).collect();
     let expected = [
         ("crate::a::self", None),
         ("crate::a::b::C", None),
@@ -349,8 +353,8 @@ fn imports_are_parsed_like_the_compiler_does() {
         ("self::f::G", None),
     ];
     assert_eq!(all, expected.map(|(path, name)| (module(path), name)));
-    assert_eq!(uses(&text).iter().map(|(public, _)| *public).collect::<Vec<_>>(), [false, true]);
-    assert_eq!(inline(&text), [module("super::i::j")]);
+    assert_eq!(use_items(&text).iter().map(|(public, _)| *public).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(inline_paths(&text), [module("super::i::j")]);
 }
 
 fn module(path: &str) -> Module {

@@ -17,7 +17,7 @@ use serde_json::Value;
 /// Choices for a document, as (input, continuation) pairs.
 type Document = Vec<(Vec<u32>, Vec<u32>)>;
 
-fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], budget: usize) -> Vec<Vec<Vec<Score>>> {
+fn score_documents(engine: &dyn Engine, programs: &[Program], documents: &[Document], budget: usize) -> Vec<Vec<Vec<Score>>> {
     let borrowed: Vec<Vec<TokenizedChoice<'_>>> = documents
         .iter()
         .map(|choices| choices.iter().map(|(input, continuation)| TokenizedChoice { input, continuation }).collect())
@@ -43,7 +43,7 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
 
 /// Reads the reference requests, grouped by document. Each comes with its log-likelihood and greedy flag from
 /// lm-evaluation-harness.
-fn golden(path: &Path) -> (Vec<Document>, Vec<Vec<(f64, bool)>>) {
+fn read_golden(path: &Path) -> (Vec<Document>, Vec<Vec<(f64, bool)>>) {
     let text = std::fs::read_to_string(path).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let document_rows = rows.chunk_by(|a, b| a["doc_id"] == b["doc_id"]);
@@ -75,10 +75,10 @@ fn log_likelihoods_match_the_harness() {
             if path.extension().is_none_or(|kind| kind != "jsonl") {
                 continue;
             }
-            let (documents, expected) = golden(&path);
+            let (documents, expected) = read_golden(&path);
             for (engine, requests) in engines.iter().zip(&mut requests) {
                 let name = engine.id().name;
-                let ours = &scored(&**engine, &[Program::dense(engine.config().layers)], &documents, 512)[0];
+                let ours = &score_documents(&**engine, &[Program::dense(engine.config().layers)], &documents, 512)[0];
                 for (document, (ours, expected)) in ours.iter().zip(&expected).enumerate() {
                     for (ours, (log_likelihood, greedy)) in ours.iter().zip(expected) {
                         let difference = (ours.log_likelihood - log_likelihood).abs();
@@ -179,22 +179,22 @@ fn document_score_is_independent_of_its_batch() {
     models.sort();
     assert!(models.len() >= 6, "{models:?}");
     for folder in models {
-        for config in length_dependent(&folder) {
+        for config in length_dependent_configs(&folder) {
             let rope = config.rope.scaling.as_ref().map_or("default", Scaling::name);
             let what = format!("{}, {rope}", folder.display());
             for (products, memory) in [(Products::F32, u64::MAX), (Products::Bf16, u64::MAX), (Products::F32, 0)] {
                 let engine = Decoder::load_within(config.clone(), &folder, products, memory).unwrap();
-                same_bits_alone(&format!("{what}, {products:?}"), &engine);
+                assert_same_bits_alone(&format!("{what}, {products:?}"), &engine);
             }
             for engine in engines_of(config, &folder) {
-                near_alone(&format!("{what}, {}", engine.id()), &*engine);
+                assert_near_alone(&format!("{what}, {}", engine.id()), &*engine);
             }
         }
     }
 }
 
 /// Returns a model's config, and copies of it with RoPE frequencies that change beyond 40 tokens.
-fn length_dependent(folder: &Path) -> Vec<Config> {
+fn length_dependent_configs(folder: &Path) -> Vec<Config> {
     let config = Config::read(folder).unwrap();
     let pairs = config.rotary_width / 2;
     let [short, long] = [1.0, 2.0].map(|from| (0..pairs).map(|pair| from + 0.3 * pair as f64).collect());
@@ -206,7 +206,7 @@ fn length_dependent(folder: &Path) -> Vec<Config> {
 
 /// Returns the test documents, followed by a document with all of their choices. In the last one, every choice starts
 /// with the same token, as it would with BOS.
-fn with_common_prefix(vocab: u32) -> Vec<Document> {
+fn documents_with_common_prefix(vocab: u32) -> Vec<Document> {
     let mut documents = documents(vocab);
     documents.push(
         documents
@@ -219,24 +219,24 @@ fn with_common_prefix(vocab: u32) -> Vec<Document> {
 }
 
 /// Asserts that each document in a batch gets bit-identical scores when it is scored alone.
-fn same_bits_alone(what: &str, engine: &dyn Engine) {
-    let documents = with_common_prefix(engine.config().vocab as u32);
+fn assert_same_bits_alone(what: &str, engine: &dyn Engine) {
+    let documents = documents_with_common_prefix(engine.config().vocab as u32);
     let dense = [Program::dense(engine.config().layers)];
-    let together = scored(engine, &dense, &documents, 512).remove(0);
+    let together = score_documents(engine, &dense, &documents, 512).remove(0);
     for (index, (document, together)) in documents.iter().zip(&together).enumerate() {
-        let alone = scored(engine, &dense, std::slice::from_ref(document), 512).remove(0).remove(0);
+        let alone = score_documents(engine, &dense, std::slice::from_ref(document), 512).remove(0).remove(0);
         assert_eq!(alone, *together, "{what}, document {index}");
     }
 }
 
 /// Asserts that each choice in a batch gets the same score up to rounding when it is scored alone.
-fn near_alone(what: &str, engine: &dyn Engine) {
-    let documents = with_common_prefix(engine.config().vocab as u32);
+fn assert_near_alone(what: &str, engine: &dyn Engine) {
+    let documents = documents_with_common_prefix(engine.config().vocab as u32);
     let dense = [Program::dense(engine.config().layers)];
-    let together = scored(engine, &dense, &documents, 512).remove(0);
+    let together = score_documents(engine, &dense, &documents, 512).remove(0);
     let choices = documents.iter().flatten().zip(together.iter().flatten());
     for (index, (choice, together)) in choices.enumerate() {
-        let alone = scored(engine, &dense, &[vec![choice.clone()]], 512)[0][0][0];
+        let alone = score_documents(engine, &dense, &[vec![choice.clone()]], 512)[0][0][0];
         let difference = (alone.log_likelihood - together.log_likelihood).abs();
         assert!(difference <= 1e-4, "{what}, choice {index}: {alone:?} alone, {together:?} together");
         assert_eq!(alone.greedy, together.greedy, "{what}, choice {index}");
@@ -249,13 +249,14 @@ fn shared_contexts_and_variants_do_not_change_scores() {
         for engine in engines(&fixture(&format!("arch/{name}"))) {
             let documents = documents(engine.config().vocab as u32);
             let programs = programs(&*engine);
-            let together = scored(&*engine, &programs, &documents, 512);
+            let together = score_documents(&*engine, &programs, &documents, 512);
             for (program, together) in programs.iter().zip(&together) {
                 for (document, together) in documents.iter().zip(together) {
                     for (choice, together) in document.iter().zip(together) {
                         // A batch with a single program and a single choice has no branches.
                         let alone =
-                            scored(&*engine, std::slice::from_ref(program), &[vec![choice.clone()]], 512)[0][0][0];
+                            score_documents(&*engine, std::slice::from_ref(program), &[vec![choice.clone()]], 512)[0]
+                                [0][0];
                         let difference = (alone.log_likelihood - together.log_likelihood).abs();
                         assert!(difference <= 1e-4, "{name}: {alone:?} {together:?}");
                         assert_eq!(alone.greedy, together.greedy);
@@ -271,10 +272,10 @@ fn token_budget_changes_only_the_rounding_of_scores() {
     for engine in engines(&fixture("arch/llama-gqa")) {
         let documents = documents(engine.config().vocab as u32);
         let programs = programs(&*engine);
-        let first = scored(&*engine, &programs, &documents, 64);
-        assert_eq!(first, scored(&*engine, &programs, &documents, 64));
+        let first = score_documents(&*engine, &programs, &documents, 64);
+        assert_eq!(first, score_documents(&*engine, &programs, &documents, 64));
         for budget in [1, 512, 4096] {
-            let other = scored(&*engine, &programs, &documents, budget);
+            let other = score_documents(&*engine, &programs, &documents, budget);
             for (a, b) in first.iter().flatten().flatten().zip(other.iter().flatten().flatten()) {
                 assert!((a.log_likelihood - b.log_likelihood).abs() <= 1e-4, "{budget}: {a:?} {b:?}");
             }
@@ -291,7 +292,7 @@ fn most_likely_continuation_is_greedy() {
         for _ in 0..4 {
             // Among all single-token continuations, only the most likely one is greedy.
             let all: Document = (0..vocab).map(|token| (text.clone(), vec![token])).collect();
-            let scores = &scored(&*engine, &dense, &[all], 2048)[0][0];
+            let scores = &score_documents(&*engine, &dense, &[all], 2048)[0][0];
             let greedy: Vec<usize> = (0..scores.len()).filter(|&token| scores[token].greedy).collect();
             let best = scores.iter().map(|s| s.log_likelihood).fold(f64::NEG_INFINITY, f64::max);
             assert_eq!(greedy.len(), 1);
@@ -302,7 +303,7 @@ fn most_likely_continuation_is_greedy() {
         let continuation = text[5..].to_vec();
         let mut other = continuation.clone();
         other[3] = (other[3] + 1) % vocab;
-        let scores = scored(&*engine, &dense, &[vec![(input.clone(), continuation), (input, other)]], 2048);
+        let scores = score_documents(&*engine, &dense, &[vec![(input.clone(), continuation), (input, other)]], 2048);
         assert_eq!(scores[0][0].iter().map(|s| s.greedy).collect::<Vec<_>>(), [true, false]);
     }
 }

@@ -99,7 +99,7 @@ fn set_option_overrides_grid_values() {
     assert_eq!(table(&world.path("results/small/results.csv")).len(), 1 + 2);
 }
 
-fn with_tasks(world: &World) {
+fn add_tasks(world: &World) {
     let rows: Vec<String> = (0..6).map(|i| copa_row(i).to_string()).collect();
     world.write("copa.jsonl", rows.join("\n"));
     let rte = json!({"sentence1": "w1 w2", "sentence2": "w3", "label": 0});
@@ -116,7 +116,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-fn explained(world: &World, cell: &str) -> (Option<i32>, String) {
+fn explain_cell(world: &World, cell: &str) -> (Option<i32>, String) {
     let output = world.ghostlab(&["explain", "grid.yaml", cell]);
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     (output.status.code(), text)

@@ -171,7 +171,7 @@ fn output_of_every_command_matches_its_snapshot() {
 fn first_lines_of_long_outputs_match_their_snapshots() {
     let world = World::new();
     for (name, arguments) in SHORTENED_OUTPUTS {
-        let text = shown(&world, arguments);
+        let text = run_and_format(&world, arguments);
         let lines: Vec<&str> = text.lines().take(MAX_LINES).collect();
         settings(&world).bind(|| insta::assert_snapshot!(format!("console_{name}"), lines.join("\n")));
     }
@@ -197,12 +197,12 @@ fn incomplete_and_altered_results_match_their_snapshots() {
 
 /// Compares the output of a command with the snapshot `console_NAME`.
 fn assert_shown(world: &World, name: &str, arguments: &[&str]) {
-    let text = shown(world, arguments);
+    let text = run_and_format(world, arguments);
     settings(world).bind(|| insta::assert_snapshot!(format!("console_{name}"), text));
 }
 
 /// Runs a command and returns its output below the command line.
-fn shown(world: &World, arguments: &[&str]) -> String {
+fn run_and_format(world: &World, arguments: &[&str]) -> String {
     let mut command = world.command(arguments);
     command.env("COLUMNS", "120").env("PATH", "").env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", world.path("hub"));
     command.env_remove("HF_TOKEN");

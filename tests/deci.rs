@@ -13,7 +13,7 @@ use std::path::Path;
 
 use crate::common::world::World;
 use crate::common::{add_biases, fixture, relative_error};
-use crate::llama_cpp::{generated, python, small_tokenizer, success, theirs};
+use crate::llama_cpp::{llama_cpp_logits, llama_cpp_tokens, python, run_successfully, small_tokenizer};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Program, Step, folder_program};
 use ghostlab::pipeline::exec::{RunSettings, stored_program};
@@ -48,7 +48,7 @@ fn logits(decoder: &Decoder, program: &Program, ids: &[Vec<u32>]) -> Vec<f64> {
 }
 
 /// Returns the prompt followed by `NEW_TOKENS` greedily generated tokens. Does not use a KV cache.
-fn greedy(decoder: &Decoder, program: &Program, prompt: &[u32]) -> Vec<u32> {
+fn greedy_tokens(decoder: &Decoder, program: &Program, prompt: &[u32]) -> Vec<u32> {
     let mut ids = prompt.to_vec();
     for _ in 0..NEW_TOKENS {
         let all = logits(decoder, program, std::slice::from_ref(&ids));
@@ -71,7 +71,7 @@ fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
     for cell in &pruned {
         for (dtype, _) in dtypes {
             let file = world.path(&format!("{cell}.{dtype}.gguf"));
-            success(world, &["export", "grid.yaml", cell, "--gguf", dtype, "--to", file.to_str().unwrap()]);
+            run_successfully(world, &["export", "grid.yaml", cell, "--gguf", dtype, "--to", file.to_str().unwrap()]);
         }
     }
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
@@ -83,7 +83,7 @@ fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
             let expected = logits(&decoder, &program, &ids);
             for &(dtype, tolerance) in dtypes {
                 let file = world.path(&format!("{cell}.{dtype}.gguf"));
-                let error = relative_error(&theirs(python, world, &file, &ids), &expected);
+                let error = relative_error(&llama_cpp_logits(python, world, &file, &ids), &expected);
                 let config = Config::read_with_attachments(&file).unwrap();
                 let read = folder_program(&config, &file).unwrap();
                 let ours = logits(&Decoder::load_with(config, &file).unwrap(), &read, &ids);
@@ -94,8 +94,8 @@ fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
             }
             let file = world.path(&format!("{cell}.f32.gguf"));
             assert_eq!(
-                generated(python, world, &file, &ids[0], NEW_TOKENS),
-                greedy(&decoder, &program, &ids[0]),
+                llama_cpp_tokens(python, world, &file, &ids[0], NEW_TOKENS),
+                greedy_tokens(&decoder, &program, &ids[0]),
                 "{cell}"
             );
         }

@@ -32,7 +32,7 @@ fn lines() -> Vec<(String, Vec<String>)> {
         let text = fs::read_to_string(page).unwrap();
         let name = page.file_name().unwrap().to_string_lossy().into_owned();
         for block in text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or("")) {
-            let called = block.lines().flat_map(|line| line.split(" #").take(1).map(str::trim)).filter_map(call);
+            let called = block.lines().flat_map(|line| line.split(" #").take(1).map(str::trim)).filter_map(parse_call);
             lines.extend(called.map(|words| (name.clone(), words)));
         }
     }
@@ -41,7 +41,7 @@ fn lines() -> Vec<(String, Vec<String>)> {
 
 /// Returns the arguments in a line that calls the program, directly or through cargo. Pipes and redirections are
 /// dropped.
-fn call(line: &str) -> Option<Vec<String>> {
+fn parse_call(line: &str) -> Option<Vec<String>> {
     let line = line.split(" | ").next()?.trim().trim_start_matches("source <(").trim_end_matches(')');
     let rest = line.strip_prefix("cargo run --release -- ").or_else(|| line.strip_prefix("ghostlab "))?;
     let rest = rest.split(" > ").next()?;
@@ -49,7 +49,7 @@ fn call(line: &str) -> Option<Vec<String>> {
 }
 
 /// Returns why a valid line cannot be run here, or `None` if it can.
-fn elsewhere(words: &[String]) -> Option<&'static str> {
+fn skip_reason(words: &[String]) -> Option<&'static str> {
     match words[0].as_str() {
         "fetch" => Some("network"),
         "submit" | "cancel" => Some("scheduler"),
@@ -136,7 +136,7 @@ fn every_self_contained_command_line_in_docs_runs() {
     }
     let mut ran = 0;
     for (page, words) in lines() {
-        if elsewhere(&words).is_some() {
+        if skip_reason(&words).is_some() {
             continue;
         }
         // Adapt depths to the small backbone and paths to the test folder.

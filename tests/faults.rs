@@ -34,12 +34,12 @@ fn spawn_with_fault(world: &World, arguments: &[&str], fault: &str) -> Child {
     command.env("GHOSTLAB_FAULT", fault).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn with_fault(world: &World, more: &[&str], fault: &str) -> (Option<i32>, String) {
+fn run_with_fault(world: &World, more: &[&str], fault: &str) -> (Option<i32>, String) {
     let output = wait_for_exit(spawn_with_fault(world, &[&["run", "grid.yaml"], more].concat(), fault));
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-fn verified(world: &World) -> Option<i32> {
+fn verify_store(world: &World) -> Option<i32> {
     world.ghostlab(&["cache", "verify"]).status.code()
 }
 
@@ -49,7 +49,7 @@ const REMOTE_PROCESS: &str = "5-0123456789ab";
 const DEAD_PROCESS: &str = "99999999-0123456789ab";
 
 /// Writes the record and the leases of a process on another machine. Returns the path of the record.
-fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
+fn plant_remote_process(world: &World, id: &str, claims: &[&str]) -> PathBuf {
     let store = world.path("data/store");
     let text = json!({"id": id, "pid": 5, "system": "another boot", "started": 7, "beat": "00000000000000000007"});
     for folder in ["processes", "claims", "drafts"] {
@@ -63,21 +63,21 @@ fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
 }
 
 /// Sets a file's modification time to ten minutes ago. This is longer than the lease timeout on shared file systems.
-fn age(path: &Path) {
+fn make_stale(path: &Path) {
     fs::File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(600)).unwrap();
 }
 
-fn below(folder: &Path, files: &mut Vec<PathBuf>) {
+fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
         if entry.path().is_dir() {
-            below(&entry.path(), files);
+            collect_files(&entry.path(), files);
         } else {
             files.push(entry.path());
         }
     }
 }
 
-fn stage(world: &World, kind: &str) -> PathBuf {
+fn stage_folder(world: &World, kind: &str) -> PathBuf {
     let stages = fs::read_dir(world.path("data/store")).unwrap().map(|entry| entry.unwrap().path());
     stages
         .into_iter()
@@ -85,14 +85,14 @@ fn stage(world: &World, kind: &str) -> PathBuf {
         .unwrap()
 }
 
-fn flip(path: &Path) {
+fn flip_byte(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
     fs::write(path, bytes).unwrap();
 }
 
-fn truncate(path: &Path) {
+fn truncate_file(path: &Path) {
     let bytes = fs::read(path).unwrap();
     fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
 }
@@ -111,14 +111,14 @@ fn every_kind_of_store_damage_is_reported_and_repaired() {
         ("tokens", &["selection", "operator", "scores", "activations"]),
     ];
     for (kind, after) in kinds {
-        for spoil in [flip, truncate] {
+        for spoil in [flip_byte, truncate_file] {
             let mut files = Vec::new();
-            below(&stage(&world, kind), &mut files);
+            collect_files(&stage_folder(&world, kind), &mut files);
             assert!(!files.is_empty(), "{kind}");
             files.iter().for_each(|path| spoil(path));
             assert_eq!(world.ghostlab(&["cache", "verify"]).status.code(), Some(5), "{kind}");
             for kind in after {
-                fs::remove_dir_all(stage(&world, kind)).unwrap();
+                fs::remove_dir_all(stage_folder(&world, kind)).unwrap();
             }
             let log = world.runs(&SMALL);
             assert!(log.contains("a stored object is damaged"), "{kind}: {log}");
@@ -153,8 +153,8 @@ fn damaged_payload_of_every_kind_is_repaired() {
     }
     type Spoil<'a> = (&'a str, &'a dyn Fn(&Path));
     let spoils: [Spoil<'_>; 4] = [
-        ("flipped", &flip),
-        ("truncated", &truncate),
+        ("flipped", &flip_byte),
+        ("truncated", &truncate_file),
         ("lost", &|path: &Path| fs::remove_file(path).unwrap()),
         ("emptied", &|path: &Path| fs::write(path, "").unwrap()),
     ];
@@ -164,17 +164,17 @@ fn damaged_payload_of_every_kind_is_repaired() {
             payload_files(&world).iter().filter(|path| payload_kind(path) == *sort).for_each(|path| spoil(path));
             // An object whose files are all deleted counts as never computed.
             let seen = if how == "lost" && sort.contains(" of ") { 0 } else { 5 };
-            assert_eq!(verified(&world), Some(seen), "{sort} {how}");
+            assert_eq!(verify_store(&world), Some(seen), "{sort} {how}");
             world.runs(&SMALL);
             assert!(world.tables() == tables, "{sort} {how}: the tables differ");
             // Objects that a finished run does not read may still be damaged, so repair them.
             assert_eq!(world.ghostlab(&["cache", "verify", "--repair"]).status.code(), Some(0), "{sort} {how}");
-            assert_eq!(verified(&world), Some(0), "{sort} {how}");
+            assert_eq!(verify_store(&world), Some(0), "{sort} {how}");
             world.runs(&SMALL);
             assert!(world.tables() == tables, "{sort} {how}: the tables differ after the repair");
             // Activations are recomputed only on demand. Delete the operators so that the next run needs activations.
             if !stage_exists(&world, "activations") {
-                fs::remove_dir_all(stage(&world, "operator")).unwrap();
+                fs::remove_dir_all(stage_folder(&world, "operator")).unwrap();
                 world.runs(&SMALL);
             }
             assert!(
@@ -188,7 +188,7 @@ fn damaged_payload_of_every_kind_is_repaired() {
 fn payload_files(world: &World) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for kind in ["scores", "operator", "selection", "activations", "tokens"] {
-        below(&stage(world, kind), &mut files);
+        collect_files(&stage_folder(world, kind), &mut files);
     }
     files
 }
@@ -198,7 +198,7 @@ fn stage_exists(world: &World, kind: &str) -> bool {
     let prefix = format!("{kind}-v");
     for entry in fs::read_dir(world.path("data/store")).unwrap().map(Result::unwrap) {
         if entry.file_name().to_string_lossy().starts_with(&prefix) {
-            below(&entry.path(), &mut files);
+            collect_files(&entry.path(), &mut files);
         }
     }
     !files.is_empty()
@@ -209,11 +209,11 @@ fn plan_names_damage_and_gc_removes_it() {
     let world = World::new();
     world.runs(&[]);
     let mut files = Vec::new();
-    below(&stage(&world, "scores"), &mut files);
-    flip(&files[0]);
+    collect_files(&stage_folder(&world, "scores"), &mut files);
+    flip_byte(&files[0]);
     let plan = String::from_utf8(world.ghostlab(&["plan", "grid.yaml"]).stdout).unwrap();
     assert!(plan.contains("8 complete, 1 to run") && plan.contains("1 damaged"), "{plan}");
-    truncate(&files[0]);
+    truncate_file(&files[0]);
     let shown = String::from_utf8(world.ghostlab(&["cache", "gc"]).stdout).unwrap();
     assert!(shown.contains("nothing was deleted") && shown.contains("scores-v"), "{shown}");
     let gone = String::from_utf8(world.ghostlab(&["cache", "gc", "--yes"]).stdout).unwrap();

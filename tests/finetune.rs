@@ -21,12 +21,12 @@ fn world(recoveries: &str) -> World {
     world
 }
 
-fn tuned(name: &str) -> String {
+fn finetuned_recovery(name: &str) -> String {
     format!("{{name: {name}, finetune: {{sequences: {STEPS}, length: 32}}}}")
 }
 
 /// Reads the stored payloads of one kind. JSON files are left out, because they contain timings.
-fn stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
+fn read_stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries() {
         let ObjectCondition::Whole(artifact) = entry.found else { panic!("damaged") };
@@ -51,12 +51,14 @@ fn perplexities(world: &World) -> BTreeMap<String, f64> {
 
 #[test]
 fn methods_of_a_boundary_share_a_training_pass() {
-    let world = world(&[tuned("linearpatch-diag"), tuned("ghosted"), "ghosted".to_owned()].join(", "));
+    let world = world(
+        &[finetuned_recovery("linearpatch-diag"), finetuned_recovery("ghosted"), "ghosted".to_owned()].join(", "),
+    );
     let log = world.runs(&[]);
     let passes = log.lines().filter(|line| line.contains("read train") && line.contains("done in")).count();
     assert_eq!(passes, 1, "{log}");
     assert!(log.contains(&format!("step {STEPS} of {STEPS}, loss")), "{log}");
-    let losses: Vec<Vec<f64>> = stored(&world, stage::distilled::KIND)
+    let losses: Vec<Vec<f64>> = read_stored(&world, stage::distilled::KIND)
         .into_iter()
         .filter(|(name, _)| name.ends_with("losses.f64"))
         .map(|(_, bytes)| bytemuck::pod_collect_to_vec::<u8, f64>(&bytes))
@@ -74,7 +76,7 @@ fn methods_of_a_boundary_share_a_training_pass() {
 
 #[test]
 fn trainings_on_one_text_share_its_pass_and_files() {
-    let world = world(&tuned("ghosted"));
+    let world = world(&finetuned_recovery("ghosted"));
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let one = "{corpus: train, sequences: 8, length: 64}";
     let trained = format!("{{corpus: train, sequences: {STEPS}, length: 32}}");
@@ -119,30 +121,34 @@ fn result_table(world: &World, folder: &str) -> Vec<u8> {
 
 #[test]
 fn killed_training_resumes_to_identical_bytes() {
-    let undisturbed = world(&tuned("ghosted"));
-    let killed = world(&tuned("ghosted"));
+    let undisturbed = world(&finetuned_recovery("ghosted"));
+    let killed = world(&finetuned_recovery("ghosted"));
     undisturbed.runs(&[]);
     let output = killed.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@train:26").output().unwrap();
     assert!(!output.status.success());
-    assert!(!stored(&killed, stage::distilled::KIND).is_empty(), "a checkpoint remains");
+    assert!(!read_stored(&killed, stage::distilled::KIND).is_empty(), "a checkpoint remains");
     // Garbage collection must keep the checkpoint.
     assert!(killed.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]).status.success());
     let log = killed.runs(&[]);
     // A checkpoint is written after every second step. The process was killed in step 26.
     assert!(log.contains("resuming fine-tuning after step 24 of 40"), "{log}");
-    assert_eq!(stored(&killed, stage::distilled::KIND), stored(&undisturbed, stage::distilled::KIND));
+    assert_eq!(read_stored(&killed, stage::distilled::KIND), read_stored(&undisturbed, stage::distilled::KIND));
     assert_eq!(killed.tables(), undisturbed.tables());
 }
 
 #[test]
 fn untrainable_setting_is_rejected_with_reason_upfront() {
     for name in ["none", "replaceme-ls"] {
-        world(&tuned(name)).refuses(&[], 2, &["does not support fine-tuning", "linearpatch-rotate, ghosted"]);
+        world(&finetuned_recovery(name)).refuses(
+            &[],
+            2,
+            &["does not support fine-tuning", "linearpatch-rotate, ghosted"],
+        );
     }
     let several = "{name: ghosted, boundary: layer, finetune: {sequences: 4, length: 32}}";
     world(several).refuses(&[], 2, &["does not support fine-tuning"]);
     world("{name: ghosted, finetune: {steps: 4}}").refuses(&[], 2, &["finetune", "steps"]);
-    let scattered = world(&tuned("ghosted"));
+    let scattered = world(&finetuned_recovery("ghosted"));
     let grid = std::fs::read_to_string(scattered.path("grid.yaml")).unwrap();
     scattered.write("grid.yaml", grid.replace("depth: 1", "depth: 2").replace("[llm-streamline]", "[shortgpt]"));
     scattered.refuses(&[], 2, &["fine-tuning requires one contiguous block", "shortgpt"]);

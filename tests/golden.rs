@@ -63,14 +63,14 @@ fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
         }
         "f64" => bytemuck::pod_collect_to_vec::<u8, f64>(bytes),
         "f32" => bytemuck::pod_collect_to_vec::<u8, f32>(bytes).into_iter().map(f64::from).collect(),
-        "u32" => return exact(bytes),
+        "u32" => return exact_values(bytes),
         other => panic!("unknown payload format: {other}"),
     };
     summary(&values)
 }
 
 /// Condenses bytes that must match exactly to their length and 32 bits of their hash.
-fn exact(bytes: &[u8]) -> Vec<f64> {
+fn exact_values(bytes: &[u8]) -> Vec<f64> {
     let hash = ghostlab::files::sha256::of_bytes(bytes);
     vec![bytes.len() as f64, f64::from(u32::from_str_radix(&hash[..8], 16).unwrap())]
 }
@@ -129,7 +129,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
     outputs
 }
 
-fn differ(ours: &[f64], golden: &Value) -> bool {
+fn are_different(ours: &[f64], golden: &Value) -> bool {
     let golden = common::numbers(golden);
     ours.len() != golden.len()
         || !ours.iter().zip(golden).all(|(a, b)| (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()).max(1e-6))
@@ -147,7 +147,7 @@ fn changed_stage_output_needs_a_new_version() {
         let stored = &golden[kind.name()];
         let changed: Vec<&String> = values
             .iter()
-            .filter(|(name, v)| stored["outputs"].get(*name).is_none_or(|g| differ(v, g)))
+            .filter(|(name, v)| stored["outputs"].get(*name).is_none_or(|g| are_different(v, g)))
             .map(|(name, _)| name)
             .collect();
         let same = changed.is_empty() && stored["outputs"].as_object().is_some_and(|all| all.len() == values.len());

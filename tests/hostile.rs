@@ -58,7 +58,7 @@ const WORDS: [&str; 24] = [
     "&a *a",
 ];
 
-fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
+fn mutate(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..1 + random.below(4) {
         // Prefer positions near the beginning, because the header determines how the rest is parsed.
@@ -84,7 +84,7 @@ fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
 }
 
 #[expect(clippy::disallowed_macros, reason = "the number of tested inputs is printed")]
-fn attack(target: &FuzzTarget) {
+fn run_target(target: &FuzzTarget) {
     let rounds = environment_number("GHOSTLAB_FUZZ_ROUNDS").unwrap_or(400);
     let seeds = (target.seeds)();
     let other = environment_number("GHOSTLAB_FUZZ_SEED").unwrap_or(0) << 32;
@@ -93,7 +93,7 @@ fn attack(target: &FuzzTarget) {
     for round in 0..rounds {
         let seed = random.below(seeds.len());
         let other = random.below(seeds.len());
-        let data = mutated(&seeds[seed], &seeds[other], &mut random);
+        let data = mutate(&seeds[seed], &seeds[other], &mut random);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(&data))) {
             // Save the input so that it can be added to the seeds.
             let saved = std::env::temp_dir().join(format!("ghostlab-{}-{round}", target.name));
@@ -116,7 +116,7 @@ macro_rules! attacks {
             #[test]
             fn mutated_input_gives_a_value_or_an_error() {
                 let target = super::TARGETS.iter().find(|target| target.name == stringify!($name));
-                super::attack(target.unwrap());
+                super::run_target(target.unwrap());
             }
         })*
 

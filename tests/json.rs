@@ -48,7 +48,7 @@ fn published_schema_is_current_and_describes_every_field() {
         committed == schema,
         "docs/output.schema.json is stale; run `ghostlab schema output > docs/output.schema.json`"
     );
-    fn mute(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
+    fn collect_undescribed(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
         // If a variant has a single property, the description of the variant documents the property too.
         let variant = at.ends_with("/oneOf")
             && is_described(schema)
@@ -64,14 +64,14 @@ fn published_schema_is_current_and_describes_every_field() {
         }
         match schema {
             Value::Object(keys) => {
-                keys.iter().for_each(|(key, value)| mute(root, value, &format!("{at}/{key}"), found));
+                keys.iter().for_each(|(key, value)| collect_undescribed(root, value, &format!("{at}/{key}"), found));
             }
-            Value::Array(items) => items.iter().for_each(|item| mute(root, item, at, found)),
+            Value::Array(items) => items.iter().for_each(|item| collect_undescribed(root, item, at, found)),
             _ => {}
         }
     }
     let mut found = Vec::new();
-    mute(&schema, &schema, "", &mut found);
+    collect_undescribed(&schema, &schema, "", &mut found);
     assert_eq!(found, Vec::<String>::new());
     let documented = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md")).unwrap();
     let named = schema["$defs"]["Answer"]["oneOf"].as_array().unwrap();

@@ -303,7 +303,7 @@ fn write_grid(world: &World, criteria: &[String], recoveries: &[String]) {
     );
 }
 
-fn same_but_moved_on(before: &str, now: &str) -> bool {
+fn equals_except_moved_versions(before: &str, now: &str) -> bool {
     let before = before.split(' ').collect::<Vec<_>>();
     let now = now.split(' ').collect::<Vec<_>>();
     before.len() == now.len()
@@ -319,7 +319,7 @@ fn collect_differences(path: &str, before: &Value, now: Option<&Value>, found: &
             });
         }
         (before, Some(now)) if before == now => {}
-        (Value::String(before), Some(Value::String(now))) if same_but_moved_on(before, now) => {}
+        (Value::String(before), Some(Value::String(now))) if equals_except_moved_versions(before, now) => {}
         (before, now) => found.push(format!("{path}: {before} → {}", now.unwrap_or(&Value::Null))),
     }
 }

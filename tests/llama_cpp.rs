@@ -29,21 +29,21 @@ fn llama_cpp(python: &Path, arguments: &[&Path]) {
 }
 
 /// Returns the logits that llama.cpp computes at all positions in the sequences.
-pub(crate) fn theirs(python: &Path, world: &World, file: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
+pub(crate) fn llama_cpp_logits(python: &Path, world: &World, file: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     world.write("ids.json", json!(ids).to_string());
     llama_cpp(python, &[Path::new("logits"), file, &world.path("ids.json"), &world.path("logits.f32")]);
     let bytes = fs::read(world.path("logits.f32")).unwrap();
     bytes.as_chunks().0.iter().map(|&four| f32::from_le_bytes(four).into()).collect()
 }
 
-pub(crate) fn success(world: &World, arguments: &[&str]) -> String {
+pub(crate) fn run_successfully(world: &World, arguments: &[&str]) -> String {
     let output = world.ghostlab(arguments);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Returns the prompt followed by `count` tokens that llama.cpp generates greedily.
-pub(crate) fn generated(python: &Path, world: &World, file: &Path, prompt: &[u32], count: usize) -> Vec<u32> {
+pub(crate) fn llama_cpp_tokens(python: &Path, world: &World, file: &Path, prompt: &[u32], count: usize) -> Vec<u32> {
     world.write("prompt.json", json!(prompt).to_string());
     let [prompt, out] = ["prompt.json", "out.json"].map(|name| world.path(name));
     llama_cpp(python, &[Path::new("generate"), file, &prompt, Path::new(&count.to_string()), &out]);
@@ -94,12 +94,15 @@ fn llama_cpp_matches_transformers_for_each_architecture() {
         }
         for (numbers, tolerance) in [("f32", 1e-4), ("f16", 2e-3), ("bf16", 1e-2), ("q8_0", 5e-2)] {
             let file = world.path(&format!("{numbers}.gguf"));
-            success(&world, &["export", "grid.yaml", "dense", "--gguf", numbers, "--to", file.to_str().unwrap()]);
+            run_successfully(
+                &world,
+                &["export", "grid.yaml", "dense", "--gguf", numbers, "--to", file.to_str().unwrap()],
+            );
             let expected = match windowless {
                 true => logits(&world.path("backbone"), &ids(name)),
                 false => flat(&tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["logits"]),
             };
-            let theirs = theirs(&python, &world, &file, &ids(name));
+            let theirs = llama_cpp_logits(&python, &world, &file, &ids(name));
             let error = relative_error(&theirs, &expected);
             assert!(error <= tolerance, "{name} {numbers}: {error:e}");
             // Also compare with our logits on the same file. They differ slightly, because llama.cpp rounds activations
@@ -114,7 +117,7 @@ fn llama_cpp_matches_transformers_for_each_architecture() {
 }
 
 /// Writes a small backbone with random weights and the given config options.
-fn random(world: &World, class: &str, layers: usize, options: &Value) {
+fn write_random_model(world: &World, class: &str, layers: usize, options: &Value) {
     let gemma = class.starts_with("Gemma");
     let fused = class.starts_with("Phi");
     let [c, f, heads, kv, vocab] = [64_usize, 96, 4, 2, 300];
@@ -208,14 +211,17 @@ fn llama_cpp_matches_layers_by_position_and_rope_type() {
         ),
     ] {
         let world = World::new();
-        random(&world, class, layers, &options);
+        write_random_model(&world, class, layers, &options);
         let expected = logits(&world.path("backbone"), &ids);
         // ggml computes GELU with an f16 lookup table.
         let limit = if class.starts_with("Gemma") { 2e-3 } else { 1e-5 };
         for (numbers, tolerance) in [("f32", limit), ("q8_0", 5e-2)] {
             let file = world.path(&format!("{numbers}.gguf"));
-            success(&world, &["export", "grid.yaml", "dense", "--gguf", numbers, "--to", file.to_str().unwrap()]);
-            let theirs = theirs(&python, &world, &file, &ids);
+            run_successfully(
+                &world,
+                &["export", "grid.yaml", "dense", "--gguf", numbers, "--to", file.to_str().unwrap()],
+            );
+            let theirs = llama_cpp_logits(&python, &world, &file, &ids);
             let file_logits = logits(&file, &ids);
             // The weights in the folder are not rounded, so it can only be compared with the f32 file.
             let folder_logits = [("the folder's", &expected)].into_iter().filter(|_| numbers == "f32");
@@ -264,7 +270,7 @@ fn export_unsupported_by_llama_cpp_is_rejected() {
         ),
     ] {
         let world = World::new();
-        random(&world, class, layers, &options);
+        write_random_model(&world, class, layers, &options);
         let to = world.path("a.gguf");
         let output = world.ghostlab(&["export", "grid.yaml", "dense", "--gguf", "f32", "--to", to.to_str().unwrap()]);
         let text = String::from_utf8_lossy(&output.stderr);
@@ -332,7 +338,7 @@ fn llama_cpp_tokenizes_10000_lines_like_the_original() {
         }
         world.write("backbone/tokenizer.json", tokenizer.to_string());
         let file = world.path(&format!("{name}.gguf"));
-        success(&world, &["export", "grid.yaml", "dense", "--gguf", "q8_0", "--to", file.to_str().unwrap()]);
+        run_successfully(&world, &["export", "grid.yaml", "dense", "--gguf", "q8_0", "--to", file.to_str().unwrap()]);
         llama_cpp(&python, &[Path::new("tokens"), &file, &world.path("lines.json"), &world.path("tokens.json")]);
         let theirs: Vec<Vec<u32>> = serde_json::from_value(json(&world.path("tokens.json"))).unwrap();
         let original = Tokenizer::load(world.path("backbone/tokenizer.json")).unwrap();
@@ -366,7 +372,7 @@ fn quantized_file_scores_and_generates_as_llama_cpp() {
         fs::copy(real.join("backbone").join(file), world.path("backbone").join(file)).unwrap();
     }
     let full = world.path("whole.gguf");
-    success(&world, &["export", "grid.yaml", "dense", "--gguf", "f16", "--to", full.to_str().unwrap()]);
+    run_successfully(&world, &["export", "grid.yaml", "dense", "--gguf", "f16", "--to", full.to_str().unwrap()]);
     let texts = read_rows(real.join("corpora/wikitext2-test.parquet"), None).unwrap();
     world.write("text.jsonl", format!("{}\n", json!({"text": texts[..60].join("\n\n")})));
     let ids = Tokenizer::load(&full).unwrap().encode(&texts[..60].join("\n\n")).unwrap();
@@ -378,13 +384,13 @@ fn quantized_file_scores_and_generates_as_llama_cpp() {
             kind => quantize(&full, &world.path(&format!("{kind}.gguf")), kind),
         };
         let path = file.to_str().unwrap();
-        let output = success(
+        let output = run_successfully(
             &world,
             &["score", path, "--perplexity", "text.jsonl@256", "--windows", "4", "--rule", "ptb", "--json"],
         );
         let document: Value = serde_json::from_str(&output).unwrap();
         let ours = document["answer"]["lm_eval"]["results"]["text@256"]["perplexity,none"].as_f64().unwrap();
-        let theirs = perplexity(&theirs(&python, &world, &file, &windows), &windows, 4096);
+        let theirs = perplexity(&llama_cpp_logits(&python, &world, &file, &windows), &windows, 4096);
         println!("{quantized}: {ours} in ghostlab, {theirs} in llama.cpp");
         // llama.cpp rounds activations to 8 bits before multiplying them with quantized weights.
         let tolerance = if quantized == "f16" { 1e-3 } else { 1e-2 };
@@ -392,7 +398,7 @@ fn quantized_file_scores_and_generates_as_llama_cpp() {
     }
     // Compare the greedy continuations that both programs generate from the same file.
     let count = 24_usize;
-    let theirs = generated(&python, &world, &full, &windows[0][..24], count);
+    let theirs = llama_cpp_tokens(&python, &world, &full, &windows[0][..24], count);
     let mut ids = windows[0][..24].to_vec();
     for _ in 0..count {
         let logits = logits(&full, &[ids.clone()]);

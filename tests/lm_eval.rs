@@ -37,7 +37,7 @@ fn model(world: &World) -> PathBuf {
 }
 
 /// Runs `score` on all definitions with the requested settings. Returns the results file, and the samples of each task.
-fn scored(world: &World, out: &Path, asked: &Value, system: &str) -> (Value, BTreeMap<String, Vec<Value>>) {
+fn score_with_lm_eval(world: &World, out: &Path, asked: &Value, system: &str) -> (Value, BTreeMap<String, Vec<Value>>) {
     let [results, samples] =
         ["results.json", "samples"].map(|what| world.path(&format!("{what}-{}-{}", asked["shots"], asked["chat"])));
     let definitions = out.join("defs");
@@ -102,7 +102,7 @@ fn flat(answers: &Value) -> Vec<String> {
     }
 }
 
-fn near(what: &str, ours: f64, theirs: f64, tolerance: f64) {
+fn assert_near(what: &str, ours: f64, theirs: f64, tolerance: f64) {
     assert!((ours - theirs).abs() <= tolerance, "{what}: {ours}, the harness has {theirs}");
 }
 
@@ -122,7 +122,7 @@ fn requests_scores_errors_and_groups_match_lm_eval() {
     let mut compared = HarnessComparison::default();
     for asked in harness["asked"].as_array().unwrap() {
         let setting = format!("{} shots, chat {}", asked["shots"], asked["chat"]);
-        let (results, samples) = scored(&world, &out, asked, harness["system"].as_str().unwrap());
+        let (results, samples) = score_with_lm_eval(&world, &out, asked, harness["system"].as_str().unwrap());
         for (name, definition) in &definitions {
             let what = format!("{name}, {setting}");
             let theirs = asked["samples"][name].as_array().unwrap();
@@ -179,7 +179,7 @@ fn compare_answers(what: &str, ours: &[Value], theirs: &[Value]) -> usize {
                     // The tolerance grows with the magnitude of the log-likelihood, because long texts are sums over
                     // many windows.
                     let tolerance = LIKELIHOOD.max(LIKELIHOOD * two.abs() / 500.0);
-                    near(&what, one, two, tolerance);
+                    assert_near(&what, one, two, tolerance);
                 }
                 _ => assert_eq!(one, two, "{what}: whether the continuation is the most likely one"),
             }
@@ -201,7 +201,7 @@ impl MetricScores<'_> {
         let two = number(&self.theirs[&key]);
         let exact = matches!(metric.aggregation, Aggregation::Mean | Aggregation::F1 | Aggregation::Matthews);
         let tolerance = if exact { 1e-12 } else { 1e-3 * two.abs() };
-        near(&format!("{what}, {key}"), one, two, tolerance);
+        assert_near(&format!("{what}, {key}"), one, two, tolerance);
     }
 
     /// Compares a standard error. `samples` are the items scored by lm-evaluation-harness, and `draws` is its number of
@@ -212,12 +212,12 @@ impl MetricScores<'_> {
         let two = &self.theirs[&key];
         match (two.as_f64(), metric.aggregation) {
             (None, _) => assert_eq!((one, two), (&json!("N/A"), &json!("N/A")), "{what}, {key}"),
-            (Some(two), Aggregation::Mean) => near(&format!("{what}, {key}"), number(one), two, 1e-12),
+            (Some(two), Aggregation::Mean) => assert_near(&format!("{what}, {key}"), number(one), two, 1e-12),
             // Recompute the error from the items and the number of bootstrap draws used by lm-evaluation-harness.
             (Some(two), aggregation) => {
                 let items: Vec<Item> = samples.iter().map(|sample| item(&sample[metric.kind.name()])).collect();
                 let one = aggregation.error(&items, draws).unwrap().unwrap();
-                near(&format!("{what}, {key}"), one, two, 1e-9 * two.abs());
+                assert_near(&format!("{what}, {key}"), one, two, 1e-9 * two.abs());
             }
         }
     }
@@ -238,7 +238,7 @@ fn compare_groups(setting: &str, ours: &Value, theirs: &Value) -> usize {
         let values = theirs[group].as_object().unwrap();
         for (key, value) in values.iter().filter(|(key, _)| key.contains(',')) {
             count += 1;
-            near(&format!("{group}, {setting}, {key}"), number(&ours[group][key]), number(value), 1e-12);
+            assert_near(&format!("{group}, {setting}, {key}"), number(&ours[group][key]), number(value), 1e-12);
         }
     }
     count

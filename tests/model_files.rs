@@ -36,7 +36,7 @@ fn generation_definition(new: usize) -> String {
 }
 
 /// Uses the definition to score one row per question. Returns the answer for each row, and stderr.
-fn asked(world: &World, definition: &str, questions: &[&str], more: &[&str]) -> (Vec<Value>, String) {
+fn ask_questions(world: &World, definition: &str, questions: &[&str], more: &[&str]) -> (Vec<Value>, String) {
     let target = if definition.contains("doc_to_target") { "" } else { "doc_to_target: ' happy'\n" };
     world.write(
         "asked.yaml",
@@ -69,7 +69,7 @@ fn number(answer: &Value) -> f64 {
     one.as_f64().unwrap_or_else(|| one.as_str().unwrap().parse().unwrap())
 }
 
-fn near(what: &str, answers: &[Value], expected: &[f64]) {
+fn assert_near(what: &str, answers: &[Value], expected: &[f64]) {
     assert_eq!(answers.len(), expected.len(), "{what}");
     for (at, (answer, expected)) in answers.iter().zip(expected).enumerate() {
         let ours = number(answer);
@@ -96,8 +96,8 @@ fn longrope_document_uses_factors_of_its_length() {
     let expected = [-7.4262, -6.749, -9.0715, -7.0826, -6.4006];
     for engine in ["cpu", "candle"] {
         let world = with_model(&model, &[]);
-        let (answers, _) = asked(&world, LIKELIHOODS, &questions, &["--engine", engine]);
-        near(engine, &answers, &expected);
+        let (answers, _) = ask_questions(&world, LIKELIHOODS, &questions, &["--engine", engine]);
+        assert_near(engine, &answers, &expected);
     }
 }
 
@@ -118,8 +118,8 @@ fn prefix_is_the_tokenizers_eos_if_bos_is_null() {
             &[("tokenizer.json", tokenizer_without_processor(&model)), ("tokenizer_config.json", config)],
         );
         for definition in [WHOLE_TEXTS, NO_CONTEXT] {
-            let (answers, log) = asked(&world, definition, &questions, &[]);
-            near(definition, &answers, &expected);
+            let (answers, log) = ask_questions(&world, definition, &questions, &[]);
+            assert_near(definition, &answers, &expected);
             assert!(!log.contains("for empty contexts"), "{log}");
         }
     }
@@ -128,7 +128,7 @@ fn prefix_is_the_tokenizers_eos_if_bos_is_null() {
         &model,
         &[("tokenizer.json", tokenizer_without_processor(&model)), ("tokenizer_config.json", json!({}))],
     );
-    let (answers, log) = asked(&world, NO_CONTEXT, &questions, &[]);
+    let (answers, log) = ask_questions(&world, NO_CONTEXT, &questions, &[]);
     assert!((number(&answers[0]) - expected[0]).abs() > LIKELIHOOD, "{answers:?}");
     assert!(log.contains("using token 1, the bos_token_id of config.json, for empty contexts"), "{log}");
 }
@@ -175,14 +175,14 @@ fn added_tokens_of_companion_files_are_single_tokens() {
         ),
     ] {
         let world = with_model(&model, &files);
-        let (answers, _) = asked(&world, LIKELIHOODS, &questions, &[]);
-        near(what, &answers, &expected);
+        let (answers, _) = ask_questions(&world, LIKELIHOODS, &questions, &[]);
+        assert_near(what, &answers, &expected);
         // Changing these files changes the keys, so stored results are not reused.
         if what == "none" {
             let config = with_key(&tokenizer_config, "added_tokens_decoder", token_decoder());
             world.write("model/tokenizer_config.json", config.to_string());
-            let (answers, _) = asked(&world, LIKELIHOODS, &questions, &[]);
-            near("the same folder with other files", &answers, &tokens);
+            let (answers, _) = ask_questions(&world, LIKELIHOODS, &questions, &[]);
+            assert_near("the same folder with other files", &answers, &tokens);
         }
     }
 }
@@ -338,7 +338,7 @@ fn generation_config_affects_answers_like_transformers() {
     let world = with_model(&model, &[]);
     for (settings, expected) in GENERATION_SETTINGS {
         world.write("model/generation_config.json", settings);
-        let (answers, _) = asked(&world, &generation_definition(32), &questions, &[]);
+        let (answers, _) = ask_questions(&world, &generation_definition(32), &questions, &[]);
         assert_eq!(texts(&answers), expected, "{settings}");
     }
 }
@@ -347,7 +347,7 @@ fn generation_config_affects_answers_like_transformers() {
 fn unsupported_generation_setting_is_rejected_with_its_name() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let world = with_model(&model, &[("generation_config.json", json!({"num_beams": 4}))]);
-    let (answers, _) = asked(&world, LIKELIHOODS, &["Tom"], &[]);
+    let (answers, _) = ask_questions(&world, LIKELIHOODS, &["Tom"], &[]);
     assert_eq!(answers.len(), 1, "likelihoods do not generate");
     world.write(
         "asked.yaml",
@@ -361,7 +361,7 @@ fn unsupported_generation_setting_is_rejected_with_its_name() {
 
 fn answer_of_both_engines(world: &World) -> String {
     let answers = ["cpu", "candle"]
-        .map(|engine| asked(world, &generation_definition(12), &["Once upon a time"], &["--engine", engine]).0);
+        .map(|engine| ask_questions(world, &generation_definition(12), &["Once upon a time"], &["--engine", engine]).0);
     let [one, two] = answers.map(|answers| texts(&answers)[0].to_owned());
     assert_eq!(one, two, "engines");
     one

@@ -50,7 +50,7 @@ fn file_names(files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
 }
 
 /// Adds a task to the grid. The answers to it are written next to the tables.
-fn with_tasks(world: &World) {
+fn add_task(world: &World) {
     world.write("copa.jsonl", (0..6).map(|i| format!("{}\n", copa_row(i))).collect::<String>());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", format!("tasks:\n  copa: {{path: copa.jsonl}}\n{grid}  tasks: [copa]\n"));
@@ -123,7 +123,7 @@ fn numbers_of(numbers: &[serde_json::Value], cell: &serde_json::Value, metric: &
 #[test]
 fn output_manifest_is_readable_by_sha256sum() {
     let world = World::new();
-    with_tasks(&world);
+    add_task(&world);
     world.runs(&[]);
     let folder = world.path("results/grid");
     let list = fs::read_to_string(folder.join(".ghostlab.sha256")).unwrap();
@@ -249,7 +249,7 @@ fn plan_and_run_reject_a_results_folder_with_one_error() {
         ("mine", &["--results", "backbone"], 2, "must not overlap with an input"),
     ] {
         let world = World::new();
-        write_mine(&world, name);
+        write_user_file(&world, name);
         let before = files_of(&world);
         let [plan, run] = ["plan", "run"].map(|command| {
             let output = world.ghostlab(&[&[command, "grid.yaml"], more].concat());
@@ -274,7 +274,7 @@ fn files_of(world: &World) -> Vec<String> {
     all
 }
 
-fn write_mine(world: &World, name: &str) {
+fn write_user_file(world: &World, name: &str) {
     fs::create_dir_all(world.path(name).parent().unwrap()).unwrap();
     world.write(name, "mine");
 }

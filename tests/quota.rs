@@ -9,15 +9,15 @@ use ghostlab::pipeline::stage;
 use ghostlab_store::{InventoryItem, Store};
 
 /// Returns the total size in bytes and the number of stored objects of one kind.
-fn stored(world: &World, kind: &str) -> (u64, usize) {
+fn stored_size(world: &World, kind: &str) -> (u64, usize) {
     let entries = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
     let stage = format!("{kind}-v");
     let same_kind: Vec<&InventoryItem> = entries.iter().filter(|entry| entry.stage.starts_with(&stage)).collect();
     (same_kind.iter().map(|entry| entry.bytes()).sum(), same_kind.len())
 }
 
-fn all(world: &World) -> u64 {
-    ["tokens", "activations", "selection", "operator", "scores"].map(|kind| stored(world, kind).0).iter().sum()
+fn total_bytes(world: &World) -> u64 {
+    ["tokens", "activations", "selection", "operator", "scores"].map(|kind| stored_size(world, kind).0).iter().sum()
 }
 
 /// Overrides for two grids that have only tokens in common.
@@ -29,8 +29,8 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     let world = World::new();
     let unlimited = World::new();
     world.runs(&DEPTH_TWO);
-    let before = all(&world);
-    assert!(stored(&world, "activations").1 > 0);
+    let before = total_bytes(&world);
+    assert!(stored_size(&world, "activations").1 > 0);
     unlimited.runs(&DEPTH_ONE);
     // The limit is so small that everything from the other grid is evicted. Activations are kept until all operators
     // from their pass are stored.
@@ -39,14 +39,14 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     let output = String::from_utf8(planned.stdout).unwrap();
     assert!(output.contains("evicts: 4 operator-v") && output.contains("over the limit"), "{output}");
     assert!(!output.contains("activations-v"), "{output}");
-    assert_eq!(all(&world), before, "plan changed the store");
+    assert_eq!(total_bytes(&world), before, "plan changed the store");
     let log = world.runs(&[&DEPTH_ONE[..], &limit].concat());
     assert!(log.contains("store limit 0.00 GB: ") && log.contains("this grid needs the space"), "{log}");
     assert!(world.tables() == unlimited.tables());
-    assert_eq!(stored(&world, "activations").1, 0, "activations remain although their operators are stored");
+    assert_eq!(stored_size(&world, "activations").1, 0, "activations remain although their operators are stored");
     for kind in ["tokens", "selection", "operator", "scores"] {
         // Compare counts rather than sizes, because an operator is stored with the time that it took to solve.
-        assert_eq!(stored(&world, kind).1, stored(&unlimited, kind).1, "{kind}");
+        assert_eq!(stored_size(&world, kind).1, stored_size(&unlimited, kind).1, "{kind}");
     }
     let again = world.runs(&[&DEPTH_ONE[..], &limit].concat());
     assert!(!again.contains("calibrate") && world.tables() == unlimited.tables(), "{again}");
@@ -56,7 +56,7 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
 fn store_limit_applies_to_a_grid_without_calibration() {
     let world = World::new();
     world.runs(&DEPTH_TWO);
-    assert!(stored(&world, "operator").1 > 0);
+    assert!(stored_size(&world, "operator").1 > 0);
     let mut dense = String::new();
     for line in std::fs::read_to_string(world.path("grid.yaml")).unwrap().lines() {
         let cut_lines = ["criterion", "depth", "recovery", "calibration", "  - {corpus: train"];
@@ -68,17 +68,17 @@ fn store_limit_applies_to_a_grid_without_calibration() {
     world.write("grid.yaml", dense);
     let log = world.runs(&["--store-limit", "0.000001"]);
     assert!(log.contains("store limit 0.00 GB: ") && !log.contains("calibrate"), "{log}");
-    assert_eq!(stored(&world, "operator").1, 0, "operators of the other grid remain");
+    assert_eq!(stored_size(&world, "operator").1, 0, "operators of the other grid remain");
 }
 
 #[test]
 fn nothing_is_evicted_below_the_store_limit() {
     let world = World::new();
     world.runs(&DEPTH_TWO);
-    let others = stored(&world, "activations");
+    let others = stored_size(&world, "activations");
     let log = world.runs(&[&DEPTH_ONE[..], &["--store-limit", "1"]].concat());
     assert!(!log.contains("store limit"), "{log}");
-    assert!(stored(&world, "activations").0 >= others.0);
+    assert!(stored_size(&world, "activations").0 >= others.0);
 }
 
 /// Counts the files and folders that the store needs for its cells.
@@ -124,5 +124,5 @@ fn cell_with_nine_tasks_and_three_texts_adds_four_files() {
     // The run adds twelve cells. Each has one operator and twelve scores, and the scores share files.
     let added = inodes(&world) - before;
     assert!(added <= 4 * 12, "{added} inodes for 12 cells");
-    assert_eq!(stored(&world, "scores").1, 12 * 16);
+    assert_eq!(stored_size(&world, "scores").1, 12 * 16);
 }

@@ -44,7 +44,7 @@ fn calibration_and_evaluation_windows_equal_reference() {
 #[test]
 #[ignore = "slow: nine cells on 911 windows"]
 fn grid_matches_the_reference_on_all_windows() {
-    equals_the_reference(RunSettings::default());
+    assert_equals_reference(RunSettings::default());
 }
 
 /// candle is five times slower, so this test runs only on request.
@@ -62,10 +62,10 @@ fn grid_by_candle_matches_the_reference_on_all_windows() {
         dtype: Some("f32".parse().unwrap()),
         kernels: None,
     };
-    equals_the_reference(RunSettings { engine, ..RunSettings::default() });
+    assert_equals_reference(RunSettings { engine, ..RunSettings::default() });
 }
 
-fn equals_the_reference(settings: RunSettings) {
+fn assert_equals_reference(settings: RunSettings) {
     let Some(folder) = shared("real") else { return };
     let reference = json(&folder.join("reference.json"));
     let grid = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/english.yaml");

@@ -24,7 +24,7 @@ const KILLS: &str = "draft:1 commit:1 record:1 commit:3 draft:6 commit:8 record:
                      score:1 journal:1 score:1 journal:1 score:1 commit:2";
 
 /// Runs the grid until it is killed at a fault point (see `crates/store/src/fault.rs`).
-fn killed_at(world: &World, point: &str) {
+fn kill_run_at(world: &World, point: &str) {
     let mut command = world.command(&["run", "grid.yaml"]);
     let output = command.env("GHOSTLAB_FAULT", format!("kill@{point}")).output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
@@ -50,7 +50,7 @@ fn repeatedly_killed_run_gives_identical_tables() {
     let world = World::large();
     undisturbed.runs(&[]);
     for point in KILLS.split(' ') {
-        killed_at(&world, point);
+        kill_run_at(&world, point);
         assert!(world.tables().is_empty(), "{point}: the killed run wrote a table");
     }
     world.runs(&[]);
@@ -91,7 +91,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
     let world = long_world();
     let full_run = events(&undisturbed.run(&["--events"]));
     // The first shard stores its sums last, as its sixth object. This kill comes just after them.
-    killed_at(&world, "commit:7");
+    kill_run_at(&world, "commit:7");
     let stored = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
     assert!(
         stored.iter().any(

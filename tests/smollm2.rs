@@ -129,10 +129,13 @@ fn perplexity_equals_that_of_llama_cpp() {
     let world = World::new();
     world.write("grid.yaml", dense_grid(&model, &real));
     let exported = world.path("f32.gguf");
-    llama_cpp::success(&world, &["export", "grid.yaml", "dense", "--gguf", "f32", "--to", exported.to_str().unwrap()]);
+    llama_cpp::run_successfully(
+        &world,
+        &["export", "grid.yaml", "dense", "--gguf", "f32", "--to", exported.to_str().unwrap()],
+    );
     let text = format!("{}@{LENGTH}", text.display());
     let options = ["--perplexity", &text, "--windows", "4", "--json"];
-    let output = llama_cpp::success(&world, &[&["score", model.to_str().unwrap()], &options[..]].concat());
+    let output = llama_cpp::run_successfully(&world, &[&["score", model.to_str().unwrap()], &options[..]].concat());
     let document: Value = serde_json::from_str(&output).unwrap();
     let results = document["answer"]["lm_eval"]["results"].as_object().unwrap();
     let ours = results.values().next().unwrap()["perplexity,none"].as_f64().unwrap();
@@ -140,7 +143,7 @@ fn perplexity_equals_that_of_llama_cpp() {
         // One window at a time, because its logits take 100 MB.
         let losses = windows.iter().map(|window| {
             let window = [window.to_vec()];
-            llama_cpp::perplexity(&llama_cpp::theirs(&python, &world, file, &window), &window, VOCAB).ln()
+            llama_cpp::perplexity(&llama_cpp::llama_cpp_logits(&python, &world, file, &window), &window, VOCAB).ln()
         });
         let theirs = (losses.sum::<f64>() / windows.count() as f64).exp();
         println!("{weights}: perplexity {ours} in ghostlab, {theirs} in llama.cpp");
@@ -163,7 +166,7 @@ fn default_sizes_take_minutes_or_state_the_duration() {
         let starter = Starter::new(&model, &texts, None, &target, flop_per_second).unwrap();
         let grid = starter.yaml(&target).unwrap();
         world.write("own.yaml", &grid);
-        let plan = llama_cpp::success(&world, &["plan", "own.yaml", "--json"]);
+        let plan = llama_cpp::run_successfully(&world, &["plan", "own.yaml", "--json"]);
         let plan: Value = serde_json::from_str(&plan).unwrap();
         let seconds = plan["answer"]["grids"][0]["cost"]["left_flop"].as_f64().unwrap() / flop_per_second;
         assert_eq!(seconds <= 900.0, is_short, "{flop_per_second:e}: {seconds}");

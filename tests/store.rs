@@ -39,7 +39,7 @@ fn ghostlab(world: &World, arguments: &[&str]) -> (Option<i32>, String) {
     run_to_exit(world.command(arguments))
 }
 
-fn pipe(path: &Path) {
+fn make_pipe(path: &Path) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
@@ -94,14 +94,14 @@ fn as_user(uid: u32, gid: u32) -> Option<Vec<String>> {
 }
 
 /// Builds a command that runs the program in a world, preceded by the given prefix.
-fn after(words: &[String], world: &World, arguments: &[&str]) -> Command {
+fn command_after(words: &[String], world: &World, arguments: &[&str]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).arg(env!("CARGO_BIN_EXE_ghostlab")).args(arguments).current_dir(world.folder.path());
     command
 }
 
 /// Writes user files into folders that have the same names as those of a store.
-fn foreign(folder: &Path) {
+fn write_foreign_files(folder: &Path) {
     for name in [
         "letter.txt",
         "drafts/novel.txt",
@@ -156,7 +156,7 @@ fn commands_do_not_touch_foreign_store_folders() {
     // `store.json`.
     for (mark, name) in [(None, "own"), (Some("{\"users\": []}"), "shop"), (Some("{\"form"), "broken")] {
         let folder = world.path(name);
-        foreign(&folder);
+        write_foreign_files(&folder);
         if let Some(text) = mark {
             put(&folder.join("store.json"), text);
         }
@@ -184,7 +184,7 @@ fn only_store_leftovers_are_removed() {
     world.runs(&[]);
     let store = world.path("data/store");
     // Put a user's files next to the leftovers of dead processes.
-    foreign(&store);
+    write_foreign_files(&store);
     let theirs: Vec<PathBuf> =
         tree(&store).into_keys().filter(|path| fs::read(path).is_ok_and(|text| text == b"mine")).collect();
     assert_eq!(theirs.len(), 16);
@@ -248,7 +248,7 @@ fn read_only_commands_work_on_a_read_only_store() {
             if words[0] == "run" {
                 fs::remove_dir_all(results.join("grid")).unwrap();
             }
-            let (code, theirs) = run_to_exit(after(other, &world, &words));
+            let (code, theirs) = run_to_exit(command_after(other, &world, &words));
             assert_eq!(code, Some(0), "{words:?}: {theirs}");
         }
         outputs.push(output);

@@ -135,7 +135,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
 
 /// Submits the world's grid. Returns the submission file and its path as text. Tests pass this path to a worker that
 /// they start manually.
-fn submitted(world: &World) -> (PathBuf, String) {
+fn submit_grid(world: &World) -> (PathBuf, String) {
     let slurm = FakeSlurm::new(world);
     let output = slurm.run(world, &["submit", "slurm", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -101,7 +101,7 @@ fn bundled_backbone_logits_match_transformers() {
 }
 
 /// Returns the probability of at least `right` correct answers if all `all` answers are guesses.
-fn guessed_at_least(right: usize, all: usize, chance: f64) -> f64 {
+fn guess_probability(right: usize, all: usize, chance: f64) -> f64 {
     let mut ways = 0.0;
     let mut sum = 0.0;
     for count in 0..=all {
@@ -129,7 +129,7 @@ fn dense_backbones_score_well_above_chance() {
             let metric = answered.result.task.column;
             let right: Vec<bool> = answered.documents().map(|document| document.right(metric)).collect();
             let (right, all) = (right.iter().filter(|right| **right).count(), right.len());
-            let p = guessed_at_least(right, all, chance);
+            let p = guess_probability(right, all, chance);
             assert!(p < 0.01, "{name} on {task}: {right} of {all}, p = {p:.3}");
             above += 100.0 * (answered.result.column().value - chance) / 9.0;
         }

@@ -45,7 +45,7 @@ fn check<'a>(folder: &'a Value, kind: &str) -> &'a Value {
 }
 
 /// Returns the kinds of those checks that found differences.
-fn differing(folder: &Value) -> Vec<&str> {
+fn differing_checks(folder: &Value) -> Vec<&str> {
     let all = folder["checks"].as_array().unwrap().iter();
     all.filter(|check| !check["differs"].as_array().unwrap().is_empty())
         .map(|entry| entry["kind"].as_str().unwrap())
@@ -57,7 +57,7 @@ fn path(world: &World, name: &str) -> PathBuf {
 }
 
 /// Alters a JSON file and updates its hash in the list of files, as a forger would.
-fn alter(world: &World, name: &str, how: impl FnOnce(&mut Value)) {
+fn alter_json(world: &World, name: &str, how: impl FnOnce(&mut Value)) {
     let mut value = common::json(&path(world, name));
     how(&mut value);
     std::fs::write(path(world, name), value.to_string()).unwrap();
@@ -124,7 +124,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     ParquetWriter::new(File::create(&file).unwrap()).finish(&mut frame).unwrap();
     relist(&world, "documents.parquet");
     let (code, folder) = verify(&world, &["--share", "100%"]);
-    assert_eq!((code, differing(&folder)), (4, vec!["log_likelihoods"]), "{folder:#}");
+    assert_eq!((code, differing_checks(&folder)), (4, vec!["log_likelihoods"]), "{folder:#}");
     let found = &check(&folder, "log_likelihoods")["differs"];
     assert_eq!(found.as_array().unwrap().len(), 1, "{found:#}");
     assert!((found[0]["by"].as_f64().unwrap() - 0.25).abs() < 1e-9, "{found:#}");
@@ -141,7 +141,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     }
     assert!(codes.contains(&4) && codes.contains(&0), "all seeds draw the same sample: {codes:?}");
 
-    alter(&world, "numbers.json", |numbers| {
+    alter_json(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["losses"].is_array());
         // Raise one loss and lower another by the same amount so that the perplexity stays the same.
         for (index, by) in [(0, 0.01), (1, -0.01)] {
@@ -150,7 +150,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
         }
     });
     let (code, folder) = verify(&world, &["--share", "100%"]);
-    assert_eq!((code, differing(&folder)), (4, vec!["windows", "log_likelihoods"]), "{folder:#}");
+    assert_eq!((code, differing_checks(&folder)), (4, vec!["windows", "log_likelihoods"]), "{folder:#}");
     assert_eq!(check(&folder, "windows")["differs"].as_array().unwrap().len(), 2);
 }
 
@@ -159,14 +159,14 @@ fn altered_layer_table_cell_and_hash_are_found() {
     let world = world();
     let lists = std::fs::read_to_string(path(&world, ".ghostlab.sha256")).unwrap();
     let run = std::fs::read_to_string(path(&world, "run.json")).unwrap();
-    alter(&world, "run.json", |run| {
+    alter_json(&world, "run.json", |run| {
         let cells = run["cells"].as_array_mut().unwrap();
         let cell =
             cells.iter_mut().find(|cell| cell["removed"].as_array().is_some_and(|cell| cell.len() == 1)).unwrap();
         cell["removed"][0] = (cell["removed"][0].as_u64().unwrap() + 1).into();
     });
     let (code, folder) = verify(&world, &["--share", "100%"]);
-    assert_eq!((code, differing(&folder)), (4, vec!["selections"]), "{folder:#}");
+    assert_eq!((code, differing_checks(&folder)), (4, vec!["selections"]), "{folder:#}");
     std::fs::write(path(&world, "run.json"), run).unwrap();
     std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
 
@@ -181,20 +181,20 @@ fn altered_layer_table_cell_and_hash_are_found() {
         std::fs::write(path(&world, name), text.replace(line, &other)).unwrap();
         relist(&world, name);
         let (code, folder) = verify(&world, &["--share", "1%"]);
-        assert_eq!((code, differing(&folder)), (4, vec!["tables"]), "{name}: {line}\n{other}\n{folder:#}");
+        assert_eq!((code, differing_checks(&folder)), (4, vec!["tables"]), "{name}: {line}\n{other}\n{folder:#}");
         std::fs::write(path(&world, name), text).unwrap();
         std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
     }
 
     // Change an accuracy so that it contradicts its items.
     let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
-    alter(&world, "numbers.json", |numbers| {
+    alter_json(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["right"].is_string() && value["metric"] == "copa");
         number["value"] = (number["value"].as_f64().unwrap() + 1.0).into();
     });
     let (code, folder) = verify(&world, &["--share", "1%"]);
     assert_eq!(code, 4);
-    assert!(differing(&folder).contains(&"items"), "{folder:#}");
+    assert!(differing_checks(&folder).contains(&"items"), "{folder:#}");
     std::fs::write(path(&world, "numbers.json"), numbers).unwrap();
 
     let first = lists.lines().nth(1).unwrap().chars().next().unwrap();
@@ -202,7 +202,7 @@ fn altered_layer_table_cell_and_hash_are_found() {
     let (head, rest) = lists.split_once('\n').unwrap();
     std::fs::write(path(&world, ".ghostlab.sha256"), format!("{head}\n{other}{}", &rest[1..])).unwrap();
     let (code, folder) = verify(&world, &["--share", "1%"]);
-    assert_eq!((code, differing(&folder)), (4, vec!["files"]), "{folder:#}");
+    assert_eq!((code, differing_checks(&folder)), (4, vec!["files"]), "{folder:#}");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn inputs_are_found_by_hash_and_missing_ones_named() {
     std::fs::create_dir(world.path("elsewhere")).unwrap();
     std::fs::rename(world.path("backbone"), world.path("elsewhere/backbone")).unwrap();
     let (code, folder) = verify(&world, &["--share", "5%"]);
-    assert_eq!((code, differing(&folder).len()), (3, 0), "{folder:#}");
+    assert_eq!((code, differing_checks(&folder).len()), (3, 0), "{folder:#}");
     let cannot = &check(&folder, "inputs")["cannot"];
     assert!(
         cannot.as_array().unwrap().iter().all(|report| {
@@ -332,7 +332,7 @@ fn generated_answers_and_perplexities_are_recomputed() {
     let lists = std::fs::read_to_string(path(&world, ".ghostlab.sha256")).unwrap();
     let run = || {
         let (code, folder) = verify(&world, &["--share", "100%"]);
-        let found = differing(&folder).into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let found = differing_checks(&folder).into_iter().map(str::to_owned).collect::<Vec<_>>();
         std::fs::write(path(&world, "numbers.json"), &numbers).unwrap();
         std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
         (code, found, folder)
@@ -353,7 +353,7 @@ fn generated_answers_and_perplexities_are_recomputed() {
     assert!(drawn > Some(0) && drawn < Some(2 * 2 * 72), "{part:#}");
 
     // Reverse the order of correct and wrong answers, because no other value depends on it.
-    alter(&world, "numbers.json", |numbers| {
+    alter_json(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["metric"].as_str().unwrap().contains("exact_match"));
         let (count, digits) = number["right"].as_str().unwrap().split_once(':').unwrap();
         let other: String = digits.chars().rev().collect();
@@ -367,7 +367,7 @@ fn generated_answers_and_perplexities_are_recomputed() {
 
     for metric in ["word_perplexity", "/perplexity"] {
         let is_it = |number: &Value| number["metric"].as_str().unwrap().contains(metric);
-        alter(&world, "numbers.json", |numbers| {
+        alter_json(&world, "numbers.json", |numbers| {
             let stored = common::stored_number(numbers, is_it);
             for (index, by) in [(3, 0.5), (4, -0.5)] {
                 let loss = stored["losses"][index].as_f64().unwrap();
@@ -377,7 +377,7 @@ fn generated_answers_and_perplexities_are_recomputed() {
         let (code, found, folder) = run();
         assert_eq!((code, found), (4, vec!["log_likelihoods".to_owned()]), "{folder:#}");
         assert_eq!(check(&folder, "log_likelihoods")["differs"].as_array().unwrap().len(), 2, "{folder:#}");
-        alter(&world, "numbers.json", |numbers| {
+        alter_json(&world, "numbers.json", |numbers| {
             let stored = common::stored_number(numbers, is_it);
             stored["value"] = (stored["value"].as_f64().unwrap() * 0.9).into();
         });

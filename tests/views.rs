@@ -12,7 +12,7 @@ use ghostlab::pipeline::identity::{SettingPath, setting_differences};
 use ghostlab::results::{Differences, ResultRow, StoredResults};
 
 /// Returns the settings in which the last cells in two runs differ.
-fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<SettingPath> {
+fn differing_paths(one: &StoredResults, other: &StoredResults) -> BTreeSet<SettingPath> {
     let a = last_cell(one);
     let b = last_cell(other);
     let mut found = BTreeSet::new();
@@ -45,13 +45,13 @@ fn is_not_of_decoding(number: &&ResultRow) -> bool {
     !number.record.metric.starts_with("decode")
 }
 
-fn is_told_apart(pair: &Pair) {
+fn assert_distinguished(pair: &Pair) {
     let one = observation::observe(&pair.one(), pair.what);
     let other = observation::observe(&pair.other(), pair.what);
     VIEWS.iter().for_each(|view| view.holds(pair.what, pair.setting_paths, [&one, &other]));
     let one = one.numbers;
     let other = other.numbers;
-    let found = unlike(&one, &other);
+    let found = differing_paths(&one, &other);
     let stray: Vec<&SettingPath> =
         found.iter().filter(|setting_path| !pair.setting_paths.iter().any(|known| setting_path.is_of(known))).collect();
     assert!(stray.is_empty(), "{}: {stray:?}", pair.what);
@@ -117,13 +117,13 @@ fn last_cell_name(setting: &Setting) -> String {
     grid.cells.last().unwrap().name.clone()
 }
 
-fn is_taken_for_one(pair: &Pair) {
+fn assert_equal_in_views(pair: &Pair) {
     let one = observation::observe(&pair.one(), pair.what);
     let other = observation::observe(&pair.other(), pair.what);
     VIEWS.iter().for_each(|view| view.holds(pair.what, &[], [&one, &other]));
     let one = one.numbers;
     let other = other.numbers;
-    let found = unlike(&one, &other);
+    let found = differing_paths(&one, &other);
     assert!(found.is_empty(), "{}: {found:?}", pair.what);
     let compared = Differences::between(&one, &other, &[]).unwrap();
     assert!(compared.compared > 0 && compared.coinciding.is_empty(), "{}", pair.what);
@@ -143,19 +143,19 @@ fn every_command_is_listed_in_the_views_test() {
 #[test]
 fn seed_and_dtype_are_distinguished_but_not_defaults() {
     for pair in pairs::differing().iter().filter(|pair| ["another draw", "bf16"].contains(&pair.what)) {
-        is_told_apart(pair);
+        assert_distinguished(pair);
     }
-    pairs::equal().iter().filter(|pair| pair.what == "an explicit default").for_each(is_taken_for_one);
+    pairs::equal().iter().filter(|pair| pair.what == "an explicit default").for_each(assert_equal_in_views);
 }
 
 #[test]
 #[ignore = "slow: two runs for every pair of settings"]
 fn different_settings_are_distinguished_in_every_view() {
-    pairs::differing().iter().filter(|pair| pair.runs).for_each(is_told_apart);
+    pairs::differing().iter().filter(|pair| pair.runs).for_each(assert_distinguished);
 }
 
 #[test]
 #[ignore = "slow: two runs for every pair of settings"]
 fn equal_settings_are_equal_in_every_view() {
-    pairs::equal().iter().filter(|pair| pair.runs).for_each(is_taken_for_one);
+    pairs::equal().iter().filter(|pair| pair.runs).for_each(assert_equal_in_views);
 }

@@ -188,7 +188,7 @@ fn deaths_with_progress_do_not_exhaust_the_limit() {
 }
 
 /// Creates a world with a cell whose repair fails, because there is no MLP before layer 0.
-fn with_a_bad_cell() -> World {
+fn world_with_failing_cell() -> World {
     let world = World::new();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("criterion: [llm-streamline]", "criterion: [{name: explicit, layers: [0]}]");
@@ -199,7 +199,7 @@ fn with_a_bad_cell() -> World {
 
 #[test]
 fn failing_cell_is_retried_up_to_the_limit_with_its_reason() {
-    let world = with_a_bad_cell();
+    let world = world_with_failing_cell();
     for (retries, attempts) in [("0", 1), ("0", 1), ("1", 2), ("1", 2)] {
         let output = world.ghostlab(&["worker", "grid.yaml", "--retries", retries]);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -211,7 +211,7 @@ fn failing_cell_is_retried_up_to_the_limit_with_its_reason() {
     let report = world.run(&["--stored"]);
     assert_eq!(report.status.code(), Some(4), "{}", stderr(&report));
     let table = fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
-    let alone = with_a_bad_cell();
+    let alone = world_with_failing_cell();
     assert_eq!(alone.run(&[]).status.code(), Some(4));
     let table_alone = fs::read_to_string(alone.path("results/grid/results.csv")).unwrap();
     assert_eq!(reason(&table), reason(&table_alone), "the reason differs from that of `run`");
@@ -229,17 +229,17 @@ fn reason(table: &str) -> String {
 #[test]
 fn failed_job_is_retried_within_the_retry_limit() {
     let world = World::new();
-    let output = failing(&world, "panic@score:1,panic@score:2", "1");
+    let output = run_with_fault(&world, "panic@score:1,panic@score:2", "1");
     assert!(output.status.code() == Some(0) && stderr(&output).contains("a job panicked"), "{}", stderr(&output));
     assert!(stderr(&output).contains("9 of 9 cells have no result"), "{}", stderr(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 failed 2 times") && shown.contains("injected fault"), "{shown}");
-    let output = failing(&world, "", "2");
+    let output = run_with_fault(&world, "", "2");
     assert!(stderr(&output).contains("all 9 cells complete"), "{}", stderr(&output));
     assert!(!status(&world).contains("injected fault"));
 }
 
-fn failing(world: &World, fault: &str, retries: &str) -> Output {
+fn run_with_fault(world: &World, fault: &str, retries: &str) -> Output {
     let mut command = world.command(&["worker", "grid.yaml", "--retries", retries]);
     command.env("GHOSTLAB_FAULT", fault).output().unwrap()
 }

@@ -147,7 +147,7 @@ mod tests {
         to.finish().unwrap().into_inner()
     }
 
-    fn unpacked(bytes: &[u8]) -> (Result<UnpackedRecord>, tempfile::TempDir) {
+    fn unpack_bytes(bytes: &[u8]) -> (Result<UnpackedRecord>, tempfile::TempDir) {
         let outer = tempfile::tempdir().unwrap();
         let inner = outer.path().join("inner");
         std::fs::create_dir(&inner).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn unsafe_archives_are_rejected_and_write_nothing_outside() {
         for name in ["../evil.txt", "/evil.txt", "a/../../evil.txt", "C:\\evil.txt", "a\\..\\evil.txt"] {
-            let (found, folder) = unpacked(&archive(&[("good.txt", "x"), (name, "evil")]));
+            let (found, folder) = unpack_bytes(&archive(&[("good.txt", "x"), (name, "evil")]));
             let error = found.unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("unsafe"), "{name}: {error}");
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{name}");
@@ -166,13 +166,13 @@ mod tests {
         let offset = zip.windows(4).position(|four| four == b"some").unwrap();
         let mut altered = zip.clone();
         altered[offset] = b'S';
-        let error = unpacked(&altered).0.unwrap_err();
+        let error = unpack_bytes(&altered).0.unwrap_err();
         assert!(error.to_string().contains("damaged") && error.to_string().contains("a.txt"), "{error}");
         for end in [0, 3, zip.len() / 2, zip.len() - 1] {
-            let error = unpacked(&zip[..end]).0.unwrap_err();
+            let error = unpack_bytes(&zip[..end]).0.unwrap_err();
             assert_eq!(error.exit_code(), 2, "{end}: {error}");
         }
-        let error = unpacked(&zip).0.unwrap_err();
+        let error = unpack_bytes(&zip).0.unwrap_err();
         assert!(error.to_string().contains(MANIFEST), "{error}");
     }
 
@@ -181,7 +181,7 @@ mod tests {
         let hash = sha256::of_bytes("one");
         let list = format!("{hash}  a.txt\n{hash}  b.txt\n{hash}  c.txt\n");
         let (found, _folder) =
-            unpacked(&archive(&[(MANIFEST, &list), ("a.txt", "one"), ("b.txt", "two"), ("d.txt", "one")]));
+            unpack_bytes(&archive(&[(MANIFEST, &list), ("a.txt", "one"), ("b.txt", "two"), ("d.txt", "one")]));
         let found = found.unwrap();
         let altered: Vec<&str> = found.altered.iter().map(|file| file.name.as_str()).collect();
         assert_eq!((found.sound, altered), (1, vec!["b.txt", "c.txt", "d.txt"]));

@@ -76,7 +76,7 @@ fn number(record: Record) -> Measurement {
     Measurement { row, key, metric, setup }
 }
 
-fn with(option: &str, value: &str) -> Arc<Settings> {
+fn settings_with(option: &str, value: &str) -> Arc<Settings> {
     let options = serde_json::Map::from_iter([(option.to_owned(), value.into())]);
     let options = crate::recovery::resolved("ghosted", &options).map(|resolved| resolved.1);
     let method = Settings::from([("recovery".to_owned(), "ghosted".into())]);
@@ -87,18 +87,21 @@ fn with(option: &str, value: &str) -> Arc<Settings> {
 fn value_is_compared_with_the_same_paper_condition() {
     let paper = [record("sleb", "c4:16", "ppl_c4", 50.0), record("sleb", "c4:32", "ppl_c4", 100.0)];
     let tolerance = Tolerance { accuracy: 1.0, perplexity: 2.0 };
-    let comparison = compared(&paper, &tolerance, "c4:32", "ppl_c4", 101.5).unwrap();
+    let comparison = compare_with_paper(&paper, &tolerance, "c4:32", "ppl_c4", 101.5).unwrap();
     assert_eq!((comparison.paper, comparison.difference, comparison.tolerance), (100.0, Some(1.5), 2.0));
     assert_eq!(comparison.verdict, PaperVerdict::Same);
-    assert_eq!(compared(&paper, &tolerance, "c4:32", "ppl_c4", 103.0).unwrap().verdict, PaperVerdict::Differs);
-    assert_eq!(compared(&paper, &tolerance, "wikitext2", "ppl_c4", 1.0), None);
-    assert_eq!(compared(&paper, &tolerance, "c4:32", "rte", 1.0), None);
+    assert_eq!(
+        compare_with_paper(&paper, &tolerance, "c4:32", "ppl_c4", 103.0).unwrap().verdict,
+        PaperVerdict::Differs
+    );
+    assert_eq!(compare_with_paper(&paper, &tolerance, "wikitext2", "ppl_c4", 1.0), None);
+    assert_eq!(compare_with_paper(&paper, &tolerance, "c4:32", "rte", 1.0), None);
     let mut failed = record("sleb", "c4:32", "ppl_c4", 1.0);
     failed.value = None;
     assert_eq!(compare(&number(failed), &paper, &tolerance).unwrap().verdict, PaperVerdict::Missing);
 }
 
-fn compared(
+fn compare_with_paper(
     paper: &[Record; 2],
     tolerance: &Tolerance,
     calibration: &str,
@@ -110,15 +113,15 @@ fn compared(
 
 type Change = fn(&mut Setup);
 
-fn calibrated(setup: &mut Setup) -> &mut CalibrationSummary {
+fn calibration_of(setup: &mut Setup) -> &mut CalibrationSummary {
     setup.calibration.as_mut().unwrap()
 }
 
 /// Changes the training settings in a setup that otherwise follows the paper.
-fn trained(setup: &mut Setup, change: fn(&mut Finetune)) {
+fn change_finetuning(setup: &mut Setup, change: fn(&mut Finetune)) {
     let mut training = Finetune { sequences: 5000, length: 2048, seed: 0 };
     change(&mut training);
-    calibrated(setup).finetune = Some(training);
+    calibration_of(setup).finetune = Some(training);
 }
 
 /// Metric, change to the protocol, and the difference that must be reported.
@@ -142,27 +145,39 @@ const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
         },
         "rte: generated documents",
     ),
-    ("rte", |setup| calibrated(setup).calibration.sequences = 64, "64 calibration sequences (paper: 128)"),
-    ("rte", |setup| calibrated(setup).calibration.length = 512, "calibration sequences of 512 tokens (paper: 2048)"),
-    ("rte", |setup| calibrated(setup).calibration.operator_sequences = 128, "operators from 128 sequences (paper: 32)"),
-    ("rte", |setup| calibrated(setup).generated = true, "calibrated on generated text (c4-train)"),
-    ("rte", |setup| trained(setup, |training| training.sequences = 64), "trained on 64 sequences (paper: 5000)"),
+    ("rte", |setup| calibration_of(setup).calibration.sequences = 64, "64 calibration sequences (paper: 128)"),
     (
         "rte",
-        |setup| trained(setup, |training| training.length = 256),
+        |setup| calibration_of(setup).calibration.length = 512,
+        "calibration sequences of 512 tokens (paper: 2048)",
+    ),
+    (
+        "rte",
+        |setup| calibration_of(setup).calibration.operator_sequences = 128,
+        "operators from 128 sequences (paper: 32)",
+    ),
+    ("rte", |setup| calibration_of(setup).generated = true, "calibrated on generated text (c4-train)"),
+    (
+        "rte",
+        |setup| change_finetuning(setup, |training| training.sequences = 64),
+        "trained on 64 sequences (paper: 5000)",
+    ),
+    (
+        "rte",
+        |setup| change_finetuning(setup, |training| training.length = 256),
         "trained on sequences of 256 tokens (paper: 2048)",
     ),
-    ("rte", |setup| trained(setup, |training| training.seed = 3), "trained with seed 3 (paper: 0)"),
-    ("rte", |setup| calibrated(setup).rule = "ptb".into(), "c4-train split by the rule ptb"),
-    ("rte", |setup| calibrated(setup).calibration.seed = 7, "calibration seed 7 (paper: 0)"),
+    ("rte", |setup| change_finetuning(setup, |training| training.seed = 3), "trained with seed 3 (paper: 0)"),
+    ("rte", |setup| calibration_of(setup).rule = "ptb".into(), "c4-train split by the rule ptb"),
+    ("rte", |setup| calibration_of(setup).calibration.seed = 7, "calibration seed 7 (paper: 0)"),
     (
         "rte",
         |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }),
         "computed in bf16 instead of float16 or f32",
     ),
-    ("rte", |setup| setup.variant = with("solver", "svd"), "ghosted with solver svd instead of solver normal"),
+    ("rte", |setup| setup.variant = settings_with("solver", "svd"), "ghosted with solver svd instead of solver normal"),
     // LinearPatch's loader uses the rule `c4`, which differs from the paper's.
-    ("rte", |setup| calibrated(setup).rule = "c4".into(), "c4-train split by the rule c4"),
+    ("rte", |setup| calibration_of(setup).rule = "c4".into(), "c4-train split by the rule c4"),
     (
         "ppl_c4",
         |setup| {
@@ -184,18 +199,18 @@ fn number_of_another_protocol_gets_no_verdict() {
     // A setting that our condition names is also named in the paper's condition, so it is not reported. Settings that
     // the paper does not specify may have any value.
     let named = ours(&paper, "rte", |setup| {
-        setup.variant = with("solver", "svd");
+        setup.variant = settings_with("solver", "svd");
         setup.named_settings = Arc::new(["recovery.solver".to_owned()].into());
     });
     assert_eq!(named, "");
-    assert_eq!(ours(&paper, "rte", |setup| setup.variant = with("boundary", "layer")), "");
+    assert_eq!(ours(&paper, "rte", |setup| setup.variant = settings_with("boundary", "layer")), "");
     for dtype in ["f16", "f32"] {
         assert_eq!(ours(&paper, "rte", |setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
     }
     // The operator sequences have no effect if nothing is repaired.
     let pruned = ours(&paper, "rte", |setup| {
-        calibrated(setup).repaired = false;
-        calibrated(setup).calibration.operator_sequences = 128;
+        calibration_of(setup).repaired = false;
+        calibration_of(setup).calibration.operator_sequences = 128;
     });
     assert_eq!(pruned, "");
 }
@@ -274,15 +289,15 @@ const COMPARED_SETTINGS: [(&str, Change); 21] = [
         let options = [("criterion", "llm-streamline"), ("criterion.cosine", "token")];
         setup.variant = Arc::new(options.map(|(name, value)| (name.to_owned(), value.into())).into());
     }),
-    ("repair.options", |setup| setup.variant = with("solver", "svd")),
-    ("repair.fitted", |setup| calibrated(setup).calibration.operator_sequences = 16),
-    ("repair.training.sequences", |setup| trained(setup, |training| training.sequences = 64)),
-    ("repair.training.length", |setup| trained(setup, |training| training.length = 64)),
-    ("repair.training.seed", |setup| trained(setup, |training| training.seed = 1)),
-    ("calibration.text.rule", |setup| calibrated(setup).rule = "ptb".into()),
-    ("calibration.sequences", |setup| calibrated(setup).calibration.sequences = 64),
-    ("calibration.length", |setup| calibrated(setup).calibration.length = 64),
-    ("calibration.seed", |setup| calibrated(setup).calibration.seed = 1),
+    ("repair.options", |setup| setup.variant = settings_with("solver", "svd")),
+    ("repair.fitted", |setup| calibration_of(setup).calibration.operator_sequences = 16),
+    ("repair.training.sequences", |setup| change_finetuning(setup, |training| training.sequences = 64)),
+    ("repair.training.length", |setup| change_finetuning(setup, |training| training.length = 64)),
+    ("repair.training.seed", |setup| change_finetuning(setup, |training| training.seed = 1)),
+    ("calibration.text.rule", |setup| calibration_of(setup).rule = "ptb".into()),
+    ("calibration.sequences", |setup| calibration_of(setup).calibration.sequences = 64),
+    ("calibration.length", |setup| calibration_of(setup).calibration.length = 64),
+    ("calibration.seed", |setup| calibration_of(setup).calibration.seed = 1),
     ("measure.windows.text.rule", |setup| {
         let Protocol::Windows { rule, .. } = &mut setup.scored[0] else { return };
         *rule = "c4".into();

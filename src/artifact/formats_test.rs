@@ -77,18 +77,18 @@ fn rows() -> serde_json::Value {
     serde_json::json!([{"criterion": ["llm-streamline"], "recovery": ["none", "linearpatch-diag", "ghosted"]}])
 }
 
-fn laid(description: &Description, numbers: Vec<Measurement>, paper: &[Record]) -> crate::error::Result<Table> {
+fn lay_out(description: &Description, numbers: Vec<Measurement>, paper: &[Record]) -> crate::error::Result<Table> {
     let numbers: Vec<Arc<Measurement>> = numbers.into_iter().map(Arc::new).collect();
     layout(description, entry(description), &numbers, paper)
 }
 
-fn view() -> Table {
-    laid(&table(false, &rows(), &["rte", "ppl_c4"]), numbers(), &[]).unwrap()
+fn sample_table() -> Table {
+    lay_out(&table(false, &rows(), &["rte", "ppl_c4"]), numbers(), &[]).unwrap()
 }
 
 #[test]
 fn screen_shows_ranks_failures_and_significance() {
-    let text = screen(&view(), None);
+    let text = screen(&sample_table(), None);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "Accuracy & perplexity");
     assert_eq!(single_spaced(lines[2]), "Model Lp/Lt Method RTE C4");
@@ -114,7 +114,7 @@ fn single_spaced(line: &str) -> String {
 
 #[test]
 fn markdown_is_a_table_that_github_renders() {
-    let text = markdown(&view());
+    let text = markdown(&sample_table());
     let expected = "\
 **Accuracy & perplexity**
 
@@ -135,7 +135,7 @@ A caption.
 #[test]
 fn latex_is_a_complete_table_with_packages() {
     let description = table(false, &rows(), &["rte", "ppl_c4"]);
-    let text = latex(&printed(entry(&description), &view()), "table2");
+    let text = latex(&printed(entry(&description), &sample_table()), "table2");
     let expected = "\
 % \\usepackage{adjustbox,booktabs,graphicx,multirow,url} \\usepackage[table]{xcolor}
 \\begin{table}[t]
@@ -169,7 +169,7 @@ choosing that row).}
 
 #[test]
 fn frame_has_a_row_for_each_number_with_its_test_and_status() {
-    let frame = tidy_frame("table2", "tiny", &view()).unwrap();
+    let frame = tidy_frame("table2", "tiny", &sample_table()).unwrap();
     assert_eq!(frame.height(), 8);
     let ours = row_of(&frame, "rte", "ghosted");
     assert!(
@@ -200,7 +200,7 @@ fn columns_can_be_repeated_for_each_depth() {
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
     numbers.push(number(11, "llm-streamline", "ghosted", "rte", 55.0, Sample::None));
-    let view = laid(&description, numbers, &[]).unwrap();
+    let view = lay_out(&description, numbers, &[]).unwrap();
     assert_eq!(view.groups, [("7-layer".to_owned(), 1), ("11-layer".to_owned(), 1)]);
     let rows: Vec<String> = view.rows.iter().map(texts).collect();
     assert_eq!(rows, ["70.00 70.00", "40.00 —", "50.00 —", "62.50 55.00"]);
@@ -225,7 +225,7 @@ fn missing_cell_does_not_shift_other_depths() {
     numbers.push(number(11, "llm-streamline", "linearpatch-diag", "rte", 30.0, Sample::None));
     // The method has a value only at the second depth, where it is the best.
     numbers.push(number(11, "llm-streamline", "ghosted", "rte", 55.0, Sample::None));
-    let view = laid(&description, numbers, &[]).unwrap();
+    let view = lay_out(&description, numbers, &[]).unwrap();
     let rows: Vec<String> = view.rows.iter().map(texts).collect();
     assert_eq!(rows, ["70.00 70.00", "40.00 —", "50.00 30.00", "— 55.00"]);
     let best: Vec<Vec<bool>> = view
@@ -240,12 +240,12 @@ fn missing_cell_does_not_shift_other_depths() {
 fn depth_shared_by_backbones_has_one_column() {
     let description = table(true, &rows(), &["rte"]);
     let shared = vec![rte_of("a", 4, 1.0), rte_of("a", 6, 2.0), rte_of("b", 6, 3.0)];
-    let view = laid(&description, shared, &[]).unwrap();
+    let view = lay_out(&description, shared, &[]).unwrap();
     assert_eq!(view.groups, [("4-layer".to_owned(), 1), ("6-layer".to_owned(), 1)]);
     assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>(), ["1.00 2.00", "— 3.00"]);
     // The backbones have different sizes, as in the paper's table A6.
     let unlike = vec![rte_of("a", 7, 1.0), rte_of("a", 11, 2.0), rte_of("b", 13, 3.0), rte_of("b", 15, 4.0)];
-    let view = laid(&description, unlike, &[]).unwrap();
+    let view = lay_out(&description, unlike, &[]).unwrap();
     assert_eq!(view.groups, [("7-layer, 13-layer".to_owned(), 1), ("11-layer, 15-layer".to_owned(), 1)]);
     assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>(), ["1.00 2.00", "3.00 4.00"]);
 }
@@ -267,7 +267,7 @@ fn rows_that_differ_in_one_setting_name_it() {
         all.push(measurement);
     }
     all.remove(3);
-    let view = laid(&description, all, &[]).unwrap();
+    let view = lay_out(&description, all, &[]).unwrap();
     let called: Vec<&str> = view.rows.iter().map(|row| row.lead[2].as_str()).collect();
     assert_eq!(called[3..], ["Ghost Layer (Ours), seed 0", "Ghost Layer (Ours), seed 1"]);
     assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>()[3..], ["62.50", "60.00"]);
@@ -279,7 +279,7 @@ fn indistinguishable_numbers_of_a_cell_are_rejected() {
     let description = table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.push(number(7, "llm-streamline", "ghosted", "rte", 1.0, Sample::None));
-    let error = laid(&description, numbers, &[]).unwrap_err().to_string();
+    let error = lay_out(&description, numbers, &[]).unwrap_err().to_string();
     assert!(error.contains("named_options"), "{error}");
 }
 
@@ -288,7 +288,7 @@ fn paper_value_and_verdict_are_attached_to_cells() {
     let description = table(false, &rows(), &["rte", "ppl_c4"]);
     let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.row.record).collect();
     paper[3].value = Some(66.43);
-    let view = laid(&description, numbers(), &paper).unwrap();
+    let view = lay_out(&description, numbers(), &paper).unwrap();
     let [first, last] = [0, 3].map(|row| view.rows[row].cells[0].as_ref().unwrap().comparison.clone().unwrap());
     assert_eq!((first.verdict, last.verdict, last.paper), (PaperVerdict::Same, PaperVerdict::Differs, 66.43));
 }
@@ -306,7 +306,7 @@ fn equal_printed_values_tie_and_failed_is_never_best() {
     numbers.push(number(7, "llm-streamline", "replaceme-ls", "rte", 50.0, Sample::None));
     let rows = serde_json::json!([{"criterion": ["llm-streamline"], "recovery": ["none", "linearpatch-diag", "ghosted", "replaceme-ls"]}]);
     let description = Description { table: table(false, &rows, &["rte"]).table, ..description };
-    let view = laid(&description, numbers, &[]).unwrap();
+    let view = lay_out(&description, numbers, &[]).unwrap();
     let marks: Vec<(&str, bool, bool)> =
         view.numbers().map(|(_, shown)| (shown.text.as_str(), shown.best, shown.second)).collect();
     assert_eq!(
@@ -325,7 +325,7 @@ fn task_of_any_name_is_ranked_by_its_highest_accuracy() {
             number.row.record.metric = name.into();
             number.metric = Metric::task(name);
         }
-        let view = laid(&description, numbers, &[]).unwrap();
+        let view = lay_out(&description, numbers, &[]).unwrap();
         let best: Vec<&str> =
             view.numbers().filter(|(_, shown)| shown.best).map(|(_, shown)| shown.text.as_str()).collect();
         assert_eq!(best, ["62.50"], "{name}");
@@ -338,7 +338,7 @@ fn unmeasured_metric_has_no_column() {
         (&["rte", "squad/f1,none", "copa", "ppl_ptb", "acc_average", "prefill_ms"][..], &["RTE"][..]),
         (&["copa"], &["CoPa"]),
     ] {
-        let heads = laid(&table(false, &rows(), metrics), numbers(), &[]).unwrap().columns;
+        let heads = lay_out(&table(false, &rows(), metrics), numbers(), &[]).unwrap().columns;
         let heads: Vec<&str> = heads.iter().map(|column| column.head.as_str()).collect();
         assert_eq!(heads, expected, "{metrics:?}");
     }
@@ -347,13 +347,13 @@ fn unmeasured_metric_has_no_column() {
 #[test]
 fn unknown_metric_is_rejected_with_a_suggestion() {
     let description = table(false, &rows(), &["acc_avarage"]);
-    let error = laid(&description, numbers(), &[]).unwrap_err().to_string();
+    let error = lay_out(&description, numbers(), &[]).unwrap_err().to_string();
     assert!(error.contains("did you mean `acc_average`?"), "{error}");
 }
 
 #[test]
 fn protocol_and_warnings_are_below_the_table() {
-    let view = with_notes(view(), "tiny", vec!["Warning: 5 % is seen.".into()]);
+    let view = with_notes(sample_table(), "tiny", vec!["Warning: 5 % is seen.".into()]);
     // Commands print warnings on the standard error instead.
     assert!(screen(&view, None).ends_with("Protocol: profile tiny.\n"), "{}", screen(&view, None));
     assert!(markdown(&view).contains("\n\nProtocol: profile tiny.\n\nWarning: 5 % is seen.\n\nA caption."));
@@ -364,7 +364,7 @@ fn protocol_and_warnings_are_below_the_table() {
     );
     let float = latex(&view, "t");
     assert!(!float.contains("Warning") && float.contains("% Protocol and notes: "), "{float}");
-    assert_eq!(latex_notes(&self::view(), "t"), None);
+    assert_eq!(latex_notes(&self::sample_table(), "t"), None);
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn markdown_and_latex_show_paper_value_and_verdict() {
     paper[0].value = Some(70.0);
     paper[3].value = Some(66.43);
     paper[6].value = Some(180.0);
-    let view = laid(&description, numbers(), &paper).unwrap();
+    let view = lay_out(&description, numbers(), &paper).unwrap();
     let text = markdown(&view);
     for cell in [
         "| 70.00<br><sub>70.00; ±0.00 =</sub> |",
@@ -398,7 +398,7 @@ fn markdown_and_latex_show_paper_value_and_verdict() {
     let text = markdown(&view);
     assert!(text.contains("<sub>66.43; −3.93 ~</sub>") && text.contains("= same, ~ other protocol."), "{text}");
     assert!(latex(&view, "t").contains("$\\sim$ other protocol"), "{}", latex(&view, "t"));
-    assert!(!markdown(&self::view()).contains("paper") && !latex(&self::view(), "t").contains("paper"));
+    assert!(!markdown(&self::sample_table()).contains("paper") && !latex(&self::sample_table(), "t").contains("paper"));
 }
 
 #[test]
@@ -411,7 +411,7 @@ fn methods_can_be_tested_against_a_named_method() {
     let mut numbers: Vec<Measurement> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
     // This method answers three more documents correctly than ghosted, which is not a significant difference.
     numbers.push(number(7, "llm-streamline", "rank:8", "rte", 65.0, answers(65, 100)));
-    let table = laid(&description, numbers, &[]).unwrap();
+    let table = lay_out(&description, numbers, &[]).unwrap();
     let marks: Vec<&str> = table.numbers().map(|(_, shown)| shown.mark()).collect();
     assert_eq!(marks, ["", "-", "-", "", ""], "the dense row and ghosted itself have no mark");
     let against = table.numbers().filter_map(|(_, shown)| Some(shown.paired.as_ref()?.against.as_str()));

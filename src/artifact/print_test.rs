@@ -27,7 +27,7 @@ fn experiments() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments")
 }
 
-fn measured(record: Record) -> Arc<Measurement> {
+fn as_measurement(record: Record) -> Arc<Measurement> {
     let metric = Metric::find(&record.metric).unwrap();
     let mut setup = Setup::default();
     if let (_, Some(sequences)) = record.condition.calibrated() {
@@ -64,13 +64,13 @@ fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
             error: None,
         })
     });
-    let numbers: Vec<_> = paper.iter().cloned().chain(further).map(measured).collect();
+    let numbers: Vec<_> = paper.iter().cloned().chain(further).map(as_measurement).collect();
     let entry = artifact.description.table.as_ref().unwrap();
     let laid = layout(&artifact.description, entry, &numbers, &paper).unwrap();
     printed_forms(artifact, entry, &with_notes(laid, "paper", vec!["A note: 5 % ± 1 × 2 ≥ 3 – é.".to_owned()]))
 }
 
-fn printed(name: &str) -> String {
+fn print_latex(name: &str) -> String {
     let table = forms(name, &[]).into_iter().find(|(label, _)| label == name).unwrap().1;
     latex(&table, name)
 }
@@ -80,7 +80,7 @@ fn tables_have_the_papers_columns_rules_rows_and_shading() {
     let fixture = fixture();
     assert_eq!(fixture.len(), 15, "the paper has tables 1 to 5 and A1 to A10");
     for (name, (_, paper)) in &fixture {
-        let ours = normalize_terms(&facts(&printed(name)));
+        let ours = normalize_terms(&facts(&print_latex(name)));
         let paper = normalize_terms(paper);
         for (at, (ours, paper)) in ours.iter().zip(&paper).enumerate() {
             assert_eq!(ours, paper, "{name}, line {}", at + 1);
@@ -111,13 +111,13 @@ fn fixture_equals_the_papers_source() {
 
 #[test]
 fn table_3_criteria_are_bold_and_tables_unscaled() {
-    let text = printed("table3");
+    let text = print_latex("table3");
     for criterion in ["Shortened LLaMA", "LLM-Streamline", "ShortGPT"] {
         assert_eq!(text.matches(&format!("\\textbf{{{criterion}}}")).count(), 3, "{criterion}: once a backbone");
     }
-    assert!(printed("table4").contains("\\rowcolor{gray!15} \\textbf{32}"));
+    assert!(print_latex("table4").contains("\\rowcolor{gray!15} \\textbf{32}"));
     for name in fixture().keys() {
-        assert!(!printed(name).contains("\\resizebox"), "{name}");
+        assert!(!print_latex(name).contains("\\resizebox"), "{name}");
     }
 }
 
@@ -141,16 +141,16 @@ fn captions_name_constants_and_notes_the_protocol() {
 }
 
 fn caption(name: &str) -> String {
-    printed(name).lines().find(|line| line.starts_with("\\caption")).unwrap().to_owned()
+    print_latex(name).lines().find(|line| line.starts_with("\\caption")).unwrap().to_owned()
 }
 
 #[test]
 fn columns_beyond_the_paper_have_a_separate_file() {
-    assert_eq!(named(&forms("table3", &[])), ["table3", "table3-compared"]);
-    assert_eq!(named(&forms("table4", &[])), ["table4", "tableA3", "table4-compared"]);
+    assert_eq!(form_names(&forms("table3", &[])), ["table3", "table3-compared"]);
+    assert_eq!(form_names(&forms("table4", &[])), ["table4", "tableA3", "table4-compared"]);
     let with = forms("table3", &[("bpb_c4", 0.5)]);
-    assert_eq!(named(&with), ["table3", "table3-compared", "table3-beyond"]);
-    assert_eq!(latex(&with[0].1, "table3"), printed("table3"), "only the paper's columns");
+    assert_eq!(form_names(&with), ["table3", "table3-compared", "table3-beyond"]);
+    assert_eq!(latex(&with[0].1, "table3"), print_latex("table3"), "only the paper's columns");
     let beyond = facts(&latex(&with[2].1, "table3-beyond"));
     assert_eq!(beyond[1], "head cmidrule3-3,cmidrule5-5 model method c4bits/byte↓ _ c4bits/byte↓");
     assert!(latex(&with[1].1, "t").contains("\\shortstack") && !latex(&with[2].1, "t").contains("\\shortstack"));
@@ -160,7 +160,7 @@ fn columns_beyond_the_paper_have_a_separate_file() {
     assert_eq!(facts(&latex(&speed[2].1, "t"))[1], "row midrule 512 1 # # # # #");
 }
 
-fn named(forms: &[(String, Table)]) -> Vec<String> {
+fn form_names(forms: &[(String, Table)]) -> Vec<String> {
     forms.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>()
 }
 
@@ -271,14 +271,15 @@ fn all_recorded_tables_compile_without_warnings() {
 // The paper's numbers have no significance marks, so a recorded run is used to check the marks.
 #[test]
 fn table_2_fits_in_one_part_at_120_columns() {
-    let table = laid_out("table2", &paper::records("table2").unwrap().into_iter().map(measured).collect::<Vec<_>>());
+    let table =
+        lay_out("table2", &paper::records("table2").unwrap().into_iter().map(as_measurement).collect::<Vec<_>>());
     let text = screen(&table, Some(120));
     assert_eq!(text, expected("table2-120.txt"));
     assert_eq!(screen(&table, Some(80)), expected("table2-80.txt"));
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/table2/tiny");
     let recorded = StoredResults::read(&recorded).unwrap();
     let numbers: Vec<Arc<Measurement>> = recorded.numbers.iter().map(|number| Arc::new(number.measurement())).collect();
-    let text = screen(&laid_out("table2", &numbers), Some(120));
+    let text = screen(&lay_out("table2", &numbers), Some(120));
     assert!(text.contains("+ or -: ours is better") && !text.contains("columns 1"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
 }
@@ -288,7 +289,7 @@ fn expected(name: &str) -> String {
     fs::read_to_string(fixtures.join(name)).unwrap()
 }
 
-fn laid_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
+fn lay_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
     let all = catalog::all(&experiments()).unwrap();
     let artifact: &Artifact = catalog::select(&all, &[name.to_owned()]).unwrap()[0];
     layout(&artifact.description, artifact.description.table.as_ref().unwrap(), numbers, &[]).unwrap()
@@ -296,9 +297,9 @@ fn laid_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
 
 #[test]
 fn folded_table_3_keeps_headers_and_no_lone_average() {
-    let numbers: Vec<Arc<Measurement>> = paper::records("table3").unwrap().into_iter().map(measured).collect();
+    let numbers: Vec<Arc<Measurement>> = paper::records("table3").unwrap().into_iter().map(as_measurement).collect();
     for width in [120, 80, 60] {
-        let text = screen(&laid_out("table3", &numbers), Some(width));
+        let text = screen(&lay_out("table3", &numbers), Some(width));
         assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
         assert!(text.contains("7-layer") && text.contains("11-layer"), "{text}");
         assert!(text.lines().all(|line| !line.starts_with("column ")), "a part of one column: {text}");

@@ -373,15 +373,15 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let plain = target(root.path(), &[]);
         fs::create_dir_all(plain.path()).unwrap();
-        hold(&plain, &description(&[]));
+        write_provenance(&plain, &description(&[]));
         assert_eq!(target(root.path(), &[]).path(), plain.path());
-        hold(&plain, &RunDescription { by: RunCommand::Reproduce, ..description(&[]) });
+        write_provenance(&plain, &RunDescription { by: RunCommand::Reproduce, ..description(&[]) });
         let recorded = target(root.path(), &[]);
         let name = recorded.path().file_name().unwrap().to_string_lossy().into_owned();
         assert!(name.starts_with("tiny+cpu-f32+run-") && !recorded.as_described(), "{name}");
     }
 
-    fn hold(plain: &ResultsFolder, description: &RunDescription) {
+    fn write_provenance(plain: &ResultsFolder, description: &RunDescription) {
         fs::write(plain.path().join(Provenance::FILE), json!({"description": description}).to_string()).unwrap();
     }
 }

@@ -83,7 +83,7 @@ fn scores(key: &Arc<Solutions>, cell: usize) -> TaskScores {
     TaskScores::builtin(key.task().unwrap().name.to_owned(), ScoredTask::new(key, scores).unwrap())
 }
 
-fn measured<A, E, S>(requested: A, extent: E, sample: S) -> EvalResult<A, E, S> {
+fn eval_result<A, E, S>(requested: A, extent: E, sample: S) -> EvalResult<A, E, S> {
     EvalResult { requested, measure: MeasureId::Boundary.into(), extent: Some(extent), sample: Some(sample) }
 }
 
@@ -114,14 +114,14 @@ fn outcome(grid: &Grid) -> GridOutcome {
                         .evaluate
                         .perplexity
                         .iter()
-                        .map(|text| measured(text.clone(), windows, losses(at)))
+                        .map(|text| eval_result(text.clone(), windows, losses(at)))
                         .collect(),
                     tasks: grid
                         .evaluate
                         .tasks
                         .iter()
                         .zip(&keys)
-                        .map(|(used, key)| measured(used.clone(), extent, scores(key, at)))
+                        .map(|(used, key)| eval_result(used.clone(), extent, scores(key, at)))
                         .collect(),
                     made_from: kinds
                         .map(|kind| UsedObject { kind, key: key.clone(), seconds: number(at), made: made.clone() })

@@ -281,22 +281,30 @@ mod tests {
         CellNames { name: format!("tiny-3.1{name}"), former: format!("tiny-3.1{former}") }
     }
 
-    fn found(text: &str) -> Vec<String> {
+    fn resolve_names(text: &str) -> Vec<String> {
         let cells = cells();
         find_cells(&cells, text).into_iter().map(|index| cells[index].name["tiny-3.1.".len()..].to_owned()).collect()
     }
 
     #[test]
     fn unambiguous_partial_cell_name_resolves() {
-        assert_eq!(found("dense"), ["dense"]);
-        assert_eq!(found("tiny-3.1.sleb-3.ghosted"), ["sleb-3.ghosted"]);
-        assert_eq!(found("sleb-3.ghosted"), ["sleb-3.ghosted"], "a longer name must not match");
-        assert_eq!(found("sleb-3.solver-svd"), ["sleb-3.ghosted.solver-svd"], "parts may be left out");
-        assert_eq!(found("sleb-1.gh.sol"), ["sleb-1.ghosted.solver-svd"]);
-        assert_eq!(found("str-1").len(), 0, "a partial number must not match");
-        assert_eq!(found("sleb-1").len(), 3, "1 must not match 13: {:?}", found("sleb-1"));
-        assert_eq!(found("ghosted").len(), 6, "expected one match per criterion and depth: {:?}", found("ghosted"));
-        assert!(found("sleb-7").is_empty() && found("ghosted.sleb-1").is_empty(), "parts must be in order");
+        assert_eq!(resolve_names("dense"), ["dense"]);
+        assert_eq!(resolve_names("tiny-3.1.sleb-3.ghosted"), ["sleb-3.ghosted"]);
+        assert_eq!(resolve_names("sleb-3.ghosted"), ["sleb-3.ghosted"], "a longer name must not match");
+        assert_eq!(resolve_names("sleb-3.solver-svd"), ["sleb-3.ghosted.solver-svd"], "parts may be left out");
+        assert_eq!(resolve_names("sleb-1.gh.sol"), ["sleb-1.ghosted.solver-svd"]);
+        assert_eq!(resolve_names("str-1").len(), 0, "a partial number must not match");
+        assert_eq!(resolve_names("sleb-1").len(), 3, "1 must not match 13: {:?}", resolve_names("sleb-1"));
+        assert_eq!(
+            resolve_names("ghosted").len(),
+            6,
+            "expected one match per criterion and depth: {:?}",
+            resolve_names("ghosted")
+        );
+        assert!(
+            resolve_names("sleb-7").is_empty() && resolve_names("ghosted.sleb-1").is_empty(),
+            "parts must be in order"
+        );
     }
 
     #[test]
@@ -305,13 +313,16 @@ mod tests {
         for (at, cell) in cells.iter().enumerate() {
             assert_eq!(find_cells(&cells, &cell.former), [at], "{}", cell.former);
         }
-        assert_eq!(found("sleb/3/ghosted"), ["sleb-3.ghosted"]);
-        assert_eq!(found("sleb/depth/3/ghosted"), ["sleb-3.ghosted"]);
-        assert_eq!(found("sleb/depth=3/recovery=ghosted"), ["sleb-3.ghosted"]);
-        assert_eq!(found("depth/3/ghosted"), ["sleb-3.ghosted", "streamline-3.ghosted"]);
-        assert_eq!(found("llm/1/ghosted(s"), ["streamline-1.ghosted.solver-svd"]);
-        assert_eq!(found("llm-streamline/3/none"), ["streamline-3.none"]);
-        assert_eq!(found("c4:3x64@0").len(), 18);
-        assert!(found("depth/7").is_empty() && found("ghosted/sleb").is_empty(), "parts must be in order");
+        assert_eq!(resolve_names("sleb/3/ghosted"), ["sleb-3.ghosted"]);
+        assert_eq!(resolve_names("sleb/depth/3/ghosted"), ["sleb-3.ghosted"]);
+        assert_eq!(resolve_names("sleb/depth=3/recovery=ghosted"), ["sleb-3.ghosted"]);
+        assert_eq!(resolve_names("depth/3/ghosted"), ["sleb-3.ghosted", "streamline-3.ghosted"]);
+        assert_eq!(resolve_names("llm/1/ghosted(s"), ["streamline-1.ghosted.solver-svd"]);
+        assert_eq!(resolve_names("llm-streamline/3/none"), ["streamline-3.none"]);
+        assert_eq!(resolve_names("c4:3x64@0").len(), 18);
+        assert!(
+            resolve_names("depth/7").is_empty() && resolve_names("ghosted/sleb").is_empty(),
+            "parts must be in order"
+        );
     }
 }

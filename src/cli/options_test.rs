@@ -54,21 +54,21 @@ const UNCHECKED_OPTIONS: [&str; 39] = [
     "--on",
 ];
 
-fn walk(command: &Command, words: &[String], found: &mut Vec<(Vec<String>, Arg)>) {
+fn collect_options(command: &Command, words: &[String], found: &mut Vec<(Vec<String>, Arg)>) {
     let options = command
         .get_arguments()
         .filter(|argument| argument.get_long().is_some() && argument.get_action().takes_values());
     found.extend(options.map(|options| (words.to_vec(), options.clone())));
     for inner in command.get_subcommands() {
-        walk(inner, &[words, &[inner.get_name().to_owned()]].concat(), found);
+        collect_options(inner, &[words, &[inner.get_name().to_owned()]].concat(), found);
     }
 }
 
-fn all() -> Vec<(Vec<String>, Arg)> {
+fn all_options() -> Vec<(Vec<String>, Arg)> {
     let mut command = super::Arguments::command();
     command.build();
     let mut found = Vec::new();
-    walk(&command, &["ghostlab".to_owned()], &mut found);
+    collect_options(&command, &["ghostlab".to_owned()], &mut found);
     found.retain(|(words, _)| words.last().is_some_and(|word| word != "help"));
     found
 }
@@ -84,7 +84,7 @@ fn is_free(option: &Arg) -> bool {
 #[test]
 fn numeric_options_reject_invalid_values() {
     let mut tried = BTreeSet::new();
-    for (words, option) in all() {
+    for (words, option) in all_options() {
         let long = format!("--{}", option.get_long().unwrap());
         if is_free(&option) || long == "--map" {
             continue;
@@ -105,7 +105,7 @@ fn numeric_options_reject_invalid_values() {
 
 #[test]
 fn free_text_options_are_listed() {
-    let free: BTreeSet<String> = all()
+    let free: BTreeSet<String> = all_options()
         .iter()
         .filter(|(_, option)| is_free(option))
         .map(|(_, option)| format!("--{}", option.get_long().unwrap()))

@@ -75,12 +75,12 @@ fn name_suffix_lists_differing_options_without_defaults() {
     let svd = json!({"name": "ghosted", "solver": "svd"});
     assert_eq!(names_of(&[plain.clone(), svd.clone()]), ["ghosted", "ghosted.solver-svd"]);
     assert_eq!(names_of(&[json!({"name": "ghosted", "solver": "normal"}), svd]), ["ghosted", "ghosted.solver-svd"]);
-    assert_eq!(names_of(&[plain, tuned(0)]), ["ghosted", "ghosted.finetune"]);
+    assert_eq!(names_of(&[plain, finetuned(0)]), ["ghosted", "ghosted.finetune"]);
     assert_eq!(
-        names_of(&[json!({"name": "ghosted"}), tuned(0), tuned(1)])[1..],
+        names_of(&[json!({"name": "ghosted"}), finetuned(0), finetuned(1)])[1..],
         ["ghosted.finetune-seed-0", "ghosted.finetune-seed-1"]
     );
-    assert_eq!(names_of(&[tuned(1), tuned(2)]), ["ghosted.finetune-seed-1", "ghosted.finetune-seed-2"]);
+    assert_eq!(names_of(&[finetuned(1), finetuned(2)]), ["ghosted.finetune-seed-1", "ghosted.finetune-seed-2"]);
 
     assert_eq!(
         names(&[explicit(&[3, 4]), explicit(&[3, 5]), explicit(&[7])]),
@@ -104,7 +104,7 @@ fn name_suffix_lists_differing_options_without_defaults() {
     );
 }
 
-fn tuned(seed: u64) -> Value {
+fn finetuned(seed: u64) -> Value {
     json!({"name": "ghosted", "finetune": {"sequences": 4, "length": 32, "seed": seed}})
 }
 
@@ -241,10 +241,15 @@ fn name_does_not_depend_on_unrelated_cells() {
         assert_eq!(names(&backwards), named.iter().rev().cloned().collect::<Vec<_>>());
         // Removing a cell must not affect any names except those of its neighbors.
         let at = dice.below(cells.len());
-        let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| gone(at, i)).map(|i| cells[i].clone()).collect();
+        let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| differs_from(at, i)).map(|i| cells[i].clone()).collect();
         let without = names(&fewer);
-        for (index, i) in (0..cells.len()).filter(|&i| gone(at, i)).enumerate() {
-            assert!(without[index] == named[i] || neighbors(&cells[i], &cells[at]), "{} {}", without[index], named[i]);
+        for (index, i) in (0..cells.len()).filter(|&i| differs_from(at, i)).enumerate() {
+            assert!(
+                without[index] == named[i] || are_similar(&cells[i], &cells[at]),
+                "{} {}",
+                without[index],
+                named[i]
+            );
         }
         // Default options must not affect the names, whether or not they are written out.
         let mut unwritten = cells.clone();
@@ -256,11 +261,11 @@ fn name_does_not_depend_on_unrelated_cells() {
     }
 }
 
-fn neighbors(one: &Cell, other: &Cell) -> bool {
+fn are_similar(one: &Cell, other: &Cell) -> bool {
     short_settings(one) == short_settings(other)
 }
 
-fn gone(at: usize, list: usize) -> bool {
+fn differs_from(at: usize, list: usize) -> bool {
     list != at
 }
 
@@ -271,12 +276,12 @@ fn short_method_names_keep_cell_names_unambiguous() {
     let criteria = criterion::described();
     let short: BTreeSet<&str> = criteria.iter().map(|criterion| criterion.short).collect();
     assert_eq!(short.len(), criteria.len());
-    assert!(short.iter().all(|name| safe(name) && *name != "dense"), "{short:?}");
+    assert!(short.iter().all(|name| is_safe(name) && *name != "dense"), "{short:?}");
     let recoveries = recovery::described();
     let last: BTreeSet<String> =
         recoveries.iter().map(|recovery| recovery.name.clone()).chain(["dense".to_owned()]).collect();
     assert_eq!(last.len(), recoveries.len() + 1);
-    assert!(last.iter().all(|name| safe(name)), "{last:?}");
+    assert!(last.iter().all(|name| is_safe(name)), "{last:?}");
     let options = criteria.iter().chain(&recoveries).flat_map(|criterion| criterion.options["properties"].as_object());
     // If the value of an option is a map, the key can appear in a cell name on its own.
     let options = options.flatten().map(|(name, option)| (name.clone(), option.to_string().contains("\"object\"")));
@@ -290,7 +295,7 @@ fn short_method_names_keep_cell_names_unambiguous() {
     }
 }
 
-fn safe(name: &str) -> bool {
+fn is_safe(name: &str) -> bool {
     !name.is_empty()
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
         && name.starts_with(|c: char| c.is_ascii_lowercase())

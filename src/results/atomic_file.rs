@@ -200,7 +200,7 @@ mod tests {
         assert!(text.contains("documents.parquet") && text.contains("No space left"), "{text}");
     }
 
-    fn written(columns: Vec<Column>) -> String {
+    fn csv_text(columns: Vec<Column>) -> String {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.csv");
         write_csv(&path, &DataFrame::new(columns[0].len(), columns).unwrap()).unwrap();
@@ -221,7 +221,7 @@ mod tests {
         ];
         let mut expected = Vec::new();
         CsvWriter::new(&mut expected).finish(&mut DataFrame::new(6, columns.clone()).unwrap()).unwrap();
-        assert_eq!(written(columns), String::from_utf8(expected).unwrap());
+        assert_eq!(csv_text(columns), String::from_utf8(expected).unwrap());
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
             Series::new("name".into(), ["=1+1", "-cmd", "@x", "+a", "-3.5", "a=b", ""]).into_column(),
             Series::new("=value".into(), [-1.5, 2.0, -0.25, 1.0, 1.0, 1.0, 1.0]).into_column(),
         ];
-        let text = written(columns);
+        let text = csv_text(columns);
         let expected = "name,'=value\n'=1+1,-1.5\n'-cmd,2.0\n'@x,-0.25\n'+a,1.0\n-3.5,1.0\na=b,1.0\n\"\",1.0\n";
         assert_eq!(text, expected);
     }

@@ -73,7 +73,7 @@ fn identity(condition: &Condition, seed: u64) -> Identity {
 }
 
 /// Applies a change to the identity of each cell in a run.
-fn with(mut run: StoredResults, change: impl Fn(&mut Value)) -> StoredResults {
+fn with_identity_change(mut run: StoredResults, change: impl Fn(&mut Value)) -> StoredResults {
     for identity in run.identities.values_mut() {
         let mut value = json!(identity);
         change(&mut value);
@@ -138,7 +138,8 @@ fn uniform_setting_is_reported_and_pairs_still_match() {
 
 #[test]
 fn numbers_with_duplicate_identity_are_not_paired() {
-    let twice = with(run(&[(0, 50.0), (1, 75.0)]), |identity| identity["calibration"]["seed"] = json!(0));
+    let twice =
+        with_identity_change(run(&[(0, 50.0), (1, 75.0)]), |identity| identity["calibration"]["seed"] = json!(0));
     let found = Differences::between(&twice, &run(&[(0, 50.0)]), &[]).unwrap();
     assert_eq!((found.compared, found.values.len(), found.coinciding.len()), (0, 0, 1));
     assert_eq!((found.coinciding[0].first.len(), found.coinciding[0].second.len()), (2, 1));
@@ -229,7 +230,7 @@ fn engine_differences_beyond_dtype_tolerance_are_listed() {
     assert_eq!(beyond(&one, &two), (Vec::new(), vec![None, None]), "a run without recorded engines used the CPU");
     let candle = ComputeId { name: "candle".into(), dtype: "bf16".into(), device: "cuda".into() };
     two.engines.insert("llama".into(), candle.clone());
-    let mut two = with(two, |identity| identity["engine"] = json!(candle));
+    let mut two = with_identity_change(two, |identity| identity["engine"] = json!(candle));
     // The engine for GPUs uses a larger batch.
     for measures in two.measured.values_mut().flat_map(BTreeMap::values_mut) {
         let mut parts = json!(measures);
@@ -245,7 +246,7 @@ fn engine_differences_beyond_dtype_tolerance_are_listed() {
     assert_eq!(values, [Some(false), Some(true)]);
     // If the weights differ too, no bound on the difference is known.
     two.inputs.insert("m/config.json".into(), "33".into());
-    let two = with(two, |identity| identity["model"]["content"] = json!("another"));
+    let two = with_identity_change(two, |identity| identity["model"]["content"] = json!("another"));
     assert_eq!(beyond(&one, &two).1, [None, None]);
 }
 
@@ -308,7 +309,7 @@ fn equal_content_is_paired_despite_different_names() {
 #[test]
 fn option_of_one_method_is_reported() {
     let one = stored(json!({}), vec![number("none", "rte", 50.0, "0101"), number("ghosted", "rte", 75.0, "0111")]);
-    let two = with(one.clone(), |identity| {
+    let two = with_identity_change(one.clone(), |identity| {
         if identity["repair"]["recovery"] == "ghosted" {
             identity["repair"]["options"]["solver"] = json!("normal");
         }
@@ -330,7 +331,7 @@ fn every_setting_that_differs_is_reported() {
     assert!(flat.len() > 20, "{flat:?}");
     let mut count = 0;
     for path in flat.keys().filter(|leave| !leave.is_of("measure")) {
-        let two = with(one.clone(), |identity| {
+        let two = with_identity_change(one.clone(), |identity| {
             let value = identity.pointer_mut(&format!("/{}", path.as_str().replace('.', "/"))).unwrap();
             *value = if value.is_number() { json!(7) } else { json!("another") };
         });

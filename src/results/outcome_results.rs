@@ -443,12 +443,12 @@ mod tests {
             ..Cell::with_name("a", "a")
         };
         let missing = [&metric::BOUNDARY_ERROR, &metric::CHANNEL_ERROR].map(|entry| (entry.metric(), None));
-        assert_eq!(pushed(cell(Some("sleb")), Some("it failed")), missing);
-        assert_eq!(pushed(cell(Some("sleb")), None), []);
-        assert_eq!(pushed(cell(None), Some("it failed")), []);
+        assert_eq!(push_cell(cell(Some("sleb")), Some("it failed")), missing);
+        assert_eq!(push_cell(cell(Some("sleb")), None), []);
+        assert_eq!(push_cell(cell(None), Some("it failed")), []);
     }
 
-    fn pushed(cell: Cell, failure: Option<&str>) -> Vec<(Metric, Option<f64>)> {
+    fn push_cell(cell: Cell, failure: Option<&str>) -> Vec<(Metric, Option<f64>)> {
         let result = CellResult::unmeasured(cell, 16, failure.map(str::to_owned));
         repairs(&result, None)
     }

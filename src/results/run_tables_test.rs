@@ -149,7 +149,7 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
 * best, ° second best in each block
 ";
     let text = screen(&table(), None);
-    assert_eq!(squeezed(&text), squeezed(expected));
+    assert_eq!(squeeze_spaces(&text), squeeze_spaces(expected));
     let lines: Vec<&str> = text.lines().collect();
     assert!(
         lines[5]
@@ -161,7 +161,7 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
     );
 }
 
-fn squeezed(text: &str) -> Vec<String> {
+fn squeeze_spaces(text: &str) -> Vec<String> {
     text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
 }
 
@@ -312,19 +312,19 @@ Bold: best of a block; underlined: second; in italics: ours.
 }
 
 /// Returns answers to 100 documents, of which the first `right` are correct.
-fn answered(right: usize) -> Sample {
+fn answers_sample(right: usize) -> Sample {
     Sample::Right((0..100).map(|at| at < right).collect())
 }
 
 /// Builds a table in which `ghosted` beats two other recoveries on the same documents. `change` modifies the
 /// measurement of `linearpatch-diag`.
-fn tested(change: impl FnOnce(&mut Measurement)) -> Table {
+fn table_with_tests(change: impl FnOnce(&mut Measurement)) -> Table {
     let values = [("none", 40), ("linearpatch-diag", 50), ("ghosted", 80)];
     let rows = values.map(|(name, right)| (name, [Some(right as f64)]));
     let made: Vec<CellFixture<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
     let mut results = results(vec![task()], &made);
     for (cell, (_, right)) in results.cells.iter_mut().zip(values) {
-        Arc::get_mut(&mut cell.numbers[0]).unwrap().row.sample = answered(right);
+        Arc::get_mut(&mut cell.numbers[0]).unwrap().row.sample = answers_sample(right);
     }
     change(Arc::get_mut(&mut results.cells[1].numbers[0]).unwrap());
     long(&results, "", Vec::new())
@@ -332,7 +332,7 @@ fn tested(change: impl FnOnce(&mut Measurement)) -> Table {
 
 #[test]
 fn user_grid_has_the_marks_of_paper_tables() {
-    let table = tested(|_| ());
+    let table = table_with_tests(|_| ());
     let paired = |at: usize| table.rows[at].cells[0].as_ref().unwrap().paired.clone();
     assert_eq!((paired(0), paired(1)), (None, None), "only ours is tested");
     let ours = paired(2).unwrap();
@@ -344,7 +344,7 @@ fn user_grid_has_the_marks_of_paper_tables() {
 #[test]
 fn paired_test_uses_rows_of_same_selection_and_calibration() {
     for setting in ["calibration.seed", "criterion.cosine"] {
-        let table = tested(|measurement: &mut Measurement| {
+        let table = table_with_tests(|measurement: &mut Measurement| {
             measurement.setup.variant = Arc::new(Settings::from([(setting.to_owned(), 1.into())]));
         });
         assert_eq!(table.rows[2].cells[0].as_ref().unwrap().paired.as_ref().unwrap().against, "none", "{setting}");
@@ -353,7 +353,7 @@ fn paired_test_uses_rows_of_same_selection_and_calibration() {
 
 #[test]
 fn user_grid_latex_has_marks() {
-    let text = latex(&tested(|_| ()).printed("my grid"), "my-results");
+    let text = latex(&table_with_tests(|_| ()).printed("my grid"), "my-results");
     assert!(text.contains("\\caption[my grid]{my grid. ") && text.contains("\\label{tab:my-results}"), "{text}");
     assert!(text.contains("\\textbf{80.00}$^{+}$") && text.contains("shaded: ours"), "{text}");
     assert!(!text.contains("status"), "{text}");

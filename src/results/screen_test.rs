@@ -4,7 +4,7 @@ use super::run_tables_test::{CellFixture, cell, results, task, text};
 use super::{Table, long, screen, wrap};
 
 /// Builds the table for a typical grid with one backbone, dense and pruned at three depths with five recoveries.
-fn own_grid() -> Table {
+fn user_grid_table() -> Table {
     let recoveries = ["none", "prune-and-comp", "replaceme-ls", "linearpatch-rotate", "ghosted"];
     let values: Vec<Vec<Option<f64>>> = (0..16)
         .map(|at| {
@@ -42,14 +42,14 @@ fn assert_fits(text: &str, width: usize) {
 
 #[test]
 fn user_grid_of_16_cells_is_one_part_at_120_columns() {
-    let text = screen(&own_grid(), Some(120));
+    let text = screen(&user_grid_table(), Some(120));
     assert_fits(&text, 120);
     assert_eq!(text, expected("own-grid-120"));
 }
 
 #[test]
 fn user_grid_is_not_split_at_80_columns() {
-    let text = screen(&own_grid(), Some(80));
+    let text = screen(&user_grid_table(), Some(80));
     assert_fits(&text, 80);
     assert_eq!(text, expected("own-grid-80"));
 }

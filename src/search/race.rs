@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     /// Returns the gains of a candidate that answers `count` of 40 questions correctly in each of two tasks.
-    fn right(count: usize) -> Vec<Vec<f64>> {
+    fn right_answers(count: usize) -> Vec<Vec<f64>> {
         vec![hits(count, 0), hits(count, 3)]
     }
 
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn only_significantly_worse_candidates_are_eliminated() {
-        let gains = vec![right(38), right(10), right(37), right(38)];
+        let gains = vec![right_answers(38), right_answers(10), right_answers(37), right_answers(38)];
         let verdict = judge(&[0, 1, 2, 3], std::slice::from_ref(&gains), 0.01).unwrap();
         assert_eq!(verdict.leader, 0);
         assert_eq!(verdict.out.iter().map(|exit| (exit.candidate, exit.rival)).collect::<Vec<_>>(), [(1, 0)]);
@@ -133,15 +133,15 @@ mod tests {
     fn candidate_is_eliminated_only_if_worse_in_both_objectives() {
         // Candidate 0 is best in the first objective, and candidate 1 in the second. Candidate 2 is worse than
         // candidate 0 in both. Candidate 3 is worse than each of the first two in one objective only.
-        let first = vec![right(38), right(20), right(20), right(30)];
-        let second = vec![right(20), right(38), right(5), right(30)];
+        let first = vec![right_answers(38), right_answers(20), right_answers(20), right_answers(30)];
+        let second = vec![right_answers(20), right_answers(38), right_answers(5), right_answers(30)];
         let verdict = judge(&[0, 1, 2, 3], &[first, second], 0.01).unwrap();
         assert_eq!(verdict.out.iter().map(|exit| exit.candidate).collect::<Vec<_>>(), [2]);
     }
 
     #[test]
     fn equal_candidates_are_never_eliminated() {
-        let verdict = judge(&[0, 1], &[vec![right(20), right(20)]], 0.5).unwrap();
+        let verdict = judge(&[0, 1], &[vec![right_answers(20), right_answers(20)]], 0.5).unwrap();
         assert_eq!(verdict, Verdict { leader: 0, out: Vec::new() });
         assert_eq!(judge::<Vec<f64>>(&[], &[vec![]], 0.5), None);
     }

@@ -214,14 +214,14 @@ mod tests {
     #[test]
     fn unexpected_numbers_in_a_printed_row_are_reported() {
         let row = ["\\rowcolor{gray!15} 16.7", "\\underline{84.1}", "$\\sim$29.3 $\\pm$ 1.9", "failed"];
-        assert_eq!(strange(&row), Vec::<String>::new());
-        assert_eq!(strange(&row[1..2]), Vec::<String>::new(), "the paper's columns alone");
-        assert_eq!(strange(&["84.2", "16.7"]), ["84.2"]);
-        assert_eq!(strange(&["16.7", "16.7"]), ["16.7"], "each number once");
-        assert_eq!(strange(&["29.3 $\\pm$ 1.8"]), ["29.3 $\\pm$ 1.8"]);
+        assert_eq!(unexpected_numbers(&row), Vec::<String>::new());
+        assert_eq!(unexpected_numbers(&row[1..2]), Vec::<String>::new(), "the paper's columns alone");
+        assert_eq!(unexpected_numbers(&["84.2", "16.7"]), ["84.2"]);
+        assert_eq!(unexpected_numbers(&["16.7", "16.7"]), ["16.7"], "each number once");
+        assert_eq!(unexpected_numbers(&["29.3 $\\pm$ 1.8"]), ["29.3 $\\pm$ 1.8"]);
     }
 
-    fn strange(cells: &[&str]) -> Vec<String> {
+    fn unexpected_numbers(cells: &[&str]) -> Vec<String> {
         let texts = ["84.1", "16.7", "~29.3 ± 1.9", "failed"].map(str::to_owned).to_vec();
         let cells: Vec<String> = cells.iter().map(|&cell| cell.to_owned()).collect();
         unmatched_cells(&cells, texts, &mut Check::new(CheckKind::Tables))

@@ -45,7 +45,7 @@ fn interrupted_run_records_its_progress() {
         }
     }
     let world = World::new();
-    with_tasks(&world);
+    add_tasks(&world);
     let store = ghostlab_store::Store::open(&world.path("store"), stage::STORE_WORDS).unwrap();
     run(&load_grid(&world, &["depth=1".to_owned()]), RunSettings::default(), &store, &(), &AtomicBool::new(false))
         .unwrap();

@@ -4,7 +4,7 @@ use super::*;
 
 /// Installs the program in a new folder. Returns this folder and the path of the program.
 #[cfg(unix)]
-fn installed() -> (tempfile::TempDir, PathBuf) {
+fn install_program() -> (tempfile::TempDir, PathBuf) {
     let prefix = tempfile::tempdir().unwrap();
     let program = prefix.path().join("bin/ghostlab");
     std::fs::create_dir(prefix.path().join("bin")).unwrap();
@@ -14,7 +14,7 @@ fn installed() -> (tempfile::TempDir, PathBuf) {
 
 /// Runs an installed program in an empty folder. User data is kept in `home`.
 #[cfg(unix)]
-fn works_in_an_empty_folder(program: &Path, home: &Path) {
+fn check_in_empty_folder(program: &Path, home: &Path) {
     let empty = tempfile::tempdir().unwrap();
     assert!(run_installed(program, empty.path(), home, &["plan", "figure3"]).contains("grid figure3"));
     assert!(run_installed(program, empty.path(), home, &["reproduce"]).contains("table2"));
@@ -44,13 +44,13 @@ fn run_installed(program: &Path, current_dir: &Path, home: &Path, arguments: &[&
 #[cfg(unix)]
 #[test]
 fn installed_program_works_in_an_empty_folder() {
-    let ((prefix, program), home) = (installed(), tempfile::tempdir().unwrap());
+    let ((prefix, program), home) = (install_program(), tempfile::tempdir().unwrap());
     let share = prefix.path().join("share/ghostlab");
     std::fs::create_dir_all(share.join("data")).unwrap();
     for folder in ["experiments", "data/tiny"] {
         std::os::unix::fs::symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), share.join(folder)).unwrap();
     }
-    works_in_an_empty_folder(&program, home.path());
+    check_in_empty_folder(&program, home.path());
     assert!(!share.join("data/store").exists() && !share.join("results").exists());
     let names = names(&home.path().join("ghostlab"));
     assert!(names.iter().all(|name| !name.starts_with("share")), "the experiments were unpacked again: {names:?}");
@@ -59,8 +59,8 @@ fn installed_program_works_in_an_empty_folder() {
 #[cfg(unix)]
 #[test]
 fn bare_program_unpacks_experiments_to_user_data_folder() {
-    let ((_prefix, program), home) = (installed(), tempfile::tempdir().unwrap());
-    works_in_an_empty_folder(&program, home.path());
+    let ((_prefix, program), home) = (install_program(), tempfile::tempdir().unwrap());
+    check_in_empty_folder(&program, home.path());
     let names = names(&home.path().join("ghostlab"));
     let [share] = names.iter().filter(|name| name.starts_with("share-")).collect::<Vec<_>>()[..] else {
         panic!("{names:?}");

@@ -88,7 +88,7 @@ fn plan_gives_an_upper_bound_of_created_inodes() {
 #[test]
 fn run_with_overrides_has_a_separate_results_folder() {
     let world = World::new();
-    with_tasks(&world);
+    add_tasks(&world);
     world.runs(&[]);
     let before = table_files(&world);
     let log = world.runs(&["--set", "depth=2"]);
@@ -165,20 +165,20 @@ fn partial_cell_name_resolves_or_lists_candidates() {
     let world = World::new();
     // A cell may be given by its full name, by a suffix of it, or in the notation of earlier versions.
     for cell in ["tiny.streamline-1.ghosted", "streamline-1.ghosted", "depth/1/ghosted"] {
-        let (code, text) = explained(&world, cell);
+        let (code, text) = explain_cell(&world, cell);
         assert!(code == Some(0) && text.starts_with("tiny.streamline-1.ghosted\n"), "{cell}: {text}");
     }
-    let (code, text) = explained(&world, "tiny/llm-streamline/1/ghosted/train:8x64@0");
+    let (code, text) = explain_cell(&world, "tiny/llm-streamline/1/ghosted/train:8x64@0");
     assert!(code == Some(0) && text.starts_with("tiny.streamline-1.ghosted\n"), "{text}");
     for cell in ["ghosted", "recovery/ghosted", "llm-streamline/ghosted"] {
-        let (code, text) = explained(&world, cell);
+        let (code, text) = explain_cell(&world, cell);
         assert_eq!(code, Some(2), "{cell}");
         for candidate in ["tiny.streamline-1.ghosted", "tiny.streamline-2.ghosted"] {
             assert!(text.lines().any(|line| line.trim() == candidate), "{cell}: {text}");
         }
     }
     for cell in ["1/ghostd", "streamline-1.ghostd"] {
-        let (code, text) = explained(&world, cell);
+        let (code, text) = explain_cell(&world, cell);
         let hint = format!("did you mean `{}`?", cell.replace("ghostd", "ghosted"));
         assert!(code == Some(2) && text.contains(&hint), "{cell}: {text}");
     }
@@ -212,7 +212,7 @@ fn older_results_are_compared_under_their_names() {
 #[test]
 fn wide_layout_has_a_column_for_each_backbone_and_depth() {
     let world = World::new();
-    with_tasks(&world);
+    add_tasks(&world);
     let output = world.run(&["--layout", "wide"]);
     let screen = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = screen.lines().collect();

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn tasks_have_their_columns_and_every_choice_is_kept() {
     let world = World::new();
-    with_tasks(&world);
+    add_tasks(&world);
     let output = world.run(&[]);
     let screen = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -32,7 +32,7 @@ fn tasks_have_their_columns_and_every_choice_is_kept() {
 #[test]
 fn task_errors_report_their_location() {
     let world = World::new();
-    with_tasks(&world);
+    add_tasks(&world);
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     for (from, to, code, words) in [
         ("tasks: [copa,", "tasks: [coppa,", 2, ["grid.yaml:18", "did you mean `copa`?"]),

@@ -38,7 +38,7 @@ fn branch(architecture: &Architecture) -> &'static str {
 }
 
 /// Groups the recoveries by the position in the model at which they apply their repair.
-fn places() -> BTreeMap<RepairTarget, Vec<String>> {
+fn group_recoveries() -> BTreeMap<RepairTarget, Vec<String>> {
     let mut places: BTreeMap<RepairTarget, Vec<String>> = BTreeMap::new();
     for method in recovery::described() {
         let position = recovery::build(&method.name, &Options::new()).unwrap().target();
@@ -49,14 +49,14 @@ fn places() -> BTreeMap<RepairTarget, Vec<String>> {
 
 fn recoveries() -> String {
     let mut table = "| recovery | export |\n| --- | --- |\n".to_owned();
-    for (position, names) in places() {
+    for (position, names) in group_recoveries() {
         let _ = writeln!(table, "| {} | {} |", names.join(", "), export(position));
     }
     table
 }
 
 /// Lists the properties in which an architecture differs from Llama.
-fn own(architecture: &Architecture) -> Vec<String> {
+fn special_properties(architecture: &Architecture) -> Vec<String> {
     let mut table: Vec<String> = Vec::new();
     if architecture.norms.iter().flatten().count() == 4 {
         table.push("norms before and after sublayers".into());
@@ -125,7 +125,7 @@ fn architectures() -> String {
             architecture.model_type,
             architecture.class,
             branch(architecture),
-            own(architecture).join("; ")
+            special_properties(architecture).join("; ")
         );
     }
     table

@@ -22,7 +22,7 @@ type Cut = (String, usize, usize);
 /// Method of a table row, as (criterion, recovery).
 type Method = (String, String);
 
-fn once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     items.fold(Vec::new(), |mut seen, item| {
         if !seen.contains(&item) {
             seen.push(item);
@@ -41,7 +41,7 @@ impl Numbers {
 
     fn cuts(&self) -> Vec<Cut> {
         let pruned = self.0.iter().map(|record| &record.condition).filter(|condition| condition.depth > 0);
-        once(pruned.map(|pruned| (pruned.backbone.clone(), pruned.depth, pruned.layers)))
+        distinct(pruned.map(|pruned| (pruned.backbone.clone(), pruned.depth, pruned.layers)))
     }
 
     fn value(&self, cut: &Cut, method: (&str, &str)) -> f64 {
@@ -72,7 +72,7 @@ impl Numbers {
     /// last, followed by the repairs.
     fn methods(&self) -> Vec<Method> {
         let pruned = self.0.iter().map(|record| &record.condition).filter(|condition| condition.depth > 0);
-        let mut all = once(pruned.map(|pruned| (pruned.criterion.clone(), pruned.recovery.clone())));
+        let mut all = distinct(pruned.map(|pruned| (pruned.criterion.clone(), pruned.recovery.clone())));
         all.sort_by_key(|(criterion, recovery)| match criterion.as_str() {
             CUT => (true, recovery != recovery::NONE, String::new()),
             other => (false, false, other.to_owned()),
@@ -85,11 +85,11 @@ impl Numbers {
     }
 }
 
-fn shown((backbone, depth, layers): &Cut) -> String {
+fn format_cut((backbone, depth, layers): &Cut) -> String {
     format!("{backbone} {depth}/{layers}")
 }
 
-fn listed(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     match names {
         [] => String::new(),
         [one] => one.clone(),
@@ -100,7 +100,7 @@ fn listed(names: &[String]) -> String {
 /// Formats a table with one row per method and one column per cut.
 fn table(numbers: &Numbers) -> String {
     let cuts = numbers.cuts();
-    let mut text = markdown_row("", &cuts.iter().map(shown).collect::<Vec<_>>()).replacen("|  |", "| |", 1);
+    let mut text = markdown_row("", &cuts.iter().map(format_cut).collect::<Vec<_>>()).replacen("|  |", "| |", 1);
     text += &format!("| --- |{}\n", " ---: |".repeat(cuts.len()));
     let printed =
         |cut: &Cut, (criterion, recovery): (&str, &str)| format!("{:.2}", numbers.value(cut, (criterion, recovery)));
@@ -197,7 +197,7 @@ fn real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredRes
         "SmolLM2-135M, a real language model, over six tasks:\n\n{}\n{}Of {} claims of the paper, {hold} hold on this model, \
          {fail} fail, {undecided} are undecided and {other} are about the paper's models.\n\n{}{}{}",
         table(&Numbers::new(real.records(), "acc_average")),
-        ahead(&counts),
+        format_leaders(&counts),
         judged.len(),
         plain_claims(judged, Judgement::Holds),
         plain_claims(judged, Judgement::Fails),
@@ -219,16 +219,16 @@ fn undecided_claims(judged: &[JudgedClaim<'_>]) -> String {
          - undecided: {} claims about {}, which this profile leaves out.\n",
         incomplete.len(),
         absent.len(),
-        listed(&once(artifacts))
+        join_names(&distinct(artifacts))
     )
 }
 
 /// Formats one line that lists the methods ahead of ours, each with its setting. Returns an empty string if there are
 /// none.
-fn ahead(counts: &BestCounts) -> String {
+fn format_leaders(counts: &BestCounts) -> String {
     let leaders = counts.ahead.iter().map(|entry| {
         let name = if entry.recovery == recovery::NONE { "no repair" } else { recovery::label(&entry.recovery) };
-        format!("{name} on {}", shown(&(entry.backbone.clone(), entry.depth, entry.layers)))
+        format!("{name} on {}", format_cut(&(entry.backbone.clone(), entry.depth, entry.layers)))
     });
     let leaders = leaders.collect::<Vec<_>>().join(", ");
     if leaders.is_empty() { leaders } else { format!("Ahead instead: {leaders}.\n") }
@@ -244,9 +244,9 @@ fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> S
         recovery::label(ours),
         repairs.len()
     );
-    text += &ahead(counts);
+    text += &format_leaders(counts);
     text += &perplexity_order(perplexity);
-    let other: Vec<String> = once(accuracy.methods().into_iter().map(|(criterion, _)| criterion))
+    let other: Vec<String> = distinct(accuracy.methods().into_iter().map(|(criterion, _)| criterion))
         .into_iter()
         .filter(|name| name != CUT)
         .collect();
@@ -255,15 +255,15 @@ fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> S
         .filter(|cut| {
             other.iter().any(|name| accuracy.value(cut, (name, recovery::NONE)) > (accuracy.value(cut, (CUT, ours))))
         })
-        .map(shown)
+        .map(format_cut)
         .collect();
     let names: Vec<String> = other.iter().map(|name| criterion::label(name).to_owned()).collect();
     let _ = writeln!(
         text,
         "In the paper {} is also above {} everywhere, which cut other layers and repair nothing.\nHere one of them is above it {}.",
         recovery::label(ours),
-        listed(&names),
-        if lower.is_empty() { "nowhere".to_owned() } else { format!("on {}", listed(&lower)) }
+        join_names(&names),
+        if lower.is_empty() { "nowhere".to_owned() } else { format!("on {}", join_names(&lower)) }
     );
     text
 }
@@ -277,26 +277,28 @@ fn perplexity_order(perplexity: &Numbers) -> String {
     });
     let mut text = format!(
         "Average perplexity (table 3) ranks {} in the paper's order in {} of {} settings",
-        listed(&order.map(|name| if name == recovery::NONE { "no repair" } else { recovery::label(name) }.to_owned())),
+        join_names(
+            &order.map(|name| if name == recovery::NONE { "no repair" } else { recovery::label(name) }.to_owned())
+        ),
         kept.len(),
         kept.len() + lost.len()
     );
-    let lost: Vec<String> = lost.iter().map(shown).collect();
+    let lost: Vec<String> = lost.iter().map(format_cut).collect();
     let _ = writeln!(
         text,
         "{}.",
-        if lost.is_empty() { String::new() } else { format!(".\nExceptions: {}", listed(&lost)) }
+        if lost.is_empty() { String::new() } else { format!(".\nExceptions: {}", join_names(&lost)) }
     );
     text
 }
 
 /// Reads the recorded results of an artifact, if there are any.
-fn recorded(root: &Path, artifact: &str, profile: &str) -> Option<StoredResults> {
+fn read_recorded(root: &Path, artifact: &str, profile: &str) -> Option<StoredResults> {
     let folder = root.join("results").join(artifact).join(profile);
     folder.join(StoredResults::FILE).is_file().then(|| StoredResults::read(&folder).unwrap())
 }
 
-fn with(page: &str, part: &str) -> String {
+fn replace_part(page: &str, part: &str) -> String {
     let (before, rest) = page.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
     format!("{before}{BEGIN}{part}{END}{after}")
@@ -309,7 +311,7 @@ fn pages_show_the_numbers_of_recorded_runs() {
     assert_eq!((readme.matches(BEGIN).count(), readme.matches(END).count()), (1, 1));
     let runs = [("table2", "tiny"), ("table3", "tiny"), ("seeds", "tiny"), ("table2", REAL), ("seeds", REAL)];
     let [second, third, seeds, real, real_seeds] = runs.map(|(artifact, profile)| {
-        recorded(root, artifact, profile).unwrap_or_else(|| panic!("results/ has no recorded run of {artifact}"))
+        read_recorded(root, artifact, profile).unwrap_or_else(|| panic!("results/ has no recorded run of {artifact}"))
     });
     let cells = second.cells.len();
     assert!(readme.contains(&format!("{cells} cells")), "the README does not state {cells} cells for table 2");
@@ -326,8 +328,8 @@ fn pages_show_the_numbers_of_recorded_runs() {
     let picture = fs::read_to_string(root.join("results/figure1/tiny/figure1.svg")).unwrap();
     let paper = fs::read_to_string(root.join("docs/paper.md")).unwrap();
     for (file, made) in [
-        ("README.md", with(&readme, &part)),
-        ("docs/paper.md", with(&paper, &bundled)),
+        ("README.md", replace_part(&readme, &part)),
+        ("docs/paper.md", replace_part(&paper, &bundled)),
         ("docs/pictures/figure1.svg", picture),
     ] {
         let file = root.join(file);
@@ -344,7 +346,7 @@ fn pages_show_the_numbers_of_recorded_runs() {
 }
 
 /// Builds the records for one metric from (depth, criterion, recovery, value) tuples.
-fn played(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
+fn numbers_of(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
     Numbers::new(
         values
             .iter()
@@ -372,7 +374,7 @@ fn section_start(page: &str, id: &str) -> usize {
 
 #[test]
 fn generated_section_marks_the_best_and_names_the_leader() {
-    let accuracy = played(
+    let accuracy = numbers_of(
         "acc_average",
         &[
             (0, "dense", "none", 80.0),
@@ -396,7 +398,7 @@ fn generated_section_marks_the_best_and_names_the_leader() {
     );
     assert!(rows.contains("| + ReplaceMe (LS) | 60.00 | **45.00** |"), "{rows}");
     assert!(rows.lines().skip(3).map(|row| row.split('|').nth(1).unwrap().trim()).eq(names), "{rows}");
-    let perplexity = played(
+    let perplexity = numbers_of(
         "ppl_average",
         &[
             (4, "llm-streamline", "none", 9.0),

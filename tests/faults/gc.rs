@@ -123,7 +123,7 @@ fn gc_keeps_objects_of_every_engine_of_a_grid() {
 fn gc_removes_older_stages_only_by_name() {
     let world = World::new();
     world.runs(&[]);
-    let now = stage(&world, "scores");
+    let now = stage_folder(&world, "scores");
     let older = world.path("data/store/scores-v1");
     fs::rename(now, &older).unwrap();
     let all = files_in(&older);
@@ -141,7 +141,7 @@ fn gc_removes_older_stages_only_by_name() {
 
 fn files_in(older: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    below(older, &mut files);
+    collect_files(older, &mut files);
     files
 }
 
@@ -149,15 +149,15 @@ fn files_in(older: &Path) -> Vec<PathBuf> {
 fn gc_never_removes_objects_of_a_newer_program() {
     let world = World::new();
     world.runs(&[]);
-    let now = stage(&world, "scores");
+    let now = stage_folder(&world, "scores");
     let later = world.path("data/store/scores-v999");
     fs::rename(now, &later).unwrap();
     let mut files = Vec::new();
-    below(&later, &mut files);
+    collect_files(&later, &mut files);
     for arguments in [&[][..], &["--stage", "scores-v999"], &["--older", "0"], &["--keep", "grid.yaml"]] {
         world.ghostlab(&[&["cache", "gc", "--yes"], arguments].concat());
         let mut left = Vec::new();
-        below(&later, &mut left);
+        collect_files(&later, &mut left);
         assert_eq!(left, files, "{arguments:?}");
     }
 }

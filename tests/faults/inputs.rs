@@ -5,8 +5,8 @@ use super::*;
 /// Simulates another process that is tokenizing, and starts a run that waits for it. Applies `change` to the inputs,
 /// which have been hashed by then, and lets the run continue.
 #[cfg(unix)]
-fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
-    let record = plant_far(world, REMOTE_PROCESS, &["tokenising"]);
+fn run_with_change_after_hashing(world: &World, change: impl FnOnce()) -> Output {
+    let record = plant_remote_process(world, REMOTE_PROCESS, &["tokenising"]);
     let log = world.path("log");
     let mut command = world.command(&[&["run", "grid.yaml"], &SMALL[..]].concat());
     command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
@@ -36,10 +36,10 @@ fn inputs_changed_during_a_run_are_rejected() {
             let path = world.path(name);
             let bytes = fs::read(&path).unwrap();
             if settled {
-                age(&path);
+                make_stale(&path);
             }
             let times = fs::metadata(&path).unwrap().modified().unwrap();
-            let output = changed_after_hashing(&world, || {
+            let output = run_with_change_after_hashing(&world, || {
                 // Replace the file with another one that has the same size and modification time.
                 let mut other = bytes.clone();
                 let last = other.len() - if name.ends_with(".safetensors") { 4 } else { 40 };
@@ -74,7 +74,7 @@ fn weights_changed_during_on_demand_loading_store_nothing() {
     type Change<'a> = (&'a str, &'a dyn Fn(&Path));
     let changes: [Change<'_>; 3] = [
         ("in place", &flip_last_byte),
-        ("cut off", &truncate),
+        ("cut off", &truncate_file),
         ("replaced", &|path: &Path| {
             let copy = path.with_extension("beside");
             fs::copy(path, &copy).unwrap();
@@ -88,7 +88,7 @@ fn weights_changed_during_on_demand_loading_store_nothing() {
             let world = World::large();
             let bytes = fs::read(weights_of(&world)).unwrap();
             if settled {
-                age(&weights_of(&world));
+                make_stale(&weights_of(&world));
             }
             let mut child =
                 spawn_with_fault(&world, &[&["run", "grid.yaml"], &arguments[..]].concat(), &format!("stop@{point}"));
@@ -135,7 +135,7 @@ fn weights_changed_during_fine_tuning_store_nothing() {
         let weights = world.path("backbone/model.safetensors");
         let bytes = fs::read(&weights).unwrap();
         if settled {
-            age(&weights);
+            make_stale(&weights);
         }
         let time = fs::metadata(&weights).unwrap().modified().unwrap();
         let mut child = spawn_with_fault(&world, &["run", "grid.yaml"], &format!("stop@{point}"));
@@ -193,7 +193,7 @@ fn pipe_in_place_of_an_input_is_rejected_with_its_name() {
         let world = World::large();
         fs::remove_file(world.path(name)).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(world.path(name)).status().unwrap().success());
-        let (code, log) = with_fault(&world, &[], "");
+        let (code, log) = run_with_fault(&world, &[], "");
         assert!(code == Some(2) || code == Some(3), "{name}: {log}");
         assert!(log.contains(name.rsplit('/').next().unwrap()) || log.contains("the backbone has no weights"), "{log}");
     }
@@ -266,7 +266,7 @@ fn grid_with_non_utf8_path_runs() {
 fn excessive_thread_count_is_capped() {
     let world = World::new();
     let began = Instant::now();
-    let (code, log) = with_fault(&world, &["--threads", "4096"], "");
+    let (code, log) = run_with_fault(&world, &["--threads", "4096"], "");
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("--threads 4096 exceeds the maximum") && began.elapsed() < TIMEOUT, "{log}");
 }

@@ -10,17 +10,17 @@ fn run_killed_at_each_point_resumes_to_the_same_tables() {
         ["draft:1", "draft:4", "record:2", "commit:1", "commit:3", "commit:6", "score:1", "journal:1", "score:1"];
     let world = World::large();
     for point in places {
-        let (code, log) = with_fault(&world, &SMALL, &format!("kill@{point}"));
+        let (code, log) = run_with_fault(&world, &SMALL, &format!("kill@{point}"));
         assert_eq!(code, None, "{point} was not reached: {log}");
     }
     world.runs(&SMALL);
     assert!(world.tables() == undisturbed.tables());
-    assert_eq!(verified(&world), Some(0));
+    assert_eq!(verify_store(&world), Some(0));
     // Damage all scores, and kill the run while it is replacing them.
     let mut files = Vec::new();
-    below(&stage(&world, "scores"), &mut files);
-    files.iter().for_each(|path| flip(path));
-    assert_eq!(with_fault(&world, &SMALL, "kill@replace:1").0, None);
+    collect_files(&stage_folder(&world, "scores"), &mut files);
+    files.iter().for_each(|path| flip_byte(path));
+    assert_eq!(run_with_fault(&world, &SMALL, "kill@replace:1").0, None);
     world.runs(&SMALL);
     assert!(world.tables() == undisturbed.tables());
     for left in ["drafts", "claims", "processes", "journals", "uses"] {
@@ -33,7 +33,7 @@ fn run_killed_at_each_point_resumes_to_the_same_tables() {
 fn panic_fails_only_the_cells_of_its_job() {
     for jobs in ["1", "2"] {
         let world = World::large();
-        let (code, log) = with_fault(&world, &[&SMALL[..], &["--jobs", jobs]].concat(), "panic@score:1");
+        let (code, log) = run_with_fault(&world, &[&SMALL[..], &["--jobs", jobs]].concat(), "panic@score:1");
         assert_eq!(code, Some(4), "{log}");
         assert!(log.contains("panicked") && log.contains("cells failed"), "{log}");
         let log = world.runs(&SMALL);
@@ -58,7 +58,7 @@ fn runs_complete_on_filesystems_without_hard_links() {
             assert_eq!(output.status.code(), Some(0), "{fault}: {}", String::from_utf8_lossy(&output.stderr));
         }
         assert!(world.tables() == undisturbed.tables(), "{fault}");
-        assert_eq!(verified(&world), Some(0), "{fault}");
+        assert_eq!(verify_store(&world), Some(0), "{fault}");
         assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "{fault}");
     }
 }
@@ -82,7 +82,7 @@ fn wait_for(child: &mut Child, words: &str) {
 fn waiting_for_a_process_is_shown_and_interruptible() {
     for name in ["-INT", "-TERM", "-HUP"] {
         let world = World::new();
-        plant_far(&world, REMOTE_PROCESS, &["tokenising"]);
+        plant_remote_process(&world, REMOTE_PROCESS, &["tokenising"]);
         let mut child = spawn_with_fault(&world, &["run", "grid.yaml"], "");
         wait_for(&mut child, "tokenizing: waiting for process 5");
         signal(&child, name);

@@ -46,7 +46,7 @@ fn store_of_a_newer_program_is_rejected() {
 fn artifacts_of_another_stage_version_are_not_used() {
     let world = World::new();
     world.runs(&[]);
-    let scores = stage(&world, "scores");
+    let scores = stage_folder(&world, "scores");
     fs::rename(&scores, scores.with_file_name("scores-v999")).unwrap();
     let log = world.runs(&[]);
     assert!(!log.contains("cells cached"), "{log}");
@@ -67,11 +67,11 @@ fn leftovers_of_dead_processes_are_shown_and_removed() {
     let store = world.path("data/store");
     // Write the records of two processes: a dead one on this machine, whose pid exceeds the maximum of 2^22, and one on
     // another machine.
-    let killed = plant_far(&world, DEAD_PROCESS, &["something"]);
+    let killed = plant_remote_process(&world, DEAD_PROCESS, &["something"]);
     let text = fs::read_to_string(&killed).unwrap().replace("another boot", &here).replace(":5,", ":99999999,");
     fs::write(&killed, &text).unwrap();
     fs::write(store.join("claims/something"), &text).unwrap();
-    let far = plant_far(&world, REMOTE_PROCESS, &["other"]);
+    let far = plant_remote_process(&world, REMOTE_PROCESS, &["other"]);
     for owner in [DEAD_PROCESS, REMOTE_PROCESS] {
         let draft = store.join(format!("drafts/{owner}.0"));
         fs::create_dir(&draft).unwrap();
@@ -94,13 +94,13 @@ fn leftovers_of_dead_processes_are_shown_and_removed() {
     let list = stdout(&world.ghostlab(&["cache", "ls"]));
     assert!(list.contains("drafts: 1, 3.0 MB, being written"), "a possibly running process counts as dead: {list}");
     assert!(list.contains("drafts: 1, 3.0 MB, left by dead processes"), "{list}");
-    [&far, &half, &results].iter().for_each(|path| age(path));
+    [&far, &half, &results].iter().for_each(|path| make_stale(path));
     assert!(status_of_all(&world).contains("): died"), "{}", status_of_all(&world));
     let list = stdout(&world.ghostlab(&["cache", "ls"]));
     assert!(list.contains("drafts: 2, 6.0 MB, left by dead processes"), "{list}");
     let shown = stdout(&world.ghostlab(&["cache", "gc"]));
     assert!(shown.contains("drafts of dead processes") && shown.contains("6.0 MB"), "{shown}");
-    fs::remove_dir_all(stage(&world, "scores")).unwrap();
+    fs::remove_dir_all(stage_folder(&world, "scores")).unwrap();
     world.runs(&[]);
     for left in ["drafts", "claims", "processes", "uses"] {
         assert_eq!(fs::read_dir(store.join(left)).unwrap().count(), 0, "{left}");

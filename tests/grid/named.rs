@@ -3,7 +3,7 @@
 use super::fixtures::{GOOD, GridFolder, Messages, good_but};
 
 /// Returns the valid grid without its corpus `c4`, which the tests define in a separate file.
-fn shared() -> String {
+fn shared_grid() -> String {
     good_but("  c4: {path: c4.txt, rule: c4, limit: 100}\n", "")
 }
 
@@ -12,7 +12,7 @@ fn undefined_names_are_read_from_neighboring_files() {
     let folder = GridFolder::new();
     folder.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
     folder.write("corpora/wiki.yaml", "path: nowhere.txt\nrule: nothing\n");
-    let grid = folder.load(shared(), &[]).unwrap();
+    let grid = folder.load(shared_grid(), &[]).unwrap();
     assert_eq!(grid.corpora["c4"].limit, Some(9));
     assert_eq!(
         grid.corpora["c4"].path,
@@ -47,13 +47,13 @@ fn grid_profile_and_overrides_apply_in_order() {
     let folder = GridFolder::new();
     folder.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
     let refined = good_but("c4: {path: c4.txt, rule: c4, limit: 100}", "c4: {limit: 8}");
-    assert_eq!(limit_of(&folder, &shared(), &[]), Some(9));
+    assert_eq!(limit_of(&folder, &shared_grid(), &[]), Some(9));
     assert_eq!(limit_of(&folder, &refined, &[]), Some(8));
     let profiled = format!("{refined}profile: tiny\nprofiles: {{tiny: {{corpora: {{c4: {{limit: 7}}}}}}}}\n");
     assert_eq!(limit_of(&folder, &profiled, &[]), Some(7));
     assert_eq!(limit_of(&folder, &profiled, &["corpora.c4.limit=6"]), Some(6));
-    assert_eq!(limit_of(&folder, &shared(), &["corpora.c4.limit=6"]), Some(6));
-    assert_eq!(limit_of(&folder, &shared(), &["corpora.c4.limit="]), None);
+    assert_eq!(limit_of(&folder, &shared_grid(), &["corpora.c4.limit=6"]), Some(6));
+    assert_eq!(limit_of(&folder, &shared_grid(), &["corpora.c4.limit="]), None);
 
     // Names used only in an override or a profile are also resolved to files.
     folder.write("corpora/other.yaml", "path: ../wiki.txt\nrule: ptb\n");
@@ -85,11 +85,11 @@ fn errors_in_a_named_file_are_located_in_it() {
         "path: a\npath: b\n",
     ] {
         folder.write("corpora/c4.yaml", text);
-        messages.add(&format!("{text:?}"), folder.refusal(shared(), &[]));
+        messages.add(&format!("{text:?}"), folder.refusal(shared_grid(), &[]));
     }
     messages.snapshot("grid_named_files");
     folder.write("corpora/c4.yaml", "path: c4.txt\nrule: c4\n");
-    let (message, code) = folder.refusal(shared(), &[]);
+    let (message, code) = folder.refusal(shared_grid(), &[]);
     assert!(message.contains("where:    corpora/c4.yaml:1:7\n") && code == 3, "{message}");
     assert!(
         message.contains("a file at corpora/c4.txt") && message.contains("relative to the folder of the entry's file"),
@@ -102,7 +102,7 @@ fn unknown_name_lists_known_names_and_searched_places() {
     let folder = GridFolder::new();
     folder.write("corpora/c44.yaml", "path: ../c4.txt\nrule: c4\n");
     folder.write("corpora/notes.txt", "");
-    let (message, code) = folder.refusal(shared(), &[]);
+    let (message, code) = folder.refusal(shared_grid(), &[]);
     for part in [
         "unknown corpus `c4`",
         "where:    grid.yaml:14:16",

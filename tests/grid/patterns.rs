@@ -3,7 +3,7 @@
 use super::fixtures::{GridFolder, Messages, with};
 
 /// Returns the labels without the parts that they all share.
-fn short(cells: &[String]) -> Vec<String> {
+fn short_names(cells: &[String]) -> Vec<String> {
     cells
         .iter()
         .map(|cell| cell.replace("english/", "").replace("llm-streamline/", "").replace("/wiki:32x512@0", ""))
@@ -28,7 +28,7 @@ fn patterns_leave_cells_of_the_product_out() {
         let text = with(&format!("exclude: {exclude}\n"))
             .replace("[none, ghosted]", "[none, ghosted, {name: ghosted, solver: svd}]");
         let expected: Vec<&str> = (0..all.len()).filter(|i| !gone.contains(i)).map(|i| all[i]).collect();
-        assert_eq!(short(&folder.cells(&text, &[])), expected, "{exclude}");
+        assert_eq!(short_names(&folder.cells(&text, &[])), expected, "{exclude}");
     }
 }
 
@@ -66,7 +66,7 @@ fn includes_are_added_once_after_their_backbones_product() {
     let text = with("exclude: {depth: 5}\ninclude:\n  - {depth: [3, 50%], recovery: none}\n  - {backbone: deep, depth: 25%, recovery: {name: ghosted, solver: [svd, normal]}}\n  - {depth: 8}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
     assert_eq!(
-        short(&folder.cells(&text, &[])),
+        short_names(&folder.cells(&text, &[])),
         [
             "dense",
             "3/none",

@@ -53,7 +53,7 @@ fn listed(message: &str) -> Vec<String> {
 }
 
 /// Resolves the `$ref` in a schema, if there is one.
-fn followed<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
+fn resolve_reference<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let inner = schema.pointer("/allOf/0").unwrap_or(schema);
     match inner["$ref"].as_str() {
         Some(reference) => root.pointer(reference.trim_start_matches('#')).expect("dangling reference"),
@@ -62,11 +62,11 @@ fn followed<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
 }
 
 /// Returns the subschema at the end of a path. References along the way are followed.
-fn walk<'a>(root: &'a Value, path: &str) -> &'a Value {
+fn find_subschema<'a>(root: &'a Value, path: &str) -> &'a Value {
     path.split('/').filter(|step| !step.is_empty()).fold(root, |schema, step| {
         let next = match schema {
             Value::Array(forms) => forms.get(step.parse::<usize>().unwrap()),
-            other => followed(other, root).get(step),
+            other => resolve_reference(other, root).get(step),
         };
         next.unwrap_or_else(|| panic!("{path} has no {step}"))
     })
@@ -81,7 +81,7 @@ fn keys(schema: &Value) -> Vec<String> {
 fn schema_has_exactly_the_keys_that_the_reader_accepts() {
     let folder = GridFolder::new();
     let schema = json_schema();
-    let known = |path: &str| keys(followed(walk(&schema, path), &schema));
+    let known = |path: &str| keys(resolve_reference(find_subschema(&schema, path), &schema));
     let read = |from: &str, to: &str| listed(&folder.refusal(good_but(from, to), &[]).0);
     let more = |text: &str| listed(&folder.refusal(format!("{GOOD}{text}\n"), &[]).0);
     assert_eq!(known(""), more("zzz: 1"));
@@ -135,33 +135,34 @@ fn schema_has_exactly_the_options_that_the_methods_accept() {
 
 /// Validates a value against a schema. Supports the subset of JSON Schema that the grid schema uses. Returns the first
 /// violation.
-fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
+fn find_problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     for (key, rule) in schema.as_object()? {
         let refused = match key.as_str() {
             "$ref" => {
                 let pointer = rule.as_str().unwrap().trim_start_matches('#');
-                problem(root.pointer(pointer).expect("dangling reference"), value, root)
+                find_problem(root.pointer(pointer).expect("dangling reference"), value, root)
             }
             "anyOf" | "oneOf" => {
-                let problems: Vec<_> = rule.as_array().unwrap().iter().map(|form| problem(form, value, root)).collect();
+                let problems: Vec<_> =
+                    rule.as_array().unwrap().iter().map(|form| find_problem(form, value, root)).collect();
                 if problems.contains(&None) { None } else { Some(format!("{value}: {problems:?}")) }
             }
-            "allOf" => rule.as_array().unwrap().iter().find_map(|form| problem(form, value, root)),
+            "allOf" => rule.as_array().unwrap().iter().find_map(|form| find_problem(form, value, root)),
             "dependencies" => rule.as_object().unwrap().iter().find_map(|(key, others)| {
                 value.get(key.as_str()).and_then(|_| dependency_problem(key, others, value, root))
             }),
             "properties" => value.as_object().into_iter().flatten().find_map(|(key, inner)| {
-                rule.get(key).and_then(|schema| problem(schema, inner, root)).map(|text| format!("{key}: {text}"))
+                rule.get(key).and_then(|schema| find_problem(schema, inner, root)).map(|text| format!("{key}: {text}"))
             }),
             "additionalProperties" => value.as_object().into_iter().flatten().find_map(|(key, inner)| {
                 let known = schema.get("properties").is_some_and(|known| known.get(key).is_some());
                 match rule {
                     _ if known => None,
                     Value::Bool(false) => Some(format!("unknown key {key}")),
-                    rule => problem(rule, inner, root),
+                    rule => find_problem(rule, inner, root),
                 }
             }),
-            "items" => value.as_array().into_iter().flatten().find_map(|item| problem(rule, item, root)),
+            "items" => value.as_array().into_iter().flatten().find_map(|item| find_problem(rule, item, root)),
             "const" | "enum" | "type" | "required" | "minItems" | "minProperties" | "minimum" => {
                 value_problem(key, rule, value)
             }
@@ -217,7 +218,7 @@ fn is_of_kind(value: &Value, kind: &str) -> bool {
 /// Validates a value that has `key` against what this key requires: a list of other keys, or a schema.
 fn dependency_problem(key: &str, others: &Value, value: &Value, root: &Value) -> Option<String> {
     let Some(others) = others.as_array() else {
-        return problem(others, value, root).map(|text| format!("{key}: {text}"));
+        return find_problem(others, value, root).map(|text| format!("{key}: {text}"));
     };
     let absent = others.iter().find(|other| value.get(other.as_str().unwrap()).is_none());
     absent.map(|other| format!("{key} without {other}"))
@@ -248,14 +249,14 @@ fn every_sample_grid_is_valid_by_the_schema() {
         samples.extend(examples(name).into_iter().map(|text| (name.into(), text)));
     }
     for (file, text) in samples {
-        assert_eq!(problem(&schema, &yaml(&text), &schema), None, "{}", file.display());
+        assert_eq!(find_problem(&schema, &yaml(&text), &schema), None, "{}", file.display());
     }
 }
 
 #[test]
 fn schema_rejects_grids_that_the_reader_rejects() {
     let schema = json_schema();
-    assert_eq!(problem(&schema, &yaml(GOOD), &schema), None);
+    assert_eq!(find_problem(&schema, &yaml(GOOD), &schema), None);
     for (from, to) in [
         ("depth: [3, 5]", "depth: [0]"),
         ("depth: [3, 5]", "depth: []"),
@@ -273,7 +274,7 @@ fn schema_rejects_grids_that_the_reader_rejects() {
         ("length: 512}\nevaluate", "length: 1}\nevaluate"),
         ("evaluate:", "evaluation:"),
     ] {
-        assert!(problem(&schema, &yaml(&good_but(from, to)), &schema).is_some(), "{to}");
+        assert!(find_problem(&schema, &yaml(&good_but(from, to)), &schema).is_some(), "{to}");
     }
     for (from, to) in [
         ("depth: [3, 5]", "depth: [3, 12.5%]"),
@@ -285,7 +286,7 @@ fn schema_rejects_grids_that_the_reader_rejects() {
         ("depth: [3, 5]", "depth: 3\nprofiles: {p: {corpora: {c4: {limit: 3}}, calibration: {sequences: 3}}}"),
         ("depth: [3, 5]", "depth: 3\nexclude: [{recovery: ghosted, calibration: {seed: [1, 2]}}]\ninclude: []"),
     ] {
-        assert_eq!(problem(&schema, &yaml(&good_but(from, to)), &schema), None, "{to}");
+        assert_eq!(find_problem(&schema, &yaml(&good_but(from, to)), &schema), None, "{to}");
     }
 }
 
@@ -295,27 +296,27 @@ fn depth_is_optional_for_a_layer_budget() {
     let folder = GridFolder::new();
     let depths = "depth: [3, 5]\n";
     for (text, sound) in [
-        (raced("{layers: 3}"), true),
-        (without(&raced("{layers: [3, 5]}"), depths), true),
-        (without(&raced("{layers: 3, memory: 2GB}"), depths), true),
-        (raced("{speedup: 1.3}"), true),
-        (without(&raced("{speedup: 1.3}"), depths), false),
-        (without(&raced("{layers: 3}"), "recovery: [none, ghosted]\n"), false),
-        (without(GOOD, depths), false),
+        (grid_with_budget("{layers: 3}"), true),
+        (remove_line(&grid_with_budget("{layers: [3, 5]}"), depths), true),
+        (remove_line(&grid_with_budget("{layers: 3, memory: 2GB}"), depths), true),
+        (grid_with_budget("{speedup: 1.3}"), true),
+        (remove_line(&grid_with_budget("{speedup: 1.3}"), depths), false),
+        (remove_line(&grid_with_budget("{layers: 3}"), "recovery: [none, ghosted]\n"), false),
+        (remove_line(GOOD, depths), false),
     ] {
-        let found = problem(&schema, &yaml(&text), &schema);
+        let found = find_problem(&schema, &yaml(&text), &schema);
         let read = folder.load(&text, &[]);
         assert_eq!((found.is_none(), read.is_ok()), (sound, sound), "{text}{found:?} {read:?}");
     }
 }
 
-fn raced(budget: &str) -> String {
+fn grid_with_budget(budget: &str) -> String {
     let text = GOOD.replace("evaluate:\n", &format!("search:\n  budget: {budget}\n"));
     assert_ne!(text, GOOD);
     text
 }
 
-fn without(text: &str, line: &str) -> String {
+fn remove_line(text: &str, line: &str) -> String {
     assert!(text.contains(line));
     text.replace(line, "")
 }

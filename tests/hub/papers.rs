@@ -3,7 +3,7 @@
 use super::*;
 
 /// Replaces the layers of the backbone with `layers` copies of its first layer.
-fn with_layers(world: &World, layers: usize) {
+fn set_layer_count(world: &World, layers: usize) {
     let bytes = fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();
     let file_tensors = SafeTensors::deserialize(&bytes).unwrap();
     let mut tensors: Vec<(String, TensorView<'_>)> = Vec::new();
@@ -19,7 +19,7 @@ fn with_layers(world: &World, layers: usize) {
 }
 
 /// Creates a table artifact with the profile `paper` and a backbone that is named after one of the paper's models.
-fn under_a_papers_name() -> World {
+fn world_with_paper_backbone() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
         fs::create_dir_all(world.path(folder)).unwrap();
@@ -48,9 +48,9 @@ fn verdicts(world: &World) -> String {
 
 #[test]
 fn wrong_model_under_a_paper_name_is_rejected() {
-    let world = under_a_papers_name();
+    let world = world_with_paper_backbone();
     let server = FakeHub::start(MODEL, vec![], no_fault());
-    with_layers(&world, 16);
+    set_layer_count(&world, 16);
     // This backbone has 16 layers, but the paper's LLaMA-3-8B has 32.
     for arguments in [&["reproduce", "table3"][..], &["reproduce", "table3", "--no-gate"]] {
         let refused = run(&world, &server, arguments, 2);
@@ -60,7 +60,7 @@ fn wrong_model_under_a_paper_name_is_rejected() {
     assert!(run(&world, &server, &["doctor", "table3"], 3).contains("does not contain LLaMA-3-8B"));
 
     // A model of the right shape that is not pinned runs, but gets no verdict.
-    with_layers(&world, 32);
+    set_layer_count(&world, 32);
     let unknown = run(&world, &server, &["reproduce", "table3"], 0);
     assert!(
         unknown.contains("is not pinned in") && unknown.contains("cannot check whether it is the paper's model"),
@@ -94,8 +94,8 @@ fn wrong_model_under_a_paper_name_is_rejected() {
 
 #[test]
 fn reproduce_fetches_missing_inputs() {
-    let world = under_a_papers_name();
-    with_layers(&world, 32);
+    let world = world_with_paper_backbone();
+    set_layer_count(&world, 32);
     let served = files(&world);
     fs::remove_dir_all(world.path("backbone")).unwrap();
     let server = FakeHub::start(MODEL, served, no_fault());

@@ -70,7 +70,7 @@ fn export(cell: &'static str) -> [&'static str; 5] {
 #[test]
 fn user_files_in_results_are_kept_or_reported_by_name() {
     let world = World::new();
-    with_tasks(&world);
+    add_task(&world);
     world.runs(&[]);
     let names = ["latency.parquet", "lm_eval/mine.json", "wide.md", "notes.txt"];
     for name in names {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn served() -> Vec<ServedFile> {
+fn served_files() -> Vec<ServedFile> {
     vec![
         small("config.json", "{\"a\": 1}\n"),
         large("sub/model.safetensors", content(5000)),
@@ -10,8 +10,8 @@ fn served() -> Vec<ServedFile> {
     ]
 }
 
-fn wants() -> RepoFiles {
-    let files = served().iter().map(|file| FilePattern::needed(&*file.name)).collect();
+fn wanted_files() -> RepoFiles {
+    let files = served_files().iter().map(|file| FilePattern::needed(&*file.name)).collect();
     RepoFiles { source: Source::parse("o/n").unwrap(), files }
 }
 
@@ -59,14 +59,14 @@ fn layout(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 #[test]
 fn python_and_ghostlab_share_one_hub_cache() {
     let Some(python) = python() else { return };
-    let server = FakeHub::start("o/n", served(), no_fault());
+    let server = FakeHub::start("o/n", served_files(), no_fault());
     let ours = TempDir::new().unwrap();
     let theirs = TempDir::new().unwrap();
-    let names: Vec<String> = served().into_iter().map(|file| file.name).collect();
+    let names: Vec<String> = served_files().into_iter().map(|file| file.name).collect();
 
     let hub = Hub::new(settings(&server.address, ours.path(), false));
     let stop = AtomicBool::new(false);
-    let plan = hub.plan(&[wants()], &Lock::default(), &Silent, &stop).unwrap();
+    let plan = hub.plan(&[wanted_files()], &Lock::default(), &Silent, &stop).unwrap();
     assert!(hub.fetch(&plan, None, &Silent, &stop).unwrap().failures.is_empty());
     let cache = theirs.path().to_str().unwrap();
     run(&python, &download_arguments(&names, "net"), &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)]);
@@ -82,7 +82,7 @@ fn python_and_ghostlab_share_one_hub_cache() {
         &download_arguments(&names, "local"),
         &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)],
     );
-    for (path, file) in printed.lines().zip(served()) {
+    for (path, file) in printed.lines().zip(served_files()) {
         assert!(
             Path::new(path).starts_with(ours.path().canonicalize().unwrap())
                 || Path::new(path).starts_with(ours.path()),
@@ -92,7 +92,7 @@ fn python_and_ghostlab_share_one_hub_cache() {
     }
     assert_eq!(printed.lines().count(), 3);
     let hub = Hub::new(settings(&server.address, theirs.path(), true));
-    let plan = hub.plan(&[wants()], &Lock::default(), &Silent, &stop).unwrap();
+    let plan = hub.plan(&[wanted_files()], &Lock::default(), &Silent, &stop).unwrap();
     assert!(plan.complete() && plan.repos[0].commit.as_str() == COMMIT);
     assert!(server.requests().is_empty());
     // `huggingface_hub` finds no problems in the cache written by this program.

@@ -4,7 +4,7 @@ use super::*;
 
 /// Creates artifacts on a backbone that is named after one of the paper's models. They are scored on windows of
 /// `length` tokens (2048 in the paper). The weights are random, so they do not give the paper's numbers.
-fn as_in_the_paper(length: usize) -> World {
+fn world_with_paper_settings(length: usize) -> World {
     let world = experiments("llama-3-8b");
     world.write(
         "experiments/profiles/tiny.yaml",
@@ -23,7 +23,7 @@ fn as_in_the_paper(length: usize) -> World {
 
 #[test]
 fn dense_backbone_that_misses_the_paper_stops_its_cells() {
-    let world = as_in_the_paper(2048);
+    let world = world_with_paper_settings(2048);
     let output = world.ghostlab(&["reproduce", "table3"]);
     assert_eq!(output.status.code(), Some(4), "{}", combined_output(&output));
     let log = combined_output(&output);
@@ -45,10 +45,10 @@ fn dense_backbone_that_misses_the_paper_stops_its_cells() {
 
 #[test]
 fn verdict_is_given_only_under_the_papers_protocol() {
-    let world = as_in_the_paper(2048);
+    let world = world_with_paper_settings(2048);
     run_ok(&world, &["reproduce", "table3", "--no-gate"]);
     assert_eq!(column(&world, "verdict")[0], "differs");
-    let world = as_in_the_paper(64);
+    let world = world_with_paper_settings(64);
     let output = run_ok(&world, &["reproduce", "table3"]);
     assert!(output.contains("other protocol: windows of 64 tokens (paper: 2048)"), "{output}");
     assert!(output.contains("cannot check whether it is the paper's model"), "{output}");

@@ -11,7 +11,7 @@ fn pipes_and_folders_in_a_store_are_damage() {
     let artifacts = ["scores-v", "operator-v", "selection-v"].map(|kind| first_artifact(&store, kind));
     let files = store_files(&store);
     type Make<'a> = (&'a str, &'a dyn Fn(&Path));
-    let makes: [Make<'_>; 2] = [("a pipe", &pipe), ("a folder", &|path: &Path| fs::create_dir_all(path).unwrap())];
+    let makes: [Make<'_>; 2] = [("a pipe", &make_pipe), ("a folder", &|path: &Path| fs::create_dir_all(path).unwrap())];
     for (what, make) in makes {
         for path in artifacts.iter().chain(&files) {
             if path.is_dir() {
@@ -93,7 +93,7 @@ fn unreadable_record_counts_as_alive_for_three_minutes() {
         json!({"id": REMOTE_PROCESS, "pid": 5, "system": "another", "started": 7, "beat": "00000000000000000007"});
     type Spoil<'a> = (&'a str, &'a dyn Fn(&Path));
     let spoils: [Spoil<'_>; 3] = [
-        ("a pipe", &pipe),
+        ("a pipe", &make_pipe),
         ("a folder", &|path: &Path| fs::create_dir_all(path).unwrap()),
         ("cut", &|path| put(path, "{\"id\":")),
     ];
@@ -132,7 +132,7 @@ fn damaged_store_marker_is_reported_and_repaired() {
         ("emptied", Box::new(|path| put(path, ""))),
         ("cut", Box::new(|path| fs::write(path, &full_mark[..full_mark.len() / 2]).unwrap())),
         ("zeros", Box::new(|path| fs::write(path, vec![0; full_mark.len()]).unwrap())),
-        ("a pipe", Box::new(pipe)),
+        ("a pipe", Box::new(make_pipe)),
         ("a folder", Box::new(|path: &Path| fs::create_dir_all(path).unwrap())),
         ("lost", Box::new(|_| ())),
     ];
@@ -158,7 +158,7 @@ fn foreign_folder_with_store_names_is_not_repaired() {
     let folder = world.path("own");
     put(&folder.join("runs/thesis.txt"), "mine");
     fs::create_dir(folder.join("runs/empty")).unwrap();
-    pipe(&folder.join("runs/pipe"));
+    make_pipe(&folder.join("runs/pipe"));
     let before = tree(&folder);
     let (code, log) = ghostlab(&world, &["cache", "verify", "--repair", "--store", "own"]);
     assert!(

@@ -3,7 +3,7 @@
 use super::*;
 use crate::common::output::wait_until;
 
-fn under(umask: &str, mut command: Command) -> Command {
+fn with_umask(umask: &str, mut command: Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh"]).arg(command.get_program());
     shell.args(command.get_args());
@@ -20,14 +20,14 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         let world = World::large();
         let store = world.path("shared");
         let init = ["store", "init", "shared", "--shared", whom];
-        assert_eq!(run_to_exit(under("077", world.command(&init))).0, Some(0));
+        assert_eq!(run_to_exit(with_umask("077", world.command(&init))).0, Some(0));
         let small = ["--set", "criterion=llm-streamline", "--set", "depth=2", "--store", "shared"];
         // A killed run leaves journals, drafts and a record behind. A failing worker records its failure.
-        let mut killed = under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()));
+        let mut killed = with_umask("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()));
         killed.env("GHOSTLAB_FAULT", "kill@journal:2");
         assert_eq!(run_to_exit(killed).0, None);
         let mut failing =
-            under("077", world.command(&[&["worker", "grid.yaml", "--idle-exit", "1"], &small[..]].concat()));
+            with_umask("077", world.command(&[&["worker", "grid.yaml", "--idle-exit", "1"], &small[..]].concat()));
         failing.env("GHOSTLAB_FAULT", "panic@score:1");
         // Discard the output, because it contains the message of the injected panic.
         wait_for_exit(failing.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
@@ -45,13 +45,16 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
             assert!(there || ["index", "submissions"].contains(&made), "no file in {made} was checked");
         }
         modes("what a killed run and a failing worker left");
-        assert_eq!(run_to_exit(under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()))).0, Some(0));
+        assert_eq!(
+            run_to_exit(with_umask("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()))).0,
+            Some(0)
+        );
         modes("what a run made");
     }
     // `store init --shared` changes the modes of an existing store and of everything in it. Without `--shared`, the
     // modes are kept.
     let world = World::new();
-    assert_eq!(run_to_exit(under("077", world.command(&["run", "grid.yaml"]))).0, Some(0));
+    assert_eq!(run_to_exit(with_umask("077", world.command(&["run", "grid.yaml"]))).0, Some(0));
     assert_eq!(fs::metadata(world.path("data/store/store.json")).unwrap().mode() & 0o777, 0o600);
     assert_eq!(ghostlab(&world, &["store", "init", "data/store", "--shared", "group"]).0, Some(0));
     assert_eq!(ghostlab(&world, &["store", "init", "data/store"]).0, Some(0));
@@ -76,8 +79,8 @@ fn users_of_a_group_share_a_store_under_a_closed_umask() {
     let folder = world.path("group");
     fs::create_dir(&folder).unwrap();
     std::os::unix::fs::chown(&folder, Some(64_001), Some(GROUP)).unwrap();
-    let init = after(&one, &world, &["store", "init", "group", "--shared", "group"]);
-    assert_eq!(run_to_exit(under("077", init)).0, Some(0));
+    let init = command_after(&one, &world, &["store", "init", "group", "--shared", "group"]);
+    assert_eq!(run_to_exit(with_umask("077", init)).0, Some(0));
     let mut kills = 0;
     for (user, fault) in [(&one, "kill@journal:1"), (&two, "kill@commit:3"), (&one, "kill@score:2"), (&two, "")] {
         let results = world.path(&format!("results-{}", user[1]));
@@ -85,7 +88,7 @@ fn users_of_a_group_share_a_store_under_a_closed_umask() {
         fs::set_permissions(&results, fs::Permissions::from_mode(0o777)).unwrap();
         let arguments =
             [&["run", "grid.yaml", "--store", "group", "--results", results.to_str().unwrap()], &small[..]].concat();
-        let mut command = under("077", after(user, &world, &arguments));
+        let mut command = with_umask("077", command_after(user, &world, &arguments));
         command.env("GHOSTLAB_FAULT", fault);
         let (code, log) = run_to_exit(command);
         // Each process resumes where the one before it was killed, and removes what that one left behind.
@@ -123,8 +126,9 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     let store = world.path("group");
     fs::create_dir(&store).unwrap();
     std::os::unix::fs::chown(&store, Some(64_001), Some(64_999)).unwrap();
-    let run =
-        |user: &[String], arguments: &[&str]| under("077", after(&[&hidden[..], user].concat(), &world, arguments));
+    let run = |user: &[String], arguments: &[&str]| {
+        with_umask("077", command_after(&[&hidden[..], user].concat(), &world, arguments))
+    };
     assert_eq!(run_to_exit(run(&one, &["store", "init", "group", "--shared", "group"])).0, Some(0));
     let worker = ["worker", "grid.yaml", "--store", "group"];
     let mut halted = run(&one, &worker);

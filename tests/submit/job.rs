@@ -7,7 +7,7 @@ fn worker_runs_the_submitted_grid_despite_later_edits() {
     let alone = World::new();
     let world = World::new();
     alone.runs(&[]);
-    let (_, frozen) = submitted(&world);
+    let (_, frozen) = submit_grid(&world);
     fs::remove_file(world.path("grid.yaml")).unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     let store = world.path("data/store").display().to_string();
@@ -26,7 +26,7 @@ fn worker_runs_the_submitted_grid_despite_later_edits() {
 #[test]
 fn worker_rejects_other_program_or_inputs_with_reason() {
     let world = World::new();
-    let (file, frozen) = submitted(&world);
+    let (file, frozen) = submit_grid(&world);
     let text = fs::read_to_string(&file).unwrap();
     let mut record: Value = serde_json::from_str(&text).unwrap();
     let other = "0".repeat(64);
@@ -40,7 +40,7 @@ fn worker_rejects_other_program_or_inputs_with_reason() {
 }
 
 /// Creates a world that contains the table artifact `mini`.
-fn with_an_artifact() -> World {
+fn world_with_artifact() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
         fs::create_dir_all(world.path(folder)).unwrap();
@@ -63,8 +63,8 @@ fn with_an_artifact() -> World {
 
 #[test]
 fn workers_share_an_artifact_and_report_reads_the_store() {
-    let alone = with_an_artifact();
-    let world = with_an_artifact();
+    let alone = world_with_artifact();
+    let world = world_with_artifact();
     assert_eq!(alone.ghostlab(&["reproduce", "mini"]).status.code(), Some(0));
     let slurm = FakeSlurm::new(&world);
     let output = slurm.run(&world, &["submit", "slurm", "mini"]);
@@ -89,7 +89,7 @@ fn workers_share_an_artifact_and_report_reads_the_store() {
 #[test]
 fn status_shows_job_errors_until_a_job_succeeds() {
     let world = World::new();
-    let (slurm, (_, _)) = (world.path("bin"), submitted(&world));
+    let (slurm, (_, _)) = (world.path("bin"), submit_grid(&world));
     let slurm = FakeSlurm(slurm);
     let corpus = fs::read_to_string(world.path("train.txt")).unwrap();
     fs::write(world.path("train.txt"), corpus.clone() + " w1").unwrap();
@@ -124,7 +124,7 @@ fn status_shows_job_errors_until_a_job_succeeds() {
 #[test]
 fn report_replaces_a_later_run_only_if_settings_match() {
     let world = World::new();
-    submitted(&world);
+    submit_grid(&world);
     let worked = job(&submission(&world), Some("0"));
     assert_eq!(worked.status.code(), Some(0), "{}", stderr(&worked));
     // The same grid is run manually in the meantime. Its paths are relative, while those in the submitted copy are

@@ -295,7 +295,7 @@ mod tests {
         findings
     }
 
-    fn found(metrics: &[(&str, &str)]) -> Vec<Finding> {
+    fn audit_findings(metrics: &[(&str, &str)]) -> Vec<Finding> {
         let entries = entries("t", "b,32,7,sleb,none,false,c4", metrics);
         let mut findings = Vec::new();
         check_averages(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
@@ -308,7 +308,7 @@ mod tests {
         let parts = [("ppl_wikitext2", "10.00"), ("ppl_c4", "20.00"), ("ppl_ptb", "30.01")];
         for (average, wrong) in [("20.00", false), ("20.01", false), ("20.02", true), ("19.99", true), ("20.0", false)]
         {
-            let findings = found(&[&parts[..], &[("ppl_average", average)]].concat());
+            let findings = audit_findings(&[&parts[..], &[("ppl_average", average)]].concat());
             assert_eq!(!findings.is_empty(), wrong, "{average}");
             assert!(
                 findings
@@ -326,7 +326,7 @@ mod tests {
         let mut severities = |average| {
             metrics.truncate(9);
             metrics.push(("acc_average", average));
-            found(&metrics).iter().map(|finding| finding.severity).collect::<Vec<_>>()
+            audit_findings(&metrics).iter().map(|finding| finding.severity).collect::<Vec<_>>()
         };
         let mean: f64 = columns.iter().map(|column| column.parse::<f64>().unwrap()).sum::<f64>() / 9.0;
         assert!((mean - 67.7656).abs() < 1e-4, "{mean}");
@@ -337,6 +337,8 @@ mod tests {
 
     #[test]
     fn mean_of_incomplete_row_is_not_checked() {
-        assert!(found(&[("ppl_wikitext2", "10.00"), ("ppl_c4", "20.00"), ("ppl_average", "99.00")]).is_empty());
+        assert!(
+            audit_findings(&[("ppl_wikitext2", "10.00"), ("ppl_c4", "20.00"), ("ppl_average", "99.00")]).is_empty()
+        );
     }
 }

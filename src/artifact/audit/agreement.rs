@@ -168,14 +168,14 @@ mod tests {
 
     const CONDITION: &str = "b,32,7,sleb,ghosted,false,c4";
 
-    fn found(entries: &[PaperNumber]) -> Vec<Finding> {
+    fn audit_findings(entries: &[PaperNumber]) -> Vec<Finding> {
         let mut findings = Vec::new();
         check(entries, &mut findings);
         findings
     }
 
-    fn pair(one: (&str, &str), other: (&str, &str)) -> Vec<Severity> {
-        found(&[entry("t", one.0, "ppl_c4", one.1), entry("u", other.0, "ppl_c4", other.1)])
+    fn severities_of_pair(one: (&str, &str), other: (&str, &str)) -> Vec<Severity> {
+        audit_findings(&[entry("t", one.0, "ppl_c4", one.1), entry("u", other.0, "ppl_c4", other.1)])
             .iter()
             .map(|finding| finding.severity)
             .collect()
@@ -183,13 +183,17 @@ mod tests {
 
     #[test]
     fn different_values_of_one_condition_are_a_contradiction() {
-        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.02")), [Severity::Contradiction]);
-        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.01")), [Severity::Remark], "the last digit");
-        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.0")), []);
-        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "")), [], "a failed cell is ignored");
+        assert_eq!(severities_of_pair((CONDITION, "10.00"), (CONDITION, "10.02")), [Severity::Contradiction]);
+        assert_eq!(
+            severities_of_pair((CONDITION, "10.00"), (CONDITION, "10.01")),
+            [Severity::Remark],
+            "the last digit"
+        );
+        assert_eq!(severities_of_pair((CONDITION, "10.00"), (CONDITION, "10.0")), []);
+        assert_eq!(severities_of_pair((CONDITION, "10.00"), (CONDITION, "")), [], "a failed cell is ignored");
         for other in ["b,32,7,sleb,ghosted,true,c4", "b,32,11,sleb,ghosted,false,c4", "b,32,7,sleb,ghosted,false,c4:64"]
         {
-            assert_eq!(pair((CONDITION, "10.00"), (other, "20.00")), [], "{other}");
+            assert_eq!(severities_of_pair((CONDITION, "10.00"), (other, "20.00")), [], "{other}");
         }
     }
 
@@ -200,7 +204,7 @@ mod tests {
             entry("u", CONDITION, "ppl_c4", "12.00"),
             entry("v", CONDITION, "ppl_c4", "10.00"),
         ];
-        let findings = found(&entries);
+        let findings = audit_findings(&entries);
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].artifact, "t, v, u");
         assert_eq!((findings[0].expected.as_str(), findings[0].found.as_str()), ("10.00 (t, v)", "12.00 (u)"));
@@ -210,8 +214,8 @@ mod tests {
     #[test]
     fn difference_only_in_default_size_or_solver_is_a_remark() {
         for other in ["b,32,7,sleb,ghosted,false,c4:32", "b,32,7,sleb,ghosted:svd,false,c4"] {
-            assert_eq!(pair((CONDITION, "10.00"), (other, "20.00")), [Severity::Remark], "{other}");
-            assert_eq!(pair((CONDITION, "10.00"), (other, "10.00")), [], "{other}");
+            assert_eq!(severities_of_pair((CONDITION, "10.00"), (other, "20.00")), [Severity::Remark], "{other}");
+            assert_eq!(severities_of_pair((CONDITION, "10.00"), (other, "10.00")), [], "{other}");
         }
     }
 
@@ -219,9 +223,9 @@ mod tests {
     fn dense_rows_of_two_calibrations_must_agree() {
         let c4 = "b,32,0,dense,none,false,c4";
         let wiki = "b,32,0,dense,none,false,wikitext2";
-        assert_eq!(pair((c4, "10.00"), (wiki, "10.02")), [Severity::Contradiction]);
+        assert_eq!(severities_of_pair((c4, "10.00"), (wiki, "10.02")), [Severity::Contradiction]);
         let pruned = ("b,32,7,sleb,none,false,c4", "b,32,7,sleb,none,false,wikitext2");
-        assert_eq!(pair((pruned.0, "10.00"), (pruned.1, "10.02")), []);
+        assert_eq!(severities_of_pair((pruned.0, "10.00"), (pruned.1, "10.02")), []);
     }
 
     #[test]
@@ -231,32 +235,32 @@ mod tests {
             entry("u", "b,32,7,sleb,none,false,c4", "acc_average", "51.20"),
             entry("v", "b,32,7,sleb,none,false,wikitext2", "acc_average", "51.20"),
         ];
-        assert_eq!(found(&entries)[0].note, "51.20 in u is the value for wikitext2 in v");
-        assert_eq!(found(&entries[..2])[0].note, "two values of one condition");
+        assert_eq!(audit_findings(&entries)[0].note, "51.20 in u is the value for wikitext2 in v");
+        assert_eq!(audit_findings(&entries[..2])[0].note, "two values of one condition");
     }
 
     #[test]
     fn measurements_may_differ_by_their_deviations() {
-        let found = |one: &str, other: &str| {
+        let severities = |one: &str, other: &str| {
             let entries = [
                 entry("t", CONDITION, "prefill_ms", one),
                 entry("u", CONDITION, "prefill_ms:seq=2048:batch=1", other),
                 entry("v", CONDITION, "prefill_ms:seq=512:batch=1", "9.0,0.1"),
             ];
-            found(&entries).iter().map(|finding| finding.severity).collect::<Vec<_>>()
+            audit_findings(&entries).iter().map(|finding| finding.severity).collect::<Vec<_>>()
         };
         // hypot(3, 4) is 5, so a difference of 25 is five standard deviations.
-        assert_eq!(found("100.0,3.0", "125.0,4.0"), []);
-        assert_eq!(found("100.0,3.0", "125.1,4.0"), [Severity::Suspicion]);
+        assert_eq!(severities("100.0,3.0", "125.0,4.0"), []);
+        assert_eq!(severities("100.0,3.0", "125.1,4.0"), [Severity::Suspicion]);
         // A missing deviation is taken from the other value: 5√2 is 7.07.
-        assert_eq!(found("100.0", "107.0,1.0"), [Severity::Remark], "a repeated measurement is the same");
-        assert_eq!(found("100.0", "100.0,1.0"), []);
-        assert_eq!(found("100.0", "107.1,1.0"), [Severity::Suspicion]);
-        assert_eq!(found("100.0", "100.2"), [Severity::Contradiction], "their spread is unknown");
+        assert_eq!(severities("100.0", "107.0,1.0"), [Severity::Remark], "a repeated measurement is the same");
+        assert_eq!(severities("100.0", "100.0,1.0"), []);
+        assert_eq!(severities("100.0", "107.1,1.0"), [Severity::Suspicion]);
+        assert_eq!(severities("100.0", "100.2"), [Severity::Contradiction], "their spread is unknown");
     }
 
     #[test]
     fn agreement_check_ignores_duplicates_within_a_row() {
-        assert!(found(&entries("t", CONDITION, &[("ppl_c4", "10.00"), ("ppl_c4", "11.00")])).is_empty());
+        assert!(audit_findings(&entries("t", CONDITION, &[("ppl_c4", "10.00"), ("ppl_c4", "11.00")])).is_empty());
     }
 }

@@ -184,7 +184,7 @@ mod tests {
 
     type Cells<'a> = (&'a str, &'a str, [&'a str; 4]);
 
-    fn found(rows: &[Cells]) -> Vec<Finding> {
+    fn audit_findings(rows: &[Cells]) -> Vec<Finding> {
         let all: Vec<PaperNumber> = rows
             .iter()
             .flat_map(|(artifact, condition, values)| {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn severities(rows: &[Cells]) -> Vec<Severity> {
-        found(rows).iter().map(|finding| finding.severity).collect()
+        audit_findings(rows).iter().map(|finding| finding.severity).collect()
     }
 
     const VALUES: [&str; 4] = ["10.01", "20.02", "30.03", "40.04"];
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn equal_rows_of_two_backbones_are_a_contradiction() {
-        let findings = found(&[
+        let findings = audit_findings(&[
             ("t", "b,32,0,dense,none,false,c4", VALUES),
             ("u", "c,32,0,dense,none,false,c4", VALUES),
             ("u", "d,32,0,dense,none,false,c4", OTHERS),
@@ -237,7 +237,7 @@ mod tests {
         let repaired = "b,32,7,sleb,ghosted,false,c4";
         let other = "b,32,7,shortgpt,ghosted,false,c4";
         let unequal = [equal[0], equal[1], ("u", repaired, VALUES.map(|_| "1.00")), ("u", other, OTHERS)];
-        let findings = found(&unequal);
+        let findings = audit_findings(&unequal);
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].severity, Severity::Suspicion);
         assert!(findings[0].note.ends_with("differ in u (ghosted)"), "{}", findings[0].note);
@@ -248,7 +248,7 @@ mod tests {
         let sleb = "b,32,7,sleb,none,false,c4";
         let shortgpt = "b,32,7,shortgpt,none,false,c4";
         let part = ["10.01", "20.02", "35.03", "40.04"];
-        let findings = found(&[("t", sleb, VALUES), ("t", shortgpt, part)]);
+        let findings = audit_findings(&[("t", sleb, VALUES), ("t", shortgpt, part)]);
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].severity, Severity::Suspicion);
         assert!(findings[0].note.ends_with("but ppl_ptb 30.03 and 35.03"), "{}", findings[0].note);
@@ -258,7 +258,8 @@ mod tests {
     #[test]
     fn partial_copy_under_another_backbone_is_reported() {
         let part = ["10.01", "20.02", "35.03", "41.04"];
-        let findings = found(&[("t", "b,32,7,sleb,none,false,c4", VALUES), ("t", "c,32,7,sleb,none,false,c4", part)]);
+        let findings =
+            audit_findings(&[("t", "b,32,7,sleb,none,false,c4", VALUES), ("t", "c,32,7,sleb,none,false,c4", part)]);
         assert_eq!((findings.len(), findings[0].severity), (1, Severity::Contradiction));
         assert_eq!(findings[0].column, "ppl_wikitext2, ppl_c4");
         assert!(findings[0].note.starts_with("some values occur under two backbones"), "{}", findings[0].note);
@@ -267,7 +268,7 @@ mod tests {
     #[test]
     fn three_equal_rows_are_two_findings_against_the_first() {
         let rows = ["none", "ghosted", "replaceme-ls"].map(|recovery| format!("b,32,7,sleb,{recovery},false,c4"));
-        let findings = found(&[("t", &rows[0], VALUES), ("t", &rows[1], VALUES), ("t", &rows[2], VALUES)]);
+        let findings = audit_findings(&[("t", &rows[0], VALUES), ("t", &rows[1], VALUES), ("t", &rows[2], VALUES)]);
         assert_eq!(findings.len(), 2);
         assert!(
             findings.iter().all(|finding| finding.found.contains("pruned") && finding.severity == Severity::Suspicion)
@@ -277,7 +278,7 @@ mod tests {
     #[test]
     fn repeated_metric_is_a_duplicate() {
         let condition = "b,32,7,sleb,none,false,c4";
-        let found = |metrics: &[(&str, &str)]| {
+        let duplicates = |metrics: &[(&str, &str)]| {
             let entries = entries("t", condition, metrics);
             let mut findings = Vec::new();
             check_duplicates(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
@@ -286,11 +287,11 @@ mod tests {
         let latency = "prefill_ms:seq=512:batch=1";
         let places = "t.csv:2, t.csv:4".to_owned();
         assert_eq!(
-            found(&[(latency, "9.0,0.1"), ("ppl_c4", "9.00"), (latency, "9.1,0.1")]),
+            duplicates(&[(latency, "9.0,0.1"), ("ppl_c4", "9.00"), (latency, "9.1,0.1")]),
             [(Severity::Contradiction, places.clone())]
         );
-        assert_eq!(found(&[(latency, "9.0"), ("ppl_c4", "9.00"), (latency, "9.0")]), [(Severity::Remark, places)]);
-        assert_eq!(found(&[(latency, "9.0"), ("prefill_ms:seq=512:batch=4", "9.0")]), []);
+        assert_eq!(duplicates(&[(latency, "9.0"), ("ppl_c4", "9.00"), (latency, "9.0")]), [(Severity::Remark, places)]);
+        assert_eq!(duplicates(&[(latency, "9.0"), ("prefill_ms:seq=512:batch=4", "9.0")]), []);
     }
 }
 
@@ -300,7 +301,7 @@ mod calibration_tests {
     use crate::artifact::audit::AuditColumns;
     use crate::artifact::audit::paper_test::entries;
 
-    fn found(last_value: &str) -> Vec<Finding> {
+    fn audit_findings(last_value: &str) -> Vec<Finding> {
         let entries = [
             perplexity_entries("t", "c4:32", "20.00"),
             perplexity_entries("t", "c4:128", "19.00"),
@@ -319,7 +320,7 @@ mod calibration_tests {
 
     #[test]
     fn row_with_unexpected_calibration_size_is_found() {
-        let findings = found("20.00");
+        let findings = audit_findings("20.00");
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].expected, "128 sequences: 19.00 50.00");
         assert_eq!(findings[0].found, "32 sequences: 20.00 50.00");
@@ -328,7 +329,7 @@ mod calibration_tests {
 
     #[test]
     fn row_with_expected_or_no_calibration_size_is_not_found() {
-        assert!(found("19.00").is_empty());
-        assert!(found("21.00").is_empty());
+        assert!(audit_findings("19.00").is_empty());
+        assert!(audit_findings("21.00").is_empty());
     }
 }

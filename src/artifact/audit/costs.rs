@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::artifact::audit::paper_test::entries;
 
-    fn found(latency: &str, speedup: &str) -> usize {
+    fn count_findings(latency: &str, speedup: &str) -> usize {
         let dense = entries("t", "b,32,0,dense,none,false,c4", &[("prefill_ms", "362.6"), ("speedup", "1.00")]);
         let row = entries("t", "b,32,7,sleb,none,false,c4", &[("prefill_ms", latency), ("speedup", speedup)]);
         let mut findings = Vec::new();
@@ -87,7 +87,7 @@ mod tests {
             ("290.1", "1.25", 0),
             ("288.9", "1.26", 0),
         ] {
-            assert_eq!(found(latency, speedup), wrong, "{latency} {speedup}");
+            assert_eq!(count_findings(latency, speedup), wrong, "{latency} {speedup}");
         }
     }
 
@@ -96,7 +96,7 @@ mod tests {
         // 362.55 / 290.15 is 1.24953 and 362.65 / 290.05 is 1.25030, so only 1.249 and 1.250 are possible with three
         // decimals.
         for (speedup, wrong) in [("1.250", 0), ("1.249", 1), ("1.251", 1)] {
-            assert_eq!(found("290.1", speedup), wrong, "{speedup}");
+            assert_eq!(count_findings("290.1", speedup), wrong, "{speedup}");
         }
     }
 }
@@ -107,7 +107,7 @@ mod memory_tests {
     use crate::artifact::audit::AuditColumns;
     use crate::artifact::audit::paper_test::entries;
 
-    fn found(speedup: &str) -> usize {
+    fn count_findings(speedup: &str) -> usize {
         let bare = entries("t", "llama-3.1-8b,32,7,sleb,none,false,c4", &[("peak_memory_percent", "81.6")]);
         let row = entries("t", "llama-3.1-8b,32,7,sleb,ghosted,false,c4", &[("peak_memory_percent", speedup)]);
         let mut findings = Vec::new();
@@ -120,7 +120,7 @@ mod memory_tests {
         // 4096² weights are 0.21 % of 8.03 billion. 81.6 may stand for almost 81.65, so the operator allows up to
         // 81.86, which prints as 81.9.
         for (text, wrong) in [("81.6", 0), ("81.8", 0), ("81.9", 0), ("82.0", 1)] {
-            assert_eq!(found(text), wrong, "{text}");
+            assert_eq!(count_findings(text), wrong, "{text}");
         }
     }
 }

@@ -137,7 +137,7 @@ mod tests {
         ArtifactNumbers { records, identities, stored: run("ghostlab 0.1.0 ab", true) }
     }
 
-    fn why(one: &ArtifactNumbers, other: &ArtifactNumbers) -> String {
+    fn incompatibility_reason(one: &ArtifactNumbers, other: &ArtifactNumbers) -> String {
         incompatibility(("table2", one), ("tableA7", other)).unwrap_or_default()
     }
 
@@ -147,8 +147,8 @@ mod tests {
         assert!(paths.len() > 40, "{paths:?}");
         for path in paths {
             assert_eq!(LEVELS.iter().filter(|(is_of, _)| is_of(&path)).count(), 1, "{path}");
-            assert_eq!(why(&options(&path, "one"), &options(&path, "one")), "");
-            let why = why(&options(&path, "one"), &options(&path, "other"));
+            assert_eq!(incompatibility_reason(&options(&path, "one"), &options(&path, "one")), "");
+            let why = incompatibility_reason(&options(&path, "one"), &options(&path, "other"));
             assert!(why.starts_with(&format!("table2 and tableA7 differ in {path} of ")), "{why}");
         }
     }
@@ -160,24 +160,31 @@ mod tests {
 
     #[test]
     fn runs_with_different_conditions_can_be_joined() {
-        let one = known(4, "c4", cell_leaves(0, "c4's"));
-        assert_eq!(why(&one, &known(4, "wikitext2", cell_leaves(0, "wikitext2's"))), "");
+        let one = numbers_with_settings(4, "c4", cell_leaves(0, "c4's"));
         assert_eq!(
-            why(&one, &known(6, "c4", cell_leaves(1, "c4's"))),
+            incompatibility_reason(&one, &numbers_with_settings(4, "wikitext2", cell_leaves(0, "wikitext2's"))),
+            ""
+        );
+        assert_eq!(
+            incompatibility_reason(&one, &numbers_with_settings(6, "c4", cell_leaves(1, "c4's"))),
             "",
             "a different cell may have different settings"
         );
-        let why = |other: FlatSettings| self::why(&one, &known(4, "c4", other));
+        let reason_for =
+            |other: FlatSettings| self::incompatibility_reason(&one, &numbers_with_settings(4, "c4", other));
         assert_eq!(
-            why(cell_leaves(1, "c4's")),
+            reason_for(cell_leaves(1, "c4's")),
             "table2 and tableA7 differ in calibration.seed of llama/4/llm-streamline/ghosted"
         );
-        assert_eq!(why(cell_leaves(0, "another's")), "table2 and tableA7 differ in calibration.text.bytes of c4");
+        assert_eq!(
+            reason_for(cell_leaves(0, "another's")),
+            "table2 and tableA7 differ in calibration.text.bytes of c4"
+        );
         // For the same backbone, different engine settings are a conflict even if the depths differ.
         let mut half = cell_leaves(0, "c4's");
         half.insert(SettingPath::new("engine.dtype"), Canonical::from_value(&json!("bf16")));
-        let half = known(6, "c4", half);
-        assert_eq!(self::why(&one, &half), "table2 and tableA7 differ in engine.dtype of llama");
+        let half = numbers_with_settings(6, "c4", half);
+        assert_eq!(self::incompatibility_reason(&one, &half), "table2 and tableA7 differ in engine.dtype of llama");
     }
 
     fn cell_leaves(seed: u64, text: &str) -> FlatSettings {
@@ -187,7 +194,7 @@ mod tests {
         }))
     }
 
-    fn known(depth: usize, corpus: &str, flat: FlatSettings) -> ArtifactNumbers {
+    fn numbers_with_settings(depth: usize, corpus: &str, flat: FlatSettings) -> ArtifactNumbers {
         let mut record = record("llama", depth, "ghosted", 50.0);
         record.condition.calibration = corpus.to_owned();
         numbers(vec![record], vec![flat])
@@ -196,10 +203,10 @@ mod tests {
     #[test]
     fn program_gate_and_version_keep_results_separate() {
         let other = ArtifactNumbers { stored: run("cd", true), ..one_record() };
-        assert!(why(&one_record(), &other).contains("with the same version"));
+        assert!(incompatibility_reason(&one_record(), &other).contains("with the same version"));
         let open = ArtifactNumbers { stored: run("ghostlab 0.1.0 ab", false), ..one_record() };
-        assert_eq!(why(&one_record(), &open), "tableA7 was computed with --no-gate, the other without");
-        assert_eq!(why(&one_record(), &ArtifactNumbers::printed(vec![record("llama", 4, "ghosted", 50.0)])), "");
+        assert_eq!(incompatibility_reason(&one_record(), &open), "tableA7 was computed with --no-gate, the other without");
+        assert_eq!(incompatibility_reason(&one_record(), &ArtifactNumbers::printed(vec![record("llama", 4, "ghosted", 50.0)])), "");
     }
 
     fn one_record() -> ArtifactNumbers {

@@ -40,13 +40,13 @@ fn artifacts(tables: &[(&str, Vec<Record>)]) -> Artifacts {
     tables.iter().map(|(name, records)| ((*name).to_owned(), ArtifactNumbers::printed(records.clone()))).collect()
 }
 
-fn on(claim: &Claim, records: Vec<Record>) -> ClaimVerdict {
+fn verdict_on(claim: &Claim, records: Vec<Record>) -> ClaimVerdict {
     claim.judge(&artifacts(&[("table2", records)]), |name| format!("{name} has no results"))
 }
 
 #[test]
 fn claim_is_checked_in_every_combination_of_cells() {
-    let verdict = on(&claim(RequiredSettings::All), records());
+    let verdict = verdict_on(&claim(RequiredSettings::All), records());
     assert_eq!((verdict.held, verdict.total, verdict.unknown, verdict.outcome), (3, 4, 0, Judgement::Fails));
     let settings: Vec<String> = verdict
         .settings
@@ -60,15 +60,15 @@ fn claim_is_checked_in_every_combination_of_cells() {
 
 #[test]
 fn verdict_depends_on_the_required_settings() {
-    assert_eq!(decided(RequiredSettings::Most), (Judgement::Holds, "3 of 4, most needed".to_owned()));
-    assert_eq!(decided(RequiredSettings::Any), (Judgement::Holds, "3 of 4, any needed".to_owned()));
-    assert_eq!(decided(RequiredSettings::AtLeast(3)), (Judgement::Holds, "3 of 4, at least 3 needed".to_owned()));
-    assert_eq!(decided(RequiredSettings::AtLeast(4)), (Judgement::Fails, "3 of 4, at least 4 needed".to_owned()));
-    assert_eq!(decided(RequiredSettings::AtLeast(5)).0, Judgement::Unknown);
+    assert_eq!(decide(RequiredSettings::Most), (Judgement::Holds, "3 of 4, most needed".to_owned()));
+    assert_eq!(decide(RequiredSettings::Any), (Judgement::Holds, "3 of 4, any needed".to_owned()));
+    assert_eq!(decide(RequiredSettings::AtLeast(3)), (Judgement::Holds, "3 of 4, at least 3 needed".to_owned()));
+    assert_eq!(decide(RequiredSettings::AtLeast(4)), (Judgement::Fails, "3 of 4, at least 4 needed".to_owned()));
+    assert_eq!(decide(RequiredSettings::AtLeast(5)).0, Judgement::Unknown);
 }
 
-fn decided(needed: RequiredSettings) -> (Judgement, String) {
-    let verdict = on(&claim(needed), records());
+fn decide(needed: RequiredSettings) -> (Judgement, String) {
+    let verdict = verdict_on(&claim(needed), records());
     (verdict.outcome, verdict.count())
 }
 
@@ -79,7 +79,7 @@ fn missing_number_counts_as_unknown_and_leaves_claim_open() {
     for record in records.iter_mut().filter(|record| record.condition.depth == 6) {
         record.value = Some(f64::NAN);
     }
-    let verdict = on(&claim(RequiredSettings::All), records);
+    let verdict = verdict_on(&claim(RequiredSettings::All), records);
     assert_eq!((verdict.held, verdict.total, verdict.unknown, verdict.outcome), (1, 2, 1, Judgement::Unknown));
     assert_eq!(verdict.reason.as_deref(), Some("acc_average has no value for ghosted"));
     assert_eq!(verdict.count(), "1 of 2, 1 unknown, all needed");
@@ -87,13 +87,13 @@ fn missing_number_counts_as_unknown_and_leaves_claim_open() {
 
 #[test]
 fn claim_without_numbers_has_unknown_verdict() {
-    let none = on(&claim(RequiredSettings::All), Vec::new());
+    let none = verdict_on(&claim(RequiredSettings::All), Vec::new());
     assert_eq!((none.outcome, none.count().as_str()), (Judgement::Unknown, "table2 has no results"));
-    let dense = on(&claim(RequiredSettings::All), vec![record("a", 0, "none", 70.0)]);
+    let dense = verdict_on(&claim(RequiredSettings::All), vec![record("a", 0, "none", 70.0)]);
     assert_eq!((dense.outcome, dense.count().as_str()), (Judgement::Unknown, "no numbers"));
 }
 
-fn joined() -> Claim {
+fn joined_claim() -> Claim {
     Claim {
         artifacts: &["table2", "tableA7"],
         check: |setting| {
@@ -113,13 +113,14 @@ fn on_wikitext(mut record: Record) -> Record {
 fn claim_over_artifacts_covers_their_common_settings() {
     let second: Vec<Record> =
         records().into_iter().filter(|record| record.condition.backbone == "a").map(on_wikitext).collect();
-    let verdict = joined().judge(&artifacts(&[("table2", records()), ("tableA7", second.clone())]), |_| String::new());
+    let verdict =
+        joined_claim().judge(&artifacts(&[("table2", records()), ("tableA7", second.clone())]), |_| String::new());
     assert_eq!((verdict.held, verdict.total, verdict.outcome), (2, 2, Judgement::Holds));
     let mut failed = second.clone();
     failed.iter_mut().for_each(|record| record.value = None);
-    let verdict = joined().judge(&artifacts(&[("table2", records()), ("tableA7", failed)]), |_| String::new());
+    let verdict = joined_claim().judge(&artifacts(&[("table2", records()), ("tableA7", failed)]), |_| String::new());
     assert_eq!((verdict.unknown, verdict.outcome), (2, Judgement::Unknown));
-    let verdict = joined().judge(&artifacts(&[("table2", records())]), |name| format!("{name} has no results"));
+    let verdict = joined_claim().judge(&artifacts(&[("table2", records())]), |name| format!("{name} has no results"));
     assert_eq!((verdict.outcome, verdict.count().as_str()), (Judgement::Unknown, "tableA7 has no results"));
 }
 
@@ -135,9 +136,9 @@ fn claim_joins_only_runs_with_equal_settings() {
             .map(|record| flatten(&json!({"model": {"content": record.condition.backbone}})))
             .collect();
     }
-    assert_eq!(joined().judge(&both, |_| String::new()).outcome, Judgement::Holds);
+    assert_eq!(joined_claim().judge(&both, |_| String::new()).outcome, Judgement::Holds);
     both.get_mut("tableA7").unwrap().stored = run("other", true);
-    let verdict = joined().judge(&both, |_| String::new());
+    let verdict = joined_claim().judge(&both, |_| String::new());
     assert_eq!((verdict.outcome, verdict.total), (Judgement::Unknown, 0));
     assert!(verdict.count().contains("table2 was computed by one, tableA7 by other"), "{}", verdict.count());
     // A claim about a single artifact does not combine runs. It still holds although the two runs used different
@@ -195,18 +196,22 @@ fn verdict_of(records: Vec<Record>, identities: Vec<FlatSettings>) -> ClaimVerdi
 #[test]
 fn criteria_with_equal_cuts_count_once() {
     let claim = Claim { over: &[Backbone, Criterion, Depth], ..claim(RequiredSettings::All) };
-    let verdict = on(&claim, [rows("shortened-llama", 0.0), rows("sleb", 5.0), rows("shortgpt", 0.001)].concat());
+    let verdict =
+        verdict_on(&claim, [rows("shortened-llama", 0.0), rows("sleb", 5.0), rows("shortgpt", 0.001)].concat());
     let named: Vec<&str> = verdict.settings.iter().map(|setting| setting.setting[1].1.as_str()).collect();
     assert_eq!((named, verdict.total), (vec!["shortened-llama = shortgpt", "sleb"], 2));
-    let twice = on(&claim, [texts("llm-streamline", 0.0), texts("shortgpt", 1.0), texts("sleb", 0.0)].concat());
+    let twice = verdict_on(&claim, [texts("llm-streamline", 0.0), texts("shortgpt", 1.0), texts("sleb", 0.0)].concat());
     assert_eq!(twice.settings[0].setting[1].1, "llm-streamline = sleb");
     assert_eq!(twice.settings[1].cut_of.as_deref(), Some("llm-streamline = sleb"));
     assert_eq!(twice.count(), "2 of 2, 1 on a cut already counted, all needed");
     // Two criteria are not merged if one of their rows differs, or if they have too few rows to rule out a coincidence.
     let mut other = rows("shortgpt", 0.0);
     other[1].value = Some(46.0);
-    assert_eq!(on(&claim, [rows("sleb", 0.0), other].concat()).total, 2);
-    assert_eq!(on(&claim, [rows("sleb", 0.0)[1..].to_vec(), rows("shortgpt", 0.0)[1..].to_vec()].concat()).total, 2);
+    assert_eq!(verdict_on(&claim, [rows("sleb", 0.0), other].concat()).total, 2);
+    assert_eq!(
+        verdict_on(&claim, [rows("sleb", 0.0)[1..].to_vec(), rows("shortgpt", 0.0)[1..].to_vec()].concat()).total,
+        2
+    );
 }
 
 fn rows(criterion: &str, add: f64) -> Vec<Record> {
@@ -256,7 +261,7 @@ fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
 
 #[test]
 fn verdict_lists_each_setting_with_its_numbers() {
-    let verdict = on(
+    let verdict = verdict_on(
         &Claim {
             over: &[Depth],
             only: |condition| condition.backbone == "b" && condition.depth == 6,

@@ -183,14 +183,14 @@ mod tests {
 
     #[test]
     fn numbers_that_differ_by_rounding_alone_are_equal() {
-        assert_eq!(gap().check_at_most(0.36).outcome, Judgement::Holds);
-        assert_eq!(gap().check_above(0.36).outcome, Judgement::Fails);
-        assert_eq!(gap().check_equal(0.36).outcome, Judgement::Holds);
-        assert_eq!(gap().check_at_most(0.359_999).outcome, Judgement::Fails);
+        assert_eq!(inexact_difference().check_at_most(0.36).outcome, Judgement::Holds);
+        assert_eq!(inexact_difference().check_above(0.36).outcome, Judgement::Fails);
+        assert_eq!(inexact_difference().check_equal(0.36).outcome, Judgement::Holds);
+        assert_eq!(inexact_difference().check_at_most(0.359_999).outcome, Judgement::Fails);
     }
 
     /// Returns a difference that is inexact in floating point: 40.52 − 40.16 is 0.36000000000000654.
-    fn gap() -> Quantity {
+    fn inexact_difference() -> Quantity {
         number(40.52) - number(40.16)
     }
 
@@ -237,20 +237,26 @@ mod tests {
     }
 
     fn outcome_of_both(a: Judgement, b: Judgement) -> Judgement {
-        check(a).and(check(b)).outcome
+        check_with_outcome(a).and(check_with_outcome(b)).outcome
     }
 
-    fn check(outcome: Judgement) -> ClaimCheck {
+    fn check_with_outcome(outcome: Judgement) -> ClaimCheck {
         ClaimCheck { outcome, shown: String::new() }
     }
 
     #[test]
     fn unknown_check_shows_each_reason_once() {
-        assert_eq!(ClaimCheck::all([held_check(), open("noise"), held_check(), open("noise")]), open("noise"));
-        assert_eq!(ClaimCheck::all([open("noise"), open("noise; no value")]).shown, "noise; no value");
+        assert_eq!(
+            ClaimCheck::all([held_check(), unknown_check("noise"), held_check(), unknown_check("noise")]),
+            unknown_check("noise")
+        );
+        assert_eq!(
+            ClaimCheck::all([unknown_check("noise"), unknown_check("noise; no value")]).shown,
+            "noise; no value"
+        );
         assert_eq!(ClaimCheck::all([held_check(), held_check()]).shown, "1 < 2; 1 < 2");
         assert_eq!(
-            ClaimCheck::all([open("noise"), ClaimCheck::from_verdict(false, "1 > 2".to_owned())]).shown,
+            ClaimCheck::all([unknown_check("noise"), ClaimCheck::from_verdict(false, "1 > 2".to_owned())]).shown,
             "noise; 1 > 2"
         );
     }
@@ -259,7 +265,7 @@ mod tests {
         ClaimCheck::from_verdict(true, "1 < 2".to_owned())
     }
 
-    fn open(reason: &str) -> ClaimCheck {
+    fn unknown_check(reason: &str) -> ClaimCheck {
         ClaimCheck::unknown(reason.to_owned())
     }
 }

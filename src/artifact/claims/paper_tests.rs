@@ -13,13 +13,13 @@ fn printed_numbers(table: &crate::artifact::paper::PaperTable) -> ArtifactNumber
     ArtifactNumbers::printed(crate::artifact::paper::records(table.name).unwrap())
 }
 
-fn on(paper: &Artifacts, ours: &Artifacts) -> Vec<JudgedClaim<'static>> {
+fn judge_claims(paper: &Artifacts, ours: &Artifacts) -> Vec<JudgedClaim<'static>> {
     judge_all(claims(), paper, ours, "tiny")
 }
 
 #[test]
 fn claims_about_tables_are_decided_on_the_papers_tables() {
-    for JudgedClaim { claim, paper, .. } in on(&paper(), &Artifacts::new()) {
+    for JudgedClaim { claim, paper, .. } in judge_claims(&paper(), &Artifacts::new()) {
         if claim.artifacts[0].starts_with("figure") {
             let reason = format!("{} is not printed as numbers", claim.artifacts[0]);
             assert_eq!(paper.reason, Some(reason), "{}", claim.id);
@@ -35,7 +35,7 @@ fn claims_about_tables_are_decided_on_the_papers_tables() {
 
 #[test]
 fn claim_counts_on_paper_tables_match_recorded_counts() {
-    let judged = on(&paper(), &Artifacts::new());
+    let judged = judge_claims(&paper(), &Artifacts::new());
     let counts: Vec<(&str, usize, usize, bool)> = judged
         .iter()
         .filter(|entry| entry.paper.total > 0)
@@ -129,7 +129,7 @@ fn add_record(artifacts: &mut Artifacts, artifact: &str, depth: usize, recovery:
 }
 
 fn figure_claims(ours: &Artifacts) -> BTreeMap<&'static str, Judgement> {
-    let judged = on(&Artifacts::new(), ours);
+    let judged = judge_claims(&Artifacts::new(), ours);
     let about_figures = judged.iter().filter(|entry| entry.claim.artifacts[0].starts_with("figure"));
     about_figures.map(|about_figures| (about_figures.claim.id, about_figures.ours.outcome)).collect()
 }
@@ -142,7 +142,7 @@ fn every_figure_claim_can_hold_and_fail() {
     let mut worse = stated_shares();
     worse.insert("ghosted", (1.2, 0.2));
     assert_eq!(
-        failing(&worse, 0.1),
+        failing_claims(&worse, 0.1),
         BTreeSet::from([
             "figure3-substantial",
             "figure3-comparable",
@@ -155,17 +155,17 @@ fn every_figure_claim_can_hold_and_fail() {
     let mut mended = stated_shares();
     mended.insert("linearpatch-rotate", (0.4, 1.0));
     assert_eq!(
-        failing(&mended, 0.6),
+        failing_claims(&mended, 0.6),
         BTreeSet::from(["figure1-uncorrected", "figure4-baselines-exceed", "figure4-uniform", "figure5-gap-widens"])
     );
     let every: StatedValues = stated_shares()
         .into_iter()
         .map(|(name, shares)| (name, if name == "none" { shares } else { (0.4, 1.0) }))
         .collect();
-    assert!(failing(&every, 0.6).contains("figure4-baselines-track"));
+    assert!(failing_claims(&every, 0.6).contains("figure4-baselines-track"));
 }
 
-fn failing(shown: &StatedValues, antisymmetric: f64) -> BTreeSet<&'static str> {
+fn failing_claims(shown: &StatedValues, antisymmetric: f64) -> BTreeSet<&'static str> {
     let all = figure_claims(&figures(shown, antisymmetric));
     all.into_iter().filter(|(_, outcome)| *outcome == Judgement::Fails).map(|(id, _)| id).collect()
 }
@@ -186,7 +186,7 @@ fn claims_about_a_missing_method_are_unknown() {
     for artifact in tables.values_mut() {
         artifact.records.retain(|record: &Record| record.condition.recovery != "linearpatch-rotate");
     }
-    let left: Vec<&str> = on(&tables, &Artifacts::new())
+    let left: Vec<&str> = judge_claims(&tables, &Artifacts::new())
         .iter()
         .filter(|entry| entry.paper.outcome == Judgement::Holds)
         .map(|entry| entry.claim.id)
@@ -213,7 +213,7 @@ fn outcome(margin: f64) -> Option<Judgement> {
         })
         .to_vec();
     let ours = [("tableA4".to_owned(), ArtifactNumbers::printed(records))].into();
-    let judged = on(&Artifacts::new(), &ours);
+    let judged = judge_claims(&Artifacts::new(), &ours);
     judged.iter().find(|entry| entry.claim.id == "tableA4-margin").map(|entry| entry.ours.outcome)
 }
 
@@ -236,7 +236,7 @@ fn solver_rows(difference: f64) -> Artifacts {
 
 fn solver_outcomes(difference: f64) -> Vec<Judgement> {
     let ours = solver_rows(difference);
-    let judged = on(&Artifacts::new(), &ours);
+    let judged = judge_claims(&Artifacts::new(), &ours);
     judged
         .iter()
         .filter(|entry| entry.claim.id.starts_with("tableA10"))

@@ -150,7 +150,7 @@ fn experiment_text(experiments: &Path, name: &str) -> Option<String> {
 }
 
 /// Returns the word trigrams of a sentence, ignoring LaTeX commands.
-fn threes(text: &str) -> BTreeSet<[String; 3]> {
+fn word_trigrams(text: &str) -> BTreeSet<[String; 3]> {
     let mut plain = String::new();
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
@@ -179,9 +179,9 @@ fn claim_is_in_the_section_that_it_names() {
         text.push('\n');
     }
     let sections: BTreeMap<String, BTreeSet<[String; 3]>> =
-        sections.into_iter().map(|(section, text)| (section, threes(&text))).collect();
+        sections.into_iter().map(|(section, text)| (section, word_trigrams(&text))).collect();
     for claim in claims() {
-        let claimed = threes(claim.says);
+        let claimed = word_trigrams(claim.says);
         let found = |section: &str| sections.get(section).map_or(0, |words| claimed.intersection(words).count());
         let best = sections.keys().map(|section| found(section)).max().unwrap_or(0);
         assert!(

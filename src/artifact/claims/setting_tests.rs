@@ -13,7 +13,7 @@ fn table() -> Vec<Record> {
     vec![record("a", 7, "none", 40.70), record("a", 7, "replaceme-ls", 59.45), record("a", 7, "ghosted", 60.10)]
 }
 
-fn with(recovery: &str, value: Option<f64>) -> Vec<Record> {
+fn table_with(recovery: &str, value: Option<f64>) -> Vec<Record> {
     let mut records = table();
     for record in records.iter_mut().filter(|record| record.condition.recovery == recovery) {
         record.value = value;
@@ -51,7 +51,7 @@ fn best_value_follows_the_direction_of_the_metric() {
 #[test]
 fn claim_values_are_compared_as_printed() {
     // With two decimals, 60.1 and 60.104 are both printed as 60.10.
-    let tied = with("replaceme-ls", Some(60.104));
+    let tied = table_with("replaceme-ls", Some(60.104));
     let setting = claim_setting(&tied);
     assert_eq!(
         setting.best(ACCURACY, "ghosted", &ALL),
@@ -103,7 +103,7 @@ fn metric_without_direction_has_no_best() {
 fn missing_competitor_value_makes_the_check_unknown() {
     let mut without = table();
     without.remove(1);
-    for records in [with("replaceme-ls", None), with("replaceme-ls", Some(f64::NAN)), without] {
+    for records in [table_with("replaceme-ls", None), table_with("replaceme-ls", Some(f64::NAN)), without] {
         let setting = claim_setting(&records);
         let reason = "acc_average has no value for replaceme-ls";
         assert_eq!(setting.best(ACCURACY, "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
@@ -114,7 +114,7 @@ fn missing_competitor_value_makes_the_check_unknown() {
         // A single better rival makes the check fail, even if other numbers are missing.
         assert_eq!(setting.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
     }
-    assert_eq!(claim_setting(&with("ghosted", None)).best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
+    assert_eq!(claim_setting(&table_with("ghosted", None)).best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
     assert_eq!(claim_setting(&table()).best(ACCURACY, "ghosted", &["ghosted"]).outcome, Judgement::Unknown);
 }
 

@@ -29,7 +29,7 @@ fn table2(records: Vec<Record>) -> Artifacts {
     [("table2".to_owned(), ArtifactNumbers::printed(records))].into()
 }
 
-fn rendered(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> String {
+fn render_verdict(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> String {
     render(&judge_all([claim], paper, ours, "tiny"), true)
 }
 
@@ -40,7 +40,7 @@ fn claim_line_shows_counts_requirement_and_reading() {
     let expected = "1 claim: 1 fails (on the paper's numbers: 1 holds)\n\
                     x: paper 2 of 2, all needed: HOLDS; ours (tiny) 1 of 2, all needed: FAILS\n  read as: r\n  \
                     ours 6: fails: none 50.00 > ghosted 45.00\n";
-    assert_eq!(rendered(&CLAIM, &paper, &ours), expected);
+    assert_eq!(render_verdict(&CLAIM, &paper, &ours), expected);
     let short = render(&judge_all([&CLAIM, &CLAIM], &paper, &ours, "tiny"), false);
     let line = "x: paper 2 of 2, all needed: HOLDS; ours (tiny) 1 of 2, all needed: FAILS\n";
     assert_eq!(short, format!("2 claims: 2 fail (on the paper's numbers: 2 hold)\n{line}{line}"));
@@ -49,7 +49,7 @@ fn claim_line_shows_counts_requirement_and_reading() {
 #[test]
 fn claim_on_a_missing_figure_is_unknown() {
     let claim = Claim { artifacts: &["figure5"], reading: None, ..CLAIM };
-    let text = rendered(&claim, &Artifacts::new(), &Artifacts::new());
+    let text = render_verdict(&claim, &Artifacts::new(), &Artifacts::new());
     assert_eq!(
         text,
         "1 claim: 1 is unknown (on the paper's numbers: 1 is unknown)\n\
@@ -62,7 +62,7 @@ fn claim_on_a_missing_figure_is_unknown() {
 fn unknown_settings_are_counted_and_explained() {
     let mut four = rows(4, 60.0);
     four[0].value = None;
-    let text = rendered(&CLAIM, &Artifacts::new(), &table2([four, rows(6, 60.0)].concat()));
+    let text = render_verdict(&CLAIM, &Artifacts::new(), &table2([four, rows(6, 60.0)].concat()));
     let expected = "1 claim: 1 is unknown (on the paper's numbers: 1 is unknown)\n\
                     x: paper table2 has no data: UNKNOWN; ours (tiny) 1 of 2, 1 unknown, all needed: UNKNOWN\n  read as: r\n  \
                     ours 4: unknown: acc_average has no value for none\n";

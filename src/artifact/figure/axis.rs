@@ -268,27 +268,27 @@ fn scientific(value: f64, digits: usize) -> String {
 mod tests {
     use super::*;
 
-    fn texts(values: [f64; 2], scale: Scale, most: usize) -> Vec<String> {
+    fn tick_texts(values: [f64; 2], scale: Scale, most: usize) -> Vec<String> {
         Range::from_values(values, scale).unwrap().ticks(most).into_iter().map(|tick| tick.text).collect()
     }
 
     #[test]
     fn ticks_are_round_numbers_with_minimal_decimals() {
-        assert_eq!(texts([0.0, 1.0], Scale::Linear, 5), ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
-        assert_eq!(texts([31.2, 67.5], Scale::Linear, 5), ["40", "50", "60"]);
-        assert_eq!(texts([-3.0, 12.0], Scale::Linear, 4), ["0", "5", "10"]);
+        assert_eq!(tick_texts([0.0, 1.0], Scale::Linear, 5), ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
+        assert_eq!(tick_texts([31.2, 67.5], Scale::Linear, 5), ["40", "50", "60"]);
+        assert_eq!(tick_texts([-3.0, 12.0], Scale::Linear, 4), ["0", "5", "10"]);
     }
 
     #[test]
     fn short_log_axis_has_ticks_between_powers_of_ten() {
-        assert_eq!(texts([0.01, 10.0], Scale::Log, 5), ["0.01", "0.1", "1", "10"]);
-        assert_eq!(texts([0.1, 2.0], Scale::Log, 6), ["0.1", "0.2", "0.5", "1", "2"]);
-        assert_eq!(texts([1e-9, 1e3], Scale::Log, 5), ["10⁻⁹", "10⁻⁶", "0.001", "1", "1000"]);
+        assert_eq!(tick_texts([0.01, 10.0], Scale::Log, 5), ["0.01", "0.1", "1", "10"]);
+        assert_eq!(tick_texts([0.1, 2.0], Scale::Log, 6), ["0.1", "0.2", "0.5", "1", "2"]);
+        assert_eq!(tick_texts([1e-9, 1e3], Scale::Log, 5), ["10⁻⁹", "10⁻⁶", "0.001", "1", "1000"]);
     }
 
     #[test]
     fn log_axis_within_one_power_has_ticks_too() {
-        assert_eq!(texts([0.31, 0.39], Scale::Log, 4), ["0.32", "0.34", "0.36", "0.38"]);
+        assert_eq!(tick_texts([0.31, 0.39], Scale::Log, 4), ["0.32", "0.34", "0.36", "0.38"]);
     }
 
     #[test]
@@ -314,13 +314,13 @@ mod tests {
 
     #[test]
     fn adjacent_numbers_have_equal_decimals() {
-        assert_eq!(written(&[0.4123, 1.6949, 0.9]), ["0.41", "1.69", "0.90"]);
-        assert_eq!(written(&[12.34, 0.51]), ["12.34", "0.51"]);
-        assert_eq!(written(&[1e-9, 1.0]), ["1.00×10⁻⁹", "1.00"]);
-        assert_eq!(written(&[0.0, 250.0]), ["0", "250"]);
+        assert_eq!(format_values(&[0.4123, 1.6949, 0.9]), ["0.41", "1.69", "0.90"]);
+        assert_eq!(format_values(&[12.34, 0.51]), ["12.34", "0.51"]);
+        assert_eq!(format_values(&[1e-9, 1.0]), ["1.00×10⁻⁹", "1.00"]);
+        assert_eq!(format_values(&[0.0, 250.0]), ["0", "250"]);
     }
 
-    fn written(values: &[f64]) -> Vec<String> {
+    fn format_values(values: &[f64]) -> Vec<String> {
         let decimals = Decimals::for_values(values.iter().copied());
         values.iter().map(|value| decimals.write(*value)).collect::<Vec<_>>()
     }

@@ -170,17 +170,17 @@ fn nonfinite_numbers_give_no_coordinates() {
         let scene = scene(&figure_from(figure.clone(), Plot::Curves));
         for shape in &scene.shapes {
             assert!(match shape {
-                SceneShape::Rect { from, to, .. } => finite(from) && finite(to),
-                SceneShape::Fill { corners, .. } => corners.iter().all(finite),
-                SceneShape::Disc { center, .. } => finite(center),
-                SceneShape::Line { places, .. } => places.iter().all(finite),
-                SceneShape::Text { at, .. } => finite(at),
+                SceneShape::Rect { from, to, .. } => is_finite(from) && is_finite(to),
+                SceneShape::Fill { corners, .. } => corners.iter().all(is_finite),
+                SceneShape::Disc { center, .. } => is_finite(center),
+                SceneShape::Line { places, .. } => places.iter().all(is_finite),
+                SceneShape::Text { at, .. } => is_finite(at),
             });
         }
     }
 }
 
-fn finite(point: &ScenePoint) -> bool {
+fn is_finite(point: &ScenePoint) -> bool {
     point.0.is_finite() && point.1.is_finite()
 }
 

@@ -114,19 +114,19 @@ mod tests {
         assert_eq!(worker_limits(2).abandon_reason(&failed(2)), None);
         assert!(worker_limits(2).abandon_reason(&failed(3)).is_some());
         assert_eq!(
-            worker_limits(0).abandon_reason(&died(WorkerLimits::MAX_DEATHS - 1)),
+            worker_limits(0).abandon_reason(&fatal_attempts(WorkerLimits::MAX_DEATHS - 1)),
             None,
             "workers are killed for many reasons"
         );
-        let reason = worker_limits(0).abandon_reason(&died(WorkerLimits::MAX_DEATHS)).unwrap();
+        let reason = worker_limits(0).abandon_reason(&fatal_attempts(WorkerLimits::MAX_DEATHS)).unwrap();
         assert!(reason.contains("5 processes died during this job"), "{reason}");
         assert!(
-            worker_limits(1).abandon_reason(&[failed(1), died(4)].concat()).is_none(),
+            worker_limits(1).abandon_reason(&[failed(1), fatal_attempts(4)].concat()).is_none(),
             "failures and deaths have separate limits"
         );
     }
 
-    fn died(count: usize) -> Vec<Attempt> {
+    fn fatal_attempts(count: usize) -> Vec<Attempt> {
         vec![attempt(true); count]
     }
 }

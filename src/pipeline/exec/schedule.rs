@@ -185,10 +185,10 @@ mod tests {
     use std::time::Duration;
 
     fn task<'a>(after: &[usize], model: usize, run: impl Fn() -> Result<()> + Send + Sync + 'a) -> ScheduledTask<'a> {
-        waiting(after, model, move || run().map(|()| JobStatus::Done))
+        contended_task(after, model, move || run().map(|()| JobStatus::Done))
     }
 
-    fn waiting<'a>(
+    fn contended_task<'a>(
         after: &[usize],
         model: usize,
         run: impl Fn() -> Result<JobStatus> + Send + Sync + 'a,
@@ -237,7 +237,7 @@ mod tests {
             }
         };
         let tasks = [
-            waiting(&[], 1, || {
+            contended_task(&[], 1, || {
                 let looks = looks.fetch_add(1, SeqCst);
                 order.lock().unwrap().push("asked");
                 Ok(if looks < 2 { JobStatus::Contended } else { JobStatus::Done })
@@ -258,7 +258,7 @@ mod tests {
         let looks = AtomicUsize::new(0);
         let tasks = [
             task(&[], 0, || Ok(())),
-            waiting(&[], 1, || {
+            contended_task(&[], 1, || {
                 Ok(if looks.fetch_add(1, SeqCst) == 0 { JobStatus::Contended } else { JobStatus::Done })
             }),
         ];

@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    fn planned(items: &[SimulatedItem]) -> Event {
+    fn plan_event(items: &[SimulatedItem]) -> Event {
         let work: Vec<Work> = items.iter().map(SimulatedItem::work).collect();
         let flops = work.iter().map(|part| part.flops).sum();
         let engine = String::new();
@@ -211,7 +211,7 @@ mod tests {
             left.record_event(event, now);
             estimates.push((now, now / duration, left.seconds()));
         };
-        see(&mut left, &planned(items), now);
+        see(&mut left, &plan_event(items), now);
         for (id, item) in items.iter().enumerate() {
             let job = JobStarted {
                 id,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     /// Reads the events of a run that were recorded with `just record-events`. Times are in seconds since midnight.
-    fn recorded() -> Vec<(f64, Event)> {
+    fn read_recorded_events() -> Vec<(f64, Event)> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/events/run.jsonl");
         fs::read_to_string(file)
             .unwrap()
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn time_left_of_a_recorded_run_is_within_a_factor() {
-        let events = recorded();
+        let events = read_recorded_events();
         let planned = events.iter().find(|(_, event)| matches!(event, Event::Planned { .. })).unwrap().0;
         let (end, last) = events.last().unwrap();
         assert!(matches!(last, Event::Ended { failed: 0, interrupted: false, .. }), "{last:?}");
@@ -335,7 +335,7 @@ mod tests {
     fn work_of_other_workers_does_not_affect_the_rate() {
         let items = grid();
         let mut left = TimeLeft::default();
-        left.record_event(&planned(&items), 0.0);
+        left.record_event(&plan_event(&items), 0.0);
         let job = JobStarted {
             id: 0,
             label: String::new(),

@@ -212,7 +212,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
 mod tests {
     use super::*;
 
-    fn texts(inputs: &[&[u32]]) -> Vec<TokenizedRequest> {
+    fn requests(inputs: &[&[u32]]) -> Vec<TokenizedRequest> {
         inputs
             .iter()
             .map(|input| TokenizedRequest { input_ids: input.to_vec(), continuation_ids: vec![1], cut_ids: Vec::new() })
@@ -222,10 +222,10 @@ mod tests {
     #[test]
     fn documents_with_common_prefix_are_grouped_if_cheaper() {
         let head: Vec<u32> = (0..50).collect();
-        let a = with(&head, &[60, 61]);
-        let b = with(&head, &[70, 71, 72]);
-        let c = with(&head, &[80]);
-        let row = |inputs: &[&[u32]]| texts(inputs);
+        let a = concatenate(&head, &[60, 61]);
+        let b = concatenate(&head, &[70, 71, 72]);
+        let c = concatenate(&head, &[80]);
+        let row = |inputs: &[&[u32]]| requests(inputs);
         assert_eq!(shared_document_count(&[row(&[&a, &a]), row(&[&b, &b]), row(&[&c])]), 3);
         let other: Vec<u32> = (100..140).collect();
         assert_eq!(shared_document_count(&[row(&[&a]), row(&[&other]), row(&[&b])]), 1);
@@ -234,15 +234,19 @@ mod tests {
         let [one, two] = [[&[0][..], &long, &[1]].concat(), [&[0][..], &long, &[2]].concat()];
         assert_eq!(shared_document_count(&[row(&[&[0, 5]]), row(&[&one, &two])]), 1);
         let large: Vec<u32> = (0..2000).collect();
-        assert_eq!(shared_document_count(&[row(&[&more(&large, 1)]), row(&[&more(&large, 2)])]), 1, "too many tokens");
+        assert_eq!(
+            shared_document_count(&[row(&[&append_tokens(&large, 1)]), row(&[&append_tokens(&large, 2)])]),
+            1,
+            "too many tokens"
+        );
         assert_eq!(shared_document_count(&[row(&[])]), 1);
     }
 
-    fn with(head: &[u32], rest: &[u32]) -> Vec<u32> {
+    fn concatenate(head: &[u32], rest: &[u32]) -> Vec<u32> {
         [head, rest].concat()
     }
 
-    fn more(large: &[u32], at: u32) -> Vec<u32> {
+    fn append_tokens(large: &[u32], at: u32) -> Vec<u32> {
         [large, &[at; 40]].concat()
     }
 }
