@@ -131,7 +131,7 @@ mod tests {
     fn peak_allocation_is_counted() {
         // Tests use a different global allocator, so this test calls `Heap` directly.
         let layout = Layout::from_size_align(1000, 8).unwrap();
-        let ((), most) = high_water(|| {
+        let ((), peak) = high_water(|| {
             record_allocation(5000);
             record_deallocation(5000);
             // SAFETY: the pointer is allocated and freed by the same allocator, with matching layouts.
@@ -144,7 +144,7 @@ mod tests {
             let count = COUNT.get().unwrap();
             assert_eq!((count.most, count.held), (5000, 0));
         });
-        assert_eq!(most, None, "no counter is active");
+        assert_eq!(peak, None, "no counter is active");
         record_allocation(77);
         assert!(COUNT.get().is_none(), "counting stops when `work` ends");
     }

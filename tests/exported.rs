@@ -249,8 +249,8 @@ fn every_architecture_and_recovery_exports_as_computed() {
         "mixtral",
         "qwen3_moe-mixed",
     ];
-    let made = models.path().to_str().unwrap();
-    common::python::run(&mut common::python::script(&python, "arch_models.py", [made].into_iter().chain(names)));
+    let folder = models.path().to_str().unwrap();
+    common::python::run(&mut common::python::script(&python, "arch_models.py", [folder].into_iter().chain(names)));
     let backbones = names.map(|name| (name.replace('_', "-"), models.path().join(name)));
     let configs: Vec<Config> = backbones.iter().map(|(_, folder)| Config::read(folder).unwrap()).collect();
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();

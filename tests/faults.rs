@@ -111,11 +111,11 @@ fn every_kind_of_store_damage_is_reported_and_repaired() {
         ("tokens", &["selection", "operator", "scores", "activations"]),
     ];
     for (kind, after) in kinds {
-        for spoil in [flip_byte, truncate_file] {
+        for damage in [flip_byte, truncate_file] {
             let mut files = Vec::new();
             collect_files(&stage_folder(&world, kind), &mut files);
             assert!(!files.is_empty(), "{kind}");
-            files.iter().for_each(|path| spoil(path));
+            files.iter().for_each(|path| damage(path));
             assert_eq!(world.ghostlab(&["cache", "verify"]).status.code(), Some(5), "{kind}");
             for kind in after {
                 fs::remove_dir_all(stage_folder(&world, kind)).unwrap();
@@ -147,39 +147,39 @@ fn damaged_payload_of_every_kind_is_repaired() {
     let world = World::large();
     world.runs(&SMALL);
     let tables = world.tables();
-    let sorts: BTreeSet<String> = payload_files(&world).iter().map(|path| payload_kind(path)).collect();
+    let kinds: BTreeSet<String> = payload_files(&world).iter().map(|path| payload_kind(path)).collect();
     for name in ["meta.json", "rows.f", "tokens-v", "selection-v", "operator-v", "activations-v", "of one", "of many"] {
-        assert!(sorts.iter().any(|sort| sort.contains(name)), "{name} is not in {sorts:?}");
+        assert!(kinds.iter().any(|kind| kind.contains(name)), "{name} is not in {kinds:?}");
     }
-    type Spoil<'a> = (&'a str, &'a dyn Fn(&Path));
-    let spoils: [Spoil<'_>; 4] = [
+    type Damage<'a> = (&'a str, &'a dyn Fn(&Path));
+    let damages: [Damage<'_>; 4] = [
         ("flipped", &flip_byte),
         ("truncated", &truncate_file),
         ("lost", &|path: &Path| fs::remove_file(path).unwrap()),
         ("emptied", &|path: &Path| fs::write(path, "").unwrap()),
     ];
-    for (number, sort) in sorts.iter().enumerate() {
+    for (number, kind) in kinds.iter().enumerate() {
         // Damage each kind of file in two of the four ways so that every way is covered.
-        for (how, spoil) in [spoils[number % 4], spoils[(number + 1) % 4]] {
-            payload_files(&world).iter().filter(|path| payload_kind(path) == *sort).for_each(|path| spoil(path));
+        for (how, damage) in [damages[number % 4], damages[(number + 1) % 4]] {
+            payload_files(&world).iter().filter(|path| payload_kind(path) == *kind).for_each(|path| damage(path));
             // An object whose files are all deleted counts as never computed.
-            let seen = if how == "lost" && sort.contains(" of ") { 0 } else { 5 };
-            assert_eq!(verify_store(&world), Some(seen), "{sort} {how}");
+            let seen = if how == "lost" && kind.contains(" of ") { 0 } else { 5 };
+            assert_eq!(verify_store(&world), Some(seen), "{kind} {how}");
             world.runs(&SMALL);
-            assert!(world.tables() == tables, "{sort} {how}: the tables differ");
+            assert!(world.tables() == tables, "{kind} {how}: the tables differ");
             // Objects that a finished run does not read may still be damaged, so repair them.
-            assert_eq!(world.ghostlab(&["cache", "verify", "--repair"]).status.code(), Some(0), "{sort} {how}");
-            assert_eq!(verify_store(&world), Some(0), "{sort} {how}");
+            assert_eq!(world.ghostlab(&["cache", "verify", "--repair"]).status.code(), Some(0), "{kind} {how}");
+            assert_eq!(verify_store(&world), Some(0), "{kind} {how}");
             world.runs(&SMALL);
-            assert!(world.tables() == tables, "{sort} {how}: the tables differ after the repair");
+            assert!(world.tables() == tables, "{kind} {how}: the tables differ after the repair");
             // Activations are recomputed only on demand. Delete the operators so that the next run needs activations.
             if !stage_exists(&world, "activations") {
                 fs::remove_dir_all(stage_folder(&world, "operator")).unwrap();
                 world.runs(&SMALL);
             }
             assert!(
-                payload_files(&world).iter().any(|path| payload_kind(path) == *sort),
-                "{sort} {how} was not recomputed"
+                payload_files(&world).iter().any(|path| payload_kind(path) == *kind),
+                "{kind} {how} was not recomputed"
             );
         }
     }
@@ -216,7 +216,7 @@ fn plan_names_damage_and_gc_removes_it() {
     truncate_file(&files[0]);
     let shown = String::from_utf8(world.ghostlab(&["cache", "gc"]).stdout).unwrap();
     assert!(shown.contains("nothing was deleted") && shown.contains("scores-v"), "{shown}");
-    let gone = String::from_utf8(world.ghostlab(&["cache", "gc", "--yes"]).stdout).unwrap();
-    assert!(gone.ends_with("deleted\n"), "{gone}");
+    let output = String::from_utf8(world.ghostlab(&["cache", "gc", "--yes"]).stdout).unwrap();
+    assert!(output.ends_with("deleted\n"), "{output}");
     assert_eq!(world.ghostlab(&["cache", "verify"]).status.code(), Some(0));
 }

@@ -191,8 +191,8 @@ fn generated_answers_and_scores_match_the_harness() {
         let world = World::new();
         let backbone = checkout.join("data/tiny").join(name);
         // Write synthetic rows in the schema of GSM8K. Each question is preceded by two few-shot examples.
-        let made = [world.folder.path(), &backbone];
-        common::python::run(&mut common::python::script(&python, "golden_answers.py", made));
+        let folders = [world.folder.path(), &backbone];
+        common::python::run(&mut common::python::script(&python, "golden_answers.py", folders));
         world.write(
             "grid.yaml",
             format!(

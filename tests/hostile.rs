@@ -169,7 +169,7 @@ fn time_waiting_for_cpu_does_not_count_as_a_hang() {
 fn excessive_number_is_rejected_before_use() {
     let world = World::new();
     let huge = u64::MAX.to_string();
-    for (given, words) in [
+    for (override_text, words) in [
         ("calibration.sequences=1000000000000", &["the number of calibration sequences is too large"][..]),
         ("calibration.length=1000000000000", &["the length of a calibration sequence is too large"]),
         (
@@ -191,7 +191,7 @@ fn excessive_number_is_rejected_before_use() {
             &["`finetune`", "or less"],
         ),
     ] {
-        world.refuses(&["--set", given], 2, words);
+        world.refuses(&["--set", override_text], 2, words);
     }
     let seeds: Vec<String> = (1..=400).map(|seed| seed.to_string()).collect();
     let seeds = seeds.join(",");
@@ -221,12 +221,12 @@ fn impossible_sizes_are_rejected_before_reading_text() {
         (fine_tuned(most), "100", &["not enough disk space in the store"]),
     ] {
         let world = World::new();
-        let given = ["--set", &set, "--memory", memory];
-        world.refuses(&given, 3, words);
+        let options = ["--set", &set, "--memory", memory];
+        world.refuses(&options, 3, words);
         let listed = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
         assert!(!listed.contains("tokens-v"), "tokens were stored: {listed}");
         let [run, plan] = ["run", "plan"].map(|name| {
-            let output = world.ghostlab(&[&[name, "grid.yaml", "-q"], &given[..]].concat());
+            let output = world.ghostlab(&[&[name, "grid.yaml", "-q"], &options[..]].concat());
             (output.status.code(), String::from_utf8(output.stderr).unwrap())
         });
         assert_eq!(without_free_memory(run), without_free_memory(plan), "plan and run differ");
@@ -256,8 +256,8 @@ fn oversized_unpacked_file_is_rejected_until_limit_is_raised() {
         world.write(name, common::gzip(text.as_bytes()));
         let path = format!("{set}={}", world.path(name).display());
         let small = ["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline"];
-        let given = [&small[..], &["--set", &path, "--text", "0.002"]].concat();
-        world.refuses(&given, 2, &["exceeds the size limit for text", name, "--text GB"]);
+        let options = [&small[..], &["--set", &path, "--text", "0.002"]].concat();
+        world.refuses(&options, 2, &["exceeds the size limit for text", name, "--text GB"]);
     }
     let path = format!("corpora.test.path={}", world.path("many.jsonl.gz").display());
     world.runs(&["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline", "--set", &path]);

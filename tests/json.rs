@@ -192,10 +192,10 @@ fn check_comparison(world: &World, schema: &Value) {
 fn check_garbage_collection(world: &World, schema: &Value) {
     let going = answer(world, schema, &["cache", "gc", "--kind", "scores"], "cache gc");
     assert_eq!((&going["deleted"], &going["going"].as_array().unwrap().len()), (&json!(false), &1));
-    let gone = answer(world, schema, &["cache", "gc", "--kind", "scores", "--yes"], "cache gc");
-    assert_eq!((&gone["deleted"], &gone["going"]), (&json!(true), &going["going"]));
-    let gone = answer(world, schema, &["cache", "gc", "--kind", "scores"], "cache gc");
-    assert_eq!(gone["going"], json!([]));
+    let deleted = answer(world, schema, &["cache", "gc", "--kind", "scores", "--yes"], "cache gc");
+    assert_eq!((&deleted["deleted"], &deleted["going"]), (&json!(true), &going["going"]));
+    let deleted = answer(world, schema, &["cache", "gc", "--kind", "scores"], "cache gc");
+    assert_eq!(deleted["going"], json!([]));
 }
 
 #[test]
@@ -257,10 +257,10 @@ fn check_reports(world: &World, schema: &Value) {
         answer(world, schema, &["completions", "bash"], "completions")["script"].as_str().unwrap().contains("complete")
     );
     assert_eq!(answer(world, schema, &["schema", "output"], "schema")["schema"], *schema);
-    let things = answer(world, schema, &["doctor"], "doctor");
+    let report = answer(world, schema, &["doctor"], "doctor");
     assert!(
-        things["things"].as_array().unwrap().iter().any(|thing| thing["what"] == "memory" && thing["mark"] == "good"),
-        "{things}"
+        report["things"].as_array().unwrap().iter().any(|thing| thing["what"] == "memory" && thing["mark"] == "good"),
+        "{report}"
     );
     assert_eq!(answer(world, schema, &["fetch", "grid.yaml"], "fetch")["files"], json!([]));
 }

@@ -38,8 +38,8 @@ fn new_method_metric_or_stage_is_one_file_and_one_line() {
         let module_folder =
             folder.path().join(if kind == "stage" { "src/pipeline" } else { "crates/core/src" }).join(kind);
         let before = fs::read_to_string(module_folder.join("mod.rs")).unwrap();
-        let made = new(&folder, &[kind, "two-steps"]);
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let output = new(&folder, &[kind, "two-steps"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let file = fs::read_to_string(module_folder.join("two_steps.rs")).unwrap();
         let expected: &[&str] = match kind {
             "metric" => &["name: \"two_steps\""],
@@ -71,8 +71,8 @@ fn existing_or_invalid_method_name_is_rejected() {
         &["engine", "x"],
         &[],
     ] {
-        let made = new(&folder, words);
-        assert_eq!(made.status.code(), Some(2), "{words:?}");
-        assert!(!made.stderr.is_empty());
+        let output = new(&folder, words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(!output.stderr.is_empty());
     }
 }

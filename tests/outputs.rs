@@ -128,9 +128,9 @@ fn output_manifest_is_readable_by_sha256sum() {
     let folder = world.path("results/grid");
     let list = fs::read_to_string(folder.join(".ghostlab.sha256")).unwrap();
     let listed: Vec<&str> = list.lines().skip(1).map(|line| line.split_once("  ").unwrap().1).collect();
-    let mut there: Vec<String> = files(&folder).into_keys().filter(|name| name != ".ghostlab.sha256").collect();
-    there.sort();
-    assert_eq!(listed, there);
+    let mut existing: Vec<String> = files(&folder).into_keys().filter(|name| name != ".ghostlab.sha256").collect();
+    existing.sort();
+    assert_eq!(listed, existing);
     let check = std::process::Command::new("sha256sum");
     let Ok(output) = { check }.args(["--check", "--quiet", ".ghostlab.sha256"]).current_dir(&folder).output() else {
         #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]

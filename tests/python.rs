@@ -119,10 +119,10 @@ fn gguf_sentencepiece_equals_original_on_10000_lines() {
         let arguments =
             ["tools/sentence_piece.py", &lines_file, &out].into_iter().chain((!prefix).then_some("no-prefix"));
         run(&python, &arguments.collect::<Vec<_>>(), &[]);
-        let made: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
-        write_sentencepiece(&made, prefix, &path("t.gguf"));
+        let model: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
+        write_sentencepiece(&model, prefix, &path("t.gguf"));
         let ours = corpus::Tokenizer::load(path("t.gguf")).unwrap();
-        let ids = made["ids"].as_array().unwrap();
+        let ids = model["ids"].as_array().unwrap();
         assert_eq!(ids.len(), lines.len());
         for (line, expected) in lines.iter().zip(ids) {
             let expected: Vec<u32> = serde_json::from_value(expected.clone()).unwrap();
@@ -158,8 +158,8 @@ fn sample_lines() -> Vec<String> {
 }
 
 /// Writes a GGUF file with a SentencePiece tokenizer. If `prefix` is set, the tokenizer adds a leading space.
-fn write_sentencepiece(made: &Value, prefix: bool, path: &str) {
-    let list = |key: &str| made[key].as_array().unwrap().iter();
+fn write_sentencepiece(model: &Value, prefix: bool, path: &str) {
+    let list = |key: &str| model[key].as_array().unwrap().iter();
     let entries = [
         ("tokenizer.ggml.model", Entry::String("llama".into())),
         ("tokenizer.ggml.pre", Entry::String("default".into())),

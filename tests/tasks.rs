@@ -299,8 +299,8 @@ fn results_file_of_old_race_equals_the_old_harness() {
 fn task_with_nonfinite_scores_is_flagged() {
     let task = Task::find("arc_easy").unwrap();
     let mut tokenized = TokenizedTask::golden(task, Bos::Tokenizer);
-    for odd in [f64::NAN, f64::NEG_INFINITY] {
-        let scores = vec![Score { log_likelihood: odd, greedy: false }; tokenized.requests.len()];
+    for nonfinite in [f64::NAN, f64::NEG_INFINITY] {
+        let scores = vec![Score { log_likelihood: nonfinite, greedy: false }; tokenized.requests.len()];
         let documents = tokenized.judge(task, &scores).unwrap();
         let result = TaskResult::from_documents(task, tokenized.task.original, &documents).unwrap();
         assert_eq!((result.non_finite, result.acc.value, result.acc_norm.value), (8, 0.0, 0.0));

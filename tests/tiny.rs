@@ -102,14 +102,14 @@ fn bundled_backbone_logits_match_transformers() {
 
 /// Returns the probability of at least `right` correct answers if all `all` answers are guesses.
 fn guess_probability(right: usize, all: usize, chance: f64) -> f64 {
-    let mut ways = 0.0;
+    let mut ln_combinations = 0.0;
     let mut sum = 0.0;
     for count in 0..=all {
         if count > 0 {
-            ways += ((all - count + 1) as f64 / count as f64).ln();
+            ln_combinations += ((all - count + 1) as f64 / count as f64).ln();
         }
         if count >= right {
-            sum += (ways + count as f64 * chance.ln() + (all - count) as f64 * (1.0 - chance).ln()).exp();
+            sum += (ln_combinations + count as f64 * chance.ln() + (all - count) as f64 * (1.0 - chance).ln()).exp();
         }
     }
     sum

@@ -103,21 +103,21 @@ mod tests {
     #[test]
     fn differing_files_are_explained_by_size_and_digits() {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let [made, recorded] = [folders[0].path(), folders[1].path()];
-        for (folder, value) in [(made, -1.0), (recorded, -1.0 - 3e-7)] {
+        let [reproduced, recorded] = [folders[0].path(), folders[1].path()];
+        for (folder, value) in [(reproduced, -1.0), (recorded, -1.0 - 3e-7)] {
             let mut frame = df!("cell" => &["a.ghosted"], "log_likelihood" => &[value]).unwrap();
             let file = fs::File::create(folder.join("documents.parquet")).unwrap();
             ParquetWriter::new(file).finish(&mut frame).unwrap();
         }
-        fs::write(made.join("a.md"), "one 1.5").unwrap();
+        fs::write(reproduced.join("a.md"), "one 1.5").unwrap();
         fs::write(recorded.join("a.md"), "two 1.5").unwrap();
-        let explanation = explain(made, recorded, ["a.md", "documents.parquet"]).unwrap();
+        let explanation = explain(reproduced, recorded, ["a.md", "documents.parquet"]).unwrap();
         let difference = "documents.parquet: log_likelihood differs by at most 3.0e-7 (1 row of 1 cell)";
         assert_eq!(explanation, ["a.md: text differs", difference, "no printed digit changes"]);
-        fs::write(made.join("a.md"), "one 1.6").unwrap();
-        assert_eq!(explain(made, recorded, ["a.md"]).unwrap(), ["a.md: 1 printed number changed"]);
+        fs::write(reproduced.join("a.md"), "one 1.6").unwrap();
+        assert_eq!(explain(reproduced, recorded, ["a.md"]).unwrap(), ["a.md: 1 printed number changed"]);
         fs::remove_file(recorded.join("documents.parquet")).unwrap();
-        let explanation = explain(made, recorded, ["documents.parquet"]).unwrap();
+        let explanation = explain(reproduced, recorded, ["documents.parquet"]).unwrap();
         assert!(explanation[0].contains("only its hash is in the record"), "{explanation:?}");
         assert_eq!(explanation[1], "no printed digit changes");
     }

@@ -27,21 +27,21 @@ fn only_a_dense_backbone_within_tolerance_is_pruned() {
     let bench = Bench::new();
     // The paper states a perplexity of 6.71 (`data/paper/table3.csv`).
     let good = FakeExecutor::new(|cell| Some(if cell.is_dense() { 6.7 } else { 20.0 }));
-    let (made, folder) = bench.make(&[], true, &good);
-    let made = made.unwrap();
+    let (outcome, folder) = bench.make(&[], true, &good);
+    let outcome = outcome.unwrap();
     assert_eq!((*good.cell_counts.borrow()).as_slice(), [1, 5], "the dense cell first, then all");
-    assert!(made.misses.is_empty() && made.failed == 0 && !csv(&folder).contains("failed"));
+    assert!(outcome.misses.is_empty() && outcome.failed == 0 && !csv(&folder).contains("failed"));
 
     let bad = FakeExecutor::new(|_| Some(50.0));
-    let (made, folder) = bench.make(&[], true, &bad);
-    let made = made.unwrap();
+    let (outcome, folder) = bench.make(&[], true, &bad);
+    let outcome = outcome.unwrap();
     assert_eq!((*bad.cell_counts.borrow()).as_slice(), [1, 1], "its pruned cells are not run");
-    assert_eq!((made.misses.len(), made.failed, made.failures.len()), (1, 4, 0));
+    assert_eq!((outcome.misses.len(), outcome.failed, outcome.failures.len()), (1, 4, 0));
     assert_eq!(csv(&folder).matches("failed: stopped by the gate").count(), 4);
 
     let again = FakeExecutor::new(|_| Some(50.0));
-    let (made, _) = bench.make(&[], false, &again);
-    assert_eq!(((*again.cell_counts.borrow()).as_slice(), made.unwrap().failed), (&[5][..], 0));
+    let (outcome, _) = bench.make(&[], false, &again);
+    assert_eq!(((*again.cell_counts.borrow()).as_slice(), outcome.unwrap().failed), (&[5][..], 0));
 }
 
 #[test]
@@ -58,15 +58,15 @@ fn numbers_record_their_files_and_gate() {
 fn failed_cell_shows_its_reason_and_others_finish() {
     let bench = Bench::new();
     let fake = FakeExecutor::new(|cell| (cell.depth != 2).then_some(30.0));
-    let (made, folder) = bench.make(&[], false, &fake);
-    let made = made.unwrap();
-    assert_eq!(made.failed, 2);
-    let (cell, reason) = &made.failures[0];
+    let (outcome, folder) = bench.make(&[], false, &fake);
+    let outcome = outcome.unwrap();
+    assert_eq!(outcome.failed, 2);
+    let (cell, reason) = &outcome.failures[0];
     assert!(cell == "llama-3-8b.streamline-2.none" && reason == "out of luck", "{cell}: {reason}");
     assert_eq!(csv(&folder).matches("failed: out of luck").count(), 2);
-    assert!(made.files.iter().all(|file| file.exists()), "{:?}", made.files);
+    assert!(outcome.files.iter().all(|file| file.exists()), "{:?}", outcome.files);
     let names: Vec<String> =
-        made.files.iter().map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect();
+        outcome.files.iter().map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect();
     for name in ["table3.csv", "table3.parquet", "table3.md", "table3.tex", "numbers.json", "run.json"] {
         assert!(names.iter().any(|known| known == name), "{name} is not among {names:?}");
     }
@@ -78,8 +78,8 @@ fn overridden_artifact_has_separate_folder_not_on_page() {
     let fake = FakeExecutor::new(|_| Some(30.0));
     let (_, plain) = bench.make(&[], false, &fake);
     let before = csv(&plain);
-    let (made, overridden) = bench.make(&["depth=2"], false, &fake);
-    made.unwrap();
+    let (outcome, overridden) = bench.make(&["depth=2"], false, &fake);
+    outcome.unwrap();
     assert_ne!(plain, overridden);
     assert_eq!(csv(&plain), before);
     assert_eq!(csv(&overridden).lines().count(), 1 + 3);
@@ -115,9 +115,9 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
             Some(_) => Some(35.0),
         }
     });
-    let (made, folder) = bench.make(&[], false, &fake);
-    let made = made.unwrap();
-    let table = made.table.unwrap();
+    let (outcome, folder) = bench.make(&[], false, &fake);
+    let outcome = outcome.unwrap();
+    let table = outcome.table.unwrap();
     let rows: Vec<String> = table
         .rows
         .iter()

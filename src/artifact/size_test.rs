@@ -95,7 +95,7 @@ fn losses(cell: usize) -> Losses {
 fn outcome(grid: &Grid) -> GridOutcome {
     let inputs: BTreeMap<String, String> =
         (0..25).map(|at| (format!("models/llama/file-{at}.safetensors"), "0123456789abcdef".repeat(4))).collect();
-    let made = machine::signature();
+    let signature = machine::signature();
     let keys = TASKS.map(key);
     let windows = TextExtent { windows: 256, all: 256, bytes: 1 << 20 };
     let extent = TaskExtent { documents: DOCUMENTS, original: DOCUMENTS };
@@ -124,7 +124,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
                         .map(|(used, key)| eval_result(used.clone(), extent, scores(key, at)))
                         .collect(),
                     made_from: kinds
-                        .map(|kind| UsedObject { kind, key: key.clone(), seconds: number(at), made: made.clone() })
+                        .map(|kind| UsedObject { kind, key: key.clone(), seconds: number(at), made: signature.clone() })
                         .collect(),
                     inputs: inputs.keys().cloned().collect(),
                     ..CellResult::unmeasured(cell, 32, None)

@@ -121,8 +121,8 @@ fn one_setting_distinguishes_cells_in_every_table_view() {
         let overrides = [setting.clone()];
         let target = bench.target(&[]);
         let grid = bench.grid(&overrides);
-        let made = make(&bench.artifact, &grid, &GateMode::No, &target, &fake);
-        let table = made.unwrap_or_else(|error| panic!("{axis}: {error}")).table.unwrap();
+        let outcome = make(&bench.artifact, &grid, &GateMode::No, &target, &fake);
+        let table = outcome.unwrap_or_else(|error| panic!("{axis}: {error}")).table.unwrap();
         assert!(table.rows.len() > 1 + 4 || axis == "recovery.finetune", "{axis}: the additional cells have rows");
         let screen: Vec<String> = table.rows.iter().map(|row| row.lead.join(" ")).collect();
         let views = VIEWS.iter().map(|(view, content)| (*view, content(target.path())));

@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn color_option_overrides_variables_and_terminal() {
-        for (set, on_terminal, elsewhere) in [
+        for (set, on_terminal, without_terminal) in [
             (&[][..], true, false),
             (&[("NO_COLOR", "1")], false, false),
             (&[("NO_COLOR", "")], true, false),
@@ -414,7 +414,7 @@ mod tests {
         ] {
             assert_eq!(
                 [is_colored(ColorChoice::Auto, set, true), is_colored(ColorChoice::Auto, set, false)],
-                [on_terminal, elsewhere],
+                [on_terminal, without_terminal],
                 "{set:?}"
             );
             assert!(

@@ -89,8 +89,8 @@ mod tests {
         let recorded = table(&[-1.0, -2.0, -3.0], &[true, false, true]);
         let same = FrameDifference::between(&recorded, &recorded).unwrap();
         assert_eq!(same, FrameDifference::default());
-        let made = table(&[-1.0, -2.25, -3.5], &[true, false, true]);
-        let found = FrameDifference::between(&made, &recorded).unwrap();
+        let reproduced = table(&[-1.0, -2.25, -3.5], &[true, false, true]);
+        let found = FrameDifference::between(&reproduced, &recorded).unwrap();
         assert_eq!((found.largest, found.rows), (Some(("log_likelihood".to_owned(), 0.5)), 2));
         assert_eq!(found.cells.into_iter().collect::<Vec<_>>(), ["a.dense", "a.ghosted"]);
         assert!(found.other_columns.is_empty());

@@ -62,18 +62,18 @@ pub(super) fn cell<'a>(
     CellFixture { backbone, depth, recovery, values, error: None, notes: "", failure: None }
 }
 
-fn cell_settings(made: &CellFixture<'_>) -> Settings {
-    let mut all = Settings::from([("backbone".into(), made.backbone.into()), (DEPTH.into(), made.depth.into())]);
-    if made.depth > 0 {
+fn cell_settings(fixture: &CellFixture<'_>) -> Settings {
+    let mut all = Settings::from([("backbone".into(), fixture.backbone.into()), (DEPTH.into(), fixture.depth.into())]);
+    if fixture.depth > 0 {
         all.insert("criterion".into(), "llm-streamline".into());
-        all.insert("recovery".into(), made.recovery.into());
+        all.insert("recovery".into(), fixture.recovery.into());
     }
     all
 }
 
-pub(super) fn results(protocols: Vec<Protocol>, made: &[CellFixture<'_>]) -> Results {
+pub(super) fn results(protocols: Vec<Protocol>, fixtures: &[CellFixture<'_>]) -> Results {
     let mut cells = Vec::new();
-    for spec in made {
+    for spec in fixtures {
         let is_pruned = spec.depth > 0;
         let name = format!("{}/{}/{}", spec.backbone, spec.depth, spec.recovery);
         let failure = spec.failure.map(str::to_owned);
@@ -321,8 +321,8 @@ fn answers_sample(right: usize) -> Sample {
 fn table_with_tests(change: impl FnOnce(&mut Measurement)) -> Table {
     let values = [("none", 40), ("linearpatch-diag", 50), ("ghosted", 80)];
     let rows = values.map(|(name, right)| (name, [Some(right as f64)]));
-    let made: Vec<CellFixture<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
-    let mut results = results(vec![task()], &made);
+    let cells: Vec<CellFixture<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
+    let mut results = results(vec![task()], &cells);
     for (cell, (_, right)) in results.cells.iter_mut().zip(values) {
         Arc::get_mut(&mut cell.numbers[0]).unwrap().row.sample = answers_sample(right);
     }

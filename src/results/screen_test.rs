@@ -12,14 +12,14 @@ fn user_grid_table() -> Table {
             vec![Some(18.5 + at * at), Some(22.25 + 3.0 * at), Some(31.0 + 2.0 * at), Some(62.0 - 1.5 * at)]
         })
         .collect();
-    let mut made = vec![cell("my-llama-3.2-1b-instruct", 0, "none", &values[0])];
+    let mut cells = vec![cell("my-llama-3.2-1b-instruct", 0, "none", &values[0])];
     for (at, values) in values.iter().enumerate().skip(1) {
         let depth = [2, 4, 6][(at - 1) / 5];
         let row = cell("my-llama-3.2-1b-instruct", depth, recoveries[(at - 1) % 5], values);
         let failure = (at == 8).then_some("a tensor is not finite");
-        made.push(CellFixture { failure, ..row });
+        cells.push(CellFixture { failure, ..row });
     }
-    let mut results = results(vec![text("wikitext2-test"), text("c4-validation"), text("ptb-test"), task()], &made);
+    let mut results = results(vec![text("wikitext2-test"), text("c4-validation"), text("ptb-test"), task()], &cells);
     for cell in results.cells.iter_mut().filter(|cell| cell.cell.depth.count > 0) {
         cell.calibration = Some("c4-train:128x2048@0, operators from 32".into());
     }

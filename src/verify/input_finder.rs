@@ -119,11 +119,11 @@ mod tests {
 
     #[test]
     fn moved_folder_is_found_by_path_suffix_and_hashes() {
-        let here = tempfile::tempdir().unwrap();
-        let folder = here.path().join("data/tiny/llama");
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("data/tiny/llama");
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("config.json"), "abc").unwrap();
-        let finder = Finder::new(vec![here.path().to_owned()]);
+        let finder = Finder::new(vec![root.path().to_owned()]);
         let path = Path::new("/nowhere/experiments/../data/tiny/llama");
         let hash = sha256::of_bytes("abc");
         let inputs = BTreeMap::from([(path.join("config.json").display().to_string(), hash.clone())]);

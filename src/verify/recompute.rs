@@ -312,8 +312,8 @@ mod tests {
             let (groups, names) = groups_and_names(count);
             let (drawn, chunks) = drawn_cells(7, &groups, &names, share);
             assert!(!drawn.is_empty() && drawn.len() <= count);
-            let made = drawn.len() as f64 * chunks / count as f64;
-            assert!((made - share).abs() < 1e-9, "{share} {count} {drawn:?} {chunks}");
+            let drawn_share = drawn.len() as f64 * chunks / count as f64;
+            assert!((drawn_share - share).abs() < 1e-9, "{share} {count} {drawn:?} {chunks}");
             let kinds: BTreeSet<&String> = drawn.iter().map(|&at| &groups[at]).collect();
             assert!(share > 0.1 || kinds.len() <= 2, "{kinds:?}");
         }

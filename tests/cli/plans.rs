@@ -81,8 +81,8 @@ fn plan_gives_an_upper_bound_of_created_inodes() {
     let text = String::from_utf8(world.ghostlab(&["plan", "grid.yaml"]).stdout).unwrap();
     assert!(text.contains("inodes: at most "), "{text}");
     world.runs(&[]);
-    let made = files_below(&world.path("data/store")) - had;
-    assert!(made <= reported && reported <= 3 * made, "{made} inodes created, {reported} estimated");
+    let created = files_below(&world.path("data/store")) - had;
+    assert!(created <= reported && reported <= 3 * created, "{created} inodes created, {reported} estimated");
 }
 
 #[test]

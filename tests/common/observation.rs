@@ -266,9 +266,9 @@ impl Observation {
 
     /// Returns the kinds and keys of the stored objects from which the cell was computed, as listed in `run.json`.
     fn record_keys(&self) -> Value {
-        let made = self.record["cells"].as_array().unwrap().last().unwrap()["made_from"].as_array().unwrap();
-        assert!(made.len() >= 3, "{made:?}");
-        made.iter().map(|object| json!([object["kind"], object["key"]])).collect()
+        let sources = self.record["cells"].as_array().unwrap().last().unwrap()["made_from"].as_array().unwrap();
+        assert!(sources.len() >= 3, "{sources:?}");
+        sources.iter().map(|object| json!([object["kind"], object["key"]])).collect()
     }
 
     /// Returns the identities of the cell's numbers on the page, after checking that each is in `numbers.json`.

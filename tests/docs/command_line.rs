@@ -65,10 +65,10 @@ fn reference_of_commands_equals_the_help() {
     let (_, after) = rest.split_once(END).unwrap();
     let list = list(&World::new());
     assert!(list.lines().count() > 30, "the help lists too few commands: {list}");
-    let made = format!("{before}{BEGIN}{list}\n{END}{after}");
+    let expected = format!("{before}{BEGIN}{list}\n{END}{after}");
     if std::env::var("GHOSTLAB_DOCS").is_ok_and(|value| value == "write") {
-        fs::write(&file, &made).unwrap();
+        fs::write(&file, &expected).unwrap();
         return;
     }
-    assert!(text == made, "docs/cli.md is stale: run `just docs` to regenerate it");
+    assert!(text == expected, "docs/cli.md is stale: run `just docs` to regenerate it");
 }

@@ -147,10 +147,10 @@ fn page(text: &str) -> String {
 fn models_page_equals_the_registries() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/models.md");
     let text = fs::read_to_string(&file).unwrap();
-    let made = page(&text);
+    let expected = page(&text);
     if std::env::var("GHOSTLAB_DOCS").is_ok_and(|value| value == "write") {
-        fs::write(&file, &made).unwrap();
+        fs::write(&file, &expected).unwrap();
         return;
     }
-    assert!(text == made, "docs/models.md is stale: run `just docs` to regenerate its tables");
+    assert!(text == expected, "docs/models.md is stale: run `just docs` to regenerate its tables");
 }

@@ -327,17 +327,17 @@ fn pages_show_the_numbers_of_recorded_runs() {
     let bundled = format!("{}\n{bundled}", table(&accuracy));
     let picture = fs::read_to_string(root.join("results/figure1/tiny/figure1.svg")).unwrap();
     let paper = fs::read_to_string(root.join("docs/paper.md")).unwrap();
-    for (file, made) in [
+    for (file, expected) in [
         ("README.md", replace_part(&readme, &part)),
         ("docs/paper.md", replace_part(&paper, &bundled)),
         ("docs/pictures/figure1.svg", picture),
     ] {
         let file = root.join(file);
         if std::env::var("GHOSTLAB_DOCS").is_ok_and(|asked| asked == "write") {
-            fs::write(&file, made).unwrap();
+            fs::write(&file, expected).unwrap();
         } else {
             assert!(
-                fs::read_to_string(&file).unwrap() == made,
+                fs::read_to_string(&file).unwrap() == expected,
                 "{} is stale: run `just docs` to regenerate it",
                 file.display()
             );

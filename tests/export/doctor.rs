@@ -6,8 +6,8 @@ use super::*;
 fn doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
     let output = world.ghostlab(&["doctor", model, "--check", "--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let things = document["answer"]["things"].as_array().unwrap().iter();
-    things
+    let entries = document["answer"]["things"].as_array().unwrap().iter();
+    entries
         .map(|thing| ["what", "mark", "found"].map(|key| thing[key].as_str().unwrap().to_owned()))
         .map(|[what, mark, found]| (what, (mark, found)))
         .collect()

@@ -215,7 +215,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
     let set = ["--set", &set, "--set", "criterion={name: explicit, layers: [0, 2]}", "--set", "depth=2"];
     let ours = measure_perplexities(&world, &set, &[]);
     assert_eq!(ours.len(), recoveries.len(), "wrong number of pruned rows");
-    for (engine, most) in [
+    for (engine, tolerance) in [
         (&["--engine", "candle"][..], 1e-5),
         (&["--dtype", "bf16"], 0.02),
         (&["--engine", "candle", "--dtype", "bf16"], 0.02),
@@ -223,7 +223,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
     ] {
         let other = measure_perplexities(&world, &set, engine);
         for (recovery, (a, b)) in recoveries.iter().zip(ours.iter().zip(&other)) {
-            assert!((a / b - 1.0).abs() < most, "{recovery} {engine:?}: {a} {b}");
+            assert!((a / b - 1.0).abs() < tolerance, "{recovery} {engine:?}: {a} {b}");
         }
     }
     for (recovery, cell) in recoveries.iter().zip(ours.iter().copied()) {

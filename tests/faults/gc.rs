@@ -8,9 +8,9 @@ fn gc_keeps_objects_of_a_grid_and_shows_the_cost() {
     world.runs(&[]);
     world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
     assert!(cache_list(&world).contains("operator-v4"), "{}", cache_list(&world));
-    let gone = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
-    let gone = String::from_utf8(gone.stdout).unwrap();
-    assert!(gone.contains("recompute time") && gone.contains("operator-v4"), "{gone}");
+    let output = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
+    let output = String::from_utf8(output.stdout).unwrap();
+    assert!(output.contains("recompute time") && output.contains("operator-v4"), "{output}");
     let log = world.runs(&[]);
     assert!(log.contains("9 of 9 cells cached"), "{log}");
     let log = world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
@@ -102,13 +102,13 @@ fn gc_keeps_objects_of_a_profile_without_backbones() {
 #[test]
 fn gc_keeps_objects_of_every_engine_of_a_grid() {
     let world = World::new();
-    let ways: [&[&str]; 3] = [&[], &["--dtype", "bf16"], &["--engine", "candle"]];
-    ways.iter().for_each(|way| drop(world.runs(way)));
+    let engines: [&[&str]; 3] = [&[], &["--dtype", "bf16"], &["--engine", "candle"]];
+    engines.iter().for_each(|engine| drop(world.runs(engine)));
     world.runs(&["--set", "calibration.seed=1"]);
     assert!(collect_garbage(&world, &[]).contains("deleted"), "objects of seed 1 were not deleted");
-    for way in ways {
-        let log = world.runs(way);
-        assert!(log.contains("9 of 9 cells cached"), "{way:?}: {log}");
+    for engine in engines {
+        let log = world.runs(engine);
+        assert!(log.contains("9 of 9 cells cached"), "{engine:?}: {log}");
     }
     // With explicit engine flags, only the objects of that engine are kept. In the same way, an explicit profile keeps
     // only its own objects.
@@ -135,8 +135,8 @@ fn gc_removes_older_stages_only_by_name() {
         world.ghostlab(&[&["cache", "gc", "--yes"], arguments].concat());
         assert_eq!(files_in(&older), all, "{arguments:?}");
     }
-    let gone = stdout(&world.ghostlab(&["cache", "gc", "--stage", "scores-v1", "--yes"]));
-    assert!(gone.contains("deleted") && files_in(&older).is_empty(), "{gone}");
+    let output = stdout(&world.ghostlab(&["cache", "gc", "--stage", "scores-v1", "--yes"]));
+    assert!(output.contains("deleted") && files_in(&older).is_empty(), "{output}");
 }
 
 fn files_in(older: &Path) -> Vec<PathBuf> {

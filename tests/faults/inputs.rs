@@ -222,8 +222,8 @@ fn gc_during_a_run_removes_none_of_its_objects() {
     // The last round may have deleted scores, so recreate them. No process is running now, so nothing protects them
     // from deletion.
     world.runs(&[]);
-    let gone = stdout(&world.ghostlab(&["cache", "gc", "--kind", "scores", "--yes"]));
-    assert!(gone.contains("deleted"), "{gone}");
+    let output = stdout(&world.ghostlab(&["cache", "gc", "--kind", "scores", "--yes"]));
+    assert!(output.contains("deleted"), "{output}");
     assert!(!stage_exists(&world, "scores"));
 }
 

@@ -57,7 +57,7 @@ fn artifacts_of_another_stage_version_are_not_used() {
 #[cfg(target_os = "linux")]
 #[test]
 fn leftovers_of_dead_processes_are_shown_and_removed() {
-    let here = {
+    let this_system = {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         format!("{} {}", boot.trim(), namespace.display())
@@ -68,10 +68,10 @@ fn leftovers_of_dead_processes_are_shown_and_removed() {
     // Write the records of two processes: a dead one on this machine, whose pid exceeds the maximum of 2^22, and one on
     // another machine.
     let killed = plant_remote_process(&world, DEAD_PROCESS, &["something"]);
-    let text = fs::read_to_string(&killed).unwrap().replace("another boot", &here).replace(":5,", ":99999999,");
+    let text = fs::read_to_string(&killed).unwrap().replace("another boot", &this_system).replace(":5,", ":99999999,");
     fs::write(&killed, &text).unwrap();
     fs::write(store.join("claims/something"), &text).unwrap();
-    let far = plant_remote_process(&world, REMOTE_PROCESS, &["other"]);
+    let remote = plant_remote_process(&world, REMOTE_PROCESS, &["other"]);
     for owner in [DEAD_PROCESS, REMOTE_PROCESS] {
         let draft = store.join(format!("drafts/{owner}.0"));
         fs::create_dir(&draft).unwrap();
@@ -94,7 +94,7 @@ fn leftovers_of_dead_processes_are_shown_and_removed() {
     let list = stdout(&world.ghostlab(&["cache", "ls"]));
     assert!(list.contains("drafts: 1, 3.0 MB, being written"), "a possibly running process counts as dead: {list}");
     assert!(list.contains("drafts: 1, 3.0 MB, left by dead processes"), "{list}");
-    [&far, &half, &results].iter().for_each(|path| make_stale(path));
+    [&remote, &half, &results].iter().for_each(|path| make_stale(path));
     assert!(status_of_all(&world).contains("): died"), "{}", status_of_all(&world));
     let list = stdout(&world.ghostlab(&["cache", "ls"]));
     assert!(list.contains("drafts: 2, 6.0 MB, left by dead processes"), "{list}");

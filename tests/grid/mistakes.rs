@@ -118,7 +118,7 @@ fn non_grid_file_is_rejected() {
 fn message_for_a_wrong_override_shows_its_text() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
-    for given in [
+    for override_text in [
         "depth=7,16",
         "depth=",
         "dpeth=7",
@@ -139,7 +139,7 @@ fn message_for_a_wrong_override_shows_its_text() {
         "profile=tiny",
         "profiles.tiny.depth=3",
     ] {
-        messages.add(&format!("--set {given:?}"), folder.refusal(GOOD, &[given]));
+        messages.add(&format!("--set {override_text:?}"), folder.refusal(GOOD, &[override_text]));
     }
     messages.add("--set exclude=[] --set exclude.depth=3", folder.refusal(GOOD, &["exclude=[]", "exclude.depth=3"]));
     messages.snapshot("grid_overrides");

@@ -14,7 +14,7 @@ fn short_names(cells: &[String]) -> Vec<String> {
 fn patterns_leave_cells_of_the_product_out() {
     let folder = GridFolder::new();
     let all = ["dense", "3/none", "3/ghosted", "3/ghosted(solver=svd)", "5/none", "5/ghosted", "5/ghosted(solver=svd)"];
-    for (exclude, gone) in [
+    for (exclude, excluded) in [
         ("{depth: 3}", &[1, 2, 3][..]),
         ("{depth: 31.25%, recovery: ghosted}", &[5, 6]),
         ("{recovery: [none, {name: ghosted, solver: svd}]}", &[1, 3, 4, 6]),
@@ -27,7 +27,7 @@ fn patterns_leave_cells_of_the_product_out() {
     ] {
         let text = with(&format!("exclude: {exclude}\n"))
             .replace("[none, ghosted]", "[none, ghosted, {name: ghosted, solver: svd}]");
-        let expected: Vec<&str> = (0..all.len()).filter(|i| !gone.contains(i)).map(|i| all[i]).collect();
+        let expected: Vec<&str> = (0..all.len()).filter(|i| !excluded.contains(i)).map(|i| all[i]).collect();
         assert_eq!(short_names(&folder.cells(&text, &[])), expected, "{exclude}");
     }
 }

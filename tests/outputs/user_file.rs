@@ -94,8 +94,8 @@ fn user_files_in_results_are_kept_or_reported_by_name() {
     fs::create_dir_all(world.path("results/grid")).unwrap();
     world.write("results/grid/results.csv", "mine");
     refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", never]);
-    let made: Vec<String> = files(&world.path("data")).into_keys().filter(|name| name.contains("-v")).collect();
-    assert_eq!(made, Vec::<String>::new());
+    let new_stages: Vec<String> = files(&world.path("data")).into_keys().filter(|name| name.contains("-v")).collect();
+    assert_eq!(new_stages, Vec::<String>::new());
 }
 
 #[cfg(unix)]

@@ -99,8 +99,8 @@ fn check_identical_runs(world: &World, recorded: std::collections::BTreeMap<Stri
     for folder in ["lm_eval", "every_eval_ever"].map(|name| world.path("results/mini/tiny").join(name)) {
         fs::remove_dir_all(&folder).or_else(|error| if folder.exists() { Err(error) } else { Ok(()) }).unwrap();
     }
-    let elsewhere = run_ok(world, &["reproduce", "mini", "--store", "other"]);
-    assert!(elsewhere.contains("mini: identical to the recorded run"), "{elsewhere}");
+    let output = run_ok(world, &["reproduce", "mini", "--store", "other"]);
+    assert!(output.contains("mini: identical to the recorded run"), "{output}");
     assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "the missing files were not created");
     assert!(
         without_every_eval_ever(results_and_reports(world)) == without_every_eval_ever(recorded),

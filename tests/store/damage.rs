@@ -91,13 +91,13 @@ fn assert_damage_is_reported(world: &World, what: &str, files: &[PathBuf]) {
 fn unreadable_record_counts_as_alive_for_three_minutes() {
     let text =
         json!({"id": REMOTE_PROCESS, "pid": 5, "system": "another", "started": 7, "beat": "00000000000000000007"});
-    type Spoil<'a> = (&'a str, &'a dyn Fn(&Path));
-    let spoils: [Spoil<'_>; 3] = [
+    type Damage<'a> = (&'a str, &'a dyn Fn(&Path));
+    let damages: [Damage<'_>; 3] = [
         ("a pipe", &make_pipe),
         ("a folder", &|path: &Path| fs::create_dir_all(path).unwrap()),
         ("cut", &|path| put(path, "{\"id\":")),
     ];
-    for (what, spoil) in spoils {
+    for (what, damage) in damages {
         let world = World::new();
         world.runs(&["--set", "depth=1"]);
         let store = world.path("data/store");
@@ -108,7 +108,7 @@ fn unreadable_record_counts_as_alive_for_three_minutes() {
             outline["jobs"].as_array().unwrap().iter().map(|job| job["claim"].as_str().unwrap()).collect();
         let claim = claims.iter().find(|claim| claim.starts_with("calibrate-")).unwrap();
         put(&store.join("claims").join(claim), &text.to_string());
-        spoil(&record);
+        damage(&record);
         let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "1"]);
         assert!(
             code == Some(0) && log.contains("no unclaimed work left"),
@@ -127,8 +127,8 @@ fn damaged_store_marker_is_reported_and_repaired() {
     let tables = world.tables();
     let mark = world.path("data/store/store.json");
     let full_mark = fs::read(&mark).unwrap();
-    type Spoil<'a> = (&'a str, Box<dyn Fn(&Path) + 'a>);
-    let spoils: [Spoil<'_>; 6] = [
+    type Damage<'a> = (&'a str, Box<dyn Fn(&Path) + 'a>);
+    let damages: [Damage<'_>; 6] = [
         ("emptied", Box::new(|path| put(path, ""))),
         ("cut", Box::new(|path| fs::write(path, &full_mark[..full_mark.len() / 2]).unwrap())),
         ("zeros", Box::new(|path| fs::write(path, vec![0; full_mark.len()]).unwrap())),
@@ -136,9 +136,9 @@ fn damaged_store_marker_is_reported_and_repaired() {
         ("a folder", Box::new(|path: &Path| fs::create_dir_all(path).unwrap())),
         ("lost", Box::new(|_| ())),
     ];
-    for (what, spoil) in &spoils {
+    for (what, damage) in &damages {
         fs::remove_file(&mark).unwrap();
-        spoil(&mark);
+        damage(&mark);
         let lost = *what == "lost";
         for words in [&["run", "grid.yaml"][..], &["plan", "grid.yaml"], &["status"], &["cache", "verify"]] {
             let (code, log) = ghostlab(&world, words);

@@ -40,9 +40,9 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
                 assert_eq!(mode & 0o7777, expected, "{whom}, {what}: {} has {mode:o}", path.display());
             }
         };
-        for made in ["journals", "attempts", "runs", "plans", "index", "submissions"] {
-            let there = fs::read_dir(store.join(made)).is_ok_and(|mut names| names.next().is_some());
-            assert!(there || ["index", "submissions"].contains(&made), "no file in {made} was checked");
+        for name in ["journals", "attempts", "runs", "plans", "index", "submissions"] {
+            let has_files = fs::read_dir(store.join(name)).is_ok_and(|mut names| names.next().is_some());
+            assert!(has_files || ["index", "submissions"].contains(&name), "no file in {name} was checked");
         }
         modes("what a killed run and a failing worker left");
         assert_eq!(

@@ -9,14 +9,15 @@ fn worker_runs_the_submitted_grid_despite_later_edits() {
     alone.runs(&[]);
     let (_, frozen) = submit_grid(&world);
     fs::remove_file(world.path("grid.yaml")).unwrap();
-    let elsewhere = tempfile::tempdir().unwrap();
+    let other_folder = tempfile::tempdir().unwrap();
     let store = world.path("data/store").display().to_string();
-    let output = world.command(&["worker", &frozen, "--store", &store]).current_dir(elsewhere.path()).output().unwrap();
+    let output =
+        world.command(&["worker", &frozen, "--store", &store]).current_dir(other_folder.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let results = world.path("results").display().to_string();
     let output = world
         .command(&["run", &frozen, "--store", &store, "--stored", "--results", &results])
-        .current_dir(elsewhere.path())
+        .current_dir(other_folder.path())
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -133,9 +133,9 @@ fn special_paths_reach_slurm_intact_unless_with_line_breaks() {
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     }
     assert!(alone.tables() == world.tables() && !world.path("x").exists());
-    for (odd, word) in [("a\nb", "a UTF-8 path on one line"), ("a\\b", "without `\\`")] {
+    for (path, word) in [("a\nb", "a UTF-8 path on one line"), ("a\\b", "without `\\`")] {
         let submitted = slurm.logged_calls("sbatch");
-        let output = run(&world.path(odd));
+        let output = run(&world.path(path));
         assert!(output.status.code() == Some(2) && stderr(&output).contains(word), "{}", stderr(&output));
         assert_eq!(slurm.logged_calls("sbatch"), submitted, "something was submitted");
     }

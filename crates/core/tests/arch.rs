@@ -251,9 +251,9 @@ fn untied_head_is_used_even_if_config_ties_it() {
     let mut config = common::json(&plain.join("config.json"));
     config["tie_word_embeddings"] = true.into();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let (config, both) = saved_logits(folder.path(), &weights);
+    let (config, logits) = saved_logits(folder.path(), &weights);
     assert!(!config.tied_embeddings && config.notes.iter().any(|note| note.contains("lm_head.weight")), "{config:?}");
-    assert_eq!(both, expected);
+    assert_eq!(logits, expected);
     let head = weights.remove("lm_head.weight").unwrap();
     let (config, embedding) = saved_logits(folder.path(), &weights);
     assert!(config.tied_embeddings && embedding != expected);

@@ -319,9 +319,9 @@ fn golden_cases_cover_every_method_and_option() {
             let trained = held.iter().all(|case| !case["trainings"].as_array().unwrap().is_empty());
             // `iterative.rs` compares iterative removal, and `tests/sublayers.rs` listed sublayers, with other reference
             // data.
-            let elsewhere = ["target", "iterative", "sublayers"];
-            for option in
-                known.filter(|option| !((*option == "finetune" && trained) || elsewhere.contains(&option.as_str())))
+            let tested_elsewhere = ["target", "iterative", "sublayers"];
+            for option in known
+                .filter(|option| !((*option == "finetune" && trained) || tested_elsewhere.contains(&option.as_str())))
             {
                 assert!(used.contains(option.as_str()), "no golden case of {name} sets {option}");
             }

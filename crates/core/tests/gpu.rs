@@ -48,17 +48,17 @@ fn to_f64(x: &Tensor) -> Tensor {
 }
 
 /// Compares an operation on the GPU in f32, bf16 and f16 with the same operation in f64 on the CPU. Both operations get
-/// the same rounded inputs. `most` holds the tolerance for each type.
+/// the same rounded inputs. `tolerances` holds the tolerance for each type.
 fn assert_agreement(
     name: &str,
     shapes: &[&[usize]],
-    most: [f64; 3],
+    tolerances: [f64; 3],
     operation: impl Fn(&[Tensor], &Tensor) -> Result<Tensor>,
 ) {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
-    for (dtype, most) in [DType::F32, DType::BF16, DType::F16].into_iter().zip(most) {
-        let given: Vec<Tensor> = (1..)
+    for (dtype, tolerance) in [DType::F32, DType::BF16, DType::F16].into_iter().zip(tolerances) {
+        let inputs: Vec<Tensor> = (1..)
             .zip(shapes)
             .map(|(seed, shape)| {
                 let rows = sample_tensor(seed, (1, shape.iter().product()));
@@ -70,13 +70,13 @@ fn assert_agreement(
         // them.
         let hidden = Tensor::new(f32::NEG_INFINITY, &Device::Cpu).unwrap().broadcast_as((96, 40)).unwrap();
         let mask = table.where_cond(&hidden, &hidden.zeros_like().unwrap()).unwrap();
-        let exact: Vec<Tensor> = given.iter().map(|x| x.to_dtype(DType::F64).unwrap()).collect();
+        let exact: Vec<Tensor> = inputs.iter().map(|x| x.to_dtype(DType::F64).unwrap()).collect();
         let exact = flat(&operation(&exact, &mask.to_dtype(DType::F64).unwrap()).unwrap());
-        let there: Vec<Tensor> = given.iter().map(|x| x.to_device(&device).unwrap()).collect();
-        let found = operation(&there, &mask.to_device(&device).unwrap()).unwrap();
+        let on_device: Vec<Tensor> = inputs.iter().map(|x| x.to_device(&device).unwrap()).collect();
+        let found = operation(&on_device, &mask.to_device(&device).unwrap()).unwrap();
         assert_eq!(found.dtype(), dtype, "{name}");
         let error = relative_error(&to_host_values(&found), &exact);
-        assert!(error < most, "{name} in {dtype:?}: {error:e}");
+        assert!(error < tolerance, "{name} in {dtype:?}: {error:e}");
     }
 }
 
@@ -116,11 +116,11 @@ fn gpu_tensor_is_complete_when_read_by_another_thread() {
     let expected = flat(&(&x * 1024.0).unwrap());
     for round in 0..20 {
         let doubled = std::thread::scope(|scope| {
-            let made = scope.spawn(|| {
-                let there = x.to_device(&device).unwrap();
-                (0..10).fold(there, |x, _| (&x + &x).unwrap())
+            let handle = scope.spawn(|| {
+                let on_device = x.to_device(&device).unwrap();
+                (0..10).fold(on_device, |x, _| (&x + &x).unwrap())
             });
-            made.join().unwrap()
+            handle.join().unwrap()
         });
         assert_eq!(to_host_values(&doubled), expected, "round {round}");
     }

@@ -119,9 +119,9 @@ impl World {
 fn plain_selection(engine: &dyn Engine, windows: &Windows, case: &Case, program: &Program, removed: Cut) -> Selection {
     let rule = case.rule(false);
     let spec = case.spec(engine.config().layers, 1);
-    let there: BTreeSet<HookPoint> = calibrate::computed_sites(program).into_iter().map(|(_, site)| site).collect();
-    let pairs = rule.pairs(&spec).into_iter().filter(|pair| pair.ends().iter().all(|site| there.contains(site)));
-    let sites = rule.sites(&spec).into_iter().filter(|site| there.contains(site));
+    let computed: BTreeSet<HookPoint> = calibrate::computed_sites(program).into_iter().map(|(_, site)| site).collect();
+    let pairs = rule.pairs(&spec).into_iter().filter(|pair| pair.ends().iter().all(|site| computed.contains(site)));
+    let sites = rule.sites(&spec).into_iter().filter(|site| computed.contains(site));
     let request = PassRequest { pairs: pairs.collect(), sites: sites.collect() };
     let mut trunk = program.clone();
     trunk.0.pop();

@@ -131,9 +131,10 @@ fn boundary_error_equals_that_of_the_repaired_backbone() {
             let solution = recovery(method, options).solve(&boundary).unwrap();
             let numbers = RepairMetrics::compute(&boundary, &solution.repair).unwrap();
             // Layers 2 and 3 are the last layers, so the boundary's output is the head's input.
-            let given = run(&world.decoder, &program(4, &[2, 3], &[(2, solution)]), &batch);
+            let repaired = run(&world.decoder, &program(4, &[2, 3], &[(2, solution)]), &batch);
             let post = world.calibration.activations.rows(HookPoint::Stream(4), 0..128).unwrap();
-            let mae = given.iter().zip(post).map(|(a, b)| (a - f64::from(*b)).abs()).sum::<f64>() / given.len() as f64;
+            let mae =
+                repaired.iter().zip(post).map(|(a, b)| (a - f64::from(*b)).abs()).sum::<f64>() / repaired.len() as f64;
             assert_close(&format!("{name} {method}"), numbers.boundary_mae, mae, 1e-4);
         }
     }
@@ -153,8 +154,8 @@ fn first_and_last_region_are_repaired_or_rejected_with_reason() {
                 continue;
             }
             let removed: Vec<usize> = (start..end).collect();
-            let given = run(&world.decoder, &program(4, &removed, &[(start, solution.unwrap())]), &batch);
-            assert!(given.iter().all(|v| v.is_finite()), "{method}");
+            let repaired = run(&world.decoder, &program(4, &removed, &[(start, solution.unwrap())]), &batch);
+            assert!(repaired.iter().all(|v| v.is_finite()), "{method}");
         }
     }
 }
@@ -191,8 +192,8 @@ fn sequential_repair_lowers_the_error_of_its_last_boundary() {
             earlier.push((boundary.span, solution.repair.clone()));
             solutions.push((start, solution));
         }
-        let given = run(&world.decoder, &program(4, &removed, &solutions), &batch);
-        given.iter().zip(post).map(|(a, b)| (a - f64::from(*b)).powi(2)).sum::<f64>()
+        let repaired = run(&world.decoder, &program(4, &removed, &solutions), &batch);
+        repaired.iter().zip(post).map(|(a, b)| (a - f64::from(*b)).powi(2)).sum::<f64>()
     });
     assert!(sequential < 0.999 * ghosted, "{sequential} {ghosted}");
 }

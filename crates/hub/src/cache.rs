@@ -257,17 +257,17 @@ mod tests {
     #[test]
     fn link_inside_a_snapshot_is_not_followed_on_write() {
         let root = tempfile::tempdir().unwrap();
-        let elsewhere = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), true);
         let source = Source::parse("o/n").unwrap();
         let snapshot = cache.snapshot(&source.repo, &commit());
         fs::create_dir_all(&snapshot).unwrap();
-        std::os::unix::fs::symlink(elsewhere.path(), snapshot.join("sub")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), snapshot.join("sub")).unwrap();
         let error = cache
             .add_to_snapshot(&source.repo, &commit(), &FileName::new("sub/x").unwrap(), &blob("abc"), true)
             .unwrap_err();
         assert!(error.to_string().contains("sub") && error.exit_code() == 2, "{error}");
-        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -301,8 +301,8 @@ mod tests {
     #[test]
     fn partial_file_that_is_a_link_is_not_followed() {
         let blobs = tempfile::tempdir().unwrap();
-        let elsewhere = tempfile::tempdir().unwrap();
-        let target = elsewhere.path().join("precious");
+        let outside = tempfile::tempdir().unwrap();
+        let target = outside.path().join("precious");
         fs::write(&target, "mine").unwrap();
         std::os::unix::fs::symlink(&target, blobs.path().join(format!("{SHA256}{ENDING}"))).unwrap();
         let mut part =

@@ -52,8 +52,8 @@ fn content_fault(
 #[test]
 fn broken_or_foreign_cache_links_are_repaired() {
     let file = large("f", content(100));
-    let elsewhere = TempDir::new().unwrap();
-    let precious = elsewhere.path().join("precious");
+    let outside = TempDir::new().unwrap();
+    let precious = outside.path().join("precious");
     for target in [PathBuf::from("../../blobs/gone"), precious.clone()] {
         fs::write(&precious, "mine").unwrap();
         let server = FakeHub::start(REPO, vec![file.clone()], no_fault());

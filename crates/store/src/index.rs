@@ -294,15 +294,15 @@ mod tests {
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
         write_old_file(&path, &vec![7; 2 << 20]);
-        let here = Stamp::at(&path).unwrap().unwrap();
+        let local = Stamp::at(&path).unwrap().unwrap();
         // Create the stamp of the same file on another client of the server, with a different device number.
-        let there = Stamp { file: (here.file.0 + 77, here.file.1), ..here.clone() };
-        let server_file = place(&index, &path, &here).unwrap();
-        write_entry(&SystemDisk::default(), &server_file, &there, "hashed there").unwrap();
+        let remote = Stamp { file: (local.file.0 + 77, local.file.1), ..local.clone() };
+        let server_file = place(&index, &path, &local).unwrap();
+        write_entry(&SystemDisk::default(), &server_file, &remote, "hashed there").unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
         // Simulate a local disk mounted at the same path on another machine. Its inode numbers differ, and both entries
         // are kept.
-        let other_mount = Stamp { file: (here.file.0, here.file.1 + 1), ..here };
+        let other_mount = Stamp { file: (local.file.0, local.file.1 + 1), ..local };
         write_entry(&SystemDisk::default(), &place(&index, &path, &other_mount).unwrap(), &other_mount, "another disk")
             .unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");

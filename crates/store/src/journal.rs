@@ -276,8 +276,8 @@ mod tests {
             ["1-0123456789ab.txt", "notes.0.jsonl", "1-0123456789ab.mine.jsonl"].map(|name| journal_dir.join(name));
         theirs.iter().for_each(|path| fs::write(path, "a letter").unwrap());
         let journal = write_journal(&journal_dir, &process, &[record(0, &[1.0])]);
-        let gone = [&dead, &with_more];
-        journal.retire(|owner| gone.iter().any(|id| *id == owner), |key| key == "k");
+        let retired = [&dead, &with_more];
+        journal.retire(|owner| retired.iter().any(|id| *id == owner), |key| key == "k");
         let mut left = files(&*disk(), &journal_dir);
         left.retain(|path| !theirs.contains(path));
         assert_eq!(

@@ -223,8 +223,8 @@ fn removing_pack_entries_does_not_disturb_readers() {
     assert_eq!(held.read("values.f64").unwrap(), values(3), "a moved object must stay readable");
     held.verify().unwrap();
     for store in [&store, &reader] {
-        let there: Vec<u32> = (0..10).filter(|&value| is_whole(store, value)).collect();
-        assert_eq!(there, [0, 3, 5, 6, 7, 8, 9]);
+        let intact: Vec<u32> = (0..10).filter(|&value| is_whole(store, value)).collect();
+        assert_eq!(intact, [0, 3, 5, 6, 7, 8, 9]);
     }
     assert_eq!((packs(folder.path()).len(), count_damaged(&store)), (1, 0));
     // `entries` was listed before the removals above, so some of its objects are already gone.

@@ -77,8 +77,8 @@ fn every_kind_of_damage_is_named_and_repaired_by_rewriting() {
         (Box::new(|| fs::write(&meta, b"{").unwrap()), "meta.json"),
         (Box::new(|| fs::remove_file(&meta).unwrap()), "meta.json"),
     ];
-    for (spoil, word) in damages {
-        spoil();
+    for (damage, word) in damages {
+        damage();
         let Lookup::Damaged(error) = store.get(&key(1)) else { panic!("used although damaged: {word}") };
         assert!(error.to_string().contains(word), "{error}");
         assert_eq!(error.exit_code(), 5);
@@ -144,23 +144,26 @@ fn plant_draft(root: &Path, id: &str, system: &str, pid: u32) -> (PathBuf, PathB
 #[test]
 fn only_drafts_of_dead_processes_are_removed() {
     let (folder, store) = store();
-    let here = ghostlab_core::files::owner::Owner::this().system.unwrap();
+    let this_system = ghostlab_core::files::owner::Owner::this().system.unwrap();
     let draft = store.draft().unwrap();
-    let (_, killed) = plant_draft(folder.path(), "99999999-0123456789ab", &here, 99_999_999);
-    let (record, far) = plant_draft(folder.path(), "5-0123456789ab", "another boot", 5);
+    let (_, killed) = plant_draft(folder.path(), "99999999-0123456789ab", &this_system, 99_999_999);
+    let (record, remote_draft) = plant_draft(folder.path(), "5-0123456789ab", "another boot", 5);
     // The owner of this draft has no record. It may be a remote process whose record is not visible yet.
     let nobodys = folder.path().join("drafts/77-0123456789ab.3");
     fs::create_dir(&nobodys).unwrap();
     assert_eq!(store.drafts_left().iter().map(|left| (left.dead, left.bytes)).filter(|left| left.0).count(), 1);
     Store::open(folder.path(), WORDS).unwrap();
     assert!(!killed.exists(), "the draft of a dead process remains");
-    assert!(far.exists() && nobodys.exists() && record.exists(), "files of possibly running processes were removed");
+    assert!(
+        remote_draft.exists() && nobodys.exists() && record.exists(),
+        "files of possibly running processes were removed"
+    );
     assert_eq!(count_drafts(folder.path()), 3);
     set_old(&record);
     set_old(&nobodys);
     assert_eq!(store.drafts_left().iter().filter(|left| left.dead).map(|left| left.bytes).sum::<u64>(), 99);
     Store::open(folder.path(), WORDS).unwrap();
-    assert!(!far.exists() && !nobodys.exists() && !record.exists(), "files remain after the timeout");
+    assert!(!remote_draft.exists() && !nobodys.exists() && !record.exists(), "files remain after the timeout");
     assert_eq!(count_drafts(folder.path()), 1);
     drop(draft);
 }
@@ -302,8 +305,8 @@ fn process_presumed_dead_restores_its_record_and_roots() {
     let (folder, store) = store();
     store.reserve(["x", "y"]).unwrap();
     let id = store.process().unwrap();
-    for gone in [format!("processes/{id}.json"), format!("uses/{id}")] {
-        fs::remove_file(folder.path().join(gone)).unwrap();
+    for name in [format!("processes/{id}.json"), format!("uses/{id}")] {
+        fs::remove_file(folder.path().join(name)).unwrap();
     }
     let began = std::time::Instant::now();
     while store.reserved() != ["x", "y"].map(str::to_string).into() {

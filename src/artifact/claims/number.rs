@@ -196,16 +196,16 @@ mod tests {
 
     #[test]
     fn arithmetic_with_a_missing_number_is_unknown() {
-        for made in [
+        for quantity in [
             missing() - number(1.0),
             number(1.0) - missing(),
             0.5 * missing(),
             missing().abs(),
             number(1.0).max(missing()),
         ] {
-            let check = made.check_above(0.0);
+            let check = quantity.check_above(0.0);
             assert_eq!((check.outcome, check.shown.as_str()), (Judgement::Unknown, "it is missing"));
-            assert_eq!(number(0.0).check_below(made).outcome, Judgement::Unknown);
+            assert_eq!(number(0.0).check_below(quantity).outcome, Judgement::Unknown);
         }
         assert_eq!(number(f64::NAN).check_at_most(1.0).outcome, Judgement::Unknown);
     }

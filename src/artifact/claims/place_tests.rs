@@ -192,7 +192,11 @@ fn claim_is_in_the_section_that_it_names() {
             claimed.len()
         );
         let named = claim.section.split(", ").next().unwrap_or_default();
-        let there: Vec<&String> = sections.keys().filter(|section| found(section) == best).collect();
-        assert!(there.iter().any(|section| *section == named), "{}: {named}, but it is in {there:?}", claim.id);
+        let best_sections: Vec<&String> = sections.keys().filter(|section| found(section) == best).collect();
+        assert!(
+            best_sections.iter().any(|section| *section == named),
+            "{}: {named}, but it is in {best_sections:?}",
+            claim.id
+        );
     }
 }

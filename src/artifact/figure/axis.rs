@@ -268,8 +268,8 @@ fn scientific(value: f64, digits: usize) -> String {
 mod tests {
     use super::*;
 
-    fn tick_texts(values: [f64; 2], scale: Scale, most: usize) -> Vec<String> {
-        Range::from_values(values, scale).unwrap().ticks(most).into_iter().map(|tick| tick.text).collect()
+    fn tick_texts(values: [f64; 2], scale: Scale, max_ticks: usize) -> Vec<String> {
+        Range::from_values(values, scale).unwrap().ticks(max_ticks).into_iter().map(|tick| tick.text).collect()
     }
 
     #[test]

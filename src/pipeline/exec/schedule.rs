@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn memory_limits_the_number_of_loaded_models() {
-        for (memory, most) in [(100, 1), (220, 2)] {
+        for (memory, max_loaded) in [(100, 1), (220, 2)] {
             let now = AtomicUsize::new(0);
             let peak = AtomicUsize::new(0);
             let busy = || {
@@ -311,7 +311,7 @@ mod tests {
             let hooks = RecordingHooks::default();
             let tasks = [task(&[], 0, busy), task(&[], 1, busy)];
             run(&tasks, &[100, 100], Limits { tasks: 4, memory }, &hooks).unwrap();
-            assert_eq!(peak.load(SeqCst), most);
+            assert_eq!(peak.load(SeqCst), max_loaded);
             let mut forgotten = hooks.forgotten.into_inner().unwrap();
             forgotten.sort_unstable();
             assert_eq!(forgotten, [0, 1], "each model once, after its last task");

@@ -264,19 +264,19 @@ mod tests {
     fn only_partial_files_of_dead_processes_are_removed() {
         let root = tempfile::tempdir().unwrap();
         let this = Owner::this();
-        let far = Owner { system: Some("another machine".into()), ..this.clone() };
+        let remote = Owner { system: Some("another machine".into()), ..this.clone() };
         let killed = part_of(&Owner { pid: 99_999_999, ..this.clone() }, "results.csv", root.path());
         let living = part_of(&this, "run.json", root.path());
-        let far_dead = part_of(&far, "old", root.path());
-        let far_living = part_of(&far, "new", root.path());
+        let remote_dead = part_of(&remote, "old", root.path());
+        let remote_living = part_of(&remote, "new", root.path());
         let others = root.path().join(".results.csv.swp");
         let theirs = ["mine.5.ghostlab-tmp", ".notes.ghostlab-tmp", ".notes.of.mine.ghostlab-tmp"];
         let theirs = theirs.map(|name| root.path().join(name));
-        let all = [&killed, &living, &far_dead, &far_living, &others];
+        let all = [&killed, &living, &remote_dead, &remote_living, &others];
         for path in all.into_iter().chain(&theirs) {
             fs::write(path, "half").unwrap();
         }
-        for path in [&far_dead].into_iter().chain(&theirs) {
+        for path in [&remote_dead].into_iter().chain(&theirs) {
             let old = File::options().append(true).open(path).unwrap();
             old.set_modified(SystemTime::now() - STALE_AFTER * 2).unwrap();
         }
@@ -286,9 +286,9 @@ mod tests {
         ensure_writable(root.path(), &[]).unwrap();
         let left = |path: &Path| path.exists();
         assert!(!left(&folder), "the folder was not removed");
-        assert!(!left(&killed) && !left(&far_dead), "files of dead processes remain");
+        assert!(!left(&killed) && !left(&remote_dead), "files of dead processes remain");
         assert!(
-            left(&living) && left(&far_living) && left(&others),
+            left(&living) && left(&remote_living) && left(&others),
             "files of running or unknown processes were removed"
         );
         assert!(theirs.iter().all(|path| left(path)), "an unrelated file with the suffix was removed");

@@ -144,9 +144,9 @@ mod tests {
         let this = Owner::this();
         // Linux process ids are below 2^22, so the first process does not exist. The start time of the second differs,
         // as if its id had been reused.
-        let gone = [Owner { pid: 99_999_999, ..this.clone() }, Owner { started: Some(1), ..this.clone() }];
-        let far = Owner { system: Some("another boot".into()), ..this.clone() };
-        for (owner, lives) in [(&this, Some(true)), (&gone[0], Some(false)), (&gone[1], Some(false)), (&far, None)] {
+        let dead = [Owner { pid: 99_999_999, ..this.clone() }, Owner { started: Some(1), ..this.clone() }];
+        let remote = Owner { system: Some("another boot".into()), ..this.clone() };
+        for (owner, lives) in [(&this, Some(true)), (&dead[0], Some(false)), (&dead[1], Some(false)), (&remote, None)] {
             assert_eq!((owner.is_alive(), Owner::is_tag_alive(&owner.tag())), (lives, lives), "{owner:?}");
         }
         assert_eq!(Owner::is_tag_alive("no tag"), None);

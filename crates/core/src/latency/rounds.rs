@@ -370,16 +370,16 @@ mod tests {
         let extra = ExtraRounds { rounds: 60, seconds: 60.0 };
         // The standard deviation of 40, 200 and 40 ms is about as large as their mean, so these times count as
         // unstable.
-        let (made, first, beyond) = measure_adaptive_rounds(&[40, 200, 40, 200, 40], extra);
-        assert!(made >= 6 && first == made - 3, "{made} rounds, from {first}");
-        assert_eq!(beyond, made - 3);
+        let (rounds, first, extra_rounds) = measure_adaptive_rounds(&[40, 200, 40, 200, 40], extra);
+        assert!(rounds >= 6 && first == rounds - 3, "{rounds} rounds, from {first}");
+        assert_eq!(extra_rounds, rounds - 3);
     }
 
     #[test]
     fn unstable_rounds_end_at_their_limit() {
         let noise: Vec<u64> = [1, 30].into_iter().cycle().take(400).collect();
-        let (made, first, beyond) = measure_adaptive_rounds(&noise, ExtraRounds { rounds: 4, seconds: 60.0 });
-        assert_eq!((made, beyond), (7, 4));
+        let (rounds, first, extra_rounds) = measure_adaptive_rounds(&noise, ExtraRounds { rounds: 4, seconds: 60.0 });
+        assert_eq!((rounds, extra_rounds), (7, 4));
         assert!(first <= 4);
         // With a limit of 0 seconds, the additional rounds may still take as long as the requested ones.
         assert!(measure_adaptive_rounds(&noise, ExtraRounds { rounds: 300, seconds: 0.0 }).0 < 303);

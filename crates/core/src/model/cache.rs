@@ -199,20 +199,20 @@ mod tests {
 
     /// Creates a cache of 10-byte values equal to their index, with a count of how often each was computed.
     fn counting_cache(count: usize, budget: u64) -> (Cache<usize>, Arc<Vec<AtomicUsize>>) {
-        let made: Arc<Vec<AtomicUsize>> = Arc::new((0..count).map(|_| AtomicUsize::new(0)).collect());
-        let counts = Arc::clone(&made);
+        let loads: Arc<Vec<AtomicUsize>> = Arc::new((0..count).map(|_| AtomicUsize::new(0)).collect());
+        let counts = Arc::clone(&loads);
         (
             Cache::new(vec![10; count], budget, move |index: usize| {
                 counts[index].fetch_add(1, SeqCst);
                 Ok(index)
             })
             .unwrap(),
-            made,
+            loads,
         )
     }
 
-    fn load_counts(made: &[AtomicUsize]) -> Vec<usize> {
-        made.iter().map(|count| count.load(SeqCst)).collect()
+    fn load_counts(loads: &[AtomicUsize]) -> Vec<usize> {
+        loads.iter().map(|count| count.load(SeqCst)).collect()
     }
 
     /// Waits until no value is being computed.
@@ -226,8 +226,8 @@ mod tests {
     fn slightly_too_small_cache_recomputes_few_values() {
         let rounds = 10;
         // Two slots serve the current and the next value. The other slots keep their values from round to round.
-        for (capacity, most) in [(10, 10), (9, 10 + 3 * (rounds - 1)), (5, 10 + 7 * (rounds - 1))] {
-            let (cache, made) = counting_cache(10, 10 * capacity);
+        for (capacity, max_loads) in [(10, 10), (9, 10 + 3 * (rounds - 1)), (5, 10 + 7 * (rounds - 1))] {
+            let (cache, loads) = counting_cache(10, 10 * capacity);
             for step in 0..10 * rounds {
                 let index = step % 10;
                 assert_eq!(*cache.get(index).unwrap(), index);
@@ -237,61 +237,61 @@ mod tests {
                 }
             }
             wait_until_idle(&cache);
-            let made: usize = load_counts(&made).iter().sum();
+            let total: usize = load_counts(&loads).iter().sum();
             assert!(
-                (10..=most).contains(&made),
-                "capacity {capacity}: {made} loads; least recently used eviction needs 100"
+                (10..=max_loads).contains(&total),
+                "capacity {capacity}: {total} loads; least recently used eviction needs 100"
             );
         }
     }
 
     #[test]
     fn least_recently_requested_values_are_evicted() {
-        let (cache, made) = counting_cache(6, 40);
+        let (cache, loads) = counting_cache(6, 40);
         (0..6).for_each(|index| assert_eq!(*cache.get(index).unwrap(), index));
         // Now request only four values, which fit.
         for index in (0..8).flat_map(|_| 0..4) {
             assert_eq!(*cache.get(index).unwrap(), index);
         }
-        let before = load_counts(&made);
+        let before = load_counts(&loads);
         for index in (0..8).flat_map(|_| 0..4) {
             assert_eq!(*cache.get(index).unwrap(), index);
         }
-        assert_eq!(load_counts(&made), before);
+        assert_eq!(load_counts(&loads), before);
     }
 
     #[test]
     fn objects_in_use_exceed_the_budget_until_released() {
-        let (cache, made) = counting_cache(3, 10);
+        let (cache, loads) = counting_cache(3, 10);
         let first = cache.get(0).unwrap();
         let second = cache.get(1).unwrap();
         assert_eq!((*first, *second, cache.shared.lock().held), (0, 1, 20));
         drop((first, second));
         assert_eq!((*cache.get(2).unwrap(), cache.shared.lock().held), (2, 10));
-        assert_eq!(load_counts(&made), [1, 1, 1]);
+        assert_eq!(load_counts(&loads), [1, 1, 1]);
     }
 
     #[test]
     fn prefetch_does_not_evict_values_in_use() {
-        let (cache, made) = counting_cache(3, 20);
+        let (cache, loads) = counting_cache(3, 20);
         cache.prefetch(Some(0), 1);
         wait_until_idle(&cache);
-        assert_eq!(load_counts(&made), [1, 1, 0]);
+        assert_eq!(load_counts(&loads), [1, 1, 0]);
         let held = cache.get(1).unwrap();
         cache.prefetch(Some(0), 2);
         wait_until_idle(&cache);
-        assert_eq!(load_counts(&made), [1, 1, 0], "parts in use must not be evicted");
+        assert_eq!(load_counts(&loads), [1, 1, 0], "parts in use must not be evicted");
         cache.prefetch(Some(1), 2);
         wait_until_idle(&cache);
         drop(held);
-        assert_eq!((load_counts(&made), cache.shared.lock().held), (vec![1, 1, 1], 20));
+        assert_eq!((load_counts(&loads), cache.shared.lock().held), (vec![1, 1, 1], 20));
     }
 
     #[test]
     fn concurrent_requests_compute_a_value_once() {
-        let (cache, made) = counting_cache(1, 10);
+        let (cache, loads) = counting_cache(1, 10);
         (0..64).into_par_iter().for_each(|_| assert_eq!(*cache.get(0).unwrap(), 0));
-        assert_eq!(load_counts(&made), [1]);
+        assert_eq!(load_counts(&loads), [1]);
     }
 
     #[test]

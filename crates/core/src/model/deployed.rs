@@ -185,8 +185,8 @@ mod tests {
 
     fn predict(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f32> {
         let programs = [program.clone()];
-        let given = decoder.run(&Trie::new(&programs), batch, &mut ()).unwrap().remove(0).unwrap();
-        given.iter().map(|prediction| prediction.log_probability).collect()
+        let predictions = decoder.run(&Trie::new(&programs), batch, &mut ()).unwrap().remove(0).unwrap();
+        predictions.iter().map(|prediction| prediction.log_probability).collect()
     }
 
     fn is_a_step(name: &str, diagonal: &[f32]) -> bool {

@@ -186,11 +186,11 @@ mod tests {
         let full = Error::job("a tensor operation failed").found("CUDA_ERROR_OUT_OF_MEMORY");
         assert!(!sums.on_device(Some(Err(full))).unwrap() && sums.device.is_none());
         sums.add_difference(&y, &x).unwrap();
-        let mut here = NormalEquations::new(c);
-        here.add_difference(&x, &y);
-        here.add_difference(&y, &x);
+        let mut on_cpu = NormalEquations::new(c);
+        on_cpu.add_difference(&x, &y);
+        on_cpu.add_difference(&y, &x);
         let found = sums.finish().unwrap().solve(1e-6).unwrap();
-        let expected = here.solve(1e-6).unwrap();
+        let expected = on_cpu.solve(1e-6).unwrap();
         assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-10));
         let other = Error::job("a tensor operation failed").found("unspecified launch failure");
         assert!(

@@ -233,9 +233,9 @@ mod tests {
 
     #[test]
     fn nonfinite_document_counts_as_wrong_without_prediction() {
-        for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            assert_eq!(predictions(&[(odd, 1), (-1.0, 1)]), (None, None));
-            assert_eq!(predictions(&[(-1.0, 1), (odd, 1)]), (None, None));
+        for nonfinite in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(predictions(&[(nonfinite, 1), (-1.0, 1)]), (None, None));
+            assert_eq!(predictions(&[(-1.0, 1), (nonfinite, 1)]), (None, None));
         }
         let documents = [
             document(0, 0, &[(f64::NAN, 1), (-1.0, 1)]),
@@ -279,8 +279,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!((easy.column().value, rte.column().value), (0.5, 1.0));
-        let both = average(&[easy.clone(), rte]).unwrap();
-        assert_eq!((both.value, both.stderr), (0.75, Some(0.25)));
+        let mean = average(&[easy.clone(), rte]).unwrap();
+        assert_eq!((mean.value, mean.stderr), (0.75, Some(0.25)));
         assert_eq!(average([]), None);
         let single = TaskResult::from_documents(Task::find("rte").unwrap(), 1, &[document_with_gold(1)]).unwrap();
         assert_eq!(average(&[easy, single]).unwrap().stderr, None);

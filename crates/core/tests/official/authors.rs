@@ -60,9 +60,9 @@ fn compare(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -
         return;
     }
     let tokenizer = tokenizer(backbone);
-    let here = texts.iter().filter(|(_, settings)| !text(settings, "file").starts_with("(outside)"));
+    let available = texts.iter().filter(|(_, settings)| !text(settings, "file").starts_with("(outside)"));
     let group = Group {
-        texts: here.map(|(name, settings)| (name.as_str(), evaluation_windows(&tokenizer, settings))).collect(),
+        texts: available.map(|(name, settings)| (name.as_str(), evaluation_windows(&tokenizer, settings))).collect(),
         calibration: calibration_windows(&tokenizer, &expected["calibration"]),
         operators: tensors(&folder.join("operators.safetensors")),
         settings,

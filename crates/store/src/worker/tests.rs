@@ -78,15 +78,15 @@ fn lease_of_a_dead_process_is_taken_over_at_once() {
 fn remote_process_is_alive_while_its_heartbeat_changes() {
     let (_folder, one, _two) = workers();
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
-    let mut far = Process { id: REMOTE_PROCESS.into(), owner, beat: 0 };
-    plant_lease(&one, &far);
+    let mut remote = Process { id: REMOTE_PROCESS.into(), owner, beat: 0 };
+    plant_lease(&one, &remote);
     assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a possibly running process counts as dead");
     // Pretend that no heartbeat was observed for longer than the timeout. The observation does not depend on any wall
     // clock.
     let before = one.disk.now() - STALE_AFTER * 2;
     one.seen.lock().unwrap().insert(REMOTE_PROCESS.into(), (0, before));
-    far.beat = 1;
-    plant_lease(&one, &far);
+    remote.beat = 1;
+    plant_lease(&one, &remote);
     assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a new heartbeat must count");
     one.seen.lock().unwrap().insert(REMOTE_PROCESS.into(), (1, before));
     assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
@@ -155,10 +155,10 @@ fn resumed_process_withdraws_its_recorded_death() {
     let name = "compute-a";
     let LeaseResult::Mine(lease) = one.lease(name) else { panic!("not free") };
     // Simulate a process on another machine that has had no heartbeat for longer than the timeout.
-    let far =
+    let remote =
         Process { owner: Owner { system: Some("another".into()), ..one.process.owner.clone() }, ..one.process.clone() };
-    fs::write(&one.record, far.record()).unwrap();
-    two.seen.lock().unwrap().insert(far.id.clone(), (0, two.disk.now() - STALE_AFTER * 2));
+    fs::write(&one.record, remote.record()).unwrap();
+    two.seen.lock().unwrap().insert(remote.id.clone(), (0, two.disk.now() - STALE_AFTER * 2));
     let LeaseResult::Mine(_theirs) = two.lease(name) else { panic!("waits forever") };
     assert_eq!(attempts::for_job(&SystemDisk::default(), folder.path(), name).len(), 1);
     drop(lease);

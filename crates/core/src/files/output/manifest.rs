@@ -178,10 +178,10 @@ mod tests {
         fs::create_dir(root.path().join("lm_eval")).unwrap();
         ["a", "b", "lm_eval/c"].iter().for_each(|name| write_text(name, name, root.path()));
         let names = ["a", "b", "lm_eval/c"].map(str::to_owned);
-        let made = Manifest::new(root.path(), &names, "results").unwrap();
-        made.write(root.path()).unwrap();
+        let manifest = Manifest::new(root.path(), &names, "results").unwrap();
+        manifest.write(root.path()).unwrap();
         let read = Manifest::read(root.path());
-        assert_eq!(read, made);
+        assert_eq!(read, manifest);
         for (folder, expected) in [("lm_eval", true), ("lm", false), ("a", false)] {
             assert_eq!(read.has_below(Path::new(folder)), expected, "{folder}");
         }

@@ -46,8 +46,8 @@ fn fused_operations_equal_unfused_operations() {
     let values = sample_tensor(7, &[2, 7, 2, 16]);
     for cap in [None, Some(0.5)] {
         let settings = Scores { scale: 0.4, cap };
-        let both =
+        let outputs =
             [&queries, &as_variable(&queries)].map(|x| ops::attention(x, &keys, &values, &mask, settings).unwrap());
-        assert!(max_difference(&both[0], &both[1]) < 1e-6, "{cap:?}");
+        assert!(max_difference(&outputs[0], &outputs[1]) < 1e-6, "{cap:?}");
     }
 }

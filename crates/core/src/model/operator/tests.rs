@@ -68,13 +68,13 @@ fn consecutive_maps_of_every_form_are_composed() {
 /// bias.
 pub(in crate::model) fn normed_forms() -> Vec<Arc<Operator>> {
     let matrix = vec![1.0, 2.0, 3.0, 4.0];
-    let made = [None, Some(vec![3.0, 5.0])].into_iter().flat_map(|weight| {
+    let operators = [None, Some(vec![3.0, 5.0])].into_iter().flat_map(|weight| {
         [None, Some(vec![10.0, 20.0])].map(|bias| {
             let norm = RmsNorm { eps: 0.0, weight: weight.clone() };
             Operator::normed(norm, 2, matrix.clone(), bias).unwrap()
         })
     });
-    made.collect()
+    operators.collect()
 }
 
 #[test]

@@ -80,13 +80,13 @@ fn attention_by_definition(
 /// Compares attention with its definition for six query heads and two key heads, and with several window sizes.
 fn compare(segments: &[(usize, Option<usize>)]) {
     let [portable, amx] = [Bf16Kernels::Portable, Bf16Kernels::Amx].map(Some);
-    for (head_dim, paired, most) in
+    for (head_dim, paired, tolerance) in
         [(8, None, 2e-6), (8, portable, 2e-2), (36, portable, 2e-2), (8, amx, 2e-2), (36, amx, 2e-2)]
     {
         for window in [usize::MAX, 200, 64, 9, 1] {
             let (ours, exact) = compute_both_ways(segments, head_dim, paired, window);
             let worst = ours.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(worst < most, "{segments:?}, window {window}, in bf16 {paired:?}: {worst:e}");
+            assert!(worst < tolerance, "{segments:?}, window {window}, in bf16 {paired:?}: {worst:e}");
         }
     }
 }
