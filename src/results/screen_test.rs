@@ -41,17 +41,12 @@ fn assert_fits(text: &str, width: usize) {
 }
 
 #[test]
-fn user_grid_of_16_cells_is_one_part_at_120_columns() {
-    let text = screen(&user_grid_table(), Some(120));
-    assert_fits(&text, 120);
-    assert_eq!(text, expected("own-grid-120"));
-}
-
-#[test]
-fn user_grid_is_not_split_at_80_columns() {
-    let text = screen(&user_grid_table(), Some(80));
-    assert_fits(&text, 80);
-    assert_eq!(text, expected("own-grid-80"));
+fn user_grid_is_not_split_at_80_and_120_columns() {
+    for width in [80, 120] {
+        let text = screen(&user_grid_table(), Some(width));
+        assert_fits(&text, width);
+        assert_eq!(text, expected(&format!("own-grid-{width}")), "{width} columns");
+    }
 }
 
 #[test]

@@ -274,21 +274,19 @@ mod tests {
 
     #[test]
     fn ticks_are_round_numbers_with_minimal_decimals() {
-        assert_eq!(tick_texts([0.0, 1.0], Scale::Linear, 5), ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
-        assert_eq!(tick_texts([31.2, 67.5], Scale::Linear, 5), ["40", "50", "60"]);
-        assert_eq!(tick_texts([-3.0, 12.0], Scale::Linear, 4), ["0", "5", "10"]);
-    }
-
-    #[test]
-    fn short_log_axis_has_ticks_between_powers_of_ten() {
-        assert_eq!(tick_texts([0.01, 10.0], Scale::Log, 5), ["0.01", "0.1", "1", "10"]);
-        assert_eq!(tick_texts([0.1, 2.0], Scale::Log, 6), ["0.1", "0.2", "0.5", "1", "2"]);
-        assert_eq!(tick_texts([1e-9, 1e3], Scale::Log, 5), ["10⁻⁹", "10⁻⁶", "0.001", "1", "1000"]);
-    }
-
-    #[test]
-    fn log_axis_within_one_power_has_ticks_too() {
-        assert_eq!(tick_texts([0.31, 0.39], Scale::Log, 4), ["0.32", "0.34", "0.36", "0.38"]);
+        for (values, scale, max_ticks, expected) in [
+            ([0.0, 1.0], Scale::Linear, 5, &["0", "0.2", "0.4", "0.6", "0.8", "1.0"][..]),
+            ([31.2, 67.5], Scale::Linear, 5, &["40", "50", "60"]),
+            ([-3.0, 12.0], Scale::Linear, 4, &["0", "5", "10"]),
+            ([0.01, 10.0], Scale::Log, 5, &["0.01", "0.1", "1", "10"]),
+            // A short logarithmic axis has ticks between powers of ten.
+            ([0.1, 2.0], Scale::Log, 6, &["0.1", "0.2", "0.5", "1", "2"]),
+            ([1e-9, 1e3], Scale::Log, 5, &["10⁻⁹", "10⁻⁶", "0.001", "1", "1000"]),
+            // The axis contains no power of ten.
+            ([0.31, 0.39], Scale::Log, 4, &["0.32", "0.34", "0.36", "0.38"]),
+        ] {
+            assert_eq!(tick_texts(values, scale, max_ticks), expected, "{values:?}");
+        }
     }
 
     #[test]
