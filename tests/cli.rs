@@ -4,12 +4,12 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 mod columns;
-mod elsewhere;
 mod engines;
 mod installed;
 mod plans;
 mod rejected_inputs;
 mod tasks;
+mod working_directory;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

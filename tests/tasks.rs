@@ -2,7 +2,7 @@
 //! data if it is available, and fuzzed (in `tasks/`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
-mod nonsense;
+mod random_input;
 mod rows;
 
 use std::collections::BTreeSet;

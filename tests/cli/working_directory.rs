@@ -6,39 +6,39 @@ use super::*;
 fn store_is_found_from_another_working_directory() {
     let world = World::new();
     world.runs(&[]);
-    let elsewhere = tempfile::tempdir().unwrap();
+    let other_folder = tempfile::tempdir().unwrap();
     let home = tempfile::tempdir().unwrap();
     let grid = world.path("grid.yaml");
-    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["plan", grid.to_str().unwrap()]);
+    let (code, text) = run_in(&world, other_folder.path(), home.path(), &["plan", grid.to_str().unwrap()]);
     assert!(code == Some(0) && text.contains("9 complete, 0 to run"), "{text}");
-    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["run", grid.to_str().unwrap()]);
+    let (code, text) = run_in(&world, other_folder.path(), home.path(), &["run", grid.to_str().unwrap()]);
     assert!(code == Some(0) && text.contains("9 of 9 cells cached"), "{text}");
     for arguments in [&["status"][..], &["cache", "ls"]] {
-        let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), arguments);
+        let (code, text) = run_in(&world, other_folder.path(), home.path(), arguments);
         assert!(code == Some(0), "{text}");
     }
-    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["report"]);
+    let (code, text) = run_in(&world, other_folder.path(), home.path(), &["report"]);
     assert!(code == Some(3) && text.contains("--results"), "{text}");
-    let elsewhere_grid = std::fs::read_to_string(&grid).unwrap();
+    let absolute_grid = std::fs::read_to_string(&grid).unwrap();
     let root = world.folder.path().display();
-    let elsewhere_grid = elsewhere_grid.replace("path: ", &format!("path: {root}/"));
-    std::fs::write(elsewhere.path().join("own.yaml"), elsewhere_grid).unwrap();
-    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["plan", "own.yaml"]);
+    let absolute_grid = absolute_grid.replace("path: ", &format!("path: {root}/"));
+    std::fs::write(other_folder.path().join("own.yaml"), absolute_grid).unwrap();
+    let (code, text) = run_in(&world, other_folder.path(), home.path(), &["plan", "own.yaml"]);
     assert!(code == Some(0) && text.contains("0 complete") && !home.path().join("ghostlab").exists(), "{text}");
     let begins = format!("creating a store in {}", home.path().join("ghostlab/store").display());
-    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["run", "own.yaml"]);
+    let (code, text) = run_in(&world, other_folder.path(), home.path(), &["run", "own.yaml"]);
     assert!(code == Some(0) && text.contains(&begins), "{text}");
-    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["run", "own.yaml"]);
+    let (code, text) = run_in(&world, other_folder.path(), home.path(), &["run", "own.yaml"]);
     assert!(code == Some(0) && text.contains("9 of 9 cells cached") && !text.contains(&begins), "{text}");
     let named = world
         .command(&["plan", "own.yaml"])
-        .current_dir(elsewhere.path())
+        .current_dir(other_folder.path())
         .env("GHOSTLAB_STORE", world.path("data/store"))
         .output();
     assert!(String::from_utf8_lossy(&named.unwrap().stdout).contains("9 complete"), "results depend on the location");
-    let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["plan", "owm.yaml"]);
+    let (code, text) = run_in(&world, other_folder.path(), home.path(), &["plan", "owm.yaml"]);
     assert!(code == Some(3) && text.contains("did you mean `own.yaml`?"), "{text}");
-    assert!(!elsewhere.path().join("data").exists(), "a store was created in the current folder");
+    assert!(!other_folder.path().join("data").exists(), "a store was created in the current folder");
     // Naming a store that does not exist is a usage error.
     for arguments in [&["status", "--store", "data/stor"][..], &["cache", "ls", "--store", "data/stor"]] {
         let output = world.ghostlab(arguments);
@@ -47,8 +47,8 @@ fn store_is_found_from_another_working_directory() {
     }
 }
 
-fn run_elsewhere(world: &World, elsewhere: &Path, home: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+fn run_in(world: &World, other_folder: &Path, home: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = world.command(arguments);
-    let output = command.current_dir(elsewhere).env("XDG_DATA_HOME", home).output().unwrap();
+    let output = command.current_dir(other_folder).env("XDG_DATA_HOME", home).output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }

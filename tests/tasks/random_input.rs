@@ -21,9 +21,9 @@ impl Encoder for Bytes {
 }
 
 /// Deterministic random number generator (SplitMix64).
-struct Nonsense(u64);
+struct RandomInput(u64);
 
-impl Nonsense {
+impl RandomInput {
     fn number(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -99,22 +99,22 @@ fn golden_rows(known: &Task) -> Vec<Map<String, Value>> {
 
 #[test]
 fn any_field_value_gives_an_error_or_requests() {
-    let mut nonsense = Nonsense(1);
+    let mut random = RandomInput(1);
     let mut accepted = 0;
     let mut refused = 0;
     for task in TASKS {
         let rows = golden_rows(task);
         let columns = builtin::definition(task).unwrap().data.columns().unwrap();
         for _ in 0..3000 {
-            let mut fields = rows[nonsense.number(rows.len() as u64) as usize].clone();
-            for _ in 0..=nonsense.number(2) {
-                let column = columns[nonsense.number(columns.len() as u64) as usize].as_str();
-                let value = nonsense.value(3);
+            let mut fields = rows[random.number(rows.len() as u64) as usize].clone();
+            for _ in 0..=random.number(2) {
+                let column = columns[random.number(columns.len() as u64) as usize].as_str();
+                let value = random.value(3);
                 match fields.get_mut(column) {
-                    Some(Value::Object(inner)) if nonsense.number(2) == 0 => {
-                        inner.insert(["text", "label"][nonsense.number(2) as usize].to_owned(), value);
+                    Some(Value::Object(inner)) if random.number(2) == 0 => {
+                        inner.insert(["text", "label"][random.number(2) as usize].to_owned(), value);
                     }
-                    _ if nonsense.number(8) == 0 => {
+                    _ if random.number(8) == 0 => {
                         fields.remove(column);
                     }
                     _ => {
@@ -130,15 +130,15 @@ fn any_field_value_gives_an_error_or_requests() {
 
 #[test]
 fn damaged_literal_or_file_never_panics() {
-    let mut nonsense = Nonsense(2);
+    let mut random = RandomInput(2);
     let task = Task::find("race").unwrap();
     let rows = golden_rows(task);
     for _ in 0..3000 {
-        let mut fields = rows[nonsense.number(rows.len() as u64) as usize].clone();
+        let mut fields = rows[random.number(rows.len() as u64) as usize].clone();
         let mut problems: Vec<char> = fields["problems"].as_str().unwrap().chars().collect();
-        for _ in 0..=nonsense.number(3) {
-            let at = nonsense.number(problems.len() as u64) as usize;
-            problems[at] = nonsense.character();
+        for _ in 0..=random.number(3) {
+            let at = random.number(problems.len() as u64) as usize;
+            problems[at] = random.character();
         }
         fields.insert("problems".to_owned(), json!(problems.iter().collect::<String>()));
         ask(task, &fields);
@@ -148,9 +148,9 @@ fn damaged_literal_or_file_never_panics() {
     let original = std::fs::read(documents_of(&TASKS[0])).unwrap();
     for _ in 0..300 {
         let mut bytes = original.clone();
-        for _ in 0..=nonsense.number(3) {
-            let at = nonsense.number(bytes.len() as u64) as usize;
-            bytes[at] = nonsense.number(256) as u8;
+        for _ in 0..=random.number(3) {
+            let at = random.number(bytes.len() as u64) as usize;
+            bytes[at] = random.number(256) as u8;
         }
         std::fs::write(&path, bytes).unwrap();
         if let Err(error) = builtin::task(&TASKS[0], &path, None) {
@@ -160,8 +160,8 @@ fn damaged_literal_or_file_never_panics() {
 }
 
 /// Formats a string as a Python literal with randomly chosen quotes and escapes.
-fn literal(text: &str, nonsense: &mut Nonsense) -> String {
-    let quote = if nonsense.number(2) == 0 { '\'' } else { '"' };
+fn literal(text: &str, random: &mut RandomInput) -> String {
+    let quote = if random.number(2) == 0 { '\'' } else { '"' };
     let mut written = String::from(quote);
     for character in text.chars() {
         let code = u32::from(character);
@@ -171,7 +171,7 @@ fn literal(text: &str, nonsense: &mut Nonsense) -> String {
             '\r' => written.push_str("\\r"),
             '\0' => written.push_str("\\x00"),
             same if same == quote => written.extend(['\\', same]),
-            _ => match nonsense.number(4) {
+            _ => match random.number(4) {
                 0 if code < 0x100 => written.push_str(&format!("\\x{code:02x}")),
                 1 if code < 0x1_0000 => written.push_str(&format!("\\u{code:04X}")),
                 2 => written.push_str(&format!("\\U{code:08x}")),
@@ -185,9 +185,9 @@ fn literal(text: &str, nonsense: &mut Nonsense) -> String {
 
 #[test]
 fn arbitrary_text_is_unchanged_in_requests() {
-    let mut nonsense = Nonsense(3);
+    let mut random = RandomInput(3);
     let folder = tempfile::tempdir().unwrap();
-    let texts: Vec<String> = (0..2000).map(|_| nonsense.text(20)).collect();
+    let texts: Vec<String> = (0..2000).map(|_| random.text(20)).collect();
     let arc = Task::find("arc_easy").unwrap();
     let race = Task::find("race").unwrap();
     let mut file = String::new();
@@ -206,7 +206,7 @@ fn arbitrary_text_is_unchanged_in_requests() {
         assert_eq!(tokenized.task.solution(at).unwrap().0[0].text(), pair[1]);
     }
     for four in texts.chunks(4) {
-        let written: Vec<String> = four.iter().map(|text| literal(text, &mut nonsense)).collect();
+        let written: Vec<String> = four.iter().map(|text| literal(text, &mut random)).collect();
         let problem = format!(
             "{{'question': {}, 'options': [{}, {}, {}, 'd'], 'answer': 'D'}}",
             written[0], written[1], written[2], written[3]
@@ -234,12 +234,12 @@ fn arbitrary_text_is_unchanged_in_requests() {
 
 #[test]
 fn requests_for_arbitrary_text_fit_the_length() {
-    let mut nonsense = Nonsense(4);
+    let mut random = RandomInput(4);
     let (encoder, _) = golden();
     let task = Task::find("boolq").unwrap();
     for _ in 0..300 {
-        let fields = json!({"question": nonsense.text(30), "passage": nonsense.text(60), "label": 0});
-        let length = 1 + nonsense.number(40) as usize;
+        let fields = json!({"question": random.text(30), "passage": random.text(60), "label": 0});
+        let length = 1 + random.number(40) as usize;
         let asked = |length: usize| {
             let task = task_with_row(task, fields.as_object().unwrap()).unwrap();
             TokenizedTask::new(task, &encoder, Bos::Tokenizer, length).unwrap().tokens.concat()
