@@ -66,7 +66,7 @@ const LAYERS: [(&str, &[&str]); 3] = [
     ),
 ];
 /// Crates that have no layers. They are checked only for import cycles.
-const FLAT: [&str; 3] = ["crates/definitions/src", "crates/hub/src", "crates/store/src"];
+const UNLAYERED_CRATES: [&str; 3] = ["crates/definitions/src", "crates/hub/src", "crates/store/src"];
 
 /// Module path as a list of names, starting below the crate root.
 type Module = Vec<String>;
@@ -307,7 +307,7 @@ fn no_module_uses_a_higher_layer() {
 
 #[test]
 fn files_do_not_import_each_other_in_cycles() {
-    for crate_path in LAYERS.iter().map(|(crate_path, _)| *crate_path).chain(FLAT) {
+    for crate_path in LAYERS.iter().map(|(crate_path, _)| *crate_path).chain(UNLAYERED_CRATES) {
         let sources = Sources::read(&root(crate_path));
         let imports = sources.imports();
         assert!(

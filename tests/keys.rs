@@ -29,7 +29,7 @@ const DIGITS: usize = 12;
 /// Stage versions recorded in the fixture. If a stage has a newer version, its keys are expected to differ, and are not
 /// compared until the fixture is updated. (`tests/golden.rs` checks the versions.)
 static PINNED_KEYS: OnceLock<Value> = OnceLock::new();
-const MOVED_ON: &str = "moved-on";
+const MOVED_MARKER: &str = "moved-on";
 
 /// Returns whether the stage of a key, or of one of its inputs, has a version that differs from the fixture's.
 fn has_new_version(key: &Value) -> bool {
@@ -40,12 +40,12 @@ fn has_new_version(key: &Value) -> bool {
 }
 
 fn short(key: &Key) -> String {
-    if has_new_version(&key.readable()) { MOVED_ON.to_owned() } else { key.hash()[..DIGITS].to_owned() }
+    if has_new_version(&key.readable()) { MOVED_MARKER.to_owned() } else { key.hash()[..DIGITS].to_owned() }
 }
 
 /// Returns `name`, or a placeholder if the tokens key contains a stage version that has changed.
 fn name_or_marker(tokens: &Key, name: String) -> String {
-    if has_new_version(&tokens.readable()) { MOVED_ON.to_owned() } else { name }
+    if has_new_version(&tokens.readable()) { MOVED_MARKER.to_owned() } else { name }
 }
 
 /// Returns a short hash of a latency's key. The machine is left out, because it depends on where the test runs.
@@ -53,7 +53,7 @@ fn latency_name(key: &Key) -> String {
     let mut readable = key.readable();
     readable["of"].as_object_mut().unwrap().remove("machine").unwrap();
     let hash = ghostlab::files::sha256::of_bytes(readable.to_string());
-    if has_new_version(&readable) { MOVED_ON.to_owned() } else { hash[..DIGITS].to_owned() }
+    if has_new_version(&readable) { MOVED_MARKER.to_owned() } else { hash[..DIGITS].to_owned() }
 }
 
 /// Formats a method with its options. The format does not depend on cell names.
@@ -183,7 +183,7 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
 
 /// Methods added after the grid with all methods was pinned. They need a grid of their own, because the key of a timing
 /// depends on all variants that are timed together.
-const NEWER: [&str; 2] = ["lorp", "mean"];
+const NEWER_METHODS: [&str; 2] = ["lorp", "mean"];
 
 /// Methods that merge layers. They have a grid of their own too.
 const MERGE_METHODS: [&str; 2] = ["merge", "laco"];
@@ -265,7 +265,7 @@ fn write_grid_of_newer_methods(world: &World) {
     let criteria = ["llm-streamline", "lorp", "{name: lorp, clusters: 2}"].map(str::to_owned);
     let recoveries =
         ["mean", "{name: ghosted, input: normed}", "{name: ghosted, input: normed, bias: true}"].map(str::to_owned);
-    for name in NEWER {
+    for name in NEWER_METHODS {
         assert!(criteria.iter().chain(&recoveries).any(|method| method.contains(name)), "no grid contains {name}");
     }
     write_grid(world, &criteria, &recoveries);
@@ -307,7 +307,7 @@ fn equals_except_moved_versions(before: &str, now: &str) -> bool {
     let before = before.split(' ').collect::<Vec<_>>();
     let now = now.split(' ').collect::<Vec<_>>();
     before.len() == now.len()
-        && before.iter().zip(&now).all(|(before, now)| before == now || now.trim_end_matches(',') == MOVED_ON)
+        && before.iter().zip(&now).all(|(before, now)| before == now || now.trim_end_matches(',') == MOVED_MARKER)
 }
 
 /// Collects the differences between `before` and `now`.
@@ -377,5 +377,5 @@ fn keys_journals_and_leases_equal_the_fixture() {
 }
 
 fn is_older(method: &MethodDescription) -> bool {
-    ![&NEWER[..], &MERGE_METHODS].concat().contains(&method.name.as_str()) && !needs_sublayers(&method.name)
+    ![&NEWER_METHODS[..], &MERGE_METHODS].concat().contains(&method.name.as_str()) && !needs_sublayers(&method.name)
 }

@@ -131,7 +131,7 @@ fn row_name((criterion, recovery): &Method) -> String {
 }
 
 /// Profile of the real model.
-const REAL: &str = "smollm2";
+const REAL_PROFILE: &str = "smollm2";
 
 /// Claims that the real model's artifacts can test, in plain words. Claims with the same wording share one list item.
 const PLAIN_CLAIMS: [(&str, &str); 16] = [
@@ -181,10 +181,10 @@ fn settings_count(entry: &JudgedClaim<'_>) -> String {
 
 /// Judges the paper's claims by the recorded artifacts of the real model.
 fn judged_real(root: &Path) -> Vec<JudgedClaim<'static>> {
-    let folders = fs::read_dir(root.join("results")).unwrap().map(|entry| entry.unwrap().path().join(REAL));
+    let folders = fs::read_dir(root.join("results")).unwrap().map(|entry| entry.unwrap().path().join(REAL_PROFILE));
     let mut folders: Vec<PathBuf> = folders.filter(|folder| folder.is_dir()).collect();
     folders.sort();
-    judge_folders(&folders, REAL).unwrap()
+    judge_folders(&folders, REAL_PROFILE).unwrap()
 }
 
 /// Formats table 2 for the real model, with the verdicts on the paper's claims.
@@ -309,7 +309,8 @@ fn pages_show_the_numbers_of_recorded_runs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     assert_eq!((readme.matches(BEGIN).count(), readme.matches(END).count()), (1, 1));
-    let runs = [("table2", "tiny"), ("table3", "tiny"), ("seeds", "tiny"), ("table2", REAL), ("seeds", REAL)];
+    let runs =
+        [("table2", "tiny"), ("table3", "tiny"), ("seeds", "tiny"), ("table2", REAL_PROFILE), ("seeds", REAL_PROFILE)];
     let [second, third, seeds, real, real_seeds] = runs.map(|(artifact, profile)| {
         read_recorded(root, artifact, profile).unwrap_or_else(|| panic!("results/ has no recorded run of {artifact}"))
     });

@@ -2,7 +2,7 @@
 
 use ghostlab::criterion::Depth;
 
-use super::fixtures::{GridFolder, Messages, dense_with, good_but, labels, with};
+use super::fixtures::{GridFolder, Messages, dense_grid_with, labels, valid_grid_replacing, valid_grid_with};
 
 const CALIBRATION: &str = "  - {corpus: wiki, sequences: 32, length: 512}\n";
 
@@ -10,7 +10,7 @@ const CALIBRATION: &str = "  - {corpus: wiki, sequences: 32, length: 512}\n";
 fn depth_share_is_resolved_for_each_backbone() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
-    let text = good_but("depth: [3, 5]", "depth: [4, 25%, 12.5%]")
+    let text = valid_grid_replacing("depth: [3, 5]", "depth: [4, 25%, 12.5%]")
         .replace("[none, ghosted]", "none")
         .replace("backbone: english", "backbone: [english, deep]")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
@@ -34,7 +34,7 @@ fn depth_share_is_resolved_for_each_backbone() {
 fn grid_axes_are_the_distinct_values_of_its_cells() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
-    let text = with("exclude: {recovery: none}\ninclude: {backbone: deep, depth: 25%, calibration: {corpus: c4, sequences: 2, length: 8}}\n")
+    let text = valid_grid_with("exclude: {recovery: none}\ninclude: {backbone: deep, depth: 25%, calibration: {corpus: c4, sequences: 2, length: 8}}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
     let grid = folder.load(&text, &[]).unwrap();
     assert_eq!(grid.backbone, ["english", "deep"]);
@@ -47,8 +47,9 @@ fn grid_axes_are_the_distinct_values_of_its_cells() {
         ["deep/dense", "deep/llm-streamline/8/none/c4:2x8@0", "deep/llm-streamline/8/ghosted/c4:2x8@0"]
     );
     // Inputs that no cell uses are dropped from the grid.
-    let grid =
-        folder.load(with("exclude: {depth: 3}\n"), &["evaluate.perplexity=[{corpus: wiki, length: 8}]"]).unwrap();
+    let grid = folder
+        .load(valid_grid_with("exclude: {depth: 3}\n"), &["evaluate.perplexity=[{corpus: wiki, length: 8}]"])
+        .unwrap();
     assert_eq!((grid.depth, grid.corpora.len()), (vec![Depth::layers(5)], 1));
 }
 
@@ -56,7 +57,7 @@ fn grid_axes_are_the_distinct_values_of_its_cells() {
 fn grid_without_cut_axes_has_only_dense_cells() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
-    let text = dense_with("").replace("models/english}", "models/english}\n  deep: {path: models/deep}");
+    let text = dense_grid_with("").replace("models/english}", "models/english}\n  deep: {path: models/deep}");
     let grid = folder.load(text.replace("backbone: english", "backbone: [deep, english]"), &[]).unwrap();
     assert_eq!(labels(&grid.cells), ["deep/dense", "english/dense"]);
     assert!(grid.criterion.is_empty() && grid.depth.is_empty() && grid.calibration.is_empty());
@@ -69,11 +70,11 @@ fn include_in_a_dense_grid_must_specify_the_full_cut() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let axes = "criterion: llm-streamline, depth: 25%, recovery: [none, ghosted], calibration: {corpus: wiki, sequences: 2, length: 8}";
-    let cells = folder.cells(&dense_with(&format!("include: {{{axes}}}\n")), &[]);
+    let cells = folder.cells(&dense_grid_with(&format!("include: {{{axes}}}\n")), &[]);
     let cut = ["english/llm-streamline/4/none/wiki:2x8@0", "english/llm-streamline/4/ghosted/wiki:2x8@0"];
     assert_eq!(cells, [&["english/dense"][..], &cut].concat());
     let more = format!("include: {{{axes}, backbone: deep}}\nexclude: {{backbone: english}}\n");
-    let text = dense_with(&more).replace("models/english}", "models/english}\n  deep: {path: models/deep}");
+    let text = dense_grid_with(&more).replace("models/english}", "models/english}\n  deep: {path: models/deep}");
     assert_eq!(folder.cells(&text, &[])[..2], ["deep/dense", "deep/llm-streamline/8/none/wiki:2x8@0"]);
     let mut messages = Messages::default();
     for more in [
@@ -84,7 +85,7 @@ fn include_in_a_dense_grid_must_specify_the_full_cut() {
         "exclude: [{backbone: english}]",
         "recovery: ghosted",
     ] {
-        messages.add(more, folder.refusal(dense_with(&format!("{more}\n")), &[]));
+        messages.add(more, folder.refusal(dense_grid_with(&format!("{more}\n")), &[]));
     }
     messages.snapshot("grid_dense_patterns");
 }
@@ -92,7 +93,7 @@ fn include_in_a_dense_grid_must_specify_the_full_cut() {
 #[test]
 fn calibration_lists_multiply_in_key_order() {
     let folder = GridFolder::new();
-    let text = good_but(
+    let text = valid_grid_replacing(
         CALIBRATION,
         "  - {seed: [0, 1], length: 64, sequences: [8, 4], corpus: [wiki, c4], operator_sequences: [4, 2]}\n",
     );
@@ -116,13 +117,16 @@ fn calibration_lists_multiply_in_key_order() {
 #[test]
 fn option_lists_and_length_lists_become_axes() {
     let folder = GridFolder::new();
-    let text = good_but("[none, ghosted]", "[none, {name: ghosted, solver: [svd, normal], boundary: [layer, region]}]")
-        .replace(
-            "criterion: llm-streamline",
-            "criterion: [{name: explicit, layers: [[3, 7, 8], [4, 8, 9]]}, {name: explicit, layers: [1, 2, 3]}]",
-        )
-        .replace("depth: [3, 5]", "depth: 3")
-        .replace("{corpus: c4, length: 512}", "{corpus: c4, length: [64, 128]}");
+    let text = valid_grid_replacing(
+        "[none, ghosted]",
+        "[none, {name: ghosted, solver: [svd, normal], boundary: [layer, region]}]",
+    )
+    .replace(
+        "criterion: llm-streamline",
+        "criterion: [{name: explicit, layers: [[3, 7, 8], [4, 8, 9]]}, {name: explicit, layers: [1, 2, 3]}]",
+    )
+    .replace("depth: [3, 5]", "depth: 3")
+    .replace("{corpus: c4, length: 512}", "{corpus: c4, length: [64, 128]}");
     let grid = folder.load(&text, &[]).unwrap();
     fn shown(methods: &[impl ToString]) -> Vec<String> {
         methods.iter().map(ToString::to_string).collect()
@@ -178,7 +182,7 @@ fn depth_and_list_errors_report_their_location() {
         ("{corpus: c4, length: 512}", "{corpus: c4, length: []}"),
         ("{corpus: c4, length: 512}", "{corpus: wiki, length: [64, 512]}"),
     ] {
-        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(good_but(from, to), &[]));
+        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(valid_grid_replacing(from, to), &[]));
     }
     messages.snapshot("grid_depths_and_lists");
 }
@@ -186,7 +190,7 @@ fn depth_and_list_errors_report_their_location() {
 #[test]
 fn each_corpus_of_a_perplexity_is_read_with_each_length() {
     let folder = GridFolder::new();
-    let text = good_but(
+    let text = valid_grid_replacing(
         "    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}\n",
         "    - {corpus: [wiki, c4], length: [512, 64]}\n",
     );

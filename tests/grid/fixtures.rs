@@ -43,7 +43,7 @@ pub fn write_backbone(folder: &Path, layers: usize) {
 }
 
 /// Valid grid. The line numbers expected in the tests count from its first line.
-pub const GOOD: &str = "\
+pub const VALID_GRID: &str = "\
 backbones:
   english: {path: models/english}
 corpora:
@@ -124,15 +124,15 @@ impl GridFolder {
 }
 
 /// Returns the valid grid with `from` replaced by `to`. `from` must occur exactly once.
-pub fn good_but(from: &str, to: &str) -> String {
-    assert_eq!(GOOD.matches(from).count(), 1, "`{from}` must occur once");
-    GOOD.replace(from, to)
+pub fn valid_grid_replacing(from: &str, to: &str) -> String {
+    assert_eq!(VALID_GRID.matches(from).count(), 1, "`{from}` must occur once");
+    VALID_GRID.replace(from, to)
 }
 
 /// Returns the valid grid with the given criterion, depth and recovery.
 pub fn grid(criterion: &str, depth: &str, recovery: &str) -> String {
     let axes = format!("criterion: {criterion}\ndepth: {depth}\nrecovery: {recovery}\n");
-    good_but("criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n", &axes)
+    valid_grid_replacing("criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n", &axes)
 }
 
 /// Returns a label for each cell that states all of its settings, such as
@@ -151,14 +151,14 @@ pub fn label(cell: &Cell) -> String {
 }
 
 /// Returns the valid grid without the axes that only pruned cells have. Appends `more` to it.
-pub fn dense_with(more: &str) -> String {
+pub fn dense_grid_with(more: &str) -> String {
     let cuts = "criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n\
                 calibration:\n  - {corpus: wiki, sequences: 32, length: 512}\n";
-    good_but(cuts, "") + more
+    valid_grid_replacing(cuts, "") + more
 }
 
-pub fn with(more: &str) -> String {
-    format!("{GOOD}{more}")
+pub fn valid_grid_with(more: &str) -> String {
+    format!("{VALID_GRID}{more}")
 }
 
 /// Returns the YAML blocks in a document that are complete grids.

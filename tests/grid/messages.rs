@@ -4,7 +4,7 @@ use std::fs;
 
 use ghostlab::grid::{Grid, GridFile};
 
-use super::fixtures::{GOOD, GridFolder, Messages, good_but, grid, with};
+use super::fixtures::{GridFolder, Messages, VALID_GRID, grid, valid_grid_replacing, valid_grid_with};
 
 /// Evaluated texts of the valid grid.
 const EVALUATE: &str = "evaluate:\n  perplexity:\n    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}\n";
@@ -26,7 +26,7 @@ metric_list: [{metric: acc}]
 /// Adds the messages for the valid grid with each replacement, given as (from, to).
 fn add_replacements(messages: &mut Messages, folder: &GridFolder, replacements: &[(&str, &str)]) {
     for (from, to) in replacements {
-        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(good_but(from, to), &[]));
+        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(valid_grid_replacing(from, to), &[]));
     }
 }
 
@@ -58,9 +58,12 @@ fn axis_and_evaluation_errors_report_their_location() {
     );
     let values: Vec<String> = (1..=400).map(|value| value.to_string()).collect();
     let lists = format!("sequences: [{0}], seed: [{0}]", values.join(", "));
-    messages.add("400 values of `sequences` and `seed`", folder.refusal(good_but("sequences: 32", &lists), &[]));
+    messages.add(
+        "400 values of `sequences` and `seed`",
+        folder.refusal(valid_grid_replacing("sequences: 32", &lists), &[]),
+    );
     let backbones = "  english: {path: models/english}\n";
-    let rounded = good_but(backbones, &format!("{backbones}  english@q8_0: {{path: models/english}}\n"))
+    let rounded = valid_grid_replacing(backbones, &format!("{backbones}  english@q8_0: {{path: models/english}}\n"))
         .replace("backbone: english\n", "backbone: [english, english@q8_0]\nweights: q8_0\n");
     messages.add("a backbone `english@q8_0` and `weights: q8_0`", folder.refusal(rounded, &[]));
     let frozen = Grid::from_frozen(&serde_json::json!({"name": 3})).unwrap_err();
@@ -126,12 +129,13 @@ fn search_errors_report_their_location() {
         "  budget: {layers: 3}\n  prompt: {length: 0}\n",
         "  budget: {layers: 3}\n  tasks: {definition: made.yaml}\n",
     ] {
-        let text = good_but("evaluate:\n", &format!("search:\n{search}"));
+        let text = valid_grid_replacing("evaluate:\n", &format!("search:\n{search}"));
         messages.add(search.trim(), folder.refusal(text, &[]));
     }
-    let both = with("search: {budget: {layers: 3}}\n");
+    let both = valid_grid_with("search: {budget: {layers: 3}}\n");
     messages.add("`search` and `evaluate`", folder.refusal(both, &[]));
-    let without_depths = good_but("evaluate:\n", "search:\n  budget: {speedup: 1.3}\n").replace("depth: [3, 5]\n", "");
+    let without_depths =
+        valid_grid_replacing("evaluate:\n", "search:\n  budget: {speedup: 1.3}\n").replace("depth: [3, 5]\n", "");
     messages.add("`search` without depths", folder.refusal(without_depths, &[]));
     messages.snapshot("grid_wrong_searches");
 }
@@ -165,8 +169,10 @@ fn input_source_errors_report_their_location() {
             (C4, "{path: shards, rule: c4-stream, files: 'part.{3..1}.gz'}"),
         ],
     );
-    let absent =
-        GOOD.replace("models/english", "models/french").replace("wiki.txt", "wki.txt").replace("c4.txt", "c5.txt");
+    let absent = VALID_GRID
+        .replace("models/english", "models/french")
+        .replace("wiki.txt", "wki.txt")
+        .replace("c4.txt", "c5.txt");
     messages.add("three missing inputs", folder.refusal(absent, &[]));
     messages.snapshot("grid_wrong_sources");
 }
@@ -198,7 +204,7 @@ fn task_definition_errors_report_their_location() {
         "{definition: made.yaml, max_length: 0}",
         "{definition: made.yaml, limit: 1.5}",
     ] {
-        messages.add(&format!("tasks: {tasks}"), folder.refusal(with(&format!("  tasks: {tasks}\n")), &[]));
+        messages.add(&format!("tasks: {tasks}"), folder.refusal(valid_grid_with(&format!("  tasks: {tasks}\n")), &[]));
     }
     messages.snapshot("grid_wrong_definitions");
 }
@@ -211,12 +217,12 @@ fn artifact_errors_report_their_location() {
     let table = format!("table: {{lead: [method], {rows}, metrics: [ppl_wiki]}}");
     let pareto = "figure: {kind: pareto, metrics: [acc_average]}";
     for (text, artifact) in [
-        (GOOD, "title: t".to_owned()),
-        (GOOD, format!("title: t, {table}, list: methods")),
-        (GOOD, "title: t, figure: {kind: pareto}".to_owned()),
-        (GOOD, "title: t, figure: {kind: pareto, metrics: [ppl_wiki], costs: [speedup]}".to_owned()),
-        (GOOD, format!("title: t, {pareto}, {table}")),
-        (GOOD, "title: t, table: {lead: [method], rows: [], metrics: [ppl_wiki]}".to_owned()),
+        (VALID_GRID, "title: t".to_owned()),
+        (VALID_GRID, format!("title: t, {table}, list: methods")),
+        (VALID_GRID, "title: t, figure: {kind: pareto}".to_owned()),
+        (VALID_GRID, "title: t, figure: {kind: pareto, metrics: [ppl_wiki], costs: [speedup]}".to_owned()),
+        (VALID_GRID, format!("title: t, {pareto}, {table}")),
+        (VALID_GRID, "title: t, table: {lead: [method], rows: [], metrics: [ppl_wiki]}".to_owned()),
         ("", "title: t, figure: {kind: layers}".to_owned()),
     ] {
         folder.write("grid.yaml", &format!("{text}artifact: {{{artifact}}}\n"));

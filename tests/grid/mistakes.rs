@@ -2,7 +2,7 @@
 
 use ghostlab::grid::Grid;
 
-use super::fixtures::{GOOD, GridFolder, Messages, good_but};
+use super::fixtures::{GridFolder, Messages, VALID_GRID, valid_grid_replacing};
 
 /// Replacements that make the valid grid invalid, as (from, to).
 const WRONG_VALUES: &[(&str, &str)] = &[
@@ -71,7 +71,7 @@ fn wrong_value_is_rejected_with_its_location() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in WRONG_VALUES {
-        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(good_but(from, to), &[]));
+        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(valid_grid_replacing(from, to), &[]));
     }
     messages.snapshot("grid_wrong_values");
 }
@@ -87,7 +87,7 @@ fn absent_file_gives_exit_code_3_and_its_line() {
         ("models/english", "models/hollow"),
         ("path: c4.txt", "path: models"),
     ] {
-        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(good_but(from, to), &[]));
+        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(valid_grid_replacing(from, to), &[]));
     }
     messages.snapshot("grid_absent_files");
     let error = Grid::load(&folder.root.path().join("gird.yaml"), None, &[]).unwrap_err();
@@ -97,7 +97,7 @@ fn absent_file_gives_exit_code_3_and_its_line() {
 #[test]
 fn missing_file_of_unused_definition_is_accepted() {
     let folder = GridFolder::new();
-    let text = good_but("corpora:\n", "corpora:\n  later: {path: absent.txt, rule: ptb}\n");
+    let text = valid_grid_replacing("corpora:\n", "corpora:\n  later: {path: absent.txt, rule: ptb}\n");
     let grid = folder.load(text, &[]).unwrap();
     assert_eq!(grid.corpora.keys().collect::<Vec<_>>(), ["c4", "wiki"]);
 }
@@ -139,24 +139,27 @@ fn message_for_a_wrong_override_shows_its_text() {
         "profile=tiny",
         "profiles.tiny.depth=3",
     ] {
-        messages.add(&format!("--set {override_text:?}"), folder.refusal(GOOD, &[override_text]));
+        messages.add(&format!("--set {override_text:?}"), folder.refusal(VALID_GRID, &[override_text]));
     }
-    messages.add("--set exclude=[] --set exclude.depth=3", folder.refusal(GOOD, &["exclude=[]", "exclude.depth=3"]));
+    messages
+        .add("--set exclude=[] --set exclude.depth=3", folder.refusal(VALID_GRID, &["exclude=[]", "exclude.depth=3"]));
     messages.snapshot("grid_overrides");
 }
 
 #[test]
 fn missing_inputs_are_reported_together() {
     let folder = GridFolder::new();
-    let text =
-        GOOD.replace("models/english", "models/french").replace("wiki.txt", "wki.txt").replace("c4.txt", "c5.txt");
+    let text = VALID_GRID
+        .replace("models/english", "models/french")
+        .replace("wiki.txt", "wki.txt")
+        .replace("c4.txt", "c5.txt");
     let (message, code) = folder.refusal(&text, &[]);
     assert_eq!(code, 3, "{message}");
     for part in ["3 inputs of the grid are missing", "models/french", "wki.txt", "c5.txt", "grid.yaml:2:19"] {
         assert!(message.contains(part), "`{part}` is not in\n{message}");
     }
     // If there is only one error, its specific message is shown without a count.
-    let (message, _) = folder.refusal(GOOD.replace("c4.txt", "c5.txt"), &[]);
+    let (message, _) = folder.refusal(VALID_GRID.replace("c4.txt", "c5.txt"), &[]);
     assert!(message.contains("corpus not found") && !message.contains("inputs of the grid"), "{message}");
 }
 
@@ -169,7 +172,7 @@ fn name_with_a_slash_is_rejected_at_its_use() {
         ("corpus: wiki, sequences", "corpus: a/b, sequences", corpus, "corpus"),
         ("{corpus: c4, length", "{corpus: a/b, length", corpus, "corpus"),
     ] {
-        let (message, code) = folder.refusal(good_but(from, to).replace(defined.0, defined.1), &[]);
+        let (message, code) = folder.refusal(valid_grid_replacing(from, to).replace(defined.0, defined.1), &[]);
         assert_eq!(code, 2, "{message}");
         let parts = [&format!("invalid {kind} name"), "`a/b`", "without `/`", "where:    grid.yaml:"];
         assert!(parts.iter().all(|part| message.contains(*part)), "{message}");

@@ -1,10 +1,10 @@
 //! Tests for backbones, corpora and tasks that are defined in separate files.
 
-use super::fixtures::{GOOD, GridFolder, Messages, good_but};
+use super::fixtures::{GridFolder, Messages, VALID_GRID, valid_grid_replacing};
 
 /// Returns the valid grid without its corpus `c4`, which the tests define in a separate file.
 fn shared_grid() -> String {
-    good_but("  c4: {path: c4.txt, rule: c4, limit: 100}\n", "")
+    valid_grid_replacing("  c4: {path: c4.txt, rule: c4, limit: 100}\n", "")
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn undefined_names_are_read_from_neighboring_files() {
     folder.write("backbones/english.yaml", "path: ../models/english\n");
     folder.write("corpora/wiki.yaml", "path: ../wiki.txt\nrule: wikitext2\n");
     folder.write("tasks/easy.yaml", "path: ../c4.txt\ntask: arc_easy\n");
-    let axes = &GOOD[GOOD.find("backbone:").unwrap()..];
+    let axes = &VALID_GRID[VALID_GRID.find("backbone:").unwrap()..];
     folder.write("a/b/c/grid.yaml", &format!("{axes}  tasks: [easy, {{name: easy, bos: never}}]\n"));
     let grid = load(&folder, "a/b/c/grid.yaml").unwrap();
     assert_eq!((grid.entries.len(), grid.backbones["english"].layers), (4, 16));
@@ -46,7 +46,7 @@ fn load(folder: &GridFolder, file: &str) -> ghostlab::error::Result<ghostlab::gr
 fn grid_profile_and_overrides_apply_in_order() {
     let folder = GridFolder::new();
     folder.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
-    let refined = good_but("c4: {path: c4.txt, rule: c4, limit: 100}", "c4: {limit: 8}");
+    let refined = valid_grid_replacing("c4: {path: c4.txt, rule: c4, limit: 100}", "c4: {limit: 8}");
     assert_eq!(limit_of(&folder, &shared_grid(), &[]), Some(9));
     assert_eq!(limit_of(&folder, &refined, &[]), Some(8));
     let profiled = format!("{refined}profile: tiny\nprofiles: {{tiny: {{corpora: {{c4: {{limit: 7}}}}}}}}\n");
@@ -57,12 +57,13 @@ fn grid_profile_and_overrides_apply_in_order() {
 
     // Names used only in an override or a profile are also resolved to files.
     folder.write("corpora/other.yaml", "path: ../wiki.txt\nrule: ptb\n");
-    let grid = folder.load(GOOD, &["calibration.corpus=other", "corpora.other.limit=3"]).unwrap();
+    let grid = folder.load(VALID_GRID, &["calibration.corpus=other", "corpora.other.limit=3"]).unwrap();
     assert_eq!((grid.calibration[0].corpus.as_str(), grid.corpora["other"].limit), ("other", Some(3)));
-    let text =
-        format!("{GOOD}profile: p\nprofiles: {{p: {{evaluate: {{perplexity: {{corpus: other, length: 8}}}}}}}}\n");
+    let text = format!(
+        "{VALID_GRID}profile: p\nprofiles: {{p: {{evaluate: {{perplexity: {{corpus: other, length: 8}}}}}}}}\n"
+    );
     assert!(folder.load(text, &[]).unwrap().corpora.contains_key("other"));
-    let text = format!("{GOOD}include: {{calibration: {{corpus: [other], sequences: 2, length: 8}}}}\n");
+    let text = format!("{VALID_GRID}include: {{calibration: {{corpus: [other], sequences: 2, length: 8}}}}\n");
     assert!(folder.load(text, &[]).unwrap().corpora.contains_key("other"));
 }
 
@@ -116,15 +117,15 @@ fn unknown_name_lists_known_names_and_searched_places() {
     }
     assert_eq!(code, 2);
     folder.refuses(
-        GOOD,
+        VALID_GRID,
         &["backbone=french"],
         "--set backbone=french",
         &["unknown backbone `french`", "one of english"],
     );
-    let text = format!("{GOOD}  tasks: [copa]\n");
+    let text = format!("{VALID_GRID}  tasks: [copa]\n");
     folder.refuses(&text, &[], "16:11", &["unknown task `copa`", "a task that the grid or a file defines"]);
     folder.refuses(
-        GOOD,
+        VALID_GRID,
         &["corpora.c44.limit=3"],
         "--set corpora.c44.limit=3",
         &["unknown key `corpora.c44`", "did you mean `corpora.c4`?"],

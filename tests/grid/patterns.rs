@@ -1,6 +1,6 @@
 //! Tests for the patterns in `exclude` and `include`.
 
-use super::fixtures::{GridFolder, Messages, with};
+use super::fixtures::{GridFolder, Messages, valid_grid_with};
 
 /// Returns the labels without the parts that they all share.
 fn short_names(cells: &[String]) -> Vec<String> {
@@ -25,7 +25,7 @@ fn patterns_leave_cells_of_the_product_out() {
         ("[{depth: 3}, {depth: 3, recovery: none}]", &[1, 2, 3]),
         ("[]", &[]),
     ] {
-        let text = with(&format!("exclude: {exclude}\n"))
+        let text = valid_grid_with(&format!("exclude: {exclude}\n"))
             .replace("[none, ghosted]", "[none, ghosted, {name: ghosted, solver: svd}]");
         let expected: Vec<&str> = (0..all.len()).filter(|i| !excluded.contains(i)).map(|i| all[i]).collect();
         assert_eq!(short_names(&folder.cells(&text, &[])), expected, "{exclude}");
@@ -42,7 +42,7 @@ fn only_a_backbone_pattern_excludes_the_dense_cell() {
 }
 
 fn cells_of_two(folder: &GridFolder, exclude: &str) -> Vec<String> {
-    let text = with(&format!("exclude: {exclude}\n"))
+    let text = valid_grid_with(&format!("exclude: {exclude}\n"))
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}")
         .replace("backbone: english\n", "backbone: [english, deep]\n");
     folder.cells(&text, &[])
@@ -52,7 +52,7 @@ fn cells_of_two(folder: &GridFolder, exclude: &str) -> Vec<String> {
 fn impossible_cell_is_accepted_if_excluded() {
     let folder = GridFolder::new();
     folder.backbone("tiny", 4);
-    let text = with("exclude: {backbone: tiny, depth: 5}\n")
+    let text = valid_grid_with("exclude: {backbone: tiny, depth: 5}\n")
         .replace("models/english}", "models/english}\n  tiny: {path: models/tiny}")
         .replace("backbone: english\n", "backbone: [english, tiny]\n")
         .replace("depth: [3, 5]", "depth: [2, 5]");
@@ -63,7 +63,7 @@ fn impossible_cell_is_accepted_if_excluded() {
 fn includes_are_added_once_after_their_backbones_product() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
-    let text = with("exclude: {depth: 5}\ninclude:\n  - {depth: [3, 50%], recovery: none}\n  - {backbone: deep, depth: 25%, recovery: {name: ghosted, solver: [svd, normal]}}\n  - {depth: 8}\n")
+    let text = valid_grid_with("exclude: {depth: 5}\ninclude:\n  - {depth: [3, 50%], recovery: none}\n  - {backbone: deep, depth: 25%, recovery: {name: ghosted, solver: [svd, normal]}}\n  - {depth: 8}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
     assert_eq!(
         short_names(&folder.cells(&text, &[])),
@@ -113,12 +113,12 @@ fn pattern_and_include_errors_report_their_location() {
         "include: [{calibration: {corpus: c4}}]",
         "include: [{calibration: {corpus: c5, sequences: 2, length: 8}}]",
     ] {
-        messages.add(more, folder.refusal(with(&format!("{more}\n")), &[]));
+        messages.add(more, folder.refusal(valid_grid_with(&format!("{more}\n")), &[]));
     }
     messages.snapshot("grid_patterns");
-    let text = with("exclude: {depth: 3, recovery: none}\n");
+    let text = valid_grid_with("exclude: {depth: 3, recovery: none}\n");
     folder.refuses(&text, &["depth=5"], "16:18", &["`depth` in a pattern matches no cell", "one of 5"]);
-    let text = with("exclude: [{depth: 2, recovery: none}]\nexclude_: 3\n");
+    let text = valid_grid_with("exclude: [{depth: 2, recovery: none}]\nexclude_: 3\n");
     folder.refuses(&text, &[], "17:1", &["unknown key `exclude_`", "did you mean `exclude`?"]);
 }
 
@@ -126,7 +126,7 @@ fn pattern_and_include_errors_report_their_location() {
 fn pattern_that_matches_no_cell_is_rejected() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
-    let text = with("exclude: {backbone: deep, depth: 4}\n")
+    let text = valid_grid_with("exclude: {backbone: deep, depth: 4}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}")
         .replace("backbone: english\n", "backbone: [english, deep]\n")
         .replace("depth: [3, 5]", "depth: 25%");

@@ -4,7 +4,7 @@ use ghostlab::criterion::Depth;
 use ghostlab::error::Result;
 use ghostlab::grid::Grid;
 
-use super::fixtures::{GOOD, GridFolder, Messages};
+use super::fixtures::{GridFolder, Messages, VALID_GRID};
 
 const PROFILES: &str = "\
 profiles:
@@ -32,7 +32,7 @@ impl GridFolder {
 #[test]
 fn profile_overrides_grid_and_set_overrides_profile() {
     let folder = GridFolder::new();
-    let text = format!("{GOOD}profile: tiny\n{PROFILES}");
+    let text = format!("{VALID_GRID}profile: tiny\n{PROFILES}");
     let grid = folder.with_profile(&text, None, &[]).unwrap();
     assert_eq!(grid.profile.as_deref(), Some("tiny"));
     assert_eq!((grid.cells.len(), grid.depth.as_slice()), (2, &[Depth::layers(3)][..]));
@@ -47,7 +47,7 @@ fn profile_overrides_grid_and_set_overrides_profile() {
         (grid.depth.as_slice(), grid.corpora["c4"].limit, grid.calibration[0].seed),
         (&[4, 5].map(Depth::layers)[..], Some(7), 3)
     );
-    assert_eq!(folder.with_profile(GOOD, None, &[]).unwrap().profile, None);
+    assert_eq!(folder.with_profile(VALID_GRID, None, &[]).unwrap().profile, None);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn shared_profile_has_lower_precedence_than_the_grids() {
     let shared = folder.file().parent().unwrap().join("profiles/small.yaml");
     std::fs::write(&shared, "depth: 5\nrecovery: none\ncalibration: {corpus: wiki, sequences: 4, length: 16}\n")
         .unwrap();
-    let text = format!("{GOOD}profiles: {{small: {{depth: 3}}}}\n");
+    let text = format!("{VALID_GRID}profiles: {{small: {{depth: 3}}}}\n");
     let grid = folder.with_profile(&text, Some("small"), &[]).unwrap();
     assert_eq!((grid.depth.as_slice(), grid.recovery.len()), (&[Depth::layers(3)][..], 1));
     assert_eq!(grid.calibration[0].to_string(), "wiki:4x16@0");
@@ -69,7 +69,7 @@ fn shared_profile_has_lower_precedence_than_the_grids() {
 #[test]
 fn profile_may_provide_missing_grid_keys() {
     let folder = GridFolder::new();
-    let text = GOOD.replace("depth: [3, 5]\n", "") + "profiles: {tiny: {depth: 3}}\n";
+    let text = VALID_GRID.replace("depth: [3, 5]\n", "") + "profiles: {tiny: {depth: 3}}\n";
     assert_eq!(folder.with_profile(&text, Some("tiny"), &[]).unwrap().depth, [3]);
 }
 
@@ -94,12 +94,12 @@ fn wrong_value_of_a_profile_is_rejected_at_its_line() {
         ("profile: tiny", "profile: [tiny]"),
         ("profile: tiny\n", ""),
     ] {
-        let text = format!("{GOOD}profile: tiny\n{PROFILES}");
+        let text = format!("{VALID_GRID}profile: tiny\n{PROFILES}");
         assert_eq!(text.matches(from).count(), 1, "`{from}` must occur once");
         messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(text.replace(from, to), &[]));
     }
     for more in ["profiles: {}", "profiles: {../up: {}}", "profiles: 3", "profile: tiny"] {
-        messages.add(more, folder.refusal(format!("{GOOD}{more}\n"), &[]));
+        messages.add(more, folder.refusal(format!("{VALID_GRID}{more}\n"), &[]));
     }
     messages.snapshot("grid_profiles");
 }
@@ -107,11 +107,11 @@ fn wrong_value_of_a_profile_is_rejected_at_its_line() {
 #[test]
 fn unknown_profile_option_is_rejected_with_its_name() {
     let folder = GridFolder::new();
-    let message = folder.refusal_of(&format!("{GOOD}{PROFILES}"), Some("ful"));
+    let message = folder.refusal_of(&format!("{VALID_GRID}{PROFILES}"), Some("ful"));
     for part in ["unknown profile `ful`", "where:    --profile ful", "one of tiny, full", "did you mean `full`?"] {
         assert!(message.contains(part), "{message}");
     }
-    let message = folder.refusal_of(GOOD, Some("tiny"));
+    let message = folder.refusal_of(VALID_GRID, Some("tiny"));
     assert!(message.contains("the grid has no profiles") && message.contains("--profile tiny"), "{message}");
-    folder.refuses(GOOD, &["profile=tiny"], "--set profile=tiny", &["choose a profile with --profile NAME"]);
+    folder.refuses(VALID_GRID, &["profile=tiny"], "--set profile=tiny", &["choose a profile with --profile NAME"]);
 }

@@ -7,12 +7,12 @@ use std::path::Path;
 use ghostlab::criterion::Depth;
 use ghostlab::grid::Grid;
 
-use super::fixtures::{GOOD, GridFolder, examples, good_but, labels, write_backbone};
+use super::fixtures::{GridFolder, VALID_GRID, examples, labels, valid_grid_replacing, write_backbone};
 
 #[test]
 fn valid_grid_is_read_with_its_defaults() {
     let folder = GridFolder::new();
-    let grid = folder.load(GOOD, &[]).unwrap();
+    let grid = folder.load(VALID_GRID, &[]).unwrap();
     assert_eq!(grid.name, "grid");
     assert_eq!(grid.depth, [3, 5]);
     assert_eq!(grid.backbones["english"].layers, 16);
@@ -29,7 +29,7 @@ fn valid_grid_is_read_with_its_defaults() {
 #[test]
 fn cells_follow_the_axes_with_one_dense_cell_per_backbone() {
     let folder = GridFolder::new();
-    let text = good_but("recovery: [none, ghosted]", "recovery: [none, {name: ghosted, solver: svd}]")
+    let text = valid_grid_replacing("recovery: [none, ghosted]", "recovery: [none, {name: ghosted, solver: svd}]")
         .replace("backbone: english", "backbone: [english, again]")
         .replace("models/english}", "models/english}\n  again: {path: models/english}")
         .replace(
@@ -63,7 +63,7 @@ fn overrides_change_the_grid_before_it_is_checked() {
     let folder = GridFolder::new();
     let grid = folder
         .load(
-            GOOD,
+            VALID_GRID,
             &[
                 "depth=7,9,11",
                 "calibration.sequences=64",
@@ -77,12 +77,12 @@ fn overrides_change_the_grid_before_it_is_checked() {
     assert_eq!(grid.calibration[0].sequences, 64);
     assert_eq!((grid.evaluate.perplexity[0].length, grid.evaluate.perplexity[1].length), (512, 128));
     assert_eq!((grid.name.as_str(), grid.corpora["c4"].limit), ("wide", Some(5)));
-    let grid = folder.load(GOOD, &["recovery=[{name: ghosted, solver: svd}]", "depth=2"]).unwrap();
+    let grid = folder.load(VALID_GRID, &["recovery=[{name: ghosted, solver: svd}]", "depth=2"]).unwrap();
     assert_eq!((grid.recovery[0].to_string().as_str(), grid.depth), ("ghosted(solver=svd)", vec![Depth::layers(2)]));
     // Paths in overrides are relative to the current folder, which is the temporary folder here (see `Place::new`).
     let file = tempfile::NamedTempFile::new().unwrap();
     let name = file.path().file_name().unwrap().to_str().unwrap();
-    let grid = folder.load(GOOD, &[&format!("corpora.wiki.path={name}")]).unwrap();
+    let grid = folder.load(VALID_GRID, &[&format!("corpora.wiki.path={name}")]).unwrap();
     assert_eq!(grid.corpora["wiki"].path, Path::new(name));
 }
 

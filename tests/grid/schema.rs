@@ -8,7 +8,7 @@ use ghostlab::grid::json_schema;
 use ghostlab::{criterion, recovery};
 use serde_json::{Map, Value, json};
 
-use super::fixtures::{GOOD, GridFolder, examples, good_but};
+use super::fixtures::{GridFolder, VALID_GRID, examples, valid_grid_replacing};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -30,7 +30,7 @@ fn committed_schema_equals_the_printed_schema() {
 #[test]
 fn profile_is_chosen_on_the_command_line() {
     let folder = GridFolder::new();
-    let text = good_but("models/english", "models/hollow");
+    let text = valid_grid_replacing("models/english", "models/hollow");
     folder.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
     assert!(run(&folder, &[]).contains("no profile selected"));
     assert!(run(&folder, &["--profile", "tny"]).contains("did you mean `tiny`?"));
@@ -82,8 +82,8 @@ fn schema_has_exactly_the_keys_that_the_reader_accepts() {
     let folder = GridFolder::new();
     let schema = json_schema();
     let known = |path: &str| keys(resolve_reference(find_subschema(&schema, path), &schema));
-    let read = |from: &str, to: &str| listed(&folder.refusal(good_but(from, to), &[]).0);
-    let more = |text: &str| listed(&folder.refusal(format!("{GOOD}{text}\n"), &[]).0);
+    let read = |from: &str, to: &str| listed(&folder.refusal(valid_grid_replacing(from, to), &[]).0);
+    let more = |text: &str| listed(&folder.refusal(format!("{VALID_GRID}{text}\n"), &[]).0);
     assert_eq!(known(""), more("zzz: 1"));
     assert_eq!(known("/definitions/Profile"), more("profiles: {p: {zzz: 1}}"));
     assert_eq!(known("/properties/backbones/additionalProperties"), read("{path: models/english}", "{zzz: 1}"));
@@ -256,7 +256,7 @@ fn every_sample_grid_is_valid_by_the_schema() {
 #[test]
 fn schema_rejects_grids_that_the_reader_rejects() {
     let schema = json_schema();
-    assert_eq!(find_problem(&schema, &yaml(GOOD), &schema), None);
+    assert_eq!(find_problem(&schema, &yaml(VALID_GRID), &schema), None);
     for (from, to) in [
         ("depth: [3, 5]", "depth: [0]"),
         ("depth: [3, 5]", "depth: []"),
@@ -274,7 +274,7 @@ fn schema_rejects_grids_that_the_reader_rejects() {
         ("length: 512}\nevaluate", "length: 1}\nevaluate"),
         ("evaluate:", "evaluation:"),
     ] {
-        assert!(find_problem(&schema, &yaml(&good_but(from, to)), &schema).is_some(), "{to}");
+        assert!(find_problem(&schema, &yaml(&valid_grid_replacing(from, to)), &schema).is_some(), "{to}");
     }
     for (from, to) in [
         ("depth: [3, 5]", "depth: [3, 12.5%]"),
@@ -286,7 +286,7 @@ fn schema_rejects_grids_that_the_reader_rejects() {
         ("depth: [3, 5]", "depth: 3\nprofiles: {p: {corpora: {c4: {limit: 3}}, calibration: {sequences: 3}}}"),
         ("depth: [3, 5]", "depth: 3\nexclude: [{recovery: ghosted, calibration: {seed: [1, 2]}}]\ninclude: []"),
     ] {
-        assert_eq!(find_problem(&schema, &yaml(&good_but(from, to)), &schema), None, "{to}");
+        assert_eq!(find_problem(&schema, &yaml(&valid_grid_replacing(from, to)), &schema), None, "{to}");
     }
 }
 
@@ -302,7 +302,7 @@ fn depth_is_optional_for_a_layer_budget() {
         (grid_with_budget("{speedup: 1.3}"), true),
         (remove_line(&grid_with_budget("{speedup: 1.3}"), depths), false),
         (remove_line(&grid_with_budget("{layers: 3}"), "recovery: [none, ghosted]\n"), false),
-        (remove_line(GOOD, depths), false),
+        (remove_line(VALID_GRID, depths), false),
     ] {
         let found = find_problem(&schema, &yaml(&text), &schema);
         let read = folder.load(&text, &[]);
@@ -311,8 +311,8 @@ fn depth_is_optional_for_a_layer_budget() {
 }
 
 fn grid_with_budget(budget: &str) -> String {
-    let text = GOOD.replace("evaluate:\n", &format!("search:\n  budget: {budget}\n"));
-    assert_ne!(text, GOOD);
+    let text = VALID_GRID.replace("evaluate:\n", &format!("search:\n  budget: {budget}\n"));
+    assert_ne!(text, VALID_GRID);
     text
 }
 

@@ -2,7 +2,7 @@
 
 use ghostlab::criterion::DepthUnit;
 
-use super::fixtures::{GridFolder, Messages, good_but, grid};
+use super::fixtures::{GridFolder, Messages, grid, valid_grid_replacing};
 
 #[test]
 fn depths_of_sublayers_make_cells_with_safe_names() {
@@ -56,8 +56,10 @@ fn repaired_attentions_have_distinct_cell_names() {
 #[test]
 fn sublayers_are_combined_with_layers_by_include() {
     let folder = GridFolder::new();
-    let text =
-        good_but("evaluate:", "include:\n  - {criterion: llm-drop, depth: {attention: 4}, recovery: none}\nevaluate:");
+    let text = valid_grid_replacing(
+        "evaluate:",
+        "include:\n  - {criterion: llm-drop, depth: {attention: 4}, recovery: none}\nevaluate:",
+    );
     let grid = folder.load(text, &[]).unwrap();
     assert_eq!(grid.cells.last().unwrap().to_string(), "english.llm-drop-attention-4.none");
     assert_eq!(grid.cells.len(), 1 + 2 * 2 + 1);

@@ -4,7 +4,7 @@ use super::*;
 
 /// Python script that reads the exported files of a run with the published readers of lm-evaluation-harness, Every Eval
 /// Ever and `huggingface_hub`, and prints the values that it read.
-const FORMS: &str = r#"
+const READ_FORMATS_SCRIPT: &str = r#"
 import glob, json, sys, zipfile
 import jsonschema, yaml
 from huggingface_hub import eval_result_entries_to_yaml, parse_eval_result_entries
@@ -56,7 +56,7 @@ fn record_exports_accuracies_in_every_eval_ever_format() {
         "recovery=ghosted",
     ]);
     let results = world.path("results/forms");
-    let output = run(&python, &["-c", FORMS, results.to_str().unwrap(), wheel.to_str().unwrap()], &[]);
+    let output = run(&python, &["-c", READ_FORMATS_SCRIPT, results.to_str().unwrap(), wheel.to_str().unwrap()], &[]);
     let frames: BTreeMap<String, BTreeMap<String, Value>> = serde_json::from_str(&output).unwrap();
     let numbers = common::stored_numbers(&common::json(&results.join("numbers.json")));
     let cells: BTreeSet<&str> = numbers.iter().map(|number| number["cell"].as_str().unwrap()).collect();

@@ -2,10 +2,11 @@
 
 use super::*;
 
-/// Artifact that races the two cells of the table in `WHOLE` against each other.
-const RACES: &str = "artifact:\n  title: Races of the small table\n  races: {beside: whole, metrics: [ppl_test]}\n";
+/// Artifact that races the two cells of the table in `ALL_ITEMS_TABLE` against each other.
+const RACES_ARTIFACT: &str =
+    "artifact:\n  title: Races of the small table\n  races: {beside: whole, metrics: [ppl_test]}\n";
 
-const WHOLE: &str = "artifact:\n  title: All items\n  table:\n    lead: [backbone, method]\n    rows:\n\
+const ALL_ITEMS_TABLE: &str = "artifact:\n  title: All items\n  table:\n    lead: [backbone, method]\n    rows:\n\
     \x20     - {criterion: llm-streamline, recovery: [none, ghosted]}\n    metrics: [ppl_test]\n";
 
 #[test]
@@ -20,8 +21,8 @@ fn recorded_races_have_labels_and_stay_unchanged() {
         depth: 1\nrecovery: [none, ghosted]\ncalibration: {corpus: train, sequences: 8, length: 64}\nprofile: tiny\nprofiles: {tiny: {}}\n";
     let scored = "evaluate: {perplexity: {corpus: test, length: 64}}\n";
     let raced = "search: {budget: {layers: 1}, perplexity: {corpus: test, length: 64}}\n";
-    world.write("experiments/whole.yaml", format!("{WHOLE}{axes}{scored}"));
-    world.write("experiments/races.yaml", format!("{RACES}{axes}{raced}"));
+    world.write("experiments/whole.yaml", format!("{ALL_ITEMS_TABLE}{axes}{scored}"));
+    world.write("experiments/races.yaml", format!("{RACES_ARTIFACT}{axes}{raced}"));
     let alone = run_ok(&world, &["reproduce", "races"]);
     assert!(alone.contains("whole is not computed here"), "{alone}");
     fs::remove_dir_all(world.path("results")).unwrap();

@@ -27,11 +27,12 @@ fn time_budget_includes_decoded_tokens() {
     }
 }
 
-const LINE: [&str; 6] = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64"];
+const SEARCH_ARGUMENTS: [&str; 6] =
+    ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64"];
 
 /// Searches the world's backbone under a budget. Returns the exit code and the search.
 fn search_under(world: &World, budget: &str, more: &[&str]) -> (Option<i32>, Value) {
-    let output = world.ghostlab(&[&LINE[..], more, &["--json", "--budget", budget]].concat());
+    let output = world.ghostlab(&[&SEARCH_ARGUMENTS[..], more, &["--json", "--budget", budget]].concat());
     assert!(matches!(output.status.code(), Some(0 | 4)), "{budget}: {}", stderr(&output));
     let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone();
     (output.status.code(), answer)
@@ -94,7 +95,7 @@ fn greedy_criteria_are_added_to_the_default_list() {
 }
 
 /// Settings under which layers, attention sublayers, MLPs and linear attention race, and are timed quickly.
-const TIMED: [&str; 8] =
+const TIMED_ARGUMENTS: [&str; 8] =
     ["--criteria", "llm-streamline,llm-drop", "--recoveries", "none,nbl", "--prompt", "128x4", "--items", "20"];
 
 #[test]
@@ -103,7 +104,7 @@ fn memory_and_time_budgets_race_layers_with_sublayers() {
     // The dense backbone has 705 kB of weights. An MLP has 86 kB, and an attention sublayer 49 kB.
     let latency = 0.95 * dense_milliseconds(&world);
     for (key, bound, unit) in [("memory", 0.62, "MB"), ("speedup", 1.05, ""), ("latency", latency, "ms")] {
-        let (code, found) = search_under(&world, &format!("{key}={bound}{unit}"), &TIMED);
+        let (code, found) = search_under(&world, &format!("{key}={bound}{unit}"), &TIMED_ARGUMENTS);
         let methods = methods_of(&found);
         for part in ["streamline-1.none", "llm-drop-mlp-", "llm-drop-attention-", ".nbl"] {
             assert!(methods.iter().any(|name| name.contains(part)), "{key}: {part} is not in {methods:?}");
@@ -132,7 +133,8 @@ fn check_bound(candidate: &Value, key: &str, bound: f64) {
 /// Measures the latency of the dense backbone, which later searches read from the store. A search reports it if the
 /// dense backbone already meets the budget.
 fn dense_milliseconds(world: &World) -> f64 {
-    let text = stderr(&world.ghostlab(&[&LINE[..], &TIMED, &["--budget", "latency=10s"]].concat()));
+    let text =
+        stderr(&world.ghostlab(&[&SEARCH_ARGUMENTS[..], &TIMED_ARGUMENTS, &["--budget", "latency=10s"]].concat()));
     let time = text.split_once("speedup 1.000, ").and_then(|(_, rest)| rest.split_once(" ms"));
     time.unwrap_or_else(|| panic!("{text}")).0.parse().unwrap()
 }
@@ -182,7 +184,7 @@ fn kv_cache_budget_is_met_without_removing_mlps() {
         ("params=many", "invalid share"),
         ("params=0.01", "the budget is out of reach even with a single layer left"),
     ] {
-        let output = world.ghostlab(&[&LINE[..], &["--budget", budget]].concat());
+        let output = world.ghostlab(&[&SEARCH_ARGUMENTS[..], &["--budget", budget]].concat());
         assert_eq!(output.status.code(), Some(2), "{budget}: {}", stderr(&output));
         assert!(stderr(&output).contains(words), "{budget}: {}", stderr(&output));
     }

@@ -27,7 +27,7 @@ use tempfile::TempDir;
 const TOLERANCE: f64 = 1e-5;
 /// Largest difference between two logits that counts as a tie. For smaller differences, the order of f32 summation may
 /// decide which logit is larger.
-const TIE: f64 = 1e-4;
+const TIE_TOLERANCE: f64 = 1e-4;
 /// Number of prompts that the script creates per model.
 const PROMPTS: usize = 3;
 /// Number of new tokens per prompt.
@@ -181,7 +181,7 @@ fn compare_greedy(folder: &Path) -> usize {
         compared = 0;
         for (index, ours) in ours.iter().enumerate() {
             let margins = flat(&expected[&format!("margins.{index}")]);
-            let sure = margins.iter().position(|margin| *margin < TIE).unwrap_or(NEW_TOKENS);
+            let sure = margins.iter().position(|margin| *margin < TIE_TOLERANCE).unwrap_or(NEW_TOKENS);
             let greedy = ids_of(&format!("greedy.{index}"), &expected);
             assert_eq!(ours[0].ids[..sure], greedy[..sure], "{}, {}, prompt {index}", engine.id(), folder.display());
             compared += sure;

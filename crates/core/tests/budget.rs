@@ -65,7 +65,7 @@ fn candle(folder: &Path, budget: u64) -> Box<dyn Engine> {
 }
 
 type Load = fn(&Path, u64) -> Box<dyn Engine>;
-const LOADS: [(Load, Products); 3] = [(cpu, Products::F32), (cpu_bf16, Products::Bf16), (candle, Products::F32)];
+const LOADERS: [(Load, Products); 3] = [(cpu, Products::F32), (cpu_bf16, Products::Bf16), (candle, Products::F32)];
 
 #[test]
 fn scores_are_independent_of_weight_memory() {
@@ -75,7 +75,7 @@ fn scores_are_independent_of_weight_memory() {
     folders.push(checkout().join("data/tiny/llama"));
     for folder in folders {
         let config = Config::read(&folder).unwrap();
-        for (load, products) in LOADS {
+        for (load, products) in LOADERS {
             let layer = config.layer_bytes(products);
             let total = config.weight_bytes(products);
             assert!(total > 3 * layer);

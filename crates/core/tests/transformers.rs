@@ -25,7 +25,7 @@ struct Golden {
 
 /// Logit difference below which two tokens count as tied, because the order of f32 summation may then decide which
 /// logit is larger.
-const TIE: f64 = 1e-4;
+const TIE_TOLERANCE: f64 = 1e-4;
 const NEW_TOKENS: usize = 24;
 
 /// Detokenizer for tests that only compare ids.
@@ -64,7 +64,7 @@ fn greedy_tokens_match_transformers_at_every_batch_size() {
             let ours = generate(&engine, &Trie::new(&program), &prompts, &settings, &Ids, &mut ()).unwrap();
             for (index, (ours, golden)) in ours.iter().zip(&golden).enumerate() {
                 // The continuations may diverge after a tie.
-                let tie = golden.margins.iter().position(|margin| *margin < TIE);
+                let tie = golden.margins.iter().position(|margin| *margin < TIE_TOLERANCE);
                 let sure = tie.unwrap_or(NEW_TOKENS);
                 ties += usize::from(tie.is_some());
                 tokens += sure;

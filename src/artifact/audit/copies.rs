@@ -203,14 +203,14 @@ mod tests {
     }
 
     const VALUES: [&str; 4] = ["10.01", "20.02", "30.03", "40.04"];
-    const OTHERS: [&str; 4] = ["11.01", "21.02", "31.03", "41.04"];
+    const OTHER_VALUES: [&str; 4] = ["11.01", "21.02", "31.03", "41.04"];
 
     #[test]
     fn equal_rows_of_two_backbones_are_a_contradiction() {
         let findings = audit_findings(&[
             ("t", "b,32,0,dense,none,false,c4", VALUES),
             ("u", "c,32,0,dense,none,false,c4", VALUES),
-            ("u", "d,32,0,dense,none,false,c4", OTHERS),
+            ("u", "d,32,0,dense,none,false,c4", OTHER_VALUES),
         ]);
         assert_eq!(findings.len(), 1);
         assert_eq!((findings[0].severity, findings[0].row.as_str()), (Severity::Contradiction, "c, dense"));
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(severities(&equal), [Severity::Remark]);
         let repaired = "b,32,7,sleb,ghosted,false,c4";
         let other = "b,32,7,shortgpt,ghosted,false,c4";
-        let unequal = [equal[0], equal[1], ("u", repaired, VALUES.map(|_| "1.00")), ("u", other, OTHERS)];
+        let unequal = [equal[0], equal[1], ("u", repaired, VALUES.map(|_| "1.00")), ("u", other, OTHER_VALUES)];
         let findings = audit_findings(&unequal);
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].severity, Severity::Suspicion);

@@ -327,11 +327,12 @@ fn check_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -
 mod tests {
     use super::*;
 
-    const NEEDS: MemoryNeed<'_> = MemoryNeed { backbone: "llama", weights: 34_000_000_000, reserve: 4_999_000_001 };
+    const MEMORY_NEED: MemoryNeed<'_> =
+        MemoryNeed { backbone: "llama", weights: 34_000_000_000, reserve: 4_999_000_001 };
 
     #[test]
     fn memory_limit_takes_precedence_over_free_memory() {
-        let needed = NEEDS.weights + NEEDS.reserve;
+        let needed = MEMORY_NEED.weights + MEMORY_NEED.reserve;
         for (limit, free, fits) in [
             (None, Some(needed), true),
             (None, Some(needed - 1), false),
@@ -340,19 +341,19 @@ mod tests {
             (Some(needed - 1), Some(u64::MAX), false),
             (Some(needed - 1), None, false),
         ] {
-            assert_eq!(check_memory(&NEEDS, limit, free).is_ok(), fits, "{limit:?} {free:?}");
+            assert_eq!(check_memory(&MEMORY_NEED, limit, free).is_ok(), fits, "{limit:?} {free:?}");
         }
     }
 
     #[test]
     fn memory_error_names_need_limit_and_helpful_option() {
-        let error = check_memory(&NEEDS, Some(20_000_000_000), Some(64_000_000_000)).unwrap_err();
+        let error = check_memory(&MEMORY_NEED, Some(20_000_000_000), Some(64_000_000_000)).unwrap_err();
         assert_eq!(error.exit_code(), 3);
         let text = error.to_string();
         for word in ["llama", "39.00 GB: 34.00 GB", "5.00 GB", "20.00 GB (--memory); 64.00 GB free", "--memory 39"] {
             assert!(text.contains(word), "`{word}` is not in {text}");
         }
-        let text = check_memory(&NEEDS, None, Some(20_000_000_000)).unwrap_err().to_string();
+        let text = check_memory(&MEMORY_NEED, None, Some(20_000_000_000)).unwrap_err().to_string();
         assert!(text.contains("found:    20.00 GB free") && text.contains("close other programs"), "{text}");
     }
 }

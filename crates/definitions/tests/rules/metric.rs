@@ -29,24 +29,32 @@ fn first_of_tied_choices_is_scored_and_nan_wins() {
     // For choices, exact match tests whether the correct choice is the greedy output.
     assert_eq!(likeliest_score("exact_match", -1.0, -9.0), 1.0);
     // A gold index out of range is scored as wrong.
-    const ODD: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 0}, {"q": "q", "c": ["a", "b"], "n": 7}]"#;
+    const INVALID_INDEX: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 0}, {"q": "q", "c": ["a", "b"], "n": 7}]"#;
     let text = choices("metric_list: [{metric: acc}]");
-    assert_eq!(compute_scores(&text, ODD, &[(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)])[0].1, 0.5);
+    assert_eq!(
+        compute_scores(&text, INVALID_INDEX, &[(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)])[0].1,
+        0.5
+    );
     // With several correct answers, one match is enough.
-    const TWO: &str = r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#;
-    assert_eq!(compute_scores(&text, TWO, &[(-2.0, true), (-1.0, true)])[0].1, 1.0);
+    const TWO_ANSWERS: &str = r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#;
+    assert_eq!(compute_scores(&text, TWO_ANSWERS, &[(-2.0, true), (-1.0, true)])[0].1, 1.0);
 }
 
 fn likeliest_score(metric: &str, one: f64, two: f64) -> f64 {
-    const ONE: &str = r#"[{"q": "q", "c": ["é", "bb"], "n": 1}]"#;
-    compute_scores(&choices(&format!("metric_list: [{{metric: {metric}}}]")), ONE, &[(one, false), (two, true)])[0].1
+    const UNICODE_CHOICE: &str = r#"[{"q": "q", "c": ["é", "bb"], "n": 1}]"#;
+    compute_scores(
+        &choices(&format!("metric_list: [{{metric: {metric}}}]")),
+        UNICODE_CHOICE,
+        &[(one, false), (two, true)],
+    )[0]
+    .1
 }
 
 #[test]
 fn word_count_splits_at_every_blank() {
-    const LONG: &str = r#"[{"q": " a  b é "}]"#;
+    const SPACED_TEXT: &str = r#"[{"q": " a  b é "}]"#;
     let text = choices("output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: q\ndoc_to_choice: null\n");
-    let scores = compute_scores(&text, LONG, &[(-10.0, true)]);
+    let scores = compute_scores(&text, SPACED_TEXT, &[(-10.0, true)]);
     let names: Vec<&str> = scores.iter().map(|score| score.0.as_str()).collect();
     assert_eq!(names, ["word_perplexity", "byte_perplexity", "bits_per_byte"]);
     // `re.split(r"\s+", …)` gives "", a, b, é, "". The text has 9 bytes.
@@ -111,9 +119,9 @@ fn first_document_determines_the_field_types() {
     let number = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#);
     assert!(number.contains("neither the index nor the text of a choice"), "{number}");
     // If the first document's question is a string, a later numeric question is rejected.
-    const MIXED: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
-    let task = task_of(&choices(""), MIXED).unwrap();
-    let error = task.requests(&ListRows(MIXED), &Setting::default()).unwrap_err().to_string();
+    const MIXED_TYPES: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
+    let task = task_of(&choices(""), MIXED_TYPES).unwrap();
+    let error = task.requests(&ListRows(MIXED_TYPES), &Setting::default()).unwrap_err().to_string();
     assert!(error.contains("the question is not text") && error.contains("test.jsonl:2"), "{error}");
 }
 
@@ -128,11 +136,11 @@ fn refusal_of(rows: &'static str) -> String {
 #[test]
 fn chosen_answers_equal_those_scored_by_the_metrics() {
     // Per character, the log-likelihoods are −1 and −0.5. The second choice is the greedy output.
-    const LONG: &str = r#"[{"q": "q", "c": ["a", "bbbb"], "n": 0}]"#;
+    const LONG_CHOICE: &str = r#"[{"q": "q", "c": ["a", "bbbb"], "n": 0}]"#;
     let text = choices("metric_list: [{metric: acc}, {metric: acc_norm}, {metric: exact_match}]");
     let greedy = Value::List(vec![Value::Bool(false), Value::Bool(true)]);
     assert_eq!(
-        chosen_answers(&text, LONG, &[Answer::LogLikelihood(-1.0, false), Answer::LogLikelihood(-2.0, true)]),
+        chosen_answers(&text, LONG_CHOICE, &[Answer::LogLikelihood(-1.0, false), Answer::LogLikelihood(-2.0, true)]),
         [Value::Int(0), Value::Int(1), greedy]
     );
     // The answer is the filtered text, without the parts that the comparison ignores.
@@ -141,7 +149,7 @@ fn chosen_answers_equal_those_scored_by_the_metrics() {
          metric_list: [{metric: exact_match, ignore_case: true, ignore_punctuation: true}]",
     );
     let answer = Answer::Texts(["No.", "Yes!", "Yes!"].map(str::to_owned).to_vec());
-    assert_eq!(chosen_answers(&text, LONG, &[answer]), [Value::from("yes")]);
+    assert_eq!(chosen_answers(&text, LONG_CHOICE, &[answer]), [Value::from("yes")]);
 }
 
 /// Returns the answer to the only document that each metric scores.
@@ -197,9 +205,9 @@ fn exact_match_strips_patterns_case_punctuation_digits() {
 }
 
 fn matches_exactly(target: &str, options: &str, answer: &str) -> bool {
-    const ONE: &str = r#"[{"q": "q", "t": "> A-1.", "f": "\uff01"}]"#;
+    const PUNCTUATED_TARGET: &str = r#"[{"q": "q", "t": "> A-1.", "f": "\uff01"}]"#;
     let more = format!("doc_to_choice: null\ndoc_to_target: {target}\nmetric_list: [{{metric: exact_match{options}}}]");
-    score_generated(&more, ONE, &[&[answer]]).unwrap() == [1.0]
+    score_generated(&more, PUNCTUATED_TARGET, &[&[answer]]).unwrap() == [1.0]
 }
 
 /// The expected value comes from lm-eval's `bootstrap_stderr` on Python 3.11. The 3,000 samples are drawn in three
