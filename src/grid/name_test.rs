@@ -131,9 +131,9 @@ fn colliding_names_are_distinguished_by_hash_digits() {
 }
 
 /// Deterministic random number generator (xorshift).
-struct Dice(u64);
+struct RandomNumbers(u64);
 
-impl Dice {
+impl RandomNumbers {
     fn below(&mut self, count: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -141,7 +141,7 @@ impl Dice {
         (self.0 % count as u64) as usize
     }
 
-    fn one<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+    fn choose<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }
 }
@@ -167,7 +167,7 @@ const SPECIAL_NAMES: [&str; 14] = [
 ];
 
 /// Generates a grid with up to `count` different cells.
-fn grid(dice: &mut Dice, backbones: &[&str], count: usize) -> Vec<Cell> {
+fn grid(random: &mut RandomNumbers, backbones: &[&str], count: usize) -> Vec<Cell> {
     let criteria = [
         json!({"name": "llm-streamline"}),
         json!({"name": "llm-streamline", "cosine": "token"}),
@@ -194,16 +194,16 @@ fn grid(dice: &mut Dice, backbones: &[&str], count: usize) -> Vec<Cell> {
     let mut cells: Vec<Cell> = Vec::new();
     for _ in 0..count {
         let calibration = json!({
-            "corpus": dice.one(&corpora), "sequences": 8 + dice.below(2), "length": 64 + dice.below(2),
-            "seed": dice.below(3), "operator_sequences": 7 + dice.below(2),
+            "corpus": random.choose(&corpora), "sequences": 8 + random.below(2), "length": 64 + random.below(2),
+            "seed": random.below(3), "operator_sequences": 7 + random.below(2),
         });
-        let backbone: &str = backbones[dice.below(backbones.len())];
-        let drawn = match dice.below(12) {
+        let backbone: &str = backbones[random.below(backbones.len())];
+        let drawn = match random.below(12) {
             0 => Cell::with_name(backbone, ""),
             _ => {
-                let criterion = dice.one(&criteria).clone();
-                let recovery = dice.one(&recoveries).clone();
-                cell(backbone, &criterion, 1 + dice.below(2), &recovery, &calibration)
+                let criterion = random.choose(&criteria).clone();
+                let recovery = random.choose(&recoveries).clone();
+                cell(backbone, &criterion, 1 + random.below(2), &recovery, &calibration)
             }
         };
         if !cells.contains(&drawn) {
@@ -215,10 +215,10 @@ fn grid(dice: &mut Dice, backbones: &[&str], count: usize) -> Vec<Cell> {
 
 #[test]
 fn names_are_safe_and_unique_within_a_grid() {
-    let mut dice = Dice(1);
+    let mut random = RandomNumbers(1);
     for _ in 0..60 {
-        let count = 1 + dice.below(300);
-        let cells = grid(&mut dice, &SPECIAL_NAMES, count);
+        let count = 1 + random.below(300);
+        let cells = grid(&mut random, &SPECIAL_NAMES, count);
         let names = names(&cells);
         let folded: BTreeSet<String> = names.iter().map(|name| name.to_lowercase()).collect();
         assert_eq!(folded.len(), cells.len(), "{names:#?}");
@@ -232,15 +232,15 @@ fn names_are_safe_and_unique_within_a_grid() {
 
 #[test]
 fn name_does_not_depend_on_unrelated_cells() {
-    let mut dice = Dice(2);
+    let mut random = RandomNumbers(2);
     for _ in 0..40 {
-        let cells = grid(&mut dice, &PLAIN_NAMES, 120);
+        let cells = grid(&mut random, &PLAIN_NAMES, 120);
         let named = names(&cells);
         // The order of the cells must not affect their names.
         let backwards: Vec<Cell> = cells.iter().rev().cloned().collect();
         assert_eq!(names(&backwards), named.iter().rev().cloned().collect::<Vec<_>>());
         // Removing a cell must not affect any names except those of its neighbors.
-        let at = dice.below(cells.len());
+        let at = random.below(cells.len());
         let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| differs_from(at, i)).map(|i| cells[i].clone()).collect();
         let without = names(&fewer);
         for (index, i) in (0..cells.len()).filter(|&i| differs_from(at, i)).enumerate() {

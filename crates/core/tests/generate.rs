@@ -18,9 +18,9 @@ use ghostlab_core::model::{
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
 
 /// Detokenizer that writes each token as two decimal digits and a space, so that stop strings cross token boundaries.
-struct Digits;
+struct DigitDetokenizer;
 
-impl Detokenizer for Digits {
+impl Detokenizer for DigitDetokenizer {
     fn decode(&self, ids: &[u32], _: bool) -> Result<String> {
         Ok(ids.iter().map(|id| format!("{:02} ", id % 100)).collect())
     }
@@ -91,9 +91,9 @@ fn ids(seed: u32, count: usize) -> Vec<u32> {
 }
 
 /// Observer that stores the last residual stream.
-struct Last(Vec<f32>);
+struct LastStream(Vec<f32>);
 
-impl Observer<dyn ResidualStream> for Last {
+impl Observer<dyn ResidualStream> for LastStream {
     fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
         self.0 = stream.unwrap().rows()?.values()?.to_vec();
         Ok(())
@@ -104,7 +104,7 @@ impl Observer<dyn ResidualStream> for Last {
 fn full_pass_logits(engine: &dyn Engine, program: &Program, text: &[u32]) -> Vec<Vec<f32>> {
     let mut trunk = program.clone();
     trunk.0.pop();
-    let mut last = Last(Vec::new());
+    let mut last = LastStream(Vec::new());
     engine.run(&Trie::new(&[trunk]), &Batch::windows([text]), &mut last).unwrap();
     let rows: Vec<usize> = (0..text.len()).collect();
     let logits = engine.logits(&last.0, &rows).unwrap();
@@ -186,7 +186,7 @@ fn settings() -> Settings {
 }
 
 fn run(engine: &dyn Engine, prompts: &[Prompt], settings: &Settings) -> Vec<Vec<Generation>> {
-    generate(engine, &Trie::new(&programs(engine)), prompts, settings, &Digits, &mut ()).unwrap()
+    generate(engine, &Trie::new(&programs(engine)), prompts, settings, &DigitDetokenizer, &mut ()).unwrap()
 }
 
 #[test]
@@ -262,10 +262,10 @@ fn generation_ends_at_stop_string_eos_token_or_length() {
     let ids = &free[0][0].ids;
     // The stop string consists of the second digit of the third token, the space, and the first digit of the fourth
     // token.
-    let stop = Digits.decode(ids, true).unwrap()[7..10].to_owned();
+    let stop = DigitDetokenizer.decode(ids, true).unwrap()[7..10].to_owned();
     let continuation =
         &run(&engine, &prompts[..1], &Settings { stops: vec![stop.clone()], ..Settings::greedy(12, 60) })[0][0];
-    let text = Digits.decode(ids, true).unwrap();
+    let text = DigitDetokenizer.decode(ids, true).unwrap();
     assert_eq!((continuation.end, continuation.text.as_str()), (End::Stop, &text[..text.find(&stop).unwrap()]));
     assert!(continuation.ids.len() <= 4 && ids.starts_with(&continuation.ids));
     let continuation =
@@ -299,12 +299,13 @@ fn prompts_are_reported_once_and_stop_ends_generation() {
     let prompts = prompts();
     let settings = Settings { batch: 5, ..settings() };
     let mut all = RecordingWatcher { done: Vec::new(), rounds: usize::MAX };
-    generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut all).unwrap();
+    generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &DigitDetokenizer, &mut all).unwrap();
     all.done.sort_unstable();
     assert_eq!(all.done, (0..64).collect::<Vec<_>>());
     let mut stopped = RecordingWatcher { done: Vec::new(), rounds: 20 };
-    let error =
-        generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut stopped).err().unwrap();
+    let error = generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &DigitDetokenizer, &mut stopped)
+        .err()
+        .unwrap();
     assert_eq!(error.exit_code(), 130);
     assert!(!stopped.done.is_empty() && stopped.done.len() < 64);
 }
@@ -337,12 +338,16 @@ fn invalid_generation_is_rejected_before_anything_runs() {
             "top_k",
         ),
     ] {
-        let error =
-            generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut ()).err().unwrap();
+        let error = generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &DigitDetokenizer, &mut ())
+            .err()
+            .unwrap();
         assert!(error.to_string().contains(message), "{error}");
     }
     let trunk = [Program::trunk(engine.config().layers)];
-    assert!(generate(&engine, &Trie::new(&trunk), &first_prompt(&[1]), &short_settings(), &Digits, &mut ()).is_err());
+    assert!(
+        generate(&engine, &Trie::new(&trunk), &first_prompt(&[1]), &short_settings(), &DigitDetokenizer, &mut ())
+            .is_err()
+    );
     assert_eq!(run(&engine, &[], &short_settings()), Vec::<Vec<Generation>>::new());
 }
 
@@ -376,7 +381,7 @@ fn batched_chunks_equal_separate_chunks() {
     let engine = decoder("qwen3");
     let prompts: Vec<Prompt> =
         (0..70).map(|index| Prompt { identity: index.to_string(), ids: short_ids(index) }).collect();
-    let eval = GenerationEval::new(&prompts, Settings { batch: 1, ..Settings::greedy(3, 64) }, &Digits);
+    let eval = GenerationEval::new(&prompts, Settings { batch: 1, ..Settings::greedy(3, 64) }, &DigitDetokenizer);
     let trie = Trie::new(&programs(&engine));
     let run_chunks = |chunks: &[usize]| eval.run(&engine, &trie, chunks, &mut vec![0.0; trie.len()]).unwrap();
     assert_eq!(eval.chunks(), 2);
@@ -422,12 +427,12 @@ fn longrope_answer_beyond_the_context_is_recomputed() {
             .iter()
             .flat_map(|one| {
                 let settings = Settings { batch: 1, ..Settings::greedy(12, 100) };
-                generate(&*engine, &trie, std::slice::from_ref(one), &settings, &Digits, &mut ()).unwrap()
+                generate(&*engine, &trie, std::slice::from_ref(one), &settings, &DigitDetokenizer, &mut ()).unwrap()
             })
             .collect();
         for batch in [1, 3, 16] {
             let settings = Settings { batch, ..Settings::greedy(12, 100) };
-            let ours = generate(&*engine, &trie, &prompts, &settings, &Digits, &mut ()).unwrap();
+            let ours = generate(&*engine, &trie, &prompts, &settings, &DigitDetokenizer, &mut ()).unwrap();
             for ((length, expected), ours) in expected.iter().zip(&ours) {
                 assert_eq!(ours[0].ids, expected, "{}, {length} tokens, batch {batch}", engine.id());
             }
@@ -436,7 +441,7 @@ fn longrope_answer_beyond_the_context_is_recomputed() {
         // The cache has room for each prompt with its answers, but no room to recompute a text.
         let token = engine.decoding(&trie).unwrap().token_bytes(&[0, 1]);
         let short = Settings { cache_bytes: token * 60, ..Settings::greedy(12, 100) };
-        let error = generate(&*engine, &trie, &prompts, &short, &Digits, &mut ()).unwrap_err();
+        let error = generate(&*engine, &trie, &prompts, &short, &DigitDetokenizer, &mut ()).unwrap_err();
         assert!(error.to_string().contains("a prompt does not fit in the KV cache"), "{error}");
     }
 }
@@ -458,7 +463,7 @@ fn cached_keys_of_another_rope_regime_are_rejected() {
 
 fn refusal(engine: &Decoder, cache_bytes: u64) -> Option<Error> {
     let settings = Settings { cache_bytes, ..settings() };
-    generate(engine, &Trie::new(&programs(engine)), &prompts(), &settings, &Digits, &mut ()).err()
+    generate(engine, &Trie::new(&programs(engine)), &prompts(), &settings, &DigitDetokenizer, &mut ()).err()
 }
 
 fn short_ids(index: u32) -> Vec<u32> {

@@ -22,15 +22,15 @@ use serde_json::json;
 /// Computes the logits `[tokens, vocab]` for the given ids.
 fn logits(engine: &dyn Engine, ids: &[Vec<u32>]) -> Vec<f64> {
     #[derive(Default)]
-    struct Last(Vec<f32>);
-    impl Observer<dyn ResidualStream> for Last {
+    struct LastStream(Vec<f32>);
+    impl Observer<dyn ResidualStream> for LastStream {
         fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> ghostlab_core::error::Result<()> {
             self.0 = stream.unwrap().rows()?.values()?.to_vec();
             Ok(())
         }
     }
     let batch = Batch::windows(ids.iter().map(Vec::as_slice));
-    let mut last = Last::default();
+    let mut last = LastStream::default();
     engine.run(&Trie::new(&[Program::trunk(engine.config().layers)]), &batch, &mut last).unwrap();
     let rows: Vec<usize> = (0..batch.tokens()).collect();
     engine.logits(&last.0, &rows).unwrap().values().unwrap().iter().map(|&v| v.into()).collect()

@@ -75,22 +75,22 @@ fn cosines_match_the_reference_on_both_axes() {
 }
 
 /// Inputs for a criterion: reference data, engine and calibration.
-struct Witness<'a> {
+struct CriterionInputs<'a> {
     oracle: &'a common::stories::Oracle,
     engine: &'a dyn Engine,
     calibrated: &'a common::stories::CalibrationResult,
 }
 
-fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> Selection {
+fn select(inputs: &CriterionInputs<'_>, name: &str, options: &Value, depth: usize) -> Selection {
     let criterion = criterion::build(name, options.as_object().unwrap()).unwrap();
     let cut = PruneSpec { backbone: "stories", layers: LAYERS, depth, unit: DepthUnit::Layers };
     criterion.check(&cut).unwrap();
-    let similarities = &witness.calibrated.similarities;
+    let similarities = &inputs.calibrated.similarities;
     let selection = criterion.select(
         &cut,
         &mut CalibrationStats::new(similarities, None, &mut |_, trials| {
             let programs: Vec<Program> = trials.iter().map(|trial| trial.program(LAYERS)).collect();
-            Ok(perplexities(witness.engine, &programs, &witness.oracle.calibration_windows()))
+            Ok(perplexities(inputs.engine, &programs, &inputs.oracle.calibration_windows()))
         }),
     );
     selection.unwrap()
@@ -101,10 +101,10 @@ fn criteria_select_the_layers_of_the_official_code() {
     let Some(oracle) = oracle() else { return };
     for engine in oracle.engines() {
         let calibrated = oracle.calibration(&*engine);
-        let witness = &Witness { oracle: &oracle, engine: &*engine, calibrated: &calibrated };
+        let inputs = &CriterionInputs { oracle: &oracle, engine: &*engine, calibrated: &calibrated };
         for (depth, expected) in oracle.values["streamline_official"].as_object().unwrap() {
             let depth: usize = depth.parse().unwrap();
-            let selection = select(witness, "llm-streamline", &json!({}), depth);
+            let selection = select(inputs, "llm-streamline", &json!({}), depth);
             let (start, end) =
                 (expected["start"].as_u64().unwrap() as usize, expected["end"].as_u64().unwrap() as usize);
             assert_eq!(selection.removed, (start..end).collect::<Vec<_>>(), "depth {depth}");
@@ -113,7 +113,7 @@ fn criteria_select_the_layers_of_the_official_code() {
         }
         let expected = &oracle.values["shortgpt_official"];
         let pruned: Vec<usize> = numbers(&expected["pruned"]).into_iter().map(|layer| layer as usize).collect();
-        let selection = select(witness, "shortgpt", &json!({}), pruned.len());
+        let selection = select(inputs, "shortgpt", &json!({}), pruned.len());
         assert_eq!(selection.removed, pruned);
         let pruned_scores = selection.scores.iter().filter(|(layer, _)| pruned.contains(layer));
         let mean = pruned_scores.map(|(_, influence)| 1.0 - influence).sum::<f64>() / pruned.len() as f64;
@@ -126,9 +126,9 @@ fn leave_one_out_perplexities_match_the_reference() {
     let Some(oracle) = oracle() else { return };
     for engine in oracle.engines() {
         let calibrated = oracle.calibration(&*engine);
-        let witness = &Witness { oracle: &oracle, engine: &*engine, calibrated: &calibrated };
+        let inputs = &CriterionInputs { oracle: &oracle, engine: &*engine, calibrated: &calibrated };
         let expected = numbers(&oracle.values["leave_one_out_ppl"]);
-        let selection = select(witness, "shortened-llama", &json!({}), 2);
+        let selection = select(inputs, "shortened-llama", &json!({}), 2);
         for (&(layer, ours), expected) in selection.scores.iter().zip(&expected) {
             assert_close(&format!("without layer {layer}"), ours, *expected, 1e-4);
         }
@@ -136,7 +136,7 @@ fn leave_one_out_perplexities_match_the_reference() {
         assert_eq!(selection.removed, [2, 4]);
         // SLEB's first step removes the layer with the lowest perplexity, and its second step measures perplexities
         // again.
-        let sleb = select(witness, "sleb", &json!({}), 2);
+        let sleb = select(inputs, "sleb", &json!({}), 2);
         assert_eq!(sleb.scores[0].0, 2);
         assert_close("sleb's first step", sleb.scores[0].1, expected[2], 1e-4);
         let dense = perplexities(&*engine, &[Program::dense(LAYERS)], &oracle.calibration_windows());

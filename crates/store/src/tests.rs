@@ -69,8 +69,8 @@ fn every_kind_of_damage_is_named_and_repaired_by_rewriting() {
     let (_folder, store) = store();
     let path = write(&store, &key(1), b"hello").path("a.bin").unwrap();
     let meta = path.with_file_name("meta.json");
-    type Spoil<'a> = Box<dyn Fn() + 'a>;
-    let damages: [(Spoil<'_>, &str); 5] = [
+    type Damage<'a> = Box<dyn Fn() + 'a>;
+    let damages: [(Damage<'_>, &str); 5] = [
         (Box::new(|| fs::write(&path, b"hellx").unwrap()), "a.bin"),
         (Box::new(|| fs::write(&path, b"hell").unwrap()), "5 bytes"),
         (Box::new(|| fs::remove_file(&path).unwrap()), "a.bin"),

@@ -11,7 +11,7 @@ pub(super) fn weights() -> Vec<Pair> {
         pair("other weights", &["model.content"], change_one_weight),
         pair("another type of a tensor", &["model.content"], store_norm_in_bf16),
         pair("another constant of the norms", &["model.content"], |setting| {
-            setting.json("backbone/config.json", |config| config["rms_norm_eps"] = json!(1e-6));
+            setting.change_json("backbone/config.json", |config| config["rms_norm_eps"] = json!(1e-6));
         }),
         pair("another tokenizer", &["model.tokenizer"], |setting| {
             let mut other = tokenizer(300);
@@ -19,20 +19,23 @@ pub(super) fn weights() -> Vec<Pair> {
             other["model"]["vocab"]["w8"] = json!(7);
             setting.world.write("backbone/tokenizer.json", other.to_string());
         }),
-        between("rounded weights", &["model.weights"], Setting::untimed, |setting| {
-            setting.untimed();
-            setting.grid("backbone: tiny\n", "backbone: tiny\nweights: q8_0\n");
+        between("rounded weights", &["model.weights"], Setting::remove_latency, |setting| {
+            setting.remove_latency();
+            setting.replace_in_grid("backbone: tiny\n", "backbone: tiny\nweights: q8_0\n");
         }),
         between(
             "repairs of rounded weights",
             &["calibration.weights"],
             |setting| {
-                setting.untimed();
-                setting.grid("backbone: tiny\n", "backbone: tiny\nweights: q8_0\n");
+                setting.remove_latency();
+                setting.replace_in_grid("backbone: tiny\n", "backbone: tiny\nweights: q8_0\n");
             },
             |setting| {
-                setting.untimed();
-                setting.grid("backbone: tiny\n", "backbone: tiny\nweights: {type: q8_0, calibrated: rounded}\n");
+                setting.remove_latency();
+                setting.replace_in_grid(
+                    "backbone: tiny\n",
+                    "backbone: tiny\nweights: {type: q8_0, calibrated: rounded}\n",
+                );
             },
         ),
     ]
@@ -41,26 +44,26 @@ pub(super) fn weights() -> Vec<Pair> {
 /// Returns setting pairs that differ in the engine or the device.
 pub(super) fn engines() -> Vec<Pair> {
     vec![
-        pair("candle", &["engine.name"], |setting| setting.argue(&["--engine", "candle"])),
-        pair("bf16", &["engine.dtype"], |setting| setting.argue(&["--dtype", "bf16", "--kernels", "portable"])),
+        pair("candle", &["engine.name"], |setting| setting.add_arguments(&["--engine", "candle"])),
+        pair("bf16", &["engine.dtype"], |setting| setting.add_arguments(&["--dtype", "bf16", "--kernels", "portable"])),
         planned(
             "another kernel family",
             &["engine.device"],
-            |setting| setting.argue(&["--dtype", "bf16", "--kernels", "portable"]),
-            |setting| setting.argue(&["--dtype", "bf16", "--kernels", "amx"]),
+            |setting| setting.add_arguments(&["--dtype", "bf16", "--kernels", "portable"]),
+            |setting| setting.add_arguments(&["--dtype", "bf16", "--kernels", "amx"]),
         ),
         planned(
             "a GPU",
             // A batch on a GPU holds more tokens, so the batch settings differ as well.
             &["engine.device", "measure.prefill.machine.gpu.device", "measure.task.batch", "measure.windows.batch"],
-            |setting| setting.argue(&["--engine", "candle", "--device", "cpu", "--dtype", "f32"]),
-            |setting| setting.argue(&["--engine", "candle", "--device", "cuda", "--dtype", "f32"]),
+            |setting| setting.add_arguments(&["--engine", "candle", "--device", "cpu", "--dtype", "f32"]),
+            |setting| setting.add_arguments(&["--engine", "candle", "--device", "cuda", "--dtype", "f32"]),
         ),
         planned(
             "another GPU",
             &["measure.prefill.machine.gpu.device"],
-            |setting| setting.argue(&["--device", "cuda:0", "--dtype", "f32"]),
-            |setting| setting.argue(&["--device", "cuda:1", "--dtype", "f32"]),
+            |setting| setting.add_arguments(&["--device", "cuda:0", "--dtype", "f32"]),
+            |setting| setting.add_arguments(&["--device", "cuda:1", "--dtype", "f32"]),
         ),
     ]
 }

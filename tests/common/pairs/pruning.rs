@@ -6,24 +6,24 @@ use super::{Pair, between, pair, planned};
 pub(super) fn cuts() -> Vec<Pair> {
     vec![
         pair("another criterion", &["cut.criterion", "cut.options"], |setting| {
-            setting.grid("llm-streamline", "shortgpt");
+            setting.replace_in_grid("llm-streamline", "shortgpt");
         }),
         pair("an option of the criterion", &["cut.options.cosine"], |setting| {
-            setting.grid("criterion: llm-streamline", "criterion: {name: llm-streamline, cosine: token}");
+            setting.replace_in_grid("criterion: llm-streamline", "criterion: {name: llm-streamline, cosine: token}");
         }),
-        pair("another depth", &["cut.depth"], |setting| setting.grid("depth: 1", "depth: 2")),
+        pair("another depth", &["cut.depth"], |setting| setting.replace_in_grid("depth: 1", "depth: 2")),
         between(
             "another backbone's published order",
             &["cut.known"],
             |setting| {
-                setting.deep();
-                setting.grid("tiny: {path", "llama-2-7b: {path");
-                setting.grid("backbone: tiny", "backbone: llama-2-7b");
+                setting.deepen_model();
+                setting.replace_in_grid("tiny: {path", "llama-2-7b: {path");
+                setting.replace_in_grid("backbone: tiny", "backbone: llama-2-7b");
             },
             |setting| {
-                setting.deep();
-                setting.grid("tiny: {path", "llama-3-8b: {path");
-                setting.grid("backbone: tiny", "backbone: llama-3-8b");
+                setting.deepen_model();
+                setting.replace_in_grid("tiny: {path", "llama-3-8b: {path");
+                setting.replace_in_grid("backbone: tiny", "backbone: llama-3-8b");
             },
         ),
     ]
@@ -33,31 +33,31 @@ pub(super) fn cuts() -> Vec<Pair> {
 pub(super) fn repairs() -> Vec<Pair> {
     vec![
         pair("another recovery", &["repair.fitted", "repair.options", "repair.recovery"], |setting| {
-            setting.grid("recovery: ghosted", "recovery: replaceme-ls");
+            setting.replace_in_grid("recovery: ghosted", "recovery: replaceme-ls");
         }),
         pair("an option of the recovery", &["repair.options.solver"], |setting| {
-            setting.grid("recovery: ghosted", "recovery: {name: ghosted, solver: svd}");
+            setting.replace_in_grid("recovery: ghosted", "recovery: {name: ghosted, solver: svd}");
         }),
         planned(
             "another repair of layers removed one by one",
             &["cut.repaired.options", "cut.repaired.recovery", "repair.options", "repair.recovery"],
-            |setting| setting.one_by_one(),
+            |setting| setting.make_iterative(),
             |setting| {
-                setting.one_by_one();
-                setting.grid("recovery: ghosted", "recovery: linearpatch-diag");
+                setting.make_iterative();
+                setting.replace_in_grid("recovery: ghosted", "recovery: linearpatch-diag");
             },
         ),
         planned(
             "other sequences for the repairs of layers removed one by one",
             &["cut.repaired.fitted", "repair.fitted"],
-            |setting| setting.one_by_one(),
+            |setting| setting.make_iterative(),
             |setting| {
-                setting.one_by_one();
-                setting.grid("operator_sequences: 3", "operator_sequences: 2");
+                setting.make_iterative();
+                setting.replace_in_grid("operator_sequences: 3", "operator_sequences: 2");
             },
         ),
         pair("sequences that the operator is solved on", &["repair.fitted"], |setting| {
-            setting.grid("operator_sequences: 3", "operator_sequences: 2");
+            setting.replace_in_grid("operator_sequences: 3", "operator_sequences: 2");
         }),
     ]
 }
@@ -66,33 +66,33 @@ pub(super) fn repairs() -> Vec<Pair> {
 pub(super) fn training() -> Vec<Pair> {
     vec![
         pair("training", &["repair.training.length", "repair.training.seed", "repair.training.sequences"], |setting| {
-            setting.tuned();
+            setting.add_finetuning();
         }),
         between(
             "more training",
             &["repair.training.sequences"],
-            |setting| setting.tuned(),
+            |setting| setting.add_finetuning(),
             |setting| {
-                setting.tuned();
-                setting.grid("finetune: {sequences: 4", "finetune: {sequences: 5");
+                setting.add_finetuning();
+                setting.replace_in_grid("finetune: {sequences: 4", "finetune: {sequences: 5");
             },
         ),
         between(
             "longer training",
             &["repair.training.length"],
-            |setting| setting.tuned(),
+            |setting| setting.add_finetuning(),
             |setting| {
-                setting.tuned();
-                setting.grid("length: 32, seed", "length: 48, seed");
+                setting.add_finetuning();
+                setting.replace_in_grid("length: 32, seed", "length: 48, seed");
             },
         ),
         between(
             "another draw of the training",
             &["repair.training.seed"],
-            |setting| setting.tuned(),
+            |setting| setting.add_finetuning(),
             |setting| {
-                setting.tuned();
-                setting.grid("seed: 0", "seed: 1");
+                setting.add_finetuning();
+                setting.replace_in_grid("seed: 0", "seed: 1");
             },
         ),
     ]

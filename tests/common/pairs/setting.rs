@@ -46,36 +46,36 @@ impl Setting {
     }
 
     /// Replaces a part of the grid. The part must occur exactly once.
-    pub fn grid(&self, from: &str, to: &str) {
-        self.text("grid.yaml", from, to);
+    pub fn replace_in_grid(&self, from: &str, to: &str) {
+        self.replace_in_file("grid.yaml", from, to);
     }
 
-    pub(super) fn another_row(&self, file: &str) {
+    pub(super) fn add_text_row(&self, file: &str) {
         let rows = std::fs::read_to_string(self.world.path(file)).unwrap();
         self.world.write(file, rows + &json!({"text": "w1 w2 w3", "side": "w3 w2 w1"}).to_string() + "\n");
     }
 
-    pub(super) fn another_row_of(&self, file: &str) {
+    pub(super) fn add_labeled_row(&self, file: &str) {
         let rows = std::fs::read_to_string(self.world.path(file)).unwrap();
         self.world.write(file, rows + &json!({"text": "w1 w2", "label": 1}).to_string() + "\n");
     }
 
-    pub(super) fn text(&self, file: &str, from: &str, to: &str) {
+    pub(super) fn replace_in_file(&self, file: &str, from: &str, to: &str) {
         let text = std::fs::read_to_string(self.world.path(file)).unwrap();
         assert_eq!(text.matches(from).count(), 1, "{from} in {file}");
         self.world.write(file, text.replace(from, to));
     }
 
-    pub(super) fn argue(&mut self, arguments: &[&str]) {
+    pub(super) fn add_arguments(&mut self, arguments: &[&str]) {
         self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
     }
 
     pub(super) fn rename(&self, from: &str, to: &str) {
         std::fs::rename(self.world.path(from), self.world.path(to)).unwrap();
-        self.grid(from, to);
+        self.replace_in_grid(from, to);
     }
 
-    pub(super) fn json(&self, file: &str, change: impl FnOnce(&mut Value)) {
+    pub(super) fn change_json(&self, file: &str, change: impl FnOnce(&mut Value)) {
         let path = self.world.path(file);
         let mut value = crate::common::json(&path);
         change(&mut value);
@@ -83,34 +83,37 @@ impl Setting {
     }
 
     /// Writes a text as identical shards so that every shard order yields the same bytes.
-    pub(super) fn streamed(&self, text: &str, shards: usize, settings: &str) {
+    pub(super) fn write_shards(&self, text: &str, shards: usize, settings: &str) {
         let rows = std::fs::read_to_string(self.world.path(&format!("{text}.jsonl"))).unwrap().repeat(100);
         std::fs::create_dir(self.world.path(text)).unwrap();
         for at in 0..shards {
             self.world.write(&format!("{text}/{at}.jsonl"), &rows);
         }
-        self.grid(&format!("{{path: {text}.jsonl, rule: ptb"), &format!("{{path: {text}, rule: c4-stream{settings}"));
+        self.replace_in_grid(
+            &format!("{{path: {text}.jsonl, rule: ptb"),
+            &format!("{{path: {text}, rule: c4-stream{settings}"),
+        );
     }
 
     /// Moves the task's file into a folder, as in published datasets.
-    pub(super) fn task_folder(&self) {
+    pub(super) fn move_task_to_folder(&self) {
         std::fs::create_dir(self.world.path("copa")).unwrap();
         std::fs::rename(self.world.path("copa.jsonl"), self.world.path("copa/validation.jsonl")).unwrap();
         self.world.write("copa/README.md", "A text.\n");
-        self.grid("path: copa.jsonl", "path: copa");
+        self.replace_in_grid("path: copa.jsonl", "path: copa");
     }
 
     /// Removes the latency measurement, because models with quantized weights are not timed.
-    pub(super) fn untimed(&mut self) {
-        self.grid("  latency: {length: 16}\n", "");
+    pub(super) fn remove_latency(&mut self) {
+        self.replace_in_grid("  latency: {length: 16}\n", "");
     }
 
     /// Removes the task's document limit. Without it, the documents are not counted in advance.
-    pub(super) fn whole_task(&mut self) {
-        self.grid("tasks: {name: copa, limit: 6}", "tasks: copa");
+    pub(super) fn remove_document_limit(&mut self) {
+        self.replace_in_grid("tasks: {name: copa, limit: 6}", "tasks: copa");
     }
 
-    pub(super) fn defined(&self, options: &str) {
+    pub(super) fn add_definition(&self, options: &str) {
         std::fs::create_dir(self.world.path("rows")).unwrap();
         for (split, count) in [("train", 5), ("test", 6)] {
             self.world.write(
@@ -124,14 +127,14 @@ impl Setting {
              doc_to_text: '{{text}} w9'\ndoc_to_choice: [w1, w2]\ndoc_to_target: label\n",
         );
         self.world.write("backbone/chat_template.jinja", "{% for m in messages %}w5 {{ m.content }} w6 {% endfor %}");
-        self.grid(
+        self.replace_in_grid(
             "tasks: {name: copa, limit: 6}",
             &format!("tasks: [{{name: copa, limit: 6}}, {{definition: made.yaml, data: rows{options}}}]"),
         );
     }
 
-    pub(super) fn generating(&self) {
-        self.defined("");
+    pub(super) fn add_generation_definition(&self) {
+        self.add_definition("");
         self.world.write(
             "made.yaml",
             "task: made\ndataset_path: a/b\ntest_split: test\noutput_type: generate_until\n\
@@ -139,17 +142,20 @@ impl Setting {
         );
     }
 
-    pub(super) fn tuned(&self) {
-        self.grid("recovery: ghosted", "recovery: {name: ghosted, finetune: {sequences: 4, length: 32, seed: 0}}");
+    pub(super) fn add_finetuning(&self) {
+        self.replace_in_grid(
+            "recovery: ghosted",
+            "recovery: {name: ghosted, finetune: {sequences: 4, length: 32, seed: 0}}",
+        );
     }
 
     /// Makes the criterion iterative: layers are removed one by one, with a repair after each removal.
-    pub(super) fn one_by_one(&self) {
-        self.grid("criterion: llm-streamline", "criterion: {name: shortgpt, iterative: true}");
+    pub(super) fn make_iterative(&self) {
+        self.replace_in_grid("criterion: llm-streamline", "criterion: {name: shortgpt, iterative: true}");
     }
 
     /// Repeats the fixture's first layer until the model has as many layers as published models.
-    pub(super) fn deep(&self) {
+    pub(super) fn deepen_model(&self) {
         const LAYERS: usize = 32;
         let bytes = std::fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -162,8 +168,8 @@ impl Setting {
             }
         }
         safetensors::serialize_to_file(all, None, &self.world.path("backbone/model.safetensors")).unwrap();
-        self.json("backbone/config.json", |config| config["num_hidden_layers"] = json!(LAYERS));
-        self.grid("criterion: llm-streamline", "criterion: {name: shortened-llama, order: released}");
+        self.change_json("backbone/config.json", |config| config["num_hidden_layers"] = json!(LAYERS));
+        self.replace_in_grid("criterion: llm-streamline", "criterion: {name: shortened-llama, order: released}");
     }
 }
 

@@ -7,25 +7,32 @@ use super::{Pair, Setting, between, pair, planned};
 /// Returns setting pairs that differ in a built-in task.
 pub(super) fn tasks() -> Vec<Pair> {
     vec![
-        planned("another task", &["measure.task.task"], Setting::whole_task, |setting| {
-            setting.whole_task();
-            setting.grid("copa: {path: copa.jsonl}", "copa: {path: copa.jsonl, task: winogrande}");
+        planned("another task", &["measure.task.task"], Setting::remove_document_limit, |setting| {
+            setting.remove_document_limit();
+            setting.replace_in_grid("copa: {path: copa.jsonl}", "copa: {path: copa.jsonl, task: winogrande}");
         }),
         pair("other documents", &["measure.task.rows"], |setting| {
             let documents = std::fs::read_to_string(setting.world.path("copa.jsonl")).unwrap();
             setting.world.write("copa.jsonl", documents.replacen("w4", "w5", 1));
         }),
-        planned("documents in another file format", &["measure.task.formats"], Setting::whole_task, |setting| {
-            setting.whole_task();
-            setting.rename("copa.jsonl", "copa.parquet");
+        planned(
+            "documents in another file format",
+            &["measure.task.formats"],
+            Setting::remove_document_limit,
+            |setting| {
+                setting.remove_document_limit();
+                setting.rename("copa.jsonl", "copa.parquet");
+            },
+        ),
+        pair("fewer documents", &["measure.task.limit"], |setting| setting.replace_in_grid("limit: 6", "limit: 3")),
+        pair("special tokens", &["measure.task.bos"], |setting| {
+            setting.replace_in_grid("limit: 6", "limit: 6, bos: never");
         }),
-        pair("fewer documents", &["measure.task.limit"], |setting| setting.grid("limit: 6", "limit: 3")),
-        pair("special tokens", &["measure.task.bos"], |setting| setting.grid("limit: 6", "limit: 6, bos: never")),
         pair("a shorter context", &["measure.task.max_length"], |setting| {
-            setting.grid("limit: 6", "limit: 6, max_length: 24");
+            setting.replace_in_grid("limit: 6", "limit: 6, max_length: 24");
         }),
         pair("another token before an empty context", &["measure.task.prefix"], |setting| {
-            setting.json("backbone/tokenizer_config.json", |config| config["bos_token"] = json!("w2"));
+            setting.change_json("backbone/tokenizer_config.json", |config| config["bos_token"] = json!("w2"));
         }),
     ]
 }
@@ -36,27 +43,27 @@ pub(super) fn definitions() -> Vec<Pair> {
         between(
             "another definition",
             &["measure.defined.asks"],
-            |setting| setting.defined(""),
+            |setting| setting.add_definition(""),
             |setting| {
-                setting.defined("");
-                setting.text("made.yaml", "[w1, w2]", "[w1, w3]");
+                setting.add_definition("");
+                setting.replace_in_file("made.yaml", "[w1, w2]", "[w1, w3]");
             },
         ),
         planned(
             "other documents of a definition",
             &["measure.defined.rows"],
-            |setting| setting.defined(""),
+            |setting| setting.add_definition(""),
             |setting| {
-                setting.defined("");
-                setting.another_row_of("rows/test.jsonl");
+                setting.add_definition("");
+                setting.add_labeled_row("rows/test.jsonl");
             },
         ),
         planned(
             "documents of a definition in another file format",
             &["measure.defined.formats"],
-            |setting| setting.defined(""),
+            |setting| setting.add_definition(""),
             |setting| {
-                setting.defined("");
+                setting.add_definition("");
                 std::fs::rename(setting.world.path("rows/test.jsonl"), setting.world.path("rows/test.parquet"))
                     .unwrap();
             },
@@ -70,36 +77,36 @@ pub(super) fn examples() -> Vec<Pair> {
         planned(
             "examples",
             &["measure.defined.shots"],
-            |setting| setting.defined(""),
-            |setting| setting.defined(", shots: 2"),
+            |setting| setting.add_definition(""),
+            |setting| setting.add_definition(", shots: 2"),
         ),
         between(
             "more examples",
             &["measure.defined.shots.count"],
-            |setting| setting.defined(", shots: 2"),
-            |setting| setting.defined(", shots: 3"),
+            |setting| setting.add_definition(", shots: 2"),
+            |setting| setting.add_definition(", shots: 3"),
         ),
         planned(
             "another draw of examples",
             &["measure.defined.shots.seed"],
-            |setting| setting.defined(", shots: 2"),
-            |setting| setting.defined(", shots: 2, seed: 7"),
+            |setting| setting.add_definition(", shots: 2"),
+            |setting| setting.add_definition(", shots: 2, seed: 7"),
         ),
         planned(
             "other examples",
             &["measure.defined.shots.rows"],
-            |setting| setting.defined(", shots: 2"),
+            |setting| setting.add_definition(", shots: 2"),
             |setting| {
-                setting.defined(", shots: 2");
-                setting.another_row_of("rows/train.jsonl");
+                setting.add_definition(", shots: 2");
+                setting.add_labeled_row("rows/train.jsonl");
             },
         ),
         planned(
             "examples in another file format",
             &["measure.defined.shots.formats"],
-            |setting| setting.defined(", shots: 2"),
+            |setting| setting.add_definition(", shots: 2"),
             |setting| {
-                setting.defined(", shots: 2");
+                setting.add_definition(", shots: 2");
                 std::fs::rename(setting.world.path("rows/train.jsonl"), setting.world.path("rows/train.parquet"))
                     .unwrap();
             },
@@ -113,29 +120,29 @@ pub(super) fn chats() -> Vec<Pair> {
         between(
             "a chat template",
             &["measure.defined.chat"],
-            |setting| setting.defined(""),
-            |setting| setting.defined(", chat: true"),
+            |setting| setting.add_definition(""),
+            |setting| setting.add_definition(", chat: true"),
         ),
         planned(
             "another chat template",
             &["measure.defined.chat.template"],
-            |setting| setting.defined(", chat: true"),
+            |setting| setting.add_definition(", chat: true"),
             |setting| {
-                setting.defined(", chat: true");
-                setting.text("backbone/chat_template.jinja", "w6", "w7");
+                setting.add_definition(", chat: true");
+                setting.replace_in_file("backbone/chat_template.jinja", "w6", "w7");
             },
         ),
         planned(
             "a chat in one turn",
             &["measure.defined.chat.multiturn"],
-            |setting| setting.defined(", chat: true"),
-            |setting| setting.defined(", chat: true, multiturn: false"),
+            |setting| setting.add_definition(", chat: true"),
+            |setting| setting.add_definition(", chat: true, multiturn: false"),
         ),
         between(
             "a system text",
             &["measure.defined.system"],
-            |setting| setting.defined(""),
-            |setting| setting.defined(", system: w8"),
+            |setting| setting.add_definition(""),
+            |setting| setting.add_definition(", system: w8"),
         ),
     ]
 }
@@ -146,36 +153,36 @@ pub(super) fn limits() -> Vec<Pair> {
         planned(
             "fewer documents of a definition",
             &["measure.defined.limit"],
-            |setting| setting.defined(""),
-            |setting| setting.defined(", limit: 3"),
+            |setting| setting.add_definition(""),
+            |setting| setting.add_definition(", limit: 3"),
         ),
         planned(
             "special tokens of a definition",
             &["measure.defined.bos"],
-            |setting| setting.defined(""),
-            |setting| setting.defined(", bos: never"),
+            |setting| setting.add_definition(""),
+            |setting| setting.add_definition(", bos: never"),
         ),
         planned(
             "a shorter context of a definition",
             &["measure.defined.max_length"],
-            |setting| setting.defined(""),
-            |setting| setting.defined(", max_length: 24"),
+            |setting| setting.add_definition(""),
+            |setting| setting.add_definition(", max_length: 24"),
         ),
         planned(
             "another token before an empty context of a definition",
             &["measure.defined.prefix", "measure.task.prefix"],
-            |setting| setting.defined(""),
+            |setting| setting.add_definition(""),
             |setting| {
-                setting.defined("");
-                setting.json("backbone/tokenizer_config.json", |config| config["bos_token"] = json!("w2"));
+                setting.add_definition("");
+                setting.change_json("backbone/tokenizer_config.json", |config| config["bos_token"] = json!("w2"));
             },
         ),
         planned(
             "other generation settings of the backbone",
             &["measure.defined.generation"],
-            |setting| setting.generating(),
+            |setting| setting.add_generation_definition(),
             |setting| {
-                setting.generating();
+                setting.add_generation_definition();
                 setting.world.write("backbone/generation_config.json", json!({"eos_token_id": [2, 7]}).to_string());
             },
         ),

@@ -6,19 +6,19 @@ use super::{Pair, between, pair};
 pub(super) fn latencies() -> Vec<Pair> {
     vec![
         pair("longer prompts", &["measure.prefill.length"], |setting| {
-            setting.grid("latency: {length: 16}", "latency: {length: 8}");
+            setting.replace_in_grid("latency: {length: 16}", "latency: {length: 8}");
         }),
         pair("more prompts at a time", &["measure.prefill.batch"], |setting| {
-            setting.grid("latency: {length: 16}", "latency: {length: 16, batch: 2}");
+            setting.replace_in_grid("latency: {length: 16}", "latency: {length: 16, batch: 2}");
         }),
         pair("tokens decoded after a prompt", &["measure.prefill.decode"], |setting| {
-            setting.grid("latency: {length: 16}", "latency: {length: 16, decode: 3}");
+            setting.replace_in_grid("latency: {length: 16}", "latency: {length: 16, decode: 3}");
         }),
         between(
             "a different timing cohort",
             &["measure.prefill.among"],
-            |setting| setting.grid("recovery: ghosted", "recovery: [none, ghosted]"),
-            |setting| setting.grid("recovery: ghosted", "recovery: [affine, ghosted]"),
+            |setting| setting.replace_in_grid("recovery: ghosted", "recovery: [none, ghosted]"),
+            |setting| setting.replace_in_grid("recovery: ghosted", "recovery: [affine, ghosted]"),
         ),
     ]
 }

@@ -257,11 +257,11 @@ fn has_not_finite(numbers: &[f32]) -> bool {
 mod tests {
     use super::*;
     use crate::corpus::Start;
-    use crate::model::engine::tests::Adding;
+    use crate::model::engine::tests::AddingEngine;
 
     #[test]
     fn calibration_copies_only_the_observed_activations() {
-        let engine = Adding::new();
+        let engine = AddingEngine::new();
         let starts = vec![Start { document: 0, token: 0 }, Start { document: 0, token: 3 }];
         let windows = Windows { ids: (0..6).collect(), length: 3, starts, corpus_tokens: 6, bytes: 0 };
         let sites = [HookPoint::Stream(1), HookPoint::Middle(1)];

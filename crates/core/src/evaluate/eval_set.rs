@@ -179,7 +179,7 @@ pub fn score(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::engine::tests::Adding;
+    use crate::model::engine::tests::AddingEngine;
     use crate::model::{Cut, Operator, Program, Repairs, Sublayer};
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
     /// Computes the loss of the first token of each member under a program, with the members split into two parts.
     fn run(program: Program, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
         let mut done = in_parts(
-            &Adding::new(),
+            &AddingEngine::new(),
             &Trie::new(&[program]),
             &[&[5, 6, 7]],
             |_| 2,

@@ -194,9 +194,9 @@ mod tests {
     use super::*;
     use crate::error::Result;
 
-    struct Letters;
+    struct LetterDetokenizer;
 
-    impl Detokenizer for Letters {
+    impl Detokenizer for LetterDetokenizer {
         fn decode(&self, ids: &[u32], _: bool) -> Result<String> {
             Ok(ids.iter().filter_map(|&id| char::from_digit(id, 36)).collect())
         }
@@ -207,12 +207,12 @@ mod tests {
         let settings = Settings { stops: vec!["c".to_owned()], ..Settings::greedy(4, 64) };
         let prompts: Vec<Prompt> = (0..2).map(|index| Prompt { identity: index.to_string(), ids: vec![1] }).collect();
         let generations = [
-            Generation::new(vec![10, 11, 12], End::Stop, &settings, &Letters).unwrap(),
-            Generation::new(Vec::new(), End::NotFinite, &settings, &Letters).unwrap(),
+            Generation::new(vec![10, 11, 12], End::Stop, &settings, &LetterDetokenizer).unwrap(),
+            Generation::new(Vec::new(), End::NotFinite, &settings, &LetterDetokenizer).unwrap(),
         ];
         let all: Vec<f64> = generations.iter().flat_map(values).collect();
         assert_eq!(all, [1.0, 3.0, 10.0, 11.0, 12.0, 3.0, 0.0]);
-        let eval = GenerationEval::new(&prompts, settings, &Letters);
+        let eval = GenerationEval::new(&prompts, settings, &LetterDetokenizer);
         assert_eq!(eval.read(&all).unwrap(), generations);
         assert_eq!(generations[0].text, "ab", "the text must end at the stop string");
         assert!(eval.fits(0, &all));
@@ -242,7 +242,7 @@ mod tests {
     fn count_passes(length: usize) -> usize {
         let prompts: Vec<Prompt> =
             (0..40 * CHUNK).map(|index| Prompt { identity: index.to_string(), ids: vec![1; length] }).collect();
-        let eval = GenerationEval::new(&prompts, Settings::greedy(6, 1 << 20), &Letters);
+        let eval = GenerationEval::new(&prompts, Settings::greedy(6, 1 << 20), &LetterDetokenizer);
         eval.device_tokens / eval.tokens(0)
     }
 }

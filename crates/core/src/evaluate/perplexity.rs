@@ -124,11 +124,11 @@ fn window_losses(predictions: &[Prediction], members: usize) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::corpus::Start;
-    use crate::model::engine::tests::Adding;
+    use crate::model::engine::tests::AddingEngine;
 
     #[test]
     fn scoring_copies_no_residual_stream_to_the_host() {
-        let engine = Adding::new();
+        let engine = AddingEngine::new();
         let starts = (0..3).map(|window| Start { document: 0, token: 3 * window }).collect();
         let windows = Windows { ids: vec![1, 2, 3, 4, 5, 6, 7, 8, 9], length: 3, starts, corpus_tokens: 9, bytes: 0 };
         let programs = [Program::dense(4), Program::pruned(4, &[1], |_| None)];

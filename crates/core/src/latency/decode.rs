@@ -134,12 +134,12 @@ mod tests {
 
     use super::*;
     use crate::generate::{self, Detokenizer, Settings};
-    use crate::model::engine::tests::Adding;
+    use crate::model::engine::tests::AddingEngine;
     use crate::model::{CandleEngine, Decoder, DeviceName, FloatType, Placement};
 
-    struct Silent;
+    struct EmptyDetokenizer;
 
-    impl Detokenizer for Silent {
+    impl Detokenizer for EmptyDetokenizer {
         fn decode(&self, _: &[u32], _: bool) -> Result<String> {
             Ok(String::new())
         }
@@ -169,7 +169,8 @@ mod tests {
             let settings = Settings::greedy(6, 64);
             let programs = std::slice::from_ref(&program);
             let trie = Trie::new(programs);
-            let expected = generate::generate(&*engine, &trie, &prompts, &settings, &Silent, &mut ()).unwrap();
+            let expected =
+                generate::generate(&*engine, &trie, &prompts, &settings, &EmptyDetokenizer, &mut ()).unwrap();
             let (took, tokens) = steps(&*engine, &trie, PROMPT, 5).unwrap();
             assert_eq!(tokens.len(), 15);
             for (sequence, generations) in expected.iter().enumerate() {
@@ -197,7 +198,7 @@ mod tests {
         });
         let session = session.unwrap();
         assert_eq!((session.timed.len(), passes), (2, 6));
-        let error = decoded(&Adding::new(), &programs, (PROMPT, 2), rounds, extra, &mut |_| Ok(())).unwrap_err();
+        let error = decoded(&AddingEngine::new(), &programs, (PROMPT, 2), rounds, extra, &mut |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("does not support decoding"), "{error}");
     }
 

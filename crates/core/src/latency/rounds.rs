@@ -218,18 +218,18 @@ mod tests {
 
     use super::*;
     use crate::error::Error;
-    use crate::model::engine::tests::Adding;
+    use crate::model::engine::tests::AddingEngine;
     use crate::model::{Config, EngineId, HostRows, Observer, Prediction, ResidualStream, Step};
 
     /// Engine that records the length of each program it runs. Programs of more than `max_steps` steps run out of
     /// memory.
-    struct Noting {
-        inner: Adding,
+    struct RecordingEngine {
+        inner: AddingEngine,
         ran: Mutex<Vec<usize>>,
         max_steps: usize,
     }
 
-    impl Engine for Noting {
+    impl Engine for RecordingEngine {
         fn id(&self) -> EngineId {
             self.inner.id()
         }
@@ -268,7 +268,7 @@ mod tests {
     const NONE: ExtraRounds = ExtraRounds { rounds: 0, seconds: 0.0 };
 
     fn measure_rounds(max_steps: usize) -> (Vec<PassTimes>, Vec<usize>, usize) {
-        let engine = Noting { inner: Adding::new(), ran: Mutex::default(), max_steps };
+        let engine = RecordingEngine { inner: AddingEngine::new(), ran: Mutex::default(), max_steps };
         let programs = [Program::dense(4), Program::pruned(4, &[1], |_| None), Program::pruned(4, &[1, 2], |_| None)];
         let mut passes = 0;
         let rounds = Rounds { warmups: 1, timed: 3 };
@@ -309,12 +309,12 @@ mod tests {
     }
 
     /// Engine whose passes take the given times in turn, then repeat the last one.
-    struct Slow {
-        inner: Noting,
+    struct TimedEngine {
+        inner: RecordingEngine,
         milliseconds: Mutex<Vec<u64>>,
     }
 
-    impl Engine for Slow {
+    impl Engine for TimedEngine {
         fn id(&self) -> EngineId {
             self.inner.id()
         }
@@ -351,8 +351,8 @@ mod tests {
     /// Runs one program with the given pass times and requests three rounds after a warm-up. Returns the number of
     /// rounds, the first counted round, and the number of additional passes.
     fn measure_adaptive_rounds(milliseconds: &[u64], extra: ExtraRounds) -> (usize, usize, usize) {
-        let inner = Noting { inner: Adding::new(), ran: Mutex::default(), max_steps: usize::MAX };
-        let engine = Slow { inner, milliseconds: Mutex::new(milliseconds.to_vec()) };
+        let inner = RecordingEngine { inner: AddingEngine::new(), ran: Mutex::default(), max_steps: usize::MAX };
+        let engine = TimedEngine { inner, milliseconds: Mutex::new(milliseconds.to_vec()) };
         let rounds = Rounds { warmups: 1, timed: 3 };
         let mut beyond = 0;
         let prompt = Prompt { length: 3, batch: 2 };

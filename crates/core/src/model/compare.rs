@@ -169,9 +169,9 @@ mod tests {
     use crate::model::program::Program;
 
     /// A model whose stream lists the executed steps, and whose comparison returns the lists of both streams.
-    struct Listing;
+    struct ListingModel;
 
-    impl Model for Listing {
+    impl Model for ListingModel {
         type Batch = ();
         type Residual = Vec<Step>;
         type Output = ();
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    impl Compare for Listing {
+    impl Compare for ListingModel {
         type Divergences = [Vec<Step>; 2];
 
         fn compare(&self, (): &(), reference: &Vec<Step>, stream: &Vec<Step>) -> Result<[Vec<Step>; 2]> {
@@ -207,7 +207,7 @@ mod tests {
             let trie = Trie::with_reference(&dense, &programs);
             for max_streams in [None, Some(1), Some(2), Some(5), Some(99)] {
                 let mut seconds = vec![0.0; trie.len()];
-                let found = compare_trie(&Listing, &trie, max_streams, &(), &mut seconds).unwrap();
+                let found = compare_trie(&ListingModel, &trie, max_streams, &(), &mut seconds).unwrap();
                 assert_eq!(found.len(), programs.len());
                 for (program, found) in programs.iter().zip(found) {
                     let [reference, stream] = found.unwrap();
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn trie_without_a_reference_is_rejected() {
         let trie = Trie::scoring(&[Program::dense(2)]);
-        let error = compare_trie(&Listing, &trie, None, &(), &mut vec![0.0; trie.len()]).unwrap_err();
+        let error = compare_trie(&ListingModel, &trie, None, &(), &mut vec![0.0; trie.len()]).unwrap_err();
         assert!(error.to_string().contains("no reference program"), "{error}");
     }
 }

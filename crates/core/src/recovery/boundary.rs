@@ -351,12 +351,12 @@ impl Solution {
 pub(super) mod tests {
     use super::*;
     use crate::calibrate::{ActivationShape, InMemory, Spool};
-    use crate::model::engine::tests::Adding;
+    use crate::model::engine::tests::AddingEngine;
     use crate::options::Options;
 
     /// Activations for tests, given as literals: the stream `[rows, C]` that enters each listed layer.
     pub(in crate::recovery) struct LiteralActivations {
-        engine: Adding,
+        engine: AddingEngine,
         activations: Activations,
         pub(in crate::recovery) fitted: usize,
         pub(in crate::recovery) starts: Vec<Start>,
@@ -374,7 +374,7 @@ pub(super) mod tests {
             streams.iter().for_each(|(site, rows)| collected.push(*site, rows).unwrap());
             let length = streams[0].1.len() / channels / sequences;
             let activations = collected.finish(ActivationShape { channels, sequences, length }).unwrap();
-            Self { engine: Adding::new(), activations, fitted: sequences, starts: Vec::new() }
+            Self { engine: AddingEngine::new(), activations, fitted: sequences, starts: Vec::new() }
         }
 
         /// Runs the method `name` with the given options on the removed layers `[start, end)`.

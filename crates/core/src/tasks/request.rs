@@ -218,12 +218,12 @@ mod tests {
 
     /// Test tokenizer with one token per character (its code point), except that "ab" is a single token (1000). `^` is
     /// the prefix token (1), which is added at the start.
-    struct Letters {
+    struct LetterEncoder {
         prefix: Option<Prefix>,
         adds: bool,
     }
 
-    impl Encoder for Letters {
+    impl Encoder for LetterEncoder {
         fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
             if text.contains('!') {
                 return Err(Error::bad_input("no token"));
@@ -241,11 +241,11 @@ mod tests {
         }
     }
 
-    fn letters() -> Letters {
-        Letters { prefix: Some(Prefix { id: 1, text: "^".to_owned() }), adds: true }
+    fn letters() -> LetterEncoder {
+        LetterEncoder { prefix: Some(Prefix { id: 1, text: "^".to_owned() }), adds: true }
     }
 
-    fn tokenize_pair(encoder: &Letters, pair: (&str, &str), bos: Bos, length: usize) -> Result<TokenizedRequest> {
+    fn tokenize_pair(encoder: &LetterEncoder, pair: (&str, &str), bos: Bos, length: usize) -> Result<TokenizedRequest> {
         continuation(pair, encoder, bos, length, &mut HashMap::new())
     }
 
@@ -298,7 +298,7 @@ mod tests {
             assert_eq!(ids(("Q", "x"), bos).0, wanted);
             assert_eq!(ids(("^Q", "x"), bos).0, "^Q");
         }
-        let without = Letters { adds: false, ..letters() };
+        let without = LetterEncoder { adds: false, ..letters() };
         assert_eq!(context_ids(&tokenize_pair(&without, ("Q", "x"), Bos::Tokenizer, 9).unwrap()).len(), 1);
         let error = tokenize_pair(&without, ("Q", "x"), Bos::Always, 9).unwrap_err();
         assert!(error.to_string().contains("`always`"), "{error}");
@@ -310,7 +310,7 @@ mod tests {
             assert_eq!(ids(("", " x"), bos), pair("^", " x"));
             assert_eq!(ids(("", "^x"), bos), pair("^", "x"));
         }
-        let none = Letters { prefix: None, adds: false };
+        let none = LetterEncoder { prefix: None, adds: false };
         assert!(tokenize_pair(&none, ("", " x"), Bos::Tokenizer, 9).unwrap_err().to_string().contains("BOS or an EOS"));
         assert!(
             tokenize_pair(&letters(), ("", "^"), Bos::Tokenizer, 9)
@@ -351,7 +351,7 @@ mod tests {
         // A BOS added by the tokenizer is predicted from the prefix token and scored like the other tokens.
         let with_bos = rolling("Q", &letters(), Bos::Tokenizer, 9).unwrap();
         assert_eq!((with_bos[0].input_ids.len(), with_bos[0].continuation_ids.len()), (2, 2));
-        let none = Letters { prefix: None, adds: false };
+        let none = LetterEncoder { prefix: None, adds: false };
         assert!(rolling("Q", &none, Bos::Tokenizer, 9).is_err());
         assert!(rolling("", &letters(), Bos::Never, 9).is_err());
     }

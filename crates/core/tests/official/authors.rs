@@ -33,7 +33,7 @@ const LARGE_VOCABULARY_TOLERANCE: f64 = 1e-5;
 const DIVISOR: f32 = 128.0;
 
 /// Group of settings that share a backbone and its calibration.
-struct Group<'a> {
+struct SettingGroup<'a> {
     settings: Vec<(&'a str, &'a Value)>,
     operators: HashMap<String, Tensor>,
     /// Evaluation windows, by the official name of their text.
@@ -61,7 +61,7 @@ fn compare(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -
     }
     let tokenizer = tokenizer(backbone);
     let available = texts.iter().filter(|(_, settings)| !text(settings, "file").starts_with("(outside)"));
-    let group = Group {
+    let group = SettingGroup {
         texts: available.map(|(name, settings)| (name.as_str(), evaluation_windows(&tokenizer, settings))).collect(),
         calibration: calibration_windows(&tokenizer, &expected["calibration"]),
         operators: tensors(&folder.join("operators.safetensors")),
@@ -87,7 +87,7 @@ fn tokenizer(backbone: &Path) -> Tokenizer {
     Tokenizer::load(&path).unwrap()
 }
 
-impl Group<'_> {
+impl SettingGroup<'_> {
     fn compare(&self, engine: &dyn Engine) {
         let calibrated = calibrate(engine, &self.calibration, &self.request(engine));
         let programs: Vec<Program> =

@@ -29,15 +29,15 @@ const BOUND_TOLERANCE: f64 = 1e-7;
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
 
 /// Reference data for all repositories, including the stored operators.
-struct Others {
+struct OtherRepositories {
     settings: Value,
     official: Value,
     operators: HashMap<String, Tensor>,
 }
 
-fn others() -> Option<Others> {
+fn others() -> Option<OtherRepositories> {
     let folder = shared("oracles/official")?;
-    Some(Others {
+    Some(OtherRepositories {
         settings: json(&folder.join("others.json")),
         official: json(&folder.join("official.json"))["settings"].take(),
         operators: tensors(&folder.join("others.safetensors")),
@@ -103,7 +103,12 @@ fn assert_near(what: &str, ours: f64, theirs: f64) {
 /// Returns the evaluation windows for a LinearPatch setting. The text is the one that the official settings use for the
 /// same backbone, but the windowing rule and the limit are LinearPatch's own. Returns `None` if the text is not
 /// available.
-fn perplexity_windows(tokenizer: &Tokenizer, others: &Others, setting: &Value, name: &str) -> Option<Windows> {
+fn perplexity_windows(
+    tokenizer: &Tokenizer,
+    others: &OtherRepositories,
+    setting: &Value,
+    name: &str,
+) -> Option<Windows> {
     let real = text(setting, "backbone").starts_with("shared/");
     let official = if real { "A.dense" } else { "D-tiny-qwen3.dense" };
     let file = text(&others.official[official]["perplexity_texts"][name], "file");
@@ -197,7 +202,7 @@ fn replaceme_equals_its_official_repository() {
 }
 
 /// Returns the backbones for a repository that only computes scores, each with its expected results.
-fn scored_backbones(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
+fn scored_backbones(others: &OtherRepositories, repository: &str) -> Vec<(Backbone, Value)> {
     let settings = &others.settings[repository];
     [("real", "shared/real/backbone"), ("tiny", "data/tiny/llama")]
         .into_iter()

@@ -204,9 +204,9 @@ fn missing() -> io::Error {
 }
 
 /// File that grows as it is written.
-struct Growing(File);
+struct AppendWriter(File);
 
-impl Write for Growing {
+impl Write for AppendWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         lock(&self.0).0.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -253,7 +253,7 @@ impl Disk for Client {
 
     fn writer(&self, path: &Path) -> io::Result<Box<dyn Write + Send>> {
         self.create(path, &[])?;
-        Ok(Box::new(Growing(self.server.node(path).ok_or_else(missing)?)))
+        Ok(Box::new(AppendWriter(self.server.node(path).ok_or_else(missing)?)))
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
@@ -311,7 +311,7 @@ impl Disk for Client {
             return Err(missing());
         }
         if self.owner_of_claim(from).is_some_and(|id| lock(&self.server.living).contains(&id)) {
-            self.server.robbed.fetch_add(1, Relaxed);
+            self.server.stolen_leases.fetch_add(1, Relaxed);
         }
         let from_text = text(from);
         let to_text = text(to);

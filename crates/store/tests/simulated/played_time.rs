@@ -10,26 +10,26 @@ use std::time::Duration;
 
 /// Scheduled event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+enum EventKind {
     /// Wakes a process, unless it has woken up in the meantime.
     Wake { process: usize, sleep: u64 },
     /// Runs a one-time or periodic action.
     Act(u64),
 }
 
-struct Acting {
+struct TimerAction {
     act: Arc<Mutex<Box<dyn FnMut() + Send>>>,
     /// Interval, or `None` for a one-time action.
     period: Option<Duration>,
 }
 
 #[derive(Default)]
-struct Now {
+struct ClockState {
     time: Duration,
     /// Counter that orders simultaneous events and identifies actions.
     number: u64,
-    queue: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
-    acting: HashMap<u64, Acting>,
+    queue: BinaryHeap<Reverse<(Duration, u64, EventKind)>>,
+    acting: HashMap<u64, TimerAction>,
     /// Number of times each process has slept.
     sleeps: Vec<u64>,
     /// Number of processes that have not ended.
@@ -39,13 +39,13 @@ struct Now {
 /// Simulated clock and scheduler.
 #[derive(Default)]
 pub(crate) struct Time {
-    now: Mutex<Now>,
-    doors: Vec<Door>,
+    now: Mutex<ClockState>,
+    wake_signals: Vec<WakeSignal>,
 }
 
 /// Gate at which a process waits for its turn.
 #[derive(Default)]
-struct Door {
+struct WakeSignal {
     open: Mutex<bool>,
     opened: Condvar,
 }
@@ -54,7 +54,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Door {
+impl WakeSignal {
     fn open(&self) {
         *lock(&self.open) = true;
         self.opened.notify_one();
@@ -69,8 +69,8 @@ impl Door {
     }
 }
 
-impl Now {
-    fn at(&mut self, time: Duration, what: Happening) {
+impl ClockState {
+    fn at(&mut self, time: Duration, what: EventKind) {
         self.number += 1;
         let number = self.number;
         self.queue.push(Reverse((time, number, what)));
@@ -81,16 +81,16 @@ impl Time {
     /// Runs simulated processes to completion and returns the simulated duration. `run` receives the index of its
     /// process.
     pub(crate) fn play(processes: usize, run: impl Fn(&Arc<Self>, usize) + Sync) -> Duration {
-        let doors = (0..processes).map(|_| Door::default()).collect();
-        let now = Mutex::new(Now { sleeps: vec![0; processes], alive: processes, ..Now::default() });
-        let time = Arc::new(Self { now, doors });
+        let wake_signals = (0..processes).map(|_| WakeSignal::default()).collect();
+        let now = Mutex::new(ClockState { sleeps: vec![0; processes], alive: processes, ..ClockState::default() });
+        let time = Arc::new(Self { now, wake_signals });
         std::thread::scope(|scope| {
             for process in 0..processes {
-                lock(&time.now).at(Duration::ZERO, Happening::Wake { process, sleep: 0 });
+                lock(&time.now).at(Duration::ZERO, EventKind::Wake { process, sleep: 0 });
                 let time = &time;
                 let run = &run;
                 scope.spawn(move || {
-                    time.doors[process].wait();
+                    time.wake_signals[process].wait();
                     let ended = catch_unwind(AssertUnwindSafe(|| run(time, process)));
                     // The process has ended, so the next one continues.
                     lock(&time.now).alive -= 1;
@@ -112,7 +112,7 @@ impl Time {
         now.sleeps[process] += 1;
         let until = now.time + time;
         let sleep = now.sleeps[process];
-        now.at(until, Happening::Wake { process, sleep });
+        now.at(until, EventKind::Wake { process, sleep });
         drop(now);
         self.pass_on(Some(process));
     }
@@ -122,7 +122,7 @@ impl Time {
         let mut now = lock(&self.now);
         let time = now.time;
         let sleep = now.sleeps[process];
-        now.at(time, Happening::Wake { process, sleep });
+        now.at(time, EventKind::Wake { process, sleep });
     }
 
     /// Runs `act` periodically until the returned timer is dropped.
@@ -139,8 +139,8 @@ impl Time {
         let mut now = lock(&self.now);
         let due = now.time + first;
         let number = now.number + 1;
-        now.at(due, Happening::Act(number));
-        now.acting.insert(number, Acting { act: Arc::new(Mutex::new(act)), period });
+        now.at(due, EventKind::Act(number));
+        now.acting.insert(number, TimerAction { act: Arc::new(Mutex::new(act)), period });
         Timer { time: Arc::clone(self), number }
     }
 
@@ -154,7 +154,7 @@ impl Time {
                 return;
             }
             match what {
-                Happening::Wake { process, sleep } if now.sleeps[process] == sleep => {
+                EventKind::Wake { process, sleep } if now.sleeps[process] == sleep => {
                     now.time = due;
                     // A second wake-up for the same sleep is ignored.
                     now.sleeps[process] += 1;
@@ -162,14 +162,14 @@ impl Time {
                     if waiting == Some(process) {
                         return;
                     }
-                    self.doors[process].open();
+                    self.wake_signals[process].open();
                     if let Some(waiting) = waiting {
-                        self.doors[waiting].wait();
+                        self.wake_signals[waiting].wait();
                     }
                     return;
                 }
-                Happening::Wake { .. } => {}
-                Happening::Act(number) => {
+                EventKind::Wake { .. } => {}
+                EventKind::Act(number) => {
                     let Some(acting) = now.acting.get(&number) else { continue };
                     let act = Arc::clone(&acting.act);
                     let period = acting.period;

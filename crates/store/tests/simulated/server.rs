@@ -24,7 +24,7 @@ pub(crate) struct Server {
     /// Ids of processes that are running.
     pub(super) living: Mutex<HashSet<String>>,
     /// Number of leases taken over from running processes.
-    pub(super) robbed: AtomicU64,
+    pub(super) stolen_leases: AtomicU64,
     /// Number of leases that running processes held when other processes removed them.
     pub(super) removed: AtomicU64,
     /// Current time in microseconds, if no [`Time`] is used.
@@ -53,8 +53,8 @@ impl Server {
     }
 
     /// Returns the number of leases taken over from running processes.
-    pub(crate) fn robbed(&self) -> u64 {
-        self.robbed.load(Relaxed)
+    pub(crate) fn stolen_leases(&self) -> u64 {
+        self.stolen_leases.load(Relaxed)
     }
 
     /// Returns the number of leases that running processes held when other processes removed them.

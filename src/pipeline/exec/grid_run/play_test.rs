@@ -246,7 +246,7 @@ fn planned_compute_time_matches_one_or_more_workers() {
         let played = stage.play(workers, FailureRates::default());
         assert!(results(&stage, &played) == expected, "{workers} workers produce different results");
         assert!((played.computed - alone.computed).abs() < 1e-3 * planned, "{workers} workers did work twice");
-        assert_eq!(played.server.robbed(), 0);
+        assert_eq!(played.server.stolen_leases(), 0);
         for folder in ["claims", "processes", "journals", "drafts", "attempts"] {
             assert!(played.server.names(&Path::new(ROOT).join(folder)).is_empty(), "{workers}: {folder}");
         }
@@ -272,7 +272,7 @@ fn preflight_surveys_and_estimates_once() {
 fn suspended_workers_resume_without_removing_leases() {
     let stage = SimulatedGrid::new(GridDimensions { scale: 256, ..SMALL });
     let expected = results(&stage, &stage.play(1, FailureRates::default()));
-    let mut robbed = 0;
+    let mut stolen_leases = 0;
     for seed in 1..=4 {
         // At this rate, each worker is paused about every two minutes.
         let played = stage.play(5, FailureRates { halted: 3000.0, seed, ..FailureRates::default() });
@@ -282,9 +282,9 @@ fn suspended_workers_resume_without_removing_leases() {
             let left = played.server.names(&Path::new(ROOT).join(folder));
             assert!(left.is_empty(), "seed {seed}: {folder} has {left:?}");
         }
-        robbed += played.server.robbed();
+        stolen_leases += played.server.stolen_leases();
     }
-    assert!(robbed > 0, "no process was paused during its work");
+    assert!(stolen_leases > 0, "no process was paused during its work");
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn results_survive_faulty_network_and_dying_workers() {
         // At these rates, each worker is interrupted about every three minutes and killed about every six minutes.
         let played = stage.play(6, FailureRates { network, preempted: 2000.0, killed: 1000.0, halted: 0.0, seed });
         assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
-        assert_eq!(played.server.robbed(), 0, "seed {seed}: the lease of a live process was taken");
+        assert_eq!(played.server.stolen_leases(), 0, "seed {seed}: the lease of a live process was taken");
         let times = played.computed / alone.computed;
         println!(
             "seed {seed}: {times:.2} times the work; {} deaths, {} asked to end; {:.0} s, and {:.0} s alone",
@@ -335,7 +335,7 @@ fn workers_share_backbones_with_little_waste() {
             began.elapsed().as_secs_f64()
         );
         played.server.by_kind().iter().take(16).for_each(|(kind, count)| println!("  {count} {kind}"));
-        assert_eq!(played.server.robbed(), 0);
+        assert_eq!(played.server.stolen_leases(), 0);
         if requested.is_none() {
             // Without failures, no work is repeated.
             let alone = stage.play(1, FailureRates::default());

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use super::*;
 /// A test engine with its own stream type. Attention adds 1 to every channel, an MLP adds 10, and the head returns the
 /// first channel as the loss. The initial stream consists of the token ids.
-pub(crate) struct Adding {
+pub(crate) struct AddingEngine {
     config: Config,
     /// Number of streams copied to the host.
     copied: Arc<AtomicUsize>,
 }
 
-impl Adding {
+impl AddingEngine {
     /// Creates an engine with 4 layers and 64 channels.
     pub(crate) fn new() -> Self {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa/config.json");
@@ -24,36 +24,36 @@ impl Adding {
 }
 
 /// A stream on a simulated remote device.
-pub(crate) struct Far(Vec<f32>, Arc<AtomicUsize>);
+pub(crate) struct RemoteStream(Vec<f32>, Arc<AtomicUsize>);
 
-impl ResidualStream for Far {
+impl ResidualStream for RemoteStream {
     fn rows(&self) -> Result<HostRows> {
         self.1.fetch_add(1, SeqCst);
         HostRows::new(self.0.clone())
     }
 }
 
-impl Model for Adding {
+impl Model for AddingEngine {
     type Batch = Batch;
-    type Residual = Far;
+    type Residual = RemoteStream;
     type Output = Vec<Prediction>;
 
-    fn begin(&self, batch: &Batch) -> Result<Far> {
+    fn begin(&self, batch: &Batch) -> Result<RemoteStream> {
         let rows = batch.ids.iter().flat_map(|&id| vec![id as f32; self.config.hidden]);
-        Ok(Far(rows.collect(), Arc::clone(&self.copied)))
+        Ok(RemoteStream(rows.collect(), Arc::clone(&self.copied)))
     }
 
-    fn advance(&self, _: &Batch, step: &Step, stream: &Far) -> Result<Far> {
+    fn advance(&self, _: &Batch, step: &Step, stream: &RemoteStream) -> Result<RemoteStream> {
         let added = match step {
             Step::Attention(_) => 1.0,
             Step::Mlp(_) => 10.0,
-            Step::Apply(operator) => return Ok(Far(operator.apply(&stream.0)?, Arc::clone(&self.copied))),
+            Step::Apply(operator) => return Ok(RemoteStream(operator.apply(&stream.0)?, Arc::clone(&self.copied))),
             _ => return Err(Error::job("unknown step")),
         };
-        Ok(Far(stream.0.iter().map(|x| x + added).collect(), Arc::clone(&self.copied)))
+        Ok(RemoteStream(stream.0.iter().map(|x| x + added).collect(), Arc::clone(&self.copied)))
     }
 
-    fn finish(&self, batch: &Batch, stream: &Far) -> Result<Vec<Prediction>> {
+    fn finish(&self, batch: &Batch, stream: &RemoteStream) -> Result<Vec<Prediction>> {
         Ok(batch
             .targets
             .iter()
@@ -62,7 +62,7 @@ impl Model for Adding {
     }
 }
 
-impl Engine for Adding {
+impl Engine for AddingEngine {
     fn id(&self) -> EngineId {
         EngineId { name: "adding", dtype: "f32", device: "far" }
     }
@@ -85,7 +85,7 @@ impl Engine for Adding {
     }
 
     fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
-        let stream = Far(stream.to_vec(), Arc::clone(&self.copied));
+        let stream = RemoteStream(stream.to_vec(), Arc::clone(&self.copied));
         steps.iter().try_fold(stream, |stream, step| self.advance(batch, step, &stream))?.rows()
     }
 

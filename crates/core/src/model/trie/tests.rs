@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 /// A model that counts how often each step runs. Both its state and its output are the list of executed steps.
 #[derive(Default)]
-struct Counting {
+struct CountingModel {
     runs: RefCell<HashMap<String, usize>>,
 }
 
-impl Counting {
+impl CountingModel {
     fn count(&self, step: &Step) {
         *self.runs.borrow_mut().entry(format!("{step:?}")).or_default() += 1;
     }
 }
 
-impl Model for Counting {
+impl Model for CountingModel {
     type Batch = ();
     type Residual = Vec<Step>;
     type Output = Vec<Step>;
@@ -56,7 +56,7 @@ fn pruned_program(operator: Option<&Arc<Operator>>) -> Program {
 
 #[test]
 fn trie_runs_shared_steps_once() {
-    let model = Counting::default();
+    let model = CountingModel::default();
     Trie::new(&programs()).run(&model, &(), &mut ()).unwrap();
     let runs = model.runs.into_inner();
     assert_eq!((runs["Embed"], runs["Attention(0)"], runs["Mlp(1)"]), (1, 1, 1));
@@ -71,7 +71,7 @@ fn trie_runs_shared_steps_once() {
 #[test]
 fn trie_runs_exactly_the_steps_of_each_program() {
     let programs = programs();
-    let outputs = Trie::new(&programs).run(&Counting::default(), &(), &mut ()).unwrap();
+    let outputs = Trie::new(&programs).run(&CountingModel::default(), &(), &mut ()).unwrap();
     for (program, output) in programs.iter().zip(outputs) {
         assert_eq!(program.0, output.unwrap());
     }
@@ -79,13 +79,13 @@ fn trie_runs_exactly_the_steps_of_each_program() {
 
 /// A model that records the weights that each step needs, in order, and the maximum number of states kept.
 #[derive(Default)]
-struct Order {
+struct WeightOrderModel {
     weights: RefCell<Vec<usize>>,
     held: Rc<()>,
     most: RefCell<usize>,
 }
 
-impl Model for Order {
+impl Model for WeightOrderModel {
     type Batch = ();
     type Residual = Rc<()>;
     type Output = ();
@@ -109,7 +109,7 @@ impl Model for Order {
 
 /// Returns how often the weights change during a run of the trie, and the maximum number of states kept.
 fn count_changes(programs: &[Program], max: usize) -> (usize, usize) {
-    let order = Order::default();
+    let order = WeightOrderModel::default();
     Trie::new(programs).run_by_layer(max, &order, &(), &mut ()).unwrap();
     let mut weights = order.weights.into_inner();
     weights.dedup();
@@ -121,7 +121,7 @@ fn layerwise_order_loads_every_layer_once() {
     // The weights change once for each of the six layers and once for the head. Up to four states are kept, because
     // three of the four paths branch off after layer 1.
     assert_eq!(count_changes(&programs(), 4), (7, 4));
-    let depth_first = Order::default();
+    let depth_first = WeightOrderModel::default();
     Trie::new(&programs()).run(&depth_first, &(), &mut ()).unwrap();
     let mut weights = depth_first.weights.into_inner();
     weights.dedup();
@@ -143,7 +143,7 @@ fn trie_respects_the_state_limit() {
         assert!(
             trials
                 .iter()
-                .zip(Trie::new(&trials).run_by_layer(most, &Counting::default(), &(), &mut ()).unwrap())
+                .zip(Trie::new(&trials).run_by_layer(most, &CountingModel::default(), &(), &mut ()).unwrap())
                 .all(|(program, output)| program.0 == output.unwrap()),
             "{most}"
         );
