@@ -54,7 +54,7 @@ fn second_run_of_a_grid_gives_the_same_table() {
 #[test]
 fn grid_without_cut_axes_scores_its_dense_backbones() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let full = table(&world.path("results/grid/results.csv"));
     let stored = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let (head, rest) = stored.split_once("criterion:").unwrap();
@@ -88,7 +88,7 @@ fn grid_without_cut_axes_scores_its_dense_backbones() {
     assert!(compared.contains("depth") && compared.contains("all 1 common values are the same"), "{compared}");
     world.write("grid.yaml", stored.replace("depth: [1, 2]\n", ""));
     std::fs::remove_dir_all(world.path("results/grid")).unwrap();
-    world.refuses(&[], 2, &["grid.yaml:1:1", "missing key `depth`", "all four", "score only the dense backbones"]);
+    world.assert_rejected(&[], 2, &["grid.yaml:1:1", "missing key `depth`", "all four", "score only the dense backbones"]);
 }
 
 #[test]

@@ -234,7 +234,7 @@ evaluate:
 fn damage_metrics_are_paired_verified_and_resumed() {
     let world = World::large();
     world.write("grid.yaml", GRID);
-    world.runs(&[]);
+    world.run_ok(&[]);
     let table = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
     for head in ["KL", "same top", "RMS Δp", "ppl ratio", "flips"] {
         assert!(table.contains(head), "no column {head}: {table}");
@@ -306,7 +306,7 @@ fn flips_of_definitions_account_for_their_scores() {
         world.write(&format!("defs/{name}.yaml"), format!("task: {name}\n{head}doc_to_text: \"{{{{text}}}}\"\n{rest}"));
     }
     world.write("grid.yaml", DEFINITIONS);
-    world.runs(&[]);
+    world.run_ok(&[]);
     let numbers = stored_numbers(&json(&world.path("results/grid/numbers.json")));
     let value = |cell: &str, metric: &str| {
         let number = numbers.iter().find(|number| number["cell"] == cell && number["metric"] == metric);

@@ -100,7 +100,7 @@ fn truncate_file(path: &Path) {
 #[test]
 fn every_kind_of_store_damage_is_reported_and_repaired() {
     let world = World::large();
-    world.runs(&SMALL);
+    world.run_ok(&SMALL);
     let tables = world.tables();
     // The objects derived from a damaged object are deleted so that the run has to read it.
     let kinds = [
@@ -120,7 +120,7 @@ fn every_kind_of_store_damage_is_reported_and_repaired() {
             for kind in after {
                 fs::remove_dir_all(stage_folder(&world, kind)).unwrap();
             }
-            let log = world.runs(&SMALL);
+            let log = world.run_ok(&SMALL);
             assert!(log.contains("a stored object is damaged"), "{kind}: {log}");
             assert!(world.tables() == tables, "{kind}: the tables differ");
         }
@@ -145,7 +145,7 @@ fn payload_kind(path: &Path) -> String {
 #[test]
 fn damaged_payload_of_every_kind_is_repaired() {
     let world = World::large();
-    world.runs(&SMALL);
+    world.run_ok(&SMALL);
     let tables = world.tables();
     let kinds: BTreeSet<String> = payload_files(&world).iter().map(|path| payload_kind(path)).collect();
     for name in ["meta.json", "rows.f", "tokens-v", "selection-v", "operator-v", "activations-v", "of one", "of many"] {
@@ -165,17 +165,17 @@ fn damaged_payload_of_every_kind_is_repaired() {
             // An object whose files are all deleted counts as never computed.
             let seen = if how == "lost" && kind.contains(" of ") { 0 } else { 5 };
             assert_eq!(verify_store(&world), Some(seen), "{kind} {how}");
-            world.runs(&SMALL);
+            world.run_ok(&SMALL);
             assert!(world.tables() == tables, "{kind} {how}: the tables differ");
             // Objects that a finished run does not read may still be damaged, so repair them.
             assert_eq!(world.ghostlab(&["cache", "verify", "--repair"]).status.code(), Some(0), "{kind} {how}");
             assert_eq!(verify_store(&world), Some(0), "{kind} {how}");
-            world.runs(&SMALL);
+            world.run_ok(&SMALL);
             assert!(world.tables() == tables, "{kind} {how}: the tables differ after the repair");
             // Activations are recomputed only on demand. Delete the operators so that the next run needs activations.
             if !stage_exists(&world, "activations") {
                 fs::remove_dir_all(stage_folder(&world, "operator")).unwrap();
-                world.runs(&SMALL);
+                world.run_ok(&SMALL);
             }
             assert!(
                 payload_files(&world).iter().any(|path| payload_kind(path) == *kind),
@@ -207,7 +207,7 @@ fn stage_exists(world: &World, kind: &str) -> bool {
 #[test]
 fn plan_names_damage_and_gc_removes_it() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let mut files = Vec::new();
     collect_files(&stage_folder(&world, "scores"), &mut files);
     flip_byte(&files[0]);

@@ -1,5 +1,5 @@
 //! End-to-end tests for fine-tuning. All methods at a boundary share one pass, killed training runs resume, and methods
-//! without anything to train are refused.
+//! without anything to train are rejected.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ fn methods_of_a_boundary_share_a_training_pass() {
     let world = world(
         &[finetuned_recovery("linearpatch-diag"), finetuned_recovery("ghosted"), "ghosted".to_owned()].join(", "),
     );
-    let log = world.runs(&[]);
+    let log = world.run_ok(&[]);
     let passes = log.lines().filter(|line| line.contains("read train") && line.contains("done in")).count();
     assert_eq!(passes, 1, "{log}");
     assert!(log.contains(&format!("step {STEPS} of {STEPS}, loss")), "{log}");
@@ -71,7 +71,7 @@ fn methods_of_a_boundary_share_a_training_pass() {
     let mut values: Vec<f64> = perplexities.into_values().collect();
     values.dedup();
     assert_eq!(values.len(), 4, "perplexities are equal");
-    assert!(!world.runs(&[]).contains("fine-tune"), "the second run trained again");
+    assert!(!world.run_ok(&[]).contains("fine-tune"), "the second run trained again");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn trainings_on_one_text_share_its_pass_and_files() {
             .sum::<u64>();
     }
     assert_eq!(read, STEPS as u64 * 32, "a sequence was read twice");
-    world.runs(&[]);
+    world.run_ok(&[]);
     assert!(result_table(&world, "results") == result_table(&world, "alone"), "the tables differ");
 }
 
@@ -123,13 +123,13 @@ fn result_table(world: &World, folder: &str) -> Vec<u8> {
 fn killed_training_resumes_to_identical_bytes() {
     let undisturbed = world(&finetuned_recovery("ghosted"));
     let killed = world(&finetuned_recovery("ghosted"));
-    undisturbed.runs(&[]);
+    undisturbed.run_ok(&[]);
     let output = killed.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@train:26").output().unwrap();
     assert!(!output.status.success());
     assert!(!read_stored(&killed, stage::distilled::KIND).is_empty(), "a checkpoint remains");
     // Garbage collection must keep the checkpoint.
     assert!(killed.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]).status.success());
-    let log = killed.runs(&[]);
+    let log = killed.run_ok(&[]);
     // A checkpoint is written after every second step. The process was killed in step 26.
     assert!(log.contains("resuming fine-tuning after step 24 of 40"), "{log}");
     assert_eq!(read_stored(&killed, stage::distilled::KIND), read_stored(&undisturbed, stage::distilled::KIND));
@@ -139,17 +139,17 @@ fn killed_training_resumes_to_identical_bytes() {
 #[test]
 fn untrainable_setting_is_rejected_with_reason_upfront() {
     for name in ["none", "replaceme-ls"] {
-        world(&finetuned_recovery(name)).refuses(
+        world(&finetuned_recovery(name)).assert_rejected(
             &[],
             2,
             &["does not support fine-tuning", "linearpatch-rotate, ghosted"],
         );
     }
     let several = "{name: ghosted, boundary: layer, finetune: {sequences: 4, length: 32}}";
-    world(several).refuses(&[], 2, &["does not support fine-tuning"]);
-    world("{name: ghosted, finetune: {steps: 4}}").refuses(&[], 2, &["finetune", "steps"]);
+    world(several).assert_rejected(&[], 2, &["does not support fine-tuning"]);
+    world("{name: ghosted, finetune: {steps: 4}}").assert_rejected(&[], 2, &["finetune", "steps"]);
     let scattered = world(&finetuned_recovery("ghosted"));
     let grid = std::fs::read_to_string(scattered.path("grid.yaml")).unwrap();
     scattered.write("grid.yaml", grid.replace("depth: 1", "depth: 2").replace("[llm-streamline]", "[shortgpt]"));
-    scattered.refuses(&[], 2, &["fine-tuning requires one contiguous block", "shortgpt"]);
+    scattered.assert_rejected(&[], 2, &["fine-tuning requires one contiguous block", "shortgpt"]);
 }

@@ -60,14 +60,14 @@ fn stored(world: &World) -> Vec<(String, Vec<generations::GeneratedText>)> {
 fn killed_generation_resumes_to_identical_answers() {
     let undisturbed = generation_world("");
     let world = generation_world("");
-    undisturbed.runs(&[]);
+    undisturbed.run_ok(&[]);
     for point in ["score:1", "journal:1", "score:2", "journal:2", "commit:2"] {
         let output =
             world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", format!("kill@{point}")).output().unwrap();
         assert_eq!(output.status.code(), None, "{point} was not reached: {}", String::from_utf8_lossy(&output.stderr));
         assert!(world.tables().is_empty(), "{point}: the killed run wrote a table");
     }
-    world.runs(&[]);
+    world.run_ok(&[]);
     let one = stored(&undisturbed);
     let other = stored(&world);
     // There is one object for the dense backbone, and one for each of two recoveries at two cuts.
@@ -83,8 +83,8 @@ fn killed_generation_resumes_to_identical_answers() {
 fn document_limit_does_not_change_answers() {
     let all = generation_world("");
     let few = generation_world(", limit: 70");
-    all.runs(&[]);
-    few.runs(&[]);
+    all.run_ok(&[]);
+    few.run_ok(&[]);
     assert!(first_answers(&all) == first_answers(&few));
 }
 
@@ -175,11 +175,11 @@ fn invalid_generation_is_rejected_before_anything_runs() {
         let world = generation_world("");
         let text = std::fs::read_to_string(world.path("answers.yaml")).unwrap();
         world.write("answers.yaml", text.replace(from, to));
-        world.refuses(&[], 2, &words);
+        world.assert_rejected(&[], 2, &words);
     }
     let world = generation_world("");
     std::fs::remove_file(world.path("rows.jsonl")).unwrap();
-    world.refuses(&[], 3, &["task rows not found", "answers.yaml", "pass `--rows`"]);
+    world.assert_rejected(&[], 3, &["task rows not found", "answers.yaml", "pass `--rows`"]);
 }
 
 /// Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter that has `lm_eval`, which `.ci/run` installs.
@@ -203,7 +203,7 @@ fn generated_answers_and_scores_match_the_harness() {
                 backbone.display()
             ),
         );
-        let log = world.runs(&[]);
+        let log = world.run_ok(&[]);
         let golden: Value = serde_json::from_slice(&std::fs::read(world.path("golden.json")).unwrap()).unwrap();
         let theirs: Vec<&str> =
             golden["answers"].as_array().unwrap().iter().map(|answer| answer.as_str().unwrap()).collect();

@@ -95,8 +95,8 @@ struct Outputs {
 /// Computes the outputs of every stage on a small grid that uses all kinds of methods.
 fn outputs() -> BTreeMap<&'static str, Outputs> {
     let world = World::large();
-    world.runs(&["--set", "recovery=[none, prune-and-comp, replaceme-ls, linearpatch-rotate, ghosted]"]);
-    world.runs(&[
+    world.run_ok(&["--set", "recovery=[none, prune-and-comp, replaceme-ls, linearpatch-rotate, ghosted]"]);
+    world.run_ok(&[
         "--set",
         "criterion=llm-streamline",
         "--set",
@@ -110,7 +110,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
          generation_kwargs: {until: [\"w9\"], do_sample: false, max_gen_toks: 6}\nmetric_list: [{metric: exact_match}]\n",
     );
     let generated = ["criterion=llm-streamline", "recovery=[none]", "evaluate={tasks: [{definition: answers.yaml}]}"];
-    world.runs(&generated.map(|set| ["--set", set]).concat());
+    world.run_ok(&generated.map(|set| ["--set", set]).concat());
     let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let mut outputs: BTreeMap<&str, Outputs> = BTreeMap::new();
     for entry in store.entries() {

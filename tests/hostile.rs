@@ -191,16 +191,16 @@ fn excessive_number_is_rejected_before_use() {
             &["`finetune`", "or less"],
         ),
     ] {
-        world.refuses(&["--set", override_text], 2, words);
+        world.assert_rejected(&["--set", override_text], 2, words);
     }
     let seeds: Vec<String> = (1..=400).map(|seed| seed.to_string()).collect();
     let seeds = seeds.join(",");
     let many = format!("calibration=[{{corpus: train, sequences: [{seeds}], length: 64, seed: [{seeds}]}}]");
-    world.refuses(&["--set", &many], 2, &["the grid has too many cells", "1 × 400 × 1 × 400 × 1"]);
+    world.assert_rejected(&["--set", &many], 2, &["the grid has too many cells", "1 × 400 × 1 × 400 × 1"]);
     for (key, value) in [("num_hidden_layers", 10_000_000), ("num_hidden_layers", 9_999), ("hidden_size", 1 << 19)] {
         let world = World::new();
         world.change_config(key, json!(value));
-        world.refuses(&[], 2, &["grid.yaml:2", "backbone"]);
+        world.assert_rejected(&[], 2, &["grid.yaml:2", "backbone"]);
     }
 }
 
@@ -222,7 +222,7 @@ fn impossible_sizes_are_rejected_before_reading_text() {
     ] {
         let world = World::new();
         let options = ["--set", &set, "--memory", memory];
-        world.refuses(&options, 3, words);
+        world.assert_rejected(&options, 3, words);
         let listed = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
         assert!(!listed.contains("tokens-v"), "tokens were stored: {listed}");
         let [run, plan] = ["run", "plan"].map(|name| {
@@ -257,10 +257,10 @@ fn oversized_unpacked_file_is_rejected_until_limit_is_raised() {
         let path = format!("{set}={}", world.path(name).display());
         let small = ["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline"];
         let options = [&small[..], &["--set", &path, "--text", "0.002"]].concat();
-        world.refuses(&options, 2, &["exceeds the size limit for text", name, "--text GB"]);
+        world.assert_rejected(&options, 2, &["exceeds the size limit for text", name, "--text GB"]);
     }
     let path = format!("corpora.test.path={}", world.path("many.jsonl.gz").display());
-    world.runs(&["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline", "--set", &path]);
+    world.run_ok(&["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline", "--set", &path]);
 }
 
 fn text_row(length: usize) -> String {
@@ -294,7 +294,7 @@ fn shard_index_cannot_leave_its_folder() {
         std::fs::copy(world.path("backbone/model.safetensors"), world.path("secret.safetensors")).unwrap();
         let index = json!({"weight_map": {"model.norm.weight": outside}});
         world.write("backbone/model.safetensors.index.json", index.to_string());
-        world.refuses(&[], 2, &["outside its folder", outside]);
+        world.assert_rejected(&[], 2, &["outside its folder", outside]);
     }
 }
 
@@ -330,11 +330,11 @@ fn special_token_beyond_embedding_is_rejected_early() {
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
         "special_tokens": {"<s>": {"id": "<s>", "ids": [4000], "tokens": ["<s>"]}}});
     world.write("backbone/tokenizer.json", tokenizer.to_string());
-    world.refuses(&[], 2, &["the tokenizer's vocabulary exceeds the embedding", "below 320", "ids up to 4000"]);
+    world.assert_rejected(&[], 2, &["the tokenizer's vocabulary exceeds the embedding", "below 320", "ids up to 4000"]);
     tokenizer["post_processor"] = json!(null);
     tokenizer["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="});
     world.write("backbone/tokenizer.json", tokenizer.to_string());
-    world.refuses(&[], 2, &["tokenizer.json", "precompiled_charsmap"]);
+    world.assert_rejected(&[], 2, &["tokenizer.json", "precompiled_charsmap"]);
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn unusual_names_are_accepted_or_rejected_early() {
         ("[llm-streamline, sleb, shortgpt]", "llm-streamline"),
     ];
     world.write("grid.yaml", small.iter().fold(grid, |grid, (from, to)| grid.replace(from, to)));
-    world.runs(&[]);
+    world.run_ok(&[]);
     let files = std::fs::read_dir(world.path("results/grid/lm_eval")).unwrap().count();
     assert_eq!(files, 2 * names.len(), "expected one file per cell");
     let csv = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
@@ -377,6 +377,6 @@ fn unusual_names_are_accepted_or_rejected_early() {
             "grid.yaml",
             grid.replace("  tiny:", &format!("  \"{bad}\":")).replace("[tiny]", &format!("[\"{bad}\"]")),
         );
-        world.refuses(&[], 2, &[words, "grid.yaml"]);
+        world.assert_rejected(&[], 2, &[words, "grid.yaml"]);
     }
 }

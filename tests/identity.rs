@@ -213,7 +213,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
         let more = line.replace('}', &format!(", operator_sequences: {count}}}"));
         world.write("grid.yaml", grid.replace(line, &more));
         // Estimating costs requires tokenized corpora, so run the grid once.
-        world.runs(&[]);
+        world.run_ok(&[]);
         let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
         let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
         let plan = Plan::new(&grid, &store, EngineRequest::default(), RunSettings::default().batch_tokens).unwrap();
@@ -256,7 +256,7 @@ fn identity_round_trips_through_json() {
 #[test]
 fn stored_objects_describe_their_identity() {
     let world = World::new();
-    world.runs(&["--set", "depth=1"]);
+    world.run_ok(&["--set", "depth=1"]);
     let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let mut kinds = BTreeSet::new();
     for entry in store.entries() {

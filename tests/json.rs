@@ -87,16 +87,16 @@ fn is_described(schema: &Value) -> bool {
 #[test]
 fn changed_or_missing_schema_field_is_noticed() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
-    assert!(!is_refused(&schema, &json!({"a": 1})));
+    assert!(!is_rejected(&schema, &json!({"a": 1})));
     assert!(
-        is_refused(&schema, &json!({"a": 1, "b": 2}))
-            && is_refused(&schema, &json!({"a": "1"}))
-            && is_refused(&schema, &json!({}))
-            && is_refused(&schema, &json!({"a": 1.5}))
+        is_rejected(&schema, &json!({"a": 1, "b": 2}))
+            && is_rejected(&schema, &json!({"a": "1"}))
+            && is_rejected(&schema, &json!({}))
+            && is_rejected(&schema, &json!({"a": 1.5}))
     );
 }
 
-fn is_refused(schema: &Value, value: &Value) -> bool {
+fn is_rejected(schema: &Value, value: &Value) -> bool {
     validate_strict(schema, schema, value, "x").is_err()
 }
 
@@ -105,7 +105,7 @@ fn json_answers_match_the_schema_and_the_text() {
     let world = World::new();
     let schema = schema();
     check_plan_without_results(&world, &schema);
-    world.runs(&[]);
+    world.run_ok(&[]);
     check_plan_with_results(&world, &schema);
     let status = answer(&world, &schema, &["status"], "status");
     let run = &status["runs"][0];
@@ -175,7 +175,7 @@ fn check_explanation(world: &World, schema: &Value) {
 
 /// Checks the output of `compare` for two runs. Its numbers must be bit-identical to the stored ones.
 fn check_comparison(world: &World, schema: &Value) {
-    world.runs(&["--set", "calibration.seed=7", "--set", "name=other"]);
+    world.run_ok(&["--set", "calibration.seed=7", "--set", "name=other"]);
     let mut folder = std::fs::read_dir(world.path("results")).unwrap().map(|item| item.unwrap().path());
     let other = folder.find(|path| path.to_str().unwrap().contains("other")).unwrap();
     let compared = answer(world, schema, &["compare", "results/grid", other.to_str().unwrap()], "compare");
@@ -326,7 +326,7 @@ fn errors_are_json_documents_with_their_exit_codes() {
         assert!(String::from_utf8(output.stderr).unwrap().contains("error: "), "stderr has no error text");
     }
     // A report on damaged objects is a valid answer, but has an exit code of its own.
-    world.runs(&["--set", "depth=1", "--set", "recovery=[none]"]);
+    world.run_ok(&["--set", "depth=1", "--set", "recovery=[none]"]);
     let listing = answer(&world, &schema, &["cache", "ls"], "cache ls");
     let key = listing["artifacts"][0]["key"].as_str().unwrap();
     let folder = answer(&world, &schema, &["cache", "path", key], "cache path");

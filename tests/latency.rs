@@ -40,7 +40,7 @@ fn number(text: &str) -> f64 {
 #[test]
 fn latency_and_memory_columns_are_in_tables_and_parquet() {
     let world = world("{length: 24, batch: [1, 2]}");
-    world.runs(&["--set", "name=grid", "--set", "depth=2"]);
+    world.run_ok(&["--set", "name=grid", "--set", "depth=2"]);
     for prompt in ["24×1", "24×2"] {
         let times = column(&world, &format!("prefill_ms {prompt}"));
         assert_eq!(times.len(), 5, "{times:?}");
@@ -76,7 +76,7 @@ fn latency_and_memory_columns_are_in_tables_and_parquet() {
 fn decoding_is_timed_after_the_prompt_on_both_engines() {
     let world = world("[{length: 24, batch: 2}, {length: 24, batch: 2, decode: 5}]");
     let grid = ["--set", "name=grid", "--set", "depth=2"];
-    let log = world.runs(&grid);
+    let log = world.run_ok(&grid);
     assert!(log.contains("time tiny over 24×2+5"), "{log}");
     assert!(column(&world, "prefill_ms 24×2").len() == 5 && column(&world, "prefill_ms 24×2+5").len() == 5);
     let rates = column(&world, "decode_tps 24×2+5");
@@ -102,10 +102,10 @@ fn decoding_is_timed_after_the_prompt_on_both_engines() {
     let notes = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
     assert!(notes.contains("24×2+5 decoded") && notes.contains("5 tokens of each sequence decoded"), "{notes}");
     replace_in_grid(&world, "[{length: 24, batch: 2}, {length: 24, batch: 2, decode: 5}]", "{length: 24, batch: 2}");
-    let again = world.runs(&grid);
+    let again = world.run_ok(&grid);
     assert!(!again.contains("time tiny"), "{again}");
     replace_in_grid(&world, "latency: {length: 24, batch: 2}", "latency: {length: 16, decode: 2}");
-    let other = world.runs(&[&grid[..], &["--engine", "candle"]].concat());
+    let other = world.run_ok(&[&grid[..], &["--engine", "candle"]].concat());
     assert!(other.contains("time tiny over 16×1+2"), "{other}");
 }
 
@@ -117,7 +117,7 @@ fn latency_of_sublayer_cuts_is_measured() {
         "[llm-streamline]\ndepth: [1, 2]\nrecovery: [none, linearpatch-diag, linearpatch-rotate, ghosted]\n",
         "llm-drop\ndepth: {attention: 1}\nrecovery: none\ninclude:\n  - {criterion: nbl, recovery: nbl}\n",
     );
-    world.runs(&["--set", "name=grid"]);
+    world.run_ok(&["--set", "name=grid"]);
     for name in ["prefill_ms 24×1+5", "decode_tps 24×1+5", "peak_memory_mb 24×1+5"] {
         let values = column(&world, name);
         assert_eq!(values.keys().collect::<Vec<_>>(), ["dense", "nbl", "none"], "{name}");
@@ -138,10 +138,10 @@ fn replace_in_grid(world: &World, from: &str, to: &str) {
 #[test]
 fn time_is_reused_only_on_the_machine_that_measured_it() {
     let world = world("{length: 16}");
-    let first = world.runs(&["--set", "name=grid", "--set", "depth=1"]);
+    let first = world.run_ok(&["--set", "name=grid", "--set", "depth=1"]);
     assert!(first.contains("time tiny over 16×1"), "{first}");
     let before = column(&world, "prefill_ms 16×1");
-    let again = world.runs(&["--set", "name=grid", "--set", "depth=1"]);
+    let again = world.run_ok(&["--set", "name=grid", "--set", "depth=1"]);
     assert!(!again.contains("time tiny"), "{again}");
     assert_eq!(column(&world, "prefill_ms 16×1"), before);
     // A different number of threads counts as a different machine.
@@ -153,7 +153,7 @@ fn time_is_reused_only_on_the_machine_that_measured_it() {
     assert!(!log.contains("tiny on test"), "scores must be cached: {log}");
     // An additional variant changes the set of variants timed together, so all of them are timed again.
     let more =
-        world.runs(&["--set", "name=grid", "--set", "depth=1", "--set", "recovery=[none, ghosted, prune-and-comp]"]);
+        world.run_ok(&["--set", "name=grid", "--set", "depth=1", "--set", "recovery=[none, ghosted, prune-and-comp]"]);
     assert!(more.contains("time tiny over 16×1"), "{more}");
 }
 
@@ -161,11 +161,11 @@ fn time_is_reused_only_on_the_machine_that_measured_it() {
 fn retime_measures_only_times_again() {
     let world = world("{length: 16, batch: [1, 2]}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
-    let first = world.runs(&grid);
+    let first = world.run_ok(&grid);
     assert!(!first.contains("--retime: measuring"), "{first}");
     let kept = column(&world, "prefill_ms 16×1");
     let text = column(&world, "ppl test@64");
-    let again = world.runs(&[&grid[..], &["--retime"]].concat());
+    let again = world.run_ok(&[&grid[..], &["--retime"]].concat());
     let expected =
         "--retime: measuring tiny over 16×1, 16×2 (5 interleaved variants, at least 10 rounds after 3 warm-ups) again";
     let (before, after) = again.split_once("time tiny over 16×1").unwrap_or_else(|| panic!("{again}"));
@@ -174,7 +174,7 @@ fn retime_measures_only_times_again() {
     let anew = column(&world, "prefill_ms 16×1");
     assert!(kept.iter().all(|(recovery, time)| anew[recovery] != *time), "{kept:?} {anew:?}");
     assert_eq!(column(&world, "ppl test@64"), text);
-    let third = world.runs(&grid);
+    let third = world.run_ok(&grid);
     assert!(!third.contains("time tiny over"), "{third}");
     assert_eq!(column(&world, "prefill_ms 16×1"), anew);
     // If a single timing is missing, all variants are timed again for its prompt but not for other prompts.
@@ -184,7 +184,7 @@ fn retime_measures_only_times_again() {
     let one =
         folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap()).next().unwrap().unwrap().path();
     std::fs::remove_file(one).unwrap();
-    world.runs(&grid);
+    world.run_ok(&grid);
     let mut counts: Vec<usize> = before
         .into_iter()
         .zip(prompts.map(|prompt| column(&world, prompt)))
@@ -192,21 +192,21 @@ fn retime_measures_only_times_again() {
         .collect();
     counts.sort_unstable();
     assert_eq!(counts, [0, 5]);
-    let nothing = World::new().runs(&["--retime"]);
+    let nothing = World::new().run_ok(&["--retime"]);
     assert!(nothing.contains("--retime: this run measures no latencies"), "{nothing}");
-    let refused = world.run(&["--retime", "--stored"]);
-    assert_eq!(refused.status.code(), Some(2));
+    let rejected = world.run(&["--retime", "--stored"]);
+    assert_eq!(rejected.status.code(), Some(2));
 }
 
 #[test]
 fn timings_in_an_old_format_are_reported_but_not_reused() {
     let world = world("{length: 16}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
-    world.runs(&grid);
+    world.run_ok(&grid);
     // Rename the folder so that it looks as if the previous version had written its objects.
     let [now, before] = ["latency-v4", "latency-v3"].map(|name| world.path("data/store").join(name));
     std::fs::rename(&now, &before).unwrap();
-    let again = world.runs(&grid);
+    let again = world.run_ok(&grid);
     assert!(again.contains("5 stored objects have an older format and are unused"), "{again}");
     assert!(again.contains("time tiny over 16×1"), "{again}");
     assert!(before.is_dir() && now.is_dir());
@@ -235,7 +235,7 @@ fn timings_wait_for_the_machine_wide_lease() {
 #[test]
 fn out_of_memory_variant_is_marked_and_others_finish() {
     let world = world("{length: [16, 4000000]}");
-    world.runs(&["--set", "name=grid", "--set", "depth=1", "--memory", "2"]);
+    world.run_ok(&["--set", "name=grid", "--set", "depth=1", "--memory", "2"]);
     let text = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
     assert!(text.contains("OOM"), "{text}");
     assert!((column(&world, "prefill_ms 4000000×1")).values().all(String::is_empty));

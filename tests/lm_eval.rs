@@ -277,7 +277,7 @@ const MADE_TASK: &str = "task: made\ndataset_path: a/b\ntraining_split: train\nt
 fn definition_grid_reuses_scores_for_a_new_metric() {
     let world = world_with_definition(MADE_TASK, ", shots: 2, generated: true");
     world.write("defs/all.yaml", "group: all\ntask: [made]\naggregate_metric_list: [{metric: acc}]\n");
-    let log = world.runs(&[]);
+    let log = world.run_ok(&[]);
     assert!(log.contains("tiny on made(shots=2)"), "{log}");
     assert!(
         fs::read_to_string(world.path("results/grid/results.csv")).unwrap().contains("made(shots=2)")
@@ -289,7 +289,7 @@ fn definition_grid_reuses_scores_for_a_new_metric() {
     assert_eq!(first["results"]["made"]["acc,none"], first["groups"]["all"]["acc,none"]);
     assert_eq!((&first["n-shot"]["made"], &first["n-samples"]["made"]["effective"]), (&json!(2), &json!(6)));
     world.write("defs/made.yaml", format!("{MADE_TASK}  - metric: acc_norm\n"));
-    let log = world.runs(&[]);
+    let log = world.run_ok(&[]);
     assert!(!log.contains("tokens/s"), "{log}");
     assert_eq!(harness_results(&world)["results"]["made"]["acc,none"], first["results"]["made"]["acc,none"]);
     assert!(harness_results(&world)["results"]["made"]["acc_norm,none"].is_number());
@@ -372,14 +372,14 @@ fn unscorable_definition_is_rejected_with_its_location() {
         (MADE_TASK.to_owned(), ", multiturn: true", 2, &["`multiturn` requires `chat: true`", "grid.yaml:6"]),
         (MADE_TASK.to_owned(), ", name: copa", 2, &["either `name` or `definition`", "grid.yaml:6"]),
     ] {
-        world_with_definition(&definition, options).refuses(&[], code, words);
+        world_with_definition(&definition, options).assert_rejected(&[], code, words);
     }
     let world = world_with_definition(MADE_TASK, "");
     world.write(
         "grid.yaml",
         "backbones:\n  tiny: {path: backbone}\nbackbone: tiny\nevaluate:\n  tasks: {name: copa, shots: 2}\n",
     );
-    world.refuses(&[], 2, &["`shots` requires `definition`", "grid.yaml:5"]);
+    world.assert_rejected(&[], 2, &["`shots` requires `definition`", "grid.yaml:5"]);
     let output = world.ghostlab(&["score", "backbone", "--tasks", "copa=rows/test.jsonl", "--shots", "2"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.contains("--shots"), "{text}");
@@ -392,7 +392,7 @@ fn definition_with(more: &str) -> String {
 #[test]
 fn overlong_context_is_cut_from_the_left_with_a_note() {
     let world = world_with_definition(MADE_TASK, ", shots: 3, max_length: 6");
-    world.runs(&[]);
+    world.run_ok(&[]);
     let run = common::json(&world.path("results/grid/run.json"));
     let cell = &run["cells"][0]["definitions"][0];
     assert_eq!((&cell["truncated"], &cell["effective"]), (&json!(12), &json!(6)), "{cell:#}");

@@ -31,7 +31,7 @@ fn all_layers_but_one_can_be_removed() {
     assert_eq!(results(&world, &log).len(), 1 + 1 + 6 * 5);
     for depth in ["0", "4"] {
         std::fs::remove_dir_all(world.path("results")).ok();
-        world.refuses(&["--set", &format!("depth={depth}")], 2, &["depth"]);
+        world.assert_rejected(&["--set", &format!("depth={depth}")], 2, &["depth"]);
     }
 }
 
@@ -47,10 +47,10 @@ fn methods_not_in_the_paper_run_or_are_rejected() {
         "--set",
         "depth=2",
     ];
-    let log = world.runs(&grid);
+    let log = world.run_ok(&grid);
     let rows = records(&results_path(&world, &log));
     assert_eq!(rows.len(), 1 + 1 + 4 * 9);
-    let log = world.runs(&grid);
+    let log = world.run_ok(&grid);
     assert!(log.contains("37 of 37 cells cached"), "{log}");
     assert_eq!(records(&results_path(&world, &log)), rows, "operators from the store differ");
     // A single-block cut has no earlier operator to take into account, so `sequential` gives the same result as
@@ -78,7 +78,7 @@ fn methods_not_in_the_paper_run_or_are_rejected() {
         ("{name: ghosted, input: normed, finetune: {sequences: 2, length: 16}}", "does not support fine-tuning"),
     ] {
         std::fs::remove_dir_all(world.path("results")).ok();
-        world.refuses(&["--set", &format!("recovery=[{recovery}]")], 2, &[expected]);
+        world.assert_rejected(&["--set", &format!("recovery=[{recovery}]")], 2, &[expected]);
     }
 }
 
@@ -119,8 +119,8 @@ fn stored_calibration_is_reused_until_inputs_change() {
 #[test]
 fn equivalent_spellings_of_a_method_share_cell_and_key() {
     let world = World::new();
-    world.runs(&["--set", "recovery=[ghosted, prune-and-comp]", "--set", "criterion=[llm-streamline, sleb]"]);
-    let log = world.runs(&[
+    world.run_ok(&["--set", "recovery=[ghosted, prune-and-comp]", "--set", "criterion=[llm-streamline, sleb]"]);
+    let log = world.run_ok(&[
         "--set",
         "recovery=[{name: ghosted, solver: normal, boundary: region}, {name: prune-and-comp, granularity: channel}]",
         "--set",
@@ -128,13 +128,13 @@ fn equivalent_spellings_of_a_method_share_cell_and_key() {
     ]);
     assert!(log.contains("9 of 9 cells cached"), "{log}");
     let log =
-        world.runs(&["--set", "recovery=[{name: ghosted, solver: normal}, ghosted, {name: ghosted, solver: svd}]"]);
+        world.run_ok(&["--set", "recovery=[{name: ghosted, solver: normal}, ghosted, {name: ghosted, solver: svd}]"]);
     assert!(log.contains("3 of 5 cells cached"), "{log}");
     let rows = results(&world, &log);
     let labels: Vec<&str> = rows[1..].iter().map(|row| row[5].as_str()).collect();
     assert_eq!(labels[1..3], ["ghosted(solver=normal)", "ghosted(solver=svd)"], "labels do not follow the grid");
     // A pattern matches a method however it is spelled.
-    let log = world.runs(&["--set", "exclude=[{recovery: {name: ghosted, solver: normal}}]"]);
+    let log = world.run_ok(&["--set", "exclude=[{recovery: {name: ghosted, solver: normal}}]"]);
     assert_eq!(results(&world, &log).len(), 1 + 1 + 2 * 3);
 }
 
@@ -147,8 +147,8 @@ fn operator_sequences_matter_only_to_methods_that_use_them() {
         "--set",
         "recovery=[none, prune-and-comp, replaceme-ls, linearpatch-diag, ghosted]",
     ];
-    world.runs(&grid);
-    let log = world.runs(&[&grid[..], &["--set", "calibration.operator_sequences=4"]].concat());
+    world.run_ok(&grid);
+    let log = world.run_ok(&[&grid[..], &["--set", "calibration.operator_sequences=4"]].concat());
     // The run recomputes all cells with `ghosted`. It recomputes those with `linearpatch-diag` unless the criterion
     // removes a single block.
     assert!(log.contains("15 of 21 cells cached"), "{log}");
@@ -157,7 +157,7 @@ fn operator_sequences_matter_only_to_methods_that_use_them() {
 #[test]
 fn object_key_names_the_parents_of_each_object() {
     let world = World::new();
-    world.runs(&["--set", "criterion=[llm-streamline, sleb, {name: explicit, order: [1, 2]}]"]);
+    world.run_ok(&["--set", "criterion=[llm-streamline, sleb, {name: explicit, order: [1, 2]}]"]);
     let stored = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
     assert_eq!(parents(&stored, "selection-v5", "llm-streamline"), ["activations: activations"]);
     assert_eq!(parents(&stored, "selection-v5", "sleb"), ["scores: scores"]);
@@ -213,7 +213,7 @@ fn layer_before_a_region_absorbs_all_its_maps() {
     let methods = ["prune-and-comp", "replaceme-ls", "replaceme-cos"];
     let by_layer = methods.map(|name| format!("{{name: {name}, boundary: layer}}"));
     let both = format!("recovery=[none, {}, {}]", methods.join(", "), by_layer.join(", "));
-    let log = world.runs(&["--set", "depth=2", "--set", &both]);
+    let log = world.run_ok(&["--set", "depth=2", "--set", &both]);
     let rows = results(&world, &log);
     let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
     let value: Vec<f64> = rows[2..].iter().map(|row| row[column].parse().unwrap()).collect();
@@ -337,7 +337,7 @@ fn last_perplexity(world: &World, criterion: &str, depth: &str, operator_sequenc
         "recovery=[linearpatch-diag]".to_owned(),
         format!("calibration=[{{corpus: train, sequences: 8, operator_sequences: {operator_sequences}, length: 64}}]"),
     ];
-    let log = world.runs(&set.iter().flat_map(|assignment| ["--set", assignment]).collect::<Vec<_>>());
+    let log = world.run_ok(&set.iter().flat_map(|assignment| ["--set", assignment]).collect::<Vec<_>>());
     // Parse the file as CSV, because lists of layers contain commas.
     let rows = records(&results_path(world, &log));
     let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
@@ -346,7 +346,7 @@ fn last_perplexity(world: &World, criterion: &str, depth: &str, operator_sequenc
 
 fn dense_row(world: &World, file: &str, store: &str) -> Vec<String> {
     let file = format!("corpora.test.path={file}");
-    let log = world.runs(&["--set", &file, "--set", "recovery=none", "--store", store]);
+    let log = world.run_ok(&["--set", &file, "--set", "recovery=none", "--store", store]);
     results(world, &log)[1].clone()
 }
 

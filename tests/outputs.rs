@@ -33,7 +33,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 
 /// Runs a command. Asserts that it fails with exit code 2, with the given words in its message, and that no file has
 /// changed.
-fn refuses(world: &World, arguments: &[&str], words: &[&str]) {
+fn assert_rejected(world: &World, arguments: &[&str], words: &[&str]) {
     let before = files(world.folder.path());
     let output = world.ghostlab(arguments);
     let log = combined_output(&output);
@@ -74,7 +74,7 @@ fn requested_metric_is_in_every_view_and_others_in_none() {
         assert!(new.iter().any(|name| name.ends_with(view)), "{view} is not among {new:?}");
     }
     assert!(new.iter().any(|name| name.contains("every_eval_ever")), "{new:?}");
-    refuses(
+    assert_rejected(
         &world,
         &["run", "grid.yaml", "--set", "evaluate.metrics=[byte_perplexty]"],
         &["did you mean `byte_perplexity`?"],
@@ -91,7 +91,7 @@ fn perplexity_error_from_windows_is_in_every_file() {
     let world = World::new();
     let second = std::fs::read_to_string(world.path("grid.yaml")).unwrap() + "    - {corpus: test, length: 32}\n";
     world.write("grid.yaml", second);
-    world.runs(&[]);
+    world.run_ok(&[]);
     let numbers = common::stored_numbers(&common::json(&world.path("results/grid/numbers.json")));
     let rows = table(&world.path("results/grid/results.csv"));
     let cell = &numbers[0]["cell"];
@@ -124,7 +124,7 @@ fn numbers_of(numbers: &[serde_json::Value], cell: &serde_json::Value, metric: &
 fn output_manifest_is_readable_by_sha256sum() {
     let world = World::new();
     add_task(&world);
-    world.runs(&[]);
+    world.run_ok(&[]);
     let folder = world.path("results/grid");
     let list = fs::read_to_string(folder.join(".ghostlab.sha256")).unwrap();
     let listed: Vec<&str> = list.lines().skip(1).map(|line| line.split_once("  ").unwrap().1).collect();
@@ -145,12 +145,12 @@ fn output_manifest_is_readable_by_sha256sum() {
 #[test]
 fn run_with_other_engine_or_dtype_has_a_separate_folder() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let plain = files(&world.path("results/grid"));
     let mut folders = vec!["grid".to_owned()];
     let mut values = vec![table(&world.path("results/grid/results.csv"))];
     for more in [&["--dtype", "bf16"][..], &["--engine", "candle"], &["--engine", "candle", "--dtype", "bf16"]] {
-        let log = world.runs(more);
+        let log = world.run_ok(more);
         let mut new: Vec<String> = fs::read_dir(world.path("results"))
             .unwrap()
             .map(|dir| dir.unwrap().file_name().into_string().unwrap())
@@ -163,7 +163,7 @@ fn run_with_other_engine_or_dtype_has_a_separate_folder() {
         values.push(table(&world.path("results").join(folder).join("results.csv")));
         folders.push(folder.clone());
         assert!(files(&world.path("results/grid")) == plain, "{more:?}");
-        world.runs(more);
+        world.run_ok(more);
         assert_eq!(
             fs::read_dir(world.path("results")).unwrap().count(),
             folders.len(),
@@ -174,7 +174,7 @@ fn run_with_other_engine_or_dtype_has_a_separate_folder() {
         assert!(values[..at].iter().all(|other| other != one), "{}", folders[at]);
     }
     // Setting an option to its default explicitly makes no difference.
-    world.runs(&["--device", "cpu", "--dtype", "f32", "--engine", "cpu", "--set", "depth=1,2"]);
+    world.run_ok(&["--device", "cpu", "--dtype", "f32", "--engine", "cpu", "--set", "depth=1,2"]);
     assert_eq!(fs::read_dir(world.path("results")).unwrap().count(), folders.len());
     let record = common::json(&world.path("results/grid/run.json"));
     assert_eq!(record["description"]["differs"], json!([]));
@@ -216,7 +216,7 @@ fn stored_run_shows_stored_values_and_missing_cells() {
     let log = combined_output(&output);
     assert_eq!(output.status.code(), Some(3), "{log}");
     assert!(log.contains("9 of 9 cells incomplete") && !log.contains("failed"), "{log}");
-    world.runs(&[]);
+    world.run_ok(&[]);
     // Add a second text. Only the perplexities on the first one are stored.
     world.write("more.jsonl", fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w1 ", "w2 "));
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -230,7 +230,7 @@ fn stored_run_shows_stored_values_and_missing_cells() {
     let after = table(&world.path("results/grid/results.csv"));
     assert_eq!(column(&before, "ppl test@64"), column(&after, "ppl test@64"));
     assert!(column(&after, "ppl more@64").iter().all(String::is_empty), "{after:?}");
-    world.runs(&[]);
+    world.run_ok(&[]);
     assert_eq!(world.run(&["--stored"]).status.code(), Some(0));
 }
 

@@ -28,10 +28,10 @@ const DEPTH_ONE: [&str; 2] = ["--set", "depth=1"];
 fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     let world = World::new();
     let unlimited = World::new();
-    world.runs(&DEPTH_TWO);
+    world.run_ok(&DEPTH_TWO);
     let before = total_bytes(&world);
     assert!(stored_size(&world, "activations").1 > 0);
-    unlimited.runs(&DEPTH_ONE);
+    unlimited.run_ok(&DEPTH_ONE);
     // The limit is so small that everything from the other grid is evicted. Activations are kept until all operators
     // from their pass are stored.
     let limit = ["--store-limit", "0.000001"];
@@ -40,7 +40,7 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     assert!(output.contains("evicts: 4 operator-v") && output.contains("over the limit"), "{output}");
     assert!(!output.contains("activations-v"), "{output}");
     assert_eq!(total_bytes(&world), before, "plan changed the store");
-    let log = world.runs(&[&DEPTH_ONE[..], &limit].concat());
+    let log = world.run_ok(&[&DEPTH_ONE[..], &limit].concat());
     assert!(log.contains("store limit 0.00 GB: ") && log.contains("this grid needs the space"), "{log}");
     assert!(world.tables() == unlimited.tables());
     assert_eq!(stored_size(&world, "activations").1, 0, "activations remain although their operators are stored");
@@ -48,14 +48,14 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
         // Compare counts rather than sizes, because an operator is stored with the time that it took to solve.
         assert_eq!(stored_size(&world, kind).1, stored_size(&unlimited, kind).1, "{kind}");
     }
-    let again = world.runs(&[&DEPTH_ONE[..], &limit].concat());
+    let again = world.run_ok(&[&DEPTH_ONE[..], &limit].concat());
     assert!(!again.contains("calibrate") && world.tables() == unlimited.tables(), "{again}");
 }
 
 #[test]
 fn store_limit_applies_to_a_grid_without_calibration() {
     let world = World::new();
-    world.runs(&DEPTH_TWO);
+    world.run_ok(&DEPTH_TWO);
     assert!(stored_size(&world, "operator").1 > 0);
     let mut dense = String::new();
     for line in std::fs::read_to_string(world.path("grid.yaml")).unwrap().lines() {
@@ -66,7 +66,7 @@ fn store_limit_applies_to_a_grid_without_calibration() {
         }
     }
     world.write("grid.yaml", dense);
-    let log = world.runs(&["--store-limit", "0.000001"]);
+    let log = world.run_ok(&["--store-limit", "0.000001"]);
     assert!(log.contains("store limit 0.00 GB: ") && !log.contains("calibrate"), "{log}");
     assert_eq!(stored_size(&world, "operator").1, 0, "operators of the other grid remain");
 }
@@ -74,9 +74,9 @@ fn store_limit_applies_to_a_grid_without_calibration() {
 #[test]
 fn nothing_is_evicted_below_the_store_limit() {
     let world = World::new();
-    world.runs(&DEPTH_TWO);
+    world.run_ok(&DEPTH_TWO);
     let others = stored_size(&world, "activations");
-    let log = world.runs(&[&DEPTH_ONE[..], &["--store-limit", "1"]].concat());
+    let log = world.run_ok(&[&DEPTH_ONE[..], &["--store-limit", "1"]].concat());
     assert!(!log.contains("store limit"), "{log}");
     assert!(stored_size(&world, "activations").0 >= others.0);
 }
@@ -118,9 +118,9 @@ fn cell_with_nine_tasks_and_three_texts_adds_four_files() {
     grid += "  tasks:\n";
     tasks.iter().for_each(|name| grid += &format!("    - {{name: {name}, limit: 4}}\n"));
     world.write("grid.yaml", grid);
-    world.runs(&["--set", "recovery=none"]);
+    world.run_ok(&["--set", "recovery=none"]);
     let before = inodes(&world);
-    world.runs(&[]);
+    world.run_ok(&[]);
     // The run adds twelve cells. Each has one operator and twelve scores, and the scores share files.
     let added = inodes(&world) - before;
     assert!(added <= 4 * 12, "{added} inodes for 12 cells");

@@ -107,9 +107,9 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     let csv = world.path("results/mini/tiny/mini.csv");
     let all_tables = tables.clone();
     fs::write(&csv, "mine").unwrap();
-    let refused = world.ghostlab(&mini);
-    assert_eq!(refused.status.code(), Some(2), "{}", combined_output(&refused));
-    assert!(combined_output(&refused).contains("mini.csv"), "{}", combined_output(&refused));
+    let rejected = world.ghostlab(&mini);
+    assert_eq!(rejected.status.code(), Some(2), "{}", combined_output(&rejected));
+    assert!(combined_output(&rejected).contains("mini.csv"), "{}", combined_output(&rejected));
     fs::write(&csv, all_tables).unwrap();
     assert!(run_ok(&world, &mini).contains(nothing));
     // Damage to a stored object is noticed even if its length is unchanged.

@@ -48,12 +48,12 @@ fn journals(world: &World) -> impl Iterator<Item = std::fs::DirEntry> {
 fn repeatedly_killed_run_gives_identical_tables() {
     let undisturbed = World::large();
     let world = World::large();
-    undisturbed.runs(&[]);
+    undisturbed.run_ok(&[]);
     for point in KILLS.split(' ') {
         kill_run_at(&world, point);
         assert!(world.tables().is_empty(), "{point}: the killed run wrote a table");
     }
-    world.runs(&[]);
+    world.run_ok(&[]);
     assert_eq!(undisturbed.tables().len(), 4);
     assert!(undisturbed.tables() == world.tables(), "the tables differ");
     let verified = world.ghostlab(&["cache", "verify"]);
@@ -153,7 +153,7 @@ fn ctrl_c_finishes_and_keeps_the_chunk() {
 #[test]
 fn second_run_computes_nothing_after_touch_or_move() {
     let world = World::large();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let tables = world.tables();
     let again = |world: &World| {
         let events = events(&world.run(&["--events"]));
@@ -196,7 +196,7 @@ fn copy(from: &Path, to: &Path) {
 #[test]
 fn changed_option_reruns_only_its_planned_cells() {
     let world = World::large();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let change = "recovery=[none, prune-and-comp, linearpatch-diag, ghosted, {name: replaceme-ls, alpha: 0.5}]";
     let plan = world.ghostlab(&["plan", "grid.yaml", "--all", "--set", change]);
     let plan = String::from_utf8(plan.stdout).unwrap();
@@ -212,7 +212,7 @@ fn changed_option_reruns_only_its_planned_cells() {
 #[test]
 fn changed_weight_byte_reruns_its_backbone() {
     let world = World::large();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let path = world.path("backbone/model.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();
     let last = bytes.len() - 4;

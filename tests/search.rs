@@ -280,7 +280,7 @@ fn search_of_a_model_exports_the_winner() {
 fn invalid_search_is_rejected_before_anything_runs() {
     let world = world();
     let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
-    let refused: [(&[&str], &[&str]); 12] = [
+    let rejected: [(&[&str], &[&str]); 12] = [
         (&["layers=1", "layers=2"], &["conflicting budgets", "layers=1"]),
         (&["speedup=1.0"], &["the dense backbone already meets the budget", "above 1"]),
         (&["memory=12GB"], &["the dense backbone already meets the budget"]),
@@ -294,7 +294,7 @@ fn invalid_search_is_rejected_before_anything_runs() {
         (&["layers=1", "--tasks", "nine"], &["unknown task `nine`"]),
         (&["layers=1", "--alpha", "0.9"], &["above 0 and at most 0.5"]),
     ];
-    for (more, words) in refused {
+    for (more, words) in rejected {
         let output = world.ghostlab(&[&line[..], more].concat());
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{more:?}: {text}");

@@ -147,7 +147,7 @@ fn assert_same_tables(world: &World, submitted: &SubmittedJobs) {
     let report = states(&submitted.report);
     assert_eq!(report, [("COMPLETED".to_owned(), "0:0".to_owned())], "{}", logs(world));
     let alone = self::world();
-    alone.runs(&[]);
+    alone.run_ok(&[]);
     assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ: {}", logs(world));
     assert_eq!(world.ghostlab(&["cache", "verify"]).status.code(), Some(0));
     assert!(!logs(world).contains("hf_secret"));
@@ -188,7 +188,7 @@ fn three_workers_score_each_chunk_once_as_one_process() {
     assert!(combined_output(&again).contains("no jobs submitted"), "{}", combined_output(&again));
     assert_same_tables(&world, &submitted);
     let alone = self::world();
-    alone.runs(&[]);
+    alone.run_ok(&[]);
     let work = flops_done(&world);
     let total = flops_done(&alone);
     assert!(work <= 1.1 * total, "{work} of {total}");
@@ -269,16 +269,17 @@ fn submit_killed_after_sbatch_adds_no_second_array() {
     shared_cluster!();
     let world = world();
     let arguments = ["submit", "slurm", "grid.yaml", "--workers", "2", "--profile-file", "slurm.yaml"];
-    let killed = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("kill@handed-over:1")).output().unwrap();
+    let killed =
+        world.command(&arguments).env("GHOSTLAB_FAULT", slow_with_fault("kill@handed-over:1")).output().unwrap();
     assert_eq!(killed.status.code(), None, "{}", combined_output(&killed));
-    let again = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("")).output().unwrap();
+    let again = world.command(&arguments).env("GHOSTLAB_FAULT", slow_with_fault("")).output().unwrap();
     assert!(combined_output(&again).contains("no jobs submitted"), "{}", combined_output(&again));
     let jobs: Value = serde_json::from_slice(&fs::read(folder(&world).join("jobs.json")).unwrap()).unwrap();
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
     assert_same_tables(&world, &SubmittedJobs { array: job_id(&jobs, 0, "array"), report: job_id(&jobs, 1, "report") });
 }
 
-fn slow_and(fault: &str) -> String {
+fn slow_with_fault(fault: &str) -> String {
     format!("slow@score:100,{fault}")
 }
 
@@ -359,7 +360,7 @@ fn concurrent_grids_on_one_store_both_complete() {
     assert_same_tables(&world, &submitted);
     wait_until("the other grid has no table", || world.path("results/other/results.csv").exists());
     let alone = self::world();
-    alone.runs(&["--set", "depth=2", "--set", "name=other"]);
+    alone.run_ok(&["--set", "depth=2", "--set", "name=other"]);
     let folder = fs::read_dir(alone.path("results")).unwrap().next().unwrap().unwrap().path();
     assert!(result_table(&folder) == result_table(&world.path("results/other")), "the other grid's table differs");
 }

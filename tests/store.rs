@@ -181,7 +181,7 @@ fn commands_do_not_touch_foreign_store_folders() {
 #[test]
 fn only_store_leftovers_are_removed() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let store = world.path("data/store");
     // Put a user's files next to the leftovers of dead processes.
     write_foreign_files(&store);
@@ -223,7 +223,7 @@ const READ_ONLY_COMMANDS: [&[&str]; 10] = [
 #[test]
 fn read_only_commands_work_on_a_read_only_store() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let store = world.path("data/store");
     // Leftovers of dead processes must also be left alone.
     put(&store.join(format!("drafts/{REMOTE_PROCESS}.0/rows.f32")), "half");

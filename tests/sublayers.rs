@@ -192,7 +192,7 @@ fn commands_show_a_cut_of_sublayers() {
     let plan = world.ghostlab(&["plan", "grid.yaml", "--all"]);
     let shown = String::from_utf8(plan.stdout).unwrap();
     assert!(shown.contains("tiny.llm-drop-attention-2.none"), "{shown}");
-    world.runs(&[]);
+    world.run_ok(&[]);
     let table = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
     assert!(table.contains("attention "), "{table}");
     let explained = world.ghostlab(&["explain", "grid.yaml", "llm-drop"]);
@@ -214,7 +214,7 @@ fn plan_counts_stored_trials_of_distances() {
                 depth: {sublayers: 1}\nrecovery: none\ncalibration: {corpus: train, sequences: 8, length: 64}\n\
                 evaluate: {perplexity: {corpus: test, length: 64}}\n";
     world.write("grid.yaml", grid);
-    world.runs(&[]);
+    world.run_ok(&[]);
     world.write("grid.yaml", grid.replace("sublayers: 1", "sublayers: 2"));
     let plan = world.ghostlab(&["plan", "grid.yaml", "--json"]);
     let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();

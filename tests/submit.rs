@@ -42,11 +42,11 @@ impl FakeSlurm {
     }
 
     fn run(&self, world: &World, arguments: &[&str]) -> Output {
-        self.beside(world.command(arguments)).output().unwrap()
+        self.with_fake_slurm(world.command(arguments)).output().unwrap()
     }
 
     /// Sets up a command so that it finds these scripts in place of Slurm's programs.
-    fn beside(&self, mut command: Command) -> Command {
+    fn with_fake_slurm(&self, mut command: Command) -> Command {
         let path = std::env::var("PATH").unwrap();
         command.env("PATH", format!("{}:{path}", self.0.display())).env("HF_TOKEN", "hf_very_secret");
         command
@@ -151,7 +151,7 @@ fn resubmission_after_a_crash_queues_nothing_twice() {
         let world = World::new();
         let slurm = FakeSlurm::new(&world);
         let submit = ["submit", "slurm", "grid.yaml", "--workers", "2"];
-        let mut command = slurm.beside(world.command(&submit));
+        let mut command = slurm.with_fake_slurm(world.command(&submit));
         let output = command.env("GHOSTLAB_FAULT", format!("kill@handed-over:{killed}")).output().unwrap();
         assert_eq!(output.status.code(), None, "submit was not killed: {}", stderr(&output));
         let folder = submission(&world);

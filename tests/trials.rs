@@ -88,7 +88,7 @@ fn plan_counts_the_trials_that_a_run_computes() {
         let world = World::new();
         write_grid(&world, axes);
         assert_eq!(trials(&plan(&world)), (needed, 0), "{axes}");
-        world.runs(&[]);
+        world.run_ok(&[]);
         assert_eq!(stored_trials(&world), needed, "{axes}");
         let after = plan(&world);
         assert_eq!(trials(&after), (needed, needed), "{axes}");
@@ -121,7 +121,7 @@ fn interrupted_iterative_selection_resumes() {
     let uninterrupted = World::new();
     let axes = "criterion: {name: sleb, iterative: true}\ndepth: 3\nrecovery: mean\n";
     write_grid(&uninterrupted, axes);
-    uninterrupted.runs(&[]);
+    uninterrupted.run_ok(&[]);
     let world = World::new();
     write_grid(&world, axes);
     let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
@@ -140,7 +140,7 @@ fn interrupted_iterative_selection_resumes() {
     ended.unwrap();
     assert_eq!(tokens, 4 * 512, "tokens of the last three passes and of the repeated repair");
     assert_nothing_left(&plan(&world));
-    world.runs(&[]);
+    world.run_ok(&[]);
     assert_eq!(results(&world), results(&uninterrupted));
     // The selections for smaller depths are the stored steps.
     write_grid(&world, &axes.replace("depth: 3", "depth: [1, 2]"));
@@ -182,7 +182,7 @@ fn plan_follows_a_greedy_selection_through_stored_trials() {
     let axes =
         |depth: usize| format!("criterion: [block-pruner, finercut]\ndepth: {{sublayers: {depth}}}\nrecovery: none\n");
     write_grid(&world, &axes(3));
-    world.runs(&[]);
+    world.run_ok(&[]);
     // A smaller depth needs a new selection but no additional trials.
     write_grid(&world, &axes(2));
     let smaller = plan(&world);
@@ -192,7 +192,7 @@ fn plan_follows_a_greedy_selection_through_stored_trials() {
     // A greater depth additionally needs the trials for one more step.
     write_grid(&world, &axes(4));
     assert_eq!(trials(&plan(&world)), (2 * (8 + 7 + 6 + 5), 2 * (8 + 7 + 6)));
-    world.runs(&[]);
+    world.run_ok(&[]);
     assert_eq!(stored_trials(&world), 2 * (8 + 7 + 6 + 5));
     assert_nothing_left(&plan(&world));
 }
@@ -222,7 +222,7 @@ fn iterative_selections_run_from_yaml_for_every_criterion() {
     let iterative = 4 * (4 + 3) + (8 + 7) + (4 + 3);
     let greedy = (4 + 3) + (8 + 7);
     assert_eq!(trials(&plan(&world)), (iterative + greedy, 0));
-    world.runs(&[]);
+    world.run_ok(&[]);
     let after = plan(&world);
     // Removing both sublayers of a layer is also a trial of SLEB.
     assert_eq!(stored_trials(&world), greedy - 1);
@@ -239,7 +239,7 @@ fn iterative_selection_without_repair_equals_greedy() {
         let removed = [false, true].map(|iterative| {
             let options = if iterative { ", iterative: true" } else { "" };
             write_grid(&world, &format!("criterion: {{name: {criterion}{options}}}\ndepth: {depth}\nrecovery: none\n"));
-            world.runs(&[]);
+            world.run_ok(&[]);
             results(&world).pop().unwrap().remove("layers removed").unwrap()
         });
         assert_eq!(removed[0], removed[1], "{criterion}");
@@ -249,7 +249,7 @@ fn iterative_selection_without_repair_equals_greedy() {
 /// Runs a grid that removes two layers, and returns the perplexity of each row.
 fn perplexities(world: &World, criterion: &str, recovery: &str) -> Vec<f64> {
     write_grid(world, &format!("criterion: {criterion}\ndepth: 2\nrecovery: {recovery}\n"));
-    world.runs(&[]);
+    world.run_ok(&[]);
     let rows = results(world).into_iter().filter(|row| row["depth"] != "0");
     rows.map(|row| row["ppl test@64"].parse().unwrap()).collect()
 }

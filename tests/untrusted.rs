@@ -139,7 +139,7 @@ fn cases(file: &str) -> Vec<Case> {
     serde_json::from_value(read_json(&fixture("untrusted").join(file))).unwrap()
 }
 
-fn check_refused(is_wanted: impl Fn(&Case) -> bool) {
+fn check_rejected(is_wanted: impl Fn(&Case) -> bool) {
     let cases: Vec<Case> = cases("refused.json").into_iter().filter(is_wanted).collect();
     assert!(!cases.is_empty());
     let faults: Vec<String> = cases.iter().filter_map(Case::fault).collect();
@@ -148,24 +148,24 @@ fn check_refused(is_wanted: impl Fn(&Case) -> bool) {
 
 #[test]
 fn hostile_templates_are_rejected_within_limits() {
-    check_refused(|case| {
+    check_rejected(|case| {
         case.target != "chat_template" && case.target != "definition" && case.target != "group" && !case.is_rows()
     });
 }
 
 #[test]
 fn hostile_chat_templates_are_rejected_within_limits() {
-    check_refused(|case| case.target == "chat_template");
+    check_rejected(|case| case.target == "chat_template");
 }
 
 #[test]
 fn hostile_definitions_are_rejected_within_limits() {
-    check_refused(|case| case.target == "definition" || case.target == "group");
+    check_rejected(|case| case.target == "definition" || case.target == "group");
 }
 
 #[test]
 fn hostile_rows_are_rejected_within_limits() {
-    check_refused(Case::is_rows);
+    check_rejected(Case::is_rows);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn world() -> World {
          calibration:\n  - {corpus: train, sequences: 8, length: 64}\n\
          evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n    - {corpus: long, length: 64}\n  tasks: [copa]\n",
     );
-    world.runs(&[]);
+    world.run_ok(&[]);
     // Empty the store so that verification has to recompute everything from the inputs.
     std::fs::remove_dir_all(world.path("data/store")).unwrap();
     std::fs::create_dir_all(world.path("data/store")).unwrap();
@@ -61,10 +61,10 @@ fn alter_json(world: &World, name: &str, how: impl FnOnce(&mut Value)) {
     let mut value = common::json(&path(world, name));
     how(&mut value);
     std::fs::write(path(world, name), value.to_string()).unwrap();
-    relist(world, name);
+    update_hash(world, name);
 }
 
-fn relist(world: &World, name: &str) {
+fn update_hash(world: &World, name: &str) {
     let list = path(world, ".ghostlab.sha256");
     let (hash, _) = sha256::of_file(&path(world, name)).unwrap();
     let text = std::fs::read_to_string(&list).unwrap();
@@ -122,7 +122,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     altered[index] -= 0.25;
     frame.with_column(Series::new("log_likelihood".into(), altered).into_column()).unwrap();
     ParquetWriter::new(File::create(&file).unwrap()).finish(&mut frame).unwrap();
-    relist(&world, "documents.parquet");
+    update_hash(&world, "documents.parquet");
     let (code, folder) = verify(&world, &["--share", "100%"]);
     assert_eq!((code, differing_checks(&folder)), (4, vec!["log_likelihoods"]), "{folder:#}");
     let found = &check(&folder, "log_likelihoods")["differs"];
@@ -179,7 +179,7 @@ fn altered_layer_table_cell_and_hash_are_found() {
         let digit = if line.as_bytes()[at] == b'7' { "8" } else { "7" };
         let other = format!("{}{digit}{}", &line[..at], &line[at + 1..]);
         std::fs::write(path(&world, name), text.replace(line, &other)).unwrap();
-        relist(&world, name);
+        update_hash(&world, name);
         let (code, folder) = verify(&world, &["--share", "1%"]);
         assert_eq!((code, differing_checks(&folder)), (4, vec!["tables"]), "{name}: {line}\n{other}\n{folder:#}");
         std::fs::write(path(&world, name), text).unwrap();
@@ -314,7 +314,7 @@ fn world_with_definitions() -> World {
          calibration:\n  - {corpus: train, sequences: 8, length: 64}\n\
          evaluate:\n  tasks: [{definition: defs/}]\n",
     );
-    world.runs(&[]);
+    world.run_ok(&[]);
     std::fs::remove_dir_all(world.path("data/store")).unwrap();
     std::fs::create_dir_all(world.path("data/store")).unwrap();
     world

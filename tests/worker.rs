@@ -126,7 +126,7 @@ fn worker_near_its_time_limit_stores_a_batch_first() {
 fn job_of_a_killed_worker_is_taken_over() {
     let alone = World::large();
     let world = World::large();
-    alone.runs(&[]);
+    alone.run_ok(&[]);
     let mut command = world.command(&["worker", "grid.yaml"]);
     let killed = command.env("GHOSTLAB_FAULT", "kill@score:1").output().unwrap();
     assert_eq!(killed.status.code(), None, "{}", stderr(&killed));
@@ -156,14 +156,14 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 its worker died 5 times"), "{shown}");
     // A run without workers retries the work that failed, and clears the record of failures.
-    world.runs(&[]);
+    world.run_ok(&[]);
     assert!(!status(&world).contains("died 5 times"));
 }
 
 #[test]
 fn deaths_with_progress_do_not_exhaust_the_limit() {
     let world = World::new();
-    world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
+    world.run_ok(&["--set", "depth=1", "--set", "recovery=none"]);
     // Each worker is killed after it has stored some progress of the calibration, as can happen on preemptible nodes.
     let mut deaths = 0;
     let output = loop {
@@ -184,7 +184,7 @@ fn deaths_with_progress_do_not_exhaust_the_limit() {
     };
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(!stderr(&output).contains("died during this job"), "{}", stderr(&output));
-    world.runs(&["--set", "calibration.seed=3"]);
+    world.run_ok(&["--set", "calibration.seed=3"]);
 }
 
 /// Creates a world with a cell whose repair fails, because there is no MLP before layer 0.
@@ -247,7 +247,7 @@ fn run_with_fault(world: &World, fault: &str, retries: &str) -> Output {
 #[test]
 fn idle_worker_exits_after_its_idle_limit() {
     let world = World::new();
-    world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
+    world.run_ok(&["--set", "depth=1", "--set", "recovery=none"]);
     let store = world.path("data/store");
     let mut one = world.command(&["worker", "grid.yaml"]);
     // The worker is stopped during the calibration while it is holding the lease.

@@ -191,31 +191,31 @@ const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
 #[test]
 fn number_of_another_protocol_gets_no_verdict() {
     let paper = [record("sleb", "c4", "ppl_c4", 100.0), record("sleb", "c4", "rte", 60.0)];
-    assert_eq!(ours(&paper, "ppl_c4", |_| {}), "");
-    assert_eq!(ours(&paper, "rte", |_| {}), "");
+    assert_eq!(describe_other_protocol(&paper, "ppl_c4", |_| {}), "");
+    assert_eq!(describe_other_protocol(&paper, "rte", |_| {}), "");
     for (metric, change, differs) in OTHER_PROTOCOLS {
-        assert_eq!(ours(&paper, metric, change), differs);
+        assert_eq!(describe_other_protocol(&paper, metric, change), differs);
     }
     // A setting that our condition names is also named in the paper's condition, so it is not reported. Settings that
     // the paper does not specify may have any value.
-    let named = ours(&paper, "rte", |setup| {
+    let named = describe_other_protocol(&paper, "rte", |setup| {
         setup.variant = settings_with("solver", "svd");
         setup.named_settings = Arc::new(["recovery.solver".to_owned()].into());
     });
     assert_eq!(named, "");
-    assert_eq!(ours(&paper, "rte", |setup| setup.variant = settings_with("boundary", "layer")), "");
+    assert_eq!(describe_other_protocol(&paper, "rte", |setup| setup.variant = settings_with("boundary", "layer")), "");
     for dtype in ["f16", "f32"] {
-        assert_eq!(ours(&paper, "rte", |setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
+        assert_eq!(describe_other_protocol(&paper, "rte", |setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
     }
     // The operator sequences have no effect if nothing is repaired.
-    let pruned = ours(&paper, "rte", |setup| {
+    let pruned = describe_other_protocol(&paper, "rte", |setup| {
         calibration_of(setup).repaired = false;
         calibration_of(setup).calibration.operator_sequences = 128;
     });
     assert_eq!(pruned, "");
 }
 
-fn ours(paper: &[Record; 2], metric: &str, change: impl Fn(&mut Setup)) -> String {
+fn describe_other_protocol(paper: &[Record; 2], metric: &str, change: impl Fn(&mut Setup)) -> String {
     let mut ours = number(record("sleb", "c4", metric, 100.0));
     change(&mut ours.setup);
     let comparison = compare(&ours, paper, &Tolerance::default()).unwrap();

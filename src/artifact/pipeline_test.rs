@@ -169,9 +169,9 @@ fn unstable_times_are_marked_and_not_recorded() {
     let noisy = FixedTimes(&[10.0, 20.0]);
     let noisy_page = markdown(&bench, &noisy);
     assert!(noisy_page.contains("~15.0 ± ") && noisy_page.contains("~1.00 ± "), "times and speedups: {noisy_page}");
-    let refused = record(&bench, &noisy, false).unwrap_err();
-    assert_eq!(refused.exit_code(), 4);
-    let text = refused.to_string();
+    let rejected = record(&bench, &noisy, false).unwrap_err();
+    assert_eq!(rejected.exit_code(), 4);
+    let text = rejected.to_string();
     assert!(text.contains("unstable times cannot be recorded") && text.contains("--record-noisy"), "{text}");
     assert!(record(&bench, &noisy, true).is_ok(), "noise is recorded on request");
     assert!(record(&bench, &quiet, false).is_ok(), "stable times are recorded");

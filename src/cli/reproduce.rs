@@ -412,9 +412,9 @@ mod tests {
     #[test]
     fn record_of_times_needs_an_idle_machine() {
         check_machine_is_quiet("tableA8", TimeSpread { mean: 10.0, deviation: 0.4 }).unwrap();
-        let refused = check_machine_is_quiet("tableA8", TimeSpread { mean: 10.0, deviation: 1.2 }).unwrap_err();
-        assert_eq!(refused.exit_code(), 4);
-        let text = refused.to_string();
+        let rejected = check_machine_is_quiet("tableA8", TimeSpread { mean: 10.0, deviation: 1.2 }).unwrap_err();
+        assert_eq!(rejected.exit_code(), 4);
+        let text = rejected.to_string();
         assert!(text.contains("too busy") && text.contains("12 %") && text.contains("--record-noisy"), "{text}");
     }
 }

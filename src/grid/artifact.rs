@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn figure_may_accompany_a_table_if_it_draws_its_metrics() {
-        for (parts, refused) in [
+        for (parts, rejected) in [
             ("figure: {kind: pareto, metrics: [ppl_c4]}", None),
             ("figure: {kind: pareto, metrics: [kl_c4]}", Some("draws `kl_c4`")),
             ("figure: {kind: pareto, metrics: [ppl_c4], costs: [kv_cache_removed, prefill_ms]}", None),
@@ -347,8 +347,8 @@ mod tests {
             let text = format!("artifact:\n  title: a\n  {TABLE}\n  {parts}\nbackbone: b\n");
             let file = GridFile::from_text(&text, Path::new("grid.yaml")).unwrap();
             let error = file.description().err().map(|error| error.to_string()).unwrap_or_default();
-            assert_eq!(error.is_empty(), refused.is_none(), "{parts}: {error}");
-            assert!(error.contains(refused.unwrap_or_default()), "{parts}: {error}");
+            assert_eq!(error.is_empty(), rejected.is_none(), "{parts}: {error}");
+            assert!(error.contains(rejected.unwrap_or_default()), "{parts}: {error}");
         }
     }
 

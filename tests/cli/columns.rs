@@ -38,7 +38,7 @@ fn one_setting_distinguishes_cells_in_every_view() {
 #[test]
 fn options_have_separate_columns_in_files() {
     let world = World::new();
-    world.runs(&[
+    world.run_ok(&[
         "--set",
         "depth=2",
         "--set",

@@ -69,14 +69,14 @@ fn load_grid(world: &World, overrides: &[String]) -> ghostlab::grid::Grid {
 #[test]
 fn engines_and_dtypes_have_separate_comparable_results() {
     let world = World::new();
-    world.runs(&["--results", "own"]);
+    world.run_ok(&["--results", "own"]);
     let candle = ["--engine", "candle", "--results"];
     // Objects computed by another engine are not reused.
-    let log = world.runs(&[&candle[..], &["other"]].concat());
+    let log = world.run_ok(&[&candle[..], &["other"]].concat());
     assert!(!log.contains("cells cached"), "{log}");
-    let log = world.runs(&[&candle[..], &["again"]].concat());
+    let log = world.run_ok(&[&candle[..], &["again"]].concat());
     assert!(log.contains("9 of 9 cells cached"), "{log}");
-    world.runs(&["--dtype", "bf16", "--kernels", "portable", "--results", "half"]);
+    world.run_ok(&["--dtype", "bf16", "--kernels", "portable", "--results", "half"]);
     let [cpu, other, half] = ["own", "other", "half"]
         .map(|results| common::json(&world.path(&only_result(&world, results)).join("numbers.json")));
     assert_eq!(cpu["engines"]["tiny"], json!({"name": "cpu", "dtype": "f32", "device": "cpu"}));
@@ -116,19 +116,23 @@ fn only_result(world: &World, results: &str) -> String {
 #[test]
 fn unsupported_kernels_are_rejected_before_any_work() {
     let world = World::new();
-    world.refuses(&["--kernels", "amx"], 2, &["`amx` does not support f32", "--dtype bf16"]);
-    world.refuses(&["--kernels", "portable", "--dtype", "bf16x3"], 2, &["`portable` does not support bf16x3"]);
-    world.refuses(&["--engine", "candle", "--dtype", "bf16x6"], 2, &["only the engine `cpu` supports", "--dtype f32"]);
-    world.refuses(&["--kernels", "amx", "--engine", "candle", "--dtype", "bf16"], 2, &["remove --kernels"]);
+    world.assert_rejected(&["--kernels", "amx"], 2, &["`amx` does not support f32", "--dtype bf16"]);
+    world.assert_rejected(&["--kernels", "portable", "--dtype", "bf16x3"], 2, &["`portable` does not support bf16x3"]);
+    world.assert_rejected(
+        &["--engine", "candle", "--dtype", "bf16x6"],
+        2,
+        &["only the engine `cpu` supports", "--dtype f32"],
+    );
+    world.assert_rejected(&["--kernels", "amx", "--engine", "candle", "--dtype", "bf16"], 2, &["remove --kernels"]);
     let doctor = world.ghostlab(&["doctor"]);
     if String::from_utf8_lossy(&doctor.stdout).contains("kernels: amx in bf16") {
         for dtype in ["bf16", "bf16x3", "bf16x6"] {
-            world.runs(&["--kernels", "amx", "--dtype", dtype]);
+            world.run_ok(&["--kernels", "amx", "--dtype", dtype]);
         }
     } else {
-        world.refuses(&["--dtype", "bf16x3"], 3, &["kernel family `amx`", "AMX-BF16", "--dtype f32"]);
+        world.assert_rejected(&["--dtype", "bf16x3"], 3, &["kernel family `amx`", "AMX-BF16", "--dtype f32"]);
         let words = ["kernel family `amx`", "AMX-BF16", "--kernels portable"];
-        world.refuses(&["--kernels", "amx", "--dtype", "bf16"], 3, &words);
+        world.assert_rejected(&["--kernels", "amx", "--dtype", "bf16"], 3, &words);
         let worker = world.ghostlab(&["worker", "grid.yaml", "--kernels", "amx", "--dtype", "bf16"]);
         assert_eq!(worker.status.code(), Some(3));
         assert!(words.iter().all(|word| String::from_utf8_lossy(&worker.stderr).contains(word)));
@@ -138,9 +142,9 @@ fn unsupported_kernels_are_rejected_before_any_work() {
 #[test]
 fn unsupported_engine_is_rejected_with_an_alternative() {
     let world = World::new();
-    world.refuses(&["--engine", "cpu", "--dtype", "f16"], 2, &["f16 on cpu", "--engine candle"]);
+    world.assert_rejected(&["--engine", "cpu", "--dtype", "f16"], 2, &["f16 on cpu", "--engine candle"]);
     if cfg!(not(feature = "cuda")) {
-        world.refuses(&["--device", "cuda:1"], 3, &["device cuda:1", "tools/cuda_build.sh"]);
+        world.assert_rejected(&["--device", "cuda:1"], 3, &["device cuda:1", "tools/cuda_build.sh"]);
     }
     for (option, value) in [("--device", "gpu"), ("--dtype", "f8"), ("--engine", "torch"), ("--kernels", "mkl")] {
         let output = world.run(&[option, value]);

@@ -16,15 +16,15 @@ fn stopped_run_returns_the_interrupted_exit_code() {
 #[test]
 fn job_above_memory_limit_is_rejected_before_any_work() {
     let world = World::new();
-    world.refuses(&["--memory", "0.001"], 3, &["memory limit", "backbone tiny", "0.00 GB (--memory); "]);
+    world.assert_rejected(&["--memory", "0.001"], 3, &["memory limit", "backbone tiny", "0.00 GB (--memory); "]);
     let kinds = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
     assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
     // The flag suggested by the hint fixes the error.
     let log = String::from_utf8(world.run(&["--memory", "0.001"]).stderr).unwrap();
     let suggested = log.split_once("limit with --memory ").unwrap().1.split_whitespace().next().unwrap();
-    world.runs(&["--memory", suggested]);
+    world.run_ok(&["--memory", suggested]);
     // Showing stored results needs no memory.
-    world.runs(&["--memory", "0.001"]);
+    world.run_ok(&["--memory", "0.001"]);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn plan_gives_an_upper_bound_of_created_inodes() {
     assert!(run["free_inodes"].is_null() || run["free_inodes"].as_u64().unwrap() > 0);
     let text = String::from_utf8(world.ghostlab(&["plan", "grid.yaml"]).stdout).unwrap();
     assert!(text.contains("inodes: at most "), "{text}");
-    world.runs(&[]);
+    world.run_ok(&[]);
     let created = files_below(&world.path("data/store")) - had;
     assert!(created <= reported && reported <= 3 * created, "{created} inodes created, {reported} estimated");
 }
@@ -89,9 +89,9 @@ fn plan_gives_an_upper_bound_of_created_inodes() {
 fn run_with_overrides_has_a_separate_results_folder() {
     let world = World::new();
     add_tasks(&world);
-    world.runs(&[]);
+    world.run_ok(&[]);
     let before = table_files(&world);
-    let log = world.runs(&["--set", "depth=2"]);
+    let log = world.run_ok(&["--set", "depth=2"]);
     assert_eq!(table_files(&world), before);
     let folder = names(&world.path("results")).into_iter().find(|name| name.starts_with("grid+depth=2-")).unwrap();
     assert!(log.contains(&folder), "the output does not name the folder: {log}");
@@ -101,7 +101,7 @@ fn run_with_overrides_has_a_separate_results_folder() {
     world.write("results/grid/notes.txt", "mine");
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
-    let log = world.runs(&[]);
+    let log = world.run_ok(&[]);
     assert!(log.contains("contains a run with other settings (depth)"), "{log}");
     assert_eq!(table(&world.path("results/grid/results.csv")).len(), 1 + 5);
     assert_eq!(names(&world.path("results/grid/lm_eval")).len(), 5, "samples of the earlier run remain");
@@ -118,7 +118,7 @@ fn table_files(world: &World) -> Vec<Vec<u8>> {
 #[test]
 fn closed_pipe_ends_the_output_without_error() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let experiments = concat!(env!("CARGO_MANIFEST_DIR"), "/experiments");
     let record = common::json(&world.path("results/grid/run.json"));
     let key = record["cells"][0]["made_from"][0]["key"].as_str().unwrap().to_owned();
@@ -187,7 +187,7 @@ fn partial_cell_name_resolves_or_lists_candidates() {
 #[test]
 fn older_results_are_compared_under_their_names() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let mut numbers = std::fs::read_to_string(world.path("results/grid/numbers.json")).unwrap();
     numbers = numbers.replace("\"tiny.dense\"", "\"tiny/dense\"");
     for depth in [1, 2] {

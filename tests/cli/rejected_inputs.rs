@@ -8,15 +8,15 @@ fn truncated_weight_file_is_rejected() {
     let path = world.path("backbone/model.safetensors");
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
-    world.refuses(&[], 2, &["truncated or damaged", "model.safetensors"]);
+    world.assert_rejected(&[], 2, &["truncated or damaged", "model.safetensors"]);
     std::fs::write(&path, &bytes[..5]).unwrap();
-    world.refuses(&[], 2, &["truncated or damaged"]);
+    world.assert_rejected(&[], 2, &["truncated or damaged"]);
 }
 
 #[test]
 fn different_vocabularies_are_compared_in_bits_per_byte() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let alike = table(&world.path("results/grid/results.csv"));
     assert!(!alike[0].iter().any(|name| name.starts_with("bits/byte")), "{:?}", alike[0]);
     // The second tokenizer lacks a word that occurs in no text, so both tokenizers produce the same tokens and numbers.
@@ -28,7 +28,7 @@ fn different_vocabularies_are_compared_in_bits_per_byte() {
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  other: {path: other}");
     world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, other]"));
-    world.runs(&[]);
+    world.run_ok(&[]);
     let rows = table(&world.path("results/grid/results.csv"));
     let perplexity = column_index(&rows, "ppl test@64");
     let bits = column_index(&rows, "bits/byte test@64");
@@ -53,30 +53,30 @@ fn different_vocabularies_are_compared_in_bits_per_byte() {
 fn wrong_tensor_shape_error_names_the_tensor() {
     let world = World::new();
     world.change_config("intermediate_size", json!(96));
-    world.refuses(&[], 2, &["wrong shape", "mlp.gate_proj", "[96, 64]", "[112, 64]"]);
+    world.assert_rejected(&[], 2, &["wrong shape", "mlp.gate_proj", "[96, 64]", "[112, 64]"]);
 }
 
 #[test]
 fn missing_and_extra_tensors_are_named() {
     let world = World::new();
     world.change_config("num_hidden_layers", json!(5));
-    world.refuses(&[], 2, &["missing", "model.layers.4."]);
+    world.assert_rejected(&[], 2, &["missing", "model.layers.4."]);
     world.change_config("num_hidden_layers", json!(3));
-    world.refuses(&["--set", "depth=1"], 2, &["does not use", "model.layers.3."]);
+    world.assert_rejected(&["--set", "depth=1"], 2, &["does not use", "model.layers.3."]);
 }
 
 #[test]
 fn unknown_architecture_is_refused_with_the_known_ones() {
     let world = World::new();
     world.change_config("architectures", json!(["GPT2LMHeadModel"]));
-    world.refuses(&[], 2, &["unknown architecture", "GPT2LMHeadModel", "LlamaForCausalLM"]);
+    world.assert_rejected(&[], 2, &["unknown architecture", "GPT2LMHeadModel", "LlamaForCausalLM"]);
 }
 
 #[test]
 fn tokenizer_larger_than_the_embedding_is_rejected() {
     let world = World::new();
     world.write("backbone/tokenizer.json", tokenizer(400).to_string());
-    world.refuses(&[], 2, &["the tokenizer's vocabulary exceeds the embedding", "below 320", "ids up to 399"]);
+    world.assert_rejected(&[], 2, &["the tokenizer's vocabulary exceeds the embedding", "below 320", "ids up to 399"]);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn calibration_larger_than_its_text_is_noted() {
     let world = World::new();
     for (sequences, noted) in [("8", false), ("200", true)] {
         let sequences = format!("calibration.sequences={sequences}");
-        let log = world.runs(&["--set", &sequences, "--set", "recovery=[none]", "--set", "depth=[1]"]);
+        let log = world.run_ok(&["--set", &sequences, "--set", "recovery=[none]", "--set", "depth=[1]"]);
         let note = "calibration train:200x64@0 draws 12800 tokens from a text of 6000, so each token is drawn 2.1";
         assert_eq!(log.contains(note), noted, "{log}");
     }
@@ -112,7 +112,7 @@ fn calibration_larger_than_its_text_is_noted() {
 fn missing_tokenizer_is_named_with_its_grid_line_and_remedy() {
     let world = World::new();
     std::fs::remove_file(world.path("backbone/tokenizer.json")).unwrap();
-    world.refuses(&[], 3, &["the model has no tokenizer.json", "grid.yaml:2", "tokenizer.save_pretrained"]);
+    world.assert_rejected(&[], 3, &["the model has no tokenizer.json", "grid.yaml:2", "tokenizer.save_pretrained"]);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn lfs_pointer_in_place_of_a_model_file_is_named() {
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
         let world = World::new();
         world.write(&format!("backbone/{file}"), pointer);
-        world.refuses(&[], 3, &["Git LFS pointer", file, "git lfs pull"]);
+        world.assert_rejected(&[], 3, &["Git LFS pointer", file, "git lfs pull"]);
     }
 }
 
@@ -140,14 +140,14 @@ fn text_limit_is_in_the_limits_section_of_help() {
 fn corpus_too_short_for_one_window_is_rejected() {
     let world = World::new();
     world.write("test.jsonl", format!("{}\n", json!({"text": "w1 w2 w3"})));
-    world.refuses(&[], 2, &["corpus `test`", "3"]);
+    world.assert_rejected(&[], 2, &["corpus `test`", "3"]);
 }
 
 #[test]
 fn text_that_is_not_utf8_is_rejected_with_its_line() {
     let world = World::new();
     world.write("train.txt", b"w1 w2\nw3 \xff w4\n");
-    world.refuses(&[], 2, &["not UTF-8", "train.txt:2"]);
+    world.assert_rejected(&[], 2, &["not UTF-8", "train.txt:2"]);
 }
 
 #[test]
@@ -161,14 +161,14 @@ fn nan_weight_is_named_with_its_tensor() {
     let at = 8 + header + start + 4 * 7;
     bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     std::fs::write(&path, bytes).unwrap();
-    world.refuses(&[], 2, &["not a finite number", "model.layers.2.mlp.up_proj.weight", "element 7"]);
+    world.assert_rejected(&[], 2, &["not a finite number", "model.layers.2.mlp.up_proj.weight", "element 7"]);
 }
 
 #[test]
 fn unwritable_results_folder_is_rejected_before_the_run() {
     let world = World::new();
     world.write("occupied", "");
-    world.refuses(&["--results", "occupied/here"], 3, &["results folder"]);
+    world.assert_rejected(&["--results", "occupied/here"], 3, &["results folder"]);
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn grid_typos_are_reported_with_locations() {
     ] {
         assert!(grid.contains(from));
         world.write("grid.yaml", grid.replacen(from, to, 1));
-        world.refuses(&[], 2, &words);
+        world.assert_rejected(&[], 2, &words);
     }
     world.write("grid.yaml", grid.replace("train.txt", "nowhere.txt"));
-    world.refuses(&[], 3, &["grid.yaml:4", "nowhere.txt"]);
+    world.assert_rejected(&[], 3, &["grid.yaml:4", "nowhere.txt"]);
 }

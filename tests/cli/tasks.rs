@@ -49,9 +49,9 @@ fn task_errors_report_their_location() {
     ] {
         assert!(grid.contains(from), "{from}");
         world.write("grid.yaml", grid.replacen(from, to, 1));
-        world.refuses(&[], code, &words);
+        world.assert_rejected(&[], code, &words);
     }
     world.write("grid.yaml", &grid);
     world.write("copa.jsonl", "{\"premise\": 3}\n");
-    world.refuses(&[], 2, &["copa", "copa.jsonl"]);
+    world.assert_rejected(&[], 2, &["copa", "copa.jsonl"]);
 }

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn store_is_found_from_another_working_directory() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let other_folder = tempfile::tempdir().unwrap();
     let home = tempfile::tempdir().unwrap();
     let grid = world.path("grid.yaml");

@@ -99,7 +99,7 @@ impl World {
     }
 
     /// Runs the grid, asserts that it succeeds, and returns its stderr.
-    pub fn runs(&self, more: &[&str]) -> String {
+    pub fn run_ok(&self, more: &[&str]) -> String {
         let output = self.run(more);
         let log = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{log}");
@@ -122,7 +122,7 @@ impl World {
 
     /// Runs the grid. Asserts that it fails before it writes a table, with the given exit code and the given words in
     /// its message.
-    pub fn refuses(&self, more: &[&str], code: i32, words: &[&str]) {
+    pub fn assert_rejected(&self, more: &[&str], code: i32, words: &[&str]) {
         let output = self.run(more);
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(code), "{text}");

@@ -133,7 +133,7 @@ const DECI: &str = "export --gguf, as `deci`";
 type ListedCut = (String, String);
 
 /// Returns the cuts and recoveries that a line lists.
-fn listed(report: &BTreeMap<String, (String, String)>, line: &str) -> Vec<ListedCut> {
+fn listed_cuts(report: &BTreeMap<String, (String, String)>, line: &str) -> Vec<ListedCut> {
     let groups = report[line].1.split("; ").filter_map(|group| group.split_once(" removed with "));
     let cuts = groups.flat_map(|(cut, recoveries)| {
         recoveries.split(", ").map(move |recovery| (cut.to_owned(), recovery.to_owned()))
@@ -163,7 +163,7 @@ fn doctor_lists_exactly_what_exports_accept() {
         let world = World::new();
         let model = checkout().canonicalize().unwrap().join("data/tiny").join(backbone);
         let report = doctor(&world, model.to_str().unwrap());
-        let [plain, coded, gguf, deci] = [FOLDER, FOLDER_WITH_CODE, GGUF, DECI].map(|line| listed(&report, line));
+        let [plain, coded, gguf, deci] = [FOLDER, FOLDER_WITH_CODE, GGUF, DECI].map(|line| listed_cuts(&report, line));
         assert!(coded.len() > 8 && !plain.is_empty() && !gguf.is_empty(), "{report:?}");
         assert_eq!(deci.is_empty(), backbone == "olmo2", "{report:?}");
         let cuts = [plain.as_slice(), &coded].concat();

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn plain_export_scores_like_its_cell() {
     let world = World::new();
-    world.runs(&["--set", "recovery=none,prune-and-comp,replaceme-ls", "--set", "name=grid"]);
+    world.run_ok(&["--set", "recovery=none,prune-and-comp,replaceme-ls", "--set", "name=grid"]);
     let set = ["--set", "recovery=none,prune-and-comp,replaceme-ls"];
     for recovery in ["none", "prune-and-comp", "replaceme-ls"] {
         export(&world, &format!("depth/2/{recovery}"), recovery, &set);
@@ -44,7 +44,7 @@ fn plain_export_scores_like_its_cell() {
 fn export_of_rounded_weights_scores_like_its_cell() {
     let world = World::new();
     let set = ["--set", "recovery=none,replaceme-ls", "--set", "weights=q4_0", "--set", "name=grid"];
-    world.runs(&set);
+    world.run_ok(&set);
     for recovery in ["none", "replaceme-ls"] {
         export(&world, &format!("streamline-2.{recovery}"), recovery, &set);
         let ours = perplexity(&world, recovery);
@@ -54,7 +54,7 @@ fn export_of_rounded_weights_scores_like_its_cell() {
         assert!(card.contains("weights rounded to q4_0 (matrices: "), "{card}");
     }
     let stored = ["--set", "recovery=none", "--set", "name=other"];
-    world.runs(&stored);
+    world.run_ok(&stored);
     export(&world, "streamline-2.none", "stored", &stored);
     assert!((perplexity(&world, "stored") / perplexity(&world, "none") - 1.0).abs() > 1e-5, "no weight was rounded");
 }
@@ -144,7 +144,7 @@ fn definition_cell_exports_before_and_after_scoring() {
     world.write("grid.yaml", grid.replace("  perplexity:\n    - {corpus: test, length: 64}\n", evaluations));
     export(&world, "depth/1/none", "before", &[]);
     assert!(card(&world, "before").contains("Not scored"), "{}", card(&world, "before"));
-    world.runs(&[]);
+    world.run_ok(&[]);
     export(&world, "depth/1/none", "after", &[]);
     assert!(
         card(&world, "after").contains("made version") && !card(&world, "after").contains("Not scored"),

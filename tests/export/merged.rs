@@ -14,7 +14,7 @@ fn exported_merges_score_like_their_cells() {
         }
         let all = ["--set", "recovery=[none, {name: merge, form: [paper, released, norms]}]"];
         let cut = ["--set", "criterion=[{name: explicit, layers: [1, 2]}]", "--set", "depth=2"];
-        world.runs(&[&all[..], &cut, &["--set", "name=grid"]].concat());
+        world.run_ok(&[&all[..], &cut, &["--set", "name=grid"]].concat());
         let rows = records(&world.path("results/grid/results.csv"));
         let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
         let perplexities: Vec<f64> = rows[1..].iter().map(|row| row[column].parse().unwrap()).collect();
@@ -44,7 +44,7 @@ fn merged_layers_export_as_gguf() {
          criterion: {name: explicit, layers: [4, 5]}\ndepth: 2\nrecovery: merge\n\
          evaluate: {perplexity: [{corpus: test, length: 128}]}\n",
     );
-    world.runs(&[]);
+    world.run_ok(&[]);
     let rows = records(&world.path("results/grid/results.csv"));
     let column = rows[0].iter().position(|head| head == "ppl test@128").unwrap();
     let expected: f64 = rows[2][column].parse().unwrap();
@@ -63,7 +63,7 @@ fn merges_that_cannot_run_are_rejected() {
         (&["--set", "criterion={name: shortgpt, iterative: true}"][..], &["`merge`", "one by one"][..]),
         (&["--set", "criterion=llm-drop", "--set", "depth={mlp: 1}"], &["`merge`", "whole layers"]),
     ] {
-        world.refuses(&[&merge[..], more].concat(), 2, words);
+        world.assert_rejected(&[&merge[..], more].concat(), 2, words);
     }
     // Merging needs a layer before the cut, and there is none before layer 0.
     let first = ["--set", "criterion={name: explicit, layers: [0]}"];

@@ -34,7 +34,7 @@ fn export_with_operators_scores_exactly_as_its_cell() {
         }
         let set = format!("recovery={}", recoveries.join(","));
         let set = ["--set", &set, "--set", "criterion=llm-streamline", "--set", "depth=2"];
-        world.runs(&[&set[..], &["--set", "name=grid"]].concat());
+        world.run_ok(&[&set[..], &["--set", "name=grid"]].concat());
         for recovery in recoveries {
             export(&world, recovery, recovery, &set);
             assert!(world.path(recovery).join("modeling_ghostlab.py").exists());
@@ -63,7 +63,7 @@ fn normed_maps_export_and_score_as_their_cells() {
             let set = format!("recovery={{name: ghosted, input: normed, bias: {bias}}}");
             let name = format!("name=bias-{bias}");
             let set = ["--set", &set, "--set", "criterion=llm-streamline", "--set", "depth=2"];
-            world.runs(&[&set[..], &["--set", &name]].concat());
+            world.run_ok(&[&set[..], &["--set", &name]].concat());
             let rows = records(&world.path(&format!("results/bias-{bias}/results.csv")));
             let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
             let folder = format!("exported-{bias}");
@@ -84,18 +84,18 @@ fn repairs_without_a_form_are_rejected_before_any_work() {
     let gguf = ["--gguf", "f16"];
     for recovery in ["ghosted", "affine", "{name: rank, rank: 8}", "linearpatch-diag"] {
         let words = ["a constant or a map of the normed stream", "a map of the stream itself", "--to FOLDER"];
-        assert_refused(&world, "depth/1", recovery, &gguf, &words);
+        assert_rejected(&world, "depth/1", recovery, &gguf, &words);
     }
     let linear = ["--gguf", "f16", "--set", "criterion=nbl", "--set", "depth={attention: 1}"];
-    assert_refused(&world, "nbl-attention-1", "nbl", &linear, &["a map of the stream itself", "--to FOLDER"]);
+    assert_rejected(&world, "nbl-attention-1", "nbl", &linear, &["a map of the stream itself", "--to FOLDER"]);
     for file in ["config.json", "model.safetensors"] {
         fs::copy(fixture("arch/qwen3").join(file), world.path("backbone").join(file)).unwrap();
     }
-    assert_refused(&world, "depth/1", "mean", &gguf, &["no query and key norms", "`deci`", "Qwen3ForCausalLM"]);
+    assert_rejected(&world, "depth/1", "mean", &gguf, &["no query and key norms", "`deci`", "Qwen3ForCausalLM"]);
     let sublayers = ["--gguf", "f16", "--set", "criterion=llm-drop", "--set", "depth={attention: 1}"];
-    assert_refused(&world, "llm-drop-attention-1", "none", &sublayers, &["no query and key norms", "`deci`"]);
+    assert_rejected(&world, "llm-drop-attention-1", "none", &sublayers, &["no query and key norms", "`deci`"]);
     let layers = "{name: ghosted, input: normed, boundary: layer}";
-    assert_refused(&world, "depth/1", layers, &[], &["`ghosted`", "boundary: region", "no product"]);
+    assert_rejected(&world, "depth/1", layers, &[], &["`ghosted`", "boundary: region", "no product"]);
 }
 
 /// Writes a grid for the bundled Llama, with cuts and repairs that llama.cpp can represent only as `deci`.
@@ -122,7 +122,7 @@ fn pruned_perplexities(world: &World) -> Vec<f64> {
 fn sublayer_cuts_export_and_score_as_their_cells() {
     let world = World::new();
     write_sublayer_grid(&world);
-    world.runs(&[]);
+    world.run_ok(&[]);
     let expected = pruned_perplexities(&world);
     let cells = [
         "llm-drop-attention-4",
@@ -188,7 +188,7 @@ fn export_without_sublayers_is_not_pruned_or_misread() {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("{path: backbone}", "{path: out}"));
     let pruned = ["--set", "recovery=none", "--set", "depth=1"];
-    world.refuses(&pruned, 2, &["1 sublayer dropped", "exported from"]);
+    world.assert_rejected(&pruned, 2, &["1 sublayer dropped", "exported from"]);
     let config = json(&world.path("out/config.json"));
     for (dropped, word) in [
         (json!(["mlp 99"]), "ghostlab.dropped"),
@@ -253,7 +253,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
 fn trained_operator_exports_again_as_the_same_model() {
     let world = World::new();
     let set = ["--set", "recovery={name: ghosted, finetune: {sequences: 4, length: 32}}", "--set", "depth=2"];
-    world.runs(&[&set[..], &["--set", "name=grid"]].concat());
+    world.run_ok(&[&set[..], &["--set", "name=grid"]].concat());
     let rows = table(&world.path("results/grid/results.csv"));
     let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
     // Index from the end, because the cell's name contains commas in its options.
@@ -283,7 +283,7 @@ fn export_with_operators_is_not_pruned_or_read_incomplete() {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("{path: backbone}", "{path: out}"));
     let pruned = ["--set", "recovery=none", "--set", "depth=1"];
-    world.refuses(&pruned, 2, &["side operators", "exported from"]);
+    world.assert_rejected(&pruned, 2, &["side operators", "exported from"]);
     let config = json(&world.path("out/config.json"));
     let operator = config["ghostlab"]["operators"][0].clone();
     let mut wrongs: Vec<(Value, &[&str])> = vec![
@@ -314,7 +314,7 @@ fn export_with_operators_is_not_pruned_or_read_incomplete() {
     }
 }
 
-fn assert_refused(world: &World, cell: &str, recovery: &str, more: &[&str], words: &[&str]) {
+fn assert_rejected(world: &World, cell: &str, recovery: &str, more: &[&str], words: &[&str]) {
     let set = format!("recovery={recovery}");
     let arguments = ["export", "grid.yaml", cell, "--to", "out.gguf", "--set", &set];
     let output = world.ghostlab(&[&arguments[..], more].concat());
@@ -330,7 +330,7 @@ fn assert_refused(world: &World, cell: &str, recovery: &str, more: &[&str], word
 
 /// Runs the grid. Returns the perplexities of the pruned cells from the results folder named in the log.
 fn measure_perplexities(world: &World, set: &[&str], engine: &[&str]) -> Vec<f64> {
-    let log = world.runs(&[set, engine].concat());
+    let log = world.run_ok(&[set, engine].concat());
     let folder = log.split(" files to ").nth(1).unwrap().lines().next().unwrap();
     let rows = records(&world.path(folder).join("results.csv"));
     let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();

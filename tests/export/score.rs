@@ -5,13 +5,13 @@ use super::*;
 #[test]
 fn score_reuses_the_dense_cell_of_a_grid() {
     let world = World::large();
-    world.runs(&["--set", "recovery=none", "--set", "criterion=shortgpt", "--set", "depth=2", "--set", "name=grid"]);
+    world.run_ok(&["--set", "recovery=none", "--set", "criterion=shortgpt", "--set", "depth=2", "--set", "name=grid"]);
     let store = world.path("data/store");
-    let before = walk(&store);
+    let before = list_score_files(&store);
     let tasks = ["--tasks", "copa.jsonl"];
     let texts = ["--perplexity", "test.jsonl@64", "--windows", "5", "--rule", "ptb"];
     let file = score(&world, &[&["backbone"][..], &tasks, &texts].concat());
-    assert_eq!(walk(&store), before, "scores of the grid are not reused");
+    assert_eq!(list_score_files(&store), before, "scores of the grid are not reused");
     for (ours, column) in [
         (score_of(&file, "test@64", "perplexity,none"), "ppl test@64"),
         (100.0 * score_of(&file, "copa", "acc,none"), "copa"),
@@ -24,7 +24,7 @@ fn score_reuses_the_dense_cell_of_a_grid() {
     // With a different limit, new scores are needed.
     let fewer = score(&world, &["backbone", "--tasks", "copa.jsonl", "--documents", "10"]);
     assert_eq!(fewer["n-samples"]["copa"]["effective"], 10);
-    assert_ne!(walk(&store), before);
+    assert_ne!(list_score_files(&store), before);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn unscorable_input_is_rejected_before_anything_runs() {
 }
 
 /// Lists the files with scores in a store.
-fn walk(folder: &Path) -> BTreeSet<String> {
+fn list_score_files(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {

@@ -5,15 +5,15 @@ use super::*;
 #[test]
 fn gc_keeps_objects_of_a_grid_and_shows_the_cost() {
     let world = World::new();
-    world.runs(&[]);
-    world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
+    world.run_ok(&[]);
+    world.run_ok(&["--set", "calibration.seed=1", "--set", "name=other"]);
     assert!(cache_list(&world).contains("operator-v4"), "{}", cache_list(&world));
     let output = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
     let output = String::from_utf8(output.stdout).unwrap();
     assert!(output.contains("recompute time") && output.contains("operator-v4"), "{output}");
-    let log = world.runs(&[]);
+    let log = world.run_ok(&[]);
     assert!(log.contains("9 of 9 cells cached"), "{log}");
-    let log = world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
+    let log = world.run_ok(&["--set", "calibration.seed=1", "--set", "name=other"]);
     assert!(log.contains("1 of 9 cells cached"), "the dense cell is not shared: {log}");
 }
 
@@ -27,25 +27,25 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let profiles = "profile: one\nprofiles:\n  one: {criterion: sleb, recovery: none}\n  two: {depth: 1}\n";
     world.write("grid.yaml", format!("{grid}{profiles}"));
-    world.runs(&[]);
-    world.runs(&["--profile", "two"]);
-    world.runs(&["--profile", "two", "--set", "calibration.seed=1"]);
+    world.run_ok(&[]);
+    world.run_ok(&["--profile", "two"]);
+    world.run_ok(&["--profile", "two", "--set", "calibration.seed=1"]);
     // For SLEB, the scores of four trials that remove one layer and three that remove two are stored. Profile `one`
     // adds the dense backbone and two variants. Profile `two` adds four variants, and another four with seed 1.
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4 + 4);
     collect_garbage(&world, &[]);
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4);
-    let log = world.runs(&[]);
+    let log = world.run_ok(&[]);
     assert!(log.contains("3 of 3 cells cached"), "{log}");
-    let log = world.runs(&["--profile", "two"]);
+    let log = world.run_ok(&["--profile", "two"]);
     assert!(log.contains("5 of 5 cells cached"), "{log}");
     // A profile that cannot be resolved is an error: it is unknown which stored objects it uses, so none can be deleted
     // safely.
     let away = "  away: {corpora: {train: {path: train.txt, rule: ptb}, test: {path: nowhere.txt, rule: ptb}}}\n";
     world.write("grid.yaml", format!("{grid}{profiles}{away}"));
-    let refused = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
-    let text = String::from_utf8(refused.stderr).unwrap();
-    assert!(refused.status.code() == Some(3) && text.contains("`away`"), "{text}");
+    let rejected = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
+    let text = String::from_utf8(rejected.stderr).unwrap();
+    assert!(rejected.status.code() == Some(3) && text.contains("`away`"), "{text}");
     assert!(text.contains("`--profile one --profile two`") && text.lines().all(|line| line.len() < 200), "{text}");
     collect_garbage(&world, &["--profile", "one"]);
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3);
@@ -79,23 +79,23 @@ fn gc_keeps_objects_of_a_profile_without_backbones() {
     let profiles =
         "profile: here\nprofiles:\n  here: {depth: 1}\n  away: {backbones: {gone: {path: other}}, backbone: gone}\n";
     world.write("grid.yaml", format!("{grid}{profiles}"));
-    world.runs(&["--profile", "away"]);
+    world.run_ok(&["--profile", "away"]);
     fs::create_dir(world.path("backbone")).unwrap();
     for name in ["config.json", "tokenizer.json"] {
         fs::copy(world.path("other").join(name), world.path("backbone").join(name)).unwrap();
     }
     fs::write(world.path("backbone/model.safetensors"), weights).unwrap();
     fs::rename(world.path("other"), world.path("hidden")).unwrap();
-    world.runs(&[]);
-    world.runs(&["--set", "calibration.seed=1"]);
+    world.run_ok(&[]);
+    world.run_ok(&["--set", "calibration.seed=1"]);
     let output = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(0) && log.contains("profile `away` of grid.yaml"), "{log}");
     assert!(String::from_utf8(output.stdout).unwrap().ends_with("deleted\n"), "objects of seed 1 were not deleted");
-    let log = world.runs(&[]);
+    let log = world.run_ok(&[]);
     assert!(log.contains("5 of 5 cells cached"), "{log}");
     fs::rename(world.path("hidden"), world.path("other")).unwrap();
-    let log = world.runs(&["--profile", "away"]);
+    let log = world.run_ok(&["--profile", "away"]);
     assert!(log.contains("9 of 9 cells cached"), "{log}");
 }
 
@@ -103,33 +103,33 @@ fn gc_keeps_objects_of_a_profile_without_backbones() {
 fn gc_keeps_objects_of_every_engine_of_a_grid() {
     let world = World::new();
     let engines: [&[&str]; 3] = [&[], &["--dtype", "bf16"], &["--engine", "candle"]];
-    engines.iter().for_each(|engine| drop(world.runs(engine)));
-    world.runs(&["--set", "calibration.seed=1"]);
+    engines.iter().for_each(|engine| drop(world.run_ok(engine)));
+    world.run_ok(&["--set", "calibration.seed=1"]);
     assert!(collect_garbage(&world, &[]).contains("deleted"), "objects of seed 1 were not deleted");
     for engine in engines {
-        let log = world.runs(engine);
+        let log = world.run_ok(engine);
         assert!(log.contains("9 of 9 cells cached"), "{engine:?}: {log}");
     }
     // With explicit engine flags, only the objects of that engine are kept. In the same way, an explicit profile keeps
     // only its own objects.
     assert!(collect_garbage(&world, &["--dtype", "bf16"]).contains("deleted"));
-    let log = world.runs(&["--dtype", "bf16"]);
+    let log = world.run_ok(&["--dtype", "bf16"]);
     assert!(log.contains("9 of 9 cells cached"), "{log}");
-    let log = world.runs(&["--engine", "candle"]);
+    let log = world.run_ok(&["--engine", "candle"]);
     assert!(!log.contains("cells cached"), "{log}");
 }
 
 #[test]
 fn gc_removes_older_stages_only_by_name() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let now = stage_folder(&world, "scores");
     let older = world.path("data/store/scores-v1");
     fs::rename(now, &older).unwrap();
     let all = files_in(&older);
     let list = stdout(&world.ghostlab(&["cache", "ls"]));
     assert!(list.contains("older format"), "{list}");
-    let log = world.runs(&["--store-limit", "0.000001"]);
+    let log = world.run_ok(&["--store-limit", "0.000001"]);
     assert!(log.contains("9 stored objects have an older format and are unused"), "{log}");
     for arguments in [&[][..], &["--kind", "scores"], &["--older", "0"], &["--keep", "grid.yaml"]] {
         world.ghostlab(&[&["cache", "gc", "--yes"], arguments].concat());
@@ -148,7 +148,7 @@ fn files_in(older: &Path) -> Vec<PathBuf> {
 #[test]
 fn gc_never_removes_objects_of_a_newer_program() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let now = stage_folder(&world, "scores");
     let later = world.path("data/store/scores-v999");
     fs::rename(now, &later).unwrap();

@@ -29,7 +29,7 @@ fn run_with_change_after_hashing(world: &World, change: impl FnOnce()) -> Output
 fn inputs_changed_during_a_run_are_rejected() {
     let inputs = ["backbone/model.safetensors", "backbone/tokenizer.json", "train.txt", "test.jsonl", "copa.jsonl"];
     let undisturbed = World::large();
-    undisturbed.runs(&SMALL);
+    undisturbed.run_ok(&SMALL);
     for name in inputs {
         for settled in [false, true] {
             let world = World::large();
@@ -56,7 +56,7 @@ fn inputs_changed_during_a_run_are_rejected() {
             // A run on the original bytes gives the original results. This shows that nothing computed from the changed
             // file was stored under their hash.
             fs::write(&path, &bytes).unwrap();
-            world.runs(&SMALL);
+            world.run_ok(&SMALL);
             assert!(world.tables() == undisturbed.tables(), "{name}");
         }
     }
@@ -69,7 +69,7 @@ const LOW_MEMORY: [&str; 2] = ["--memory", "0.05"];
 #[test]
 fn weights_changed_during_on_demand_loading_store_nothing() {
     let undisturbed = World::large();
-    undisturbed.runs(&SMALL);
+    undisturbed.run_ok(&SMALL);
     let arguments = [&SMALL[..], &LOW_MEMORY].concat();
     type Change<'a> = (&'a str, &'a dyn Fn(&Path));
     let changes: [Change<'_>; 3] = [
@@ -103,7 +103,7 @@ fn weights_changed_during_on_demand_loading_store_nothing() {
             // A run on the original bytes gives the original results. This shows that nothing computed from the changed
             // file was stored under their hash.
             fs::write(weights_of(&world), &bytes).unwrap();
-            world.runs(&arguments);
+            world.run_ok(&arguments);
             assert!(world.tables() == undisturbed.tables(), "{how} at {point}");
         }
     }
@@ -127,7 +127,7 @@ fn flip_last_byte(path: &Path) {
 #[test]
 fn weights_changed_during_fine_tuning_store_nothing() {
     let undisturbed = fine_tuned_world();
-    undisturbed.runs(&[]);
+    undisturbed.run_ok(&[]);
     // The backbone is in memory, but each training run reads the teacher and the layers after the cut again. Change the
     // file before the first or the second training run.
     for (point, settled) in [("activations:1", true), ("activations:1", false), ("train:5", true)] {
@@ -153,7 +153,7 @@ fn weights_changed_during_fine_tuning_store_nothing() {
         assert_eq!(output.status.code(), Some(2), "{point}: {log}");
         assert!(log.contains("model.safetensors"), "{point}: {log}");
         fs::write(&weights, &bytes).unwrap();
-        world.runs(&[]);
+        world.run_ok(&[]);
         assert!(world.tables() == undisturbed.tables(), "{point}");
     }
 }
@@ -203,7 +203,7 @@ fn pipe_in_place_of_an_input_is_rejected_with_its_name() {
 fn gc_during_a_run_removes_none_of_its_objects() {
     let world = World::large();
     let undisturbed = World::large();
-    undisturbed.runs(&[]);
+    undisturbed.run_ok(&[]);
     let mut run = spawn_with_fault(&world, &["run", "grid.yaml"], "");
     let mut rounds = 0;
     while run.try_wait().unwrap().is_none() {
@@ -221,7 +221,7 @@ fn gc_during_a_run_removes_none_of_its_objects() {
     assert!(rounds > 1 && world.tables() == undisturbed.tables());
     // The last round may have deleted scores, so recreate them. No process is running now, so nothing protects them
     // from deletion.
-    world.runs(&[]);
+    world.run_ok(&[]);
     let output = stdout(&world.ghostlab(&["cache", "gc", "--kind", "scores", "--yes"]));
     assert!(output.contains("deleted"), "{output}");
     assert!(!stage_exists(&world, "scores"));
@@ -233,7 +233,7 @@ fn two_names_of_the_same_backbone_share_work() {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  same: {path: ./backbone}");
     world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, same]"));
-    let log = world.runs(&["--jobs", "2", "--memory", "16"]);
+    let log = world.run_ok(&["--jobs", "2", "--memory", "16"]);
     assert!(!log.contains("damaged"), "{log}");
     let rows = common::world::table(&world.path("results/grid/results.csv"));
     assert_eq!(model_rows(&rows, "tiny").len(), 31);

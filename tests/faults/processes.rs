@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn run_killed_at_each_point_resumes_to_the_same_tables() {
     let undisturbed = World::large();
-    undisturbed.runs(&SMALL);
+    undisturbed.run_ok(&SMALL);
     let places =
         ["draft:1", "draft:4", "record:2", "commit:1", "commit:3", "commit:6", "score:1", "journal:1", "score:1"];
     let world = World::large();
@@ -13,7 +13,7 @@ fn run_killed_at_each_point_resumes_to_the_same_tables() {
         let (code, log) = run_with_fault(&world, &SMALL, &format!("kill@{point}"));
         assert_eq!(code, None, "{point} was not reached: {log}");
     }
-    world.runs(&SMALL);
+    world.run_ok(&SMALL);
     assert!(world.tables() == undisturbed.tables());
     assert_eq!(verify_store(&world), Some(0));
     // Damage all scores, and kill the run while it is replacing them.
@@ -21,7 +21,7 @@ fn run_killed_at_each_point_resumes_to_the_same_tables() {
     collect_files(&stage_folder(&world, "scores"), &mut files);
     files.iter().for_each(|path| flip_byte(path));
     assert_eq!(run_with_fault(&world, &SMALL, "kill@replace:1").0, None);
-    world.runs(&SMALL);
+    world.run_ok(&SMALL);
     assert!(world.tables() == undisturbed.tables());
     for left in ["drafts", "claims", "processes", "journals", "uses"] {
         let count = fs::read_dir(world.path("data/store").join(left)).map_or(0, Iterator::count);
@@ -36,10 +36,10 @@ fn panic_fails_only_the_cells_of_its_job() {
         let (code, log) = run_with_fault(&world, &[&SMALL[..], &["--jobs", jobs]].concat(), "panic@score:1");
         assert_eq!(code, Some(4), "{log}");
         assert!(log.contains("panicked") && log.contains("cells failed"), "{log}");
-        let log = world.runs(&SMALL);
+        let log = world.run_ok(&SMALL);
         assert!(!log.contains("6 of 6 cells cached"), "{log}");
         let undisturbed = World::large();
-        undisturbed.runs(&SMALL);
+        undisturbed.run_ok(&SMALL);
         assert!(world.tables() == undisturbed.tables());
     }
 }
@@ -48,7 +48,7 @@ fn panic_fails_only_the_cells_of_its_job() {
 #[test]
 fn runs_complete_on_filesystems_without_hard_links() {
     let undisturbed = World::large();
-    undisturbed.runs(&SMALL);
+    undisturbed.run_ok(&SMALL);
     for fault in ["no-links", "link-made-and-denied"] {
         let world = World::large();
         let arguments = [&["run", "grid.yaml"], &SMALL[..]].concat();

@@ -18,9 +18,9 @@ fn run_stopped_by_full_disk_resumes_after_space_is_freed() {
     assert!(log.contains("error: cannot write") && !log.contains("panicked"), "{log}");
     assert!(!world.path("results/grid/results.csv").exists());
     assert_eq!(world.ghostlab(&["cache", "verify"]).status.code(), Some(0));
-    world.runs(&[]);
+    world.run_ok(&[]);
     let undisturbed = World::large();
-    undisturbed.runs(&[]);
+    undisturbed.run_ok(&[]);
     assert!(world.tables() == undisturbed.tables());
 }
 
@@ -29,7 +29,11 @@ fn run_stopped_by_full_disk_resumes_after_space_is_freed() {
 fn unwritable_store_is_rejected_before_the_run() {
     let world = World::new();
     // Nobody can write to `/proc`.
-    world.refuses(&["--store", "/proc/ghostlab"], 3, &["cannot write to the store", "/proc/ghostlab", "--store"]);
+    world.assert_rejected(
+        &["--store", "/proc/ghostlab"],
+        3,
+        &["cannot write to the store", "/proc/ghostlab", "--store"],
+    );
 }
 
 #[test]
@@ -37,7 +41,7 @@ fn store_of_a_newer_program_is_rejected() {
     let world = World::new();
     fs::create_dir_all(world.path("data/store")).unwrap();
     world.write("data/store/store.json", r#"{"format": 99}"#);
-    world.refuses(&[], 3, &["written by a different version", "format 99"]);
+    world.assert_rejected(&[], 3, &["written by a different version", "format 99"]);
     let status = world.ghostlab(&["status"]);
     assert_eq!(status.status.code(), Some(3));
 }
@@ -45,10 +49,10 @@ fn store_of_a_newer_program_is_rejected() {
 #[test]
 fn artifacts_of_another_stage_version_are_not_used() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let scores = stage_folder(&world, "scores");
     fs::rename(&scores, scores.with_file_name("scores-v999")).unwrap();
-    let log = world.runs(&[]);
+    let log = world.run_ok(&[]);
     assert!(!log.contains("cells cached"), "{log}");
     let list = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
     assert!(list.contains("scores-v999") && list.contains("newer format"), "{list}");
@@ -63,7 +67,7 @@ fn leftovers_of_dead_processes_are_shown_and_removed() {
         format!("{} {}", boot.trim(), namespace.display())
     };
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let store = world.path("data/store");
     // Write the records of two processes: a dead one on this machine, whose pid exceeds the maximum of 2^22, and one on
     // another machine.
@@ -101,7 +105,7 @@ fn leftovers_of_dead_processes_are_shown_and_removed() {
     let shown = stdout(&world.ghostlab(&["cache", "gc"]));
     assert!(shown.contains("drafts of dead processes") && shown.contains("6.0 MB"), "{shown}");
     fs::remove_dir_all(stage_folder(&world, "scores")).unwrap();
-    world.runs(&[]);
+    world.run_ok(&[]);
     for left in ["drafts", "claims", "processes", "uses"] {
         assert_eq!(fs::read_dir(store.join(left)).unwrap().count(), 0, "{left}");
     }

@@ -85,7 +85,7 @@ fn include_in_a_dense_grid_must_specify_the_full_cut() {
         "exclude: [{backbone: english}]",
         "recovery: ghosted",
     ] {
-        messages.add(more, folder.refusal(dense_grid_with(&format!("{more}\n")), &[]));
+        messages.add(more, folder.rejection(dense_grid_with(&format!("{more}\n")), &[]));
     }
     messages.snapshot("grid_dense_patterns");
 }
@@ -182,7 +182,7 @@ fn depth_and_list_errors_report_their_location() {
         ("{corpus: c4, length: 512}", "{corpus: c4, length: []}"),
         ("{corpus: c4, length: 512}", "{corpus: wiki, length: [64, 512]}"),
     ] {
-        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(valid_grid_replacing(from, to), &[]));
+        messages.add(&format!("{from:?} -> {to:?}"), folder.rejection(valid_grid_replacing(from, to), &[]));
     }
     messages.snapshot("grid_depths_and_lists");
 }
@@ -198,11 +198,11 @@ fn each_corpus_of_a_perplexity_is_read_with_each_length() {
     let columns: Vec<String> = grid.evaluate.perplexity.iter().map(ToString::to_string).collect();
     assert_eq!(columns, ["wiki@512", "wiki@64", "c4@512", "c4@64"]);
     assert_eq!(grid.corpora.keys().collect::<Vec<_>>(), ["c4", "wiki"]);
-    folder.refuses(
+    folder.assert_rejected(
         &text.replace("[wiki, c4]", "[wiki, c4, wiki]"),
         &[],
         "14:27",
         &["duplicate value in `evaluate.perplexity[0].corpus`"],
     );
-    folder.refuses(&text.replace("[wiki, c4]", "[wiki, nosuch]"), &[], "14:23", &["unknown corpus `nosuch`"]);
+    folder.assert_rejected(&text.replace("[wiki, c4]", "[wiki, nosuch]"), &[], "14:23", &["unknown corpus `nosuch`"]);
 }

@@ -104,8 +104,8 @@ impl GridFolder {
     }
 
     /// Asserts that a grid is rejected at the given line and column, with the given words in the message.
-    pub fn refuses(&self, text: &str, overrides: &[&str], at: &str, parts: &[&str]) {
-        let (message, code) = self.refusal(text, overrides);
+    pub fn assert_rejected(&self, text: &str, overrides: &[&str], at: &str, parts: &[&str]) {
+        let (message, code) = self.rejection(text, overrides);
         let position = if at.starts_with("--") { at.to_owned() } else { format!("grid.yaml:{at}") };
         assert!(message.contains(&format!("where:    {position}")), "expected {position} in\n{message}");
         for part in parts {
@@ -117,7 +117,7 @@ impl GridFolder {
 
     /// Returns the error message and the exit code for a rejected grid. The path of the temporary folder is removed
     /// from the message.
-    pub fn refusal(&self, text: impl AsRef<[u8]>, overrides: &[&str]) -> (String, u8) {
+    pub fn rejection(&self, text: impl AsRef<[u8]>, overrides: &[&str]) -> (String, u8) {
         let error = self.load(text, overrides).expect_err("the grid was accepted");
         (error.to_string().replace(&format!("{}/", self.root.path().display()), ""), error.exit_code())
     }

@@ -26,7 +26,7 @@ metric_list: [{metric: acc}]
 /// Adds the messages for the valid grid with each replacement, given as (from, to).
 fn add_replacements(messages: &mut Messages, folder: &GridFolder, replacements: &[(&str, &str)]) {
     for (from, to) in replacements {
-        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(valid_grid_replacing(from, to), &[]));
+        messages.add(&format!("{from:?} -> {to:?}"), folder.rejection(valid_grid_replacing(from, to), &[]));
     }
 }
 
@@ -60,12 +60,12 @@ fn axis_and_evaluation_errors_report_their_location() {
     let lists = format!("sequences: [{0}], seed: [{0}]", values.join(", "));
     messages.add(
         "400 values of `sequences` and `seed`",
-        folder.refusal(valid_grid_replacing("sequences: 32", &lists), &[]),
+        folder.rejection(valid_grid_replacing("sequences: 32", &lists), &[]),
     );
     let backbones = "  english: {path: models/english}\n";
     let rounded = valid_grid_replacing(backbones, &format!("{backbones}  english@q8_0: {{path: models/english}}\n"))
         .replace("backbone: english\n", "backbone: [english, english@q8_0]\nweights: q8_0\n");
-    messages.add("a backbone `english@q8_0` and `weights: q8_0`", folder.refusal(rounded, &[]));
+    messages.add("a backbone `english@q8_0` and `weights: q8_0`", folder.rejection(rounded, &[]));
     let frozen = Grid::from_frozen(&serde_json::json!({"name": 3})).unwrap_err();
     messages.add("a frozen grid of another version", (frozen.to_string(), frozen.exit_code()));
     messages.snapshot("grid_wrong_evaluations");
@@ -107,7 +107,7 @@ fn method_option_errors_report_their_location() {
         ("llm-streamline", "3", "{name: replaceme-cos, learning_rate: 0}"),
     ] {
         let title = format!("criterion: {criterion}, depth: {depth}, recovery: {recovery}");
-        messages.add(&title, folder.refusal(grid(criterion, depth, recovery), &[]));
+        messages.add(&title, folder.rejection(grid(criterion, depth, recovery), &[]));
     }
     messages.snapshot("grid_wrong_methods");
 }
@@ -130,13 +130,13 @@ fn search_errors_report_their_location() {
         "  budget: {layers: 3}\n  tasks: {definition: made.yaml}\n",
     ] {
         let text = valid_grid_replacing("evaluate:\n", &format!("search:\n{search}"));
-        messages.add(search.trim(), folder.refusal(text, &[]));
+        messages.add(search.trim(), folder.rejection(text, &[]));
     }
     let both = valid_grid_with("search: {budget: {layers: 3}}\n");
-    messages.add("`search` and `evaluate`", folder.refusal(both, &[]));
+    messages.add("`search` and `evaluate`", folder.rejection(both, &[]));
     let without_depths =
         valid_grid_replacing("evaluate:\n", "search:\n  budget: {speedup: 1.3}\n").replace("depth: [3, 5]\n", "");
-    messages.add("`search` without depths", folder.refusal(without_depths, &[]));
+    messages.add("`search` without depths", folder.rejection(without_depths, &[]));
     messages.snapshot("grid_wrong_searches");
 }
 
@@ -173,7 +173,7 @@ fn input_source_errors_report_their_location() {
         .replace("models/english", "models/french")
         .replace("wiki.txt", "wki.txt")
         .replace("c4.txt", "c5.txt");
-    messages.add("three missing inputs", folder.refusal(absent, &[]));
+    messages.add("three missing inputs", folder.rejection(absent, &[]));
     messages.snapshot("grid_wrong_sources");
 }
 
@@ -204,7 +204,8 @@ fn task_definition_errors_report_their_location() {
         "{definition: made.yaml, max_length: 0}",
         "{definition: made.yaml, limit: 1.5}",
     ] {
-        messages.add(&format!("tasks: {tasks}"), folder.refusal(valid_grid_with(&format!("  tasks: {tasks}\n")), &[]));
+        messages
+            .add(&format!("tasks: {tasks}"), folder.rejection(valid_grid_with(&format!("  tasks: {tasks}\n")), &[]));
     }
     messages.snapshot("grid_wrong_definitions");
 }

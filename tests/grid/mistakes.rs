@@ -71,7 +71,7 @@ fn wrong_value_is_rejected_with_its_location() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in WRONG_VALUES {
-        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(valid_grid_replacing(from, to), &[]));
+        messages.add(&format!("{from:?} -> {to:?}"), folder.rejection(valid_grid_replacing(from, to), &[]));
     }
     messages.snapshot("grid_wrong_values");
 }
@@ -87,7 +87,7 @@ fn absent_file_gives_exit_code_3_and_its_line() {
         ("models/english", "models/hollow"),
         ("path: c4.txt", "path: models"),
     ] {
-        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(valid_grid_replacing(from, to), &[]));
+        messages.add(&format!("{from:?} -> {to:?}"), folder.rejection(valid_grid_replacing(from, to), &[]));
     }
     messages.snapshot("grid_absent_files");
     let error = Grid::load(&folder.root.path().join("gird.yaml"), None, &[]).unwrap_err();
@@ -109,7 +109,7 @@ fn non_grid_file_is_rejected() {
     for text in
         [&b""[..], b"# only\n\n---\n", b"~\n", b"- a\n- b\n", b"hello\n", b"a: 1\nb: \xff\n", b"a: 1\n---\nb: 2\n"]
     {
-        messages.add(&format!("{:?}", String::from_utf8_lossy(text)), folder.refusal(text, &[]));
+        messages.add(&format!("{:?}", String::from_utf8_lossy(text)), folder.rejection(text, &[]));
     }
     messages.snapshot("grid_not_a_grid");
 }
@@ -139,10 +139,12 @@ fn message_for_a_wrong_override_shows_its_text() {
         "profile=tiny",
         "profiles.tiny.depth=3",
     ] {
-        messages.add(&format!("--set {override_text:?}"), folder.refusal(VALID_GRID, &[override_text]));
+        messages.add(&format!("--set {override_text:?}"), folder.rejection(VALID_GRID, &[override_text]));
     }
-    messages
-        .add("--set exclude=[] --set exclude.depth=3", folder.refusal(VALID_GRID, &["exclude=[]", "exclude.depth=3"]));
+    messages.add(
+        "--set exclude=[] --set exclude.depth=3",
+        folder.rejection(VALID_GRID, &["exclude=[]", "exclude.depth=3"]),
+    );
     messages.snapshot("grid_overrides");
 }
 
@@ -153,13 +155,13 @@ fn missing_inputs_are_reported_together() {
         .replace("models/english", "models/french")
         .replace("wiki.txt", "wki.txt")
         .replace("c4.txt", "c5.txt");
-    let (message, code) = folder.refusal(&text, &[]);
+    let (message, code) = folder.rejection(&text, &[]);
     assert_eq!(code, 3, "{message}");
     for part in ["3 inputs of the grid are missing", "models/french", "wki.txt", "c5.txt", "grid.yaml:2:19"] {
         assert!(message.contains(part), "`{part}` is not in\n{message}");
     }
     // If there is only one error, its specific message is shown without a count.
-    let (message, _) = folder.refusal(VALID_GRID.replace("c4.txt", "c5.txt"), &[]);
+    let (message, _) = folder.rejection(VALID_GRID.replace("c4.txt", "c5.txt"), &[]);
     assert!(message.contains("corpus not found") && !message.contains("inputs of the grid"), "{message}");
 }
 
@@ -172,7 +174,7 @@ fn name_with_a_slash_is_rejected_at_its_use() {
         ("corpus: wiki, sequences", "corpus: a/b, sequences", corpus, "corpus"),
         ("{corpus: c4, length", "{corpus: a/b, length", corpus, "corpus"),
     ] {
-        let (message, code) = folder.refusal(valid_grid_replacing(from, to).replace(defined.0, defined.1), &[]);
+        let (message, code) = folder.rejection(valid_grid_replacing(from, to).replace(defined.0, defined.1), &[]);
         assert_eq!(code, 2, "{message}");
         let parts = [&format!("invalid {kind} name"), "`a/b`", "without `/`", "where:    grid.yaml:"];
         assert!(parts.iter().all(|part| message.contains(*part)), "{message}");

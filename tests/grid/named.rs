@@ -86,11 +86,11 @@ fn errors_in_a_named_file_are_located_in_it() {
         "path: a\npath: b\n",
     ] {
         folder.write("corpora/c4.yaml", text);
-        messages.add(&format!("{text:?}"), folder.refusal(shared_grid(), &[]));
+        messages.add(&format!("{text:?}"), folder.rejection(shared_grid(), &[]));
     }
     messages.snapshot("grid_named_files");
     folder.write("corpora/c4.yaml", "path: c4.txt\nrule: c4\n");
-    let (message, code) = folder.refusal(shared_grid(), &[]);
+    let (message, code) = folder.rejection(shared_grid(), &[]);
     assert!(message.contains("where:    corpora/c4.yaml:1:7\n") && code == 3, "{message}");
     assert!(
         message.contains("a file at corpora/c4.txt") && message.contains("relative to the folder of the entry's file"),
@@ -103,7 +103,7 @@ fn unknown_name_lists_known_names_and_searched_places() {
     let folder = GridFolder::new();
     folder.write("corpora/c44.yaml", "path: ../c4.txt\nrule: c4\n");
     folder.write("corpora/notes.txt", "");
-    let (message, code) = folder.refusal(shared_grid(), &[]);
+    let (message, code) = folder.rejection(shared_grid(), &[]);
     for part in [
         "unknown corpus `c4`",
         "where:    grid.yaml:14:16",
@@ -116,15 +116,15 @@ fn unknown_name_lists_known_names_and_searched_places() {
         assert!(message.contains(part), "expected `{part}` in\n{message}");
     }
     assert_eq!(code, 2);
-    folder.refuses(
+    folder.assert_rejected(
         VALID_GRID,
         &["backbone=french"],
         "--set backbone=french",
         &["unknown backbone `french`", "one of english"],
     );
     let text = format!("{VALID_GRID}  tasks: [copa]\n");
-    folder.refuses(&text, &[], "16:11", &["unknown task `copa`", "a task that the grid or a file defines"]);
-    folder.refuses(
+    folder.assert_rejected(&text, &[], "16:11", &["unknown task `copa`", "a task that the grid or a file defines"]);
+    folder.assert_rejected(
         VALID_GRID,
         &["corpora.c44.limit=3"],
         "--set corpora.c44.limit=3",

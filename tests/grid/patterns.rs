@@ -113,13 +113,13 @@ fn pattern_and_include_errors_report_their_location() {
         "include: [{calibration: {corpus: c4}}]",
         "include: [{calibration: {corpus: c5, sequences: 2, length: 8}}]",
     ] {
-        messages.add(more, folder.refusal(valid_grid_with(&format!("{more}\n")), &[]));
+        messages.add(more, folder.rejection(valid_grid_with(&format!("{more}\n")), &[]));
     }
     messages.snapshot("grid_patterns");
     let text = valid_grid_with("exclude: {depth: 3, recovery: none}\n");
-    folder.refuses(&text, &["depth=5"], "16:18", &["`depth` in a pattern matches no cell", "one of 5"]);
+    folder.assert_rejected(&text, &["depth=5"], "16:18", &["`depth` in a pattern matches no cell", "one of 5"]);
     let text = valid_grid_with("exclude: [{depth: 2, recovery: none}]\nexclude_: 3\n");
-    folder.refuses(&text, &[], "17:1", &["unknown key `exclude_`", "did you mean `exclude`?"]);
+    folder.assert_rejected(&text, &[], "17:1", &["unknown key `exclude_`", "did you mean `exclude`?"]);
 }
 
 #[test]
@@ -130,5 +130,10 @@ fn pattern_that_matches_no_cell_is_rejected() {
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}")
         .replace("backbone: english\n", "backbone: [english, deep]\n")
         .replace("depth: [3, 5]", "depth: 25%");
-    folder.refuses(&text, &[], "17:10", &["a pattern matches no cell", "a combination of values that does not occur"]);
+    folder.assert_rejected(
+        &text,
+        &[],
+        "17:10",
+        &["a pattern matches no cell", "a combination of values that does not occur"],
+    );
 }

@@ -23,7 +23,7 @@ impl GridFolder {
         Grid::load(&self.file(), profile, &overrides)
     }
 
-    fn refusal_of(&self, text: &str, profile: Option<&str>) -> String {
+    fn rejection_of(&self, text: &str, profile: Option<&str>) -> String {
         let message = self.with_profile(text, profile, &[]).expect_err("the grid was accepted").to_string();
         message.replace(&format!("{}/", self.root.path().display()), "")
     }
@@ -62,7 +62,7 @@ fn shared_profile_has_lower_precedence_than_the_grids() {
     assert_eq!((grid.depth.as_slice(), grid.recovery.len()), (&[Depth::layers(3)][..], 1));
     assert_eq!(grid.calibration[0].to_string(), "wiki:4x16@0");
     std::fs::write(&shared, "deptth: 5\n").unwrap();
-    let message = folder.refusal_of(&text, Some("small"));
+    let message = folder.rejection_of(&text, Some("small"));
     assert!(message.contains("small.yaml:1:1") && message.contains("did you mean `depth`?"), "{message}");
 }
 
@@ -96,10 +96,10 @@ fn wrong_value_of_a_profile_is_rejected_at_its_line() {
     ] {
         let text = format!("{VALID_GRID}profile: tiny\n{PROFILES}");
         assert_eq!(text.matches(from).count(), 1, "`{from}` must occur once");
-        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(text.replace(from, to), &[]));
+        messages.add(&format!("{from:?} -> {to:?}"), folder.rejection(text.replace(from, to), &[]));
     }
     for more in ["profiles: {}", "profiles: {../up: {}}", "profiles: 3", "profile: tiny"] {
-        messages.add(more, folder.refusal(format!("{VALID_GRID}{more}\n"), &[]));
+        messages.add(more, folder.rejection(format!("{VALID_GRID}{more}\n"), &[]));
     }
     messages.snapshot("grid_profiles");
 }
@@ -107,11 +107,16 @@ fn wrong_value_of_a_profile_is_rejected_at_its_line() {
 #[test]
 fn unknown_profile_option_is_rejected_with_its_name() {
     let folder = GridFolder::new();
-    let message = folder.refusal_of(&format!("{VALID_GRID}{PROFILES}"), Some("ful"));
+    let message = folder.rejection_of(&format!("{VALID_GRID}{PROFILES}"), Some("ful"));
     for part in ["unknown profile `ful`", "where:    --profile ful", "one of tiny, full", "did you mean `full`?"] {
         assert!(message.contains(part), "{message}");
     }
-    let message = folder.refusal_of(VALID_GRID, Some("tiny"));
+    let message = folder.rejection_of(VALID_GRID, Some("tiny"));
     assert!(message.contains("the grid has no profiles") && message.contains("--profile tiny"), "{message}");
-    folder.refuses(VALID_GRID, &["profile=tiny"], "--set profile=tiny", &["choose a profile with --profile NAME"]);
+    folder.assert_rejected(
+        VALID_GRID,
+        &["profile=tiny"],
+        "--set profile=tiny",
+        &["choose a profile with --profile NAME"],
+    );
 }

@@ -82,8 +82,8 @@ fn schema_has_exactly_the_keys_that_the_reader_accepts() {
     let folder = GridFolder::new();
     let schema = json_schema();
     let known = |path: &str| keys(resolve_reference(find_subschema(&schema, path), &schema));
-    let read = |from: &str, to: &str| listed(&folder.refusal(valid_grid_replacing(from, to), &[]).0);
-    let more = |text: &str| listed(&folder.refusal(format!("{VALID_GRID}{text}\n"), &[]).0);
+    let read = |from: &str, to: &str| listed(&folder.rejection(valid_grid_replacing(from, to), &[]).0);
+    let more = |text: &str| listed(&folder.rejection(format!("{VALID_GRID}{text}\n"), &[]).0);
     assert_eq!(known(""), more("zzz: 1"));
     assert_eq!(known("/definitions/Profile"), more("profiles: {p: {zzz: 1}}"));
     assert_eq!(known("/properties/backbones/additionalProperties"), read("{path: models/english}", "{zzz: 1}"));
@@ -111,11 +111,11 @@ fn schema_has_exactly_the_options_that_the_methods_accept() {
         let names: Vec<&Value> = forms[0]["oneOf"].as_array().unwrap().iter().map(|form| &form["const"]).collect();
         assert_eq!(names, described.iter().map(|method| &method.name).collect::<Vec<_>>());
         for (method, form) in described.iter().zip(&forms[1..]) {
-            let refused = match definition {
+            let rejected = match definition {
                 "Criterion" => criterion::build(&method.name, &zzz).err(),
                 _ => recovery::build(&method.name, &zzz).err(),
             };
-            let message = refused.unwrap().to_string();
+            let message = rejected.unwrap().to_string();
             // serde lists the expected fields in backticks after the unknown one.
             let (_, listed) = message.split_once("unknown field `zzz`").unwrap();
             let mut accepted: Vec<&str> = listed.split('`').skip(1).step_by(2).collect();
@@ -137,7 +137,7 @@ fn schema_has_exactly_the_options_that_the_methods_accept() {
 /// violation.
 fn find_problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     for (key, rule) in schema.as_object()? {
-        let refused = match key.as_str() {
+        let rejected = match key.as_str() {
             "$ref" => {
                 let pointer = rule.as_str().unwrap().trim_start_matches('#');
                 find_problem(root.pointer(pointer).expect("dangling reference"), value, root)
@@ -170,8 +170,8 @@ fn find_problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
             "pattern" | "description" | "title" | "default" | "definitions" | "$schema" => None,
             other => panic!("the checker does not know the rule {other}"),
         };
-        if refused.is_some() {
-            return refused;
+        if rejected.is_some() {
+            return rejected;
         }
     }
     None

@@ -83,7 +83,7 @@ fn excessive_depths_are_rejected_at_their_line() {
         ("{name: lorp, iterative: true}", "4", "none"),
     ] {
         let title = format!("criterion: {criterion}, depth: {depth}, recovery: {recovery}");
-        messages.add(&title, folder.refusal(grid(criterion, depth, recovery), &[]));
+        messages.add(&title, folder.rejection(grid(criterion, depth, recovery), &[]));
     }
     messages.snapshot("grid_sublayers");
 }
@@ -92,8 +92,8 @@ fn excessive_depths_are_rejected_at_their_line() {
 fn search_skips_recoveries_that_cannot_repair_iteratively() {
     let folder = GridFolder::new();
     let grid_text = grid("{name: shortgpt, iterative: true}", "3", "[none, merge]");
-    let refused = folder.load(&grid_text, &[]).unwrap_err().to_string();
-    assert!(refused.contains("`merge` cannot repair layers that are removed one by one"), "{refused}");
+    let rejected = folder.load(&grid_text, &[]).unwrap_err().to_string();
+    assert!(rejected.contains("`merge` cannot repair layers that are removed one by one"), "{rejected}");
     let grid = folder.load(grid_text.replace("evaluate:\n", "search:\n  budget: {layers: 3}\n"), &[]).unwrap();
     let recoveries: Vec<&str> =
         grid.cells.iter().filter_map(|cell| Some(cell.recovery.as_ref()?.name.as_str())).collect();

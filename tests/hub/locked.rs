@@ -19,15 +19,18 @@ fn run_checks_cached_files_against_the_lock() {
     fs::write(&weights, &bytes).unwrap();
     for command in [&["run", "grid.yaml"][..], &["worker", "grid.yaml"], &["submit", "slurm", "grid.yaml", "--dry-run"]]
     {
-        let refused = run(&world, &server, command, 5);
-        assert!(refused.contains("differs from the pinned one") && refused.contains("model.safetensors"), "{refused}");
-        assert!(refused.contains("run `ghostlab fetch grid.yaml` to download it again"), "{refused}");
+        let rejected = run(&world, &server, command, 5);
+        assert!(
+            rejected.contains("differs from the pinned one") && rejected.contains("model.safetensors"),
+            "{rejected}"
+        );
+        assert!(rejected.contains("run `ghostlab fetch grid.yaml` to download it again"), "{rejected}");
     }
     let score = ["score", MODEL, "--perplexity", "test.jsonl@64", "--windows", "2", "--json"];
-    let refused = run(&world, &server, &score, 5);
+    let rejected = run(&world, &server, &score, 5);
     assert!(
-        refused.contains("differs from the pinned one") && refused.contains("with --fetch to download it again"),
-        "{refused}"
+        rejected.contains("differs from the pinned one") && rejected.contains("with --fetch to download it again"),
+        "{rejected}"
     );
     run(&world, &server, &["fetch", "grid.yaml"], 0);
     run(&world, &server, &["run", "grid.yaml"], 0);

@@ -53,9 +53,9 @@ fn wrong_model_under_a_paper_name_is_rejected() {
     set_layer_count(&world, 16);
     // This backbone has 16 layers, but the paper's LLaMA-3-8B has 32.
     for arguments in [&["reproduce", "table3"][..], &["reproduce", "table3", "--no-gate"]] {
-        let refused = run(&world, &server, arguments, 2);
-        assert!(refused.contains("the folder of `llama-3-8b` does not contain LLaMA-3-8B"), "{refused}");
-        assert!(refused.contains("expected: 32 layers") && refused.contains("found:    16 layers"), "{refused}");
+        let rejected = run(&world, &server, arguments, 2);
+        assert!(rejected.contains("the folder of `llama-3-8b` does not contain LLaMA-3-8B"), "{rejected}");
+        assert!(rejected.contains("expected: 32 layers") && rejected.contains("found:    16 layers"), "{rejected}");
     }
     assert!(run(&world, &server, &["doctor", "table3"], 3).contains("does not contain LLaMA-3-8B"));
 
@@ -81,15 +81,15 @@ fn wrong_model_under_a_paper_name_is_rejected() {
     let mut weights = fs::read(&path).unwrap();
     *weights.last_mut().unwrap() ^= 1;
     fs::write(&path, weights).unwrap();
-    let refused = run(&world, &server, &["reproduce", "table3"], 2);
+    let rejected = run(&world, &server, &["reproduce", "table3"], 2);
     assert!(
-        refused.contains("does not contain LLaMA-3-8B") && refused.contains("model.safetensors with SHA-256"),
-        "{refused}"
+        rejected.contains("does not contain LLaMA-3-8B") && rejected.contains("model.safetensors with SHA-256"),
+        "{rejected}"
     );
     assert!(run(&world, &server, &["doctor", "table3"], 3).contains("does not contain LLaMA-3-8B"));
     world.change_config("rms_norm_eps", 1e-6.into());
-    let refused = run(&world, &server, &["reproduce", "table3"], 2);
-    assert!(refused.contains("config.json with SHA-256"), "{refused}");
+    let rejected = run(&world, &server, &["reproduce", "table3"], 2);
+    assert!(rejected.contains("config.json with SHA-256"), "{rejected}");
 }
 
 #[test]

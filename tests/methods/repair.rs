@@ -45,7 +45,7 @@ fn cells_with_overflowing_trials_fail() {
     assert_eq!(output.status.code(), Some(4), "{log}");
     let rows = std::fs::read_to_string(results_path(&world, &log)).unwrap();
     assert_eq!(rows.matches("the perplexity of a trial is not finite").count(), 2, "{rows}");
-    let log = world.runs(&grid);
+    let log = world.run_ok(&grid);
     assert_eq!(results(&world, &log).len(), 1 + 1 + 2, "a criterion failed in f32");
 }
 
@@ -73,7 +73,7 @@ fn rank_deficient_calibration_is_noted_and_never_best() {
     world.write("train.txt", "w5 ".repeat(6000));
     let all = "recovery=[none, prune-and-comp, linearpatch-rotate, replaceme-ls, ghosted, {name: ghosted, solver: svd}, affine, rank]";
     // The text repeats a single word, so all channels are constant. The data have rank 1, and the centered data rank 0.
-    let log = world.runs(&["--set", all, "--set", "depth=1"]);
+    let log = world.run_ok(&["--set", all, "--set", "depth=1"]);
     let rows = results(&world, &log);
     let notes = rows[0].iter().position(|name| name == "notes").unwrap();
     for row in &rows[1..] {
@@ -90,7 +90,7 @@ fn rank_deficient_calibration_is_noted_and_never_best() {
     assert!(!table.contains("**"), "a best value is marked although no method remains:\n{table}");
     // The note about the repeated token appears for all criteria except an explicit cut, which needs no calibration.
     let rules = "criterion=[shortgpt, angular, sleb, shortened-llama, cca, {name: explicit, layers: [2]}]";
-    let log = world.runs(&["--set", rules, "--set", "recovery=none", "--set", "depth=1"]);
+    let log = world.run_ok(&["--set", rules, "--set", "recovery=none", "--set", "depth=1"]);
     for row in &results(&world, &log)[2..] {
         let explicit = row.iter().any(|cell| cell.contains("explicit"));
         assert_eq!(row[notes].contains("repeats one token"), !explicit, "{row:?}");
@@ -98,7 +98,7 @@ fn rank_deficient_calibration_is_noted_and_never_best() {
     // Use fewer calibration tokens than there are channels in the backbone.
     let world = World::new();
     let set = ["--set", "calibration=[{corpus: train, sequences: 2, length: 16}]"];
-    let log = world.runs(&[&["--set", all, "--set", "depth=1"], &set[..]].concat());
+    let log = world.run_ok(&[&["--set", all, "--set", "depth=1"], &set[..]].concat());
     let rows = results(&world, &log);
     let note = rows.iter().find(|row| row[5] == "linearpatch-rotate").unwrap()[notes].clone();
     assert!(note.contains("only 32 calibration tokens for 64 channels"), "{note}");

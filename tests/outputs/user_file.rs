@@ -28,13 +28,17 @@ fn output_folder_must_not_contain_an_input() {
         ".",
         "..",
     ] {
-        refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", to], &[apart]);
-        // `run` writes to a subfolder named after the grid, so it refuses only some of these folders.
+        assert_rejected(&world, &["export", "grid.yaml", "depth/1/none", "--to", to], &[apart]);
+        // `run` writes to a subfolder named after the grid, so it rejects only some of these folders.
         if ["backbone", "link", "backbone/pruned", "data/store", "experiments/out"].contains(&to) {
-            refuses(&world, &["run", "grid.yaml", "--results", to], &[apart]);
+            assert_rejected(&world, &["run", "grid.yaml", "--results", to], &[apart]);
         }
     }
-    refuses(&world, &["run", "grid.yaml", "--results", ".", "--set", "name=backbone"], &[apart, "the backbone tiny"]);
+    assert_rejected(
+        &world,
+        &["run", "grid.yaml", "--results", ".", "--set", "name=backbone"],
+        &[apart, "the backbone tiny"],
+    );
     run_ok(&world, &["export", "grid.yaml", "depth/1/none", "--to", "texts/out"]);
     assert!(world.path("texts/out/config.json").is_file() && world.path("texts/train.txt").is_file());
 }
@@ -53,14 +57,18 @@ fn export_keeps_user_files_and_rejects_changed_files() {
     }
     let card = fs::read_to_string(world.path("out/README.md")).unwrap();
     world.write("out/README.md", format!("{card}\nMine.\n"));
-    refuses(&world, &export("depth/1/none"), &["README.md", "has changed since ghostlab wrote it"]);
+    assert_rejected(&world, &export("depth/1/none"), &["README.md", "has changed since ghostlab wrote it"]);
     fs::rename(world.path("out/README.md"), world.path("out/mine.md")).unwrap();
     run_ok(&world, &export("depth/1/none"));
     // Earlier versions did not write a list of files into their exports.
     fs::remove_file(world.path("out/.ghostlab.sha256")).unwrap();
-    refuses(&world, &export("depth/1/none"), &["earlier versions wrote none"]);
+    assert_rejected(&world, &export("depth/1/none"), &["earlier versions wrote none"]);
     run_ok(&world, &["run", "grid.yaml"]);
-    refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"], &["that contains results"]);
+    assert_rejected(
+        &world,
+        &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"],
+        &["that contains results"],
+    );
 }
 
 fn export(cell: &'static str) -> [&'static str; 5] {
@@ -71,29 +79,29 @@ fn export(cell: &'static str) -> [&'static str; 5] {
 fn user_files_in_results_are_kept_or_reported_by_name() {
     let world = World::new();
     add_task(&world);
-    world.runs(&[]);
+    world.run_ok(&[]);
     let names = ["latency.parquet", "lm_eval/mine.json", "wide.md", "notes.txt"];
     for name in names {
         world.write(&format!("results/grid/{name}"), "mine");
     }
-    world.runs(&[]);
+    world.run_ok(&[]);
     for name in names {
         assert_eq!(fs::read_to_string(world.path("results/grid").join(name)).unwrap(), "mine", "{name}");
     }
     let never = "a file that ghostlab did not write";
-    refuses(&world, &["run", "grid.yaml", "--layout", "wide"], &["results/grid/wide.md", never]);
+    assert_rejected(&world, &["run", "grid.yaml", "--layout", "wide"], &["results/grid/wide.md", never]);
     fs::remove_file(world.path("results/grid/wide.md")).unwrap();
-    world.runs(&["--layout", "wide"]);
+    world.run_ok(&["--layout", "wide"]);
     assert!(["wide.md", "wide.tex", "results.tex"].iter().all(|name| world.path("results/grid").join(name).is_file()));
-    world.runs(&[]);
+    world.run_ok(&[]);
     assert!(!world.path("results/grid/wide.md").exists(), "the file of the earlier run was not removed");
     world.write("results/grid/results.csv", "mine");
-    refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "has changed since"]);
+    assert_rejected(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "has changed since"]);
     // In this world, the user's file exists before the first run.
     let world = World::new();
     fs::create_dir_all(world.path("results/grid")).unwrap();
     world.write("results/grid/results.csv", "mine");
-    refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", never]);
+    assert_rejected(&world, &["run", "grid.yaml"], &["results/grid/results.csv", never]);
     let new_stages: Vec<String> = files(&world.path("data")).into_keys().filter(|name| name.contains("-v")).collect();
     assert_eq!(new_stages, Vec::<String>::new());
 }
@@ -113,10 +121,10 @@ fn scores_and_grids_overwrite_only_replaceable_files() {
         ("backbone", "a folder"),
         ("/dev/null", "a device"),
     ] {
-        refuses(&world, &score(to, &[]), &[words]);
-        refuses(&world, &score(to, &["--force"]), &[words]);
+        assert_rejected(&world, &score(to, &[]), &[words]);
+        assert_rejected(&world, &score(to, &["--force"]), &[words]);
     }
-    refuses(&world, &score("mine.json", &[]), &["mine.json", "--force"]);
+    assert_rejected(&world, &score("mine.json", &[]), &["mine.json", "--force"]);
     // A generated file may be replaced as long as the user has not changed it.
     for _ in 0..2 {
         run_ok(&world, &score("own.json", &[]));
@@ -124,7 +132,7 @@ fn scores_and_grids_overwrite_only_replaceable_files() {
     let named_output = fs::read_to_string(world.path("own.json")).unwrap();
     assert!(serde_json::from_str::<Value>(&named_output).unwrap()["results"]["test@64"].is_object());
     world.write("own.json", named_output.replace("test@64", "mine@64"));
-    refuses(&world, &score("own.json", &[]), &["own.json", "--force"]);
+    assert_rejected(&world, &score("own.json", &[]), &["own.json", "--force"]);
     for name in ["own.json", "mine.json"] {
         run_ok(&world, &score(if name == "own.json" { "own.json" } else { "mine.json" }, &["--force"]));
         assert!(common::json(&world.path(name))["results"]["test@64"].is_object());
@@ -139,7 +147,7 @@ fn scores_and_grids_overwrite_only_replaceable_files() {
         ("pipe", "a pipe"),
         ("/dev/null", "a device"),
     ] {
-        refuses(&world, &init(to), &[words]);
+        assert_rejected(&world, &init(to), &[words]);
     }
     run_ok(&world, &init("grid.yaml"));
     run_ok(&world, &init("backbone/grid.yaml"));
@@ -162,8 +170,8 @@ fn manual_pages_replace_only_unmodified_generated_pages() {
         run_ok(&world, &["man", "--to", "man1"]);
     }
     world.write("man1/ghostlab-run.1", "mine");
-    refuses(&world, &["man", "--to", "man1"], &["man1/ghostlab-run.1", "has changed"]);
+    assert_rejected(&world, &["man", "--to", "man1"], &["man1/ghostlab-run.1", "has changed"]);
     fs::create_dir(world.path("other")).unwrap();
     world.write("other/ghostlab.1", "mine");
-    refuses(&world, &["man", "--to", "other"], &["other/ghostlab.1", "did not write"]);
+    assert_rejected(&world, &["man", "--to", "other"], &["other/ghostlab.1", "did not write"]);
 }

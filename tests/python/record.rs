@@ -45,7 +45,7 @@ fn record_exports_accuracies_in_every_eval_ever_format() {
     let hub_entry = "copa: {path: copa.jsonl, hub: aps/super_glue, files: copa/validation-00000-of-00001.parquet}";
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap().replace("copa: {path: copa.jsonl}", hub_entry);
     world.write("grid.yaml", grid);
-    world.runs(&[
+    world.run_ok(&[
         "--set",
         "name=forms",
         "--set",
@@ -137,7 +137,7 @@ fn packed_record_is_a_valid_ro_crate() {
     }
     let Some(python) = common::python::path_from_env("GHOSTLAB_ROCRATE", "roc-validator and rocrate") else { return };
     let world = World::new();
-    world.runs(&["--set", "criterion=llm-streamline", "--set", "depth=1", "--set", "recovery=ghosted"]);
+    world.run_ok(&["--set", "criterion=llm-streamline", "--set", "depth=1", "--set", "recovery=ghosted"]);
     let license = "https://spdx.org/licenses/CC0-1.0";
     let output = world.ghostlab(&["record", "pack", "results", "--to", "record.zip", "--license", license]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn pipes_and_folders_in_a_store_are_damage() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let tables = world.tables();
     let store = world.path("data/store");
     let artifacts = ["scores-v", "operator-v", "selection-v"].map(|kind| first_artifact(&store, kind));
@@ -22,12 +22,12 @@ fn pipes_and_folders_in_a_store_are_damage() {
             make(path);
         }
         assert_damage_is_reported(&world, what, &files);
-        let log = world.runs(&[]);
+        let log = world.run_ok(&[]);
         assert!(world.tables() == tables, "{what}: {log}");
         let (code, log) = ghostlab(&world, &["cache", "verify", "--repair"]);
         assert_eq!(code, Some(0), "{what}: {log}");
         assert_eq!(ghostlab(&world, &["cache", "verify"]).0, Some(0), "{what}");
-        world.runs(&[]);
+        world.run_ok(&[]);
         assert!(world.tables() == tables, "{what}");
         fs::remove_dir_all(store.join("submissions")).unwrap();
     }
@@ -99,7 +99,7 @@ fn unreadable_record_counts_as_alive_for_three_minutes() {
     ];
     for (what, damage) in damages {
         let world = World::new();
-        world.runs(&["--set", "depth=1"]);
+        world.run_ok(&["--set", "depth=1"]);
         let store = world.path("data/store");
         let record = store.join(format!("processes/{REMOTE_PROCESS}.json"));
         let calibration = fs::read_dir(store.join("plans")).unwrap().next().unwrap().unwrap().path();
@@ -123,7 +123,7 @@ fn unreadable_record_counts_as_alive_for_three_minutes() {
 #[test]
 fn damaged_store_marker_is_reported_and_repaired() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     let tables = world.tables();
     let mark = world.path("data/store/store.json");
     let full_mark = fs::read(&mark).unwrap();
@@ -147,7 +147,7 @@ fn damaged_store_marker_is_reported_and_repaired() {
         }
         let (code, report) = ghostlab(&world, &["cache", "verify", "--repair"]);
         assert!(code == Some(0) && report.contains("rewrote ") && report.contains("store.json"), "{what}: {report}");
-        let log = world.runs(&[]);
+        let log = world.run_ok(&[]);
         assert!(log.contains("9 of 9 cells cached") && world.tables() == tables, "{what}: {log}");
     }
 }
@@ -173,7 +173,7 @@ fn foreign_folder_with_store_names_is_not_repaired() {
 #[test]
 fn flipped_record_byte_is_named_and_removed() {
     let world = World::new();
-    world.runs(&[]);
+    world.run_ok(&[]);
     for folder in ["runs", "plans"] {
         let record = fs::read_dir(world.path("data/store").join(folder)).unwrap().next().unwrap().unwrap().path();
         let mut bytes = fs::read(&record).unwrap();

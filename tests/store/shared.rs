@@ -75,7 +75,7 @@ fn users_of_a_group_share_a_store_under_a_closed_umask() {
     let world = World::large();
     fs::set_permissions(world.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let small = ["--set", "criterion=llm-streamline", "--set", "depth=2"];
-    world.runs(&[&small[..], &["--results", "alone", "--store", "own"]].concat());
+    world.run_ok(&[&small[..], &["--results", "alone", "--store", "own"]].concat());
     let folder = world.path("group");
     fs::create_dir(&folder).unwrap();
     std::os::unix::fs::chown(&folder, Some(64_001), Some(GROUP)).unwrap();
@@ -168,7 +168,7 @@ fn calibration_claim(store: &Path) -> Option<PathBuf> {
 #[test]
 fn suspended_worker_yields_lost_jobs_and_continues() {
     let undisturbed = World::new();
-    undisturbed.runs(&[]);
+    undisturbed.run_ok(&[]);
     let halted: Vec<(World, Child)> = ["stop@activations:1", "stop@score:1"]
         .into_iter()
         .map(|point| {
@@ -205,7 +205,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
             assert_eq!(count, 0, "{left}: {log}");
         }
         assert_eq!(ghostlab(&world, &["cache", "verify"]).0, Some(0));
-        world.runs(&[]);
+        world.run_ok(&[]);
         assert!(world.tables() == undisturbed.tables());
     }
 }

@@ -6,13 +6,13 @@ use super::*;
 fn rebuilt_program_does_not_affect_queued_jobs() {
     let alone = World::new();
     let world = World::new();
-    alone.runs(&[]);
+    alone.run_ok(&[]);
     let slurm = FakeSlurm::new(&world);
     let program = world.path("ghostlab");
     fs::copy(env!("CARGO_BIN_EXE_ghostlab"), &program).unwrap();
     let mut command = Command::new(&program);
     command.current_dir(world.folder.path()).args(["submit", "slurm", "grid.yaml"]);
-    let output = slurm.beside(command).output().unwrap();
+    let output = slurm.with_fake_slurm(command).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     fs::write(&program, "another program").unwrap();
     for task in [Some("0"), None] {

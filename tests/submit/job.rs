@@ -6,7 +6,7 @@ use super::*;
 fn worker_runs_the_submitted_grid_despite_later_edits() {
     let alone = World::new();
     let world = World::new();
-    alone.runs(&[]);
+    alone.run_ok(&[]);
     let (_, frozen) = submit_grid(&world);
     fs::remove_file(world.path("grid.yaml")).unwrap();
     let other_folder = tempfile::tempdir().unwrap();
@@ -33,11 +33,11 @@ fn worker_rejects_other_program_or_inputs_with_reason() {
     let other = "0".repeat(64);
     record["binary"]["sha256"] = other.clone().into();
     fs::write(&file, record.to_string()).unwrap();
-    assert_worker_refused(&world, &frozen, &["differs from the one that submitted the grid", &other]);
+    assert_worker_rejected(&world, &frozen, &["differs from the one that submitted the grid", &other]);
     fs::write(&file, &text).unwrap();
     let corpus = fs::read_to_string(world.path("train.txt")).unwrap();
     fs::write(world.path("train.txt"), corpus + " w1").unwrap();
-    assert_worker_refused(&world, &frozen, &["an input has changed since the grid was submitted", "train.txt"]);
+    assert_worker_rejected(&world, &frozen, &["an input has changed since the grid was submitted", "train.txt"]);
 }
 
 /// Creates a world that contains the table artifact `mini`.
@@ -130,23 +130,23 @@ fn report_replaces_a_later_run_only_if_settings_match() {
     assert_eq!(worked.status.code(), Some(0), "{}", stderr(&worked));
     // The same grid is run manually in the meantime. Its paths are relative, while those in the submitted copy are
     // absolute.
-    let printed = world.runs(&[]);
+    let printed = world.run_ok(&[]);
     let first = report(&world);
     assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
     assert!(!stderr(&first).contains("other settings"), "{}", stderr(&first));
-    assert!(!printed.contains("other settings") && !world.runs(&[]).contains("other settings"));
+    assert!(!printed.contains("other settings") && !world.run_ok(&[]).contains("other settings"));
     let again = report(&world);
     assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
 
     // The grid is changed and then run manually while the submission is waiting for its report.
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
-    world.runs(&[]);
+    world.run_ok(&[]);
     let tables = world.tables();
-    let refused = report(&world);
-    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    let rejected = report(&world);
+    assert_eq!(rejected.status.code(), Some(2), "{}", stderr(&rejected));
     for word in ["a later run with other settings", "results/grid", "other depth", "--results", "job.sh"] {
-        assert!(stderr(&refused).contains(word), "`{word}` is not in {}", stderr(&refused));
+        assert!(stderr(&rejected).contains(word), "`{word}` is not in {}", stderr(&rejected));
     }
     assert!(tables.len() == 3 && world.tables() == tables, "the tables of the later run changed");
     // A later run on different bytes under the same path also counts as having different settings, even if the bytes
@@ -155,16 +155,16 @@ fn report_replaces_a_later_run_only_if_settings_match() {
     let other = "{\"text\": \"w1 w2 w3\"}\n".repeat(60);
     world.write("grid.yaml", &grid);
     world.write("test.jsonl", other);
-    world.runs(&[]);
+    world.run_ok(&[]);
     world.write("test.jsonl", text);
-    let refused = report(&world);
+    let rejected = report(&world);
     assert!(
-        refused.status.code() == Some(2) && stderr(&refused).contains("other corpora.test"),
+        rejected.status.code() == Some(2) && stderr(&rejected).contains("other corpora.test"),
         "{}",
-        stderr(&refused)
+        stderr(&rejected)
     );
     // The results of a later run with equal settings are replaced.
-    world.runs(&[]);
+    world.run_ok(&[]);
     let last = report(&world);
     assert_eq!(last.status.code(), Some(0), "{}", stderr(&last));
 }
@@ -173,7 +173,7 @@ fn report(world: &World) -> Output {
     job(&submission(world), None)
 }
 
-fn assert_worker_refused(world: &World, frozen: &str, words: &[&str]) {
+fn assert_worker_rejected(world: &World, frozen: &str, words: &[&str]) {
     let output = world.ghostlab(&["worker", frozen]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     words.iter().for_each(|word| assert!(stderr(&output).contains(word), "`{word}` is not in {}", stderr(&output)));

@@ -112,7 +112,7 @@ fn submit_in_bf16_freezes_the_kernel_family() {
 fn special_paths_reach_slurm_intact_unless_with_line_breaks() {
     let alone = World::new();
     let world = World::new();
-    alone.runs(&[]);
+    alone.run_ok(&[]);
     let slurm = FakeSlurm::new(&world);
     let store = world.path("a b%j #'\"$(touch x)/store");
     let run = |store: &Path| {

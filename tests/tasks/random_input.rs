@@ -101,7 +101,7 @@ fn golden_rows(known: &Task) -> Vec<Map<String, Value>> {
 fn any_field_value_gives_an_error_or_requests() {
     let mut random = RandomInput(1);
     let mut accepted = 0;
-    let mut refused = 0;
+    let mut rejected = 0;
     for task in TASKS {
         let rows = golden_rows(task);
         let columns = builtin::definition(task).unwrap().data.columns().unwrap();
@@ -122,10 +122,10 @@ fn any_field_value_gives_an_error_or_requests() {
                     }
                 }
             }
-            *(if ask(task, &fields) { &mut accepted } else { &mut refused }) += 1;
+            *(if ask(task, &fields) { &mut accepted } else { &mut rejected }) += 1;
         }
     }
-    assert!(accepted > 1000 && refused > 1000, "too few accepted or rejected rows: {accepted} and {refused}");
+    assert!(accepted > 1000 && rejected > 1000, "too few accepted or rejected rows: {accepted} and {rejected}");
 }
 
 #[test]

@@ -247,9 +247,9 @@ fn small_kv_cache_keeps_results_and_zero_is_rejected() {
     let prompts = prompts();
     let expected = run(&engine, &prompts, &settings());
     // The cache is too small for the longest prompt.
-    let error = refusal(&engine, 1000).unwrap();
+    let error = rejection(&engine, 1000).unwrap();
     assert_eq!(error.exit_code(), 3, "{error}");
-    let min = (1..40).map(|step| step << 14).find(|&bytes| refusal(&engine, bytes).is_none()).unwrap();
+    let min = (1..40).map(|step| step << 14).find(|&bytes| rejection(&engine, bytes).is_none()).unwrap();
     assert_eq!(run(&engine, &prompts, &Settings { cache_bytes: min, batch: 64, ..settings() }), expected);
 }
 
@@ -461,7 +461,7 @@ fn cached_keys_of_another_rope_regime_are_rejected() {
     }
 }
 
-fn refusal(engine: &Decoder, cache_bytes: u64) -> Option<Error> {
+fn rejection(engine: &Decoder, cache_bytes: u64) -> Option<Error> {
     let settings = Settings { cache_bytes, ..settings() };
     generate(engine, &Trie::new(&programs(engine)), &prompts(), &settings, &DigitDetokenizer, &mut ()).err()
 }

@@ -53,14 +53,14 @@ struct Case<'a> {
 impl Case<'_> {
     /// Asserts that the error of a result is within its bound: the engine's tolerance for activations, times the factor
     /// by which the problem amplifies errors (`moves` in the reference data).
-    fn near(&self, what: &str, ours: &[f64], expected: &[f64], bounds: &Value) {
+    fn assert_near(&self, what: &str, ours: &[f64], expected: &[f64], bounds: &Value) {
         let error = relative_error(ours, expected);
         let moves = bounds["moves"].as_f64().unwrap();
         let max = moves * self.tolerance;
         assert!(error <= max, "{}: {what}: {error:e} off, at most {max:e}", self.name);
     }
 
-    fn criterion(&self, expected: &Value) {
+    fn check_criterion(&self, expected: &Value) {
         let name = expected["name"].as_str().unwrap();
         let depth = expected["depth"].as_u64().unwrap() as usize;
         let rule = criterion::build(name, &options(&expected["options"])).unwrap();
@@ -80,12 +80,12 @@ impl Case<'_> {
         let (ours, theirs): (Vec<f64>, Vec<f64>) =
             found.scores.iter().zip(&scores).map(|((_, ours), score)| (*ours, score[1])).unzip();
         if !ours.is_empty() {
-            self.near(&what, &ours, &theirs, expected);
+            self.assert_near(&what, &ours, &theirs, expected);
         }
     }
 
     /// Compares the operators of a recovery with the expected ones, and returns the repaired program.
-    fn recovery(&self, expected: &Value) -> Program {
+    fn check_recovery(&self, expected: &Value) -> Program {
         let name = expected["name"].as_str().unwrap();
         let removed = layers(&expected["removed"]);
         let what = format!("{name} {} without {removed:?}", expected["options"]);
@@ -113,9 +113,9 @@ impl Case<'_> {
             let solution = method.solve(&boundary).unwrap();
             let metrics = RepairMetrics::compute(&boundary, &solution.repair).unwrap();
             if let Some(operator) = solution.repair.operator() {
-                self.operator(&what, operator, expected);
+                self.check_operator(&what, operator, expected);
             }
-            self.near(
+            self.assert_near(
                 &format!("{what}: error"),
                 &[metrics.boundary_mae],
                 &[expected["mae"].as_f64().unwrap()],
@@ -130,7 +130,7 @@ impl Case<'_> {
     /// Trains an operator, starting from the identity, with one step per calibration sequence, and compares the result.
     /// The comparison is most informative in f32. In half precision, steps of elements with near-zero gradients may
     /// have either sign, which `moves` accounts for.
-    fn training(&self, expected: &Value, folder: &Path, text: &Windows) {
+    fn check_training(&self, expected: &Value, folder: &Path, text: &Windows) {
         let removed = layers(&expected["removed"]);
         let config = self.engine.config();
         let start = removed[0];
@@ -168,20 +168,25 @@ impl Case<'_> {
                 let rounding = (channels as f64).sqrt() * training.steps() as f64 * f64::from(f32::EPSILON) / 2.0;
                 moves += rounding / theirs.iter().map(|v| v * v).sum::<f64>().sqrt() / self.tolerance;
             }
-            self.near(&what, &ours, &theirs, &json!({"moves": moves}));
+            self.assert_near(&what, &ours, &theirs, &json!({"moves": moves}));
         }
     }
 
-    fn operator(&self, what: &str, operator: &Operator, expected: &Value) {
+    fn check_operator(&self, what: &str, operator: &Operator, expected: &Value) {
         let channels = self.engine.config().hidden;
         let matrix: Vec<f64> = operator.matrix().unwrap().into_iter().map(f64::from).collect();
-        self.near(&format!("{what}: matrix"), &probe_matrix(&matrix, channels), &numbers(&expected["probe"]), expected);
+        self.assert_near(
+            &format!("{what}: matrix"),
+            &probe_matrix(&matrix, channels),
+            &numbers(&expected["probe"]),
+            expected,
+        );
         let norm = matrix.iter().map(|v| v * v).sum::<f64>().sqrt();
-        self.near(&format!("{what}: norm"), &[norm], &[expected["norm"].as_f64().unwrap()], expected);
+        self.assert_near(&format!("{what}: norm"), &[norm], &[expected["norm"].as_f64().unwrap()], expected);
         match operator.bias().unwrap() {
             Some(bias) => {
                 let bias: Vec<f64> = bias.into_iter().map(f64::from).collect();
-                self.near(&format!("{what}: bias"), &bias, &numbers(&expected["bias"]), expected);
+                self.assert_near(&format!("{what}: bias"), &bias, &numbers(&expected["bias"]), expected);
             }
             None => assert!(expected["bias"].is_null(), "{what}"),
         }
@@ -218,7 +223,7 @@ fn place_repair(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &R
     }
 }
 
-fn every_method(backbone: &str) {
+fn check_every_method(backbone: &str) {
     let golden = common::json(&fixture("methods.json"));
     let calibration = windows(&golden["calibration"]);
     let text = windows(&golden["windows"]);
@@ -235,32 +240,33 @@ fn every_method(backbone: &str) {
             tolerance: Tolerance::for_dtype(id.dtype).activations,
             name: format!("{backbone} on {id}"),
         };
-        expected["criteria"].as_array().unwrap().iter().for_each(|expected_case| case.criterion(expected_case));
+        expected["criteria"].as_array().unwrap().iter().for_each(|expected_case| case.check_criterion(expected_case));
         let recoveries = expected["recoveries"].as_array().unwrap();
-        let programs: Vec<Program> = recoveries.iter().map(|expected_case| case.recovery(expected_case)).collect();
+        let programs: Vec<Program> =
+            recoveries.iter().map(|expected_case| case.check_recovery(expected_case)).collect();
         for (expected_case, ours) in recoveries.iter().zip(perplexities(engine, &programs, &text)) {
             let what = format!(
                 "{} {} without {}: perplexity",
                 expected_case["name"], expected_case["options"], expected_case["removed"]
             );
-            case.near(&what, &[ours], &[expected_case["perplexity"].as_f64().unwrap()], expected_case);
+            case.assert_near(&what, &[ours], &[expected_case["perplexity"].as_f64().unwrap()], expected_case);
         }
         expected["trainings"]
             .as_array()
             .unwrap()
             .iter()
-            .for_each(|expected_case| case.training(expected_case, &folder, &text));
+            .for_each(|expected_case| case.check_training(expected_case, &folder, &text));
     }
 }
 
 #[test]
 fn every_method_equals_its_formula_on_every_engine() {
-    every_method("llama-gqa");
+    check_every_method("llama-gqa");
 }
 
 #[test]
 fn every_method_equals_its_formula_with_branch_norms() {
-    every_method("olmo2");
+    check_every_method("olmo2");
 }
 
 #[test]

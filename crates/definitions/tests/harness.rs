@@ -40,7 +40,7 @@ impl Rows for LocalRows {
 }
 
 /// Converts a request to its type and arguments, as listed by `golden_requests.py`.
-fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
+fn request_fields(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
     match &request.kind {
         RequestKind::LogLikelihood { context, continuation } => {
             ("loglikelihood", vec![context.as_str().into(), continuation.as_str().into()])
@@ -63,11 +63,11 @@ fn golden_requests() -> Option<tempfile::TempDir> {
 #[test]
 fn translation_requests_and_scores_match_lm_eval_sacrebleu() {
     let Some(out) = golden_requests() else { return };
-    translations(out.path());
-    requests(out.path());
+    compare_translations(out.path());
+    compare_requests(out.path());
 }
 
-fn translations(out: &Path) {
+fn compare_translations(out: &Path) {
     let text = std::fs::read_to_string(out.join("translated.json")).unwrap();
     let corpora: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
     for (index, corpus) in corpora.iter().enumerate() {
@@ -86,7 +86,7 @@ fn translations(out: &Path) {
     println!("{} corpora compared", corpora.len());
 }
 
-fn requests(out: &Path) {
+fn compare_requests(out: &Path) {
     let rows = LocalRows { folder: out.join("rows") };
     let golden: serde_json::Value = serde_json::from_str(&read_output("golden.json", out)).unwrap();
     let library = Library::from_folders(&[Path::new(&read_output("tasks", out))]).unwrap();
@@ -125,7 +125,7 @@ fn requests(out: &Path) {
         }
         for (ours, theirs) in requests.iter().zip(expected) {
             compared += 1;
-            let (kind, arguments) = listed(ours);
+            let (kind, arguments) = request_fields(ours);
             let same = kind == theirs["kind"]
                 && ours.document as u64 == theirs["document"]
                 && ours.index as u64 == theirs["index"]

@@ -28,7 +28,7 @@ fn findings_for(check: Check) -> Vec<Finding> {
 }
 
 /// Returns the findings about one row as (column, expected, found).
-fn about<'a>(findings: &'a [Finding], artifact: &str, row: &str) -> Vec<(&'a str, &'a str, &'a str)> {
+fn finding_values<'a>(findings: &'a [Finding], artifact: &str, row: &str) -> Vec<(&'a str, &'a str, &'a str)> {
     findings
         .iter()
         .filter(|finding| finding.artifact == artifact && finding.row == row)
@@ -46,13 +46,13 @@ fn count(findings: &[Finding], severity: Severity) -> usize {
 fn printed_means_agree_with_their_columns_after_rounding() {
     let findings = findings_for(Check::Average);
     assert_eq!((findings.len(), count(&findings, Severity::Remark)), (10, 10));
-    assert_eq!(about(&findings, "table2", "llama-3.1-8b, dense"), [("acc_average", "67.7645", "67.77")]);
+    assert_eq!(finding_values(&findings, "table2", "llama-3.1-8b, dense"), [("acc_average", "67.7645", "67.77")]);
 }
 
 #[test]
 fn copied_llama_3_8b_perplexities_are_reported() {
     assert_eq!(
-        about(&findings_for(Check::Agreement), "table3, tableA5", "llama-3-8b, dense"),
+        finding_values(&findings_for(Check::Agreement), "table3, tableA5", "llama-3-8b, dense"),
         [
             ("ppl_wikitext2", "5.47 (table3)", "6.14 (tableA5)"),
             ("ppl_c4", "6.71 (table3)", "8.61 (tableA5)"),
@@ -71,7 +71,7 @@ fn copied_llama_3_8b_perplexities_are_reported() {
 #[test]
 fn conflicting_llama_2_7b_rows_are_reported() {
     let findings = findings_for(Check::Agreement);
-    let row = about(&findings, "tableA4, tableA6", "llama-2-7b, 7/32, llm-streamline, pruned, c4");
+    let row = finding_values(&findings, "tableA4, tableA6", "llama-2-7b, 7/32, llm-streamline, pruned, c4");
     // All columns except BoolQ, which is 62.17 in both tables.
     assert_eq!(row.len(), 9);
     assert_eq!(row[0], ("arc_easy", "55.89 (tableA4)", "48.61 (tableA6)"));
@@ -123,10 +123,10 @@ fn main_rows_have_32_calibration_sequences() {
     let findings = findings_for(Check::Calibration);
     let row = "llama-3.1-8b, 7/32, llm-streamline, ghosted, c4";
     assert_eq!(
-        about(&findings, "table5, table4", row),
+        finding_values(&findings, "table5, table4", row),
         [("acc_average, ppl_average", "128 sequences: 60.04 25.89", "32 sequences: 60.01 27.81")]
     );
-    assert_eq!(about(&findings, "table3, table4", row).len(), 1);
+    assert_eq!(finding_values(&findings, "table3, table4", row).len(), 1);
     assert_eq!(findings.len(), 2);
 }
 
@@ -135,7 +135,7 @@ fn eight_impossible_accuracies_are_reported() {
     let findings = findings_for(Check::Count);
     assert_eq!(findings.len(), 8);
     let row = "olmo-2-7b, 7/32, llm-streamline, ghosted, c4";
-    let row = about(&findings, "tableA6", row);
+    let row = finding_values(&findings, "tableA6", row);
     assert!(row.contains(&("openbookqa", "37.80 (189/500) or 38.00 (190/500)", "37.87")), "{row:?}");
 }
 

@@ -1,6 +1,6 @@
 //! Tests the contents of the results page and of the audit page.
 
-use super::safety_tests::{assert_links_lead_somewhere, without_ours};
+use super::safety_tests::{assert_links_have_targets, without_ours};
 use super::sample_pages::{hostile_page, large_page};
 use super::*;
 use crate::results::{PaperVerdict, SavedCell, SavedComparison, SavedSignificance};
@@ -179,7 +179,7 @@ fn page_begins_with_answer_figure_table_and_claims() {
         claim_row("third", Judgement::Unknown, Judgement::Fails),
     ];
     let html = render(&page).unwrap();
-    assert_links_lead_somewhere(&html);
+    assert_links_have_targets(&html);
     let parts = [
         "Of 3 sentences of the paper, checked on our numbers, 1 holds, 1 fails, 1 unknown.",
         "2026-01-01T00:00:00Z to 2026-01-01T00:10:00Z",
@@ -235,8 +235,8 @@ fn page_separates_computing_from_writing() {
         entry(WRITING_FINISHED, "2026-02-01T00:00:06Z"),
     ];
     page.artifacts[0].computed = vec![
-        computed("b", "machine B", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"),
-        computed("c", "machine A", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"),
+        computed_by("b", "machine B", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"),
+        computed_by("c", "machine A", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"),
     ];
     let html = render(&page).unwrap();
     let when = "2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z, by commits bbbbbbbbbbbb, cccccccccccc";
@@ -247,7 +247,7 @@ fn page_separates_computing_from_writing() {
     assert!(html.contains("2 results in 90.0 s of computing, 2026-01-02T00:00:00Z to"));
 }
 
-fn computed(commit: &str, machine: &str, first: &str, last: &str) -> ComputedBy {
+fn computed_by(commit: &str, machine: &str, first: &str, last: &str) -> ComputedBy {
     ComputedBy {
         commit: commit.repeat(40),
         machine: machine.into(),
@@ -269,7 +269,7 @@ fn audit_has_a_separate_page() {
     assert!(html.contains("href=\"audit.html\"") && html.contains("1 contradiction"));
     assert!(!html.contains("id=\"findings\"") && audit.contains("id=\"findings\""));
     assert!(audit.contains("href=\"index.html\""));
-    assert_links_lead_somewhere(&audit);
+    assert_links_have_targets(&audit);
     assert_eq!(audit.matches("<script").count(), 1, "no text of the data is markup");
     assert!(without_ours(&audit).contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is escaped");
     let none = Page::default();
@@ -309,7 +309,7 @@ fn shared_inputs_of_notes_are_listed_once() {
     let html = render(&page).unwrap();
     assert_eq!(html.matches("data/c4.jsonl").count(), 1);
     assert_eq!(html.matches("href=\"#inputs-1\"").count(), 30);
-    assert_links_lead_somewhere(&html);
+    assert_links_have_targets(&html);
 }
 
 #[test]

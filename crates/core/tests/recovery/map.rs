@@ -138,8 +138,8 @@ fn maps_agree_across_engines_and_biased_maps_do_not_fold() {
     }
     let decoder = Decoder::load(&folder).unwrap();
     for operator in [&affine, &normed, &constant] {
-        let refused = decoder.folded(Sublayer::Mlp, 1, operator).err().unwrap();
-        assert!(refused.to_string().contains("a bias or a norm"), "{refused}");
+        let rejected = decoder.folded(Sublayer::Mlp, 1, operator).err().unwrap();
+        assert!(rejected.to_string().contains("a bias or a norm"), "{rejected}");
     }
     assert!(decoder.folded(Sublayer::Mlp, 1, &thin).is_ok());
 }

@@ -114,9 +114,9 @@ fn group_metric(by_size: bool) -> GroupMetric {
 
 #[test]
 fn first_document_determines_the_field_types() {
-    let list = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}, {"q": "q", "c": ["a", "b"], "n": 1}]"#);
+    let list = rejection_of(r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}, {"q": "q", "c": ["a", "b"], "n": 1}]"#);
     assert!(list.contains("the first document has a list of right answers") && list.contains("test.jsonl:2"), "{list}");
-    let number = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#);
+    let number = rejection_of(r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#);
     assert!(number.contains("neither the index nor the text of a choice"), "{number}");
     // If the first document's question is a string, a later numeric question is rejected.
     const MIXED_TYPES: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
@@ -125,7 +125,7 @@ fn first_document_determines_the_field_types() {
     assert!(error.contains("the question is not text") && error.contains("test.jsonl:2"), "{error}");
 }
 
-fn refusal_of(rows: &'static str) -> String {
+fn rejection_of(rows: &'static str) -> String {
     let answers = [(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)];
     let task = task_of(&choices(""), rows).unwrap();
     let requests = task.requests(&ListRows(rows), &Setting::default()).unwrap();

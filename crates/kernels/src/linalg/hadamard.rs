@@ -197,7 +197,7 @@ mod tests {
             .collect()
     }
 
-    fn close(a: &[f32], b: &[f64], tolerance: f64) -> bool {
+    fn is_close(a: &[f32], b: &[f64], tolerance: f64) -> bool {
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (f64::from(*a) - b).abs() <= tolerance)
     }
 
@@ -234,7 +234,7 @@ mod tests {
             let expected = oracle.tensor(&format!("H{order}")).unwrap();
             let expected: Vec<f64> =
                 expected.data().as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b).into()).collect();
-            assert!(close(&matrix(order), &expected, 1e-6), "order {order}");
+            assert!(is_close(&matrix(order), &expected, 1e-6), "order {order}");
         }
     }
 
@@ -262,8 +262,8 @@ mod tests {
             let mut back = x.clone();
             transform(&mut forward, order);
             inverse(&mut back, order);
-            assert!(close(&forward, &dense(&x, &h, order, false), 1e-5), "x·H, order {order}");
-            assert!(close(&back, &dense(&x, &h, order, true), 1e-5), "x·Hᵀ, order {order}");
+            assert!(is_close(&forward, &dense(&x, &h, order, false), 1e-5), "x·H, order {order}");
+            assert!(is_close(&back, &dense(&x, &h, order, true), 1e-5), "x·Hᵀ, order {order}");
         }
     }
 
@@ -282,7 +282,7 @@ mod tests {
                     expected.push(base * (1.0 - 2.0 * f64::from(parity)) / (order as f64).sqrt());
                 }
             }
-            assert!(close(&matrix(order), &expected, 1e-6), "order {order}");
+            assert!(is_close(&matrix(order), &expected, 1e-6), "order {order}");
         }
     }
 
