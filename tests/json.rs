@@ -266,7 +266,7 @@ fn check_reports(world: &World, schema: &Value) {
 }
 
 #[test]
-fn every_command_answers_with_one_json_document_or_error() {
+fn every_json_command_prints_one_document_or_error() {
     let world = World::new();
     let schema = schema();
     let named = schema["$defs"]["Answer"]["oneOf"].as_array().unwrap();

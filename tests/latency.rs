@@ -158,7 +158,7 @@ fn time_is_reused_only_on_the_machine_that_measured_it() {
 }
 
 #[test]
-fn retime_measures_only_times_again() {
+fn retime_repeats_only_the_time_measurements() {
     let world = world("{length: 16, batch: [1, 2]}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     let first = world.run_ok(&grid);

@@ -249,7 +249,7 @@ fn find(folder: &Path, name: &str, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn every_criterion_and_every_recovery_gives_a_row() {
+fn every_criterion_and_recovery_has_a_result_row() {
     let world = World::new();
     let output = world.run(&[
         "--set",

@@ -27,7 +27,7 @@ fn new(folder: &TempDir, words: &[&str]) -> Output {
 }
 
 #[test]
-fn new_method_metric_or_stage_is_one_file_and_one_line() {
+fn new_method_metric_or_stage_needs_one_file_and_one_line() {
     for (kind, last, line) in [
         ("recovery", "mod sums;", "two_steps::ENTRY"),
         ("criterion", "mod trial;", "two_steps::ENTRY"),

@@ -181,7 +181,7 @@ fn run_with_other_engine_or_dtype_has_a_separate_folder() {
 }
 
 #[test]
-fn doctor_in_an_empty_folder_creates_nothing() {
+fn doctor_creates_no_files_in_an_empty_folder() {
     let [folder, home] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let world = World::new();
     let (code, output) = doctor(&world, home.path(), folder.path(), &[]);

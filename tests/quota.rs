@@ -72,7 +72,7 @@ fn store_limit_applies_to_a_grid_without_calibration() {
 }
 
 #[test]
-fn nothing_is_evicted_below_the_store_limit() {
+fn no_object_is_evicted_below_the_store_limit() {
     let world = World::new();
     world.run_ok(&DEPTH_TWO);
     let others = stored_size(&world, "activations");

@@ -151,7 +151,7 @@ fn ctrl_c_finishes_and_keeps_the_chunk() {
 }
 
 #[test]
-fn second_run_computes_nothing_after_touch_or_move() {
+fn second_run_is_fully_cached_after_touch_or_move() {
     let world = World::large();
     world.run_ok(&[]);
     let tables = world.tables();

@@ -164,7 +164,7 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 #[test]
-fn repeated_search_scores_nothing_again() {
+fn repeated_search_reuses_all_scores() {
     let world = world();
     assert!(scores_anything(&world, &["search", "search.yaml"]), "the search was killed before it scored anything");
     run_search(&world, &[]);
@@ -201,7 +201,7 @@ fn killed_search_resumes_to_identical_bytes() {
 }
 
 #[test]
-fn workers_share_a_search_and_leave_nothing_to_score() {
+fn workers_share_a_search_and_complete_its_scores() {
     let world = world();
     let workers = [(); 2].map(|()| {
         let mut command = world.command(&["worker", "search.yaml"]);
@@ -319,7 +319,7 @@ fn invalid_search_is_rejected_before_anything_runs() {
 }
 
 #[test]
-fn impossible_candidates_are_left_out_by_name() {
+fn impossible_candidates_are_skipped_and_reported() {
     // LLM-Streamline keeps the first and the last of the four layers, so it cannot remove three.
     let world = world();
     let answer = run_search(&world, &["--set", "search.budget.layers=3", "--set", "recovery=[none]"]);

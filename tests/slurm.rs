@@ -177,7 +177,7 @@ fn wait_for_workers(world: &World, count: usize) {
 }
 
 #[test]
-fn three_workers_score_each_chunk_once_as_one_process() {
+fn three_workers_score_each_chunk_exactly_once() {
     shared_cluster!();
     let world = world();
     let submitted = submit(&world, "3", 200, &[], &[]);
@@ -289,7 +289,7 @@ fn job_id(jobs: &Value, position: usize, what: &str) -> String {
 }
 
 #[test]
-fn cancelled_and_killed_workers_are_covered_by_others() {
+fn jobs_of_cancelled_and_killed_workers_are_taken_over() {
     shared_cluster!();
     let world = world();
     let submitted = submit(&world, "3", 300, &[], &[]);
@@ -307,7 +307,7 @@ fn cancelled_and_killed_workers_are_covered_by_others() {
 }
 
 #[test]
-fn rebooted_node_gets_its_workers_requeued() {
+fn workers_of_a_rebooted_node_are_requeued() {
     exclusive_cluster!();
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
@@ -349,7 +349,7 @@ fn workers_continue_without_the_slurm_controller() {
 }
 
 #[test]
-fn concurrent_grids_on_one_store_both_complete() {
+fn concurrent_grids_on_a_shared_store_complete() {
     shared_cluster!();
     let world = world();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();

@@ -79,7 +79,7 @@ fn submit(slurm: &FakeSlurm, world: &World, more: &[&str]) -> Output {
 }
 
 #[test]
-fn second_submit_lists_the_queue_and_adds_nothing() {
+fn second_submit_lists_the_queue_without_adding_jobs() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
     let submit =
@@ -145,7 +145,7 @@ fn submit_grid(world: &World) -> (PathBuf, String) {
 }
 
 #[test]
-fn resubmission_after_a_crash_queues_nothing_twice() {
+fn resubmission_after_a_crash_queues_no_duplicate_jobs() {
     // `submit` is killed after it has submitted the array or the report, but before it saves the job id.
     for (killed, known) in [(1, 1), (2, 2)] {
         let world = World::new();

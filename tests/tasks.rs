@@ -339,7 +339,7 @@ fn documents_of_other_splits_are_never_scored() {
 }
 
 #[test]
-fn limit_gives_the_first_requests() {
+fn document_limit_selects_the_first_requests() {
     let (encoder, length) = golden();
     let task = Task::find("hellaswag").unwrap();
     let all = |limit: Option<f64>| {
@@ -391,7 +391,7 @@ fn every_real_document_becomes_requests() {
 }
 
 #[test]
-fn parquet_and_json_lines_give_the_same_rows() {
+fn parquet_and_json_lines_yield_the_same_rows() {
     let Some(folder) = shared("real/tasks") else { return };
     let definition = builtin::definition(Task::find("arc_easy").unwrap()).unwrap();
     let rows = builtin::rows(definition, &[folder.join("arc_easy.parquet")]).unwrap();

@@ -59,7 +59,7 @@ fn three_workers_match_the_tables_of_one_process() {
 }
 
 #[test]
-fn stopped_worker_returns_its_jobs_and_another_continues() {
+fn jobs_of_a_stopped_worker_are_continued_by_another() {
     let total = computed_tokens(&events(&World::large().run(&["--events"])));
     for name in ["-USR1", "-TERM", "-INT"] {
         let world = World::large();

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_archives_are_rejected_and_write_nothing_outside() {
+    fn unsafe_archives_are_rejected_without_writing_outside() {
         for name in ["../evil.txt", "/evil.txt", "a/../../evil.txt", "C:\\evil.txt", "a\\..\\evil.txt"] {
             let (found, folder) = unpack_bytes(&archive(&[("good.txt", "x"), (name, "evil")]));
             let error = found.unwrap_err();

@@ -189,7 +189,7 @@ const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
 ];
 
 #[test]
-fn number_of_another_protocol_gets_no_verdict() {
+fn value_of_another_protocol_has_no_verdict() {
     let paper = [record("sleb", "c4", "ppl_c4", 100.0), record("sleb", "c4", "rte", 60.0)];
     assert_eq!(describe_other_protocol(&paper, "ppl_c4", |_| {}), "");
     assert_eq!(describe_other_protocol(&paper, "rte", |_| {}), "");
@@ -349,7 +349,7 @@ fn every_setting_path_affects_the_verdict_or_is_listed() {
 }
 
 #[test]
-fn mean_of_other_tasks_gets_no_paper_value() {
+fn mean_of_other_tasks_has_no_paper_value() {
     let paper = [record("sleb", "c4", "acc_average", 60.0)];
     let mut ours = number(record("sleb", "c4", "acc_average", 60.0));
     ours.setup.scored = metric::tasks().into_iter().map(|name| task(name, 277)).collect();

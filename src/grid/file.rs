@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profiles_and_overrides_do_not_read_the_file_again() {
+    fn grid_file_is_read_once_for_profiles_and_overrides() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("grid.yaml");
         let text = "artifact: {title: a, list: methods}\nprofile: small\nprofiles: {small: {depth: 1}, large: {depth: 2}}\n\

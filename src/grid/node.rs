@@ -217,7 +217,7 @@ mod tests {
     use crate::grid::yaml::parse_file;
 
     #[test]
-    fn maps_are_merged_key_by_key_and_everything_else_is_replaced() {
+    fn maps_are_merged_by_key_and_other_values_are_replaced() {
         let mut root =
             parse_file("a: {b: 1, c: [1, 2]}\nm: {name: x, o: 1}\nn: {name: x, o: 1}\n", Path::new("g.yaml")).unwrap();
         root.merge(parse_file("a: {c: 3, d: 4}\nm: {name: y}\nn: {o: 2}\n", Path::new("p.yaml")).unwrap());

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn number_too_large_for_yaml_gets_a_hint() {
+    fn number_too_large_for_yaml_is_rejected_with_a_hint() {
         for value in [".inf", "-.inf", ".nan", "1e400", "-9e999"] {
             let error = parse(&format!("a: 1\nb: {value}\n"), "g.yaml").unwrap_err().to_string();
             assert!(error.contains("g.yaml:2:4") && error.contains("write a number between"), "{value}: {error}");

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answers_give_a_table_without_rows() {
+    fn empty_answers_yield_a_table_without_rows() {
         let folder = tempfile::tempdir().unwrap();
         let path = write_documents(folder.path(), &[]).unwrap();
         assert_eq!(ParquetReader::new(File::open(&path).unwrap()).finish().unwrap(), build_frame(&[]).unwrap());
@@ -231,7 +231,7 @@ mod channels_tests {
     }
 
     #[test]
-    fn no_boundary_gives_no_channels_file() {
+    fn channels_file_is_omitted_without_boundaries() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(write_channels(folder.path(), &[cell("a", &[])]).unwrap(), None);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

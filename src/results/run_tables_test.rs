@@ -270,7 +270,7 @@ fn result_files_have_full_precision_and_nulls() {
 }
 
 #[test]
-fn unwritable_folder_gives_exit_code_3() {
+fn unwritable_results_folder_has_exit_code_3() {
     let folder = tempfile::tempdir().unwrap();
     let error = write_frame(&folder.path().join("absent"), "results", run_frame(&table()).unwrap()).unwrap_err();
     assert_eq!(error.exit_code(), 3);

@@ -66,7 +66,7 @@ fn missing_and_extra_tensors_are_named() {
 }
 
 #[test]
-fn unknown_architecture_is_refused_with_the_known_ones() {
+fn unknown_architecture_is_rejected_with_known_names() {
     let world = World::new();
     world.change_config("architectures", json!(["GPT2LMHeadModel"]));
     world.assert_rejected(&[], 2, &["unknown architecture", "GPT2LMHeadModel", "LlamaForCausalLM"]);

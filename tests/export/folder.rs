@@ -111,7 +111,7 @@ fn link_out_of_the_model_folder_is_named_and_rejected() {
 }
 
 #[test]
-fn card_warns_that_the_converter_drops_sliding_windows() {
+fn model_card_warns_that_converter_drops_sliding_windows() {
     let world = World::new();
     for file in ["config.json", "model.safetensors"] {
         fs::copy(fixture("arch/mistral").join(file), world.path("backbone").join(file)).unwrap();

@@ -163,7 +163,7 @@ fn sublayer_cuts_export_and_score_as_their_cells() {
 }
 
 #[test]
-fn card_says_that_nbl_replaced_the_attentions() {
+fn model_card_states_that_nbl_replaced_the_attentions() {
     let world = World::new();
     let set = ["--set", "criterion=nbl", "--set", "depth={attention: 1}", "--set", "recovery=nbl"];
     export(&world, "nbl-attention-1", "out", &set);

@@ -67,7 +67,7 @@ const WRONG_VALUES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn wrong_value_is_rejected_with_its_location() {
+fn invalid_value_is_rejected_with_its_location() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in WRONG_VALUES {
@@ -77,7 +77,7 @@ fn wrong_value_is_rejected_with_its_location() {
 }
 
 #[test]
-fn absent_file_gives_exit_code_3_and_its_line() {
+fn missing_file_is_rejected_with_exit_code_3_and_its_line() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in [
@@ -115,7 +115,7 @@ fn non_grid_file_is_rejected() {
 }
 
 #[test]
-fn message_for_a_wrong_override_shows_its_text() {
+fn invalid_override_error_shows_its_text() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for override_text in [

@@ -74,7 +74,7 @@ fn profile_may_provide_missing_grid_keys() {
 }
 
 #[test]
-fn wrong_value_of_a_profile_is_rejected_at_its_line() {
+fn invalid_profile_value_is_rejected_at_its_line() {
     let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in [

@@ -57,7 +57,7 @@ fn layout(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn python_and_ghostlab_share_one_hub_cache() {
+fn python_and_ghostlab_share_the_hub_cache() {
     let Some(python) = python() else { return };
     let server = FakeHub::start("o/n", served_files(), no_fault());
     let ours = TempDir::new().unwrap();

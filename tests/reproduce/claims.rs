@@ -44,7 +44,7 @@ fn dense_backbone_that_misses_the_paper_stops_its_cells() {
 }
 
 #[test]
-fn verdict_is_given_only_under_the_papers_protocol() {
+fn verdict_requires_the_protocol_of_the_paper() {
     let world = world_with_paper_settings(2048);
     run_ok(&world, &["reproduce", "table3", "--no-gate"]);
     assert_eq!(column(&world, "verdict")[0], "differs");
@@ -76,7 +76,7 @@ fn protocol_is_below_the_table_in_every_format() {
 }
 
 #[test]
-fn calibration_text_used_for_evaluation_gives_a_warning() {
+fn evaluation_on_the_calibration_text_gives_a_warning() {
     let world = World::new();
     world.write("again.txt", fs::read(world.path("train.txt")).unwrap());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();

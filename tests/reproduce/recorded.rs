@@ -10,7 +10,7 @@ const ALL_ITEMS_TABLE: &str = "artifact:\n  title: All items\n  table:\n    lead
     \x20     - {criterion: llm-streamline, recovery: [none, ghosted]}\n    metrics: [ppl_test]\n";
 
 #[test]
-fn recorded_races_have_labels_and_stay_unchanged() {
+fn recorded_races_have_labels_and_are_unchanged() {
     let world = World::large();
     for folder in ["experiments/backbones", "experiments/profiles"] {
         fs::create_dir_all(world.path(folder)).unwrap();
@@ -56,7 +56,7 @@ fn recorded_races_have_labels_and_stay_unchanged() {
 }
 
 #[test]
-fn recorded_run_is_kept_and_other_runs_are_stored_beside_it() {
+fn recorded_run_is_kept_and_other_runs_are_separate() {
     let world = experiments("mine");
     let log = run_ok(&world, &["reproduce", "mini", "methods", "--record"]);
     assert!(log.contains("mini: recorded"), "{log}");

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn count_of_one_is_singular() {
+    fn count_of_one_is_formatted_in_singular() {
         let texts = [0, 1, 2].map(|count| pluralize(count, "backbone"));
         assert_eq!(texts, ["0 backbones", "1 backbone", "2 backbones"]);
     }

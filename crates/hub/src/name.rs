@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_with_a_shared_non_hash_etag_get_distinct_blobs() {
+    fn files_with_a_shared_non_hash_etag_have_distinct_blobs() {
         let git = BlobName::new(&"a1".repeat(20)).unwrap();
         let blob = BlobName::new("5f3-62ab").unwrap();
         let [a, b] = ["a", "b/c"].map(|name| FileName::new(name).unwrap());

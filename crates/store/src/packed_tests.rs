@@ -86,7 +86,7 @@ fn packed_scores_are_found_by_every_process() {
 }
 
 #[test]
-fn small_object_is_one_file_and_a_large_one_a_folder() {
+fn small_object_is_a_file_and_large_object_is_a_folder() {
     let (folder, store) = store();
     let large = vec![7; packed::MAX_SMALL_BYTES];
     for (depth, matrix, files) in [(1, &large[..99], 1), (2, &large, 4)] {

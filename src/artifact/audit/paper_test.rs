@@ -185,7 +185,7 @@ fn count_of(findings: &[Finding], check: Check) -> usize {
 }
 
 #[test]
-fn contradictions_come_first_then_findings_by_check() {
+fn findings_are_sorted_by_severity_and_check() {
     let findings = &*AUDIT;
     assert!(findings.is_sorted_by_key(|finding| (finding.severity, finding.check)));
     for finding in findings {

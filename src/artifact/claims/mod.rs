@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn count_decides_only_if_unknowns_cannot_change_it() {
+    fn verdict_is_decided_only_if_unknowns_cannot_change_it() {
         assert_eq!((RequiredSettings::All).decide(6, 0, 6), Some(true));
         assert_eq!((RequiredSettings::All).decide(5, 1, 6), None);
         assert_eq!((RequiredSettings::All).decide(4, 1, 6), Some(false));

@@ -169,7 +169,7 @@ fn calibration_corpus_and_sequences_are_filtered_separately() {
 }
 
 #[test]
-fn noisy_time_decides_nothing_and_shows_its_deviation() {
+fn check_on_noisy_time_is_unknown_and_shows_deviation() {
     let metric = "prefill_ms:seq=8:batch=1";
     let noise = "noise: prefill_ms:seq=8:batch=1 of ghosted, 10.00 ± 5.00, deviates by 50 % (limit: 5 %)";
     let records = [

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn range_of_one_value_has_a_width() {
+    fn range_of_a_single_value_has_nonzero_width() {
         for (value, scale) in [(0.0, Scale::Linear), (5.0, Scale::Linear), (-2.0, Scale::Linear), (3.0, Scale::Log)] {
             let range = Range::from_values([value], scale).unwrap().with_margin(true);
             assert!((range.fraction(value) - 0.5).abs() < 0.5, "{value}");

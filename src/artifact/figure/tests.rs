@@ -159,7 +159,7 @@ fn every_svg_color_has_a_dark_variant() {
 }
 
 #[test]
-fn nonfinite_numbers_give_no_coordinates() {
+fn nonfinite_numbers_are_not_drawn() {
     let mut figure = channels(128);
     for (i, wild) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, 1e308, 1e-320].into_iter().enumerate() {
         figure.1.lines[i].points[10 + i] = Point { x: 10.0, y: Some(wild), error: Some(wild) };
@@ -185,7 +185,7 @@ fn is_finite(point: &ScenePoint) -> bool {
 }
 
 #[test]
-fn equal_data_gives_equal_bytes_and_300_dpi_png() {
+fn figure_bytes_are_deterministic_and_png_has_300_dpi() {
     let mut small = norms();
     small.1.groups.truncate(1);
     for series in &mut small.1.series {

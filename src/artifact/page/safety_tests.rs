@@ -80,7 +80,7 @@ fn key_without_a_note_makes_no_link() {
 }
 
 #[test]
-fn unreferenced_note_is_left_out() {
+fn unreferenced_note_is_omitted_from_the_page() {
     let mut page = large_page(2);
     page.cells.insert("tiny/figure1/a.dense".into(), CellNote { title: "a.dense".into(), ..CellNote::default() });
     let html = render(&page).unwrap();
@@ -111,7 +111,7 @@ fn five_hundred_rows_make_less_than_a_megabyte() {
 }
 
 #[test]
-fn stored_page_gives_the_same_html() {
+fn stored_page_renders_identical_html() {
     for page in [hostile_page(), large_page(3)] {
         let stored = serde_json::to_string(&page).unwrap();
         let read: Page = serde_json::from_str(&stored).unwrap();

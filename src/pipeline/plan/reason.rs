@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn dissimilar_keys_give_no_reason() {
+    fn dissimilar_keys_have_no_reason() {
         assert_eq!(reason(&[key(0, 0.0, "a")], &key(3, 0.5, "a")), "first time", "two settings changed");
         let stored = [dense("llama", "a", "ptb")];
         assert_eq!(reason(&stored, &dense("qwen", "b", "ptb")), "first time", "another backbone");

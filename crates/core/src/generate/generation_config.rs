@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_without_effect_are_left_out_of_keys() {
+    fn settings_without_effect_are_omitted_from_keys() {
         let config = json!({"eos_token_id": [2, 7]});
         for file in [
             json!(null),

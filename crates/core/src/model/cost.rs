@@ -255,7 +255,7 @@ mod tests {
     /// Expected values are computed by hand for the dimensions of Mixtral-8x7B: 46.7 billion weights, of which 12.9
     /// billion are active per token (the model card says 47 and 13).
     #[test]
-    fn cost_has_all_experts_in_memory_and_active_in_work() {
+    fn cost_counts_all_experts_in_memory_and_active_in_work() {
         let mixtral = config(&json!({
             "architectures": ["MixtralForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336, "head_dim": 128,
             "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000,

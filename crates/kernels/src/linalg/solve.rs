@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn f32_rows_give_the_solution_of_f64_rows() {
+    fn f32_rows_yield_the_same_solution_as_f64_rows() {
         let x: Vec<f32> = (0..3 * 2500).map(|i| (i as f32 * 0.7).sin()).collect(); // [2500, 3]
         let y: Vec<f32> = x.iter().map(|v| v * 1.5 + 1e-5).collect();
         let difference: Vec<f64> = to_f64(&y).iter().zip(to_f64(&x)).map(|(y, x)| y - x).collect();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn extreme_eigenvalues_give_the_condition_number() {
+    fn condition_number_is_ratio_of_extreme_eigenvalues() {
         // One block of random rows, with channel scales from 1 to 1e-4.
         let c = MAX_FULL_ORDER + 40;
         let mut state = 7u64;

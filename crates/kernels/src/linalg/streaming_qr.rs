@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_rows_than_channels_give_the_solution_of_least_norm() {
+    fn underdetermined_system_yields_minimum_norm_solution() {
         for (c, rows) in [(5, 2), (64, 30), (PANEL + 30, PANEL + 10)] {
             let x = random(rows * c, 5);
             let y = random(rows * c, 6);

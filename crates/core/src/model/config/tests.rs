@@ -55,7 +55,7 @@ fn missing_entry_has_the_default_of_transformers() {
 }
 
 #[test]
-fn unknown_architecture_error_lists_the_known_ones() {
+fn unknown_architecture_error_lists_known_names() {
     let text = parse(|map| {
         map.insert("architectures".into(), json!(["GPT2LMHeadModel"]));
     })
