@@ -222,7 +222,7 @@ fn timings_wait_for_the_machine_wide_lease() {
     let mut run = world.command(&["run", "grid.yaml"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
     assert!(
-        lines.any(|line| line.contains("measuring times on this machine") && line.contains("waiting")),
+        lines.any(|line| line.contains("measuring latencies on this machine") && line.contains("waiting")),
         "the run did not wait for the lease"
     );
     assert!(run.try_wait().unwrap().is_none());

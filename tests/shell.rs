@@ -180,7 +180,7 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
         "backbone tiny: backbone",
         "corpus train: train.txt, rule wikitext2",
         "engine cpu f32 on cpu",
-        "to compute  why",
+        "to compute  reason",
         "tiny.dense on test@64: ",
         "tiny.dense is complete",
         "wrote ",

@@ -399,7 +399,7 @@ fn full_store_or_other_program_stops_a_worker_with_reason() {
     }
     let named = status.lines().find_map(|line| line.trim().strip_prefix("log: ")).unwrap();
     assert!(fs::read_to_string(named).unwrap().contains("differs from the one"), "{named}");
-    assert!(combined_output(&other.ghostlab(&["cancel"])).contains(&format!("job {} ended", submitted.report)));
+    assert!(combined_output(&other.ghostlab(&["cancel"])).contains(&format!("cancelled job {}", submitted.report)));
 }
 
 #[test]

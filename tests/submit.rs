@@ -123,7 +123,7 @@ fn second_submit_lists_the_queue_without_adding_jobs() {
     assert!(output.status.code() == Some(3) && slurm.logged_calls("scancel").is_empty(), "{}", stderr(&output));
     slurm.put("squeue", "sleep 30");
     let began = Instant::now();
-    assert!(stdout(&slurm.run(&world, &["status"])).contains("did not answer within 2 s"));
+    assert!(stdout(&slurm.run(&world, &["status"])).contains("timed out after 2 s"));
     assert!(began.elapsed() < Duration::from_secs(20));
     slurm.put("squeue", "cat \"$0.out\"");
     assert!(stdout(&submit(&["--again"])).contains("as job 43"), "--again adds workers");

@@ -258,7 +258,7 @@ fn idle_worker_exits_after_its_idle_limit() {
     });
     let output = world.ghostlab(&["worker", "grid.yaml", "--idle-exit", "1"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("no unclaimed work left"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("all remaining jobs are leased by other workers"), "{}", stderr(&output));
     let shown = status(&world);
     assert!(shown.contains("1 worker running (1 ended)"), "{shown}");
     signal(&one, "-KILL");

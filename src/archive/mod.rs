@@ -85,7 +85,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<RecordArchive>
     if let Some(twice) = packed.windows(2).find(|two| two[0].name == two[1].name) {
         return Err(Error::bad_input("two results folders have the same name")
             .at(twice[0].name.clone())
-            .expected("each artifact and profile once")
+            .expected("distinct artifacts or profiles")
             .found(format!("{} folders with {} names", packed.len(), names.len()))
             .hint("pack them into separate files"));
     }

@@ -84,7 +84,7 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
             );
         }
         if names.contains(&name) {
-            return unsafe_archive(&name, "each name once", "a duplicate entry");
+            return unsafe_archive(&name, "unique entry names", "a duplicate entry");
         }
         // Entries are uncompressed, so their total size is less than the size of the archive.
         let Some(left) = room.checked_sub(entry.size()) else {

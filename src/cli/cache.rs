@@ -427,7 +427,7 @@ fn confirm() -> Result<bool> {
     std::io::stdout().flush().ok();
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
-    read.map_err(|error| Error::job("cannot read the answer").found(error.to_string()))?;
+    read.map_err(|error| Error::job("cannot read the confirmation").found(error.to_string()))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 

@@ -22,9 +22,9 @@ const EXPERIMENTS: &str = "GHOSTLAB_EXPERIMENTS";
 
 #[derive(Args)]
 pub(super) struct StoreArgs {
-    /// Store folder for cached results [default: $GHOSTLAB_STORE, or data/store in the checkout].
+    /// Store folder for cached results [default: $GHOSTLAB_STORE or data/store].
     ///
-    /// The checkout is the one that contains the grid or the current folder. Outside a checkout, the default is
+    /// `data/store` is in the checkout that contains the grid or the current folder. Outside a checkout, the default is
     /// `ghostlab/store` in the user data folder ($XDG_DATA_HOME).
     #[arg(long, value_name = "FOLDER")]
     store: Option<PathBuf>,
@@ -72,7 +72,7 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     found.or_else(installed::experiments).ok_or_else(|| {
         Error::missing("no experiments found")
             .at(current_directory())
-            .expected("a folder `experiments` in this folder or one above it")
+            .expected("an `experiments` folder in the current folder or one of its parents")
             .found("none")
             .hint(format!("run the command in a checkout, or set the folder with --experiments or {EXPERIMENTS}"))
     })

@@ -46,7 +46,7 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
         lines.extend(checks(&config, model).unwrap_or_else(|error| vec![CheckItem::missing("check", &error)]));
     }
     lines.push(match Tokenizer::load(parts::tokenizer(model)) {
-        Ok(tokenizer) => CheckItem::ok("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
+        Ok(tokenizer) => CheckItem::ok("tokenizer", format!("{} token ids", tokenizer.vocab_size())),
         Err(error) => CheckItem::missing("tokenizer", &error),
     });
     if !config.is_plain() {
@@ -195,7 +195,7 @@ fn logits(choice: EngineChoice, config: &Config, model: &Path, program: &Program
 fn shape(config: &Config) -> String {
     let Config { architecture, layers, hidden, intermediate, vocab, tied_embeddings, .. } = config;
     let head = if *tied_embeddings { "tied embeddings" } else { "untied head" };
-    format!("{}, {layers} layers of {hidden} channels, MLP of {intermediate}, {vocab} ids, {head}", architecture.class)
+    format!("{}, {layers} layers of {hidden} channels, MLP of {intermediate}, {vocab} token ids, {head}", architecture.class)
 }
 
 fn attention(config: &Config) -> String {

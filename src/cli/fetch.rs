@@ -246,7 +246,7 @@ fn note_unpinned(plan: &FetchPlan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
         let lock = lock_file.display();
-        note!("not pinned in {lock}, using the current version: {} (to pin: {pins})", unpinned.join(", "));
+        note!("not pinned in {lock}, using the current version: {} (pin with {pins})", unpinned.join(", "));
     }
 }
 

@@ -139,7 +139,7 @@ fn show(plan: &GridPlan, all: bool) {
 
 /// Formats the number of objects of each kind in columns.
 pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
-    let mut rows = vec![["artifacts", "needed", "stored", "to compute", "why"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["artifacts", "needed", "stored", "to compute", "reason"].map(str::to_owned).to_vec()];
     for ArtifactCount { kind, needed, stored, to_make, reasons } in artifacts {
         let mut whys = reasons.iter().map(|reason| format!("{} {}", reason.count, reason.reason));
         let [needed, stored, to_make] = [needed, stored, to_make].map(ToString::to_string);
@@ -188,7 +188,7 @@ fn place_of_change(missing: &Missing) -> String {
 /// Formats the size of the store in relation to its limit, and the expected evictions.
 fn store_limit_text(store: &LimitedStore) -> String {
     let mut text = format!(
-        "store: limit {}; {} of this grid, {} to be added, {} of other grids\n",
+        "store: limit {}; {} used by this grid, {} to add, {} used by other grids\n",
         bytes(store.limit_bytes),
         bytes(store.needed_bytes),
         bytes(store.coming_bytes),

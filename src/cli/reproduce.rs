@@ -172,7 +172,7 @@ fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Ve
 
 /// Line below the claims that says where their details are.
 const CLAIM_DETAILS: &str =
-    "-v lists where a claim does not hold; claims.md of a recorded run and the report quote the sentences\n";
+    "use -v to list where a claim fails; claims.md and the report quote the claims\n";
 
 /// Artifacts that could not be reproduced, each with the error.
 type ArtifactErrors = Vec<(String, Error)>;

@@ -89,7 +89,7 @@ pub(super) struct Arguments {
     /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// Profile that defines text and task names [default: from the entry in `backbones/`].
+    /// Profile that defines text and task names [default: as in `backbones/`].
     ///
     /// The profile is read from `profiles/NAME.yaml` in the current folder or in the experiments folder.
     #[arg(long, value_name = "NAME")]

@@ -73,7 +73,7 @@ pub(super) struct SearchArgs {
     /// Seed for the order of items.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Tokens per window and calibration sequence [default: 2048, or the model's context if shorter].
+    /// Tokens per window and calibration sequence [default: 2048, or the context].
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]
     length: Option<u32>,
     /// Prompt for latency, e.g. `512x4+64`.

@@ -166,7 +166,7 @@ fn run_text(record: &RunView) -> String {
     let mut lines = vec![
         format!("{} ({}): {stage}", record.grid, record.file.display()),
         format!(
-            "  began {}, last update {}, process {}",
+            "  started {}, last update {}, process {}",
             time_text(record.started),
             time_text(record.updated),
             record.process
@@ -234,7 +234,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
         cluster::cancel(&ended.iter().map(|entry| entry.job.clone()).collect::<Vec<_>>())?;
     }
     answer::show(Cancelled { ended }, Answer::Cancel, |answer| {
-        answer.ended.iter().for_each(|entry| println!("{}: job {} ended", entry.submission, entry.job));
+        answer.ended.iter().for_each(|entry| println!("cancelled job {} of {}", entry.job, entry.submission));
         if answer.ended.is_empty() {
             println!("no queued jobs");
         }

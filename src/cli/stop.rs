@@ -33,9 +33,9 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
         eprintln!("{words}; press Ctrl-C again to stop at once");
     })
     .map_err(|error| {
-        Error::job("cannot watch for Ctrl-C")
+        Error::job("cannot register the handler for Ctrl-C")
             .found(error.to_string())
-            .hint("check whether `ulimit -u` or `ulimit -v` prevents a new thread")
+            .hint("raise `ulimit -u` or `ulimit -v`, which may prevent a new thread")
     })?;
     *known = Some(Arc::clone(&stop));
     Ok(stop)
@@ -105,7 +105,7 @@ impl Signals {
 }
 
 fn signal_error(error: &std::io::Error) -> Error {
-    Error::job("cannot watch for signals").found(error.to_string())
+    Error::job("cannot register the signal handlers").found(error.to_string())
 }
 
 fn pause() {

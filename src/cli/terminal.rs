@@ -131,7 +131,7 @@ pub(super) fn end() -> Result<()> {
 /// Fails with exit code 4 if the value cannot be serialized as JSON.
 pub(super) fn print_json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Error::job("cannot write the answer as JSON").found(error.to_string()))?;
+        .map_err(|error| Error::job("cannot write the output as JSON").found(error.to_string()))?;
     // The only control characters outside strings are line breaks.
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {

@@ -173,7 +173,7 @@ fn work_on_search(part: &WorkerGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
 /// Formats the worker's outcome as a message.
 fn outcome_text(worked: WorkerOutcome) -> String {
     match worked {
-        WorkerOutcome::IdleTimeout => "no unclaimed work left; exiting".to_owned(),
+        WorkerOutcome::IdleTimeout => "all remaining jobs are leased by other workers; exiting".to_owned(),
         WorkerOutcome::Done { cells: all, failed: 0, complete } if complete == all => {
             format!("all {} complete", cells(all))
         }

@@ -173,7 +173,7 @@ fn stdout_of(program: &str, arguments: &[&str], within: Duration) -> Result<Stri
     let Ok((stdout, stderr)) = receiver.recv_timeout(within) else {
         child.kill().ok();
         child.wait().ok();
-        return Err(command_failed(format!("{program} did not answer within {} s", within.as_secs())));
+        return Err(command_failed(format!("{program} timed out after {} s", within.as_secs())));
     };
     match child.wait() {
         Ok(status) if status.success() => Ok(stdout),
@@ -232,7 +232,7 @@ impl JobEnd {
         fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
         write_atomically(path, |file| {
             serde_json::to_writer_pretty(file, self)
-                .map_err(|error| Error::job("cannot write the end of a job as JSON").found(error.to_string()))
+                .map_err(|error| Error::job("cannot write the job record as JSON").found(error.to_string()))
         })?;
         StoreSharing::as_its_folder(path);
         Ok(())

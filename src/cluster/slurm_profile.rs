@@ -53,7 +53,7 @@ impl SlurmProfile {
     pub fn read(path: &Path) -> Result<Self> {
         let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
         let profile: Self = serde_saphyr::from_str(&text).map_err(|error| {
-            Error::bad_input("cannot read the cluster's profile")
+            Error::bad_input("cannot read the cluster profile")
                 .at(path.display().to_string())
                 .found(error.to_string())
                 .hint("see docs/cluster.md for its keys")
@@ -66,7 +66,7 @@ impl SlurmProfile {
         ];
         for (key, least, found, most) in numbers {
             if let Some(found) = found.filter(|found| !(least..=most).contains(found)) {
-                return Err(Error::bad_input(format!("invalid `{key}` in the cluster's profile"))
+                return Err(Error::bad_input(format!("invalid `{key}` in the cluster profile"))
                     .at(path.display().to_string())
                     .expected(format!("{least} to {most}"))
                     .found(found.to_string()));
@@ -97,7 +97,7 @@ impl SlurmProfile {
         match fits.min_by_key(|gpu| gpu.memory) {
             None if !self.gpus.is_empty() => {
                 let largest = self.gpus.iter().map(|gpu| gpu.memory.bytes()).max().unwrap_or(0) as f64 / 1e9;
-                Err(Error::missing("no GPU type in the cluster's profile has enough memory for the largest backbone")
+                Err(Error::missing("no GPU type in the cluster profile has enough memory for the largest backbone")
                     .expected(format!("{gigabytes:.1} GB"))
                     .found(format!("{largest:.1} GB at most"))
                     .hint("set --device-memory GB, so that workers load layers on demand"))

@@ -140,7 +140,7 @@ fn race(
             racers[exit.candidate].fate = Elimination::Out { round: round + 1, rival, p: exit.p };
         }
         rounds.push(Round { items: seen, alive: alive.len(), left: alive.len() - running.len() + out.len() });
-        let text = format!("round {}: {seen} items, {} of {} left", round + 1, running.len() - out.len(), racers.len());
+        let text = format!("round {}: {seen} items, {} of {} candidates left", round + 1, running.len() - out.len(), racers.len());
         env.reporter.event(Event::Note { text });
     }
     Ok((rounds, spent))

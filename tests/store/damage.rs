@@ -111,7 +111,7 @@ fn unreadable_record_counts_as_alive_for_three_minutes() {
         damage(&record);
         let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "1"]);
         assert!(
-            code == Some(0) && log.contains("no unclaimed work left"),
+            code == Some(0) && log.contains("all remaining jobs are leased by other workers"),
             "{what}: a possibly running process counts as dead: {log}"
         );
         age(&record);

@@ -140,7 +140,7 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     });
     let before = fs::read(calibration_claim(&store).unwrap()).unwrap();
     let (code, log) = run_to_exit(run(&two, &[&worker[..], &["--idle-exit", "2"]].concat()));
-    assert!(code == Some(0) && log.contains("no unclaimed work left"), "{code:?} {log}");
+    assert!(code == Some(0) && log.contains("all remaining jobs are leased by other workers"), "{code:?} {log}");
     assert_eq!(
         calibration_claim(&store).map(|path| fs::read(path).unwrap()),
         Some(before),

@@ -190,7 +190,7 @@ impl<'a> RunContext<'a> {
     /// Fails under the same conditions as [`coordination::lease`].
     pub(crate) fn wait_for_latency_measurement(&self) -> Result<()> {
         if self.store.with_leases(|leases| leases.contains(timing_lease()))? {
-            let what = "measuring times on this machine";
+            let what = "measuring latencies on this machine";
             coordination::lease(self.store, timing_lease(), what, self.reporter, self.stop).map(drop)?;
         }
         Ok(())

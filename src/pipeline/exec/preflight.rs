@@ -269,7 +269,7 @@ pub(super) fn enforce_store_limit(incoming: u64, plan: &Plan<'_>, given: &RunEnv
         let limit = gigabytes(limit);
         let bytes = gigabytes(bytes);
         note(format!(
-            "store limit {limit}: removed {} of {bytes}, which took {seconds:.0} s to compute",
+            "store limit {limit}: evicted {} ({bytes}, computed in {seconds:.0} s)",
             pluralize(count, "object")
         ));
     }
