@@ -20,22 +20,27 @@ use crate::pipeline::exec::GridOutcome;
 use crate::recovery;
 use crate::results::number_record::DENSE;
 use crate::results::{Provenance, ResultRow, StoredResults, csv_text, put};
-use crate::search::{Candidate, Elimination, Found, markdown};
+use crate::search::{Candidate, CandidateOutcome, SearchOutcome, markdown};
 
 /// Race, with its best candidate according to the artifact that scores all cells.
-type SearchComparison<'a> = (&'a Found, Option<(&'a ResultRow, &'a Candidate)>);
+type SearchComparison<'a> = (&'a SearchOutcome, Option<(&'a ResultRow, &'a Candidate)>);
 
 /// Results of an artifact's searches, compared with the table in which every cell was scored on all items.
 pub struct SearchResults<'a> {
     grid: &'a Grid,
     races: &'a RacesEntry,
-    found: &'a [Found],
+    found: &'a [SearchOutcome],
     compared: Vec<SearchComparison<'a>>,
 }
 
 impl<'a> SearchResults<'a> {
     /// Creates the search report. `results` contains the results of the artifact that scores all cells on all items.
-    pub fn new(grid: &'a Grid, races: &'a RacesEntry, found: &'a [Found], results: Option<&'a StoredResults>) -> Self {
+    pub fn new(
+        grid: &'a Grid,
+        races: &'a RacesEntry,
+        found: &'a [SearchOutcome],
+        results: Option<&'a StoredResults>,
+    ) -> Self {
         let metric = races.metrics.last().map_or("", String::as_str);
         let better = Metric::find(metric).ok();
         let numbers = results.map_or(&[][..], |results| &results.numbers);
@@ -79,7 +84,7 @@ impl<'a> SearchResults<'a> {
         std::iter::once(heads.map(str::to_owned).to_vec()).chain(rows).collect()
     }
 
-    fn row(&self, found: &Found, best: Option<(&ResultRow, &Candidate)>) -> Vec<String> {
+    fn row(&self, found: &SearchOutcome, best: Option<(&ResultRow, &Candidate)>) -> Vec<String> {
         let won = found.candidates.iter().find(|one| found.winner.as_ref() == Some(&one.cell));
         let spent = &found.spent;
         vec![
@@ -134,12 +139,12 @@ impl<'a> SearchResults<'a> {
     }
 
     /// Sums `part` over all races.
-    fn total(&self, part: fn(&Found) -> f64) -> f64 {
+    fn total(&self, part: fn(&SearchOutcome) -> f64) -> f64 {
         self.found.iter().map(part).sum()
     }
 
     /// Formats the number of removed layers, such as `4 of 16`, or the budget itself if it does not count layers.
-    fn removed(&self, found: &Found) -> String {
+    fn removed(&self, found: &SearchOutcome) -> String {
         match found.budget.strip_prefix("layers=").filter(|layers| !layers.contains(',')) {
             Some(layers) => format!("{layers} of {}", found.layers),
             None => found.budget.clone(),
@@ -198,7 +203,7 @@ impl<'a> SearchResults<'a> {
     }
 }
 
-fn find_candidate<'a>(found: &'a Found, cell: &str) -> Option<&'a Candidate> {
+fn find_candidate<'a>(found: &'a SearchOutcome, cell: &str) -> Option<&'a Candidate> {
     found.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell))
 }
 
@@ -206,7 +211,7 @@ fn empty_cell() -> String {
     "—".to_owned()
 }
 
-fn judged_score(found: &Found, role: &str) -> String {
+fn judged_score(found: &SearchOutcome, role: &str) -> String {
     let score = found.judged.iter().find(|entry| entry.role == role).and_then(|judged| judged.scores.first());
     score.zip(found.objectives.first()).map_or_else(empty_cell, |(score, objective)| objective.score_text(score))
 }
@@ -223,16 +228,18 @@ const WON_ALONE: &str = "won alone";
 const LEADING: &str = "leads";
 const NOT_SEPARATED: &str = "not separated";
 
-fn outcome_text(found: &Found, candidate: &Candidate) -> String {
+fn outcome_text(found: &SearchOutcome, candidate: &Candidate) -> String {
     match &candidate.fate {
         _ if found.winner.as_ref() == Some(&candidate.cell) => match found.survivors().count() - 1 {
             0 => WON_ALONE.to_owned(),
             others => format!("{LEADING}, not separated from {others}"),
         },
-        Elimination::Survived => format!("{NOT_SEPARATED} from the winner"),
-        Elimination::Out { round, p, .. } => format!("out after round {round} of {}, p {p:.1e}", found.rounds.len()),
-        Elimination::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
-        Elimination::Slow { reason } => reason.clone(),
+        CandidateOutcome::Survived => format!("{NOT_SEPARATED} from the winner"),
+        CandidateOutcome::Out { round, p, .. } => {
+            format!("out after round {round} of {}, p {p:.1e}", found.rounds.len())
+        }
+        CandidateOutcome::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
+        CandidateOutcome::Slow { reason } => reason.clone(),
     }
 }
 
@@ -246,10 +253,10 @@ fn row_label(cell: &Cell) -> String {
 ///
 /// # Errors
 /// Fails if a search cannot be serialized.
-pub fn search_files(name: &str, found: &[Found]) -> Result<Vec<(String, Vec<u8>)>> {
+pub fn search_files(name: &str, found: &[SearchOutcome]) -> Result<Vec<(String, Vec<u8>)>> {
     let json = serde_json::to_string_pretty(found)
         .map_err(|error| Error::job("cannot write the search as JSON").found(error.to_string()))?;
-    let report: Vec<String> = found.iter().map(Found::markdown).collect();
+    let report: Vec<String> = found.iter().map(SearchOutcome::markdown).collect();
     Ok(vec![
         (format!("{name}.json"), (json + "\n").into_bytes()),
         (format!("{name}.md"), report.join("\n").into_bytes()),

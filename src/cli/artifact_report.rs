@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::answer;
-use super::answer::write_commands::{MadeArtifact, all_shown};
+use super::answer::write_commands::{ReproducedArtifact, all_shown};
 use super::requested_work::differs;
 use super::terminal::{self, seconds};
 use crate::artifact::{Artifact, ArtifactOutcome, GateFailure, ResultsFolder};
@@ -60,7 +60,7 @@ impl ArtifactReport {
     }
 
     /// Prints the cached report and returns the command's output for this artifact.
-    pub(super) fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> MadeArtifact {
+    pub(super) fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> ReproducedArtifact {
         let Self { screen, comparison, recorded, files, warnings } = self;
         warnings.iter().for_each(|text| note!("warning: {text}"));
         if let Some(screen) = screen.filter(|_| !answer::json()) {
@@ -74,14 +74,14 @@ impl ArtifactReport {
         if let Some(recorded) = &recorded {
             note!("{name}: {recorded}");
         }
-        MadeArtifact {
+        ReproducedArtifact {
             name: name.clone(),
             profile: grid.profile.clone(),
             cells,
             differs: differs(target),
             recorded,
             files: all_shown(&files),
-            ..MadeArtifact::default()
+            ..ReproducedArtifact::default()
         }
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use super::answer::write_commands::Audited;
+use super::answer::write_commands::AuditAnswer;
 use super::answer::{self, Answer};
 use crate::artifact::audit::{AuditColumns, AuditTask};
 use crate::artifact::paper::PaperNumber;
@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let csv = audit::csv(&findings)?;
     let json = audit::json(&findings)?;
-    answer::show(Audited { findings }, Answer::Audit, |answer| match arguments.format {
+    answer::show(AuditAnswer { findings }, Answer::Audit, |answer| match arguments.format {
         AuditForm::Text => print!("{}", audit::text(&answer.findings)),
         AuditForm::Csv => print!("{csv}"),
         AuditForm::Json => println!("{json}"),

@@ -9,7 +9,10 @@ use std::sync::atomic::AtomicBool;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
-use super::answer::cache::{Clearing, Files, KindSum, ListedStage, Listing, Located, State, Verified};
+use super::answer::cache::{
+    ArtifactState, CacheGcAnswer, CacheLsAnswer, CachePathAnswer, CacheVerifyAnswer, FileTotals, KindTotals,
+    StageTotals,
+};
 use super::answer::{self, Answer};
 use super::directories::StoreArgs;
 use super::grid_args::EngineArgs;
@@ -98,7 +101,7 @@ pub(super) struct Gc {
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Ls { store, all } => {
-            answer::show(Listing::new(&store.open_read_only()?), Answer::CacheLs, |listing| list(listing, *all))
+            answer::show(CacheLsAnswer::new(&store.open_read_only()?), Answer::CacheLs, |listing| list(listing, *all))
         }
         Command::Verify { store, repair: false } => verify(&store.open_read_only()?, false, None),
         Command::Verify { store, repair: true } => {
@@ -114,7 +117,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     }
 }
 
-fn list(listing: &Listing, all: bool) {
+fn list(listing: &CacheLsAnswer, all: bool) {
     println!("store {}", listing.store);
     if all {
         let mut rows = vec![["key", "kind", "bytes", "compute time", ""].map(str::to_string).to_vec()];
@@ -130,14 +133,14 @@ fn list(listing: &Listing, all: bool) {
         print!("{}", columns(&rows, &[2, 3]));
     }
     let mut rows = vec![["kind", "objects", "bytes", "compute time", ""].map(str::to_string).to_vec()];
-    for ListedStage { sum, states } in &listing.stages {
+    for StageTotals { sum, states } in &listing.stages {
         let states: Vec<&str> = states.iter().map(|found| state(*found)).filter(|text| !text.is_empty()).collect();
-        let KindSum { stage, artifacts, bytes: size, seconds: time } = sum;
+        let KindTotals { stage, artifacts, bytes: size, seconds: time } = sum;
         rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time), states.join("; ")]);
     }
     print!("{}", columns(&rows, &[1, 2, 3]));
     if listing.journals.count > 0 {
-        let Files { count, bytes: size } = listing.journals;
+        let FileTotals { count, bytes: size } = listing.journals;
         println!("unfinished work: {}, {} (the next run resumes from it)", pluralize(count, "journal"), bytes(size));
     }
     let dead = "left by dead processes (the next run removes them)";
@@ -147,7 +150,7 @@ fn list(listing: &Listing, all: bool) {
         }
     }
     if listing.programs.count > 0 {
-        let Files { count, bytes: size } = listing.programs;
+        let FileTotals { count, bytes: size } = listing.programs;
         println!(
             "programs of submitted jobs: {count}, {} (`cache gc` removes the programs of finished jobs)",
             bytes(size)
@@ -155,17 +158,17 @@ fn list(listing: &Listing, all: bool) {
     }
 }
 
-fn state(state: State) -> &'static str {
+fn state(state: ArtifactState) -> &'static str {
     match state {
-        State::Damaged => "damaged",
-        State::OtherVersion => "older format (delete with `cache gc --stage`)",
-        State::LaterVersion => "newer format",
-        State::Whole => "",
+        ArtifactState::Damaged => "damaged",
+        ArtifactState::OtherVersion => "older format (delete with `cache gc --stage`)",
+        ArtifactState::LaterVersion => "newer format",
+        ArtifactState::Whole => "",
     }
 }
 
 fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCode> {
-    let verified = Verified::new(store, repair, mended)?;
+    let verified = CacheVerifyAnswer::new(store, repair, mended)?;
     let code = if verified.is_intact() { ExitCode::SUCCESS } else { ExitCode::from(5) };
     answer::show(verified, Answer::CacheVerify, |answer| {
         if let Some(path) = &answer.mended {
@@ -208,12 +211,12 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         .into_iter()
         .filter(|entry| is_evicted(gc, &kept_objects, entry))
         .partition(|entry| in_use.contains(&entry.hash));
-    let mut clearing = Clearing {
+    let mut clearing = CacheGcAnswer {
         store: store.root().display().to_string(),
         in_use: used.len(),
-        going: KindSum::by_kind(&going),
-        dead_drafts: Files::from_sizes(left.iter().map(|draft| draft.bytes)),
-        programs: Files::from_sizes(programs.iter().map(|program| program.bytes)),
+        going: KindTotals::by_kind(&going),
+        dead_drafts: FileTotals::from_sizes(left.iter().map(|draft| draft.bytes)),
+        programs: FileTotals::from_sizes(programs.iter().map(|program| program.bytes)),
         deleted: false,
     };
     let nothing = going.is_empty() && left.is_empty() && programs.is_empty();
@@ -287,7 +290,7 @@ fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     }
 }
 
-fn print_deletions(clearing: &Clearing) {
+fn print_deletions(clearing: &CacheGcAnswer) {
     if clearing.in_use > 0 {
         println!("keeping {} used by running jobs", pluralize(clearing.in_use, "object"));
     }
@@ -298,7 +301,7 @@ fn print_deletions(clearing: &Clearing) {
         return;
     }
     let mut rows = vec![["to delete", "objects", "bytes", "recompute time"].map(str::to_string).to_vec()];
-    for KindSum { stage, artifacts, bytes: size, seconds: time } in &clearing.going {
+    for KindTotals { stage, artifacts, bytes: size, seconds: time } in &clearing.going {
         rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time)]);
     }
     for (size, what) in others.into_iter().filter(|(size, _)| size.count > 0) {
@@ -431,11 +434,11 @@ fn confirm() -> Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn path(store: &Store, key: &str) -> Result<Located> {
+fn path(store: &Store, key: &str) -> Result<CachePathAnswer> {
     let mut found: Vec<InventoryItem> =
         store.entries().into_iter().filter(|entry| entry.hash.starts_with(key)).collect();
     match (found.pop(), found.len()) {
-        (Some(InventoryItem { hash: key, stage, folder, .. }), 0) => Ok(Located { key, stage, folder }),
+        (Some(InventoryItem { hash: key, stage, folder, .. }), 0) => Ok(CachePathAnswer { key, stage, folder }),
         (None, _) => Err(Error::missing("unknown object key")
             .found(format!("`{key}`"))
             .hint("use `cache ls --all` to list all keys")),

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::answer::read_commands::{Comparison, Side};
+use super::answer::read_commands::{CompareAnswer, ComparedRun};
 use super::answer::{self, Answer};
 use super::comparison_summary::summary;
 use super::directories::{folders_in, with_similar_path_hint};
@@ -44,15 +44,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (first, second) =
         (StoredResults::read(&folder(&arguments.first)?)?, StoredResults::read(&folder(&arguments.second)?)?);
     let differences = Differences::between(&first, &second, &arguments.names)?;
-    let first = Side::new(&first, &arguments.first);
-    let second = Side::new(&second, &arguments.second);
-    answer::show(Comparison { first, second, differences }, Answer::Compare, text)
+    let first = ComparedRun::new(&first, &arguments.first);
+    let second = ComparedRun::new(&second, &arguments.second);
+    answer::show(CompareAnswer { first, second, differences }, Answer::Compare, text)
 }
 
-fn text(Comparison { first, second, differences }: &Comparison) {
+fn text(CompareAnswer { first, second, differences }: &CompareAnswer) {
     println!("{}", wrap(&summary(differences), terminal::width()));
     println!("");
-    for (letter, Side { name, profile, folder, program }) in [("A", first), ("B", second)] {
+    for (letter, ComparedRun { name, profile, folder, program }) in [("A", first), ("B", second)] {
         println!("{letter}: {name} {profile} ({folder}), {program}");
     }
     println!("");

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::answer::read_commands::{CheckItem, Diagnosis, Mark};
+use super::answer::read_commands::{CheckItem, CheckStatus, DoctorAnswer};
 use super::answer::{self, Answer};
 use super::directories::{self, StoreArgs};
 use super::terminal::{Look, bytes};
@@ -48,20 +48,25 @@ pub(super) struct Arguments {
 }
 
 impl CheckItem {
-    pub(super) fn new(mark: Mark, what: impl Into<String>, found: impl Into<String>, todo: impl Into<String>) -> Self {
+    pub(super) fn new(
+        mark: CheckStatus,
+        what: impl Into<String>,
+        found: impl Into<String>,
+        todo: impl Into<String>,
+    ) -> Self {
         Self { mark, what: what.into(), found: found.into(), todo: todo.into() }
     }
 
     pub(super) fn ok(what: impl Into<String>, found: impl Into<String>) -> Self {
-        Self::new(Mark::Good, what, found, "")
+        Self::new(CheckStatus::Good, what, found, "")
     }
 
     pub(super) fn note(what: impl Into<String>, found: impl Into<String>, todo: impl Into<String>) -> Self {
-        Self::new(Mark::Note, what, found, todo)
+        Self::new(CheckStatus::Note, what, found, todo)
     }
 
     pub(super) fn missing(what: impl Into<String>, error: &Error) -> Self {
-        Self::new(Mark::Missing, what, error.one_line(), error.advice().unwrap_or_default())
+        Self::new(CheckStatus::Missing, what, error.one_line(), error.advice().unwrap_or_default())
     }
 
     /// Converts a result into a line of the report. An error becomes a note.
@@ -110,8 +115,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         _ => store_line(store),
     });
 
-    let lacking = lines.iter().filter(|line| line.mark == Mark::Missing).count();
-    answer::show(Diagnosis { lacking, things: lines }, Answer::Doctor, |answer| {
+    let lacking = lines.iter().filter(|line| line.mark == CheckStatus::Missing).count();
+    answer::show(DoctorAnswer { lacking, things: lines }, Answer::Doctor, |answer| {
         answer.things.iter().for_each(print_item);
     })?;
     if lacking == 0 {
@@ -138,9 +143,9 @@ fn token_line(settings: &HubSettings) -> CheckItem {
 
 fn print_item(CheckItem { mark, what, found, todo }: &CheckItem) {
     let (look, mark) = match mark {
-        Mark::Good => (Look::Good, "ok    "),
-        Mark::Note => (Look::Doubtful, "note  "),
-        Mark::Missing => (Look::Bad, "error "),
+        CheckStatus::Good => (Look::Good, "ok    "),
+        CheckStatus::Note => (Look::Doubtful, "note  "),
+        CheckStatus::Missing => (Look::Bad, "error "),
     };
     terminal::print_line(&[(look, mark), (Look::Plain, &format!("{what}: {found}"))]);
     for line in todo.lines() {
@@ -179,7 +184,7 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     let found = format!("{}: {shown}, {} of pinned files to fetch{offline}", root.display(), bytes(left));
     let lacks = free.is_some_and(|free| free < left);
     let todo = if lacks { "free some disk space, or set HF_HUB_CACHE to a folder on another disk" } else { "" };
-    vec![CheckItem::new(if lacks { Mark::Missing } else { Mark::Good }, "hub cache", found, todo)]
+    vec![CheckItem::new(if lacks { CheckStatus::Missing } else { CheckStatus::Good }, "hub cache", found, todo)]
 }
 
 fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
@@ -245,7 +250,7 @@ fn store_line(store: Option<&Store>) -> CheckItem {
     let root = &files::absolute(store.root());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
         let found = format!("{}: no parent folder exists", root.display());
-        return CheckItem::new(Mark::Missing, "store", found, "pass another folder with --store");
+        return CheckItem::new(CheckStatus::Missing, "store", found, "pass another folder with --store");
     };
     let free = disk::free(folder).map_or(String::new(), |free| format!(", {} free", bytes(free)));
     let system = disk::file_system(folder);
@@ -280,7 +285,11 @@ mod tests {
             (AmxStatus::Deviates, false, "differ from their documented arithmetic"),
         ] {
             let line = kernels_line(status);
-            assert!((line.mark == Mark::Good) == good && line.found.contains(found), "{status:?}: {}", line.found);
+            assert!(
+                (line.mark == CheckStatus::Good) == good && line.found.contains(found),
+                "{status:?}: {}",
+                line.found
+            );
             assert_eq!(line.todo.is_empty(), good, "{status:?}");
         }
     }
@@ -305,6 +314,6 @@ mod tests {
     fn line(best: DeviceName, found: Option<Gpu>, gpus: &str) -> (bool, String, bool) {
         let gpus = Some(gpus.to_owned()).filter(|gpus| !gpus.is_empty());
         let CheckItem { mark, found, todo, .. } = device_line(best, found, gpus, "EPYC, 8 threads");
-        (mark == Mark::Good, found, todo.is_empty())
+        (mark == CheckStatus::Good, found, todo.is_empty())
     }
 }

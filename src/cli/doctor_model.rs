@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::answer::read_commands::{CheckItem, Mark};
+use super::answer::read_commands::{CheckItem, CheckStatus};
 use super::terminal::bytes;
 use crate::checkpoint::{GgufType, Layout, fits_gguf};
 use crate::corpus::Tokenizer;
@@ -94,7 +94,7 @@ fn exports(config: &Config, layout: &Layout, model: &Path) -> Result<Vec<CheckIt
             (Ok(_), Err(error)) => CheckItem::note(what, error.one_line(), error.advice().unwrap_or_default()),
             (Ok(_), Ok((_, notes))) => {
                 let types = GgufType::ALL.map(GgufType::name).join(", ");
-                CheckItem::new(Mark::Good, what, format!("{types}; {cells}"), notes.join("\n"))
+                CheckItem::new(CheckStatus::Good, what, format!("{types}; {cells}"), notes.join("\n"))
             }
         });
     }
@@ -158,7 +158,7 @@ fn compare_logits(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> Chec
     match ours.len() == theirs.len() && apart <= MAX_LOGIT_ERROR {
         true => CheckItem::ok(what, found),
         false => CheckItem::new(
-            Mark::Missing,
+            CheckStatus::Missing,
             what,
             found,
             format!("please report this difference, which should be at most {MAX_LOGIT_ERROR:e}"),
@@ -195,7 +195,10 @@ fn logits(choice: EngineChoice, config: &Config, model: &Path, program: &Program
 fn shape(config: &Config) -> String {
     let Config { architecture, layers, hidden, intermediate, vocab, tied_embeddings, .. } = config;
     let head = if *tied_embeddings { "tied embeddings" } else { "untied head" };
-    format!("{}, {layers} layers of {hidden} channels, MLP of {intermediate}, {vocab} token ids, {head}", architecture.class)
+    format!(
+        "{}, {layers} layers of {hidden} channels, MLP of {intermediate}, {vocab} token ids, {head}",
+        architecture.class
+    )
 }
 
 fn attention(config: &Config) -> String {

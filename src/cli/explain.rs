@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::answer::read_commands::{ExplainedBackbone, ExplainedObject, Explanation, RemainingSize};
+use super::answer::read_commands::{ExplainAnswer, ExplainedBackbone, ExplainedObject, RemainingSize};
 use super::answer::{self, Answer};
 use super::grid_args::GridArgs;
 use super::terminal::{bytes, seconds};
@@ -51,10 +51,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some(planned) = plan.variants().find(|(_, variant)| variant.cell == index) else {
         return Err(Error::job("the plan does not contain the cell").at(plan.grid.cells[index].to_string()));
     };
-    answer::show(Explanation::new(&plan, planned, &store), Answer::Explain, text)
+    answer::show(ExplainAnswer::new(&plan, planned, &store), Answer::Explain, text)
 }
 
-fn text(explanation: &Explanation) {
+fn text(explanation: &ExplainAnswer) {
     println!("{}", explanation.cell);
     let ExplainedBackbone { name, folder, content } = &explanation.backbone;
     println!("backbone {name} ({}), content hash {}", folder.display(), &content[..12]);

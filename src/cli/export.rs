@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::answer::write_commands::{ExportedCell, ExportedCells};
+use super::answer::write_commands::{ExportAnswer, ExportedCell};
 use super::answer::{self, Answer};
 use super::explain::find;
 use super::grid_args::{GridArgs, LimitArgs};
@@ -103,7 +103,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         folders.push(ExportedCell { cell: grid.cells[cell].to_string(), exported });
     }
-    answer::show(ExportedCells { folders }, Answer::Export, |_| {})
+    answer::show(ExportAnswer { folders }, Answer::Export, |_| {})
 }
 
 fn line(exported: &Exported) -> String {

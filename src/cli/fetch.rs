@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::answer::write_commands::{Fetched, HubFile, Refused, display_path};
+use super::answer::write_commands::{FetchAnswer, HubFile, SkippedItem, display_path};
 use super::answer::{self, Answer};
 pub(super) use super::fetch_request::Arguments;
 use super::fetch_request::{Request, needs_of_targets, requests_of};
@@ -40,12 +40,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if local.copied == 0 {
             note!("nothing to fetch: all inputs are local or bundled");
         }
-        return answer::show(Fetched::default(), Answer::Fetch, |_| {});
+        return answer::show(FetchAnswer::default(), Answer::Fetch, |_| {});
     }
     let hub = Hub::new(HubSettings::from_env()?);
     let store =
         arguments.store.open_read_only_or_empty(None).ok().filter(|store| store.root().join("store.json").is_file());
-    let fetched = Fetched { cache: display_path(hub.cache().root()), ..Fetched::default() };
+    let fetched = FetchAnswer { cache: display_path(hub.cache().root()), ..FetchAnswer::default() };
     let mut run =
         FetchRun { arguments, hub: &hub, store: store.as_ref(), stop: &stop, fetched, code: ExitCode::SUCCESS };
     if !arguments.lock && !arguments.dry_run {
@@ -78,7 +78,7 @@ struct FetchRun<'a> {
     hub: &'a Hub,
     store: Option<&'a Store>,
     stop: &'a AtomicBool,
-    fetched: Fetched,
+    fetched: FetchAnswer,
     code: ExitCode,
 }
 
@@ -131,7 +131,7 @@ impl FetchRun<'_> {
         self.add(&plan, &fetched);
         for (file, error) in &fetched.failures {
             eprintln!("{file}: {error}");
-            self.fetched.failures.push(Refused::new(file.to_string(), error));
+            self.fetched.failures.push(SkippedItem::new(file.to_string(), error));
         }
         if let Some((_, error)) = fetched.failures.first() {
             self.code = ExitCode::from(error.exit_code());
@@ -212,12 +212,12 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     let mut fetched = HubFetched::default();
     adopt(&hub, &plan, file, &mut fetched)?;
     note_fetched(&fetched, &hub, None);
-    let answer = Fetched {
+    let answer = FetchAnswer {
         cache: display_path(hub.cache().root()),
         files: hub_files(&plan),
         downloaded: fetched.downloaded,
         bytes: fetched.bytes,
-        ..Fetched::default()
+        ..FetchAnswer::default()
     };
     answer::show(answer, Answer::Fetch, |_| {})
 }

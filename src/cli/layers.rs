@@ -8,7 +8,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueHint};
 use serde_json::{Map, Value, json};
 
-use super::answer::layers::{CriterionScores, LayerScore, RankedLayers};
+use super::answer::layers::{CriterionScores, LayerScore, LayersAnswer};
 use super::answer::{self, Answer};
 use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
@@ -181,7 +181,7 @@ impl Arguments {
         rankings: &[Ranking],
         outcome: &GridOutcome,
         trial_scores: &dyn Fn(&Cell) -> Result<Option<CandidateScores>>,
-    ) -> Result<RankedLayers> {
+    ) -> Result<LayersAnswer> {
         let mut criteria = Vec::new();
         for ranking in rankings {
             let found = outcome
@@ -197,7 +197,7 @@ impl Arguments {
         }
         let layers = outcome.cells.first().map_or(0, |cell| cell.layers);
         let engines: Vec<String> = outcome.engines.values().map(ToString::to_string).collect();
-        Ok(RankedLayers {
+        Ok(LayersAnswer {
             model: self.model.clone(),
             engine: engines.join(", "),
             calibration: format!("{} sequences of {} tokens of {}", self.sequences, self.length, self.corpus),
@@ -301,7 +301,7 @@ fn format_score(score: f64) -> String {
 }
 
 /// Builds the figure that shows the rank of each layer.
-fn figure(ranked: &RankedLayers) -> Figure {
+fn figure(ranked: &LayersAnswer) -> Figure {
     let lines = merge_equal(&ranked.criteria).into_iter().map(|(label, column)| Line {
         method: String::new(),
         label: if column.unit == LAYER { label } else { format!("{label}, {}", column.unit) },

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use clap_complete::Shell as ScriptShell;
 use clap_mangen::Man;
 
-use super::answer::write_commands::{Completions, Manual, PrintedSchema, display_path};
+use super::answer::write_commands::{CompletionsAnswer, ManAnswer, SchemaAnswer, display_path};
 use super::answer::{self, Answer};
 use super::{help, terminal};
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut pages = Vec::new();
     render(&command, &mut pages)?;
     OutputFolder::new(folder, "pages").put(&pages)?;
-    answer::show(Manual { folder: display_path(folder), pages: pages.len() }, Answer::Man, |answer| {
+    answer::show(ManAnswer { folder: display_path(folder), pages: pages.len() }, Answer::Man, |answer| {
         println!(
             "wrote {} pages to {} (view the first with `man {}`)",
             answer.pages,
@@ -69,7 +69,7 @@ pub(super) fn run_completions(arguments: &CompletionsArguments) -> Result<ExitCo
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut help::command(), "ghostlab", &mut script);
-    let script = Completions { script: String::from_utf8_lossy(&script).into_owned() };
+    let script = CompletionsAnswer { script: String::from_utf8_lossy(&script).into_owned() };
     answer::show(script, Answer::Completions, |answer| terminal::print(format_args!("{}", answer.script)))
 }
 
@@ -92,7 +92,7 @@ pub(super) fn run_schema(arguments: &SchemaArguments) -> Result<ExitCode> {
         SchemaOf::Output => answer::schema(),
     };
     match answer::json() {
-        true => answer::show(PrintedSchema { schema }, Answer::Schema, |_| {}),
+        true => answer::show(SchemaAnswer { schema }, Answer::Schema, |_| {}),
         false => terminal::print_json(&schema).map(|()| ExitCode::SUCCESS),
     }
 }

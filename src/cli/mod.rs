@@ -84,7 +84,7 @@ struct Arguments {
     )]
     text: Gigabytes,
     #[command(flatten)]
-    form: answer::Form,
+    form: answer::OutputFormat,
     #[command(flatten)]
     verbosity: terminal::Verbosity,
     #[command(subcommand)]

@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 
-use super::answer::cache::KindSum;
-use super::answer::plan::{ArtifactCount, GridPlan, LimitedStore, Missing, PlanAnswer};
+use super::answer::cache::KindTotals;
+use super::answer::plan::{ArtifactCount, GridPlan, MissingObject, PlanAnswer, StoreUsage};
 use super::answer::plan_cost::{PlanCost, RateSource};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, GridSource, LimitArgs};
@@ -151,15 +151,15 @@ pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
 
 /// Explains why parts of a cell are missing although similar objects are stored. If an object is missing only because a
 /// selection or operator is missing, no separate reason is given.
-fn why(missing: &[Missing]) -> Vec<String> {
+fn why(missing: &[MissingObject]) -> Vec<String> {
     let in_group = |group| missing.iter().filter(move |entry| entry.what.0.group == group);
     let repairs = in_group(WorkKind::Calibrate).take(1);
     let mut lines: Vec<String> = repairs.map(|repairs| describe(repairs.what.0.what, &repairs.reason)).collect();
-    let scored: Vec<&Missing> = in_group(WorkKind::Score).collect();
+    let scored: Vec<&MissingObject> = in_group(WorkKind::Score).collect();
     let damaged = scored.iter().any(|entry| matches!(entry.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
         // Print one line for each entry with a reason, and one line for all entries without a reason.
-        let (plain, reasoned): (Vec<&Missing>, Vec<&Missing>) =
+        let (plain, reasoned): (Vec<&MissingObject>, Vec<&MissingObject>) =
             scored.into_iter().partition(|entry| entry.reason == Reason::First);
         lines.extend(reasoned.into_iter().map(|entry| describe(&place_of_change(entry), &entry.reason)));
         if !plain.is_empty() {
@@ -181,12 +181,12 @@ fn describe(what: &str, reason: &Reason) -> String {
     }
 }
 
-fn place_of_change(missing: &Missing) -> String {
+fn place_of_change(missing: &MissingObject) -> String {
     missing.on.clone().unwrap_or_default()
 }
 
 /// Formats the size of the store in relation to its limit, and the expected evictions.
-fn store_limit_text(store: &LimitedStore) -> String {
+fn store_limit_text(store: &StoreUsage) -> String {
     let mut text = format!(
         "store: limit {}; {} used by this grid, {} to add, {} used by other grids\n",
         bytes(store.limit_bytes),
@@ -197,7 +197,7 @@ fn store_limit_text(store: &LimitedStore) -> String {
     if store.beyond_bytes > 0 {
         text += &format!("  {} over the limit, all needed by this grid\n", bytes(store.beyond_bytes));
     }
-    for KindSum { stage, artifacts, bytes: size, seconds: time } in &store.going {
+    for KindTotals { stage, artifacts, bytes: size, seconds: time } in &store.going {
         text += &format!("  evicts: {artifacts} {stage}, {}, took {}\n", bytes(*size), seconds(*time));
     }
     text

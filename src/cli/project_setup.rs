@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 
 use super::answer::plan_cost::probe;
-use super::answer::write_commands::{Begun, BegunStore, Refused, display_path};
+use super::answer::write_commands::{InitAnswer, SkippedItem, StoreInitAnswer, display_path};
 use super::answer::{self, Answer};
 use super::directories;
 use super::terminal::seconds;
@@ -71,13 +71,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut left_out = Vec::new();
     for (folder, error) in starter.left_out() {
         note!("skipped {}: {}", folder.display(), error.one_line());
-        left_out.push(Refused::new(display_path(folder), error));
+        left_out.push(SkippedItem::new(display_path(folder), error));
     }
     if let Some((text, split)) = &split {
         let [calibration, scored] = split.files().map(|file| file.display());
         note!("split {} into {calibration} (calibration) and {scored} (scoring)", text.display());
     }
-    let begun = Begun { file: display_path(target), models: starter.models().map(str::to_owned).collect(), left_out };
+    let begun =
+        InitAnswer { file: display_path(target), models: starter.models().map(str::to_owned).collect(), left_out };
     answer::show(begun, Answer::Init, |answer| {
         println!("wrote {}: a grid of {}", answer.file, answer.models.join(", "));
     })?;
@@ -117,7 +118,7 @@ pub(super) enum StoreCommand {
 pub(super) fn run_store(command: &StoreCommand) -> Result<ExitCode> {
     let StoreCommand::Init { folder, shared } = command;
     let shared = Store::init(folder, stage::STORE_WORDS, *shared)?;
-    let begun = BegunStore { store: display_path(folder), shared: shared.to_string() };
+    let begun = StoreInitAnswer { store: display_path(folder), shared: shared.to_string() };
     answer::show(begun, Answer::StoreInit, |answer| match shared {
         StoreSharing::Umask => println!("created a store in {}", answer.store),
         StoreSharing::Group => println!("created a store in {} (group: read and write)", answer.store),

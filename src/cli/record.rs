@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use tempfile::TempDir;
 
 use super::answer::plan_cost::probe;
-use super::answer::write_commands::{PackedRecord, display_path};
+use super::answer::write_commands::{RecordPackAnswer, display_path};
 use super::answer::{self, Answer};
 use super::terminal::bytes;
 use super::{directories, progress, stop, terminal};
@@ -18,7 +18,7 @@ use crate::files::regular;
 use crate::pipeline::exec::RunSettings;
 use crate::pipeline::stage;
 use crate::quantity::pluralize;
-use crate::verify::{self, Check, FolderCheck, Verification, VerifyRequest, Work};
+use crate::verify::{self, CheckResult, FolderCheck, RecomputeCost, Verification, VerifyRequest};
 use crate::{hub, installed};
 use ghostlab_store::Store;
 
@@ -55,7 +55,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     file.check()?;
     let RecordArchive { bytes: packed, folders, entries, left_out } = archive::pack(&all, license.as_deref())?;
     file.write(&packed)?;
-    let done = PackedRecord { file: display_path(to), bytes: packed.len() as u64, folders, entries, left_out };
+    let done = RecordPackAnswer { file: display_path(to), bytes: packed.len() as u64, folders, entries, left_out };
     answer::show(done, Answer::RecordPack, |done| {
         let left = if done.left_out > 0 {
             format!(", without {}", pluralize(done.left_out, "large file"))
@@ -107,8 +107,8 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 /// Describes what will be recomputed and how long it will take.
-fn describe_plan(work: &Work) -> String {
-    let Work { cells, backbones, calibrations, chunks, flop } = work;
+fn describe_plan(work: &RecomputeCost) -> String {
+    let RecomputeCost { cells, backbones, calibrations, chunks, flop } = work;
     if *cells == 0 {
         return "nothing to recompute: the inputs of the sample are missing".to_owned();
     }
@@ -166,7 +166,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     };
     let prepared = verify::prepare(&folders, &request)?;
     let works = prepared.iter().map(|part| part.work(&request)).collect::<Result<Vec<_>>>()?;
-    let work = works.into_iter().fold(Work::default(), Work::merge);
+    let work = works.into_iter().fold(RecomputeCost::default(), RecomputeCost::merge);
     note!("{}", describe_plan(&work));
     let mut checked = verify::finish(prepared, &request)?;
     if let Some((_, archive_check)) = unpacked.as_ref() {
@@ -216,8 +216,8 @@ fn print_folder_check(folder_check: &FolderCheck) {
     println!("");
 }
 
-fn line(check: &Check) -> String {
-    let Check { kind, largest, all, chance, differs, .. } = check;
+fn line(check: &CheckResult) -> String {
+    let CheckResult { kind, largest, all, chance, differs, .. } = check;
     let result = if differs.is_empty() { "all agree".to_owned() } else { format!("{} differ", differs.len()) };
     let apart = if *largest > 0.0 { format!(", largest difference {largest:.1e}") } else { String::new() };
     let probability = 100.0 * chance;

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 
-use super::answer::write_commands::{Reported, display_path};
+use super::answer::write_commands::{ReportAnswer, display_path};
 use super::answer::{self, Answer};
 use super::directories;
 use super::terminal::bytes;
@@ -53,7 +53,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let reports = directories::default_directory(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;
     let (page, _) = write(&results, &reports, arguments.record)?;
-    answer::show(Reported { page: display_path(&page) }, Answer::Report, |answer| println!("wrote {}", answer.page))
+    answer::show(ReportAnswer { page: display_path(&page) }, Answer::Report, |answer| println!("wrote {}", answer.page))
 }
 
 /// Name of the artifact that reproduces the paper's main table.

@@ -7,7 +7,9 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::json;
 
-use super::answer::write_commands::{CellFailure, MadeArtifact, Refused, Reproduced, all_shown, display_path};
+use super::answer::write_commands::{
+    CellFailure, ReproduceAnswer, ReproducedArtifact, SkippedItem, all_shown, display_path,
+};
 use super::answer::{self, Answer};
 use super::artifact_report::{ArtifactReport, report_outcome};
 use super::directories::{self, StoreArgs};
@@ -143,8 +145,8 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     let failed: usize = made.iter().map(|outcome| outcome.failed).sum();
     let unmade: usize = made.iter().map(|outcome| outcome.unmade).sum();
     if !arguments.events {
-        let not_made = errors.iter().map(|(name, error)| Refused::new(name.as_str(), error)).collect();
-        answer::show(Reproduced { listed: Vec::new(), made, not_made, page }, Answer::Reproduce, |_| {})?;
+        let not_made = errors.iter().map(|(name, error)| SkippedItem::new(name.as_str(), error)).collect();
+        answer::show(ReproduceAnswer { listed: Vec::new(), made, not_made, page }, Answer::Reproduce, |_| {})?;
     }
     match errors.first() {
         Some((_, first)) => {
@@ -171,8 +173,7 @@ fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Ve
 }
 
 /// Line below the claims that says where their details are.
-const CLAIM_DETAILS: &str =
-    "use -v to list where a claim fails; claims.md and the report quote the claims\n";
+const CLAIM_DETAILS: &str = "use -v to list where a claim fails; claims.md and the report quote the claims\n";
 
 /// Artifacts that could not be reproduced, each with the error.
 type ArtifactErrors = Vec<(String, Error)>;
@@ -187,14 +188,14 @@ impl ReproduceRun<'_> {
             overrides,
             engine: engine.request(),
         };
-        let answer = Reproduced { listed: list.entries(all)?, made: Vec::new(), not_made: Vec::new(), page: None };
+        let answer = ReproduceAnswer { listed: list.entries(all)?, made: Vec::new(), not_made: Vec::new(), page: None };
         answer::show(answer, Answer::Reproduce, |answer| println!("{}", listing::text(&answer.listed)))?;
         Ok(0)
     }
 
     /// Reproduces the artifacts. If there are several, an error in one artifact does not stop the others, unless the
     /// run was interrupted.
-    fn make_all(&self, chosen: &[&Artifact], runner: &Runner<'_>) -> Result<(Vec<MadeArtifact>, ArtifactErrors)> {
+    fn make_all(&self, chosen: &[&Artifact], runner: &Runner<'_>) -> Result<(Vec<ReproducedArtifact>, ArtifactErrors)> {
         let mut made = Vec::new();
         let mut errors = Vec::new();
         for artifact in chosen {
@@ -212,7 +213,7 @@ impl ReproduceRun<'_> {
 
     /// Prints the claims with their verdicts and writes the page. Returns the path of the page, or `None` if a run
     /// differs from its artifact's definition.
-    fn write_page(&self, chosen: &[&Artifact], made: &[MadeArtifact], store: &Store) -> Result<Option<String>> {
+    fn write_page(&self, chosen: &[&Artifact], made: &[ReproducedArtifact], store: &Store) -> Result<Option<String>> {
         let mut apart: Vec<String> =
             made.iter().map(|outcome| outcome.differs.join(", ")).filter(|text| !text.is_empty()).collect();
         if !apart.is_empty() {
@@ -280,14 +281,14 @@ impl ReproduceRun<'_> {
     }
 
     /// Reproduces one artifact and reports the result.
-    fn make_one(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
+    fn make_one(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<ReproducedArtifact> {
         let Self { arguments, experiments, results, .. } = self;
         if let Some(list) = artifact.description.list {
             let screen = artifact::list(artifact, list, experiments, results, terminal::width())?;
             if !self.is_quiet() {
                 println!("{}\n\n{screen}", artifact.description.title);
             }
-            return Ok(MadeArtifact { name: artifact.name.clone(), ..MadeArtifact::default() });
+            return Ok(ReproducedArtifact { name: artifact.name.clone(), ..ReproducedArtifact::default() });
         }
         if arguments.fetch {
             let needs = artifact.needs(arguments.profile.as_deref(), &arguments.overrides)?;
@@ -303,7 +304,7 @@ impl ReproduceRun<'_> {
     }
 
     /// Reproduces an artifact that has a grid, unless it is already up to date.
-    fn make_grid(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
+    fn make_grid(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<ReproducedArtifact> {
         let arguments = self.arguments;
         let clock = Instant::now();
         let submission = arguments.frozen.as_deref().map(Submission::read).transpose()?;
@@ -337,7 +338,7 @@ impl ReproduceRun<'_> {
         }
         report_outcome(&artifact.name, &grid, &made, clock.elapsed().as_secs_f64());
         let failures = made.failures.into_iter().map(|(cell, reason)| CellFailure { cell, reason });
-        Ok(MadeArtifact {
+        Ok(ReproducedArtifact {
             name: artifact.name.clone(),
             profile: grid.profile,
             cells: grid.cells.len(),

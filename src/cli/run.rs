@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use clap::{Args, ValueEnum};
 
-use super::answer::write_commands::{CellFailure, Ran, all_shown};
+use super::answer::write_commands::{CellFailure, RunAnswer, all_shown};
 use super::answer::{self, Answer};
 use super::artifact_report::report_files;
 use super::grid_args::{GridArgs, GridSource, LimitArgs};
@@ -107,7 +107,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     let over = arguments.over.map(|OverArg::Seed| Over::Seed);
     let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, over, terminal::width())?;
     let seconds = clock.elapsed().as_secs_f64();
-    let ran = Ran {
+    let ran = RunAnswer {
         grid: grid.name.clone(),
         profile: grid.profile.clone(),
         cells: grid.cells.len(),

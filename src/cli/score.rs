@@ -8,7 +8,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueHint};
 use serde_json::{Map, Value, json};
 
-use super::answer::write_commands::{HubInput, Score, Scored};
+use super::answer::write_commands::{HubInput, ScoreAnswer, ScoredTarget};
 use super::answer::{self, Answer};
 use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
@@ -155,7 +155,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         write_sealed(&output, file.clone())?;
     }
     let engines: Vec<String> = outcome.engines.values().map(ToString::to_string).collect();
-    let scored = Scored {
+    let scored = ScoreAnswer {
         model: arguments.model.clone(),
         engine: engines.join(", "),
         scores: scores.scores.iter().map(answered_score).collect(),
@@ -169,8 +169,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-fn answered_score(score: &ModelScore) -> Score {
-    Score {
+fn answered_score(score: &ModelScore) -> ScoredTarget {
+    ScoredTarget {
         label: score.label.clone(),
         metric: score.metric.clone(),
         value: score.value,

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use clap::Args;
 
-use super::answer::write_commands::{ExportedCell, MadeArtifact, Searched, all_shown, display_path};
+use super::answer::write_commands::{ExportedCell, ReproducedArtifact, SearchAnswer, all_shown, display_path};
 use super::answer::{self, Answer};
 use super::artifact_report::report_files;
 use super::directories::{self, StoreArgs};
@@ -26,7 +26,7 @@ use crate::grid::{self, Grid, RacesEntry, Search};
 use crate::pipeline::exec::{self, DistinctNotes, GridOutcome};
 use crate::quantity::{Gigabytes, pluralize};
 use crate::results::{StoredResults, put};
-use crate::search::{Found, SearchEnv, mean_latency, search, split_searches};
+use crate::search::{SearchEnv, SearchOutcome, mean_latency, search, split_searches};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -95,7 +95,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     target.precheck(&search_names(NAME))?;
     let run = |grid: &Grid| runner.run(grid, target.path());
     let env = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, times: true };
-    let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<Found>>>()?;
+    let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<SearchOutcome>>>()?;
     let written = write_files(&target, &found)?;
     let exported = match (&arguments.export, searches.first(), found.first()) {
         (Some(folder), Some(grid), Some(found)) if found.winner.is_some() => {
@@ -104,8 +104,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         _ => None,
     };
     let command = (found.len() == 1 && exported.is_none() && found[0].winner.is_some()).then(export_command);
-    let answer = Searched {
-        sentences: found.iter().map(Found::sentence).collect(),
+    let answer = SearchAnswer {
+        sentences: found.iter().map(SearchOutcome::sentence).collect(),
         searches: found,
         files: all_shown(&written),
         exported,
@@ -134,7 +134,7 @@ fn search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
 }
 
 /// Writes the report on the searches and returns the paths of its files.
-fn write_files(target: &OutputFolder, found: &[Found]) -> Result<Vec<PathBuf>> {
+fn write_files(target: &OutputFolder, found: &[SearchOutcome]) -> Result<Vec<PathBuf>> {
     let files = search_files(NAME, found)?;
     let draft = target.stage()?;
     for (name, bytes) in &files {
@@ -172,7 +172,7 @@ fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>
 }
 
 /// Exports the winner of a search. The model card includes the search results.
-fn export_winner(grid: &Grid, found: &Found, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
+fn export_winner(grid: &Grid, found: &SearchOutcome, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
     let form = Form { dtype: None, shard: Gigabytes::from_bytes(5_000_000_000).bytes() };
     let evidence = Some(found.markdown().replacen("## ", "### ", 1));
     let Runner { store, settings, reporter, stop, .. } = *runner;
@@ -191,7 +191,7 @@ fn export_command() -> String {
 /// Maximum number of skipped cells that are printed.
 const MAX_SKIPPED: usize = 5;
 
-fn print_searches(answer: &Searched) {
+fn print_searches(answer: &SearchAnswer) {
     for (found, sentence) in answer.searches.iter().zip(&answer.sentences) {
         println!("{}\n\n{}", found.title(), columns(&found.table(), &[]));
         if !found.judged.is_empty() {
@@ -239,7 +239,7 @@ pub(super) struct Race<'a> {
 
 /// Runs the searches and writes their results. Compares them with the best rows of the table in which every cell was
 /// scored.
-pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
+pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<ReproducedArtifact> {
     let Race { artifact, races, grid, target, results, quiet } = race;
     let started = SystemTime::now();
     let searches = split_searches(grid);
@@ -260,7 +260,7 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
     };
     let Runner { store, settings, reporter, stop, stored, .. } = *runner;
     let env = SearchEnv { store, settings, reporter, stop, run: &run, times: !stored };
-    let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<Found>>>()?;
+    let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<SearchOutcome>>>()?;
     let profile = grid.profile.clone().unwrap_or_default();
     let table_results = StoredResults::read(&results.join(&races.table).join(&profile)).ok();
     let search_results = SearchResults::new(grid, races, &found, table_results.as_ref());
@@ -274,13 +274,13 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
     let folder = display_path(target.path());
     let outcome = recorded.clone().unwrap_or_else(|| format!("wrote {} to {folder}", pluralize(files.len(), "file")));
     note!("{}: {outcome}", artifact.name);
-    Ok(MadeArtifact {
+    Ok(ReproducedArtifact {
         name: artifact.name.clone(),
         profile: grid.profile.clone(),
         cells: grid.cells.len(),
         differs: differs(target),
         recorded,
         files: all_shown(&files),
-        ..MadeArtifact::default()
+        ..ReproducedArtifact::default()
     })
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use clap::Args;
 
 use super::answer::read_commands::{StatusAnswer, SubmissionView};
-use super::answer::write_commands::{Cancelled, EndedJob};
+use super::answer::write_commands::{CancelAnswer, CancelledJob};
 use super::answer::{self, Answer};
 use super::directories::StoreArgs;
 use super::terminal::{flops, seconds};
@@ -225,15 +225,15 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
         for job in queue.jobs_with_comment(&submission.comment()) {
             // Cancel whole arrays: `45_1` and `45_[2-3]` become 45.
             let number = job.id.split('_').next().unwrap_or_default().to_owned();
-            if !ended.iter().any(|job: &EndedJob| job.job == number) {
-                ended.push(EndedJob { submission: submission.id.clone(), job: number });
+            if !ended.iter().any(|job: &CancelledJob| job.job == number) {
+                ended.push(CancelledJob { submission: submission.id.clone(), job: number });
             }
         }
     }
     if !ended.is_empty() {
         cluster::cancel(&ended.iter().map(|entry| entry.job.clone()).collect::<Vec<_>>())?;
     }
-    answer::show(Cancelled { ended }, Answer::Cancel, |answer| {
+    answer::show(CancelAnswer { ended }, Answer::Cancel, |answer| {
         answer.ended.iter().for_each(|entry| println!("cancelled job {} of {}", entry.job, entry.submission));
         if answer.ended.is_empty() {
             println!("no queued jobs");

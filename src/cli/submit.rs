@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Subcommand};
 
-use super::answer::write_commands::Submitted;
+use super::answer::write_commands::SubmitAnswer;
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::requested_work::RequestedWork;
@@ -105,7 +105,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         bytes(answer.disk_bytes),
     );
     if arguments.dry_run {
-        return show(Submitted { script: Some(text.clone()), ..answer }, text.trim_end());
+        return show(SubmitAnswer { script: Some(text.clone()), ..answer }, text.trim_end());
     }
     call.submit(&script, text, answer)
 }
@@ -150,7 +150,7 @@ impl SubmitCall<'_> {
     }
 
     /// Submits the workers and the report job. If jobs for the same plan are already queued, shows those instead.
-    fn submit(&self, script: &JobScript<'_>, text: String, answer: Submitted) -> Result<ExitCode> {
+    fn submit(&self, script: &JobScript<'_>, text: String, answer: SubmitAnswer) -> Result<ExitCode> {
         let Self { arguments, store, submission, folder, .. } = self;
         let name = format!("submit-{}", submission.plan);
         let LeaseResult::Mine(_lease) = store.lease(&name)? else {
@@ -166,7 +166,7 @@ impl SubmitCall<'_> {
                 lines.push(format!("submitted the missing report as job {report}"));
                 jobs.push(report);
             }
-            return show(Submitted { jobs, ..answer }, &lines.join("\n"));
+            return show(SubmitAnswer { jobs, ..answer }, &lines.join("\n"));
         }
         submission.write(store)?;
         submission.put_script(store, &text)?;
@@ -179,7 +179,7 @@ impl SubmitCall<'_> {
             pluralize(workers, "worker"),
             folder.display()
         );
-        let code = show(Submitted { workers, jobs: vec![array, report], script: Some(text), ..answer }, &message)?;
+        let code = show(SubmitAnswer { workers, jobs: vec![array, report], script: Some(text), ..answer }, &message)?;
         note!("use `ghostlab status` to see the progress, and `ghostlab cancel {}` to cancel", submission.id);
         Ok(code)
     }
@@ -240,7 +240,7 @@ fn warn_about_time_limit(script: &JobScript<'_>) {
 }
 
 /// Prints `answer` as JSON if `--json` was given, otherwise prints `message`.
-fn show(answer: Submitted, message: &str) -> Result<ExitCode> {
+fn show(answer: SubmitAnswer, message: &str) -> Result<ExitCode> {
     answer::show(answer, Answer::SubmitSlurm, |_| println!("{message}"))
 }
 
@@ -248,7 +248,7 @@ fn show(answer: Submitted, message: &str) -> Result<ExitCode> {
 ///
 /// Returns the submission, the output to print (still without jobs), and the required GPU memory in bytes. The memory
 /// estimates assume that a worker holds all weights of the largest backbone.
-fn prepare(work: &RequestedWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
+fn prepare(work: &RequestedWork, settings: RunSettings, store: &Store) -> Result<(Submission, SubmitAnswer, u64)> {
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
     let mut gate_plan: Option<Plan<'_>> = None;
@@ -279,7 +279,7 @@ fn prepare(work: &RequestedWork, settings: RunSettings, store: &Store) -> Result
     let binary = Binary::current(store)?;
     let submission = Submission::freeze(&name, artifact, &work.overrides, grids, &inputs, id, binary)?;
     let Estimate { cost: Cost { left, disk, .. }, memory, .. } = estimate;
-    let answer = Submitted {
+    let answer = SubmitAnswer {
         id: submission.id.clone(),
         name: submission.name.clone(),
         cells: submission.cells,

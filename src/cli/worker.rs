@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::answer::write_commands::{WorkEnd, WorkerEnd};
+use super::answer::write_commands::{WorkerAnswer, WorkerExit};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::requested_work::{RequestedWork, with_job_end};
@@ -88,14 +88,16 @@ fn run_worker(arguments: &Arguments) -> Result<u8> {
         Ok(worked) => {
             note!("{} after {spent}", outcome_text(worked));
             let (end, counts) = match worked {
-                WorkerOutcome::IdleTimeout => (WorkEnd::Left, [None; 3]),
-                WorkerOutcome::Done { cells, complete, failed } => (WorkEnd::Done, [cells, complete, failed].map(Some)),
+                WorkerOutcome::IdleTimeout => (WorkerExit::Left, [None; 3]),
+                WorkerOutcome::Done { cells, complete, failed } => {
+                    (WorkerExit::Done, [cells, complete, failed].map(Some))
+                }
             };
             describe_end(arguments, &clock, end, counts).map(|_| 0)
         }
         Err(error) if error.kind() == ErrorKind::Interrupted => {
             note!("stopped after {spent}; finished work is stored and leases are released");
-            describe_end(arguments, &clock, WorkEnd::Stopped, [None; 3])?;
+            describe_end(arguments, &clock, WorkerExit::Stopped, [None; 3])?;
             if signals.is_near_time_limit() && !signals.was_kept() {
                 note!("nothing was stored: the time limit is too short for the first batch; use a longer time limit");
             }
@@ -114,10 +116,10 @@ fn run_worker(arguments: &Arguments) -> Result<u8> {
 fn describe_end(
     arguments: &Arguments,
     clock: &Instant,
-    end: WorkEnd,
+    end: WorkerExit,
     [cells, complete, failed]: [Option<usize>; 3],
 ) -> Result<ExitCode> {
-    let ended = WorkerEnd { end, cells, complete, failed, seconds: clock.elapsed().as_secs_f64() };
+    let ended = WorkerAnswer { end, cells, complete, failed, seconds: clock.elapsed().as_secs_f64() };
     if arguments.events { Ok(ExitCode::SUCCESS) } else { answer::show(ended, Answer::Worker, |_| {}) }
 }
 

@@ -6,7 +6,7 @@ use std::slice;
 use super::env::{Gains, SearchEnv, Track, score, without_evaluations};
 use super::program_path::path;
 use super::race::mean_of_means;
-use super::{Candidate, CostModel, Costs, Elimination, LeftOut, Score, gigabytes};
+use super::{Candidate, CandidateOutcome, CostModel, Costs, ExcludedCell, Score, gigabytes};
 use crate::criterion::{Depth, DepthUnit};
 use crate::error::{Error, Result};
 use crate::grid::{Budget, Cell, Grid, Latency, Search};
@@ -143,14 +143,14 @@ pub(super) fn candidates(
     config: &Config,
     engine: EngineChoice,
     dense: Option<f64>,
-) -> Result<(Vec<Cell>, Vec<LeftOut>)> {
+) -> Result<(Vec<Cell>, Vec<ExcludedCell>)> {
     let Some(search) = &grid.search else { return Ok((Vec::new(), Vec::new())) };
     let budget = &search.budget;
     let model = CostModel::new(config, engine, search.prompt)?;
-    let mut left_out: Vec<LeftOut> = search
+    let mut left_out: Vec<ExcludedCell> = search
         .unselectable
         .iter()
-        .map(|unselectable| LeftOut { cell: unselectable.to_string(), reason: unselectable.reason.clone() })
+        .map(|unselectable| ExcludedCell { cell: unselectable.to_string(), reason: unselectable.reason.clone() })
         .collect();
     let mut taken = Vec::new();
     let mut nearest = Vec::new();
@@ -158,7 +158,7 @@ pub(super) fn candidates(
         let criterion = cell.criterion.as_ref().map_or(Ok(()), |criterion| criterion.rule.check_backbone(config));
         let recovery = cell.recovery.as_ref().map_or(Ok(()), |recovery| recovery.rule.check(config));
         if let Err(error) = criterion.and(recovery) {
-            left_out.push(LeftOut::new(cell, error.one_line()));
+            left_out.push(ExcludedCell::new(cell, error.one_line()));
             continue;
         }
         let estimates = model.estimates(cell.depth).into_iter();
@@ -167,7 +167,7 @@ pub(super) fn candidates(
         let wrong = wrong.map(|layers| format!("removes {}, but the budget requires {layers}", depth_text(cell.depth)));
         let distance = cell.depth.count.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX));
         match wrong.or_else(|| misses.and_then(|reasons| reasons.into_iter().next())) {
-            Some(reason) => nearest.push((distance, LeftOut::new(cell, reason))),
+            Some(reason) => nearest.push((distance, ExcludedCell::new(cell, reason))),
             None => taken.push(cell.clone()),
         }
     }
@@ -198,7 +198,7 @@ pub(super) fn no_candidate_error(what: &str, grid: &Grid, budget: &Budget, found
 }
 
 /// Moves a cell to `left_out` if a shallower cell with the same method meets the budget too.
-pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> Vec<Cell> {
+pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<ExcludedCell>) -> Vec<Cell> {
     let mut min_depths: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
         min_depths.entry(kind(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
@@ -210,7 +210,7 @@ pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> V
             "with the same methods, removing {} already meets the budget",
             depth_text(min_depths[&kind(&cell)])
         );
-        LeftOut { cell: cell.name, reason }
+        ExcludedCell { cell: cell.name, reason }
     }));
     kept
 }
@@ -234,7 +234,7 @@ pub(super) struct Racer {
     /// Gains for each objective.
     pub(super) gains: Vec<Gains>,
     pub(super) beyond: Vec<Score>,
-    pub(super) fate: Elimination,
+    pub(super) fate: CandidateOutcome,
 }
 
 impl Racer {
@@ -245,7 +245,7 @@ impl Racer {
 
     /// Returns whether the candidate survived, and the number of items on which it was scored.
     pub(super) fn rank(&self) -> (bool, usize) {
-        (self.fate == Elimination::Survived, self.gains.iter().flatten().map(Vec::len).sum())
+        (self.fate == CandidateOutcome::Survived, self.gains.iter().flatten().map(Vec::len).sum())
     }
 
     pub(super) fn into_candidate(self, tracks: &[Track], budget: &Budget) -> Candidate {
@@ -280,7 +280,7 @@ pub(super) fn solve(
     env: &SearchEnv<'_>,
     cells: Vec<Cell>,
     dense: Option<f64>,
-    left_out: &mut Vec<LeftOut>,
+    left_out: &mut Vec<ExcludedCell>,
 ) -> Result<Vec<Racer>> {
     let solving = Grid { cells, name: format!("{}.candidates", grid.name), ..without_evaluations(grid) };
     let outcome = (env.run)(&solving)?;
@@ -290,13 +290,13 @@ pub(super) fn solve(
     for ((backbone, variant), result) in plan.variants().zip(&outcome.cells) {
         let cell = result.cell.clone();
         if let Some(reason) = result.failure.as_ref().or(result.missing.as_ref()) {
-            left_out.push(LeftOut::new(&cell, reason.clone()));
+            left_out.push(ExcludedCell::new(&cell, reason.clone()));
             continue;
         }
         let program = deployed(&stored_program(env.store, backbone, variant)?, &backbone.config).program;
         let costs = Costs::new(&program, &backbone.config, backbone.engine, spec.prompt);
         match costs.violated_bound(&spec.budget, dense) {
-            Some(reason) => left_out.push(LeftOut::new(&cell, format!("with operators: {reason}"))),
+            Some(reason) => left_out.push(ExcludedCell::new(&cell, format!("with operators: {reason}"))),
             None => fits.push((cell, result, costs)),
         }
     }
@@ -315,7 +315,7 @@ pub(super) fn solve(
                 milliseconds: None,
                 gains: Vec::new(),
                 beyond: Vec::new(),
-                fate: Elimination::Survived,
+                fate: CandidateOutcome::Survived,
             }),
         }
     }
@@ -329,6 +329,6 @@ fn is_copy(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
 
 /// Returns the index of the survivor that is best in the first objective. The earliest one wins a tie.
 pub(super) fn winner(racers: &[Racer]) -> Option<usize> {
-    let alive = (0..racers.len()).filter(|&racer| racers[racer].fate == Elimination::Survived);
+    let alive = (0..racers.len()).filter(|&racer| racers[racer].fate == CandidateOutcome::Survived);
     alive.reduce(|best, other| if racers[other].merit() > racers[best].merit() { other } else { best })
 }

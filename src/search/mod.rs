@@ -27,7 +27,7 @@ mod short_name;
 pub use candidates::{depths, split_searches};
 pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, HELD_OUT_SHARE, Schedule, SearchEnv, held_out_items, mean_latency};
 pub use program_path::{layers, path};
-pub use race::{RaceElimination, Verdict, front, judge, mean_of_means};
+pub use race::{Elimination, Verdict, front, judge, mean_of_means};
 pub use racing::search;
 pub use search_summary::markdown;
 
@@ -45,7 +45,7 @@ use crate::quantity::pluralize;
 
 /// Outcome of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Found {
+pub struct SearchOutcome {
     /// Name of the backbone.
     pub backbone: String,
     /// Number of layers of the backbone.
@@ -65,7 +65,7 @@ pub struct Found {
     /// Candidates. The survivors come first, and each group is in grid order.
     pub candidates: Vec<Candidate>,
     /// Cells that were not candidates, with reasons.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<ExcludedCell>,
     /// Cell name of the best candidate; null if none meets the budget.
     pub winner: Option<String>,
     /// Scores on items that the elimination rounds never used.
@@ -73,7 +73,7 @@ pub struct Found {
     /// Lead of the winner over plain removal of its layers, by objective. Empty if the winner is plain removal.
     pub leads: Vec<Lead>,
     /// Cost of the search.
-    pub spent: Spent,
+    pub spent: SearchCost,
 }
 
 /// Objective of a search.
@@ -128,7 +128,7 @@ pub struct Candidate {
     /// Number of items scored in the race.
     pub items: usize,
     /// Outcome for this candidate.
-    pub fate: Elimination,
+    pub fate: CandidateOutcome,
 }
 
 /// Mean of the task or text means, with its confidence interval.
@@ -152,7 +152,7 @@ pub struct Lead {
 /// Outcome for a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Elimination {
+pub enum CandidateOutcome {
     /// Not significantly different from the other survivors.
     Survived,
     /// Eliminated by a significantly better rival.
@@ -178,14 +178,14 @@ pub enum Elimination {
 
 /// Cell that was not a candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct LeftOut {
+pub struct ExcludedCell {
     /// Name of the cell.
     pub cell: String,
     /// Reason for the exclusion.
     pub reason: String,
 }
 
-impl LeftOut {
+impl ExcludedCell {
     fn new(cell: &Cell, reason: String) -> Self {
         Self { cell: cell.name.clone(), reason }
     }
@@ -206,7 +206,7 @@ pub struct HeldOutScore {
 
 /// Cost of a search, compared with scoring all candidates on all items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Spent {
+pub struct SearchCost {
     /// Number of scored items, summed over candidates.
     pub items: f64,
     /// Number of scored items if all candidates were scored on all items.
@@ -221,16 +221,16 @@ pub struct Spent {
     pub judged_layers: f64,
 }
 
-impl Found {
+impl SearchOutcome {
     pub fn survivors(&self) -> impl Iterator<Item = &Candidate> {
-        self.candidates.iter().filter(|candidate| candidate.fate == Elimination::Survived)
+        self.candidates.iter().filter(|candidate| candidate.fate == CandidateOutcome::Survived)
     }
 
     /// Summarizes the outcome in one sentence.
     pub fn sentence(&self) -> String {
         let Some(winner) = &self.winner else {
             let slow = self.candidates.iter().find_map(|candidate| match &candidate.fate {
-                Elimination::Slow { reason } => Some((candidate, reason)),
+                CandidateOutcome::Slow { reason } => Some((candidate, reason)),
                 _ => None,
             });
             // Eliminated candidates were not timed, so none of them can be suggested. A deeper cut is the only option

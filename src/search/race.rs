@@ -13,12 +13,12 @@ use crate::significance::stratified::{StratifiedMean, holm};
 pub struct Verdict {
     /// Candidate that is best in the first objective.
     pub leader: usize,
-    pub out: Vec<RaceElimination>,
+    pub out: Vec<Elimination>,
 }
 
 /// Elimination of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RaceElimination {
+pub struct Elimination {
     pub candidate: usize,
     /// Candidate that is significantly better.
     pub rival: usize,
@@ -35,14 +35,14 @@ pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level
     let leader = best(alive, first)?;
     let rivals = if objectives.len() == 1 { vec![leader] } else { front(alive, objectives) };
     let others = alive.iter().copied().filter(|racer| objectives.len() > 1 || *racer != leader);
-    let exits: Vec<RaceElimination> = others
+    let exits: Vec<Elimination> = others
         .map(|candidate| {
             let closest = rivals
                 .iter()
                 .filter(|rival| **rival != candidate)
                 .map(|&rival| (rival, worse_p(candidate, rival, objectives) * rivals.len() as f64));
             let (rival, p) = closest.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((leader, 1.0));
-            RaceElimination { candidate, rival, p: p.min(1.0) }
+            Elimination { candidate, rival, p: p.min(1.0) }
         })
         .collect();
     let rejected = holm(&exits.iter().map(|exit| exit.p).collect::<Vec<_>>(), level);

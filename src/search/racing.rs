@@ -8,7 +8,7 @@ use super::env::{
 };
 use super::program_path::{layers, path};
 use super::race::{judge, mean_of_means};
-use super::{Elimination, Found, HeldOutScore, Lead, Objective, Round, Spent, score_difference};
+use super::{CandidateOutcome, HeldOutScore, Lead, Objective, Round, SearchCost, SearchOutcome, score_difference};
 use crate::error::{Error, Result};
 use crate::grid::{Cell, Grid, Method, Search};
 use crate::model::Program;
@@ -21,7 +21,7 @@ use crate::significance::stratified::StratifiedMean;
 /// # Errors
 /// Fails with exit code 2 before any computation if no candidate meets the budget or no item remains for the final
 /// evaluation. Fails if a run fails or is interrupted.
-pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<Found> {
+pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<SearchOutcome> {
     let spec = grid.search.as_ref().ok_or_else(|| Error::bad_input("the grid has no `search`"))?;
     // Impossible cuts are reported once for the whole search. Clear them here so that the grid of each round does not
     // report them again.
@@ -61,9 +61,9 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<Found> {
     };
     let winner = best.map(|best| racers[best].cell.name.clone());
     let (mut survivors, others): (Vec<Racer>, Vec<Racer>) =
-        racers.into_iter().partition(|racer| racer.fate == Elimination::Survived);
+        racers.into_iter().partition(|racer| racer.fate == CandidateOutcome::Survived);
     survivors.extend(others);
-    Ok(Found {
+    Ok(SearchOutcome {
         backbone: grid.backbone.first().cloned().unwrap_or_default(),
         layers: config.layers,
         budget: spec.budget.to_string(),
@@ -97,18 +97,18 @@ fn race(
     env: &SearchEnv<'_>,
     tracks: &[Track],
     racers: &mut [Racer],
-) -> Result<(Vec<Round>, Spent)> {
+) -> Result<(Vec<Round>, SearchCost)> {
     let count = tracks.iter().map(|track| track.schedule.rounds()).max().unwrap_or(1);
     let all: usize = tracks.iter().flat_map(|track| &track.strata).map(|stratum| stratum.used).sum();
     let everyone = layers(racers.iter().map(|racer| &racer.path));
     let all_items = (all * racers.len()) as f64;
     let all_layers = all as f64 * everyone;
-    let mut spent = Spent { all_items, all_layers, ..Spent::default() };
+    let mut spent = SearchCost { all_items, all_layers, ..SearchCost::default() };
     let mut rounds = Vec::new();
     let mut before = 0;
     for round in 0..count {
         let alive: Vec<usize> =
-            (0..racers.len()).filter(|&racer| racers[racer].fate == Elimination::Survived).collect();
+            (0..racers.len()).filter(|&racer| racers[racer].fate == CandidateOutcome::Survived).collect();
         if round > 0 && alive.len() < 2 {
             break;
         }
@@ -125,22 +125,27 @@ fn race(
         for (&index, result) in alive.iter().zip(&outcome.cells) {
             let racer = &mut racers[index];
             match result.failure.as_ref().or(result.missing.as_ref()) {
-                Some(reason) => racer.fate = Elimination::Failed { reason: reason.clone() },
+                Some(reason) => racer.fate = CandidateOutcome::Failed { reason: reason.clone() },
                 None => append_gains(&mut racer.gains, tracks, &round_grid.evaluate, result)?,
             }
         }
         let running: Vec<usize> =
-            alive.iter().copied().filter(|&racer| racers[racer].fate == Elimination::Survived).collect();
+            alive.iter().copied().filter(|&racer| racers[racer].fate == CandidateOutcome::Survived).collect();
         let gains: Vec<Vec<Gains>> =
             (0..tracks.len()).map(|at| racers.iter().map(|racer| racer.gains[at].clone()).collect()).collect();
         let verdict = judge(&running, &gains, spec.alpha / count as f64);
         let out = verdict.map_or_else(Vec::new, |verdict| verdict.out);
         for exit in &out {
             let rival = racers[exit.rival].cell.name.clone();
-            racers[exit.candidate].fate = Elimination::Out { round: round + 1, rival, p: exit.p };
+            racers[exit.candidate].fate = CandidateOutcome::Out { round: round + 1, rival, p: exit.p };
         }
         rounds.push(Round { items: seen, alive: alive.len(), left: alive.len() - running.len() + out.len() });
-        let text = format!("round {}: {seen} items, {} of {} candidates left", round + 1, running.len() - out.len(), racers.len());
+        let text = format!(
+            "round {}: {seen} items, {} of {} candidates left",
+            round + 1,
+            running.len() - out.len(),
+            racers.len()
+        );
         env.reporter.event(Event::Note { text });
     }
     Ok((rounds, spent))
@@ -154,7 +159,7 @@ fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &m
     }
     let cells: Vec<Cell> = dense(grid)
         .into_iter()
-        .chain(racers.iter().filter(|racer| racer.fate == Elimination::Survived).map(|racer| racer.cell.clone()))
+        .chain(racers.iter().filter(|racer| racer.fate == CandidateOutcome::Survived).map(|racer| racer.cell.clone()))
         .collect();
     let outcome = times(&Grid { cells, name: format!("{}.times", grid.name), ..latency_grid(grid, spec) }, env)?;
     for result in outcome.cells.iter().filter(|cell| !cell.cell.is_dense()) {
@@ -164,7 +169,7 @@ fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &m
         else {
             let reason =
                 format!("no latency measured over {}: out of memory, or the engine cannot decode", spec.prompt);
-            racer.fate = Elimination::Slow { reason };
+            racer.fate = CandidateOutcome::Slow { reason };
             continue;
         };
         racer.milliseconds = Some(time);
@@ -176,7 +181,7 @@ fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &m
             .filter(|most| time > *most)
             .map(|most| format!("measured latency {time:.2} ms exceeds the budget's {most}"));
         if let Some(reason) = slow.or(late) {
-            racer.fate = Elimination::Slow { reason };
+            racer.fate = CandidateOutcome::Slow { reason };
         }
     }
     Ok(())
@@ -191,7 +196,7 @@ pub(super) fn judge_winner(
     tracks: &[Track],
     racers: &[Racer],
     best: usize,
-    spent: &mut Spent,
+    spent: &mut SearchCost,
 ) -> Result<(Vec<HeldOutScore>, Vec<Lead>)> {
     let winner = &racers[best];
     let plain = plain_removal(grid, winner)?;
@@ -237,8 +242,8 @@ pub(super) fn judge_winner(
 /// Returns the runner-up. Survivors rank first, then candidates that were scored on more items, then those that are
 /// better in the first objective. The earliest candidate wins a tie.
 fn runner_up(racers: &[Racer], best: usize) -> Option<usize> {
-    let others =
-        (0..racers.len()).filter(|&racer| racer != best && !matches!(racers[racer].fate, Elimination::Failed { .. }));
+    let others = (0..racers.len())
+        .filter(|&racer| racer != best && !matches!(racers[racer].fate, CandidateOutcome::Failed { .. }));
     others.rev().max_by(|&a, &b| {
         let [a, b] = [&racers[a], &racers[b]];
         a.rank().cmp(&b.rank()).then(a.merit().total_cmp(&b.merit()))
@@ -262,7 +267,7 @@ fn score_plain_removal(
     tracks: &[Track],
     racers: &[Racer],
     (winner, plain): (&Racer, &Cell),
-    spent: &mut Spent,
+    spent: &mut SearchCost,
 ) -> Result<Vec<Gains>> {
     // In each stratum, the winner was scored on complete ranges.
     let raced = |track: &Track, stratum: usize| -> Vec<(usize, usize)> {

@@ -3,7 +3,7 @@
 use super::candidates::Racer;
 use super::env::{Gains, Track, score};
 use super::race::mean_of_means;
-use super::{Elimination, Lead, Score};
+use super::{CandidateOutcome, Lead, Score};
 use crate::significance::stratified::StratifiedMean;
 
 /// Returns the score differences between two variants on the same items, one per objective.
@@ -21,9 +21,9 @@ pub(super) fn score_differences(tracks: &[Track], gainses: &[Gains], other: &[Ga
 /// The rival is the candidate that eliminated it. For a survivor, the rival is the winner.
 pub(super) fn differences_to_rival(tracks: &[Track], racers: &[Racer], at: usize, winner: Option<usize>) -> Vec<Score> {
     let rival = match &racers[at].fate {
-        Elimination::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),
-        Elimination::Survived | Elimination::Slow { .. } => winner,
-        Elimination::Failed { .. } => None,
+        CandidateOutcome::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),
+        CandidateOutcome::Survived | CandidateOutcome::Slow { .. } => winner,
+        CandidateOutcome::Failed { .. } => None,
     };
     let Some(rival) = rival.filter(|rival| *rival != at) else { return Vec::new() };
     let gains = &racers[at].gains;

@@ -1,12 +1,12 @@
 //! Tables and a summary of a search, as text.
 
 use super::short_name::ShortNames;
-use super::{Candidate, Elimination, Found, Lead, Objective, Score};
+use super::{Candidate, CandidateOutcome, Lead, Objective, Score, SearchOutcome};
 use crate::model::Cut;
 use crate::quantity::pluralize;
 use crate::results::{ranges, removed_text};
 
-impl Found {
+impl SearchOutcome {
     /// Formats a title that names the backbone, the budget and the data.
     pub fn title(&self) -> String {
         let on: Vec<String> = self
@@ -68,11 +68,11 @@ impl Found {
     /// Returns the key by which candidates are sorted in the table.
     fn rank(&self, candidate: &Candidate) -> (usize, usize) {
         match candidate.fate {
-            Elimination::Survived if self.winner.as_ref() == Some(&candidate.cell) => (0, 0),
-            Elimination::Survived => (1, 0),
-            Elimination::Slow { .. } => (2, 0),
-            Elimination::Out { round, .. } => (3, usize::MAX - round),
-            Elimination::Failed { .. } => (4, 0),
+            CandidateOutcome::Survived if self.winner.as_ref() == Some(&candidate.cell) => (0, 0),
+            CandidateOutcome::Survived => (1, 0),
+            CandidateOutcome::Slow { .. } => (2, 0),
+            CandidateOutcome::Out { round, .. } => (3, usize::MAX - round),
+            CandidateOutcome::Failed { .. } => (4, 0),
         }
     }
 
@@ -89,13 +89,13 @@ impl Found {
     /// Describes what happened to a candidate.
     fn fate_text(&self, candidate: &Candidate, names: &ShortNames) -> String {
         match &candidate.fate {
-            Elimination::Survived if self.winner.as_ref() == Some(&candidate.cell) => "winner".to_owned(),
-            Elimination::Survived => "not separated from the winner".to_owned(),
-            Elimination::Out { round, rival, p } => {
+            CandidateOutcome::Survived if self.winner.as_ref() == Some(&candidate.cell) => "winner".to_owned(),
+            CandidateOutcome::Survived => "not separated from the winner".to_owned(),
+            CandidateOutcome::Out { round, rival, p } => {
                 format!("out after round {round}, p {p:.1e} against {}", names.shorten(rival))
             }
-            Elimination::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
-            Elimination::Slow { reason } => reason.clone(),
+            CandidateOutcome::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
+            CandidateOutcome::Slow { reason } => reason.clone(),
         }
     }
 

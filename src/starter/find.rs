@@ -105,7 +105,7 @@ pub(super) fn stem(path: &Path) -> String {
 }
 
 /// Directories whose models cannot be used, each with the reason.
-pub(super) type LeftOut = Vec<(PathBuf, Error)>;
+pub(super) type UnusableModels = Vec<(PathBuf, Error)>;
 
 /// Number of directory levels to search below the given directory. Two levels are enough to find `models/org/name`.
 const LEVELS: usize = 2;
@@ -114,7 +114,7 @@ const LEVELS: usize = 2;
 ///
 /// # Errors
 /// Fails if the directory cannot be read or contains no usable model.
-pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
+pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, UnusableModels)> {
     let is_model_file = is_gguf(folder) && folder.is_file();
     let candidates = if is_model_file {
         vec![folder.to_owned()]

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::finding::{Check, CheckKind};
+use super::finding::{CheckKind, CheckResult};
 use super::recorded_results::ReferenceRun;
 use crate::artifact::claims::{CLAIMS, JudgedClaim, SEEDS, claims_about, format_claims, judge_folders, line};
 use crate::error::Result;
@@ -42,8 +42,8 @@ impl Judge {
 ///
 /// # Errors
 /// Fails if a file cannot be read.
-pub(super) fn check(folder: &Path, recorded: &ReferenceRun, judge: &Judge) -> Result<Check> {
-    let mut check = Check::new(CheckKind::Claims);
+pub(super) fn check(folder: &Path, recorded: &ReferenceRun, judge: &Judge) -> Result<CheckResult> {
+    let mut check = CheckResult::new(CheckKind::Claims);
     let path = folder.join(CLAIMS);
     if !path.is_file() {
         return Ok(check);

@@ -15,13 +15,13 @@ pub struct Verification {
     /// Seed for the sample.
     pub seed: u64,
     /// Estimated work for recomputing the sample.
-    pub work: Work,
+    pub work: RecomputeCost,
     pub folders: Vec<FolderCheck>,
 }
 
 /// Estimated work for recomputing the sample.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]
-pub struct Work {
+pub struct RecomputeCost {
     /// Number of sampled cells.
     pub cells: usize,
     /// Folders of the backbones to load, without duplicates.
@@ -34,7 +34,7 @@ pub struct Work {
     pub flop: f64,
 }
 
-impl Work {
+impl RecomputeCost {
     #[must_use]
     pub fn merge(mut self, other: Self) -> Self {
         let Self { cells, backbones, calibrations, chunks, flop } = other;
@@ -58,7 +58,7 @@ pub struct FolderCheck {
     pub name: String,
     /// Version and commit of the program that wrote the folder.
     pub program: String,
-    pub checks: Vec<Check>,
+    pub checks: Vec<CheckResult>,
     /// Notes on parts that were omitted or not verified.
     pub notes: Vec<String>,
 }
@@ -108,7 +108,7 @@ impl CheckKind {
 
 /// Result of one kind of check.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Check {
+pub struct CheckResult {
     pub kind: CheckKind,
     /// Number of values that agree within the tolerance for the engine and float type.
     pub agreed: usize,
@@ -118,13 +118,13 @@ pub struct Check {
     pub all: usize,
     /// Probability that a single altered value of this kind would be found.
     pub chance: f64,
-    pub differs: Vec<Differing>,
-    pub cannot: Vec<Lacking>,
+    pub differs: Vec<ValueMismatch>,
+    pub cannot: Vec<UncheckedValue>,
 }
 
 /// Value that differs from the record.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct Differing {
+pub struct ValueMismatch {
     /// Cell, column and item, or file and line.
     pub at: String,
     /// Value in the folder.
@@ -137,14 +137,14 @@ pub struct Differing {
 
 /// Value that cannot be checked.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct Lacking {
+pub struct UncheckedValue {
     /// Cell, column and item, or file.
     pub at: String,
     /// Missing input.
     pub lacks: String,
 }
 
-impl Check {
+impl CheckResult {
     pub(super) fn new(kind: CheckKind) -> Self {
         Self { kind, agreed: 0, largest: 0.0, all: 0, chance: 1.0, differs: Vec::new(), cannot: Vec::new() }
     }
@@ -155,7 +155,7 @@ impl Check {
     }
 
     pub(super) fn differ(&mut self, at: impl Into<String>, [recorded, found]: [impl Into<String>; 2], by: Option<f64>) {
-        self.differs.push(Differing { at: at.into(), recorded: recorded.into(), found: found.into(), by });
+        self.differs.push(ValueMismatch { at: at.into(), recorded: recorded.into(), found: found.into(), by });
     }
 
     pub(super) fn compare_equal(&mut self, at: impl FnOnce() -> String, [recorded, found]: [String; 2]) {
@@ -179,7 +179,7 @@ impl Check {
     }
 
     pub(super) fn record_missing(&mut self, at: impl Into<String>, lacks: impl Into<String>) {
-        let lacking = Lacking { at: at.into(), lacks: lacks.into() };
+        let lacking = UncheckedValue { at: at.into(), lacks: lacks.into() };
         if !self.cannot.contains(&lacking) {
             self.cannot.push(lacking);
         }
@@ -201,7 +201,7 @@ impl Check {
 
 impl FolderCheck {
     pub fn from_archive(path: &Path, unpacked: &UnpackedRecord) -> Self {
-        let mut check = Check::new(CheckKind::Files);
+        let mut check = CheckResult::new(CheckKind::Files);
         (0..unpacked.sound).for_each(|_| check.agree(0.0));
         for AlteredFile { name, listed, found } in &unpacked.altered {
             check.differ(name, [listed, found], None);
@@ -218,7 +218,7 @@ impl FolderCheck {
 }
 
 impl Verification {
-    fn checks(&self) -> impl Iterator<Item = &Check> {
+    fn checks(&self) -> impl Iterator<Item = &CheckResult> {
         self.folders.iter().flat_map(|folder| &folder.checks)
     }
 

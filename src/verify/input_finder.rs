@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::finding::{Check, CheckKind};
+use super::finding::{CheckKind, CheckResult};
 use crate::archive;
 use crate::error::{Error, Result};
 use crate::files::output::Manifest;
@@ -34,7 +34,7 @@ impl Finder {
         what: &str,
         path: &Path,
         inputs: &BTreeMap<String, String>,
-        check: &mut Check,
+        check: &mut CheckResult,
     ) -> Option<PathBuf> {
         let inside = inputs.iter().filter_map(|(file, hash)| Some((Path::new(file).strip_prefix(path).ok()?, hash)));
         let inside: Vec<(&Path, &String)> = inside.collect();
@@ -84,8 +84,8 @@ fn joined_file(base: &Path, path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// Fails if a file cannot be read.
-pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Check> {
-    let mut check_files = Check::new(CheckKind::Files);
+pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<CheckResult> {
+    let mut check_files = CheckResult::new(CheckKind::Files);
     let Some(listed) = archive::read_checksums(&folder.join(Manifest::FILE))? else {
         check_files.record_missing(Manifest::FILE, "list of file hashes");
         return Ok(check_files);
@@ -127,7 +127,7 @@ mod tests {
         let path = Path::new("/nowhere/experiments/../data/tiny/llama");
         let hash = sha256::of_bytes("abc");
         let inputs = BTreeMap::from([(path.join("config.json").display().to_string(), hash.clone())]);
-        let mut check = Check::new(CheckKind::Inputs);
+        let mut check = CheckResult::new(CheckKind::Inputs);
         assert_eq!(finder.find("a", path, &inputs, &mut check), Some(folder.clone()));
         assert!(check.cannot.is_empty() && check.agreed == 1);
         let other = BTreeMap::from([(path.join("config.json").display().to_string(), sha256::of_bytes("abd"))]);

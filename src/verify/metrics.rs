@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::finding::{Check, CheckKind};
+use super::finding::{CheckKind, CheckResult};
 use super::recorded_results::ReferenceRun;
 use crate::criterion::DENSE;
 use crate::error::Result;
@@ -21,8 +21,8 @@ pub(super) const ROUNDING: f64 = 1e-9;
 ///
 /// # Errors
 /// Fails if a table cannot be read.
-pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
-    let mut check = Check::new(CheckKind::Items);
+pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<CheckResult> {
+    let mut check = CheckResult::new(CheckKind::Items);
     for number in &recorded.numbers.numbers {
         let Some(value) = number.record.value else { continue };
         if let Some(made) = recompute_from_items(recorded, number) {
@@ -137,7 +137,7 @@ fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec
 }
 
 /// Checks the recorded flips against the answers given by the dense model and by the variant.
-fn flips(recorded: &ReferenceRun, check: &mut Check) {
+fn flips(recorded: &ReferenceRun, check: &mut CheckResult) {
     for number in &recorded.numbers.numbers {
         let metric = metric_of(number);
         let (MetricSource::Flips(flip), Some(flipping)) = (metric.source, number.task_answers()) else { continue };
@@ -197,7 +197,7 @@ fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &Res
 }
 
 /// Checks the errors per channel against the recorded boundary errors.
-fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut Check) -> Result<()> {
+fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut CheckResult) -> Result<()> {
     let path = folder.join(CHANNELS_FILE);
     if !path.exists() {
         return Ok(());

@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicBool;
 
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
-pub use finding::{Check, CheckKind, Differing, FolderCheck, Lacking, Verification, Work};
+pub use finding::{CheckKind, CheckResult, FolderCheck, RecomputeCost, UncheckedValue, ValueMismatch, Verification};
 
 use self::claims::Judge;
 use self::input_finder::Finder;
@@ -80,7 +80,7 @@ pub struct PreparedFolder {
     folder: PathBuf,
     recorded: ReferenceRun,
     drawn: DrawnPart,
-    checks: Vec<Check>,
+    checks: Vec<CheckResult>,
     notes: Vec<String>,
 }
 
@@ -124,7 +124,7 @@ impl PreparedFolder {
     ///
     /// # Errors
     /// Fails if the user interrupts it.
-    pub fn work(&self, request: &VerifyRequest<'_>) -> Result<Work> {
+    pub fn work(&self, request: &VerifyRequest<'_>) -> Result<RecomputeCost> {
         self.drawn.work(request)
     }
 

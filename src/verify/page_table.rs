@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::finding::Check;
+use super::finding::CheckResult;
 use super::printed_table::{PrintedTable, name, nearly_equal};
 use crate::error::{Error, Result};
 use crate::files::regular;
@@ -32,7 +32,7 @@ pub(super) fn check_page(
     table: &PrintedTable,
     markdown: &Path,
     latex: &Path,
-    check: &mut Check,
+    check: &mut CheckResult,
 ) -> Result<()> {
     let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
         Error::damaged("cannot read an artifact of the page").at(page.display().to_string()).found(error.to_string())
@@ -93,7 +93,7 @@ fn row_label(row: usize, key: &str) -> String {
 
 /// Checks the LaTeX table, which may be transposed. Each number in a row must appear in the corresponding row or column
 /// of the page.
-fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<()> {
+fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut CheckResult) -> Result<()> {
     let file = name(latex);
     let body = latex_rows(latex)?;
     let rows: Vec<Vec<String>> = rows
@@ -131,7 +131,7 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<
 const SHADE: &str = "\\rowcolor{gray!15}";
 
 /// Returns the cells whose numbers appear in none of `texts`. Each entry in `texts` can match only one cell.
-fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
+fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut CheckResult) -> Vec<String> {
     let mut strange = Vec::new();
     for cell in cells {
         let bare = cell.replace(SHADE, "");
@@ -224,7 +224,7 @@ mod tests {
     fn unexpected_numbers(cells: &[&str]) -> Vec<String> {
         let texts = ["84.1", "16.7", "~29.3 ± 1.9", "failed"].map(str::to_owned).to_vec();
         let cells: Vec<String> = cells.iter().map(|&cell| cell.to_owned()).collect();
-        unmatched_cells(&cells, texts, &mut Check::new(CheckKind::Tables))
+        unmatched_cells(&cells, texts, &mut CheckResult::new(CheckKind::Tables))
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::finding::Check;
+use super::finding::CheckResult;
 use super::metrics::ROUNDING;
 use crate::error::{Error, Result};
 use crate::files::regular;
@@ -36,7 +36,13 @@ impl PrintedTable {
     }
 
     /// Reports that a field differs from `made`, the value computed from `numbers.json`.
-    pub(super) fn differs(&self, at: String, (row, column): (usize, usize), made: Option<f64>, check: &mut Check) {
+    pub(super) fn differs(
+        &self,
+        at: String,
+        (row, column): (usize, usize),
+        made: Option<f64>,
+        check: &mut CheckResult,
+    ) {
         let by = made.zip(self.number(row, column)).map(|(made, found)| (made - found).abs());
         let text = made.map_or("nothing".to_owned(), |made| made.to_string());
         check.differ(at, [self.rows[row][column].clone(), text], by);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::VerifyRequest;
-use super::finding::{Check, CheckKind, Work};
+use super::finding::{CheckKind, CheckResult, RecomputeCost};
 use super::input_finder::Finder;
 use super::recorded_results::ReferenceRun;
 use super::value_checks::Checks;
@@ -23,7 +23,7 @@ pub(super) struct DrawnPart {
     parts: Vec<EngineGrid>,
     /// Share of the chunks that are recomputed.
     share: f64,
-    inputs: Check,
+    inputs: CheckResult,
 }
 
 /// Cells that run on one engine.
@@ -96,7 +96,7 @@ pub(super) fn draw(
     finder: &Finder,
     notes: &mut Vec<String>,
 ) -> DrawnPart {
-    let mut drawn = DrawnPart { parts: Vec::new(), share: request.share, inputs: Check::new(CheckKind::Inputs) };
+    let mut drawn = DrawnPart { parts: Vec::new(), share: request.share, inputs: CheckResult::new(CheckKind::Inputs) };
     let grid = match Grid::from_frozen(&recorded.numbers.settings) {
         Ok(grid) => grid,
         Err(error) => {
@@ -168,8 +168,8 @@ impl DrawnPart {
     ///
     /// # Errors
     /// Fails if the user interrupts it. Other failures are reported when the sample is recomputed.
-    pub(super) fn work(&self, request: &VerifyRequest<'_>) -> Result<Work> {
-        let mut work = Work::default();
+    pub(super) fn work(&self, request: &VerifyRequest<'_>) -> Result<RecomputeCost> {
+        let mut work = RecomputeCost::default();
         for EngineGrid { grid, settings, .. } in &self.parts {
             work.cells += grid.cells.len();
             work.backbones.extend(grid.backbones.values().map(|backbone| backbone.path.display().to_string()));
@@ -191,7 +191,7 @@ impl DrawnPart {
     ///
     /// # Errors
     /// Fails if the user interrupts it.
-    pub(super) fn check(self, recorded: &ReferenceRun, request: &VerifyRequest<'_>) -> Result<Vec<Check>> {
+    pub(super) fn check(self, recorded: &ReferenceRun, request: &VerifyRequest<'_>) -> Result<Vec<CheckResult>> {
         let draw = self.chunks(request);
         let mut checks = Checks::new(self.inputs);
         for EngineGrid { grid, settings, engine } in &self.parts {
@@ -229,7 +229,7 @@ fn is_elsewhere(id: &ComputeId) -> Option<String> {
 }
 
 /// Removes from a grid all cells and evaluations whose inputs are missing on this machine.
-fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, check: &mut Check) {
+fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, check: &mut CheckResult) {
     let inputs = &recorded.numbers.inputs;
     grid.backbones.retain(|name, _| grid.cells.iter().any(|cell| cell.backbone == *name));
     let mut is_here = |what: &str, name: &str, path: &mut PathBuf| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::finding::{Check, CheckKind};
+use super::finding::{CheckKind, CheckResult};
 use super::page_table::{check_page, markdown_rows, parse_printed};
 use super::printed_table::{PrintedTable, name, nearly_equal};
 use super::recorded_results::ReferenceRun;
@@ -17,8 +17,8 @@ use crate::results::{REPLACED, deviation, mean, read_frame, spread_head, write_c
 ///
 /// # Errors
 /// Fails if a file cannot be read.
-pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
-    let mut check = Check::new(CheckKind::Tables);
+pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<CheckResult> {
+    let mut check = CheckResult::new(CheckKind::Tables);
     let mut tables = files::entries(folder).map_err(|error| Error::io("read", folder, &error))?;
     tables.retain(|path| path.extension().is_some_and(|extension| extension == "csv"));
     for path in tables {
@@ -74,7 +74,7 @@ impl ExpectedLine {
 }
 
 /// Checks a table with one row for each number, or for each mean over seeds.
-fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell: usize, check: &mut Check) {
+fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell: usize, check: &mut CheckResult) {
     let Some(value) = table.column("value") else { return };
     let kinds: Vec<(usize, Spread)> =
         Spread::ALL.into_iter().filter_map(|kind| Some((table.column(kind.column())?, kind))).collect();
@@ -116,7 +116,7 @@ fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell
 }
 
 /// Checks a table with one row per cell.
-fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut Check) {
+fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut CheckResult) {
     let mut cells: BTreeMap<&str, BTreeMap<String, Option<f64>>> = BTreeMap::new();
     for number in &recorded.numbers.numbers {
         let columns = cells.entry(&number.cell).or_default();
@@ -162,7 +162,7 @@ fn missing_columns(
 }
 
 /// Checks that the Parquet table equals the CSV table.
-fn check_parquet(csv: &Path, check: &mut Check) -> Result<()> {
+fn check_parquet(csv: &Path, check: &mut CheckResult) -> Result<()> {
     let path = csv.with_extension("parquet");
     if !path.is_file() {
         return Ok(());
@@ -194,7 +194,7 @@ fn line_of(line: usize, text: &str) -> String {
 }
 
 /// Checks that each number in a Markdown table occurs in the tidy table for the same backbone and depth.
-fn check_tidy_markdown(table: &PrintedTable, path: &Path, check: &mut Check) -> Result<()> {
+fn check_tidy_markdown(table: &PrintedTable, path: &Path, check: &mut CheckResult) -> Result<()> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let (Some(value), Some(alignment)) = (table.column("value"), text.lines().find(|line| line.starts_with("| --")))
     else {
@@ -235,7 +235,7 @@ fn without_markup(text: &str) -> String {
 }
 
 /// Checks the Markdown table against the CSV table.
-fn check_markdown(table: &PrintedTable, recorded: &ReferenceRun, path: &Path, check: &mut Check) -> Result<()> {
+fn check_markdown(table: &PrintedTable, recorded: &ReferenceRun, path: &Path, check: &mut CheckResult) -> Result<()> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let Some(heads) = text.lines().find(|line| line.starts_with("| ")) else { return Ok(()) };
     let heads: Vec<&str> = heads.trim_matches('|').split(" | ").map(str::trim).collect();

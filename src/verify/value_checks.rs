@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::finding::{Check, CheckKind};
+use super::finding::{CheckKind, CheckResult};
 use super::metrics::{ROUNDING, is_defined, metric_of};
 use super::recorded_results::{RecordedDocument, ReferenceRun, RunBoundary};
 use crate::evaluate::damage_eval::Damage;
@@ -18,20 +18,20 @@ use ghostlab_definitions::aggregate::Aggregation;
 
 /// Results of all checks on one results folder.
 pub(super) struct Checks {
-    pub(super) inputs: Check,
-    windows: Check,
-    documents: Check,
-    choices: Check,
-    selections: Check,
-    operators: Check,
+    pub(super) inputs: CheckResult,
+    windows: CheckResult,
+    documents: CheckResult,
+    choices: CheckResult,
+    selections: CheckResult,
+    operators: CheckResult,
 }
 
 impl Checks {
     /// Combines the finished check of the inputs with empty checks of the other kinds.
-    pub(super) fn new(inputs: Check) -> Self {
+    pub(super) fn new(inputs: CheckResult) -> Self {
         use CheckKind::{Documents, LogLikelihoods, Operators, Selections, Windows};
         let [windows, documents, choices, selections, operators] =
-            [Windows, Documents, LogLikelihoods, Selections, Operators].map(Check::new);
+            [Windows, Documents, LogLikelihoods, Selections, Operators].map(CheckResult::new);
         Self { inputs, windows, documents, choices, selections, operators }
     }
 
@@ -168,7 +168,7 @@ impl Checks {
     }
 
     /// Returns all checks, each with the number of recorded values of its kind.
-    pub(super) fn all(self, recorded: &ReferenceRun) -> Vec<Check> {
+    pub(super) fn all(self, recorded: &ReferenceRun) -> Vec<CheckResult> {
         let numbers = &recorded.numbers.numbers;
         let losses = |defined: bool| -> usize {
             let defined_numbers = numbers.iter().filter(|number| is_defined(recorded, number) == defined);
@@ -207,7 +207,7 @@ fn compare_boundaries(
     recorded: &[RunBoundary],
     made: &[BoundaryResult],
     tolerance: Tolerance,
-    check: &mut Check,
+    check: &mut CheckResult,
 ) {
     if recorded.len() != made.len() {
         let counts = [recorded.len(), made.len()].map(|count| format!("{count} boundaries"));
@@ -252,7 +252,7 @@ fn word(right: bool) -> &'static str {
 
 /// Compares the correctness of generated answers. On another engine, generated texts may diverge wherever two tokens
 /// are nearly tied, which may also change the answers.
-fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut Check) {
+fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut CheckResult) {
     let recorded = number.number.task_answers().unwrap_or_default();
     for (index, made) in made {
         let at = || number.at(&format!("document {index}"));
@@ -269,7 +269,7 @@ fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut
     }
 }
 
-fn compare_losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut Check) {
+fn compare_losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut CheckResult) {
     let losses = number.number.losses().unwrap_or_default();
     for DocumentLoss { index, nats, tokens } in made {
         let at = || number.at(&format!("document {index}"));
@@ -280,7 +280,12 @@ fn compare_losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut C
     }
 }
 
-fn compare_choices(number: &NumberCheck<'_>, recorded: &RecordedDocument, found: &DocumentResult, check: &mut Check) {
+fn compare_choices(
+    number: &NumberCheck<'_>,
+    recorded: &RecordedDocument,
+    found: &DocumentResult,
+    check: &mut CheckResult,
+) {
     if (recorded.id, recorded.gold, recorded.choices.len()) != (found.id, found.gold, found.choices.len()) {
         let one = describe(recorded.id, recorded.gold, recorded.choices.len());
         let two = describe(found.id, found.gold, found.choices.len());

@@ -13,7 +13,7 @@ use ghostlab_store::{AbandonedDraft, DamagedRecord, InventoryItem, ObjectConditi
 
 /// Totals for the artifacts of one kind and version.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct KindSum {
+pub(crate) struct KindTotals {
     /// Kind and version, such as `scores-v3`.
     pub(crate) stage: String,
     /// Number of artifacts.
@@ -24,7 +24,7 @@ pub(crate) struct KindSum {
     pub(crate) seconds: f64,
 }
 
-impl KindSum {
+impl KindTotals {
     pub(crate) fn by_kind(entries: &[InventoryItem]) -> Vec<Self> {
         let mut stages: BTreeMap<&str, Self> = BTreeMap::new();
         for entry in entries {
@@ -45,7 +45,7 @@ impl KindSum {
 /// State of a stored object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum State {
+pub(crate) enum ArtifactState {
     /// Intact: all payloads have the recorded sizes.
     Whole,
     /// Damaged: the content differs from what was written.
@@ -56,7 +56,7 @@ pub(crate) enum State {
     LaterVersion,
 }
 
-impl State {
+impl ArtifactState {
     pub(crate) fn from_item(entry: &InventoryItem) -> Self {
         match &entry.found {
             ObjectCondition::Damaged(_) => Self::Damaged,
@@ -69,35 +69,35 @@ impl State {
 
 /// Output of `cache ls`: contents of the store.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Listing {
+pub(crate) struct CacheLsAnswer {
     /// Directory of the store.
     pub(crate) store: String,
     /// Totals by kind and version.
-    pub(crate) stages: Vec<ListedStage>,
+    pub(crate) stages: Vec<StageTotals>,
     /// All artifacts, sorted by kind and key.
-    pub(crate) artifacts: Vec<ListedObject>,
+    pub(crate) artifacts: Vec<StoredArtifact>,
     /// Journals of unfinished work, from which a run resumes.
-    pub(crate) journals: Files,
+    pub(crate) journals: FileTotals,
     /// Drafts of objects that are being written.
-    pub(crate) drafts: Files,
+    pub(crate) drafts: FileTotals,
     /// Drafts left by dead processes. The next run removes them.
-    pub(crate) dead_drafts: Files,
+    pub(crate) dead_drafts: FileTotals,
     /// Frozen copies of the program for scheduler jobs.
-    pub(crate) programs: Files,
+    pub(crate) programs: FileTotals,
 }
 
 /// Totals and states for the artifacts of one kind and version.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct ListedStage {
+pub(crate) struct StageTotals {
     #[serde(flatten)]
-    pub(crate) sum: KindSum,
+    pub(crate) sum: KindTotals,
     /// Distinct states of the artifacts.
-    pub(crate) states: Vec<State>,
+    pub(crate) states: Vec<ArtifactState>,
 }
 
 /// Stored artifact.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct ListedObject {
+pub(crate) struct StoredArtifact {
     /// SHA-256 of the artifact's key, in hexadecimal.
     pub(crate) key: String,
     /// Kind and version, such as `scores-v3`.
@@ -106,31 +106,31 @@ pub(crate) struct ListedObject {
     pub(crate) bytes: u64,
     /// Compute time in seconds; 0 if unknown.
     pub(crate) seconds: f64,
-    pub(crate) state: State,
+    pub(crate) state: ArtifactState,
 }
 
 /// Number and total size of a set of files or directories.
 #[derive(Default, Serialize, JsonSchema)]
-pub(crate) struct Files {
+pub(crate) struct FileTotals {
     /// Number of entries.
     pub(crate) count: usize,
     /// Total size in bytes.
     pub(crate) bytes: u64,
 }
 
-impl Files {
+impl FileTotals {
     pub(crate) fn from_sizes(sizes: impl Iterator<Item = u64>) -> Self {
         sizes.fold(Self::default(), |sum, bytes| Self { count: sum.count + 1, bytes: sum.bytes + bytes })
     }
 }
 
-impl Listing {
+impl CacheLsAnswer {
     pub(crate) fn new(store: &Store) -> Self {
         let entries = store.entries();
-        let stages = KindSum::by_kind(&entries).into_iter().map(|sum| {
-            let states = entries.iter().filter(|entry| entry.stage == sum.stage).map(State::from_item);
-            let states = states.collect::<std::collections::BTreeSet<State>>().into_iter().collect();
-            ListedStage { states, sum }
+        let stages = KindTotals::by_kind(&entries).into_iter().map(|sum| {
+            let states = entries.iter().filter(|entry| entry.stage == sum.stage).map(ArtifactState::from_item);
+            let states = states.collect::<std::collections::BTreeSet<ArtifactState>>().into_iter().collect();
+            StageTotals { states, sum }
         });
         let (dead, living): (Vec<AbandonedDraft>, Vec<AbandonedDraft>) =
             store.drafts_left().into_iter().partition(|draft| draft.dead);
@@ -139,25 +139,25 @@ impl Listing {
             stages: stages.collect(),
             artifacts: entries
                 .iter()
-                .map(|entry| ListedObject {
+                .map(|entry| StoredArtifact {
                     key: entry.hash.clone(),
                     stage: entry.stage.clone(),
                     bytes: entry.bytes(),
                     seconds: entry.seconds(),
-                    state: State::from_item(entry),
+                    state: ArtifactState::from_item(entry),
                 })
                 .collect(),
-            journals: Files::from_sizes(store.journals().into_iter().map(|(_, bytes)| bytes)),
-            drafts: Files::from_sizes(living.iter().map(|draft| draft.bytes)),
-            dead_drafts: Files::from_sizes(dead.iter().map(|draft| draft.bytes)),
-            programs: Files::from_sizes(FrozenProgram::all(store).iter().map(|program| program.bytes)),
+            journals: FileTotals::from_sizes(store.journals().into_iter().map(|(_, bytes)| bytes)),
+            drafts: FileTotals::from_sizes(living.iter().map(|draft| draft.bytes)),
+            dead_drafts: FileTotals::from_sizes(dead.iter().map(|draft| draft.bytes)),
+            programs: FileTotals::from_sizes(FrozenProgram::all(store).iter().map(|program| program.bytes)),
         }
     }
 }
 
 /// Output of `cache verify`. The exit code is 5 if damaged objects remain.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Verified {
+pub(crate) struct CacheVerifyAnswer {
     /// Directory of the store.
     pub(crate) store: String,
     /// Number of artifacts checked.
@@ -220,7 +220,7 @@ pub(crate) struct DamagedArtifact {
     pub(crate) text: String,
 }
 
-impl Verified {
+impl CacheVerifyAnswer {
     /// Checks every byte of every artifact. Removes damaged objects if `repair` is set.
     pub(crate) fn new(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<Self> {
         let entries = store.entries();
@@ -261,24 +261,24 @@ fn describe(error: &Error) -> (ErrorParts, String) {
 
 /// Output of `cache gc`: objects to delete.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Clearing {
+pub(crate) struct CacheGcAnswer {
     /// Directory of the store.
     pub(crate) store: String,
     /// Number of artifacts kept because an active run wrote them or will read them.
     pub(crate) in_use: usize,
     /// Artifacts to remove, by kind and version.
-    pub(crate) going: Vec<KindSum>,
+    pub(crate) going: Vec<KindTotals>,
     /// Drafts left by dead processes, to be removed.
-    pub(crate) dead_drafts: Files,
+    pub(crate) dead_drafts: FileTotals,
     /// Frozen copies of the program to remove, because their scheduler jobs have ended.
-    pub(crate) programs: Files,
+    pub(crate) programs: FileTotals,
     /// Whether the objects were deleted. JSON output never prompts, so deletion requires `--yes`.
     pub(crate) deleted: bool,
 }
 
 /// Output of `cache path`: location of an artifact.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Located {
+pub(crate) struct CachePathAnswer {
     /// SHA-256 of the artifact's key, in hexadecimal.
     pub(crate) key: String,
     /// Kind and version, such as `scores-v3`.

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// Output of `layers`: ranking of a model's layers by several criteria.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct RankedLayers {
+pub(crate) struct LayersAnswer {
     /// Name of the model as given on the command line.
     pub(crate) model: String,
     /// Name of the engine.

@@ -28,7 +28,7 @@ const SCHEMA: u32 = 1;
 
 /// Command-line option that selects the output format.
 #[derive(Args)]
-pub(super) struct Form {
+pub(super) struct OutputFormat {
     /// Print the result or the error as JSON.
     ///
     /// `ghostlab schema output` prints the schema.
@@ -39,7 +39,7 @@ pub(super) struct Form {
 /// Whether `--json` was given. Set once after the arguments are parsed.
 static JSON: AtomicBool = AtomicBool::new(false);
 
-impl Form {
+impl OutputFormat {
     pub(super) fn set(&self) {
         JSON.store(self.json, Relaxed);
     }
@@ -75,7 +75,7 @@ struct Document {
 #[serde(untagged)]
 enum Outcome {
     Answer(Box<Answer>),
-    Error(Failed),
+    Error(CommandError),
 }
 
 /// Output of each command.
@@ -86,51 +86,51 @@ pub(super) enum Answer {
     Plan(plan::PlanAnswer),
     Status(read_commands::StatusAnswer),
     #[serde(rename = "cache ls")]
-    CacheLs(cache::Listing),
+    CacheLs(cache::CacheLsAnswer),
     #[serde(rename = "cache verify")]
-    CacheVerify(cache::Verified),
+    CacheVerify(cache::CacheVerifyAnswer),
     #[serde(rename = "cache gc")]
-    CacheGc(cache::Clearing),
+    CacheGc(cache::CacheGcAnswer),
     #[serde(rename = "cache path")]
-    CachePath(cache::Located),
-    Compare(read_commands::Comparison),
+    CachePath(cache::CachePathAnswer),
+    Compare(read_commands::CompareAnswer),
     Verify(crate::verify::Verification),
     #[serde(rename = "record pack")]
-    RecordPack(write_commands::PackedRecord),
-    Explain(read_commands::Explanation),
-    Init(write_commands::Begun),
-    Run(write_commands::Ran),
-    Score(write_commands::Scored),
-    Layers(layers::RankedLayers),
-    Search(write_commands::Searched),
-    Worker(write_commands::WorkerEnd),
+    RecordPack(write_commands::RecordPackAnswer),
+    Explain(read_commands::ExplainAnswer),
+    Init(write_commands::InitAnswer),
+    Run(write_commands::RunAnswer),
+    Score(write_commands::ScoreAnswer),
+    Layers(layers::LayersAnswer),
+    Search(write_commands::SearchAnswer),
+    Worker(write_commands::WorkerAnswer),
     #[serde(rename = "submit slurm")]
-    SubmitSlurm(write_commands::Submitted),
-    Cancel(write_commands::Cancelled),
-    Reproduce(write_commands::Reproduced),
-    Fetch(write_commands::Fetched),
-    Doctor(read_commands::Diagnosis),
-    Audit(write_commands::Audited),
-    Report(write_commands::Reported),
-    Export(write_commands::ExportedCells),
-    Schema(write_commands::PrintedSchema),
-    Completions(write_commands::Completions),
-    Man(write_commands::Manual),
+    SubmitSlurm(write_commands::SubmitAnswer),
+    Cancel(write_commands::CancelAnswer),
+    Reproduce(write_commands::ReproduceAnswer),
+    Fetch(write_commands::FetchAnswer),
+    Doctor(read_commands::DoctorAnswer),
+    Audit(write_commands::AuditAnswer),
+    Report(write_commands::ReportAnswer),
+    Export(write_commands::ExportAnswer),
+    Schema(write_commands::SchemaAnswer),
+    Completions(write_commands::CompletionsAnswer),
+    Man(write_commands::ManAnswer),
     #[serde(rename = "store init")]
-    StoreInit(write_commands::BegunStore),
+    StoreInit(write_commands::StoreInitAnswer),
 }
 
 /// Error from a failed command.
 #[derive(Serialize, JsonSchema)]
-struct Failed {
+struct CommandError {
     /// Name of the command.
     command: String,
-    error: Failure,
+    error: ErrorWithExitCode,
 }
 
 /// Error that is also printed to stderr as text.
 #[derive(Serialize, JsonSchema)]
-struct Failure {
+struct ErrorWithExitCode {
     /// Exit code of the process.
     exit_code: u8,
     #[serde(flatten)]
@@ -145,9 +145,10 @@ impl Document {
 
 /// Prints an error as a JSON document.
 pub(super) fn failed(command: &str, error: &Error) {
-    let failure = Failure { exit_code: error.exit_code(), parts: error.parts().clone() };
+    let failure = ErrorWithExitCode { exit_code: error.exit_code(), parts: error.parts().clone() };
     // Ignore write failures, because the error is also printed to stderr.
-    terminal::print_json(&Document::new(Outcome::Error(Failed { command: command.to_owned(), error: failure }))).ok();
+    terminal::print_json(&Document::new(Outcome::Error(CommandError { command: command.to_owned(), error: failure })))
+        .ok();
 }
 
 /// Returns the full names of all commands that have no subcommands, such as `run` or `cache ls`.

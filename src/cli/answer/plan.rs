@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::super::terminal::cells;
-use super::cache::KindSum;
+use super::cache::KindTotals;
 use super::plan_cost::{PlanCost, cost};
 use crate::error::Result;
 use crate::grid::Grid;
@@ -52,7 +52,7 @@ pub(crate) struct GridPlan {
     pub(crate) cells_to_run: Vec<CellToRun>,
     pub(crate) cost: PlanCost,
     /// Effect of `--store-limit` on the store; null if the option is not used.
-    pub(crate) store_limit: Option<LimitedStore>,
+    pub(crate) store_limit: Option<StoreUsage>,
 }
 
 /// Number of required, stored and missing objects of one kind.
@@ -136,12 +136,12 @@ pub(crate) struct CellToRun {
     /// Name of the cell.
     pub(crate) cell: String,
     /// Missing objects, in order of computation.
-    pub(crate) missing: Vec<Missing>,
+    pub(crate) missing: Vec<MissingObject>,
 }
 
 /// Missing object of a cell.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Missing {
+pub(crate) struct MissingObject {
     /// Part of the cell.
     pub(crate) what: MissingPart,
     /// Text, task or prompt of a measurement; null for other objects.
@@ -177,7 +177,7 @@ impl JsonSchema for MissingPart {
 
 /// State of the store relative to its size limit.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct LimitedStore {
+pub(crate) struct StoreUsage {
     /// Limit in bytes.
     pub(crate) limit_bytes: u64,
     /// Size in bytes of the objects that this grid or a running process needs.
@@ -189,7 +189,7 @@ pub(crate) struct LimitedStore {
     /// Number of bytes above the limit after all possible evictions.
     pub(crate) beyond_bytes: u64,
     /// Objects to evict, by kind and version.
-    pub(crate) going: Vec<KindSum>,
+    pub(crate) going: Vec<KindTotals>,
 }
 
 impl GridPlan {
@@ -208,16 +208,16 @@ impl GridPlan {
             cell: grid.cells[variant.cell].to_string(),
             missing: missing(backbone, variant, state, &reasons),
         });
-        let quota = settings.store_limit.map(|limit| -> Result<LimitedStore> {
+        let quota = settings.store_limit.map(|limit| -> Result<StoreUsage> {
             let reserved = store.reserved_by_others()?;
             let quota = Quota::new(plan, store, &reserved, limit, estimate.incoming());
-            Ok(LimitedStore {
+            Ok(StoreUsage {
                 limit_bytes: quota.limit,
                 needed_bytes: quota.needed,
                 kept_bytes: quota.kept,
                 coming_bytes: quota.incoming,
                 beyond_bytes: quota.excess(),
-                going: KindSum::by_kind(&quota.evicted),
+                going: KindTotals::by_kind(&quota.evicted),
             })
         });
         Ok(Self {
@@ -348,9 +348,9 @@ impl fmt::Display for PlannedJob {
     }
 }
 
-fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: &Reasons) -> Vec<Missing> {
+fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: &Reasons) -> Vec<MissingObject> {
     let inputs = backbone.inputs_of(variant).filter(|(_, _, key)| !state.has(key));
-    let missing = inputs.map(|(job, words, key)| Missing {
+    let missing = inputs.map(|(job, words, key)| MissingObject {
         what: MissingPart(words),
         on: (job.group.on)(backbone, job.index),
         key: key.hash().to_owned(),

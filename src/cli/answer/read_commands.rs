@@ -19,16 +19,16 @@ use ghostlab_store::{Key, Store};
 
 /// Output of `compare`: differences between two results directories.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Comparison {
-    pub(crate) first: Side,
-    pub(crate) second: Side,
+pub(crate) struct CompareAnswer {
+    pub(crate) first: ComparedRun,
+    pub(crate) second: ComparedRun,
     #[serde(flatten)]
     pub(crate) differences: Differences,
 }
 
 /// One of the two compared runs.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Side {
+pub(crate) struct ComparedRun {
     /// Name of the artifact or grid.
     pub(crate) name: String,
     /// Profile of the run; empty if there is none.
@@ -39,7 +39,7 @@ pub(crate) struct Side {
     pub(crate) program: String,
 }
 
-impl Side {
+impl ComparedRun {
     pub(crate) fn new(stored: &StoredResults, folder: &Path) -> Self {
         Self {
             name: stored.name.clone(),
@@ -130,7 +130,7 @@ impl StatusAnswer {
 
 /// Output of `explain`: inputs of a cell.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Explanation {
+pub(crate) struct ExplainAnswer {
     /// Name of the cell.
     pub(crate) cell: String,
     pub(crate) backbone: ExplainedBackbone,
@@ -192,7 +192,7 @@ pub(crate) struct ExplainedObject {
     /// SHA-256 of the object's key, in hexadecimal.
     pub(crate) key: String,
     /// Provenance of the stored object; null if it is not stored.
-    pub(crate) stored: Option<Creation>,
+    pub(crate) stored: Option<ObjectProvenance>,
     /// Reason why the object is not stored; null if it is stored.
     pub(crate) reason: Option<Reason>,
     /// Directory of the object, whether or not it exists.
@@ -207,7 +207,7 @@ pub(crate) struct ExplainedObject {
 
 /// Provenance of an artifact.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Creation {
+pub(crate) struct ObjectProvenance {
     /// Size in bytes.
     pub(crate) bytes: u64,
     /// Compute time in seconds.
@@ -222,7 +222,7 @@ pub(crate) struct Creation {
     pub(crate) command: Vec<String>,
 }
 
-impl Explanation {
+impl ExplainAnswer {
     pub(crate) fn new(plan: &Plan<'_>, (backbone, variant): (&BackbonePlan, &Variant), store: &Store) -> Self {
         let state = StoreState::read(plan, store);
         let reasons = Reasons::new(store, plan);
@@ -282,7 +282,7 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
             let meta = artifact.meta();
             let [ghostlab, commit] = ["ghostlab", "commit"].map(|field| meta.made[field].as_str().map(str::to_owned));
             let words = meta.made["command"].as_array().into_iter().flatten();
-            Some(Creation {
+            Some(ObjectProvenance {
                 bytes: meta.bytes(),
                 seconds: meta.seconds,
                 ghostlab,
@@ -300,7 +300,7 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
 
 /// Output of `doctor`: state of the machine and the inputs.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Diagnosis {
+pub(crate) struct DoctorAnswer {
     /// Number of missing items.
     pub(crate) lacking: usize,
     /// Result of each check.
@@ -310,7 +310,7 @@ pub(crate) struct Diagnosis {
 /// Result of one check.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct CheckItem {
-    pub(crate) mark: Mark,
+    pub(crate) mark: CheckStatus,
     /// Checked item.
     pub(crate) what: String,
     /// State as text.
@@ -322,7 +322,7 @@ pub(crate) struct CheckItem {
 /// Status of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Mark {
+pub(crate) enum CheckStatus {
     /// Present.
     Good,
     /// Usable, with a note.

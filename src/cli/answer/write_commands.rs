@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::artifact::audit::Finding;
 use crate::error::{Error, ErrorParts};
 use crate::export::Exported;
-use crate::search::Found;
+use crate::search::SearchOutcome;
 
 pub(crate) fn display_path(path: &Path) -> String {
     path.display().to_string()
@@ -17,25 +17,25 @@ pub(crate) fn display_path(path: &Path) -> String {
 
 /// Output of `init`: the starter grid that was written.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Begun {
+pub(crate) struct InitAnswer {
     /// Path of the grid file.
     pub(crate) file: String,
     /// Names of the models in the grid.
     pub(crate) models: Vec<String>,
     /// Directories without a usable model.
-    pub(crate) left_out: Vec<Refused>,
+    pub(crate) left_out: Vec<SkippedItem>,
 }
 
 /// Skipped or failed item, with the reason.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Refused {
+pub(crate) struct SkippedItem {
     /// Directory, file or artifact name.
     pub(crate) what: String,
     /// Error for this item.
     pub(crate) error: ErrorParts,
 }
 
-impl Refused {
+impl SkippedItem {
     pub(crate) fn new(what: impl Into<String>, error: &Error) -> Self {
         Self { what: what.into(), error: error.parts().clone() }
     }
@@ -52,7 +52,7 @@ pub(crate) struct CellFailure {
 
 /// Output of `run`.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Ran {
+pub(crate) struct RunAnswer {
     /// Name of the grid.
     pub(crate) grid: String,
     /// Profile applied to the grid; null if there is none.
@@ -71,13 +71,13 @@ pub(crate) struct Ran {
 
 /// Output of `score`.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Scored {
+pub(crate) struct ScoreAnswer {
     /// Name of the model as given on the command line.
     pub(crate) model: String,
     /// Name of the engine.
     pub(crate) engine: String,
     /// Scores on texts and tasks, and the average if there are several tasks.
-    pub(crate) scores: Vec<Score>,
+    pub(crate) scores: Vec<ScoredTarget>,
     /// Inputs from the Hugging Face hub.
     pub(crate) hub: Vec<HubInput>,
     /// Results in the lm-evaluation-harness format, as written by `--output`.
@@ -99,7 +99,7 @@ pub(crate) struct HubInput {
 
 /// Score of a model on one text or task.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Score {
+pub(crate) struct ScoredTarget {
     /// Text with its window length, task as written in a grid, or `average`.
     #[serde(rename = "of")]
     pub(crate) label: String,
@@ -117,9 +117,9 @@ pub(crate) struct Score {
 
 /// Output of `worker`.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct WorkerEnd {
+pub(crate) struct WorkerAnswer {
     /// Reason why the worker exited.
-    pub(crate) end: WorkEnd,
+    pub(crate) end: WorkerExit,
     /// Number of cells in the grid. `cells`, `complete` and `failed` are null if the worker exited before reading the
     /// cells.
     pub(crate) cells: Option<usize>,
@@ -134,7 +134,7 @@ pub(crate) struct WorkerEnd {
 /// Reason why a worker exited.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum WorkEnd {
+pub(crate) enum WorkerExit {
     /// No jobs remain that workers can run.
     Done,
     /// Other workers have leased the remaining jobs.
@@ -145,7 +145,7 @@ pub(crate) enum WorkEnd {
 
 /// Output of `submit`, including dry runs.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Submitted {
+pub(crate) struct SubmitAnswer {
     /// ID of the submission.
     pub(crate) id: String,
     /// Name of the grid or artifact.
@@ -170,14 +170,14 @@ pub(crate) struct Submitted {
 
 /// Output of `cancel`.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Cancelled {
+pub(crate) struct CancelAnswer {
     /// Cancelled jobs and their submissions.
-    pub(crate) ended: Vec<EndedJob>,
+    pub(crate) ended: Vec<CancelledJob>,
 }
 
 /// Cancelled scheduler job.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct EndedJob {
+pub(crate) struct CancelledJob {
     /// ID of the submission.
     pub(crate) submission: String,
     /// Scheduler job number; for an array, the number of the whole array.
@@ -186,13 +186,13 @@ pub(crate) struct EndedJob {
 
 /// Output of `reproduce`: results by artifact, or the list of artifacts if none was named.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Reproduced {
+pub(crate) struct ReproduceAnswer {
     /// Available artifacts; empty if artifacts were named.
     pub(crate) listed: Vec<ListedArtifact>,
     /// Artifacts that were produced.
-    pub(crate) made: Vec<MadeArtifact>,
+    pub(crate) made: Vec<ReproducedArtifact>,
     /// Artifacts that were not produced, with reasons.
-    pub(crate) not_made: Vec<Refused>,
+    pub(crate) not_made: Vec<SkippedItem>,
     /// Path of the page that shows all artifacts; null if it was not written.
     pub(crate) page: Option<String>,
 }
@@ -220,7 +220,7 @@ pub(crate) struct ListedArtifact {
 
 /// Table or figure that was produced.
 #[derive(Default, Serialize, JsonSchema)]
-pub(crate) struct MadeArtifact {
+pub(crate) struct ReproducedArtifact {
     /// Artifact name, such as `table2`.
     pub(crate) name: String,
     /// Profile of the grid; null for a list.
@@ -246,7 +246,7 @@ pub(crate) struct MadeArtifact {
 
 /// Output of `fetch`.
 #[derive(Default, Serialize, JsonSchema)]
-pub(crate) struct Fetched {
+pub(crate) struct FetchAnswer {
     /// Directory of the hub cache.
     pub(crate) cache: String,
     /// Required files and their state before the download.
@@ -257,7 +257,7 @@ pub(crate) struct Fetched {
     /// Number of bytes downloaded.
     pub(crate) bytes: u64,
     /// Files that could not be fetched, with reasons.
-    pub(crate) failures: Vec<Refused>,
+    pub(crate) failures: Vec<SkippedItem>,
     /// Lock files written.
     pub(crate) locks: Vec<String>,
 }
@@ -279,21 +279,21 @@ pub(crate) struct HubFile {
 
 /// Output of `audit`: findings about the internal consistency of tables.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Audited {
+pub(crate) struct AuditAnswer {
     /// Findings, contradictions first.
     pub(crate) findings: Vec<Finding>,
 }
 
 /// Output of `report`.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Reported {
+pub(crate) struct ReportAnswer {
     /// Path of the page.
     pub(crate) page: String,
 }
 
 /// Output of `export`.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct ExportedCells {
+pub(crate) struct ExportAnswer {
     /// Exported cells, one directory or GGUF file each.
     pub(crate) folders: Vec<ExportedCell>,
 }
@@ -309,21 +309,21 @@ pub(crate) struct ExportedCell {
 
 /// Output of `schema`.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct PrintedSchema {
+pub(crate) struct SchemaAnswer {
     /// JSON schema.
     pub(crate) schema: Value,
 }
 
 /// Output of `completions`.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Completions {
+pub(crate) struct CompletionsAnswer {
     /// Completion script to load in the shell.
     pub(crate) script: String,
 }
 
 /// Output of `man`.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Manual {
+pub(crate) struct ManAnswer {
     /// Directory that contains the manual pages.
     pub(crate) folder: String,
     /// Number of pages.
@@ -332,7 +332,7 @@ pub(crate) struct Manual {
 
 /// Output of `store init`.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct BegunStore {
+pub(crate) struct StoreInitAnswer {
     /// Directory of the store.
     pub(crate) store: String,
     /// Users with access to the store: `umask` (set by the umask of each writing process), `group` or `all`.
@@ -341,7 +341,7 @@ pub(crate) struct BegunStore {
 
 /// Output of `record pack`.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct PackedRecord {
+pub(crate) struct RecordPackAnswer {
     /// Path of the archive.
     pub(crate) file: String,
     /// Size in bytes.
@@ -360,9 +360,9 @@ pub(crate) fn all_shown(paths: &[PathBuf]) -> Vec<String> {
 
 /// Output of `search`.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Searched {
+pub(crate) struct SearchAnswer {
     /// One search for each backbone and each number of layers in the budget.
-    pub(crate) searches: Vec<Found>,
+    pub(crate) searches: Vec<SearchOutcome>,
     /// One-sentence summary of each search.
     pub(crate) sentences: Vec<String>,
     /// Files written: the report with its data and figures.
