@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::answer;
 use super::answer::write_commands::{ReproducedArtifact, all_shown};
-use super::requested_work::differs;
-use super::terminal::{self, seconds};
+use super::requested_work::differing_settings;
+use super::terminal::{self, format_seconds};
 use crate::artifact::{Artifact, ArtifactOutcome, GateFailure, ResultsFolder};
 use crate::grid::Grid;
 use crate::quantity::pluralize;
@@ -23,8 +23,8 @@ pub(super) fn report_files(prefix: &str, files: &[impl AsRef<Path>]) {
 
 /// Prints the files written, the dense scores that failed the artifact's gate, and the cells without results.
 pub(super) fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
-    let all = terminal::cells(grid.cells.len());
-    report_files(&format!("{name}: {all} in {}; ", seconds(took)), &made.files);
+    let all = terminal::format_cell_count(grid.cells.len());
+    report_files(&format!("{name}: {all} in {}; ", format_seconds(took)), &made.files);
     if let Some(recorded) = &made.recorded {
         note!("{name}: {recorded}");
     }
@@ -63,13 +63,13 @@ impl ArtifactReport {
     pub(super) fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> ReproducedArtifact {
         let Self { screen, comparison, recorded, files, warnings } = self;
         warnings.iter().for_each(|text| note!("warning: {text}"));
-        if let Some(screen) = screen.filter(|_| !answer::json()) {
+        if let Some(screen) = screen.filter(|_| !answer::is_json()) {
             println!("{screen}");
             print!("{comparison}");
         }
         let name = &artifact.name;
         let cells = grid.cells.len();
-        let all = terminal::cells(cells);
+        let all = terminal::format_cell_count(cells);
         note!("{name}: up to date ({cells} of {all} cached)");
         if let Some(recorded) = &recorded {
             note!("{name}: {recorded}");
@@ -78,7 +78,7 @@ impl ArtifactReport {
             name: name.clone(),
             profile: grid.profile.clone(),
             cells,
-            differs: differs(target),
+            differs: differing_settings(target),
             recorded,
             files: all_shown(&files),
             ..ReproducedArtifact::default()

@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let csv = audit::csv(&findings)?;
     let json = audit::json(&findings)?;
-    answer::show(AuditAnswer { findings }, Answer::Audit, |answer| match arguments.format {
+    answer::print_answer(AuditAnswer { findings }, Answer::Audit, |answer| match arguments.format {
         AuditForm::Text => print!("{}", audit::text(&answer.findings)),
         AuditForm::Csv => print!("{csv}"),
         AuditForm::Json => println!("{json}"),

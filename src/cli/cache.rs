@@ -17,7 +17,7 @@ use super::answer::{self, Answer};
 use super::directories::StoreArgs;
 use super::grid_args::EngineArgs;
 use super::progress;
-use super::terminal::{bytes, columns, seconds};
+use super::terminal::{format_bytes, format_columns, format_seconds};
 use crate::cluster::{self, FrozenProgram};
 use crate::error::{self, Error, Result};
 use crate::grid::{AxisChoice, EntryKind, GridFile};
@@ -101,16 +101,18 @@ pub(super) struct Gc {
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Ls { store, all } => {
-            answer::show(CacheLsAnswer::new(&store.open_read_only()?), Answer::CacheLs, |listing| list(listing, *all))
+            answer::print_answer(CacheLsAnswer::new(&store.open_read_only()?), Answer::CacheLs, |listing| {
+                list(listing, *all)
+            })
         }
         Command::Verify { store, repair: false } => verify(&store.open_read_only()?, false, None),
         Command::Verify { store, repair: true } => {
-            let mended = store.mend()?;
-            verify(&store.store(None)?, true, mended)
+            let mended = store.repair_marker()?;
+            verify(&store.open(None)?, true, mended)
         }
         Command::Gc(gc) => collect(gc),
         Command::Path { store, key } => {
-            answer::show(path(&store.open_read_only()?, key)?, Answer::CachePath, |answer| {
+            answer::print_answer(path(&store.open_read_only()?, key)?, Answer::CachePath, |answer| {
                 println!("{}", answer.folder.display());
             })
         }
@@ -125,35 +127,45 @@ fn list(listing: &CacheLsAnswer, all: bool) {
             vec![
                 artifact.key.clone(),
                 artifact.stage.clone(),
-                bytes(artifact.bytes),
-                seconds(artifact.seconds),
+                format_bytes(artifact.bytes),
+                format_seconds(artifact.seconds),
                 state(artifact.state).to_owned(),
             ]
         }));
-        print!("{}", columns(&rows, &[2, 3]));
+        print!("{}", format_columns(&rows, &[2, 3]));
     }
     let mut rows = vec![["kind", "objects", "bytes", "compute time", ""].map(str::to_string).to_vec()];
     for StageTotals { sum, states } in &listing.stages {
         let states: Vec<&str> = states.iter().map(|found| state(*found)).filter(|text| !text.is_empty()).collect();
         let KindTotals { stage, artifacts, bytes: size, seconds: time } = sum;
-        rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time), states.join("; ")]);
+        rows.push(vec![
+            stage.clone(),
+            artifacts.to_string(),
+            format_bytes(*size),
+            format_seconds(*time),
+            states.join("; "),
+        ]);
     }
-    print!("{}", columns(&rows, &[1, 2, 3]));
+    print!("{}", format_columns(&rows, &[1, 2, 3]));
     if listing.journals.count > 0 {
         let FileTotals { count, bytes: size } = listing.journals;
-        println!("unfinished work: {}, {} (the next run resumes from it)", pluralize(count, "journal"), bytes(size));
+        println!(
+            "unfinished work: {}, {} (the next run resumes from it)",
+            pluralize(count, "journal"),
+            format_bytes(size)
+        );
     }
     let dead = "left by dead processes (the next run removes them)";
     for (drafts, what) in [(&listing.drafts, "being written"), (&listing.dead_drafts, dead)] {
         if drafts.count > 0 {
-            println!("drafts: {}, {}, {what}", drafts.count, bytes(drafts.bytes));
+            println!("drafts: {}, {}, {what}", drafts.count, format_bytes(drafts.bytes));
         }
     }
     if listing.programs.count > 0 {
         let FileTotals { count, bytes: size } = listing.programs;
         println!(
             "programs of submitted jobs: {count}, {} (`cache gc` removes the programs of finished jobs)",
-            bytes(size)
+            format_bytes(size)
         );
     }
 }
@@ -170,7 +182,7 @@ fn state(state: ArtifactState) -> &'static str {
 fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCode> {
     let verified = CacheVerifyAnswer::new(store, repair, mended)?;
     let code = if verified.is_intact() { ExitCode::SUCCESS } else { ExitCode::from(5) };
-    answer::show(verified, Answer::CacheVerify, |answer| {
+    answer::print_answer(verified, Answer::CacheVerify, |answer| {
         if let Some(path) = &answer.mended {
             println!("rewrote {}, which was missing or damaged", path.display());
         }
@@ -220,18 +232,18 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         deleted: false,
     };
     let nothing = going.is_empty() && left.is_empty() && programs.is_empty();
-    if !answer::json() {
+    if !answer::is_json() {
         print_deletions(&clearing);
     }
-    if nothing || (!gc.yes && (answer::json() || !confirm()?)) {
-        return answer::show(clearing, Answer::CacheGc, |_| {
+    if nothing || (!gc.yes && (answer::is_json() || !confirm()?)) {
+        return answer::print_answer(clearing, Answer::CacheGc, |_| {
             if !nothing {
                 println!("nothing was deleted; use --yes to delete without asking");
             }
         });
     }
     // Opening the store for writing removes what dead processes left behind.
-    let store = gc.store.store(None)?;
+    let store = gc.store.open(None)?;
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
     let clearing_up = exec::lease(&store, Store::GC_LEASE, "cleaning up the store", &*reporter, &stop)?;
@@ -249,7 +261,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let still = self::programs(gc, &store);
     programs.iter().filter(|program| still.contains(program)).try_for_each(FrozenProgram::remove)?;
     clearing.deleted = true;
-    answer::show(clearing, Answer::CacheGc, |_| println!("deleted"))
+    answer::print_answer(clearing, Answer::CacheGc, |_| println!("deleted"))
 }
 
 fn is_evicted(gc: &Gc, kept: &KeptObjects, entry: &InventoryItem) -> bool {
@@ -302,17 +314,17 @@ fn print_deletions(clearing: &CacheGcAnswer) {
     }
     let mut rows = vec![["to delete", "objects", "bytes", "recompute time"].map(str::to_string).to_vec()];
     for KindTotals { stage, artifacts, bytes: size, seconds: time } in &clearing.going {
-        rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time)]);
+        rows.push(vec![stage.clone(), artifacts.to_string(), format_bytes(*size), format_seconds(*time)]);
     }
     for (size, what) in others.into_iter().filter(|(size, _)| size.count > 0) {
-        rows.push(vec![what.into(), size.count.to_string(), bytes(size.bytes), String::new()]);
+        rows.push(vec![what.into(), size.count.to_string(), format_bytes(size.bytes), String::new()]);
     }
     let [drafts, programs] = others.map(|(size, _)| size);
     let count = drafts.count + programs.count + clearing.going.iter().map(|object| object.artifacts).sum::<usize>();
     let size = drafts.bytes + programs.bytes + clearing.going.iter().map(|object| object.bytes).sum::<u64>();
     let time = clearing.going.iter().map(|object| object.seconds).sum();
-    rows.push(vec!["all".to_string(), count.to_string(), bytes(size), seconds(time)]);
-    print!("{}", columns(&rows, &[1, 2, 3]));
+    rows.push(vec!["all".to_string(), count.to_string(), format_bytes(size), format_seconds(time)]);
+    print!("{}", format_columns(&rows, &[1, 2, 3]));
 }
 
 /// Objects used by the grids passed to `--keep`.

@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::answer::read_commands::{CompareAnswer, ComparedRun};
 use super::answer::{self, Answer};
-use super::comparison_summary::summary;
+use super::comparison_summary::summarize;
 use super::directories::{folders_in, with_similar_path_hint};
-use super::terminal::{self, columns, plain, shortened_columns};
+use super::terminal::{self, format_columns, format_json_value, shorten_columns};
 use crate::error::{Error, Result};
 use crate::pipeline::identity::Canonical;
 use crate::quantity::pluralize;
@@ -22,18 +22,18 @@ use crate::results::{
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// First results folder (A), e.g. `results/table2/tiny`.
+    /// First results find_run_folder (A), e.g. `results/table2/tiny`.
     first: PathBuf,
-    /// Second results folder (B).
+    /// Second results find_run_folder (B).
     second: PathBuf,
     /// Match name A in the first run with name B in the second; can be repeated.
     ///
     /// The names are those of backbones, criteria, recoveries, corpora or tasks, e.g. `tiny-llama=tiny-qwen3`.
-    #[arg(long = "map", value_name = "A=B", value_parser = map)]
+    #[arg(long = "map", value_name = "A=B", value_parser = parse_name_pair)]
     names: Vec<(String, String)>,
 }
 
-fn map(text: &str) -> Result<(String, String), String> {
+fn parse_name_pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=').map(|(from, to)| (from.trim(), to.trim())) {
         Some((from, to)) if !from.is_empty() && !to.is_empty() => Ok((from.to_owned(), to.to_owned())),
         _ => Err("expected `NAME_A=NAME_B`, a name in the first run and its counterpart in the second".to_owned()),
@@ -41,16 +41,18 @@ fn map(text: &str) -> Result<(String, String), String> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (first, second) =
-        (StoredResults::read(&folder(&arguments.first)?)?, StoredResults::read(&folder(&arguments.second)?)?);
+    let (first, second) = (
+        StoredResults::read(&find_run_folder(&arguments.first)?)?,
+        StoredResults::read(&find_run_folder(&arguments.second)?)?,
+    );
     let differences = Differences::between(&first, &second, &arguments.names)?;
     let first = ComparedRun::new(&first, &arguments.first);
     let second = ComparedRun::new(&second, &arguments.second);
-    answer::show(CompareAnswer { first, second, differences }, Answer::Compare, text)
+    answer::print_answer(CompareAnswer { first, second, differences }, Answer::Compare, print_comparison)
 }
 
-fn text(CompareAnswer { first, second, differences }: &CompareAnswer) {
-    println!("{}", wrap(&summary(differences), terminal::width()));
+fn print_comparison(CompareAnswer { first, second, differences }: &CompareAnswer) {
+    println!("{}", wrap(&summarize(differences), terminal::width()));
     println!("");
     for (letter, ComparedRun { name, profile, folder, program }) in [("A", first), ("B", second)] {
         println!("{letter}: {name} {profile} ({folder}), {program}");
@@ -62,7 +64,7 @@ fn text(CompareAnswer { first, second, differences }: &CompareAnswer) {
     print!("\n{}{}{}", values_text(differences), omitted_note(differences), coinciding_text(differences));
     for (letter, only) in [("A", &differences.only_first), ("B", &differences.only_second)] {
         if !only.is_empty() {
-            println!("\nonly in {letter}: {} ({})", pluralize(only.len(), "value"), conditions(only).join("; "));
+            println!("\nonly in {letter}: {} ({})", pluralize(only.len(), "value"), list_conditions(only).join("; "));
         }
     }
     if differences.compared == 0 {
@@ -71,7 +73,7 @@ fn text(CompareAnswer { first, second, differences }: &CompareAnswer) {
 }
 
 /// Returns `path` if it contains the results of a run. Otherwise returns its only subdirectory that does.
-fn folder(path: &Path) -> Result<PathBuf> {
+fn find_run_folder(path: &Path) -> Result<PathBuf> {
     if path.join(StoredResults::FILE).is_file() {
         return Ok(path.to_owned());
     }
@@ -111,7 +113,7 @@ fn data_text(differences: &Differences) -> String {
     }
     match differences.data.as_slice() {
         [] => "data: the same for all inputs that both runs use\n".to_owned(),
-        data => format!("data that differ (hashes):\n{}", settings_table("data", data, &short)),
+        data => format!("data that differ (hashes):\n{}", settings_table("data", data, &shorten_hash)),
     }
 }
 
@@ -122,8 +124,8 @@ fn protocols_text(differences: &Differences) -> String {
         let (Some(one), Some(two)) = (&protocol.first, &protocol.second) else { continue };
         for setting in settings_that_differ(one, two) {
             if !setting.path.split('.').any(|part| part == "data") {
-                let one = shown_protocol(setting.first);
-                let two = shown_protocol(setting.second);
+                let one = format_protocol_value(setting.first);
+                let two = format_protocol_value(setting.second);
                 text.push_str(&format!("  {}.{}: {one} → {two}\n", protocol.path, setting.path));
             }
         }
@@ -131,14 +133,14 @@ fn protocols_text(differences: &Differences) -> String {
     if text.is_empty() { text } else { format!("protocols that differ:\n{text}") }
 }
 
-fn shown_protocol(value: Option<Value>) -> String {
+fn format_protocol_value(value: Option<Value>) -> String {
     value.map_or("—".to_owned(), |value| value.to_string())
 }
 
 fn engines_text(differences: &Differences) -> String {
     match differences.engines.as_slice() {
         [] => String::new(),
-        engines => format!("engines that differ:\n{}", settings_table("backbone", engines, &plain)),
+        engines => format!("engines that differ:\n{}", settings_table("backbone", engines, &format_json_value)),
     }
 }
 
@@ -146,7 +148,7 @@ fn engines_text(differences: &Differences) -> String {
 fn global_differences_text(differences: &Differences) -> String {
     match differences.global_differences.as_slice() {
         [] => String::new(),
-        all => format!("paired despite different settings:\n{}", settings_table("setting", all, &short)),
+        all => format!("paired despite different settings:\n{}", settings_table("setting", all, &shorten_hash)),
     }
 }
 
@@ -174,10 +176,10 @@ fn coinciding_text(differences: &Differences) -> String {
 }
 
 /// Shortens hashes to 12 characters. Leaves other values unchanged.
-fn short(value: &Value) -> String {
+fn shorten_hash(value: &Value) -> String {
     match Canonical::from_value(value).is_hash() {
-        true => plain(value).chars().take(12).collect(),
-        false => plain(value),
+        true => format_json_value(value).chars().take(12).collect(),
+        false => format_json_value(value),
     }
 }
 
@@ -188,12 +190,12 @@ fn settings_table(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Va
             [&setting.first, &setting.second].map(|value| value.as_ref().map_or("—".to_owned(), shown));
         rows.push(vec![setting.path.clone(), first, second]);
     }
-    columns(&shortened_columns(rows, &[], terminal::width()), &[])
+    format_columns(&shorten_columns(rows, &[], terminal::width()), &[])
 }
 
 /// Explains why no values were paired. Suggests `--map` if the runs use different backbones.
 fn unpaired_text(differences: &Differences) -> String {
-    match (backbones(&differences.only_first).as_slice(), backbones(&differences.only_second).as_slice()) {
+    match (backbone_names(&differences.only_first).as_slice(), backbone_names(&differences.only_second).as_slice()) {
         ([one, ..], [two, ..]) if one != two => {
             format!("\nthe runs have no condition in common; use `--map {one}={two}` to compare the two backbones\n")
         }
@@ -201,13 +203,13 @@ fn unpaired_text(differences: &Differences) -> String {
     }
 }
 
-fn backbones(all: &[Unpaired]) -> Vec<String> {
+fn backbone_names(all: &[Unpaired]) -> Vec<String> {
     let all: BTreeSet<&String> = all.iter().map(|number| &number.record.condition.backbone).collect();
     all.into_iter().cloned().collect()
 }
 
 /// Indices of the numeric columns in the table of values.
-const NUMBERS: [usize; 3] = [2, 3, 4];
+const NUMERIC_COLUMNS: [usize; 3] = [2, 3, 4];
 
 fn values_text(differences: &Differences) -> String {
     let differ = differences.values.len();
@@ -223,19 +225,19 @@ fn values_text(differences: &Differences) -> String {
     let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
     // Use a cell's full name if other cells have the same short name. Use a column's full name if its metric has
     // several columns.
-    let called = |record: &Record, cell: &String| {
+    let cell_label = |record: &Record, cell: &String| {
         let alike = differences
             .values
             .iter()
             .filter(|pair| condition_name(&pair.first) == condition_name(record))
-            .map(|every| &every.cell)
+            .map(|pair| &pair.cell)
             .collect::<BTreeSet<_>>();
         if alike.len() > 1 { cell.clone() } else { condition_name(record) }
     };
-    for value in differences.values.iter().filter(|value| !prints_alike(value)) {
+    for value in differences.values.iter().filter(|value| !is_printed_identically(value)) {
         let a = value.first.value;
         let b = value.second.value;
-        let decimals = decimals(a, b);
+        let decimals = choose_decimals(a, b);
         let difference = a.zip(b).map_or("—".to_owned(), |(a, b)| format!("{:+.decimals$}", b - a));
         let paired = match &value.paired {
             Some(test) => format!("{} p = {:.3}", test.test, test.p),
@@ -246,10 +248,10 @@ fn values_text(differences: &Differences) -> String {
         let columns: BTreeSet<&String> = same_metric.map(|pair| &pair.column).collect();
         let metric = if columns.len() > 1 { &value.column } else { &value.first.metric };
         let row = [
-            called(&value.first, &value.cell),
+            cell_label(&value.first, &value.cell),
             metric.clone(),
-            number(a, decimals),
-            number(b, decimals),
+            format_value(a, decimals),
+            format_value(b, decimals),
             difference,
             paired,
         ];
@@ -265,36 +267,36 @@ fn values_text(differences: &Differences) -> String {
         if engines_differ { format!(", {beyond} beyond the tolerance of the float types") } else { String::new() };
     format!(
         "values that differ: {differ} of {all} common values{beyond}\n{}",
-        columns(&shortened_columns(rows, &NUMBERS, terminal::width()), &NUMBERS)
+        format_columns(&shorten_columns(rows, &NUMERIC_COLUMNS, terminal::width()), &NUMERIC_COLUMNS)
     )
 }
 
 /// Minimum number of decimals in the table of values.
-const DECIMALS: usize = 4;
+const MIN_DECIMALS: usize = 4;
 /// Maximum relative difference between two values that the table omits. They are omitted only if they also print as the
 /// same decimal.
-const NEGLIGIBLE: f64 = 1e-4;
+const MAX_NEGLIGIBLE_DIFFERENCE: f64 = 1e-4;
 
-fn number(value: Option<f64>, decimals: usize) -> String {
+fn format_value(value: Option<f64>, decimals: usize) -> String {
     value.map_or("failed".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-/// Returns the smallest number of decimals, at least [`DECIMALS`], at which two values are printed differently.
-fn decimals(a: Option<f64>, b: Option<f64>) -> usize {
-    (DECIMALS..=9).find(|&decimals| number(a, decimals) != number(b, decimals)).unwrap_or(DECIMALS)
+/// Returns the smallest number of decimals, at least [`MIN_DECIMALS`], at which two values are printed differently.
+fn choose_decimals(a: Option<f64>, b: Option<f64>) -> usize {
+    (MIN_DECIMALS..=9).find(|&decimals| format_value(a, decimals) != format_value(b, decimals)).unwrap_or(MIN_DECIMALS)
 }
 
 /// Returns whether two values differ by a negligible amount and are printed identically.
-fn prints_alike(difference: &ValueDifference) -> bool {
+fn is_printed_identically(difference: &ValueDifference) -> bool {
     let a = difference.first.value;
     let b = difference.second.value;
-    let close = a.zip(b).is_some_and(|(a, b)| (b - a).abs() <= NEGLIGIBLE * a.abs());
-    close && number(a, DECIMALS) == number(b, DECIMALS)
+    let close = a.zip(b).is_some_and(|(a, b)| (b - a).abs() <= MAX_NEGLIGIBLE_DIFFERENCE * a.abs());
+    close && format_value(a, MIN_DECIMALS) == format_value(b, MIN_DECIMALS)
 }
 
 /// Returns a note on how many rows were omitted because their two values print identically. Empty if there are none.
 fn omitted_note(differences: &Differences) -> String {
-    match differences.values.iter().filter(|value| prints_alike(value)).count() {
+    match differences.values.iter().filter(|value| is_printed_identically(value)).count() {
         0 => String::new(),
         1 => "1 of them differs only after the fourth decimal and is omitted (see `--json`)\n".to_owned(),
         count => format!("{count} of them differ only after the fourth decimal and are omitted (see `--json`)\n"),
@@ -309,7 +311,7 @@ fn condition_name(record: &Record) -> String {
     format!("{backbone} {depth}/{layers} {} {} {}", condition.criterion, condition.recovery, condition.calibration)
 }
 
-fn conditions(unpaired: &[Unpaired]) -> Vec<String> {
+fn list_conditions(unpaired: &[Unpaired]) -> Vec<String> {
     let mut all: BTreeMap<String, BTreeSet<&String>> = BTreeMap::new();
     for number in unpaired {
         all.entry(condition_name(&number.record)).or_default().insert(&number.cell);
@@ -337,7 +339,7 @@ mod tests {
             (Some(1.0), Some(1.0 + 1e-12), 4),
             (None, Some(1.0), 4),
         ] {
-            assert_eq!(decimals(a, b), expected, "{a:?} {b:?}");
+            assert_eq!(choose_decimals(a, b), expected, "{a:?} {b:?}");
         }
     }
 
@@ -345,7 +347,7 @@ mod tests {
     fn folder_without_numbers_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_path_buf();
-        let error = super::folder(&path).and_then(|path| StoredResults::read(&path)).unwrap_err();
+        let error = super::find_run_folder(&path).and_then(|path| StoredResults::read(&path)).unwrap_err();
         assert!(error.to_string().contains("numbers.json"), "{error}");
     }
 }

@@ -6,7 +6,7 @@ use crate::results::{Differences, ValueDifference, grouped};
 use crate::significance::stratified::holm;
 
 /// Family-wise error rate for the paired tests.
-const LEVEL: f64 = 0.05;
+const ERROR_RATE: f64 = 0.05;
 
 /// Group of metrics whose differences are counted together.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl MetricKind {
 }
 
 /// Summarizes how many values differ, in which direction they differ, and how many paired tests are significant.
-pub(super) fn summary(differences: &Differences) -> String {
+pub(super) fn summarize(differences: &Differences) -> String {
     let differ = differences.values.len();
     let all = differences.compared;
     let alone = [(&differences.only_first, "A"), (&differences.only_second, "B")];
@@ -58,9 +58,10 @@ pub(super) fn summary(differences: &Differences) -> String {
         (0, 1) => format!("The only common value is the same{alone}."),
         (0, _) => format!("All {all} common values are the same{alone}."),
         _ => {
-            let kinds = differences.values.iter().map(|value| (kind(value), value));
-            let kinds: Vec<String> = grouped(kinds).iter().map(|(kind, values)| directions(*kind, values)).collect();
-            let tests = significant(&differences.values);
+            let kinds = differences.values.iter().map(|value| (metric_kind(value), value));
+            let kinds: Vec<String> =
+                grouped(kinds).iter().map(|(kind, values)| format_directions(*kind, values)).collect();
+            let tests = format_significance(&differences.values);
             let verb = if all == 1 { "differs" } else { "differ" };
             format!(
                 "{differ} of {} {verb}{alone}. B relative to A: {}.{tests}",
@@ -71,20 +72,20 @@ pub(super) fn summary(differences: &Differences) -> String {
     }
 }
 
-fn metric(value: &ValueDifference) -> Option<Metric> {
+fn find_metric(value: &ValueDifference) -> Option<Metric> {
     Metric::find(&value.first.metric).ok()
 }
 
-fn kind(value: &ValueDifference) -> MetricKind {
-    metric(value).map_or(MetricKind::Task, |metric| MetricKind::from_metric(&metric))
+fn metric_kind(value: &ValueDifference) -> MetricKind {
+    find_metric(value).map_or(MetricKind::Task, |metric| MetricKind::from_metric(&metric))
 }
 
 /// Formats how many values are better or worse, for example `perplexities 12 better, 3 worse`.
-fn directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
+fn format_directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
     let known: Vec<bool> = values
         .iter()
         .filter_map(|value: &&ValueDifference| -> Option<bool> {
-            let metric = metric(value)?;
+            let metric = find_metric(value)?;
             let a = value.first.value?;
             let b = value.second.value?;
             metric.cost(b).map(|_| metric.better(b, a))
@@ -98,13 +99,15 @@ fn directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
 }
 
 /// Formats how many paired tests are significant after Holm's correction.
-fn significant(values: &[ValueDifference]) -> String {
+fn format_significance(values: &[ValueDifference]) -> String {
     let p: Vec<f64> = values.iter().filter_map(|value| Some(value.paired.as_ref()?.p)).collect();
-    let rejected = holm(&p, LEVEL).into_iter().filter(|rejected| *rejected).count();
+    let rejected = holm(&p, ERROR_RATE).into_iter().filter(|rejected| *rejected).count();
     match p.len() {
         0 => String::new(),
         tests => {
-            format!(" {rejected} of {tests} paired tests are significant (p < {LEVEL} after Holm's correction).")
+            format!(
+                " {rejected} of {tests} paired tests are format_significance (p < {ERROR_RATE} after Holm's correction)."
+            )
         }
     }
 }
@@ -180,7 +183,7 @@ mod tests {
             ),
         ];
         for (differences, expected) in cases {
-            assert_eq!(summary(&differences), expected);
+            assert_eq!(summarize(&differences), expected);
         }
     }
 }

@@ -17,8 +17,8 @@ use crate::machine;
 use crate::pipeline::stage;
 use ghostlab_store::Store;
 
-const STORE: &str = "GHOSTLAB_STORE";
-const EXPERIMENTS: &str = "GHOSTLAB_EXPERIMENTS";
+const STORE_VARIABLE: &str = "GHOSTLAB_STORE";
+const EXPERIMENTS_VARIABLE: &str = "GHOSTLAB_EXPERIMENTS";
 
 #[derive(Args)]
 pub(super) struct StoreArgs {
@@ -38,7 +38,7 @@ pub(super) struct StoreArgs {
 
 /// Returns the checkout. It is the closest directory at or above the grid or the current directory that has experiments
 /// or a store. The current directory is returned as an empty path to keep printed paths short.
-fn checkout(near: Option<&Path>) -> Option<PathBuf> {
+fn find_checkout(near: Option<&Path>) -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?;
     let share = installed::share();
     let near = near.and_then(|near| std::path::absolute(near).ok());
@@ -55,26 +55,28 @@ fn checkout(near: Option<&Path>) -> Option<PathBuf> {
 
 /// Returns the named directory. If none is named, returns `default` in the checkout or the current directory.
 pub(super) fn default_directory(named: Option<&PathBuf>, default: &str, near: Option<&Path>) -> PathBuf {
-    named.cloned().unwrap_or_else(|| checkout(near).unwrap_or_default().join(default))
+    named.cloned().unwrap_or_else(|| find_checkout(near).unwrap_or_default().join(default))
 }
 
 /// Returns the directory with the experiments.
 ///
 /// # Errors
 /// Fails if no directory is named and none is found.
-pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
-    let named = named.cloned().or_else(|| Some(PathBuf::from(std::env::var_os(EXPERIMENTS)?)));
+pub(super) fn find_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
+    let named = named.cloned().or_else(|| Some(PathBuf::from(std::env::var_os(EXPERIMENTS_VARIABLE)?)));
     if let Some(folder) = named {
         detail!("experiments: {}", folder.display());
         return Ok(folder);
     }
-    let found = checkout(None).map(|checkout| checkout.join("experiments")).filter(|folder| folder.is_dir());
+    let found = find_checkout(None).map(|checkout| checkout.join("experiments")).filter(|folder| folder.is_dir());
     found.or_else(installed::experiments).ok_or_else(|| {
         Error::missing("no experiments found")
             .at(current_directory())
             .expected("an `experiments` folder in the current folder or one of its parents")
             .found("none")
-            .hint(format!("run the command in a checkout, or set the folder with --experiments or {EXPERIMENTS}"))
+            .hint(format!(
+                "run the command in a checkout, or set the folder with --experiments or {EXPERIMENTS_VARIABLE}"
+            ))
     })
 }
 
@@ -82,9 +84,9 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
 /// directory.
 ///
 /// # Errors
-/// Fails like [`experiments`], or if the user's data directory is not writable.
-pub(super) fn own_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
-    match experiments(named) {
+/// Fails like [`find_experiments`], or if the user's data directory is not writable.
+pub(super) fn find_or_unpack_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
+    match find_experiments(named) {
         Err(error) if error.kind() == ErrorKind::Missing => {
             let folder = installed::unpack_installed()?.ok_or(error)?.join("experiments");
             note!("using the bundled experiments and data in {}", folder.with_file_name("").display());
@@ -95,7 +97,7 @@ pub(super) fn own_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
 }
 
 /// Returns the paths of everything that a grid command reads. Its outputs must not overwrite them.
-pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
+pub(super) fn list_inputs(grid: &Grid, store: &Store) -> Vec<Input> {
     let mut inputs = vec![Input::new("the store", store.root())];
     inputs.extend(
         grid.backbones.iter().map(|(name, backbone)| Input::new(format!("the backbone {name}"), &backbone.path)),
@@ -106,7 +108,7 @@ pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
     }
     let files = std::iter::once(&grid.file).chain(&grid.entries).filter(|file| file.is_file());
     inputs.extend(files.map(|file| Input::new("the grid's file", file)));
-    if let Some(folder) = checkout(Some(&grid.file)) {
+    if let Some(folder) = find_checkout(Some(&grid.file)) {
         let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
         inputs.push(Input::new("the experiments", folder.join("experiments")));
         inputs.push(Input::allowing_outputs("the checkout", folder));
@@ -126,15 +128,15 @@ impl StoreArgs {
     }
 
     fn explicit_path(&self) -> Option<PathBuf> {
-        self.store.clone().or_else(|| std::env::var_os(STORE).map(PathBuf::from))
+        self.store.clone().or_else(|| std::env::var_os(STORE_VARIABLE).map(PathBuf::from))
     }
 
     fn path(&self, near: Option<&Path>) -> Result<PathBuf> {
         let path = self.resolve_path(near)?;
         let how = match (&self.store, self.explicit_path()) {
             (Some(_), _) => "--store".to_owned(),
-            (None, Some(_)) => STORE.to_owned(),
-            (None, None) if checkout(near).is_none() => "user data directory; no checkout found".to_owned(),
+            (None, Some(_)) => STORE_VARIABLE.to_owned(),
+            (None, None) if find_checkout(near).is_none() => "user data directory; no checkout found".to_owned(),
             (None, None) => "data/store of the checkout".to_owned(),
         };
         detail!("store: {} ({how})", path.display());
@@ -144,7 +146,7 @@ impl StoreArgs {
     fn resolve_path(&self, near: Option<&Path>) -> Result<PathBuf> {
         let found = self
             .explicit_path()
-            .or_else(|| checkout(near).map(|checkout| checkout.join("data/store")))
+            .or_else(|| find_checkout(near).map(|checkout| checkout.join("data/store")))
             .or_else(|| Some(installed::user_data()?.join("store")));
         found.ok_or_else(|| {
             Error::missing("no store found")
@@ -154,15 +156,15 @@ impl StoreArgs {
                     None => "a checkout that contains the current folder".to_owned(),
                 })
                 .found("none")
-                .hint(format!("pass --store data/store to create one here, or set {STORE}"))
+                .hint(format!("pass --store data/store to create one here, or set {STORE_VARIABLE}"))
         })
     }
 
     /// Opens the named store, or the store of the checkout that contains `near`, for writing.
-    pub(super) fn store(&self, near: Option<&Path>) -> Result<Store> {
+    pub(super) fn open(&self, near: Option<&Path>) -> Result<Store> {
         let path = self.path(near)?;
-        if self.explicit_path().is_none() && checkout(near).is_none() && !path.exists() {
-            note!("creating a store in {} (set --store or {STORE} to use another one)", path.display());
+        if self.explicit_path().is_none() && find_checkout(near).is_none() && !path.exists() {
+            note!("creating a store in {} (set --store or {STORE_VARIABLE} to use another one)", path.display());
         }
         Ok(Store::open(&path, stage::STORE_WORDS)?.rehashing(self.rehash).with_signature(machine::signature))
     }
@@ -183,7 +185,7 @@ impl StoreArgs {
     }
 
     /// Rewrites `store.json` if it is missing or damaged. Returns its path if it was rewritten.
-    pub(super) fn mend(&self) -> Result<Option<PathBuf>> {
+    pub(super) fn repair_marker(&self) -> Result<Option<PathBuf>> {
         let root = self.path(None)?;
         Ok(Store::repair_marker(&root, stage::STORE_WORDS)?.then(|| root.join("store.json")))
     }

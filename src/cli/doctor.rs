@@ -10,7 +10,7 @@ use clap::Args;
 use super::answer::read_commands::{CheckItem, CheckStatus, DoctorAnswer};
 use super::answer::{self, Answer};
 use super::directories::{self, StoreArgs};
-use super::terminal::{Look, bytes};
+use super::terminal::{TextStyle, format_bytes};
 use super::{doctor_model, requested_work, terminal};
 use crate::artifact::{self, ExaminedInput};
 use crate::error::{Error, Result};
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let needs = match &arguments.target {
         Some(target) if model.is_none() => {
             requested_work::inputs_of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
-                directories::own_experiments(arguments.experiments.as_ref())
+                directories::find_or_unpack_experiments(arguments.experiments.as_ref())
             })?
         }
         _ => Vec::new(),
@@ -96,27 +96,27 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let error = Error::bad_input("--check applies only to models").at(arguments.target.clone().unwrap_or_default());
         return Err(error.expected("a model folder or a .gguf file"));
     }
-    let mut lines = model.map_or_else(|| Ok(Vec::new()), |model| doctor_model::lines(model, arguments.check))?;
+    let mut lines = model.map_or_else(|| Ok(Vec::new()), |model| doctor_model::check_model(model, arguments.check))?;
     let mut seen = BTreeSet::new();
     let all = needs.iter().flat_map(|list| list.needs.iter().map(move |need| (need, list)));
     let each = all.filter(|(need, _)| seen.insert((need.kind.label(), &need.name)));
-    lines.extend(each.map(|(need, list)| input(need, list, store)));
+    lines.extend(each.map(|(need, list)| check_input(need, list, store)));
     let settings = HubSettings::from_env();
     match &settings {
         Ok(settings) => {
-            lines.extend(hub_lines(settings, &needs));
-            lines.push(token_line(settings));
+            lines.extend(check_hub(settings, &needs));
+            lines.push(check_token(settings));
         }
         Err(error) => lines.push(CheckItem::missing("hub environment variables", error)),
     }
-    lines.extend(machine_lines(&needs));
+    lines.extend(check_machine(&needs));
     lines.push(match &looked {
         Err(error) if !no_store => CheckItem::missing("store", error),
-        _ => store_line(store),
+        _ => check_store(store),
     });
 
     let lacking = lines.iter().filter(|line| line.mark == CheckStatus::Missing).count();
-    answer::show(DoctorAnswer { lacking, things: lines }, Answer::Doctor, |answer| {
+    answer::print_answer(DoctorAnswer { lacking, things: lines }, Answer::Doctor, |answer| {
         answer.things.iter().for_each(print_item);
     })?;
     if lacking == 0 {
@@ -134,7 +134,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::from(3))
 }
 
-fn token_line(settings: &HubSettings) -> CheckItem {
+fn check_token(settings: &HubSettings) -> CheckItem {
     match settings.token {
         Some(_) => CheckItem::ok("token", "set; access to gated models is not checked"),
         None => CheckItem::note("token", "none", "set HF_TOKEN, or run `hf auth login`, to download gated models"),
@@ -143,21 +143,21 @@ fn token_line(settings: &HubSettings) -> CheckItem {
 
 fn print_item(CheckItem { mark, what, found, todo }: &CheckItem) {
     let (look, mark) = match mark {
-        CheckStatus::Good => (Look::Good, "ok    "),
-        CheckStatus::Note => (Look::Doubtful, "note  "),
-        CheckStatus::Missing => (Look::Bad, "error "),
+        CheckStatus::Good => (TextStyle::Good, "ok    "),
+        CheckStatus::Note => (TextStyle::Doubtful, "note  "),
+        CheckStatus::Missing => (TextStyle::Bad, "error "),
     };
-    terminal::print_line(&[(look, mark), (Look::Plain, &format!("{what}: {found}"))]);
+    terminal::print_line(&[(look, mark), (TextStyle::Plain, &format!("{what}: {found}"))]);
     for line in todo.lines() {
         println!("      → {line}");
     }
 }
 
 /// Checks a backbone, text or task.
-fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem {
+fn check_input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem {
     let what = format!("{} {}", need.kind.label(), need.name);
     let resolver = list.resolver();
-    match artifact::examine(need, &resolver, &requested_work::hash(store)) {
+    match artifact::examine(need, &resolver, &requested_work::file_hasher(store)) {
         Err(error) => CheckItem::missing(what, &error),
         Ok(ExaminedInput { found, unpinned: None }) => CheckItem::ok(what, found),
         Ok(ExaminedInput { found, unpinned: Some(source) }) => {
@@ -167,7 +167,7 @@ fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem 
 }
 
 /// Checks the hub cache and the disk space for pinned files that are not downloaded yet. Sends no requests.
-fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
+fn check_hub(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     let hub = Hub::new(settings.clone());
     let mut plan = FetchPlan::default();
     for list in needs {
@@ -178,16 +178,18 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     }
     let root = hub.cache().root();
     let free = root.ancestors().find(|folder| folder.is_dir()).and_then(disk::free);
-    let (left, shown) =
-        (plan.remaining_bytes(), free.map_or("unknown free space".to_owned(), |free| format!("{} free", bytes(free))));
+    let (left, shown) = (
+        plan.remaining_bytes(),
+        free.map_or("unknown free space".to_owned(), |free| format!("{} free", format_bytes(free))),
+    );
     let offline = if settings.offline { ", and HF_HUB_OFFLINE is set" } else { "" };
-    let found = format!("{}: {shown}, {} of pinned files to fetch{offline}", root.display(), bytes(left));
+    let found = format!("{}: {shown}, {} of pinned files to fetch{offline}", root.display(), format_bytes(left));
     let lacks = free.is_some_and(|free| free < left);
     let todo = if lacks { "free some disk space, or set HF_HUB_CACHE to a folder on another disk" } else { "" };
     vec![CheckItem::new(if lacks { CheckStatus::Missing } else { CheckStatus::Good }, "hub cache", found, todo)]
 }
 
-fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
+fn check_machine(needs: &[InputList]) -> Vec<CheckItem> {
     let free = machine::free_memory();
     let largest = needs.iter().flat_map(|list| {
         let resolver = list.resolver();
@@ -197,9 +199,13 @@ fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
             .filter_map(|found| artifact::weight_bytes(&found.path))
     });
     let memory = match largest.max() {
-        None => CheckItem::ok("memory", format!("{} free", bytes(free))),
+        None => CheckItem::ok("memory", format!("{} free", format_bytes(free))),
         Some(weights) => {
-            let found = format!("{} free; the weights of the largest backbone take {}", bytes(free), bytes(weights));
+            let found = format!(
+                "{} free; the weights of the largest backbone take {}",
+                format_bytes(free),
+                format_bytes(weights)
+            );
             let todo = "expect slower runs: layers are loaded on demand (`ghostlab plan` shows the memory needed)";
             if weights <= free { CheckItem::ok("memory", found) } else { CheckItem::note("memory", found, todo) }
         }
@@ -207,11 +213,11 @@ fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
     let Machine { cpu, gpu, threads, cpu_features, .. } = Machine::this();
     let cpu =
         format!("{}, {threads} threads, {}", cpu.as_deref().unwrap_or("unknown processor"), cpu_features.join(" "));
-    vec![memory, device_line(DeviceName::best(), DeviceName::best().gpu(), gpu, &cpu), kernels_line(amx::status())]
+    vec![memory, check_device(DeviceName::best(), DeviceName::best().gpu(), gpu, &cpu), check_kernels(amx::status())]
 }
 
 /// Reports the kernel family that `--kernels auto` selects and, if it is not AMX, the reason.
-fn kernels_line(status: AmxStatus) -> CheckItem {
+fn check_kernels(status: AmxStatus) -> CheckItem {
     let portable = format!("portable in bf16 and f32; {status}");
     match status {
         AmxStatus::Ready => CheckItem::ok("kernels", "amx in bf16, bf16x3 and bf16x6, portable in f32"),
@@ -225,7 +231,7 @@ fn kernels_line(status: AmxStatus) -> CheckItem {
 }
 
 /// Reports the selected device and any GPUs that cannot be used.
-fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: &str) -> CheckItem {
+fn check_device(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: &str) -> CheckItem {
     match (best, gpus) {
         (DeviceName::Cpu, None) => CheckItem::ok("device", format!("{cpu}; no GPU")),
         (DeviceName::Cpu, Some(gpus)) => {
@@ -242,7 +248,7 @@ fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: 
     }
 }
 
-fn store_line(store: Option<&Store>) -> CheckItem {
+fn check_store(store: Option<&Store>) -> CheckItem {
     let Some(store) = store else {
         return CheckItem::note("store", "none found", "run the command in a checkout, or pass --store");
     };
@@ -252,7 +258,7 @@ fn store_line(store: Option<&Store>) -> CheckItem {
         let found = format!("{}: no parent folder exists", root.display());
         return CheckItem::new(CheckStatus::Missing, "store", found, "pass another folder with --store");
     };
-    let free = disk::free(folder).map_or(String::new(), |free| format!(", {} free", bytes(free)));
+    let free = disk::free(folder).map_or(String::new(), |free| format!(", {} free", format_bytes(free)));
     let system = disk::file_system(folder);
     let found =
         format!("{}, on {}{free}", root.display(), system.map_or("an unknown file system", |system| system.name));
@@ -284,7 +290,7 @@ mod tests {
             (AmxStatus::Disabled, false, "the operating system does not enable it"),
             (AmxStatus::Deviates, false, "differ from their documented arithmetic"),
         ] {
-            let line = kernels_line(status);
+            let line = check_kernels(status);
             assert!(
                 (line.mark == CheckStatus::Good) == good && line.found.contains(found),
                 "{status:?}: {}",
@@ -313,7 +319,7 @@ mod tests {
 
     fn line(best: DeviceName, found: Option<Gpu>, gpus: &str) -> (bool, String, bool) {
         let gpus = Some(gpus.to_owned()).filter(|gpus| !gpus.is_empty());
-        let CheckItem { mark, found, todo, .. } = device_line(best, found, gpus, "EPYC, 8 threads");
+        let CheckItem { mark, found, todo, .. } = check_device(best, found, gpus, "EPYC, 8 threads");
         (mark == CheckStatus::Good, found, todo.is_empty())
     }
 }

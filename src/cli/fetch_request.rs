@@ -82,7 +82,7 @@ pub(super) fn requests_of(target: &str, arguments: &Arguments) -> Result<Vec<Req
         }
         _ => {}
     }
-    if let Some((folder, backbone)) = backbone(target, arguments)? {
+    if let Some((folder, backbone)) = find_backbone(target, arguments)? {
         let mut requests = backbone_request(&folder, backbone, arguments);
         if arguments.data.is_some() {
             requests.extend(requested_inputs(&data_needs(&folder, target)?, false, arguments));
@@ -111,16 +111,16 @@ fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -
 /// Returns the inputs of a grid file or of the artifacts with the given name.
 fn inputs_of(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
     requested_work::inputs_of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
-        directories::experiments(arguments.experiments.as_ref())
+        directories::find_experiments(arguments.experiments.as_ref())
     })
 }
 
 /// Finds the backbone with the given name in the experiments. Files and artifacts with this name take precedence.
-fn backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, BackboneFile)>> {
+fn find_backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, BackboneFile)>> {
     if Path::new(target).is_file() {
         return Ok(None);
     }
-    let Ok(folder) = directories::own_experiments(arguments.experiments.as_ref()) else { return Ok(None) };
+    let Ok(folder) = directories::find_or_unpack_experiments(arguments.experiments.as_ref()) else { return Ok(None) };
     if folder.join(target).with_extension("yaml").is_file() {
         return Ok(None);
     }
@@ -148,7 +148,7 @@ fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments
 pub(super) fn needs_of_targets(arguments: &Arguments) -> Result<Vec<InputList>> {
     let mut lists = Vec::new();
     for target in &arguments.targets {
-        lists.extend(match backbone(target, arguments)? {
+        lists.extend(match find_backbone(target, arguments)? {
             Some((folder, _)) => data_needs(&folder, target)?,
             None => inputs_of(target, arguments)?,
         });
@@ -175,7 +175,7 @@ fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
 /// Returns the lock file in the current experiments or the current directory, but never the one in the installed
 /// experiments.
 fn lock_in_use(arguments: &Arguments) -> PathBuf {
-    let folder = directories::experiments(arguments.experiments.as_ref()).ok();
+    let folder = directories::find_experiments(arguments.experiments.as_ref()).ok();
     let folder = folder.filter(|folder| folder.is_dir() && installed::experiments().as_ref() != Some(folder));
     folder.unwrap_or_default().join(Lock::FILE)
 }

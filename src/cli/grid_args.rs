@@ -25,7 +25,7 @@ use ghostlab_store::Store;
 pub(super) struct GridArgs {
     /// Grid file, or the name of a paper artifact such as `table2`.
     // Parse as `OsString`, because a path need not be UTF-8.
-    #[arg(value_parser = OsStringValueParser::new().map(grid_file))]
+    #[arg(value_parser = OsStringValueParser::new().map(resolve_grid_file))]
     grid: PathBuf,
     /// Override a grid value, e.g. `depth=7,9,11` or `calibration.sequences=16`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -66,13 +66,14 @@ pub(super) struct Threads {
 
 /// Returns the path of a grid file. The name of an artifact, such as `table2`, is resolved to its file in the
 /// experiments folder.
-fn grid_file(named: OsString) -> PathBuf {
+fn resolve_grid_file(named: OsString) -> PathBuf {
     let file = PathBuf::from(named);
     if file.exists() || file.components().count() != 1 || file.extension().is_some() {
         return file;
     }
     let known = installed::holds(&format!("experiments/{}.yaml", file.display()));
-    let experiments = if known { directories::own_experiments(None) } else { directories::experiments(None) };
+    let experiments =
+        if known { directories::find_or_unpack_experiments(None) } else { directories::find_experiments(None) };
     let artifact = experiments.ok().map(|folder| folder.join(&file).with_extension("yaml"));
     artifact.filter(|found| found.is_file()).unwrap_or(file)
 }
@@ -81,25 +82,25 @@ fn grid_file(named: OsString) -> PathBuf {
 #[derive(Args)]
 pub(super) struct EngineArgs {
     /// Device: `cpu`, `cuda`, `cuda:1`, …, `metal`, or `auto` (best available).
-    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = auto::<DeviceName>)]
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = parse_auto::<DeviceName>)]
     device: Auto<DeviceName>,
     /// Float type: `f32`, `bf16`, `f16` or `auto`.
     ///
     /// `auto` is f32 on the CPU, and the type of the stored weights on other devices. Processors with Intel AMX also
     /// support `bf16x3` and `bf16x6`, which represent f32 numbers as sums of two or three bf16 numbers.
-    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = auto::<ComputeType>)]
+    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = parse_auto::<ComputeType>)]
     dtype: Auto<ComputeType>,
     /// Engine: `cpu`, `candle` or `auto` (built-in kernels where supported).
     ///
     /// `cpu` selects the built-in kernels, which run on the CPU in every float type except f16. `candle` supports every
     /// device, in f32, bf16 and f16.
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = auto::<EngineName>)]
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = parse_auto::<EngineName>)]
     engine: Auto<EngineName>,
     /// CPU kernels for bf16: `portable`, `amx` or `auto`.
     ///
     /// `auto` selects the fastest family that the processor supports. `portable` gives bit-identical results on every
     /// processor.
-    #[arg(long, value_name = "FAMILY", default_value = "auto", value_parser = auto::<KernelFamily>)]
+    #[arg(long, value_name = "FAMILY", default_value = "auto", value_parser = parse_auto::<KernelFamily>)]
     kernels: Auto<KernelFamily>,
 }
 
@@ -107,7 +108,7 @@ pub(super) struct EngineArgs {
 #[derive(Clone, Copy)]
 struct Auto<T>(Option<T>);
 
-fn auto<T: FromStr<Err = String>>(text: &str) -> Result<Auto<T>, String> {
+fn parse_auto<T: FromStr<Err = String>>(text: &str) -> Result<Auto<T>, String> {
     if text == "auto" { Ok(Auto(None)) } else { text.parse().map(|value| Auto(Some(value))) }
 }
 
@@ -149,7 +150,7 @@ pub(super) struct LimitArgs {
 
 /// In verbose mode, prints the file, profile and entries of a grid.
 fn print_details(grid: &Grid) {
-    if !terminal::details() {
+    if !terminal::shows_details() {
         return;
     }
     let profile = grid.profile.as_ref().map_or("no profile".to_owned(), |name| format!("profile {name}"));
@@ -207,20 +208,20 @@ impl GridArgs {
     }
 
     /// Builds the grid of a file with the profile and overrides.
-    pub(super) fn grid_of(&self, file: &GridFile) -> Result<Grid> {
+    pub(super) fn grid_from_file(&self, file: &GridFile) -> Result<Grid> {
         file.grid(self.profile.as_deref(), &self.overrides).inspect(print_details)
     }
 
     /// Builds the grid with its profile and overrides.
     pub(super) fn grid(&self, source: &GridSource) -> Result<Grid> {
         match source {
-            GridSource::File(file) => self.grid_of(file),
+            GridSource::File(file) => self.grid_from_file(file),
             GridSource::Submission(submission) => submission.grids().map(|(grid, _)| grid),
         }
     }
 
     /// Returns the grids to run: the one in the file or, for an artifact, those that `reproduce` runs.
-    pub(super) fn work(&self, source: &GridSource) -> Result<(Vec<Grid>, Option<Artifact>)> {
+    pub(super) fn grids_to_run(&self, source: &GridSource) -> Result<(Vec<Grid>, Option<Artifact>)> {
         let file = match source {
             GridSource::File(file) => file,
             GridSource::Submission(submission) => {
@@ -234,7 +235,7 @@ impl GridArgs {
                 grids.iter().for_each(print_details);
                 Ok((grids, Some(artifact)))
             }
-            _ => Ok((vec![self.grid_of(file)?], None)),
+            _ => Ok((vec![self.grid_from_file(file)?], None)),
         }
     }
 
@@ -263,15 +264,15 @@ impl GridArgs {
         self.store.open_read_only_or_empty(Some(&self.grid))
     }
 
-    pub(super) fn store(&self) -> Result<Store> {
-        self.store.store(Some(&self.grid))
+    pub(super) fn open_store(&self) -> Result<Store> {
+        self.store.open(Some(&self.grid))
     }
 }
 
 impl LimitArgs {
     /// Formats the limits as command-line arguments, using `memory` bytes as the memory limit.
-    pub(super) fn words(&self, memory: u64) -> Vec<String> {
-        let mut words = vec!["--memory".to_owned(), gigabytes(memory as f64)];
+    pub(super) fn to_arguments(&self, memory: u64) -> Vec<String> {
+        let mut words = vec!["--memory".to_owned(), format_gigabytes(memory as f64)];
         for (name, value) in [("--device-memory", self.device_memory), ("--store-limit", self.store_limit)] {
             if let Some(value) = value {
                 words.extend([name.to_owned(), format!("{value}")]);
@@ -307,6 +308,6 @@ impl LimitArgs {
     }
 }
 
-fn gigabytes(bytes: f64) -> String {
+fn format_gigabytes(bytes: f64) -> String {
     format!("{:.2}", (bytes / 1e7).ceil() / 100.0)
 }

@@ -16,14 +16,14 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Program", &["schema", "completions", "man"]),
 ];
 
-pub(super) fn command() -> Command {
+pub(super) fn build_command() -> Command {
     let command = Arguments::command();
-    let template = template(&command);
+    let template = build_template(&command);
     command.help_template(template)
 }
 
 /// Builds the help template, which lists the commands by group.
-fn template(command: &Command) -> String {
+fn build_template(command: &Command) -> String {
     let header = command.get_styles().get_header();
     let literal = command.get_styles().get_literal();
     let width = command.get_subcommands().map(|inner| inner.get_name().len()).max().unwrap_or_default();
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn help_lists_every_command_once_in_short_lines() {
-        let mut command = command();
+        let mut command = build_command();
         let listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
         let arguments = Arguments::command();
         let known: BTreeSet<&str> = arguments.get_subcommands().map(Command::get_name).collect();

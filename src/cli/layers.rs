@@ -12,8 +12,8 @@ use super::answer::layers::{CriterionScores, LayerScore, LayersAnswer};
 use super::answer::{self, Answer};
 use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::named_entries::{SharedEntries, backbone, with_entries, with_fetch_hint};
-use super::terminal::columns;
+use super::named_entries::{SharedEntries, backbone_entry, with_entries, with_fetch_hint};
+use super::terminal::format_columns;
 use super::{fetch, progress, requested_work, stop};
 use crate::artifact;
 use crate::artifact::figure::{Axis, Curves, Drawing, Figure, Line, Plot, Point, Surroundings};
@@ -93,11 +93,11 @@ const FILE: &str = "layers";
 const LAYER: &str = "layer";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let format = arguments.figure.as_deref().map(figure_format).transpose()?;
+    let format = arguments.figure.as_deref().map(parse_figure_format).transpose()?;
     arguments.threads.start()?;
     let model = Path::new(&arguments.model);
-    let store = arguments.store.store(Some(model).filter(|model| model.is_dir()))?;
-    let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
+    let store = arguments.store.open(Some(model).filter(|model| model.is_dir()))?;
+    let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
     let rankings = arguments.rankings()?;
     let file = GridFile::from_text(&arguments.grid(&rankings)?, Path::new(FILE))?;
     if arguments.fetch {
@@ -108,10 +108,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Only criterion scores are shown, and dense cells have none.
     grid.evaluate.perplexity.clear();
     grid.cells.retain(|cell| !cell.is_dense());
-    artifact::check_pins(&mut grid, &requested_work::hash(&store))?;
+    artifact::check_pins(&mut grid, &requested_work::file_hasher(&store))?;
     let output = arguments.figure.as_ref().map(|path| OutputFile {
         path,
-        inputs: directories::inputs(&grid, &store),
+        inputs: directories::list_inputs(&grid, &store),
         force: arguments.force,
         is_ours: |_| false,
     });
@@ -121,13 +121,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens)?;
     let ranked = arguments.ranked(&rankings, &outcome, &|cell| trial_scores(&plan, cell, &store))?;
     if let (Some(output), Some(format)) = (&output, format) {
-        let drawing = figure(&ranked).draw()?;
+        let drawing = build_figure(&ranked).draw()?;
         let bytes = drawing.forms().find(|(ending, _)| *ending == format).map(|(_, bytes)| bytes);
         output.write(bytes.unwrap_or_default())?;
     }
-    answer::show(ranked, Answer::Layers, |answer| {
+    answer::print_answer(ranked, Answer::Layers, |answer| {
         println!("{} ({}), {}", answer.model, answer.engine, answer.calibration);
-        println!("\n{}", tables(&answer.criteria, answer.layers));
+        println!("\n{}", format_tables(&answer.criteria, answer.layers));
         println!("Ranks are in brackets; rank 1 is removed first.");
         answer.figure.iter().for_each(|figure| println!("wrote {figure}"));
     })
@@ -153,7 +153,7 @@ impl Arguments {
 
     /// Formats the grid as JSON, which is valid YAML. Each criterion removes one layer or sublayer.
     fn grid(&self, rankings: &[Ranking]) -> Result<String> {
-        let (name, backbones) = backbone(&self.model)?;
+        let (name, backbones) = backbone_entry(&self.model)?;
         let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
         let length = self.length as usize;
         let (corpora, read) =
@@ -193,7 +193,7 @@ impl Arguments {
                 return Err(Error::job("a criterion failed").at(ranking.name).found(failure));
             }
             let scores = trial_scores(&cell.cell)?;
-            criteria.extend(columns_of(ranking, scores.as_ref().unwrap_or(&cell.scores)));
+            criteria.extend(split_columns(ranking, scores.as_ref().unwrap_or(&cell.scores)));
         }
         let layers = outcome.cells.first().map_or(0, |cell| cell.layers);
         let engines: Vec<String> = outcome.engines.values().map(ToString::to_string).collect();
@@ -209,7 +209,7 @@ impl Arguments {
 }
 
 /// Returns the format of a figure according to its file extension.
-fn figure_format(path: &Path) -> Result<&'static str> {
+fn parse_figure_format(path: &Path) -> Result<&'static str> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     Drawing::ENDINGS.into_iter().find(|known| *known == ending).ok_or_else(|| {
         Error::bad_input("unknown figure format")
@@ -221,7 +221,7 @@ fn figure_format(path: &Path) -> Result<&'static str> {
 
 /// Splits the scores assigned by a criterion into columns for layers, attention sublayers and MLP sublayers. The
 /// columns share one ranking.
-fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores> {
+fn split_columns(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     let direction = if ranking.lowest_first { 1.0 } else { -1.0 };
     order.sort_by(|&a, &b| (direction * scores[a].1).total_cmp(&(direction * scores[b].1)));
@@ -268,15 +268,15 @@ fn merge_equal(criteria: &[CriterionScores]) -> Vec<(String, &CriterionScores)> 
 }
 
 /// Formats one table for whole layers and one for sublayers. Criteria with equal scores share a column.
-fn tables(criteria: &[CriterionScores], layers: usize) -> String {
+fn format_tables(criteria: &[CriterionScores], layers: usize) -> String {
     let merged = merge_equal(criteria).into_iter();
     let (whole, sublayers): (Vec<_>, Vec<_>) = merged.partition(|(_, column)| column.unit == LAYER);
     let present = [whole, sublayers].into_iter().filter(|group| !group.is_empty());
-    present.map(|group| table(&group, layers)).collect::<Vec<_>>().join("\n")
+    present.map(|group| format_table(&group, layers)).collect::<Vec<_>>().join("\n")
 }
 
 /// Formats a table with one row per layer.
-fn table(merged: &[(String, &CriterionScores)], layers: usize) -> String {
+fn format_table(merged: &[(String, &CriterionScores)], layers: usize) -> String {
     let mut rows = vec![vec![String::new()], vec![String::new()], vec!["layer".to_owned()]];
     for (label, column) in merged {
         rows[0].push(label.clone());
@@ -292,7 +292,7 @@ fn table(merged: &[(String, &CriterionScores)], layers: usize) -> String {
         rows.push(row);
     }
     let right: Vec<usize> = (1..=merged.len()).collect();
-    columns(&rows, &right)
+    format_columns(&rows, &right)
 }
 
 /// Formats a score with four decimals, or with two if its magnitude is at least 10.
@@ -301,7 +301,7 @@ fn format_score(score: f64) -> String {
 }
 
 /// Builds the figure that shows the rank of each layer.
-fn figure(ranked: &LayersAnswer) -> Figure {
+fn build_figure(ranked: &LayersAnswer) -> Figure {
     let lines = merge_equal(&ranked.criteria).into_iter().map(|(label, column)| Line {
         method: String::new(),
         label: if column.unit == LAYER { label } else { format!("{label}, {}", column.unit) },
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn ranks_are_among_all_sublayers_and_columns_are_by_kind() {
         let ranking = ranking("llm-drop", DepthUnit::Sublayers, true);
-        let found = columns_of(&ranking, &[(0, 0.5), (2, 0.1), (1, 0.3), (3, 0.2)]);
+        let found = split_columns(&ranking, &[(0, 0.5), (2, 0.1), (1, 0.3), (3, 0.2)]);
         let ranks: Vec<(&str, Vec<usize>)> = found
             .iter()
             .map(|column| (column.unit.as_str(), column.scores.iter().map(|score| score.rank).collect()))
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn layer_rank_follows_the_direction_of_the_criterion() {
         let ranking = ranking("llm-streamline", DepthUnit::Layers, false);
-        let found = columns_of(&ranking, &[(1, 0.5), (2, 0.9)]);
+        let found = split_columns(&ranking, &[(1, 0.5), (2, 0.9)]);
         assert_eq!(
             found[0].scores,
             [LayerScore { layer: 1, score: 0.5, rank: 2 }, LayerScore { layer: 2, score: 0.9, rank: 1 }]
@@ -357,7 +357,7 @@ mod tests {
     fn criteria_with_equal_scores_share_a_column() {
         let mut scores = Vec::new();
         for (name, third) in [("shortened-llama", 0.3), ("sleb", 0.3), ("shortgpt", 0.4)] {
-            scores.extend(columns_of(&ranking(name, DepthUnit::Layers, true), &[(0, 0.5), (1, 0.1), (2, third)]));
+            scores.extend(split_columns(&ranking(name, DepthUnit::Layers, true), &[(0, 0.5), (1, 0.1), (2, third)]));
         }
         let labels: Vec<String> = merge_equal(&scores).into_iter().map(|(label, _)| label).collect();
         assert_eq!(labels, ["Shortened LLaMA, SLEB", "ShortGPT"]);
@@ -375,9 +375,9 @@ mod tests {
             };
             // Scores that differ between criteria keep their columns apart.
             let scores = candidates.into_iter().map(|index| (index, (100 + position + index) as f64));
-            columns_of(ranking, &scores.collect::<Vec<_>>())
+            split_columns(ranking, &scores.collect::<Vec<_>>())
         });
-        let text = tables(&criteria.collect::<Vec<_>>(), 128);
+        let text = format_tables(&criteria.collect::<Vec<_>>(), 128);
         let found: Vec<&str> = text.split("\n\n").collect();
         assert_eq!(found.len(), 2, "{text}");
         assert!(!found[0].contains("attention") && found[0].contains("LLM-Streamline"), "{text}");
@@ -392,8 +392,8 @@ mod tests {
 
     #[test]
     fn figure_format_is_inferred_from_the_extension() {
-        assert_eq!(figure_format(Path::new("a/ranks.pdf")).unwrap(), "pdf");
-        let error = figure_format(Path::new("ranks.jpg")).unwrap_err().to_string();
+        assert_eq!(parse_figure_format(Path::new("a/ranks.pdf")).unwrap(), "pdf");
+        let error = parse_figure_format(Path::new("ranks.jpg")).unwrap_err().to_string();
         assert!(error.contains(".svg, .pdf, .png") && error.contains(".jpg"), "{error}");
     }
 }

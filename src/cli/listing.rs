@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::answer::write_commands::ListedArtifact;
-use super::requested_work::artifact_folder;
-use super::terminal::{self, columns, seconds};
+use super::requested_work::artifact_results_folder;
+use super::terminal::{self, format_columns, format_seconds};
 use crate::artifact::{self, Artifact};
 use crate::error::Result;
 use crate::grid::Grid;
@@ -81,7 +81,7 @@ impl ArtifactList<'_> {
             self.add(grid, &mut progress)?;
         }
         if let Some(grid) = grids.last() {
-            let folder = artifact_folder(artifact, grid, self.overrides, self.engine, self.results).ok();
+            let folder = artifact_results_folder(artifact, grid, self.overrides, self.engine, self.results).ok();
             progress.results = folder.map(|folder| folder.path().to_owned());
             progress.profile = grid.profile.clone().unwrap_or_default();
         }
@@ -112,7 +112,7 @@ fn last_finished(results: &Path) -> Option<String> {
 }
 
 /// Formats the list in columns.
-pub(super) fn text(all: &[ListedArtifact]) -> String {
+pub(super) fn format_list(all: &[ListedArtifact]) -> String {
     let mut rows = vec![["artifact", "what", "profile", "stored", "left", "finished"].map(str::to_owned).to_vec()];
     for listed in all {
         let stored = listed.complete.zip(listed.cells);
@@ -120,15 +120,15 @@ pub(super) fn text(all: &[ListedArtifact]) -> String {
             (_, _, Some(lacks)) => lacks.clone(),
             (None, ..) => empty_cell(),
             (Some((complete, cells)), ..) if complete == cells => "nothing".to_owned(),
-            (_, Some(time), _) => format!("about {}", seconds(time)),
-            (Some((complete, cells)), ..) => terminal::cells(cells - complete),
+            (_, Some(time), _) => format!("about {}", format_seconds(time)),
+            (Some((complete, cells)), ..) => terminal::format_cell_count(cells - complete),
         };
         let made = if stored.is_some() { listed.made.clone().unwrap_or("never".to_owned()) } else { empty_cell() };
         let stored = stored.map_or_else(empty_cell, |(complete, cells)| format!("{complete} of {cells}"));
         let profile = listed.profile.clone().unwrap_or_else(empty_cell);
         rows.push(vec![listed.name.clone(), listed.title.clone(), profile, stored, left, made]);
     }
-    columns(&rows, &[])
+    format_columns(&rows, &[])
 }
 
 fn empty_cell() -> String {

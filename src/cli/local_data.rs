@@ -8,7 +8,7 @@ use crate::files::atomic::write_atomically;
 use crate::grid::{EntryKind, InputList, InputRef};
 use crate::tasks::Task;
 
-const ENDINGS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
+const EXTENSIONS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
 
 /// Outcome of copying local files.
 #[derive(Default)]
@@ -43,7 +43,7 @@ impl LocalCopies {
 ///
 /// # Errors
 /// Fails if `folder` does not exist or a copy fails.
-pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<LocalCopies> {
+pub(super) fn copy_inputs(folder: &Path, lists: &[InputList]) -> Result<LocalCopies> {
     if !folder.is_dir() {
         return Err(Error::missing("folder of local copies not found")
             .at(folder.display())
@@ -64,7 +64,7 @@ pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<LocalCopies> {
                     copies.copied += 1;
                 }
                 None => {
-                    let names: Vec<String> = candidates(need, path).into_iter().map(|(name, _)| name).collect();
+                    let names: Vec<String> = possible_copies(need, path).into_iter().map(|(name, _)| name).collect();
                     note!("{} {}: not found in {}", need.kind.label(), need.name, folder.display());
                     copies.missing.push(names.join(" or "));
                 }
@@ -76,16 +76,16 @@ pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<LocalCopies> {
 
 /// Returns the first local copy of an input and its destination.
 fn local_copy(folder: &Path, need: &InputRef, path: &Path) -> Option<(PathBuf, PathBuf)> {
-    let candidates = candidates(need, path).into_iter();
+    let candidates = possible_copies(need, path).into_iter();
     candidates.map(|(name, to)| (folder.join(name), to)).find(|(from, _)| from.is_file())
 }
 
 /// Returns the names that a local copy may have, each with its destination.
-fn candidates(need: &InputRef, path: &Path) -> Vec<(String, PathBuf)> {
+fn possible_copies(need: &InputRef, path: &Path) -> Vec<(String, PathBuf)> {
     if need.kind == EntryKind::Task {
         // The path of a task is the directory that contains its splits.
         let split = Task::find(&need.name).map_or("test", Task::split_name);
-        return ENDINGS
+        return EXTENSIONS
             .map(|ending| (format!("tasks/{}{ending}", need.name), path.join(format!("{split}{ending}"))))
             .into();
     }

@@ -23,12 +23,12 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let folder = &arguments.to;
-    let mut command = help::command().disable_help_subcommand(true);
+    let mut command = help::build_command().disable_help_subcommand(true);
     command.build();
     let mut pages = Vec::new();
     render(&command, &mut pages)?;
     OutputFolder::new(folder, "pages").put(&pages)?;
-    answer::show(ManAnswer { folder: display_path(folder), pages: pages.len() }, Answer::Man, |answer| {
+    answer::print_answer(ManAnswer { folder: display_path(folder), pages: pages.len() }, Answer::Man, |answer| {
         println!(
             "wrote {} pages to {} (view the first with `man {}`)",
             answer.pages,
@@ -68,9 +68,9 @@ pub(super) fn run_completions(arguments: &CompletionsArguments) -> Result<ExitCo
         Shell::Fish => ScriptShell::Fish,
     };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut help::command(), "ghostlab", &mut script);
+    clap_complete::generate(shell, &mut help::build_command(), "ghostlab", &mut script);
     let script = CompletionsAnswer { script: String::from_utf8_lossy(&script).into_owned() };
-    answer::show(script, Answer::Completions, |answer| terminal::print(format_args!("{}", answer.script)))
+    answer::print_answer(script, Answer::Completions, |answer| terminal::print(format_args!("{}", answer.script)))
 }
 
 #[derive(Args)]
@@ -89,10 +89,10 @@ enum SchemaOf {
 pub(super) fn run_schema(arguments: &SchemaArguments) -> Result<ExitCode> {
     let schema = match arguments.subject {
         SchemaOf::Grid => grid::json_schema(),
-        SchemaOf::Output => answer::schema(),
+        SchemaOf::Output => answer::output_schema(),
     };
-    match answer::json() {
-        true => answer::show(SchemaAnswer { schema }, Answer::Schema, |_| {}),
+    match answer::is_json() {
+        true => answer::print_answer(SchemaAnswer { schema }, Answer::Schema, |_| {}),
         false => terminal::print_json(&schema).map(|()| ExitCode::SUCCESS),
     }
 }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn no_command_shadows_a_global_argument() {
-        let command = help::command();
+        let command = help::build_command();
         let all: Vec<&clap::Arg> = command.get_arguments().filter(|argument| argument.is_global_set()).collect();
         assert!(all.len() >= 4);
         let mut found = Vec::new();
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn every_command_and_option_is_documented() {
-        let mut command = help::command();
+        let mut command = help::build_command();
         command.build();
         assert_eq!(list_undocumented(&command, ""), Vec::<String>::new());
     }

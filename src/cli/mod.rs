@@ -13,11 +13,11 @@ macro_rules! eprintln {
 
 /// Prints a note to stderr, unless `-q` is given.
 macro_rules! note {
-    ($($text:tt)*) => { if $crate::cli::terminal::notes() { $crate::cli::terminal::eprint(format_args!("{}\n", format_args!($($text)*))) } };
+    ($($text:tt)*) => { if $crate::cli::terminal::shows_notes() { $crate::cli::terminal::eprint(format_args!("{}\n", format_args!($($text)*))) } };
 }
 /// Prints a detail to stderr if `-v` is given.
 macro_rules! detail {
-    ($($text:tt)*) => { if $crate::cli::terminal::details() { $crate::cli::terminal::eprint(format_args!("{}\n", format_args!($($text)*))) } };
+    ($($text:tt)*) => { if $crate::cli::terminal::shows_details() { $crate::cli::terminal::eprint(format_args!("{}\n", format_args!($($text)*))) } };
 }
 
 mod answer;
@@ -84,7 +84,7 @@ struct Arguments {
     )]
     text: Gigabytes,
     #[command(flatten)]
-    form: answer::OutputFormat,
+    output_format: answer::OutputFormat,
     #[command(flatten)]
     verbosity: terminal::Verbosity,
     #[command(subcommand)]
@@ -163,7 +163,7 @@ enum Command {
     ///
     /// Writes weights, config, tokenizer and a model card. Layer selections and operators that are not cached are
     /// computed first. An earlier export in the same folder is replaced; other files in it are kept.
-    #[command(mut_arg("dtype", |dtype| dtype.help(export::DTYPE)))]
+    #[command(mut_arg("dtype", |dtype| dtype.help(export::DTYPE_HELP)))]
     Export(export::Arguments),
     /// Show the progress and failures of runs, including crashed ones.
     Status(status::Arguments),
@@ -215,7 +215,7 @@ fn command_name(matches: &ArgMatches) -> String {
 }
 
 fn execute(words: &[OsString]) -> ExitCode {
-    let command = help::command().color(terminal::color_choice(words.iter().cloned()));
+    let command = help::build_command().color(terminal::color_choice(words.iter().cloned()));
     let (name, arguments) = match command
         .try_get_matches_from(words)
         .and_then(|matches| Arguments::from_arg_matches(&matches).map(|arguments| (command_name(&matches), arguments)))
@@ -225,12 +225,12 @@ fn execute(words: &[OsString]) -> ExitCode {
             if error.use_stderr() {
                 answer::print_usage_error(words.iter().cloned(), &error);
             }
-            terminal::show_usage(&error);
+            terminal::print_usage(&error);
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    arguments.verbosity.set();
-    arguments.form.set();
+    arguments.verbosity.apply();
+    arguments.output_format.apply();
     TextLimit::set(arguments.text.bytes());
     let result = match arguments.command {
         Command::Init(arguments) => project_setup::run(&arguments),
@@ -260,11 +260,11 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Store(command) => project_setup::run_store(&command),
     };
     // Lost output is an error unless the reader closed the stream.
-    match result.and_then(|code| terminal::end().map(|()| code)) {
+    match result.and_then(|code| terminal::finish_stdout().map(|()| code)) {
         Ok(code) => code,
         Err(error) => {
-            if answer::json() {
-                answer::failed(&name, &error);
+            if answer::is_json() {
+                answer::print_error(&name, &error);
             }
             terminal::eprint_error(&error);
             ExitCode::from(error.exit_code())

@@ -37,7 +37,7 @@ pub(super) fn with_entries(grid: &mut Value, backbones: Value, tasks: Map<String
 }
 
 /// Parses the window length in `TEXT@TOKENS`.
-fn window(flag: &str, given: &str, length: &str) -> Result<usize> {
+fn parse_window_length(flag: &str, given: &str, length: &str) -> Result<usize> {
     let known = length.parse().ok().filter(|length| (2..=MAX).contains(length));
     known.ok_or_else(|| {
         Error::bad_input("invalid window length")
@@ -63,7 +63,7 @@ impl SharedEntries {
 
     fn read(name: &str) -> Result<Self> {
         let file = Path::new("profiles").join(name).with_extension("yaml");
-        let folders = [Some(PathBuf::new()), directories::experiments(None).ok()];
+        let folders = [Some(PathBuf::new()), directories::find_experiments(None).ok()];
         let files: Vec<PathBuf> = folders.into_iter().flatten().map(|folder| folder.join(&file)).collect();
         let Some(path) = files.iter().find(|path| path.is_file()) else {
             let looked: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
@@ -78,7 +78,7 @@ impl SharedEntries {
             Error::bad_input("cannot read the profile").at(path.display().to_string()).found(error.to_string())
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        Ok(Self { corpora: entries(&all, folder, "corpora")?, tasks: entries(&all, folder, "tasks")? })
+        Ok(Self { corpora: resolve_entries(&all, folder, "corpora")?, tasks: resolve_entries(&all, folder, "tasks")? })
     }
 
     /// Returns the grid entries for the tasks given on the command line, and the list of tasks to evaluate.
@@ -93,12 +93,12 @@ impl SharedEntries {
         for given in requested {
             let (task, file) = match given.split_once('=') {
                 Some((task, file)) => (task.to_owned(), Some(file)),
-                None if is_file(given)? => (stem(given), Some(given.as_str())),
+                None if is_file(given)? => (name_before_dot(given), Some(given.as_str())),
                 None => (given.clone(), None),
             };
             let entry = match (file, self.tasks.get(&task)) {
                 (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task_error(&task, self)),
-                (Some(file), _) => Some(json!({"path": absolute(file)?})),
+                (Some(file), _) => Some(json!({"path": absolute_path(file)?})),
                 (None, Some(entry)) => Some(entry.clone()),
                 (None, None) if is_known(EntryKind::Task, &task) => None,
                 (None, None) => {
@@ -129,15 +129,15 @@ impl SharedEntries {
         let mut read = Vec::new();
         for given in requested {
             let (text, length) = match given.rsplit_once('@').filter(|_| !Path::new(given).exists()) {
-                Some((text, length)) => (text, window(flag, given, length)?),
+                Some((text, length)) => (text, parse_window_length(flag, given, length)?),
                 None => (given.as_str(), length),
             };
             let mut entry = Map::new();
             let file = is_file(text)?;
-            let corpus = if file { stem(text) } else { text.to_owned() };
+            let corpus = if file { name_before_dot(text) } else { text.to_owned() };
             match self.corpora.get(&corpus) {
                 _ if file => {
-                    entry.extend([("path".into(), json!(absolute(text)?)), ("rule".into(), json!(rule))]);
+                    entry.extend([("path".into(), json!(absolute_path(text)?)), ("rule".into(), json!(rule))]);
                 }
                 Some(Value::Object(shared)) => entry.extend(shared.clone()),
                 _ if is_known(EntryKind::Corpus, &corpus) => {}
@@ -156,11 +156,11 @@ impl SharedEntries {
     }
 }
 
-fn entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, Value>> {
+fn resolve_entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, Value>> {
     let mut entries = all[key].as_object().cloned().unwrap_or_default();
     for entry in entries.values_mut() {
         if let Some(path) = entry["path"].as_str() {
-            entry["path"] = json!(absolute(&folder.join(path).display().to_string())?);
+            entry["path"] = json!(absolute_path(&folder.join(path).display().to_string())?);
         }
     }
     Ok(entries)
@@ -169,7 +169,7 @@ fn entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, Value>> 
 /// Returns the profile that the model's entry in `backbones/` names. The entry is found by its name or by the model's
 /// directory.
 fn profile_of_model(model: &str) -> Option<String> {
-    let folder = directories::experiments(None).ok()?;
+    let folder = directories::find_experiments(None).ok()?;
     // Ignore errors, because they may concern other entries.
     let entries = grid::backbone_files(&folder).unwrap_or_default();
     entries
@@ -194,13 +194,13 @@ fn is_known(kind: EntryKind, name: &str) -> bool {
 }
 
 /// Returns the names of all entries that are defined near the current directory or in `more`.
-fn with_shared(kind: EntryKind, more: &Map<String, Value>) -> Vec<String> {
+fn entry_names(kind: EntryKind, more: &Map<String, Value>) -> Vec<String> {
     grid::available_names(Path::new(FILE), kind).into_iter().chain(more.keys().cloned()).collect()
 }
 
 fn unknown_task_error(name: &str, shared: &SharedEntries) -> Error {
     let kinds: Vec<String> = TASKS.iter().map(|task| task.name.to_owned()).collect();
-    let with_data = with_shared(EntryKind::Task, &shared.tasks);
+    let with_data = entry_names(EntryKind::Task, &shared.tasks);
     let without = kinds.contains(&name.to_owned());
     let what = if without { "no data for the task `NAME`" } else { "unknown task `NAME`" };
     let one_of = match with_data.is_empty() || without {
@@ -222,7 +222,7 @@ fn unknown_task_error(name: &str, shared: &SharedEntries) -> Error {
 }
 
 fn unknown_text_error(name: &str, flag: &str, shared: &SharedEntries) -> Error {
-    let names = sorted(with_shared(EntryKind::Corpus, &shared.corpora));
+    let names = sorted(entry_names(EntryKind::Corpus, &shared.corpora));
     let one_of = if names.is_empty() { String::new() } else { format!("one of {}, or ", names.join(", ")) };
     let error = Error::bad_input(format!("unknown text `{name}`")).at(format!("{flag} {name}"));
     let forms = "a file (.txt .jsonl .jsonl.gz .parquet), with the window length as FILE@TOKENS";
@@ -240,7 +240,7 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 
 /// Returns the model's name in the grid and its grid entry. The entry is empty unless `model` is a folder or a hub
 /// repository.
-pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
+pub(super) fn backbone_entry(model: &str) -> Result<(String, Value)> {
     let folder = Path::new(model);
     if parts::is_backbone(folder) {
         // Read the config now so that an invalid model is reported before any other problem.
@@ -249,7 +249,7 @@ pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
         let name: String =
             full_path.components().next_back().map_or(String::new(), |name| name.as_os_str().to_string_lossy().into());
         let name = if is_gguf(folder) { name[..name.len() - ".gguf".len()].to_owned() } else { name };
-        return Ok((name.clone(), json!({ name: {"path": absolute(model)?} })));
+        return Ok((name.clone(), json!({ name: {"path": absolute_path(model)?} })));
     }
     if !model.contains('/') {
         return Ok((model.to_owned(), json!({})));
@@ -267,7 +267,7 @@ pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
 }
 
 /// Makes a path absolute, because relative paths in a grid are relative to the grid's directory.
-pub(super) fn absolute(path: &str) -> Result<String> {
+pub(super) fn absolute_path(path: &str) -> Result<String> {
     let full_path = std::path::absolute(path).map_err(|error| Error::io("find", Path::new(path), &error))?;
     full_path.into_os_string().into_string().map_err(|_| Error::bad_input("a path is not UTF-8").at(path))
 }
@@ -288,7 +288,7 @@ pub(super) fn is_file(text: &str) -> Result<bool> {
 }
 
 /// Returns the part of the file name before the first dot.
-fn stem(path: &str) -> String {
+fn name_before_dot(path: &str) -> String {
     let name = Path::new(path).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
     name.split('.').next().unwrap_or_default().to_owned()
 }

@@ -11,7 +11,7 @@ use super::answer::plan::{ArtifactCount, GridPlan, MissingObject, PlanAnswer, St
 use super::answer::plan_cost::{PlanCost, RateSource};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, GridSource, LimitArgs};
-use super::terminal::{bytes, cells, columns, flops, seconds};
+use super::terminal::{format_bytes, format_cell_count, format_columns, format_flops, format_seconds};
 use super::{directories, progress, requested_work};
 use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
 use crate::error::Result;
@@ -42,12 +42,12 @@ const MAX_LISTED: usize = 20;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let source = arguments.grid_args.read()?;
-    let (mut grids, artifact) = arguments.grid_args.work(&source)?;
+    let (mut grids, artifact) = arguments.grid_args.grids_to_run(&source)?;
     arguments.grid_args.threads.start()?;
     let store = arguments.grid_args.open_read_only()?;
-    requested_work::check(&source, &mut grids, artifact.is_some(), &store)?;
+    requested_work::check_grids(&source, &mut grids, artifact.is_some(), &store)?;
     if let Some(grid) = grids.last() {
-        results_can_be_written(arguments, &source, grid, artifact.as_ref(), &store)?;
+        check_results_writable(arguments, &source, grid, artifact.as_ref(), &store)?;
     }
     let settings = arguments.limits.settings(arguments.grid_args.engine.request());
     let planned = grids.iter().map(|grid| {
@@ -61,11 +61,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     });
     let answer =
         PlanAnswer { artifact: artifact.map(|artifact| artifact.name), grids: planned.collect::<Result<_>>()? };
-    answer::show(answer, Answer::Plan, |answer| text(answer, arguments.all))
+    answer::print_answer(answer, Answer::Plan, |answer| print_plan(answer, arguments.all))
 }
 
 /// Checks, without writing anything, that `run` or `reproduce` would accept the results directory.
-fn results_can_be_written(
+fn check_results_writable(
     arguments: &Arguments,
     source: &GridSource,
     grid: &Grid,
@@ -77,7 +77,7 @@ fn results_can_be_written(
     let (target, files) = match artifact {
         Some(artifact) => {
             let results = directories::default_directory(results, "results", None);
-            let target = requested_work::artifact_folder(
+            let target = requested_work::artifact_results_folder(
                 artifact,
                 grid,
                 &grid_args.overrides,
@@ -87,15 +87,15 @@ fn results_can_be_written(
             (target, artifact_files(artifact, grid))
         }
         None => {
-            let target = requested_work::run_folder(grid_args, source, grid, results)?;
+            let target = requested_work::run_results_folder(grid_args, source, grid, results)?;
             (target, run_files(grid, &TableShape::Long))
         }
     };
-    check_separate(target.path(), &directories::inputs(grid, store))?;
+    check_separate(target.path(), &directories::list_inputs(grid, store))?;
     target.precheck(&files)
 }
 
-fn text(answer: &PlanAnswer, all: bool) {
+fn print_plan(answer: &PlanAnswer, all: bool) {
     if let Some(artifact) = &answer.artifact {
         println!("this is a paper artifact; use `reproduce {artifact}` to run only the cells that it shows");
     }
@@ -104,7 +104,7 @@ fn text(answer: &PlanAnswer, all: bool) {
         if gate {
             println!("gate: check that the dense backbones reproduce the paper's values (--no-gate skips it):");
         }
-        show(grid, all);
+        print_grid_plan(grid, all);
         if gate {
             println!("\nthen:");
         }
@@ -112,11 +112,11 @@ fn text(answer: &PlanAnswer, all: bool) {
     println!("downloads: none; all inputs are on this machine");
 }
 
-fn show(plan: &GridPlan, all: bool) {
+fn print_grid_plan(plan: &GridPlan, all: bool) {
     let profile = plan.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
-    println!("grid {} ({}{profile}): {}", plan.grid, plan.file.display(), cells(plan.cells));
+    println!("grid {} ({}{profile}): {}", plan.grid, plan.file.display(), format_cell_count(plan.cells));
     println!("{} complete, {} to run\n", plan.cells_complete, plan.cells_to_run.len());
-    print!("{}", counts(&plan.artifacts));
+    print!("{}", format_counts(&plan.artifacts));
     if !plan.cells_to_run.is_empty() {
         println!("\njobs:");
         plan.jobs.iter().for_each(|job| println!("  {job}"));
@@ -125,20 +125,20 @@ fn show(plan: &GridPlan, all: bool) {
         let max_cells = if all { usize::MAX } else { MAX_LISTED };
         for cell in plan.cells_to_run.iter().take(max_cells) {
             println!("  {}", cell.cell);
-            why(&cell.missing).iter().for_each(|line| println!("    {line}"));
+            explain_missing(&cell.missing).iter().for_each(|line| println!("    {line}"));
         }
         if left > max_cells {
             println!("  … and {} more (use --all to list them)", left - max_cells);
         }
     }
-    println!("\n{}", costs(&plan.cost));
+    println!("\n{}", format_costs(&plan.cost));
     if let Some(store) = &plan.store_limit {
-        print!("{}", store_limit_text(store));
+        print!("{}", format_store_usage(store));
     }
 }
 
 /// Formats the number of objects of each kind in columns.
-pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
+pub(super) fn format_counts(artifacts: &[ArtifactCount]) -> String {
     let mut rows = vec![["artifacts", "needed", "stored", "to compute", "reason"].map(str::to_owned).to_vec()];
     for ArtifactCount { kind, needed, stored, to_make, reasons } in artifacts {
         let mut whys = reasons.iter().map(|reason| format!("{} {}", reason.count, reason.reason));
@@ -146,72 +146,71 @@ pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
         rows.push(vec![kind.clone(), needed, stored, to_make, whys.next().unwrap_or_default()]);
         rows.extend(whys.map(|why| vec![String::new(), String::new(), String::new(), String::new(), why]));
     }
-    columns(&rows, &[1, 2, 3])
+    format_columns(&rows, &[1, 2, 3])
 }
 
 /// Explains why parts of a cell are missing although similar objects are stored. If an object is missing only because a
 /// selection or operator is missing, no separate reason is given.
-fn why(missing: &[MissingObject]) -> Vec<String> {
+fn explain_missing(missing: &[MissingObject]) -> Vec<String> {
     let in_group = |group| missing.iter().filter(move |entry| entry.what.0.group == group);
     let repairs = in_group(WorkKind::Calibrate).take(1);
-    let mut lines: Vec<String> = repairs.map(|repairs| describe(repairs.what.0.what, &repairs.reason)).collect();
+    let mut lines: Vec<String> = repairs.map(|repairs| format_reason(repairs.what.0.what, &repairs.reason)).collect();
     let scored: Vec<&MissingObject> = in_group(WorkKind::Score).collect();
     let damaged = scored.iter().any(|entry| matches!(entry.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
         // Print one line for each entry with a reason, and one line for all entries without a reason.
         let (plain, reasoned): (Vec<&MissingObject>, Vec<&MissingObject>) =
             scored.into_iter().partition(|entry| entry.reason == Reason::First);
-        lines.extend(reasoned.into_iter().map(|entry| describe(&place_of_change(entry), &entry.reason)));
+        lines.extend(reasoned.into_iter().map(|entry| format_reason(&target_label(entry), &entry.reason)));
         if !plain.is_empty() {
-            lines.push(format!("scores on {}", plain.into_iter().map(place_of_change).collect::<Vec<_>>().join(", ")));
+            lines.push(format!("scores on {}", plain.into_iter().map(target_label).collect::<Vec<_>>().join(", ")));
         }
     } else if !scored.is_empty() {
-        lines
-            .push(format!("then scores on {}", scored.into_iter().map(place_of_change).collect::<Vec<_>>().join(", ")));
+        lines.push(format!("then scores on {}", scored.into_iter().map(target_label).collect::<Vec<_>>().join(", ")));
     }
-    let timed: Vec<String> = in_group(WorkKind::Time).map(place_of_change).collect();
+    let timed: Vec<String> = in_group(WorkKind::Time).map(target_label).collect();
     lines.extend((!timed.is_empty()).then(|| format!("latency over {}", timed.join(", "))));
     lines
 }
 
-fn describe(what: &str, reason: &Reason) -> String {
+fn format_reason(what: &str, reason: &Reason) -> String {
     match reason {
         Reason::First => what.to_owned(),
         reason => format!("{what}: {reason}"),
     }
 }
 
-fn place_of_change(missing: &MissingObject) -> String {
+fn target_label(missing: &MissingObject) -> String {
     missing.on.clone().unwrap_or_default()
 }
 
 /// Formats the size of the store in relation to its limit, and the expected evictions.
-fn store_limit_text(store: &StoreUsage) -> String {
+fn format_store_usage(store: &StoreUsage) -> String {
     let mut text = format!(
         "store: limit {}; {} used by this grid, {} to add, {} used by other grids\n",
-        bytes(store.limit_bytes),
-        bytes(store.needed_bytes),
-        bytes(store.coming_bytes),
-        bytes(store.kept_bytes)
+        format_bytes(store.limit_bytes),
+        format_bytes(store.needed_bytes),
+        format_bytes(store.coming_bytes),
+        format_bytes(store.kept_bytes)
     );
     if store.beyond_bytes > 0 {
-        text += &format!("  {} over the limit, all needed by this grid\n", bytes(store.beyond_bytes));
+        text += &format!("  {} over the limit, all needed by this grid\n", format_bytes(store.beyond_bytes));
     }
     for KindTotals { stage, artifacts, bytes: size, seconds: time } in &store.going {
-        text += &format!("  evicts: {artifacts} {stage}, {}, took {}\n", bytes(*size), seconds(*time));
+        text += &format!("  evicts: {artifacts} {stage}, {}, took {}\n", format_bytes(*size), format_seconds(*time));
     }
     text
 }
 
-fn costs(cost: &PlanCost) -> String {
+fn format_costs(cost: &PlanCost) -> String {
     let naive = cost.cell_by_cell_flop;
     let shared = cost.shared_flop;
     let mut lines = vec![format!(
         "cost: {} cell by cell, {} with shared work ({:.0} %), {} remaining",
-        flops(naive),
-        flops(shared),
+        format_flops(naive),
+        format_flops(shared),
         100.0 * shared / naive.max(1.0),
-        flops(cost.left_flop)
+        format_flops(cost.left_flop)
     )];
     if let Some(run) = &cost.run {
         lines.push(format!("engine: {}", run.engine));
@@ -221,16 +220,20 @@ fn costs(cost: &PlanCost) -> String {
                     RateSource::LastRun => "measured in the last run with this store and engine on this machine",
                     RateSource::Probe => "estimated from a short matrix product; the first run measures it",
                 };
-                format!("time: about {} at {}/s ({how})", seconds(time.seconds), flops(time.flop_per_second))
+                format!(
+                    "time: about {} at {}/s ({how})",
+                    format_seconds(time.seconds),
+                    format_flops(time.flop_per_second)
+                )
             }
             None => "time: unknown; the first run with this engine on this machine measures it".to_owned(),
         });
-        let memory = bytes(run.memory_bytes);
-        let free = bytes(run.free_memory_bytes);
+        let memory = format_bytes(run.memory_bytes);
+        let free = format_bytes(run.free_memory_bytes);
         lines.push(format!("memory: about {memory} at peak; {free} free"));
-        let room = run.free_disk_bytes.map_or(String::new(), |free| format!("; {} free", bytes(free)));
-        let stays = bytes(run.disk_bytes);
-        let spool = bytes(run.spool_bytes);
+        let room = run.free_disk_bytes.map_or(String::new(), |free| format!("; {} free", format_bytes(free)));
+        let stays = format_bytes(run.disk_bytes);
+        let spool = format_bytes(run.spool_bytes);
         lines.push(format!("disk: about {stays} permanent, {spool} temporary{room}"));
         let room = run.free_inodes.map_or(String::new(), |free| format!("; {free} free"));
         lines.push(format!("inodes: at most {}{room}", run.inodes));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use indicatif::{HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::terminal::{self, bytes, seconds};
+use super::terminal::{self, format_bytes, format_seconds};
 use crate::clock::utc;
 use crate::error::printable;
 use crate::hub;
@@ -29,7 +29,12 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     }
     let mut bars = Bars::new();
     bars.overall = bars.bar(None, 0, OVERALL_BAR, "");
-    Box::new(RunProgress(Mutex::new(RunMeter { bars, jobs: BTreeMap::new(), left: TimeLeft::default(), began: None })))
+    Box::new(RunProgress(Mutex::new(RunMeter {
+        bars,
+        jobs: BTreeMap::new(),
+        left: TimeLeft::default(),
+        started: None,
+    })))
 }
 
 /// Reporter that writes each event to stdout as a JSON line.
@@ -75,30 +80,30 @@ struct RunMeter {
     jobs: BTreeMap<usize, ShownJob>,
     left: TimeLeft,
     /// Time of the first event, or `None` if there was none yet.
-    began: Option<Instant>,
+    started: Option<Instant>,
 }
 
-fn fraction(piece: &Progress) -> f64 {
-    match piece.total {
-        Some(tokens) if tokens > 0 => piece.came as f64 / tokens as f64,
+fn fraction(item: &Progress) -> f64 {
+    match item.total {
+        Some(tokens) if tokens > 0 => item.added as f64 / tokens as f64,
         _ => 1.0,
     }
 }
 
 /// Formats the speed of a job, such as `3,400 tokens/s, 0.50 cells/s, 12 s left`.
-fn speed(running: &ShownJob, piece: &Progress) -> String {
+fn format_speed(running: &ShownJob, item: &Progress) -> String {
     let ShownJob { job, ran } = running;
-    let seconds = piece.seconds();
-    let fraction = fraction(piece);
+    let seconds = item.elapsed_seconds();
+    let fraction = fraction(item);
     let left = seconds * (1.0 - fraction) / fraction.max(1e-9);
     let cells = match job.cells {
         0 => String::new(),
         cells => format!(", {:.2} cells/s", cells as f64 * fraction / seconds),
     };
-    format!("{} tokens/s{cells}, {} left", HumanCount((*ran as f64 / seconds) as u64), duration(left))
+    format!("{} tokens/s{cells}, {} left", HumanCount((*ran as f64 / seconds) as u64), format_duration(left))
 }
 
-fn duration(seconds: f64) -> String {
+fn format_duration(seconds: f64) -> String {
     HumanDuration(Duration::from_secs(seconds.clamp(0.0, 1e9).round() as u64)).to_string()
 }
 
@@ -106,22 +111,21 @@ impl RunMeter {
     /// Advances a job by `tokens` planned tokens. The speed is based on `ran`, the number of tokens that were actually
     /// processed.
     fn advance(&mut self, id: usize, tokens: usize, ran: usize) {
-        let left = self.left.seconds().map(|left| format!("grid: {} left", duration(left)));
-        let (Some(running), Some((piece, due))) = (self.jobs.get_mut(&id), self.bars.advance(&id, tokens as u64))
-        else {
+        let left = self.left.seconds().map(|left| format!("grid: {} left", format_duration(left)));
+        let (Some(running), Some((item, due))) = (self.jobs.get_mut(&id), self.bars.advance(&id, tokens as u64)) else {
             return;
         };
         running.ran += ran;
         let running = &*running;
         let job = &running.job;
-        if let (Some(bar), Some(overall)) = (&piece.bar, &self.bars.overall) {
-            bar.set_message(format!("{}: {}", job.label, speed(running, &piece)));
+        if let (Some(bar), Some(overall)) = (&item.bar, &self.bars.overall) {
+            bar.set_message(format!("{}: {}", job.label, format_speed(running, &item)));
             overall.set_position((self.left.share() * 1000.0).min(1000.0) as u64);
             overall.set_message(left.unwrap_or_default());
         } else if due {
             let left = left.map(|left| format!("; {left}")).unwrap_or_default();
-            let percent = 100.0 * fraction(&piece);
-            self.bars.line(&format!("{}: {percent:.0} %, {}{left}", job.label, speed(running, &piece)));
+            let percent = 100.0 * fraction(&item);
+            self.bars.line(&format!("{}: {percent:.0} %, {}{left}", job.label, format_speed(running, &item)));
         }
     }
 }
@@ -129,7 +133,7 @@ impl RunMeter {
 impl Reporter for RunProgress {
     fn event(&self, event: Event) {
         let mut meter = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = meter.began.get_or_insert_with(Instant::now).elapsed().as_secs_f64();
+        let since = meter.started.get_or_insert_with(Instant::now).elapsed().as_secs_f64();
         meter.left.record_event(&event, since);
         match event {
             Event::Planned { cells, complete, scores, scored, flops, engine, plan, .. } => {
@@ -137,7 +141,7 @@ impl Reporter for RunProgress {
                 if complete > 0 {
                     meter.bars.line(&format!("{complete} of {cells} cells cached"));
                 }
-                let left = terminal::flops(flops);
+                let left = terminal::format_flops(flops);
                 meter.bars.detail(&format!(
                     "engine {engine}; {left} remaining, {} scores to compute; plan {plan}",
                     scores - scored
@@ -156,10 +160,10 @@ impl Reporter for RunProgress {
             }
             Event::Advanced { job, tokens, ran, .. } => meter.advance(job, tokens, ran.unwrap_or(tokens)),
             Event::Finished { job } => {
-                let (Some(ShownJob { job, ran }), Some(piece)) = (meter.jobs.remove(&job), meter.bars.end(&job)) else {
+                let (Some(ShownJob { job, ran }), Some(item)) = (meter.jobs.remove(&job), meter.bars.end(&job)) else {
                     return;
                 };
-                let seconds = piece.seconds();
+                let seconds = item.elapsed_seconds();
                 let per_second = HumanCount((ran as f64 / seconds) as u64);
                 meter.bars.line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", job.label));
             }
@@ -182,7 +186,13 @@ pub(super) fn fetch_reporter(events: bool) -> Box<dyn hub::Reporter> {
     if events {
         return Box::new(JsonLines);
     }
-    Box::new(FetchProgress(Mutex::new(FetchMeter { bars: Bars::new(), planned: 0, here: 0, came: 0, began: None })))
+    Box::new(FetchProgress(Mutex::new(FetchMeter {
+        bars: Bars::new(),
+        planned: 0,
+        initial: 0,
+        added: 0,
+        started: None,
+    })))
 }
 
 impl hub::Reporter for JsonLines {
@@ -198,33 +208,37 @@ struct FetchMeter {
     /// Total size of all files, in bytes.
     planned: u64,
     /// Number of bytes that were present before the download.
-    here: u64,
+    initial: u64,
     /// Number of bytes downloaded so far.
-    came: u64,
-    began: Option<Instant>,
+    added: u64,
+    started: Option<Instant>,
 }
 
 /// Formats the speed of a download, such as `12.3 MB/s, 5 min 2 s left`.
-fn fetch_speed(came: u64, left: Option<u64>, began: Instant) -> String {
-    let per_second = came as f64 / began.elapsed().as_secs_f64().max(1e-3);
-    let left = left.filter(|_| came > 0).map(|left| format!(", {} left", seconds(left as f64 / per_second)));
-    format!("{}/s{}", bytes(per_second as u64), left.unwrap_or_default())
+fn format_fetch_speed(added: u64, left: Option<u64>, started: Instant) -> String {
+    let per_second = added as f64 / started.elapsed().as_secs_f64().max(1e-3);
+    let left = left.filter(|_| added > 0).map(|left| format!(", {} left", format_seconds(left as f64 / per_second)));
+    format!("{}/s{}", format_bytes(per_second as u64), left.unwrap_or_default())
 }
 
 impl FetchMeter {
     fn advance(&mut self, file: &String, more: u64) {
-        self.came += more;
+        self.added += more;
         self.bars.overall.iter().for_each(|overall| overall.inc(more));
-        let Some((Progress { total, here, came, began, .. }, true)) = self.bars.advance(file, more) else { return };
-        let done = here + came;
-        let total_text = total.map_or(String::new(), |total| format!(" of {}", bytes(total)));
-        let file_speed = fetch_speed(came, total.map(|total| total.saturating_sub(done)), began);
+        let Some((Progress { total, initial, added, started, .. }, true)) = self.bars.advance(file, more) else {
+            return;
+        };
+        let done = initial + added;
+        let total_text = total.map_or(String::new(), |total| format!(" of {}", format_bytes(total)));
+        let file_speed = format_fetch_speed(added, total.map(|total| total.saturating_sub(done)), started);
         let planned = self.planned;
-        let all = self.here + self.came;
-        let overall = self.began.map(|began| fetch_speed(self.came, Some(planned.saturating_sub(all)), began));
+        let all = self.initial + self.added;
         let overall =
-            overall.map_or(String::new(), |speed| format!("; total: {} of {}, {speed}", bytes(all), bytes(planned)));
-        self.bars.line(&format!("{file}: {}{total_text}, {file_speed}{overall}", bytes(done)));
+            self.started.map(|started| format_fetch_speed(self.added, Some(planned.saturating_sub(all)), started));
+        let overall = overall.map_or(String::new(), |speed| {
+            format!("; total: {} of {}, {speed}", format_bytes(all), format_bytes(planned))
+        });
+        self.bars.line(&format!("{file}: {}{total_text}, {file_speed}{overall}", format_bytes(done)));
     }
 }
 
@@ -232,20 +246,24 @@ impl hub::Reporter for FetchProgress {
     fn event(&self, event: hub::Event) {
         let mut meter = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
-            hub::Event::FetchPlanned { files, bytes: planned, here } => {
-                (meter.planned, meter.here, meter.began) = (planned, here, Some(Instant::now()));
-                meter.bars.overall = meter.bars.bar(Some(planned), here, FETCH_BAR, "all files");
-                let known = if here == 0 { String::new() } else { format!(", {} already downloaded", bytes(here)) };
-                meter.bars.line(&format!("to fetch: {}, {}{known}", pluralize(files, "file"), bytes(planned)));
+            hub::Event::FetchPlanned { files, bytes: planned, here: initial } => {
+                (meter.planned, meter.initial, meter.started) = (planned, initial, Some(Instant::now()));
+                meter.bars.overall = meter.bars.bar(Some(planned), initial, FETCH_BAR, "all files");
+                let known = if initial == 0 {
+                    String::new()
+                } else {
+                    format!(", {} already downloaded", format_bytes(initial))
+                };
+                meter.bars.line(&format!("to fetch: {}, {}{known}", pluralize(files, "file"), format_bytes(planned)));
             }
-            hub::Event::FetchStarted { file, bytes: total, here } => {
-                let bar = meter.bars.bar(total, here, FETCH_BAR, &file);
+            hub::Event::FetchStarted { file, bytes: total, here: initial } => {
+                let bar = meter.bars.bar(total, initial, FETCH_BAR, &file);
                 if bar.is_none() {
-                    let total = total.map_or(String::new(), |total| format!(": {}", bytes(total)));
-                    let from = if here == 0 { String::new() } else { format!(", resuming at byte {here}") };
+                    let total = total.map_or(String::new(), |total| format!(": {}", format_bytes(total)));
+                    let from = if initial == 0 { String::new() } else { format!(", resuming at byte {initial}") };
                     meter.bars.line(&format!("{file}{total}{from}"));
                 }
-                meter.bars.start(file, bar, total, here);
+                meter.bars.start(file, bar, total, initial);
             }
             hub::Event::FetchAdvanced { file, bytes } => meter.advance(&file, bytes),
             hub::Event::FetchRestarted { file, why } => {
@@ -253,9 +271,9 @@ impl hub::Reporter for FetchProgress {
                 meter.bars.line(&format!("{file}: restarting: {why}"));
             }
             hub::Event::Fetched { file, bytes: total } => {
-                if let Some(piece) = meter.bars.end(&file) {
-                    let speed = fetch_speed(piece.came, None, piece.began);
-                    meter.bars.line(&format!("{file}: done, {}, {speed}", bytes(total)));
+                if let Some(item) = meter.bars.end(&file) {
+                    let speed = format_fetch_speed(item.added, None, item.started);
+                    meter.bars.line(&format!("{file}: done, {}, {speed}", format_bytes(total)));
                 }
             }
             hub::Event::FetchFailed { file, why } => {
@@ -263,7 +281,7 @@ impl hub::Reporter for FetchProgress {
                 meter.bars.error(&format!("{file} failed: {why}"));
             }
             hub::Event::FetchWaits { seconds: time, why } => {
-                meter.bars.line(&format!("waiting {}: {why}", seconds(time)));
+                meter.bars.line(&format!("waiting {}: {why}", format_seconds(time)));
             }
             hub::Event::FetchNote { text } => meter.bars.line(&text),
         }
@@ -277,42 +295,42 @@ impl Drop for FetchProgress {
 }
 
 /// Minimum interval between two plain lines about the same job or file.
-const LINE_EVERY: Duration = Duration::from_secs(5);
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Progress bars for jobs or files, keyed by job ID or file name.
 pub(super) struct Bars<K> {
     bars: Option<MultiProgress>,
     pub(super) overall: Option<ProgressBar>,
-    pieces: BTreeMap<K, Progress>,
+    items: BTreeMap<K, Progress>,
 }
 
 #[derive(Clone)]
 pub(super) struct Progress {
     pub(super) bar: Option<ProgressBar>,
-    /// Total number of tokens or bytes, if known. `here` is the number present at the start, and `came` the number
+    /// Total number of tokens or bytes, if known. `initial` is the number present at the start, and `added` the number
     /// added since then.
     pub(super) total: Option<u64>,
-    pub(super) here: u64,
-    pub(super) came: u64,
-    pub(super) began: Instant,
+    pub(super) initial: u64,
+    pub(super) added: u64,
+    pub(super) started: Instant,
     last_line: Instant,
 }
 
 impl Progress {
     /// Returns the elapsed time in seconds, which is never 0.
-    pub(super) fn seconds(&self) -> f64 {
-        self.began.elapsed().as_secs_f64().max(1e-9)
+    pub(super) fn elapsed_seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64().max(1e-9)
     }
 }
 
 impl<K: Ord> Bars<K> {
     pub(super) fn new() -> Self {
-        let bars = (std::io::stderr().is_terminal() && terminal::notes()).then(MultiProgress::new);
-        Self { bars, overall: None, pieces: BTreeMap::new() }
+        let bars = (std::io::stderr().is_terminal() && terminal::shows_notes()).then(MultiProgress::new);
+        Self { bars, overall: None, items: BTreeMap::new() }
     }
 
     pub(super) fn line(&self, text: &str) {
-        if terminal::notes() {
+        if terminal::shows_notes() {
             self.error(text);
         }
     }
@@ -328,14 +346,14 @@ impl<K: Ord> Bars<K> {
 
     /// Prints a detail in verbose mode.
     pub(super) fn detail(&self, text: &str) {
-        if terminal::details() {
+        if terminal::shows_details() {
             self.error(text);
         }
     }
 
-    /// Adds a bar above the bar for the total. It starts at the position `here`. Returns `None` if there is no
+    /// Adds a bar above the bar for the total. It starts at the position `initial`. Returns `None` if there is no
     /// terminal.
-    pub(super) fn bar(&self, total: Option<u64>, here: u64, template: &str, message: &str) -> Option<ProgressBar> {
+    pub(super) fn bar(&self, total: Option<u64>, initial: u64, template: &str, message: &str) -> Option<ProgressBar> {
         let bars = self.bars.as_ref()?;
         let new = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
         let new = match &self.overall {
@@ -348,41 +366,41 @@ impl<K: Ord> Bars<K> {
             new.set_message(message.to_owned());
         }
         // Exclude bytes from an earlier attempt when computing the speed.
-        if here > 0 {
-            new.set_position(here);
+        if initial > 0 {
+            new.set_position(initial);
             new.reset_eta();
         }
         Some(new)
     }
 
-    pub(super) fn start(&mut self, key: K, bar: Option<ProgressBar>, total: Option<u64>, here: u64) {
+    pub(super) fn start(&mut self, key: K, bar: Option<ProgressBar>, total: Option<u64>, initial: u64) {
         let now = Instant::now();
-        self.pieces.insert(key, Progress { bar, total, here, came: 0, began: now, last_line: now });
+        self.items.insert(key, Progress { bar, total, initial, added: 0, started: now, last_line: now });
     }
 
     /// Advances a job or file. Returns its state, and whether a plain line is due.
     pub(super) fn advance(&mut self, key: &K, more: u64) -> Option<(Progress, bool)> {
-        let piece = self.pieces.get_mut(key)?;
-        piece.came += more;
-        piece.bar.iter().for_each(|bar| bar.inc(more));
-        let due = piece.bar.is_none() && piece.last_line.elapsed() >= LINE_EVERY;
+        let item = self.items.get_mut(key)?;
+        item.added += more;
+        item.bar.iter().for_each(|bar| bar.inc(more));
+        let due = item.bar.is_none() && item.last_line.elapsed() >= LINE_INTERVAL;
         if due {
-            piece.last_line = Instant::now();
+            item.last_line = Instant::now();
         }
-        Some((piece.clone(), due))
+        Some((item.clone(), due))
     }
 
     pub(super) fn restart(&mut self, key: &K) {
-        if let Some(piece) = self.pieces.get_mut(key) {
-            (piece.here, piece.came, piece.began) = (0, 0, Instant::now());
-            piece.bar.iter().for_each(ProgressBar::reset);
+        if let Some(item) = self.items.get_mut(key) {
+            (item.initial, item.added, item.started) = (0, 0, Instant::now());
+            item.bar.iter().for_each(ProgressBar::reset);
         }
     }
 
     pub(super) fn end(&mut self, key: &K) -> Option<Progress> {
-        let piece = self.pieces.remove(key)?;
-        piece.bar.iter().for_each(ProgressBar::finish_and_clear);
-        Some(piece)
+        let item = self.items.remove(key)?;
+        item.bar.iter().for_each(ProgressBar::finish_and_clear);
+        Some(item)
     }
 
     pub(super) fn clear(&self) {

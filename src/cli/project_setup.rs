@@ -10,7 +10,7 @@ use super::answer::plan_cost::probe;
 use super::answer::write_commands::{InitAnswer, SkippedItem, StoreInitAnswer, display_path};
 use super::answer::{self, Answer};
 use super::directories;
-use super::terminal::seconds;
+use super::terminal::format_seconds;
 use crate::error::Result;
 use crate::files::output::{Input, OutputFile};
 use crate::pipeline::stage;
@@ -44,8 +44,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let inputs = arguments.corpora.iter().map(|file| Input::new("a text", file)).collect();
     let mut output = OutputFile { path: target, inputs, force: arguments.force, is_ours: |_| false };
     output.check()?;
-    let experiments =
-        if arguments.corpora.is_empty() { directories::own_experiments(None) } else { directories::experiments(None) };
+    let experiments = if arguments.corpora.is_empty() {
+        directories::find_or_unpack_experiments(None)
+    } else {
+        directories::find_experiments(None)
+    };
     let embedded = experiments.ok().and_then(|folder| Some(folder.parent()?.join("data/tiny")));
     let split = match arguments.corpora.as_slice() {
         [text] => Some((text, SplitText::new(text, target)?)),
@@ -79,11 +82,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let begun =
         InitAnswer { file: display_path(target), models: starter.models().map(str::to_owned).collect(), left_out };
-    answer::show(begun, Answer::Init, |answer| {
+    answer::print_answer(begun, Answer::Init, |answer| {
         println!("wrote {}: a grid of {}", answer.file, answer.models.join(", "));
     })?;
     if let Some(time) = starter.seconds_over_limit() {
-        note!("a run takes about {} on this machine, even with the smallest default sizes", seconds(time));
+        note!("a run takes about {} on this machine, even with the smallest default sizes", format_seconds(time));
     }
     note!(
         "use `ghostlab plan {0}` to see the jobs and their cost, and `ghostlab run {0}` to run them",
@@ -119,7 +122,7 @@ pub(super) fn run_store(command: &StoreCommand) -> Result<ExitCode> {
     let StoreCommand::Init { folder, shared } = command;
     let shared = Store::init(folder, stage::STORE_WORDS, *shared)?;
     let begun = StoreInitAnswer { store: display_path(folder), shared: shared.to_string() };
-    answer::show(begun, Answer::StoreInit, |answer| match shared {
+    answer::print_answer(begun, Answer::StoreInit, |answer| match shared {
         StoreSharing::Umask => println!("created a store in {}", answer.store),
         StoreSharing::Group => println!("created a store in {} (group: read and write)", answer.store),
         StoreSharing::All => println!("created a store in {} (group: read and write, others: read)", answer.store),

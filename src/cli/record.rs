@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::answer::plan_cost::probe;
 use super::answer::write_commands::{RecordPackAnswer, display_path};
 use super::answer::{self, Answer};
-use super::terminal::bytes;
+use super::terminal::format_bytes;
 use super::{directories, progress, stop, terminal};
 use crate::archive::{self, METADATA, RecordArchive};
 use crate::error::{Error, Result};
@@ -56,7 +56,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let RecordArchive { bytes: packed, folders, entries, left_out } = archive::pack(&all, license.as_deref())?;
     file.write(&packed)?;
     let done = RecordPackAnswer { file: display_path(to), bytes: packed.len() as u64, folders, entries, left_out };
-    answer::show(done, Answer::RecordPack, |done| {
+    answer::print_answer(done, Answer::RecordPack, |done| {
         let left = if done.left_out > 0 {
             format!(", without {}", pluralize(done.left_out, "large file"))
         } else {
@@ -65,7 +65,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         println!(
             "{}: {} of {}, {} entries{left}",
             done.file,
-            bytes(done.bytes),
+            format_bytes(done.bytes),
             pluralize(done.folders.len(), "folder"),
             done.entries
         );
@@ -86,7 +86,7 @@ pub(super) struct VerifyArguments {
     /// Share of windows and documents to recompute, e.g. `5%` or `0.05`.
     ///
     /// For layer selections and operators, the square root of the share is used.
-    #[arg(long, default_value = "5%", value_parser = share)]
+    #[arg(long, default_value = "5%", value_parser = parse_share)]
     share: f64,
     /// Seed for the random sample.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -98,7 +98,7 @@ pub(super) struct VerifyArguments {
     inputs: Vec<PathBuf>,
 }
 
-fn share(text: &str) -> Result<f64, String> {
+fn parse_share(text: &str) -> Result<f64, String> {
     let (number, part) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     match number.trim().parse::<f64>() {
         Ok(number) if number > 0.0 && number / part <= 1.0 => Ok(number / part),
@@ -114,28 +114,28 @@ fn describe_plan(work: &RecomputeCost) -> String {
     }
     format!(
         "to compute: {} of {}, {}, {}, {}; about {} on this processor",
-        terminal::cells(*cells),
+        terminal::format_cell_count(*cells),
         pluralize(backbones.len(), "backbone"),
         pluralize(*calibrations, "calibration"),
         pluralize(*chunks, "chunk"),
-        terminal::flops(*flop),
-        terminal::seconds(flop / probe()),
+        terminal::format_flops(*flop),
+        terminal::format_seconds(flop / probe()),
     )
 }
 
-fn scratch(name: &str) -> Result<TempDir> {
+fn create_scratch_folder(name: &str) -> Result<TempDir> {
     let folder = tempfile::Builder::new().prefix(&format!("ghostlab-{name}-")).tempdir();
     folder.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))
 }
 
 /// Unpacks an archive to a temporary directory and checks its list of hashes. Returns `None` if the path is not a file.
-fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
+fn unpack_archive(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     if !path.is_file() {
         return Ok(None);
     }
     let file = regular::open(path)?;
     let bytes = file.metadata().map_err(|error| Error::io("read", path, &error))?.len();
-    let folder = scratch("record")?;
+    let folder = create_scratch_folder("record")?;
     let unpacked = archive::unpack(file, bytes, folder.path()).map_err(|error| error.at(path.display().to_string()))?;
     Ok(Some((folder, FolderCheck::from_archive(path, &unpacked))))
 }
@@ -144,13 +144,13 @@ fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
 const MAX_PRINTED: usize = 10;
 
 pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
-    let unpacked = unpacked(&arguments.folder)?;
+    let unpacked = unpack_archive(&arguments.folder)?;
     let root = unpacked.as_ref().map_or(arguments.folder.as_path(), |(folder, _)| folder.path());
     let folders = verify::folders(root)?;
-    let scratch = scratch("verify")?;
+    let scratch = create_scratch_folder("verify")?;
     let store = Store::open(scratch.path(), stage::STORE_WORDS)?;
     let reporter = progress::reporter(false);
-    let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
+    let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
     let current = std::env::current_dir().map_err(|error| Error::io("find", std::path::Path::new("."), &error))?;
     let around = directories::default_directory(None, "", Some(&arguments.folder));
     let cache = hub::HubSettings::from_env().ok().map(|from_env| from_env.cache);
@@ -182,7 +182,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
         (_, true) => 3,
         _ => 0,
     };
-    answer::show(found, Answer::Verify, |found| {
+    answer::print_answer(found, Answer::Verify, |found| {
         found.folders.iter().for_each(print_folder_check);
         println!(
             "{}",
@@ -199,7 +199,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
 fn print_folder_check(folder_check: &FolderCheck) {
     println!("{} ({}), by {}", folder_check.folder, folder_check.name, folder_check.program);
     for check in folder_check.checks.iter().filter(|check| check.all > 0 || !check.cannot.is_empty()) {
-        println!("  {}", line(check));
+        println!("  {}", format_check(check));
         for differs in check.differs.iter().take(MAX_PRINTED) {
             let by = differs.by.map(|by| format!(", difference {by:.3e}")).unwrap_or_default();
             println!("    differs: {}: recorded {}, found {}{by}", differs.at, differs.recorded, differs.found);
@@ -216,7 +216,7 @@ fn print_folder_check(folder_check: &FolderCheck) {
     println!("");
 }
 
-fn line(check: &CheckResult) -> String {
+fn format_check(check: &CheckResult) -> String {
     let CheckResult { kind, largest, all, chance, differs, .. } = check;
     let result = if differs.is_empty() { "all agree".to_owned() } else { format!("{} differ", differs.len()) };
     let apart = if *largest > 0.0 { format!(", largest difference {largest:.1e}") } else { String::new() };

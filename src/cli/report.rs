@@ -11,7 +11,7 @@ use clap::Args;
 use super::answer::write_commands::{ReportAnswer, display_path};
 use super::answer::{self, Answer};
 use super::directories;
-use super::terminal::bytes;
+use super::terminal::format_bytes;
 use crate::artifact::claims::{self, CLAIMS, JudgedClaim};
 use crate::artifact::page::{AUDIT, CellNote, FindingRow, PAGE, Page};
 use crate::artifact::{PagePart, PaperPlace, ResultsFolder, audit, contents, page, paper, run_folder};
@@ -51,9 +51,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         ));
     }
     let reports = directories::default_directory(arguments.reports.as_ref(), "reports", None);
-    check(&reports)?;
-    let (page, _) = write(&results, &reports, arguments.record)?;
-    answer::show(ReportAnswer { page: display_path(&page) }, Answer::Report, |answer| println!("wrote {}", answer.page))
+    check_output(&reports)?;
+    let (page, _) = write_report(&results, &reports, arguments.record)?;
+    answer::print_answer(ReportAnswer { page: display_path(&page) }, Answer::Report, |answer| {
+        println!("wrote {}", answer.page)
+    })
 }
 
 /// Name of the artifact that reproduces the paper's main table.
@@ -63,7 +65,7 @@ const LOCAL_FOLDER: &str = "here";
 /// Marker at the end of the recorded page.
 const RECORDED: &str = "<!-- The page of the recorded run: written by ghostlab report --record alone. -->\n";
 
-fn output(reports: &Path) -> OutputFolder {
+fn output_folder(reports: &Path) -> OutputFolder {
     OutputFolder::new(reports, "pages")
 }
 
@@ -71,18 +73,18 @@ fn output(reports: &Path) -> OutputFolder {
 ///
 /// # Errors
 /// Fails if a foreign file would be overwritten or the directory is not writable.
-pub(super) fn check(reports: &Path) -> Result<()> {
+pub(super) fn check_output(reports: &Path) -> Result<()> {
     let names = [PAGE, AUDIT].map(str::to_owned);
-    output(reports).check(&names)?;
-    output(&reports.join(LOCAL_FOLDER)).check(&names)
+    output_folder(reports).check(&names)?;
+    output_folder(&reports.join(LOCAL_FOLDER)).check(&names)
 }
 
 /// Hashes the result files that the page is generated from.
 pub(super) fn hash_page_inputs(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
-    for folder in folders(results) {
+    for folder in list_folders(results) {
         // Include the names of all files because the page links to them.
-        let names = self::files(&folder, results);
+        let names = list_files(&folder, results);
         let names: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
         files.insert(folder.display().to_string(), names.join("/"));
         let read = [PagePart::FILE, StoredResults::FILE, Provenance::FILE, CLAIMS];
@@ -93,7 +95,7 @@ pub(super) fn hash_page_inputs(results: &Path, store: &Store) -> Option<BTreeMap
 }
 
 /// Returns the paths of the pages that exist.
-pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
+pub(super) fn existing_pages(reports: &Path) -> Vec<PathBuf> {
     let folders = [reports.to_owned(), reports.join(LOCAL_FOLDER)];
     let all = folders.iter().flat_map(|folder| [PAGE, AUDIT].map(|name| folder.join(name)));
     all.filter(|page| page.symlink_metadata().is_ok()).collect()
@@ -103,9 +105,9 @@ pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
 ///
 /// The page of the recorded runs changes only if `record` is set. Otherwise, local results are written to a second page
 /// next to it. Returns the path of the page, and whether any directory was left out.
-pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
+pub(super) fn write_report(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
     let folders: Vec<PathBuf> = match record {
-        true => folders(results).into_iter().filter(|folder| is_kept(folder)).collect(),
+        true => list_folders(results).into_iter().filter(|folder| is_kept(folder)).collect(),
         false => results_folders(results),
     };
     if record {
@@ -131,10 +133,10 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
         let sizes: Vec<u64> = shown.iter().map(|folder| kept_bytes(folder)).collect();
         let pages = (text.len() + audit.len()) as u64;
         let artifacts = pluralize(sizes.len(), "artifact");
-        note!("recorded: {artifacts}, {}, and their pages, {}", bytes(sizes.iter().sum()), bytes(pages));
+        note!("recorded: {artifacts}, {}, and their pages, {}", format_bytes(sizes.iter().sum()), format_bytes(pages));
     }
     let files = [(PAGE, text), (AUDIT, audit)].map(|(name, text)| (name.to_owned(), text.into_bytes()));
-    output(&reports).put(&files)?;
+    output_folder(&reports).put(&files)?;
     Ok((reports.join(PAGE), is_part))
 }
 
@@ -155,7 +157,7 @@ impl PageParts {
         for folder in folders {
             match PagePart::read(folder)? {
                 Some(mut section) => {
-                    section.artifact.files = files(folder, reports);
+                    section.artifact.files = list_files(folder, reports);
                     if record {
                         section.artifact.files.retain(|(name, _)| !may_be_left_out(name));
                         let known = StoredResults::read(folder).map(|stored| stored.identities).unwrap_or_default();
@@ -168,7 +170,7 @@ impl PageParts {
                 }
                 None if folder.join(Provenance::FILE).is_file() => {
                     let name = folder.strip_prefix(results).unwrap_or(folder).display().to_string();
-                    parts.left_out.push((name, reason(folder)));
+                    parts.left_out.push((name, skip_reason(folder)));
                 }
                 None => {}
             }
@@ -207,7 +209,7 @@ impl PageParts {
             answer: Vec::new(),
             artifacts,
             claims: judged.iter().flatten().map(claims::row).collect(),
-            findings: findings()?,
+            findings: collect_findings()?,
             left_out: self.left_out,
             cells: notes.into_iter().flatten().collect(),
         })
@@ -274,7 +276,7 @@ fn latest_run(folders: &[PathBuf]) -> Result<(String, String)> {
 }
 
 /// Explains why the page leaves out a directory.
-fn reason(folder: &Path) -> String {
+fn skip_reason(folder: &Path) -> String {
     match Provenance::read_description(folder) {
         None => "the record is from an earlier version and does not name the artifact".into(),
         Some(reproduction) if !reproduction.differs.is_empty() => {
@@ -295,18 +297,18 @@ fn prefix_cell_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, Ce
     let prefix = parts.collect::<Vec<_>>().join("/");
     let rows = artifact.tables.iter_mut().flat_map(|table| &mut table.rows);
     for cell in rows.flat_map(|row| &mut row.cells) {
-        cell.key = cell.key.as_deref().map(|key| prefixed(&prefix, key));
+        cell.key = cell.key.as_deref().map(|key| prefix_key(&prefix, key));
     }
-    let notes = cells.into_iter().map(|(key, note)| (prefixed(&prefix, &key), note)).collect();
+    let notes = cells.into_iter().map(|(key, note)| (prefix_key(&prefix, &key), note)).collect();
     (artifact, notes)
 }
 
-fn prefixed(prefix: &str, key: &str) -> String {
+fn prefix_key(prefix: &str, key: &str) -> String {
     format!("{prefix}/{key}")
 }
 
 /// Lists the directories of the artifacts, and those of their profiles.
-fn folders(results: &Path) -> Vec<PathBuf> {
+fn list_folders(results: &Path) -> Vec<PathBuf> {
     inner_folders(results).flat_map(|folder| std::iter::once(folder.clone()).chain(inner_folders(&folder))).collect()
 }
 
@@ -321,13 +323,13 @@ fn is_visible(path: &Path) -> bool {
 
 /// Lists the results directories. Leaves out recorded runs that have a local run next to them.
 fn results_folders(results: &Path) -> Vec<PathBuf> {
-    let mut all = folders(results);
+    let mut all = list_folders(results);
     all.retain(|folder| !run_folder(folder).join(PagePart::FILE).is_file());
     all
 }
 
 /// Returns the names of an artifact's files and the links to them, relative to the page.
-fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
+fn list_files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     let folder = files::absolute(folder);
     let reports = files::absolute(reports);
     let common = folder.components().zip(reports.components()).take_while(|(a, b)| a == b).count();
@@ -346,7 +348,7 @@ pub(super) fn judge_claims(results: &Path, profile: &str) -> Result<Vec<JudgedCl
     claims::judge_folders(&results_folders(results), profile)
 }
 
-fn findings() -> Result<Vec<FindingRow>> {
+fn collect_findings() -> Result<Vec<FindingRow>> {
     Ok(audit::run(&paper::all()?)
         .into_iter()
         .map(|finding| FindingRow {

@@ -15,8 +15,10 @@ use super::artifact_report::{ArtifactReport, report_outcome};
 use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::listing::{self, ArtifactList};
-use super::requested_work::{RequestedWork, artifact_folder, check_not_newer, differs, with_job_end};
-use super::terminal::{self, seconds};
+use super::requested_work::{
+    RequestedWork, artifact_results_folder, check_not_newer, differing_settings, with_job_end,
+};
+use super::terminal::{self, format_seconds};
 use super::{fetch, progress, report, search, stop};
 use crate::artifact::{self, Artifact, GateMode, ResultsFolder, Runner, UpToDateCheck, claims, contents};
 use crate::cluster::Submission;
@@ -109,7 +111,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn reproduce(arguments: &Arguments) -> Result<u8> {
     let call = ReproduceRun {
         arguments,
-        experiments: directories::own_experiments(arguments.experiments.as_ref())?,
+        experiments: directories::find_or_unpack_experiments(arguments.experiments.as_ref())?,
         results: directories::default_directory(arguments.results.as_ref(), "results", None),
         reports: directories::default_directory(arguments.reports.as_ref(), "reports", None),
     };
@@ -125,12 +127,12 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
             .found(pluralize(chosen.len(), "artifact")));
     }
     let store =
-        if arguments.stored { arguments.store.open_read_only_or_empty(None)? } else { arguments.store.store(None)? };
+        if arguments.stored { arguments.store.open_read_only_or_empty(None)? } else { arguments.store.open(None)? };
     if arguments.overrides.is_empty() {
-        report::check(&call.reports)?;
+        report::check_output(&call.reports)?;
     }
     let reporter = progress::reporter(arguments.events);
-    let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
+    let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
     let clock = Instant::now();
     let Arguments { retime, record, record_noisy, .. } = *arguments;
     let settle = record && !record_noisy;
@@ -140,13 +142,17 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     let (made, errors) = call.make_all(&chosen, &runner)?;
     let page = call.write_page(&chosen, &made, &store)?;
     if chosen.len() > 1 {
-        note!("{} in {}", pluralize(chosen.len() - errors.len(), "artifact"), seconds(clock.elapsed().as_secs_f64()));
+        note!(
+            "{} in {}",
+            pluralize(chosen.len() - errors.len(), "artifact"),
+            format_seconds(clock.elapsed().as_secs_f64())
+        );
     }
     let failed: usize = made.iter().map(|outcome| outcome.failed).sum();
     let unmade: usize = made.iter().map(|outcome| outcome.unmade).sum();
     if !arguments.events {
         let not_made = errors.iter().map(|(name, error)| SkippedItem::new(name.as_str(), error)).collect();
-        answer::show(ReproduceAnswer { listed: Vec::new(), made, not_made, page }, Answer::Reproduce, |_| {})?;
+        answer::print_answer(ReproduceAnswer { listed: Vec::new(), made, not_made, page }, Answer::Reproduce, |_| {})?;
     }
     match errors.first() {
         Some((_, first)) => {
@@ -189,7 +195,7 @@ impl ReproduceRun<'_> {
             engine: engine.request(),
         };
         let answer = ReproduceAnswer { listed: list.entries(all)?, made: Vec::new(), not_made: Vec::new(), page: None };
-        answer::show(answer, Answer::Reproduce, |answer| println!("{}", listing::text(&answer.listed)))?;
+        answer::print_answer(answer, Answer::Reproduce, |answer| println!("{}", listing::format_list(&answer.listed)))?;
         Ok(0)
     }
 
@@ -233,7 +239,7 @@ impl ReproduceRun<'_> {
 
     /// Returns whether tables are left out because the output is JSON.
     fn is_quiet(&self) -> bool {
-        self.arguments.events || answer::json()
+        self.arguments.events || answer::is_json()
     }
 
     /// Writes the page unless it is up to date. Returns the text about the claims that concern the named artifacts, and
@@ -243,20 +249,20 @@ impl ReproduceRun<'_> {
         let finished = || {
             let call =
                 format!("the page of {} in {}, after {}", results.display(), reports.display(), names.join(", "));
-            let made_of = json!([judged, terminal::details(), report::hash_page_inputs(results, store)?]);
+            let made_of = json!([judged, terminal::shows_details(), report::hash_page_inputs(results, store)?]);
             UpToDateCheck::new(store, &call, &made_of).filter(|_| !arguments.record && !arguments.stored)
         };
-        let pages = report::pages(reports);
+        let pages = report::existing_pages(reports);
         let pages: Vec<&Path> = pages.iter().map(PathBuf::as_path).collect();
         if let Some(done) = finished().and_then(|finished| finished.cached_answer(&pages)) {
             return Ok(done);
         }
         let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
-        let (page, left_out) = report::write(results, reports, arguments.record)?;
+        let (page, left_out) = report::write_report(results, reports, arguments.record)?;
         let done = (claims, page);
         // Do not cache an incomplete page. What it leaves out must be reported each time.
         if let Some(finished) = finished().filter(|_| !left_out) {
-            let pages = report::pages(reports);
+            let pages = report::existing_pages(reports);
             finished.store_answer(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
         }
         Ok(done)
@@ -269,14 +275,14 @@ impl ReproduceRun<'_> {
         if judged.is_empty() {
             return Ok(String::new());
         }
-        let pointer = if terminal::details() { "" } else { CLAIM_DETAILS };
-        Ok(format!("\nclaims of the paper:\n{}{pointer}", claims::render(&judged, terminal::details())))
+        let pointer = if terminal::shows_details() { "" } else { CLAIM_DETAILS };
+        Ok(format!("\nclaims of the paper:\n{}{pointer}", claims::render(&judged, terminal::shows_details())))
     }
 
     fn target(&self, artifact: &Artifact, grid: &Grid) -> Result<ResultsFolder> {
         let arguments = self.arguments;
         let engine = arguments.engine.request();
-        let target = artifact_folder(artifact, grid, &arguments.overrides, engine, &self.results)?;
+        let target = artifact_results_folder(artifact, grid, &arguments.overrides, engine, &self.results)?;
         if arguments.record { target.with_recording(arguments.record_noisy) } else { Ok(target) }
     }
 
@@ -317,7 +323,7 @@ impl ReproduceRun<'_> {
             }
         };
         let target = self.target(artifact, &grid)?;
-        check_separate(target.path(), &directories::inputs(&grid, runner.store))?;
+        check_separate(target.path(), &directories::list_inputs(&grid, runner.store))?;
         if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
             check_not_newer(file, submission, &target, &grid)?;
         }
@@ -346,7 +352,7 @@ impl ReproduceRun<'_> {
             unmade: made.unmade,
             failures: failures.collect(),
             misses: made.misses.iter().map(ToString::to_string).collect(),
-            differs: differs(&target),
+            differs: differing_settings(&target),
             recorded: made.recorded,
             files: all_shown(&made.files),
         })

@@ -37,9 +37,9 @@ impl RequestedWork {
             }
         };
         let Some(artifact) = Artifact::from_file(&file)?.filter(|artifact| artifact.description.list.is_none()) else {
-            let mut grid = grid_args.grid_of(&file)?;
+            let mut grid = grid_args.grid_from_file(&file)?;
             let overrides = grid_args.overrides.clone();
-            artifact::check_pins(&mut grid, &hash(store))?;
+            artifact::check_pins(&mut grid, &file_hasher(store))?;
             return Ok(Self { artifact: None, grid, gated: GateMode::No, overrides });
         };
         Self::from_artifact(artifact, grid_args.profile.as_deref(), &grid_args.overrides, no_gate, store)
@@ -56,7 +56,7 @@ impl RequestedWork {
         no_gate: bool,
         store: &Store,
     ) -> Result<Self> {
-        let hash = hash(store);
+        let hash = file_hasher(store);
         let mut grid = artifact.grid(profile, overrides)?;
         artifact::identify(&mut grid, &hash)?;
         let gated = match no_gate {
@@ -98,11 +98,11 @@ impl RequestedWork {
 /// # Errors
 /// Fails if a submission was created by another program or with other inputs, or if hashing fails. Also fails if a
 /// model differs from the paper's model with the same name.
-pub(super) fn check(source: &GridSource, grids: &mut [Grid], is_artifact: bool, store: &Store) -> Result<()> {
+pub(super) fn check_grids(source: &GridSource, grids: &mut [Grid], is_artifact: bool, store: &Store) -> Result<()> {
     if let Some(submission) = source.submission() {
         return submission.check(store);
     }
-    let hash = hash(store);
+    let hash = file_hasher(store);
     grids.iter_mut().filter(|_| is_artifact).try_for_each(|grid| artifact::identify(grid, &hash))
 }
 
@@ -110,7 +110,7 @@ pub(super) fn check(source: &GridSource, grids: &mut [Grid], is_artifact: bool, 
 ///
 /// # Errors
 /// Fails if the file is not a grid or the engine is not supported here.
-pub(super) fn run_folder(
+pub(super) fn run_results_folder(
     grid_args: &GridArgs,
     source: &GridSource,
     grid: &Grid,
@@ -134,7 +134,7 @@ pub(super) fn run_folder(
 ///
 /// # Errors
 /// Fails if the engine is not supported here.
-pub(super) fn artifact_folder(
+pub(super) fn artifact_results_folder(
     artifact: &Artifact,
     grid: &Grid,
     overrides: &[String],
@@ -147,7 +147,7 @@ pub(super) fn artifact_folder(
 }
 
 /// Returns the differences between a run and the artifact's definition.
-pub(super) fn differs(target: &ResultsFolder) -> Vec<String> {
+pub(super) fn differing_settings(target: &ResultsFolder) -> Vec<String> {
     if target.as_described() { Vec::new() } else { target.description().name_parts() }
 }
 
@@ -237,7 +237,7 @@ pub(super) fn inputs_of_target(
 }
 
 /// Returns a function that hashes files. It reuses the hashes cached in the store.
-pub(super) fn hash<'s>(store: impl Into<Option<&'s Store>>) -> impl Fn(&Path) -> Result<String> {
+pub(super) fn file_hasher<'s>(store: impl Into<Option<&'s Store>>) -> impl Fn(&Path) -> Result<String> {
     let store: Option<&Store> = store.into();
     move |path: &Path| match store {
         Some(store) => store.input(path).map(|input| input.sha256().to_owned()),

@@ -11,7 +11,7 @@ use super::answer::{self, Answer};
 use super::artifact_report::report_files;
 use super::grid_args::{GridArgs, GridSource, LimitArgs};
 use super::requested_work::{self, with_job_end};
-use super::terminal::cells;
+use super::terminal::format_cell_count;
 use super::{directories, plan, progress, stop, terminal};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::error::Result;
@@ -81,10 +81,11 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     let source = arguments.grid_args.read()?;
     let mut grid = arguments.grid_args.grid(&source)?;
     arguments.grid_args.threads.start()?;
-    let store = if arguments.stored { arguments.grid_args.open_read_only()? } else { arguments.grid_args.store()? };
+    let store =
+        if arguments.stored { arguments.grid_args.open_read_only()? } else { arguments.grid_args.open_store()? };
     match source.submission() {
         Some(submission) => submission.check(&store)?,
-        None => artifact::check_pins(&mut grid, &requested_work::hash(&store))?,
+        None => artifact::check_pins(&mut grid, &requested_work::file_hasher(&store))?,
     }
     let shape = match arguments.layout {
         TableLayout::Wide => TableShape::Wide { metric: arguments.metric.clone() },
@@ -96,10 +97,10 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     if let Some(note) = target.replaces(&grid, &hashes)? {
         note!("{note}");
     }
-    let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
+    let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
     let settings =
         RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.grid_args.engine.request()) };
-    let surveyed: SurveyHook<'_> = &|plan, state| detail!("{}", missing(plan, state, &store));
+    let surveyed: SurveyHook<'_> = &|plan, state| detail!("{}", format_missing(plan, state, &store));
     let stored = arguments.stored;
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored, surveyed };
     let outcome = runner.run(&grid, target.path())?;
@@ -119,12 +120,15 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
         seconds,
     };
     if !arguments.events {
-        answer::show(ran, Answer::Run, |_| println!("{table}"))?;
+        answer::print_answer(ran, Answer::Run, |_| println!("{table}"))?;
     }
     if !target.as_described() && !target.description().differs.is_empty() {
         note!("writing results to {} because of {}", target.path().display(), target.description().differs.join(", "));
     }
-    report_files(&format!("{} in {}; ", cells(grid.cells.len()), terminal::seconds(seconds)), &files);
+    report_files(
+        &format!("{} in {}; ", format_cell_count(grid.cells.len()), terminal::format_seconds(seconds)),
+        &files,
+    );
     Ok(exit_code(&outcome, grid.cells.len()))
 }
 
@@ -136,8 +140,8 @@ fn checked_target(
     shape: &TableShape,
     store: &Store,
 ) -> Result<ResultsFolder> {
-    let target = requested_work::run_folder(&arguments.grid_args, source, grid, arguments.results.as_ref())?;
-    check_separate(target.path(), &directories::inputs(grid, store))?;
+    let target = requested_work::run_results_folder(&arguments.grid_args, source, grid, arguments.results.as_ref())?;
+    check_separate(target.path(), &directories::list_inputs(grid, store))?;
     target.check(&artifact::run_files(grid, shape))?;
     if let Some(submission) = source.submission() {
         requested_work::check_not_newer(arguments.grid_args.file(), submission, &target, grid)?;
@@ -149,7 +153,7 @@ fn checked_target(
 fn exit_code(outcome: &GridOutcome, count: usize) -> u8 {
     let failed = outcome.failed_count();
     let unmade = outcome.incomplete_count();
-    let all = cells(count);
+    let all = format_cell_count(count);
     if unmade > 0 {
         eprintln!("{unmade} of {all} incomplete; run without --stored to compute them");
     }
@@ -182,7 +186,7 @@ fn cells_without_result(
 }
 
 /// Formats how many of the grid's objects are stored and why the others are missing, in the format used by `plan`.
-fn missing(plan: &Plan<'_>, state: &StoreState, store: &Store) -> String {
-    let counts = plan::counts(&answer::plan::artifacts(plan, state, &Reasons::new(store, plan), store));
+fn format_missing(plan: &Plan<'_>, state: &StoreState, store: &Store) -> String {
+    let counts = plan::format_counts(&answer::plan::artifacts(plan, state, &Reasons::new(store, plan), store));
     counts.trim_end().to_owned()
 }

@@ -12,8 +12,8 @@ use super::answer::write_commands::{HubInput, ScoreAnswer, ScoredTarget};
 use super::answer::{self, Answer};
 use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::named_entries::{SharedEntries, absolute, backbone, is_file, with_entries, with_fetch_hint};
-use super::terminal::columns;
+use super::named_entries::{SharedEntries, absolute_path, backbone_entry, is_file, with_entries, with_fetch_hint};
+use super::terminal::format_columns;
 use super::{fetch, progress, requested_work, stop};
 use crate::artifact;
 use crate::corpus::Rule;
@@ -116,20 +116,20 @@ pub(super) struct Arguments {
 /// current directory.
 const FILE: &str = "score";
 /// Default number of tokens per window, as in the reference code.
-const LENGTH: usize = 2048;
+const DEFAULT_LENGTH: usize = 2048;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.threads.start()?;
     let model = Path::new(&arguments.model);
-    let store = arguments.store.store(Some(model).filter(|model| model.is_dir()))?;
-    let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
+    let store = arguments.store.open(Some(model).filter(|model| model.is_dir()))?;
+    let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
     if arguments.fetch {
-        let file = GridFile::from_text(&text(arguments, LENGTH)?, Path::new(FILE))?;
+        let file = GridFile::from_text(&format_grid(arguments, DEFAULT_LENGTH)?, Path::new(FILE))?;
         let needs = file.needs(None, &[], &AxisChoice::ALL)?;
         fetch::fetch_missing(&[needs], &store, false, &stop)?;
     }
-    let mut grid = grid(arguments)?;
-    artifact::check_pins(&mut grid, &requested_work::hash(&store)).map_err(|error| {
+    let mut grid = build_grid(arguments)?;
+    artifact::check_pins(&mut grid, &requested_work::file_hasher(&store)).map_err(|error| {
         if error.advice().is_some() {
             error.hint("run the same command with --fetch to download it again")
         } else {
@@ -139,7 +139,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let force = arguments.force;
     let output = arguments.output.as_ref().map(|path| OutputFile {
         path,
-        inputs: directories::inputs(&grid, &store),
+        inputs: directories::list_inputs(&grid, &store),
         force,
         is_ours: is_sealed,
     });
@@ -158,18 +158,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let scored = ScoreAnswer {
         model: arguments.model.clone(),
         engine: engines.join(", "),
-        scores: scores.scores.iter().map(answered_score).collect(),
+        scores: scores.scores.iter().map(to_scored_target).collect(),
         hub: hub_inputs(&grid),
         lm_eval: file,
     };
-    answer::show(scored, Answer::Score, |answer| {
+    answer::print_answer(scored, Answer::Score, |answer| {
         println!("{} ({})", answer.model, answer.engine);
-        answer.hub.iter().for_each(|source| println!("{}", read(source)));
-        println!("\n{}", table(&scores.scores));
+        answer.hub.iter().for_each(|source| println!("{}", format_hub_input(source)));
+        println!("\n{}", format_scores(&scores.scores));
     })
 }
 
-fn answered_score(score: &ModelScore) -> ScoredTarget {
+fn to_scored_target(score: &ModelScore) -> ScoredTarget {
     ScoredTarget {
         label: score.label.clone(),
         metric: score.metric.clone(),
@@ -206,25 +206,27 @@ fn hub_inputs(grid: &Grid) -> Vec<HubInput> {
         .collect()
 }
 
-fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
+fn format_hub_input(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
     let commit = commit.as_ref().map_or("a local copy".to_owned(), |commit| format!("commit {commit}"));
     format!("{name}: {repository}, {commit}, {}", if *pinned { "pinned" } else { "not pinned" })
 }
 
 /// Builds the grid. If `--length` is not given, windows are shortened to the model's context if that is below 2048
 /// tokens.
-fn grid(arguments: &Arguments) -> Result<Grid> {
-    let grid = load_grid(arguments, arguments.length.map_or(LENGTH, |length| length as usize))?;
+fn build_grid(arguments: &Arguments) -> Result<Grid> {
+    let grid = load_grid(arguments, arguments.length.map_or(DEFAULT_LENGTH, |length| length as usize))?;
     let context =
         grid.backbones.values().next().map(|backbone| Config::read_with_attachments(&backbone.path)).transpose()?;
     match context.and_then(|config| config.max_positions) {
-        Some(most) if arguments.length.is_none() && most < LENGTH => load_grid(arguments, most),
+        Some(most) if arguments.length.is_none() && most < DEFAULT_LENGTH => load_grid(arguments, most),
         _ => Ok(grid),
     }
 }
 
 fn load_grid(arguments: &Arguments, length: usize) -> Result<Grid> {
-    Grid::from_text(&text(arguments, length)?, Path::new(FILE)).map_err(with_fetch_hint).map_err(without_location)
+    Grid::from_text(&format_grid(arguments, length)?, Path::new(FILE))
+        .map_err(with_fetch_hint)
+        .map_err(without_location)
 }
 
 /// Removes the location in the generated grid from an error, because the user did not write that grid.
@@ -236,20 +238,20 @@ fn without_location(error: Error) -> Error {
 }
 
 /// Serializes the grid as JSON, which is valid YAML.
-fn text(arguments: &Arguments, length: usize) -> Result<String> {
+fn format_grid(arguments: &Arguments, length: usize) -> Result<String> {
     if arguments.tasks.is_empty() && arguments.perplexity.is_empty() {
         return Err(Error::bad_input("nothing to score")
             .expected("--tasks, --perplexity, or both")
             .found("neither")
             .hint("pass inputs, for example --perplexity wikitext2 --tasks arc_easy,hellaswag"));
     }
-    let (name, backbone) = backbone(&arguments.model)?;
+    let (name, backbone) = backbone_entry(&arguments.model)?;
     let shared = SharedEntries::new(&arguments.model, arguments.profile.as_ref())?;
     let mut tasks = Map::new();
     let mut used = Vec::new();
     let mut defined = false;
     for given in &arguments.tasks {
-        if let Some(entry) = definition(arguments, given)? {
+        if let Some(entry) = definition_entry(arguments, given)? {
             used.push(entry);
             defined = true;
             continue;
@@ -286,20 +288,21 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
 }
 
 /// Returns the grid entry for a task that has an lm-evaluation-harness definition, or `None` for any other task.
-fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
+fn definition_entry(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     let path = Path::new(given);
     let file = path.is_file() && is_yaml(path) || path.is_dir() && given.contains(['/', '.']) && has_yaml(path);
     let named = arguments.definitions.is_some() && !given.contains('=') && !is_file(given)?;
     if !file && !named {
         return Ok(None);
     }
-    let mut entry = json!({"definition": if file { absolute(given)? } else { given.to_owned() }, "bos": arguments.bos});
+    let mut entry =
+        json!({"definition": if file { absolute_path(given)? } else { given.to_owned() }, "bos": arguments.bos});
     let Arguments { definitions, rows, shots, limit, system, chat, .. } = arguments;
-    let absolute_path =
-        |path: &Option<PathBuf>| path.as_ref().map(|path| absolute(&path.display().to_string())).transpose();
+    let absolute_option =
+        |path: &Option<PathBuf>| path.as_ref().map(|path| absolute_path(&path.display().to_string())).transpose();
     let options = [
-        ("folder", json!(absolute_path(definitions)?)),
-        ("data", json!(absolute_path(rows)?)),
+        ("folder", json!(absolute_option(definitions)?)),
+        ("data", json!(absolute_option(rows)?)),
         ("shots", json!(shots)),
         ("limit", json!(limit.map(DocumentLimit::value))),
         ("system", json!(system)),
@@ -332,22 +335,22 @@ fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> 
 }
 
 /// Formats one line per score.
-fn table(scores: &[ModelScore]) -> String {
+fn format_scores(scores: &[ModelScore]) -> String {
     let mut rows = vec![["scored on", "metric", "value", "±", "bits per byte", "items"].map(str::to_owned).to_vec()];
     rows.extend(scores.iter().map(|score| {
         let items = if score.windows { "windows" } else { "documents" };
         vec![
             score.label.clone(),
             score.metric.clone(),
-            shown_number(score, score.value),
-            score.error.map_or(String::new(), |error| shown_number(score, error)),
+            format_value(score, score.value),
+            score.error.map_or(String::new(), |error| format_value(score, error)),
             score.bits_per_byte.map_or(String::new(), |bits| format!("{bits:.4}")),
             format!("{} {items}", score.items),
         ]
     }));
-    columns(&rows, &[2, 3, 4])
+    format_columns(&rows, &[2, 3, 4])
 }
 
-fn shown_number(score: &ModelScore, value: f64) -> String {
+fn format_value(score: &ModelScore, value: f64) -> String {
     format!("{value:.0$}", if score.percent { 2 } else { 4 })
 }

@@ -12,9 +12,9 @@ use super::answer::{self, Answer};
 use super::artifact_report::report_files;
 use super::directories::{self, StoreArgs};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
-use super::requested_work::differs;
+use super::requested_work::differing_settings;
 use super::search_grid::SearchArgs;
-use super::terminal::{bytes, columns, seconds};
+use super::terminal::{format_bytes, format_columns, format_seconds};
 use super::{fetch, progress, requested_work, stop};
 use crate::artifact::{
     self, Artifact, Executor, PublishedFiles, ResultsFolder, Runner, SearchResults, search_files, search_names,
@@ -57,14 +57,14 @@ pub(super) struct Arguments {
 }
 
 /// Base name of the output files.
-const NAME: &str = "search";
+const BASE_NAME: &str = "search";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let clock = Instant::now();
     arguments.threads.start()?;
     let model = Path::new(&arguments.search_args.model);
-    let store = arguments.store.store(Some(model).filter(|model| model.exists()))?;
-    let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
+    let store = arguments.store.open(Some(model).filter(|model| model.exists()))?;
+    let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
     let settings = arguments.limits.settings(arguments.engine.request());
     let progress = progress::reporter(false);
     let reporter = DistinctNotes::new(&*progress);
@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         export::check(folder)?;
     }
     let mut grid = search_grid(arguments, &runner)?;
-    artifact::check_pins(&mut grid, &requested_work::hash(&store))?;
+    artifact::check_pins(&mut grid, &requested_work::file_hasher(&store))?;
     let spec = grid.search.clone().ok_or_else(|| {
         Error::bad_input("the grid has no `search`")
             .at(grid.file.display().to_string())
@@ -90,9 +90,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             .found(format!("{} searches", searches.len())));
     }
     let near = Some(model).filter(|model| grid::is_yaml(model));
-    let target = folder(arguments, &grid, &spec, near);
-    check_separate(target.path(), &directories::inputs(&grid, &store))?;
-    target.precheck(&search_names(NAME))?;
+    let target = output_folder(arguments, &grid, &spec, near);
+    check_separate(target.path(), &directories::list_inputs(&grid, &store))?;
+    target.precheck(&search_names(BASE_NAME))?;
     let run = |grid: &Grid| runner.run(grid, target.path());
     let env = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, times: true };
     let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<SearchOutcome>>>()?;
@@ -113,7 +113,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         seconds: clock.elapsed().as_secs_f64(),
     };
     let missed = answer.searches.iter().any(|search| search.winner.is_none());
-    answer::show(answer, Answer::Search, print_searches)?;
+    answer::print_answer(answer, Answer::Search, print_searches)?;
     Ok(if missed { ExitCode::from(4) } else { ExitCode::SUCCESS })
 }
 
@@ -135,7 +135,7 @@ fn search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
 
 /// Writes the report on the searches and returns the paths of its files.
 fn write_files(target: &OutputFolder, found: &[SearchOutcome]) -> Result<Vec<PathBuf>> {
-    let files = search_files(NAME, found)?;
+    let files = search_files(BASE_NAME, found)?;
     let draft = target.stage()?;
     for (name, bytes) in &files {
         put(&draft.path().join(name), bytes)?;
@@ -160,7 +160,7 @@ fn load_grid(arguments: &Arguments) -> Result<Grid> {
 
 /// Returns the output directory `results/NAME/search+BUDGET`. Each combination of budget and overrides has its own
 /// directory.
-fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
+fn output_folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
     let results = directories::default_directory(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");
     let differs = arguments
@@ -193,9 +193,9 @@ const MAX_SKIPPED: usize = 5;
 
 fn print_searches(answer: &SearchAnswer) {
     for (found, sentence) in answer.searches.iter().zip(&answer.sentences) {
-        println!("{}\n\n{}", found.title(), columns(&found.table(), &[]));
+        println!("{}\n\n{}", found.title(), format_columns(&found.table(), &[]));
         if !found.judged.is_empty() {
-            println!("Scores on held-out items:\n\n{}", columns(&found.judgement(), &[]));
+            println!("Scores on held-out items:\n\n{}", format_columns(&found.judgement(), &[]));
         }
         let (shown, hidden) = found.left_out.split_at(found.left_out.len().min(MAX_SKIPPED));
         shown.iter().for_each(|entry| note!("skipped {}: {}", entry.cell, entry.reason));
@@ -209,8 +209,8 @@ fn print_searches(answer: &SearchAnswer) {
             let all = answer.seconds * spent.all_layers / (spent.layers + spent.judged_layers);
             println!(
                 "Elapsed: {}. Scoring all candidates on all items would take about {}.",
-                seconds(answer.seconds),
-                seconds(all)
+                format_seconds(answer.seconds),
+                format_seconds(all)
             );
         }
         println!("\n{sentence}");
@@ -218,7 +218,7 @@ fn print_searches(answer: &SearchAnswer) {
     report_files("", &answer.files);
     if let Some(ExportedCell { exported: exported_cell, .. }) = &answer.exported {
         let code = if exported_cell.needs_code { "; load it with trust_remote_code=True" } else { "" };
-        println!("exported to {}: {}{code}", exported_cell.folder.display(), bytes(exported_cell.bytes));
+        println!("exported to {}: {}{code}", exported_cell.folder.display(), format_bytes(exported_cell.bytes));
     }
     if let Some(command) = &answer.export {
         println!("To export the winner for transformers, run:\n  {command}");
@@ -268,7 +268,7 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<Reproduce
     let dense = exec::read_stored(&dense, settings, store, &(), &|_, _| ())?;
     let PublishedFiles { files, recorded } = search_results.publish(artifact, &dense, target, started)?;
     if !quiet {
-        println!("{}\n\n{}", artifact.description.title, columns(&search_results.table(), &[]));
+        println!("{}\n\n{}", artifact.description.title, format_columns(&search_results.table(), &[]));
         search_results.notes().iter().for_each(|note| println!("{note}"));
     }
     let folder = display_path(target.path());
@@ -278,7 +278,7 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<Reproduce
         name: artifact.name.clone(),
         profile: grid.profile.clone(),
         cells: grid.cells.len(),
-        differs: differs(target),
+        differs: differing_settings(target),
         recorded,
         files: all_shown(&files),
         ..ReproducedArtifact::default()

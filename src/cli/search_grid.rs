@@ -7,9 +7,9 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
-use super::named_entries::{SharedEntries, backbone, with_entries, with_fetch_hint};
+use super::named_entries::{SharedEntries, backbone_entry, with_entries, with_fetch_hint};
 use super::search_methods;
-use super::terminal::plain;
+use super::terminal::format_json_value;
 use crate::corpus::Rule;
 use crate::criterion::{Depth, DepthUnit};
 use crate::error::{Error, Result};
@@ -68,7 +68,7 @@ pub(super) struct SearchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX as i64))]
     items: Option<u32>,
     /// Family-wise error rate of the elimination tests.
-    #[arg(long, default_value_t = 0.05, value_parser = alpha)]
+    #[arg(long, default_value_t = 0.05, value_parser = parse_alpha)]
     alpha: f64,
     /// Seed for the order of items.
     #[arg(long, default_value_t = 0)]
@@ -79,7 +79,7 @@ pub(super) struct SearchArgs {
     /// Prompt for latency, e.g. `512x4+64`.
     ///
     /// The example is a batch of 4 sequences with 512 tokens each, after which 64 tokens are decoded per sequence.
-    #[arg(long, value_name = "TOKENS[xBATCH][+NEW]", default_value = "512", value_parser = prompt)]
+    #[arg(long, value_name = "TOKENS[xBATCH][+NEW]", default_value = "512", value_parser = parse_prompt)]
     pub(super) prompt: Latency,
     /// Rule for joining the rows of text files and drawing windows from them.
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
@@ -93,13 +93,13 @@ pub(super) struct SearchArgs {
 /// current directory.
 const FILE: &str = "command line";
 /// Default number of tokens per window and per calibration sequence.
-const LENGTH: usize = 2048;
+const DEFAULT_LENGTH: usize = 2048;
 /// Default number of calibration sequences, as in the paper.
-const SEQUENCES: usize = 128;
+const DEFAULT_SEQUENCES: usize = 128;
 /// Default calibration corpus.
-const CALIBRATION: &str = "c4-train";
+const DEFAULT_CALIBRATION: &str = "c4-train";
 
-fn prompt(text: &str) -> Result<Latency, String> {
+fn parse_prompt(text: &str) -> Result<Latency, String> {
     let (read, new) = text.split_once('+').map_or((text, None), |(read, new)| (read, Some(new)));
     let (length, batch) = read.split_once('x').unwrap_or((read, "1"));
     match (parse_count(length), parse_count(batch), new.map(parse_count)) {
@@ -114,13 +114,13 @@ fn parse_count(text: &str) -> Option<usize> {
     text.parse::<usize>().ok().filter(|count| (1..=MAX).contains(count))
 }
 
-fn alpha(text: &str) -> Result<f64, String> {
+fn parse_alpha(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|alpha: &f64| *alpha > 0.0 && *alpha <= 0.5);
     number.ok_or_else(|| "expected a number above 0 and at most 0.5".to_owned())
 }
 
 /// Function that takes a grid with only a dense cell and returns the latency of its backbone, in milliseconds.
-pub(super) type TimeOfDense<'a> = dyn Fn(&Grid) -> Result<Option<f64>> + 'a;
+pub(super) type DenseTimer<'a> = dyn Fn(&Grid) -> Result<Option<f64>> + 'a;
 
 impl SearchArgs {
     /// Returns the inputs that the grid needs, whether or not they are available.
@@ -130,7 +130,11 @@ impl SearchArgs {
     pub(super) fn needs(&self) -> Result<InputList> {
         let bounds = self.bounds()?;
         let depths: Vec<Depth> = self.units(&bounds)?.into_iter().map(|unit| Depth { count: 1, unit }).collect();
-        GridFile::from_text(&self.text(&bounds, &depths, LENGTH)?, Path::new(FILE))?.needs(None, &[], &AxisChoice::ALL)
+        GridFile::from_text(&self.text(&bounds, &depths, DEFAULT_LENGTH)?, Path::new(FILE))?.needs(
+            None,
+            &[],
+            &AxisChoice::ALL,
+        )
     }
 
     /// Builds the grid. Resolves names and derives the depths from the budget.
@@ -138,10 +142,10 @@ impl SearchArgs {
     /// # Errors
     /// Fails with exit code 2 if the arguments are invalid or no depth meets the budget. Fails with exit code 3 if an
     /// input is missing.
-    pub(super) fn grid(&self, engine: EngineRequest, time: &TimeOfDense<'_>) -> Result<Grid> {
+    pub(super) fn grid(&self, engine: EngineRequest, time: &DenseTimer<'_>) -> Result<Grid> {
         let bounds = self.bounds()?;
         // Read the model first, because the depths depend on its number of layers.
-        let (name, entry) = backbone(&self.model)?;
+        let (name, entry) = backbone_entry(&self.model)?;
         let probe =
             json!({"name": "search", "backbones": entry, "backbone": [name], "evaluate": {"latency": self.prompt}});
         let dense = Grid::from_text(&probe.to_string(), Path::new(FILE)).map_err(with_fetch_hint)?;
@@ -169,7 +173,7 @@ impl SearchArgs {
                 layers.iter().copied().map(Depth::layers).collect()
             }
         };
-        let length = self.length.map_or(LENGTH, |length| length as usize);
+        let length = self.length.map_or(DEFAULT_LENGTH, |length| length as usize);
         let length = match config.max_positions {
             Some(most) if self.length.is_none() => length.min(most),
             _ => length,
@@ -206,7 +210,8 @@ impl SearchArgs {
                 _ => return Err(bad("unknown budget").found(format!("`{key}`"))),
             };
             if let Some(first) = budget.insert(key.to_owned(), value) {
-                return Err(bad("conflicting budgets").found(format!("also `{key}={first}`", first = plain(&first))));
+                return Err(bad("conflicting budgets")
+                    .found(format!("also `{key}={first}`", first = format_json_value(&first))));
             }
         }
         Ok(budget)
@@ -228,12 +233,12 @@ impl SearchArgs {
 
     /// Formats the grid as JSON, which is valid YAML.
     fn text(&self, bounds: &Map<String, Value>, depths: &[Depth], length: usize) -> Result<String> {
-        let (name, entry) = backbone(&self.model)?;
+        let (name, entry) = backbone_entry(&self.model)?;
         let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
         let (tasks, used) = shared.task_entries(&self.tasks, Bos::default(), None)?;
         let (mut corpora, read) = shared.text_entries("--texts", &self.texts, length, &self.rule, None)?;
         let requested = match self.calibration.as_slice() {
-            [] => vec![CALIBRATION.to_owned()],
+            [] => vec![DEFAULT_CALIBRATION.to_owned()],
             requested => requested.to_vec(),
         };
         let mut calibrations = Vec::new();
@@ -290,7 +295,7 @@ impl SearchArgs {
         if bounds.contains_key("layers") {
             return Ok(vec![DepthUnit::Layers]);
         }
-        let criteria = search_methods::criteria(&self.criteria)?;
+        let criteria = search_methods::build_criteria(&self.criteria)?;
         let mut units = DepthUnit::ALL.to_vec();
         units.retain(|unit| criteria.iter().any(|(_, rule)| rule.units().contains(unit)));
         Ok(units)
@@ -299,8 +304,8 @@ impl SearchArgs {
     /// Groups criteria, depths and recoveries by depth unit, in the order of [`DepthUnit::ALL`]. Leaves out units that
     /// lack a criterion, a depth or a recovery.
     fn axes(&self, depths: &[Depth]) -> Result<Vec<Axes>> {
-        let criteria = search_methods::criteria(&self.criteria)?;
-        let recoveries = search_methods::recoveries(&self.recoveries)?;
+        let criteria = search_methods::build_criteria(&self.criteria)?;
+        let recoveries = search_methods::build_recoveries(&self.recoveries)?;
         let mut all = Vec::new();
         for unit in DepthUnit::ALL {
             let counting = criteria.iter().filter(|(_, rule)| rule.units().contains(&unit));
@@ -329,13 +334,13 @@ struct Axes {
 
 /// Parses `TEXT:SEQUENCESxTOKENS@SEED`. Everything after the text is optional.
 fn parse_sized_text(given: &str, length: usize) -> Result<(String, [usize; 3])> {
-    let usual = [SEQUENCES, length, 0];
+    let usual = [DEFAULT_SEQUENCES, length, 0];
     let Some((text, size)) = given.rsplit_once(':').filter(|_| !Path::new(given).exists()) else {
         return Ok((given.to_owned(), usual));
     };
     let (size, seed) = size.split_once('@').unwrap_or((size, "0"));
     let (sequences, tokens) = size.split_once('x').unwrap_or((size, ""));
-    match (parse_number(sequences, usual[0]), parse_number(tokens, usual[1]), parse_number(seed, 0)) {
+    match (parse_or_default(sequences, usual[0]), parse_or_default(tokens, usual[1]), parse_or_default(seed, 0)) {
         (Some(sequences), Some(tokens), Some(seed)) => Ok((text.to_owned(), [sequences, tokens, seed])),
         _ => Err(Error::bad_input("invalid calibration")
             .at(format!("--calibration {given}"))
@@ -344,6 +349,6 @@ fn parse_sized_text(given: &str, length: usize) -> Result<(String, [usize; 3])> 
     }
 }
 
-fn parse_number(text: &str, usual: usize) -> Option<usize> {
+fn parse_or_default(text: &str, usual: usize) -> Option<usize> {
     if text.is_empty() { Some(usual) } else { text.parse().ok() }
 }

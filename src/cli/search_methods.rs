@@ -11,23 +11,23 @@ use crate::recovery::{self, Recovery};
 pub(super) type Method<M> = (Value, Box<M>);
 
 /// Name that stands for the default list.
-const DEFAULT: &str = "default";
+const DEFAULT_LIST_NAME: &str = "default";
 
 /// Recoveries that are not in the paper but are candidates by default. Solving them takes about as long as `ghosted`.
 const CHEAP_RECOVERIES: [&str; 2] = ["mean", "ghosted:input=normed:bias=true"];
 
 /// Builds the criteria in a list. An empty list stands for the default list.
-pub(super) fn criteria(list: &[String]) -> Result<Vec<Method<dyn Criterion>>> {
-    methods("--criteria", list, default_criteria, criterion::build)
+pub(super) fn build_criteria(list: &[String]) -> Result<Vec<Method<dyn Criterion>>> {
+    build_methods("--criteria", list, default_criteria, criterion::build)
 }
 
 /// Builds the recoveries in a list. An empty list stands for the default list.
-pub(super) fn recoveries(list: &[String]) -> Result<Vec<Method<dyn Recovery>>> {
-    methods("--recoveries", list, default_recoveries, recovery::build)
+pub(super) fn build_recoveries(list: &[String]) -> Result<Vec<Method<dyn Recovery>>> {
+    build_methods("--recoveries", list, default_recoveries, recovery::build)
 }
 
 /// Builds the methods that a flag lists.
-fn methods<M: ?Sized>(
+fn build_methods<M: ?Sized>(
     flag: &str,
     list: &[String],
     default: fn() -> Result<Vec<Method<M>>>,
@@ -38,7 +38,8 @@ fn methods<M: ?Sized>(
     }
     let mut methods: Vec<Method<M>> = Vec::new();
     for text in list {
-        let named = if text == DEFAULT { default() } else { method(text, build).map(|method| vec![method]) };
+        let named =
+            if text == DEFAULT_LIST_NAME { default() } else { build_method(text, build).map(|method| vec![method]) };
         for (entry, rule) in named.map_err(|error| error.at(format!("{flag} {text}")))? {
             // A name may repeat one from the default list.
             if methods.iter().all(|(known, _)| *known != entry) {
@@ -53,7 +54,7 @@ fn methods<M: ?Sized>(
 fn default_criteria() -> Result<Vec<Method<dyn Criterion>>> {
     let mut criteria = Vec::new();
     for described in criterion::described() {
-        let Ok((entry, rule)) = method(&described.name, criterion::build) else { continue };
+        let Ok((entry, rule)) = build_method(&described.name, criterion::build) else { continue };
         let Some(&unit) = rule.units().first() else { continue };
         let any = PruneSpec { backbone: "", layers: 8, depth: 2, unit };
         if rule.trials(&any).is_empty() && (!described.beyond || !unit.is_layers()) {
@@ -67,19 +68,19 @@ fn default_criteria() -> Result<Vec<Method<dyn Criterion>>> {
 fn default_recoveries() -> Result<Vec<Method<dyn Recovery>>> {
     let mut recoveries = Vec::new();
     for described in recovery::described() {
-        let (entry, rule) = method(&described.name, recovery::build)?;
+        let (entry, rule) = build_method(&described.name, recovery::build)?;
         if !described.beyond || rule.sublayer().is_some() {
             recoveries.push((entry, rule));
         }
     }
     for text in CHEAP_RECOVERIES {
-        recoveries.push(method(text, recovery::build)?);
+        recoveries.push(build_method(text, recovery::build)?);
     }
     Ok(recoveries)
 }
 
 /// Builds a method from `NAME[:OPTION=VALUE]…`. A value that is not JSON is a string.
-fn method<M: ?Sized>(text: &str, build: fn(&str, &Options) -> Result<Box<M>>) -> Result<Method<M>> {
+fn build_method<M: ?Sized>(text: &str, build: fn(&str, &Options) -> Result<Box<M>>) -> Result<Method<M>> {
     let mut parts = text.split(':');
     let name = parts.next().unwrap_or_default();
     let mut options = Options::new();
@@ -115,9 +116,9 @@ mod tests {
 
     #[test]
     fn default_list_has_one_pass_criteria_and_cheap_recoveries() {
-        let criteria = entries(criteria(&[]).unwrap());
+        let criteria = entries(build_criteria(&[]).unwrap());
         assert_eq!(criteria, ["llm-streamline", "shortgpt", "angular", "llm-drop", "nbl"].map(Value::from));
-        let recoveries = entries(recoveries(&[]).unwrap());
+        let recoveries = entries(build_recoveries(&[]).unwrap());
         assert_eq!(recoveries[0], "none");
         let normed = json!({"name": "ghosted", "input": "normed", "bias": true});
         for expected in [json!("ghosted"), json!("nbl"), json!("mean"), normed] {
@@ -130,11 +131,11 @@ mod tests {
 
     #[test]
     fn methods_are_added_to_the_default_list_with_options() {
-        let usual = entries(criteria(&[]).unwrap());
-        let more = entries(criteria(&list(&["default", "block-pruner", "nbl", "nbl:input=normed"])).unwrap());
+        let usual = entries(build_criteria(&[]).unwrap());
+        let more = entries(build_criteria(&list(&["default", "block-pruner", "nbl", "nbl:input=normed"])).unwrap());
         let normed = json!({"name": "nbl", "input": "normed"});
         assert_eq!(more, [&usual[..], &[json!("block-pruner"), normed]].concat());
-        let ridge = entries(recoveries(&list(&["replaceme-ls:alpha=10"])).unwrap());
+        let ridge = entries(build_recoveries(&list(&["replaceme-ls:alpha=10"])).unwrap());
         assert_eq!(ridge, [json!({"name": "replaceme-ls", "alpha": 10})]);
     }
 
@@ -145,7 +146,7 @@ mod tests {
             ("ghosted:bias=true", ["--recoveries ghosted:bias=true", "input: normed"]),
             ("gosted", ["--recoveries gosted", "did you mean `ghosted`?"]),
         ] {
-            let message = recoveries(&list(&[text])).err().unwrap().to_string();
+            let message = build_recoveries(&list(&[text])).err().unwrap().to_string();
             assert!(words.iter().all(|word| message.contains(word)), "{message}");
         }
     }

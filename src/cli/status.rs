@@ -10,7 +10,7 @@ use super::answer::read_commands::{StatusAnswer, SubmissionView};
 use super::answer::write_commands::{CancelAnswer, CancelledJob};
 use super::answer::{self, Answer};
 use super::directories::StoreArgs;
-use super::terminal::{flops, seconds};
+use super::terminal::{format_flops, format_seconds};
 use crate::clock::utc;
 use crate::cluster::{self, JobEnd, Queue, Submission};
 use crate::error::{Error, Result};
@@ -31,10 +31,10 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.open_read_only()?;
-    answer::show(StatusAnswer::new(&store), Answer::Status, |answer| text(answer, arguments.all))
+    answer::print_answer(StatusAnswer::new(&store), Answer::Status, |answer| print_status(answer, arguments.all))
 }
 
-fn text(answer: &StatusAnswer, all: bool) {
+fn print_status(answer: &StatusAnswer, all: bool) {
     let StatusAnswer { store, overview, submissions, damaged_records, scheduler_silent } = answer;
     let Overview { runs, plans, failures } = overview;
     for path in damaged_records {
@@ -44,27 +44,27 @@ fn text(answer: &StatusAnswer, all: bool) {
         println!("no runs recorded in {store}");
         return;
     }
-    plans.iter().for_each(|plan| print!("{}", shared_plan_text(plan, all)));
+    plans.iter().for_each(|plan| print!("{}", format_shared_plan(plan, all)));
     for (index, run) in runs.iter().enumerate() {
         let newest = !runs[..index].iter().any(|newer| newer.file == run.file);
         let goes_on = run.stage == RunState::Running && !run.died;
         if all || newest || goes_on {
-            print!("{}", run_text(run));
+            print!("{}", format_run(run));
         }
     }
     // Skip failures that were already listed with a run.
     let listed: Vec<&String> = runs.iter().flat_map(|run| &run.failures).map(|failure| &failure.cell).collect();
     for failure in failures.iter().filter(|failure| !listed.contains(&&failure.what)) {
-        println!("{}", failure_text(failure));
+        println!("{}", format_failure(failure));
     }
-    submissions.iter().for_each(|submission| println!("{}", submission_text(submission)));
+    submissions.iter().for_each(|submission| println!("{}", format_submission(submission)));
     if let Some(reason) = scheduler_silent {
         println!("the scheduler is not available ({reason}); job states are unknown");
     }
 }
 
 /// Formats a plan that workers share.
-fn shared_plan_text(plan: &PlanView, all: bool) -> String {
+fn format_shared_plan(plan: &PlanView, all: bool) -> String {
     let OutlineProgress { complete, cells, jobs } = &plan.progress;
     let profile = plan.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
     let engine = plan.engine.as_ref().map_or(String::new(), |engine| format!(" on {engine}"));
@@ -84,59 +84,59 @@ fn shared_plan_text(plan: &PlanView, all: bool) -> String {
     let past = if past.is_empty() { String::new() } else { format!(" ({})", past.join(", ")) };
     let speed = match (plan.flop_per_second > 0.0, plan.seconds_left) {
         (true, Some(left)) if plan.left_flop > 0.0 => {
-            format!(", {}/s in total, about {} left", flops(plan.flop_per_second), seconds(left))
+            format!(", {}/s in total, about {} left", format_flops(plan.flop_per_second), format_seconds(left))
         }
         _ => String::new(),
     };
     lines.push(format!("  {} running{past}{speed}", pluralize(plan.workers.len(), "worker")));
     const MAX_SHOWN_WORKERS: usize = 20;
     let max_workers = if all { plan.workers.len() } else { MAX_SHOWN_WORKERS };
-    lines.extend(plan.workers.iter().take(max_workers).map(|worker| format!("    {}", worker_text(worker))));
+    lines.extend(plan.workers.iter().take(max_workers).map(|worker| format!("    {}", format_worker(worker))));
     let more = plan.workers.len() - max_workers.min(plan.workers.len());
     lines.extend((more > 0).then(|| format!("    … and {more} more (use --all to show them)")));
-    lines.extend(plan.failures.iter().map(|failure| format!("  {}", failure_text(failure))));
+    lines.extend(plan.failures.iter().map(|failure| format!("  {}", format_failure(failure))));
     lines.join("\n") + "\n"
 }
 
-fn worker_text(worker: &WorkerView) -> String {
+fn format_worker(worker: &WorkerView) -> String {
     let number = worker.process.split('-').next().unwrap_or_default();
     let job = worker.scheduler_job.as_ref().map_or(String::new(), |job| format!(", job {job}"));
     let at = worker.jobs.iter().map(|job| format!("{}: {} of {} tokens", job.label, job.tokens_done, job.tokens));
     let at = at.collect::<Vec<_>>().join("; ");
-    let rate = worker.flop_per_second.map_or(String::new(), |rate| format!(", {}/s", flops(rate)));
+    let rate = worker.flop_per_second.map_or(String::new(), |rate| format!(", {}/s", format_flops(rate)));
     format!("{} process {number}{job}{rate}: {}", worker.host, if at.is_empty() { "idle" } else { &at })
 }
 
-fn failure_text(failure: &FailureView) -> String {
+fn format_failure(failure: &FailureView) -> String {
     let how = match (failure.failed, failure.died) {
-        (0, died) => format!("its worker died {}", failure_times(died)),
-        (failed, 0) => format!("failed {}", failure_times(failed)),
-        (failed, died) => format!("failed {}, its worker died {}", failure_times(failed), failure_times(died)),
+        (0, died) => format!("its worker died {}", format_times(died)),
+        (failed, 0) => format!("failed {}", format_times(failed)),
+        (failed, died) => format!("failed {}, its worker died {}", format_times(failed), format_times(died)),
     };
     let FailureView { what, host, time, reason, .. } = failure;
-    format!("{what} {how}, last on {host} at {}: {reason}", time_text(*time))
+    format!("{what} {how}, last on {host} at {}: {reason}", format_time(*time))
 }
 
-fn failure_times(count: usize) -> String {
+fn format_times(count: usize) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
 /// Formats a Unix time given in seconds.
-fn time_text(seconds: u64) -> String {
+fn format_time(seconds: u64) -> String {
     utc(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-fn submission_text(submission: &SubmissionView) -> String {
+fn format_submission(submission: &SubmissionView) -> String {
     let ended = submission.ends.iter().map(|end| {
         let JobEnd { job, exit_code, host, reason, log, time } = end;
-        let at = time_text(*time);
+        let at = format_time(*time);
         let log = log.display();
         format!("\n  job {job} ended with exit code {exit_code} on {host} at {at}: {reason}\n    log: {log}")
     });
-    queue_text(submission) + &ended.collect::<String>()
+    format_queue(submission) + &ended.collect::<String>()
 }
 
-fn queue_text(submission: &SubmissionView) -> String {
+fn format_queue(submission: &SubmissionView) -> String {
     let jobs = submission.jobs.iter().map(|job| format!("{} {}", job.what, job.number)).collect::<Vec<_>>().join(", ");
     let engine = if submission.engine.is_empty() { String::new() } else { format!(" on {}", submission.engine) };
     let head = format!("{}{engine} submitted as {} ({jobs})", submission.name, submission.id);
@@ -151,7 +151,7 @@ fn queue_text(submission: &SubmissionView) -> String {
     head + &lines.collect::<String>()
 }
 
-fn run_text(record: &RunView) -> String {
+fn format_run(record: &RunView) -> String {
     let stage = match record.stage {
         RunState::Running if record.died => "died: run the same command to resume",
         RunState::Running => "running",
@@ -167,15 +167,15 @@ fn run_text(record: &RunView) -> String {
         format!("{} ({}): {stage}", record.grid, record.file.display()),
         format!(
             "  started {}, last update {}, process {}",
-            time_text(record.started),
-            time_text(record.updated),
+            format_time(record.started),
+            format_time(record.updated),
             record.process
         ),
         format!("  {} of {} cells complete{scored}", record.complete, record.cells),
     ];
     if matches!(record.stage, RunState::Running | RunState::Interrupted) && record.flop > 0.0 {
         let share = (record.done_flop / record.flop).min(1.0);
-        let left = record.seconds_left.map_or(String::new(), |left| format!(", about {} left", seconds(left)));
+        let left = record.seconds_left.map_or(String::new(), |left| format!(", about {} left", format_seconds(left)));
         lines.push(format!("  {:.0} % of the work done{left}", 100.0 * share));
     }
     let jobs = record.jobs.iter().filter(|_| record.stage == RunState::Running);
@@ -233,7 +233,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
     if !ended.is_empty() {
         cluster::cancel(&ended.iter().map(|entry| entry.job.clone()).collect::<Vec<_>>())?;
     }
-    answer::show(CancelAnswer { ended }, Answer::Cancel, |answer| {
+    answer::print_answer(CancelAnswer { ended }, Answer::Cancel, |answer| {
         answer.ended.iter().for_each(|entry| println!("cancelled job {} of {}", entry.job, entry.submission));
         if answer.ended.is_empty() {
             println!("no queued jobs");

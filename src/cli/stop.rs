@@ -12,7 +12,7 @@ use crate::pipeline::exec::{Event, Reporter};
 /// sysexits.h.
 pub(super) const EXIT_TEMPFAIL: u8 = 75;
 
-pub(super) const AFTER_BATCH: &str = "stopping after this batch";
+pub(super) const STOPPING_AFTER_BATCH: &str = "stopping after this batch";
 
 /// Stop flag of the process. Signal handlers are registered only once, even if several commands run in the process.
 static STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
@@ -44,12 +44,12 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
 /// Grace period after USR1 for a worker that has not stored anything yet. It is half the two minutes between USR1 and
 /// the time limit.
 #[cfg(unix)]
-const FIRST_BATCH: Duration = Duration::from_secs(60);
+const FIRST_BATCH_GRACE_PERIOD: Duration = Duration::from_secs(60);
 
 pub(super) struct Signals {
-    pub(super) any: Arc<AtomicBool>,
+    pub(super) stop: Arc<AtomicBool>,
     usr1: Arc<AtomicBool>,
-    kept: Arc<AtomicBool>,
+    stored: Arc<AtomicBool>,
 }
 
 impl Signals {
@@ -61,7 +61,7 @@ impl Signals {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
         use signal_hook::flag;
 
-        let signals = Self { any: Arc::default(), usr1: Arc::default(), kept: Arc::default() };
+        let signals = Self { stop: Arc::default(), usr1: Arc::default(), stored: Arc::default() };
         for signal in [SIGUSR1, SIGTERM, SIGINT, SIGHUP] {
             let flag = if signal == SIGUSR1 { Arc::clone(&signals.usr1) } else { Arc::default() };
             let again = i32::from(EXIT_TEMPFAIL);
@@ -71,27 +71,27 @@ impl Signals {
                 .map_err(|error| signal_error(&error))?;
             flag::register(signal, flag).map_err(|error| signal_error(&error))?;
             if signal != SIGUSR1 {
-                flag::register(signal, Arc::clone(&signals.any)).map_err(|error| signal_error(&error))?;
+                flag::register(signal, Arc::clone(&signals.stop)).map_err(|error| signal_error(&error))?;
             }
         }
-        let Self { any, usr1, kept } = &signals;
-        let [any, usr1, kept] = [any, usr1, kept].map(Arc::clone);
+        let Self { stop, usr1, stored } = &signals;
+        let [stop, usr1, stored] = [stop, usr1, stored].map(Arc::clone);
         std::thread::spawn(move || {
             while !usr1.load(Relaxed) {
-                pause();
+                sleep_briefly();
             }
             let started = Instant::now();
-            while !kept.load(Relaxed) && started.elapsed() < FIRST_BATCH {
-                pause();
+            while !stored.load(Relaxed) && started.elapsed() < FIRST_BATCH_GRACE_PERIOD {
+                sleep_briefly();
             }
-            any.store(true, Relaxed);
+            stop.store(true, Relaxed);
         });
         Ok(signals)
     }
 
     #[cfg(not(unix))]
     pub(super) fn watch() -> Result<Self> {
-        Ok(Self { any: on_ctrl_c(AFTER_BATCH)?, usr1: Arc::default(), kept: Arc::default() })
+        Ok(Self { stop: on_ctrl_c(STOPPING_AFTER_BATCH)?, usr1: Arc::default(), stored: Arc::default() })
     }
 
     /// Returns whether the scheduler has announced the time limit with USR1.
@@ -99,8 +99,8 @@ impl Signals {
         self.usr1.load(Relaxed)
     }
 
-    pub(super) fn was_kept(&self) -> bool {
-        self.kept.load(Relaxed)
+    pub(super) fn has_stored(&self) -> bool {
+        self.stored.load(Relaxed)
     }
 }
 
@@ -108,7 +108,7 @@ fn signal_error(error: &std::io::Error) -> Error {
     Error::job("cannot register the signal handlers").found(error.to_string())
 }
 
-fn pause() {
+fn sleep_briefly() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
@@ -121,7 +121,7 @@ pub(super) struct WatchedReporter<'a> {
 impl Reporter for WatchedReporter<'_> {
     fn event(&self, event: Event) {
         if event == Event::Kept {
-            self.signals.kept.store(true, Relaxed);
+            self.signals.stored.store(true, Relaxed);
         }
         self.inner.event(event);
     }

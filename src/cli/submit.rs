@@ -10,7 +10,7 @@ use super::answer::write_commands::SubmitAnswer;
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::requested_work::RequestedWork;
-use super::terminal::{bytes, cells, flops, seconds};
+use super::terminal::{format_bytes, format_cell_count, format_flops, format_seconds};
 use super::{directories, progress};
 use crate::cluster::{
     self, ArtifactCall, Binary, JobEnd, JobScript, MIN_TIME_LIMIT, Queue, SlurmProfile, Submission, SubmittedJobs,
@@ -74,19 +74,20 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     cluster::check_options(&arguments.sbatch)?;
     arguments.grid_args.threads.start()?;
     // A dry run must not change the store, so it writes tokens to a temporary directory.
-    let store = if arguments.dry_run { arguments.grid_args.open_read_only()? } else { arguments.grid_args.store()? };
+    let store =
+        if arguments.dry_run { arguments.grid_args.open_read_only()? } else { arguments.grid_args.open_store()? };
     let shadow = if arguments.dry_run { Some(ScratchStore::new(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, ScratchStore::store);
     let work = RequestedWork::new(&arguments.grid_args, arguments.no_gate, tried)?;
     let engine = resolve_auto(arguments.grid_args.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
-    let (submission, answer, device_memory) = prepare(&work, settings, tried)?;
+    let (submission, answer, device_memory) = prepare_submission(&work, settings, tried)?;
     if answer.complete == submission.cells {
         let message = format!(
             "nothing to submit: all {} are cached (use `ghostlab run` to write the results)",
-            cells(submission.cells)
+            format_cell_count(submission.cells)
         );
-        return show(answer, &message);
+        return print_submission(answer, &message);
     }
     let folder =
         std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
@@ -99,13 +100,13 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         "{}: {} of {} to run, {} remaining; about {} of memory per worker, {} of disk",
         submission.name,
         submission.cells - answer.complete,
-        cells(submission.cells),
-        flops(answer.left_flop),
-        bytes(answer.memory_bytes),
-        bytes(answer.disk_bytes),
+        format_cell_count(submission.cells),
+        format_flops(answer.left_flop),
+        format_bytes(answer.memory_bytes),
+        format_bytes(answer.disk_bytes),
     );
     if arguments.dry_run {
-        return show(SubmitAnswer { script: Some(text.clone()), ..answer }, text.trim_end());
+        return print_submission(SubmitAnswer { script: Some(text.clone()), ..answer }, text.trim_end());
     }
     call.submit(&script, text, answer)
 }
@@ -132,8 +133,8 @@ impl SubmitCall<'_> {
         let cpus = arguments.grid_args.threads.threads.map(usize::from).or(profile.cpus).unwrap_or(1);
         // A worker needs memory for the weights, its jobs, the program and cached files.
         let memory = arguments.limits.memory.map_or(memory, Gigabytes::bytes);
-        let program = absolute(&program(&submission.binary, arguments.dry_run, store)?)?;
-        let gres = gres(device_memory, *settings, profile)?;
+        let program = absolute_text(&job_program(&submission.binary, arguments.dry_run, store)?)?;
+        let gres = gres_option(device_memory, *settings, profile)?;
         Ok(JobScript {
             submission,
             workers,
@@ -166,7 +167,7 @@ impl SubmitCall<'_> {
                 lines.push(format!("submitted the missing report as job {report}"));
                 jobs.push(report);
             }
-            return show(SubmitAnswer { jobs, ..answer }, &lines.join("\n"));
+            return print_submission(SubmitAnswer { jobs, ..answer }, &lines.join("\n"));
         }
         submission.write(store)?;
         submission.put_script(store, &text)?;
@@ -179,7 +180,10 @@ impl SubmitCall<'_> {
             pluralize(workers, "worker"),
             folder.display()
         );
-        let code = show(SubmitAnswer { workers, jobs: vec![array, report], script: Some(text), ..answer }, &message)?;
+        let code = print_submission(
+            SubmitAnswer { workers, jobs: vec![array, report], script: Some(text), ..answer },
+            &message,
+        )?;
         note!("use `ghostlab status` to see the progress, and `ghostlab cancel {}` to cancel", submission.id);
         Ok(code)
     }
@@ -191,8 +195,8 @@ impl SubmitCall<'_> {
 
     fn worker_command(&self, program: &str, cpus: usize, memory: u64) -> Result<Vec<String>> {
         let Self { arguments, profile, store, settings, folder, .. } = self;
-        let mut words = vec![program.to_owned(), "worker".into(), absolute(&folder.join(Submission::FILE))?];
-        words.extend(["--store".into(), absolute(store.root())?, "--slurm".into()]);
+        let mut words = vec![program.to_owned(), "worker".into(), absolute_text(&folder.join(Submission::FILE))?];
+        words.extend(["--store".into(), absolute_text(store.root())?, "--slurm".into()]);
         words.extend(["--threads".into(), cpus.to_string()]);
         let retries =
             if arguments.limits.retries > 0 { arguments.limits.retries } else { profile.retries.unwrap_or(0) };
@@ -200,28 +204,31 @@ impl SubmitCall<'_> {
         if let Some(idle) = profile.idle_exit {
             words.extend(["--idle-exit".into(), idle.to_string()]);
         }
-        words.extend(arguments.limits.words(memory));
+        words.extend(arguments.limits.to_arguments(memory));
         words.extend(engine_options(settings.engine));
         Ok(words)
     }
 
     fn report_command(&self, program: &str) -> Result<Vec<String>> {
         let Self { arguments, store, work, settings, submission, folder, .. } = self;
-        let file = absolute(&folder.join(Submission::FILE))?;
+        let file = absolute_text(&folder.join(Submission::FILE))?;
         let near = Some(arguments.grid_args.file());
-        let results = absolute(&directories::default_directory(arguments.results.as_ref(), "results", near))?;
+        let results = absolute_text(&directories::default_directory(arguments.results.as_ref(), "results", near))?;
         let mut words = vec![program.to_owned()];
         match &work.artifact {
             None => words.extend(["run".into(), file]),
             Some(artifact) => {
                 let folder = artifact.file.path().parent().unwrap_or(Path::new("."));
                 words.extend(["reproduce".into(), artifact.name.clone(), "--frozen".into(), file]);
-                words.extend(["--experiments".into(), absolute(folder)?]);
-                words.extend(["--reports".into(), absolute(&directories::default_directory(None, "reports", near))?]);
+                words.extend(["--experiments".into(), absolute_text(folder)?]);
+                words.extend([
+                    "--reports".into(),
+                    absolute_text(&directories::default_directory(None, "reports", near))?,
+                ]);
                 words.extend(submission.overrides.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
             }
         }
-        words.extend(["--store".into(), absolute(store.root())?, "--results".into(), results, "--stored".into()]);
+        words.extend(["--store".into(), absolute_text(store.root())?, "--results".into(), results, "--stored".into()]);
         words.extend(engine_options(settings.engine));
         Ok(words)
     }
@@ -233,22 +240,26 @@ fn warn_about_time_limit(script: &JobScript<'_>) {
         eprintln!(
             "warning: the time limit of {} is too short: a worker stops two minutes before its limit and is requeued; \
              use {} or more",
-            seconds(limit.as_secs_f64()),
-            seconds(MIN_TIME_LIMIT.as_secs_f64()),
+            format_seconds(limit.as_secs_f64()),
+            format_seconds(MIN_TIME_LIMIT.as_secs_f64()),
         );
     }
 }
 
 /// Prints `answer` as JSON if `--json` was given, otherwise prints `message`.
-fn show(answer: SubmitAnswer, message: &str) -> Result<ExitCode> {
-    answer::show(answer, Answer::SubmitSlurm, |_| println!("{message}"))
+fn print_submission(answer: SubmitAnswer, message: &str) -> Result<ExitCode> {
+    answer::print_answer(answer, Answer::SubmitSlurm, |_| println!("{message}"))
 }
 
 /// Checks and tokenizes all inputs, as a run does before its first job.
 ///
 /// Returns the submission, the output to print (still without jobs), and the required GPU memory in bytes. The memory
 /// estimates assume that a worker holds all weights of the largest backbone.
-fn prepare(work: &RequestedWork, settings: RunSettings, store: &Store) -> Result<(Submission, SubmitAnswer, u64)> {
+fn prepare_submission(
+    work: &RequestedWork,
+    settings: RunSettings,
+    store: &Store,
+) -> Result<(Submission, SubmitAnswer, u64)> {
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
     let mut gate_plan: Option<Plan<'_>> = None;
@@ -367,7 +378,7 @@ fn engine_options(engine: EngineRequest) -> Vec<String> {
 }
 
 /// Returns the `--gres` value that requests a GPU, or `None` if the CPU is used.
-fn gres(bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
+fn gres_option(bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
     let on_cpu = settings.engine.device.is_none_or(|device| device.to_string() == CPU.device);
     if on_cpu {
         return Ok(None);
@@ -392,7 +403,7 @@ fn sbatch_options(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String])
 
 /// Returns the path of the program that the jobs run. It is a frozen copy if the file system of the store allows
 /// execution, and otherwise the original program.
-fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
+fn job_program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     if dry_run {
         return Ok(binary.frozen_path(store));
     }
@@ -409,7 +420,7 @@ fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     Ok(binary.path.clone())
 }
 
-fn absolute(path: &Path) -> Result<String> {
+fn absolute_text(path: &Path) -> Result<String> {
     let found = std::path::absolute(path).map_err(|error| Error::io("find", path, &error))?;
     cluster::plain(&found)
 }

@@ -38,7 +38,7 @@ fn append_captured(position: usize, text: &str) -> bool {
 }
 
 /// Prints help, the version, or a command-line error.
-pub(super) fn show_usage(error: &clap::Error) {
+pub(super) fn print_usage(error: &clap::Error) {
     if !append_captured(usize::from(error.use_stderr()), &error.render().to_string()) {
         // Ignore errors, because the reader may have closed the stream.
         error.print().ok();
@@ -77,17 +77,17 @@ fn eprint_raw(text: &str) {
 }
 
 /// Writes a line of styled pieces to stdout.
-pub(super) fn print_line(pieces: &[(Look, &str)]) {
+pub(super) fn print_line(pieces: &[(TextStyle, &str)]) {
     // The pieces are already escaped, so the only escape sequences are those of the styles.
     print_raw(&style_text(pieces, |style| style));
 }
 
 /// Writes a line of styled pieces to stderr.
-pub(super) fn eprint_line(pieces: &[(Look, &str)]) {
+pub(super) fn eprint_line(pieces: &[(TextStyle, &str)]) {
     eprint_raw(&style_text(pieces, console::Style::for_stderr));
 }
 
-fn style_text(pieces: &[(Look, &str)], styled: impl Fn(console::Style) -> console::Style) -> String {
+fn style_text(pieces: &[(TextStyle, &str)], styled: impl Fn(console::Style) -> console::Style) -> String {
     pieces.iter().map(|(look, text)| styled(look.style()).apply_to(printable(text)).to_string()).collect::<String>()
         + "\n"
 }
@@ -99,12 +99,12 @@ pub(super) fn eprint_error(error: &Error) {
         // Label lines look like `  where:    …`.
         let label = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')).and_then(|rest| rest.find(':'));
         match (index, label) {
-            (0, _) => eprint_line(&[(Look::Bad, "error:"), (Look::Plain, " "), (Look::Plain, line)]),
+            (0, _) => eprint_line(&[(TextStyle::Bad, "error:"), (TextStyle::Plain, " "), (TextStyle::Plain, line)]),
             (_, Some(end)) => {
                 let (label, rest) = line.split_at(end + 3);
-                eprint_line(&[(Look::Label, label), (Look::Plain, rest)]);
+                eprint_line(&[(TextStyle::Label, label), (TextStyle::Plain, rest)]);
             }
-            _ => eprint_line(&[(Look::Plain, line)]),
+            _ => eprint_line(&[(TextStyle::Plain, line)]),
         }
     }
 }
@@ -113,7 +113,7 @@ pub(super) fn eprint_error(error: &Error) {
 ///
 /// # Errors
 /// Fails with exit code 3 if writing to stdout failed for any reason other than a closed stream.
-pub(super) fn end() -> Result<()> {
+pub(super) fn finish_stdout() -> Result<()> {
     let mut lost = WRITE_ERROR.lock().unwrap_or_else(PoisonError::into_inner);
     let flushed = io::stdout().lock().flush().err();
     match lost.take().or(flushed) {
@@ -151,19 +151,19 @@ pub(super) fn width() -> Option<usize> {
 }
 
 /// Formats a value as text, without JSON quotes.
-pub(super) fn plain(value: &Value) -> String {
+pub(super) fn format_json_value(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-pub(super) fn bytes(bytes: u64) -> String {
+pub(super) fn format_bytes(bytes: u64) -> String {
     scaled(bytes as f64, "B")
 }
 
-pub(super) fn cells(count: usize) -> String {
+pub(super) fn format_cell_count(count: usize) -> String {
     pluralize(count, "cell")
 }
 
-pub(super) fn flops(flops: f64) -> String {
+pub(super) fn format_flops(flops: f64) -> String {
     scaled(flops, "FLOP")
 }
 
@@ -182,7 +182,7 @@ fn scaled(value: f64, unit: &str) -> String {
 }
 
 /// Formats a duration as `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min` or `3 d 4 h`.
-pub(super) fn seconds(seconds: f64) -> String {
+pub(super) fn format_seconds(seconds: f64) -> String {
     let rounded = seconds.round().max(0.0) as u64;
     match rounded {
         _ if seconds < 9.95 => format!("{seconds:.1} s"),
@@ -194,7 +194,7 @@ pub(super) fn seconds(seconds: f64) -> String {
 }
 
 /// Aligns rows in columns. The first row is the header. The columns listed in `right` are right-aligned.
-pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
+pub(super) fn format_columns(rows: &[Vec<String>], right: &[usize]) -> String {
     let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len))
         .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
         .collect();
@@ -211,28 +211,24 @@ pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
 }
 
 /// Minimum width of a shortened column, in characters.
-const MIN_NAME: usize = 16;
+const MIN_COLUMN_WIDTH: usize = 16;
 
 /// Shortens the cells of the widest column, eliding their middles, until the rows fit the terminal. Numeric columns are
 /// never shortened.
-pub(super) fn shortened_columns(
-    mut rows: Vec<Vec<String>>,
-    numbers: &[usize],
-    width: Option<usize>,
-) -> Vec<Vec<String>> {
+pub(super) fn shorten_columns(mut rows: Vec<Vec<String>>, numbers: &[usize], width: Option<usize>) -> Vec<Vec<String>> {
     let Some(width) = width else { return rows };
     let count = rows.first().map_or(0, Vec::len);
     loop {
         let widths: Vec<usize> =
             (0..count).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
         let overflow = (widths.iter().sum::<usize>() + 2 * count.saturating_sub(1)).saturating_sub(width);
-        let texts = (0..count).filter(|column| !numbers.contains(column) && widths[*column] > MIN_NAME);
+        let texts = (0..count).filter(|column| !numbers.contains(column) && widths[*column] > MIN_COLUMN_WIDTH);
         let Some(widest) = texts.max_by_key(|column| widths[*column]).filter(|_| overflow > 0) else { return rows };
         // Shrink the widest column no further than the width of the next widest one, so that no single column bears the
         // whole reduction.
         let next =
             (0..count).filter(|column| *column != widest && !numbers.contains(column)).map(|column| widths[column]);
-        let next = next.max().unwrap_or(0).max(MIN_NAME).min(widths[widest] - 1);
+        let next = next.max().unwrap_or(0).max(MIN_COLUMN_WIDTH).min(widths[widest] - 1);
         let room = next.max(widths[widest].saturating_sub(overflow));
         for row in &mut rows {
             row[widest] = shortened(&row[widest], room);
@@ -280,16 +276,16 @@ const VERBOSE: u8 = 2;
 static LEVEL: AtomicU8 = AtomicU8::new(PLAIN);
 
 /// Returns whether progress and notes are printed.
-pub(super) fn notes() -> bool {
+pub(super) fn shows_notes() -> bool {
     LEVEL.load(Relaxed) >= PLAIN
 }
 
-pub(super) fn details() -> bool {
+pub(super) fn shows_details() -> bool {
     LEVEL.load(Relaxed) >= VERBOSE
 }
 
 impl Verbosity {
-    pub(super) fn set(&self) {
+    pub(super) fn apply(&self) {
         let level = match (self.quiet, self.verbose) {
             (true, _) => QUIET,
             (_, true) => VERBOSE,
@@ -342,7 +338,7 @@ pub(super) fn color_choice(words: impl Iterator<Item = OsString>) -> ColorChoice
 
 /// Style of a piece of text in colored output.
 #[derive(Clone, Copy)]
-pub(super) enum Look {
+pub(super) enum TextStyle {
     Plain,
     Good,
     Doubtful,
@@ -350,7 +346,7 @@ pub(super) enum Look {
     Label,
 }
 
-impl Look {
+impl TextStyle {
     pub(super) fn style(self) -> Style {
         match self {
             Self::Plain => Style::new(),
@@ -374,30 +370,30 @@ mod tests {
                 vec!["tiny-llama 4/16 llm-streamline linearpatch-rotate c4".to_owned(), "12345.6789".to_owned()],
             ]
         };
-        let shown = shortened_columns(long.clone(), &[1], Some(40));
+        let shown = shorten_columns(long.clone(), &[1], Some(40));
         assert_eq!(shown[1], ["tiny-llama 4/1…tch-rotate c4".to_owned(), "12345.6789".to_owned()]);
-        assert_eq!(shortened_columns(long.clone(), &[1], None), long);
-        assert_eq!(shortened_columns(long.clone(), &[1], Some(80)), long);
-        assert_eq!(shortened_columns(long, &[1], Some(5))[1][0].chars().count(), MIN_NAME);
+        assert_eq!(shorten_columns(long.clone(), &[1], None), long);
+        assert_eq!(shorten_columns(long.clone(), &[1], Some(80)), long);
+        assert_eq!(shorten_columns(long, &[1], Some(5))[1][0].chars().count(), MIN_COLUMN_WIDTH);
     }
 
     #[test]
     fn quantities_are_shown_in_a_suitable_unit() {
-        assert_eq!(bytes(0), "0 B");
-        assert_eq!(bytes(1_500), "1.5 kB");
-        assert_eq!(bytes(250_000_000), "250 MB");
-        assert_eq!(flops(2.34e12), "2.3 TFLOP");
+        assert_eq!(format_bytes(0), "0 B");
+        assert_eq!(format_bytes(1_500), "1.5 kB");
+        assert_eq!(format_bytes(250_000_000), "250 MB");
+        assert_eq!(format_flops(2.34e12), "2.3 TFLOP");
         for (value, text) in
             [(0.04, "0.0 s"), (12.4, "12 s"), (200.0, "3 min 20 s"), (7_500.0, "2 h 5 min"), (273_600.0, "3 d 4 h")]
         {
-            assert_eq!(seconds(value), text);
+            assert_eq!(format_seconds(value), text);
         }
     }
 
     #[test]
     fn columns_are_aligned() {
         let rows = [["a", "number"], ["bcd", "7"]].map(|row| row.map(str::to_string).to_vec());
-        assert_eq!(columns(&rows, &[1]), "a    number\nbcd       7\n");
+        assert_eq!(format_columns(&rows, &[1]), "a    number\nbcd       7\n");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::answer::write_commands::{WorkerAnswer, WorkerExit};
 use super::answer::{self, Answer};
 use super::grid_args::{GridArgs, LimitArgs};
 use super::requested_work::{RequestedWork, with_job_end};
-use super::terminal::{cells, seconds};
+use super::terminal::{format_cell_count, format_seconds};
 use super::{progress, stop};
 use crate::artifact::{self};
 use crate::cluster;
@@ -49,15 +49,15 @@ struct WorkerGrid<'a> {
     settings: RunSettings,
     worker_limits: WorkerLimits,
     reporter: &'a dyn Reporter,
-    stop: &'a stop::Signals,
+    signals: &'a stop::Signals,
     /// Whether the worker has to exit because its idle timeout expired.
-    left: Cell<bool>,
+    timed_out: Cell<bool>,
 }
 
 impl WorkerGrid<'_> {
     fn work(&self, settings: RunSettings, grid: &Grid) -> Result<WorkerOutcome> {
         let recorder = Recorder::for_worker(grid, self.store, self.reporter)?;
-        let worked = exec::work(grid, settings, self.worker_limits, self.store, &recorder, &self.stop.any);
+        let worked = exec::work(grid, settings, self.worker_limits, self.store, &recorder, &self.signals.stop);
         worked.inspect_err(|error| recorder.end(error))
     }
 
@@ -66,7 +66,7 @@ impl WorkerGrid<'_> {
     fn run_gate(&self, dense: &Grid) -> Result<GridOutcome> {
         let settings = RunSettings { store_limit: None, ..self.settings };
         if self.work(settings, dense)? == WorkerOutcome::IdleTimeout {
-            self.left.set(true);
+            self.timed_out.set(true);
             return Err(Error::interrupted("no work left for this worker"));
         }
         exec::read_stored(dense, settings, self.store, &(), &|_, _| ())
@@ -82,23 +82,23 @@ fn run_worker(arguments: &Arguments) -> Result<u8> {
     let clock = Instant::now();
     arguments.grid_args.threads.start()?;
     let signals = stop::Signals::watch()?;
-    let worked = work(arguments, &signals);
-    let spent = seconds(clock.elapsed().as_secs_f64());
+    let worked = run_jobs(arguments, &signals);
+    let spent = format_seconds(clock.elapsed().as_secs_f64());
     match worked {
         Ok(worked) => {
-            note!("{} after {spent}", outcome_text(worked));
+            note!("{} after {spent}", format_outcome(worked));
             let (end, counts) = match worked {
                 WorkerOutcome::IdleTimeout => (WorkerExit::Left, [None; 3]),
                 WorkerOutcome::Done { cells, complete, failed } => {
                     (WorkerExit::Done, [cells, complete, failed].map(Some))
                 }
             };
-            describe_end(arguments, &clock, end, counts).map(|_| 0)
+            print_end(arguments, &clock, end, counts).map(|_| 0)
         }
         Err(error) if error.kind() == ErrorKind::Interrupted => {
             note!("stopped after {spent}; finished work is stored and leases are released");
-            describe_end(arguments, &clock, WorkerExit::Stopped, [None; 3])?;
-            if signals.is_near_time_limit() && !signals.was_kept() {
+            print_end(arguments, &clock, WorkerExit::Stopped, [None; 3])?;
+            if signals.is_near_time_limit() && !signals.has_stored() {
                 note!("nothing was stored: the time limit is too short for the first batch; use a longer time limit");
             }
             if arguments.slurm && signals.is_near_time_limit() {
@@ -113,19 +113,19 @@ fn run_worker(arguments: &Arguments) -> Result<u8> {
     }
 }
 
-fn describe_end(
+fn print_end(
     arguments: &Arguments,
     clock: &Instant,
     end: WorkerExit,
     [cells, complete, failed]: [Option<usize>; 3],
 ) -> Result<ExitCode> {
     let ended = WorkerAnswer { end, cells, complete, failed, seconds: clock.elapsed().as_secs_f64() };
-    if arguments.events { Ok(ExitCode::SUCCESS) } else { answer::show(ended, Answer::Worker, |_| {}) }
+    if arguments.events { Ok(ExitCode::SUCCESS) } else { answer::print_answer(ended, Answer::Worker, |_| {}) }
 }
 
 /// Runs the worker and reports the result. The store is closed at the end, which releases the worker's leases.
-fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome> {
-    let store = arguments.grid_args.store()?;
+fn run_jobs(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome> {
+    let store = arguments.grid_args.open_store()?;
     let work = RequestedWork::new(&arguments.grid_args, arguments.no_gate, &store)?;
     let reporter = progress::reporter(arguments.events);
     let reporter = stop::WatchedReporter { inner: &*reporter, signals };
@@ -136,8 +136,8 @@ fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome>
         settings: arguments.limits.settings(arguments.grid_args.engine.request()),
         worker_limits,
         reporter: &reporter,
-        stop: signals,
-        left: Cell::new(false),
+        signals,
+        timed_out: Cell::new(false),
     };
     let open = work
         .artifact
@@ -146,7 +146,7 @@ fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome>
             artifact::run_gate(&artifact.description, &work.grid, &work.gated, &|dense| part.run_gate(dense))
         })
         .transpose();
-    if part.left.get() {
+    if part.timed_out.get() {
         return Ok(WorkerOutcome::IdleTimeout);
     }
     let open = open?.map_or(work.grid.clone(), |(_, open)| open);
@@ -159,13 +159,14 @@ fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome>
 /// Runs this worker's share of each round of the searches. All workers read the same scores, so they agree on the next
 /// round.
 fn work_on_search(part: &WorkerGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
-    let WorkerGrid { store, settings, reporter, stop, .. } = *part;
-    let env = SearchEnv { store, settings, reporter, stop: &stop.any, run: &|grid| part.run_gate(grid), times: false };
+    let WorkerGrid { store, settings, reporter, signals, .. } = *part;
+    let env =
+        SearchEnv { store, settings, reporter, stop: &signals.stop, run: &|grid| part.run_gate(grid), times: false };
     let mut cells = 0;
     for one in split_searches(grid) {
         match search(&one, &env) {
             Ok(found) => cells += found.candidates.len(),
-            Err(_) if part.left.get() => return Ok(WorkerOutcome::IdleTimeout),
+            Err(_) if part.timed_out.get() => return Ok(WorkerOutcome::IdleTimeout),
             Err(error) => return Err(error),
         }
     }
@@ -173,22 +174,22 @@ fn work_on_search(part: &WorkerGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
 }
 
 /// Formats the worker's outcome as a message.
-fn outcome_text(worked: WorkerOutcome) -> String {
+fn format_outcome(worked: WorkerOutcome) -> String {
     match worked {
         WorkerOutcome::IdleTimeout => "all remaining jobs are leased by other workers; exiting".to_owned(),
         WorkerOutcome::Done { cells: all, failed: 0, complete } if complete == all => {
-            format!("all {} complete", cells(all))
+            format!("all {} complete", format_cell_count(all))
         }
         // The objects that are still missing are latencies or belong to cells that failed on another worker.
         WorkerOutcome::Done { cells: all, failed: 0, complete } => {
             format!(
                 "{} of {} need objects that workers do not compute (see `ghostlab status`); exiting",
                 all - complete,
-                cells(all)
+                format_cell_count(all)
             )
         }
         WorkerOutcome::Done { cells: all, failed, .. } => {
-            format!("{failed} of {} have no result (see `ghostlab status`); exiting", cells(all))
+            format!("{failed} of {} have no result (see `ghostlab status`); exiting", format_cell_count(all))
         }
     }
 }

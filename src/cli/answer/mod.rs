@@ -1,7 +1,7 @@
 //! Output of commands. Each command returns one typed value, which is printed as text or, with `--json`, as JSON.
 //!
 //! `ghostlab schema output` derives its schema from these types, so the schema always matches the output. Renaming or
-//! removing a field, or changing its meaning, requires a new [`SCHEMA`] version.
+//! removing a field, or changing its meaning, requires a new [`SCHEMA_VERSION`] version.
 
 pub(super) mod cache;
 pub(super) mod layers;
@@ -24,7 +24,7 @@ use super::terminal;
 use crate::error::{Error, ErrorParts, Result};
 
 /// Version of the output schema. Adding fields does not change it.
-const SCHEMA: u32 = 1;
+const SCHEMA_VERSION: u32 = 1;
 
 /// Command-line option that selects the output format.
 #[derive(Args)]
@@ -40,18 +40,18 @@ pub(super) struct OutputFormat {
 static JSON: AtomicBool = AtomicBool::new(false);
 
 impl OutputFormat {
-    pub(super) fn set(&self) {
+    pub(super) fn apply(&self) {
         JSON.store(self.json, Relaxed);
     }
 }
 
-pub(super) fn json() -> bool {
+pub(super) fn is_json() -> bool {
     JSON.load(Relaxed)
 }
 
 /// Prints the output of a successful command, as JSON if `--json` was given and by calling `text` otherwise.
-pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
-    match json() {
+pub(super) fn print_answer<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
+    match is_json() {
         true => terminal::print_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
         false => text(&answer),
     }
@@ -139,12 +139,12 @@ struct ErrorWithExitCode {
 
 impl Document {
     fn new(outcome: Outcome) -> Self {
-        Self { ghostlab: env!("CARGO_PKG_VERSION"), schema: SCHEMA, outcome }
+        Self { ghostlab: env!("CARGO_PKG_VERSION"), schema: SCHEMA_VERSION, outcome }
     }
 }
 
 /// Prints an error as a JSON document.
-pub(super) fn failed(command: &str, error: &Error) {
+pub(super) fn print_error(command: &str, error: &Error) {
     let failure = ErrorWithExitCode { exit_code: error.exit_code(), parts: error.parts().clone() };
     // Ignore write failures, because the error is also printed to stderr.
     terminal::print_json(&Document::new(Outcome::Error(CommandError { command: command.to_owned(), error: failure })))
@@ -152,7 +152,7 @@ pub(super) fn failed(command: &str, error: &Error) {
 }
 
 /// Returns the full names of all commands that have no subcommands, such as `run` or `cache ls`.
-pub(super) fn commands() -> Vec<String> {
+pub(super) fn command_names() -> Vec<String> {
     fn walk(command: &clap::Command, before: &str, found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
             let name = format!("{before}{}", inner.get_name());
@@ -176,13 +176,13 @@ pub(super) fn print_usage_error(words: impl Iterator<Item = OsString>, error: &c
         let places = command.split(' ').map(|part| words.iter().position(|word| *word == part));
         places.collect::<Option<Vec<_>>>().and_then(|places| places.first().copied())
     };
-    let known = commands();
+    let known = command_names();
     let named = known.iter().filter(|command| rank(command).is_some()).min_by_key(rank);
     if let Some(command) = named.filter(|_| words.contains(&"--json")) {
         let text = error.render().to_string();
         let what = text.lines().next().unwrap_or_default();
         let what = what.strip_prefix("error: ").unwrap_or(what);
-        failed(
+        print_error(
             command,
             &Error::bad_input(what).hint(format!("see `ghostlab {command} --help` for the allowed values")),
         );
@@ -190,7 +190,7 @@ pub(super) fn print_usage_error(words: impl Iterator<Item = OsString>, error: &c
 }
 
 /// Descriptions of the enum tags that serde generates. These tags cannot have doc comments.
-const TAGS: [(&str, &str); 5] = [
+const TAG_DESCRIPTIONS: [(&str, &str); 5] = [
     ("command", "Command that produced the answer."),
     ("answer", "Outcome: an answer or an error."),
     ("job", "Type of the job."),
@@ -202,7 +202,7 @@ const TAGS: [(&str, &str); 5] = [
 fn describe_tags(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {
-            for (name, text) in TAGS {
+            for (name, text) in TAG_DESCRIPTIONS {
                 let property =
                     keys.get_mut("properties").and_then(|keys| keys.get_mut(name)).and_then(Value::as_object_mut);
                 if let Some(property) = property {
@@ -216,7 +216,7 @@ fn describe_tags(schema: &mut Value) {
     }
 }
 
-pub(super) fn schema() -> Value {
+pub(super) fn output_schema() -> Value {
     let mut schema = SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<Document>();
     schema.insert("title".to_owned(), "Output of ghostlab with --json".into());
     let mut schema = schema.to_value();
@@ -230,13 +230,13 @@ mod tests {
 
     #[test]
     fn every_command_has_an_answer_in_the_schema() {
-        let schema = super::schema();
+        let schema = super::output_schema();
         let named: BTreeSet<String> = schema["$defs"]["Answer"]["oneOf"]
             .as_array()
             .unwrap()
             .iter()
             .map(|variant| variant["properties"]["command"]["const"].as_str().unwrap().to_owned())
             .collect();
-        assert_eq!(named, super::commands().into_iter().collect());
+        assert_eq!(named, super::command_names().into_iter().collect());
     }
 }

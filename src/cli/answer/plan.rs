@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::super::terminal::cells;
+use super::super::terminal::format_cell_count;
 use super::cache::KindTotals;
 use super::plan_cost::{PlanCost, cost};
 use crate::error::Result;
@@ -335,14 +335,16 @@ impl fmt::Display for PlannedJob {
                 write!(f, "select layers of {backbone} by {criterion} on {calibration}: {trials} trials")
             }
             Self::Calibrate { backbone, calibration, cells: count } => {
-                write!(f, "calibrate {backbone} on {calibration}: repair {}", cells(*count))
+                write!(f, "calibrate {backbone} on {calibration}: repair {}", format_cell_count(*count))
             }
             Self::Finetune { backbone, calibration } => {
                 write!(f, "fine-tune an operator of {backbone} on {calibration}")
             }
-            Self::Score { backbone, on, cells: count } => write!(f, "score {backbone} on {on}: {}", cells(*count)),
+            Self::Score { backbone, on, cells: count } => {
+                write!(f, "score {backbone} on {on}: {}", format_cell_count(*count))
+            }
             Self::Time { backbone, prompt, cells: count } => {
-                write!(f, "time {backbone} over {prompt}: {}", cells(*count))
+                write!(f, "time {backbone} over {prompt}: {}", format_cell_count(*count))
             }
         }
     }
