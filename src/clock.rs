@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Formats a time as an RFC 3339 timestamp in UTC, with a resolution of one second. Times before 1970 are clamped to
 /// 1970.
-pub fn utc(time: SystemTime) -> String {
+pub fn format_utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let days = seconds / 86_400;
     let rest = seconds % 86_400;
@@ -39,7 +39,7 @@ mod tests {
             (1_735_689_599, "2024-12-31T23:59:59Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
-            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+            assert_eq!(format_utc(UNIX_EPOCH + Duration::from_secs(seconds)), text);
         }
     }
 }

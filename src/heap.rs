@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use mimalloc::MiMalloc;
 
-/// Global allocator that counts the bytes allocated by threads that run [`high_water`]. If a [`limit`] is set, it also
-/// counts the bytes of the whole process.
+/// Global allocator that counts the bytes allocated by threads that run [`measure_peak`]. If a limit is set
+/// ([`set_limit`]), it also counts the bytes of the whole process.
 #[derive(Debug, Clone, Copy)]
 pub struct Heap;
 
 #[derive(Clone, Copy)]
-struct Count {
+struct HeapCount {
     /// Bytes allocated minus bytes freed since counting began.
-    held: i64,
-    most: i64,
+    current: i64,
+    peak: i64,
 }
 
 thread_local! {
     // Const-initialized and without a destructor. Access therefore never allocates, not even while the thread exits.
-    static COUNT: Cell<Option<Count>> = const { Cell::new(None) };
+    static COUNT: Cell<Option<HeapCount>> = const { Cell::new(None) };
 }
 
 /// Heap limit of the process in bytes, or 0 if there is none.
@@ -32,7 +32,7 @@ static HEAP_BYTES: AtomicI64 = AtomicI64::new(0);
 /// Handler that is called once, on the thread whose allocation exceeds the limit.
 static ON_EXCEEDED: OnceLock<fn() -> !> = OnceLock::new();
 /// Number of bytes that a thread allocates or frees before it reports them. Less frequent reports reduce contention.
-const REPORTED_BYTES: i64 = 64 << 10;
+const MIN_REPORTED_BYTES: i64 = 64 << 10;
 
 thread_local! {
     static UNREPORTED: Cell<i64> = const { Cell::new(0) };
@@ -40,19 +40,19 @@ thread_local! {
 
 /// Limits the heap of this process to `bytes`. `on_exceeded` is called before an allocation that would exceed the
 /// limit.
-pub fn limit(bytes: u64, on_exceeded: fn() -> !) {
+pub fn set_limit(bytes: u64, on_exceeded: fn() -> !) {
     ON_EXCEEDED.get_or_init(|| on_exceeded);
     LIMIT.store(i64::try_from(bytes).unwrap_or(i64::MAX), Relaxed);
 }
 
 /// Adds `bytes` to the heap size of the process. Does nothing if no limit is set.
-fn report(bytes: i64) {
+fn add_bytes(bytes: i64) {
     let limit = LIMIT.load(Relaxed);
     if limit == 0 {
         return;
     }
     let unreported = UNREPORTED.get() + bytes;
-    if unreported.abs() < REPORTED_BYTES {
+    if unreported.abs() < MIN_REPORTED_BYTES {
         UNREPORTED.set(unreported);
         return;
     }
@@ -67,17 +67,17 @@ fn report(bytes: i64) {
 }
 
 fn record_allocation(bytes: usize) {
-    report(bytes as i64);
-    if let Some(Count { held, most }) = COUNT.get() {
-        let held = held + bytes as i64;
-        COUNT.set(Some(Count { held, most: most.max(held) }));
+    add_bytes(bytes as i64);
+    if let Some(HeapCount { current, peak }) = COUNT.get() {
+        let current = current + bytes as i64;
+        COUNT.set(Some(HeapCount { current, peak: peak.max(current) }));
     }
 }
 
 fn record_deallocation(bytes: usize) {
-    report(-(bytes as i64));
+    add_bytes(-(bytes as i64));
     if let Some(count) = COUNT.get() {
-        COUNT.set(Some(Count { held: count.held - bytes as i64, ..count }));
+        COUNT.set(Some(HeapCount { current: count.current - bytes as i64, ..count }));
     }
 }
 
@@ -113,13 +113,13 @@ unsafe impl GlobalAlloc for Heap {
 /// Runs `work`, and returns its result and the peak heap size of this thread in bytes, relative to the start. The peak
 /// is `None` if the program uses another allocator. Allocations on other threads are not counted, even if those threads
 /// work on behalf of this one.
-pub fn high_water<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
-    COUNT.set(Some(Count { held: 0, most: 0 }));
+pub fn measure_peak<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
+    COUNT.set(Some(HeapCount { current: 0, peak: 0 }));
     // Allocate once to find out whether this allocator is the global allocator of the program.
     drop(std::hint::black_box(vec![0u8; 1]));
-    let counts = COUNT.get().is_some_and(|count| count.most > 0);
+    let counts = COUNT.get().is_some_and(|count| count.peak > 0);
     let done = work();
-    let peak = COUNT.take().map_or(0, |count| count.most);
+    let peak = COUNT.take().map_or(0, |count| count.peak);
     (done, counts.then_some(peak as u64))
 }
 
@@ -131,7 +131,7 @@ mod tests {
     fn peak_allocation_is_counted() {
         // Tests use a different global allocator, so this test calls `Heap` directly.
         let layout = Layout::from_size_align(1000, 8).unwrap();
-        let ((), peak) = high_water(|| {
+        let ((), peak) = measure_peak(|| {
             record_allocation(5000);
             record_deallocation(5000);
             // SAFETY: the pointer is allocated and freed by the same allocator, with matching layouts.
@@ -142,7 +142,7 @@ mod tests {
             }
             std::thread::scope(|threads| drop(threads.spawn(|| record_allocation(1 << 30))));
             let count = COUNT.get().unwrap();
-            assert_eq!((count.most, count.held), (5000, 0));
+            assert_eq!((count.peak, count.current), (5000, 0));
         });
         assert_eq!(peak, None, "no counter is active");
         record_allocation(77);

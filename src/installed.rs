@@ -17,15 +17,15 @@ pub struct EmbeddedFiles {
 static EMBEDDED: OnceLock<&'static EmbeddedFiles> = OnceLock::new();
 
 /// Registers the files embedded in the program. Must be called before any other function in this module.
-pub fn embed(files: &'static EmbeddedFiles) {
+pub fn register_embedded(files: &'static EmbeddedFiles) {
     EMBEDDED.get_or_init(|| files);
 }
 
 /// Returns `share/ghostlab` below the installation prefix of the program, or else the directory into which
 /// [`unpack_installed`] unpacked the embedded files. Returns `None` if neither exists.
-pub fn share() -> Option<PathBuf> {
+pub fn installed_folder() -> Option<PathBuf> {
     let found = find_beside_program().filter(|folder| holds_experiments(folder));
-    found.or_else(|| data_folder(EMBEDDED.get()?).filter(|folder| holds_experiments(folder)))
+    found.or_else(|| unpacked_folder(EMBEDDED.get()?).filter(|folder| holds_experiments(folder)))
 }
 
 fn holds_experiments(folder: &Path) -> bool {
@@ -38,11 +38,11 @@ fn find_beside_program() -> Option<PathBuf> {
 }
 
 pub fn experiments() -> Option<PathBuf> {
-    Some(share()?.join(EXPERIMENTS))
+    Some(installed_folder()?.join(EXPERIMENTS))
 }
 
 /// Returns whether the file with the given relative path is embedded.
-pub fn holds(name: &str) -> bool {
+pub fn is_embedded(name: &str) -> bool {
     EMBEDDED.get().is_some_and(|embedded| embedded.files.iter().any(|(file_name, _)| *file_name == name))
 }
 
@@ -52,11 +52,11 @@ pub fn holds(name: &str) -> bool {
 /// # Errors
 /// Fails if the disk is full or the user's data directory is not writable.
 pub fn unpack_installed() -> Result<Option<PathBuf>> {
-    if let Some(folder) = share() {
+    if let Some(folder) = installed_folder() {
         return Ok(Some(folder));
     }
     let Some(embedded) = EMBEDDED.get().filter(|embedded| !embedded.files.is_empty()) else { return Ok(None) };
-    let Some(folder) = data_folder(embedded) else { return Ok(None) };
+    let Some(folder) = unpacked_folder(embedded) else { return Ok(None) };
     let above = folder.parent().unwrap_or(&folder);
     fs::create_dir_all(above).map_err(|error| write_error(above, &error))?;
     // Unpack into a temporary directory and rename it, because another process may do the same.
@@ -78,13 +78,13 @@ fn write_error(path: &Path, error: &std::io::Error) -> Error {
     Error::io("write", path, error).hint("set XDG_DATA_HOME to another folder for the bundled data")
 }
 
-fn data_folder(embedded: &EmbeddedFiles) -> Option<PathBuf> {
-    Some(user_data()?.join(format!("share-{}", embedded.id)))
+fn unpacked_folder(embedded: &EmbeddedFiles) -> Option<PathBuf> {
+    Some(user_data_folder()?.join(format!("share-{}", embedded.id)))
 }
 
 /// Returns the program's user data directory, in `$XDG_DATA_HOME` or the equivalent on this system. Returns `None` if
 /// there is no home directory.
-pub fn user_data() -> Option<PathBuf> {
+pub fn user_data_folder() -> Option<PathBuf> {
     let named = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
     Some(
         named

@@ -27,12 +27,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn this() -> Self {
+    pub fn current() -> Self {
         Self {
             os: std::env::consts::OS,
             arch: std::env::consts::ARCH,
-            cpu: cpu(),
-            gpu: Some(gpus(Path::new(NVIDIA)).join(", ")).filter(|models| !models.is_empty()),
+            cpu: cpu_model(),
+            gpu: Some(gpu_models(Path::new(NVIDIA_GPUS_FOLDER)).join(", ")).filter(|models| !models.is_empty()),
             threads: rayon::current_num_threads(),
             cpu_features: cpu_features(),
         }
@@ -42,12 +42,12 @@ impl Machine {
 /// Returns the identity of the machine for latency measurements: its host name and everything that determines its
 /// speed. It includes `device`, so two GPUs in one host count as two machines.
 pub fn identity(device: DeviceName) -> Value {
-    let Machine { cpu, threads, .. } = Machine::this();
-    json!({"host": owner::host(), "cpu": cpu, "gpu": of_device(device, device.gpu()), "threads": threads})
+    let Machine { cpu, threads, .. } = Machine::current();
+    json!({"host": owner::host(), "cpu": cpu, "gpu": gpu_identity(device, device.gpu()), "threads": threads})
 }
 
 /// Returns the identity of a GPU: its device name, model and serial number. Returns null for the CPU.
-fn of_device(device: DeviceName, gpu: Option<Gpu>) -> Value {
+fn gpu_identity(device: DeviceName, gpu: Option<Gpu>) -> Value {
     match (device, gpu) {
         (DeviceName::Cpu, _) => Value::Null,
         (_, gpu) => {
@@ -70,31 +70,31 @@ pub fn describe(identity: &Value) -> String {
 }
 
 /// Directory in which the NVIDIA driver creates one subdirectory per GPU.
-const NVIDIA: &str = "/proc/driver/nvidia/gpus";
+const NVIDIA_GPUS_FOLDER: &str = "/proc/driver/nvidia/gpus";
 
 /// Returns the models of the GPUs that a driver lists in a directory.
-fn gpus(folder: &Path) -> Vec<String> {
+fn gpu_models(folder: &Path) -> Vec<String> {
     let folders = files::entries(folder).unwrap_or_default();
-    folders.iter().filter_map(|gpu| field(gpu.join("information"), "Model")).collect()
+    folders.iter().filter_map(|gpu| read_field(gpu.join("information"), "Model")).collect()
 }
 
 /// Returns the ID that the scheduler gave to this job: `45_1` for an array task, or `46` for a single job. Returns
 /// `None` if there is no scheduler.
 pub fn scheduler_job() -> Option<String> {
-    job_of(|name| std::env::var(name).ok())
+    job_id_from(|name| std::env::var(name).ok())
 }
 
 /// Returns the job ID. For an array task, it includes the index of the task, because the ID of the array refers to all
 /// of its tasks.
-fn job_of(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+fn job_id_from(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let task = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
     task.map(|(array, task)| format!("{array}_{task}")).or_else(|| variable("SLURM_JOB_ID"))
 }
 
 /// Returns the CPU model. The result is cached, because the system takes milliseconds to report it.
-fn cpu() -> Option<String> {
+fn cpu_model() -> Option<String> {
     static NAME: OnceLock<Option<String>> = OnceLock::new();
-    NAME.get_or_init(|| field("/proc/cpuinfo", "model name")).clone()
+    NAME.get_or_init(|| read_field("/proc/cpuinfo", "model name")).clone()
 }
 
 fn cpu_features() -> Vec<&'static str> {
@@ -113,7 +113,7 @@ fn cpu_features() -> Vec<&'static str> {
 }
 
 /// Returns the value from the line `name: value` in a system file.
-fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
+fn read_field(file: impl AsRef<Path>, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -121,27 +121,27 @@ fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
     })
 }
 
-fn kilobytes(file: &str, name: &str) -> Option<u64> {
-    let text = field(file, name)?;
+fn read_kilobytes(file: &str, name: &str) -> Option<u64> {
+    let text = read_field(file, name)?;
     Some(text.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
 /// Returns the command line for records. The path of the program is reduced to its name. Other paths are relative to
 /// the current directory if they are in it, and `~` stands for the home directory.
-pub fn command() -> Vec<String> {
+pub fn command_line() -> Vec<String> {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    shared(&words, std::env::current_dir().ok().as_deref(), std::env::home_dir().as_deref())
+    shorten_paths(&words, std::env::current_dir().ok().as_deref(), std::env::home_dir().as_deref())
 }
 
-fn shared(words: &[String], current: Option<&Path>, home: Option<&Path>) -> Vec<String> {
+fn shorten_paths(words: &[String], current: Option<&Path>, home: Option<&Path>) -> Vec<String> {
     let program = words.first().map(|word| word.rsplit(std::path::is_separator).next().unwrap_or(word).to_owned());
     program
         .into_iter()
-        .chain(words.iter().skip(1).map(|word| replaced_folder(&replaced_folder(word, current, ""), home, "~/")))
+        .chain(words.iter().skip(1).map(|word| replace_folder(&replace_folder(word, current, ""), home, "~/")))
         .collect()
 }
 
-fn replaced_folder(word: &str, folder: Option<&Path>, by: &str) -> String {
+fn replace_folder(word: &str, folder: Option<&Path>, by: &str) -> String {
     match folder.filter(|folder| folder.parent().is_some()) {
         Some(folder) => word.replace(&format!("{}/", folder.display()), by),
         None => word.to_owned(),
@@ -155,17 +155,17 @@ pub fn free_memory() -> u64 {
 
 /// Returns the amount of available memory, or `None` if the system does not report it.
 pub fn reported_free_memory() -> Option<u64> {
-    let free = kilobytes("/proc/meminfo", "MemAvailable");
+    let free = read_kilobytes("/proc/meminfo", "MemAvailable");
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let in_groups = left_in_groups(&groups, Path::new("/sys/fs/cgroup"));
+    let in_groups = cgroup_memory_left(&groups, Path::new("/sys/fs/cgroup"));
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let process_room = left_in_limits(&limits, |name| kilobytes("/proc/self/status", name));
+    let process_room = process_memory_left(&limits, |name| read_kilobytes("/proc/self/status", name));
     [free, in_groups, process_room].into_iter().flatten().min()
 }
 
 /// Returns the memory left under the process limits (`ulimit -v`, `ulimit -d`), or `None` if there are none. `limits`
 /// is the content of `/proc/self/limits`, and `used` reads a field of the process status.
-fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+fn process_memory_left(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     [("Max address space", "VmSize"), ("Max data size", "VmData")]
         .into_iter()
         .filter_map(|(limit, used_as)| {
@@ -178,7 +178,7 @@ fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u6
 /// Returns the memory left under the limits of the cgroups and their parents, or `None` if there are none. `groups` is
 /// the content of `/proc/self/cgroup`, with lines such as `number:controllers:path`. `root` is the directory of all
 /// cgroups.
-fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
+fn cgroup_memory_left(groups: &str, root: &Path) -> Option<u64> {
     groups
         .lines()
         .filter_map(|line| {
@@ -196,14 +196,14 @@ fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
             own_group
                 .ancestors()
                 .take_while(|group| group.starts_with(&base))
-                .filter_map(|group| left_of_group(group, files))
+                .filter_map(|group| one_cgroup_memory_left(group, files))
                 .min()
         })
         .min()
 }
 
 /// Returns the memory left in one cgroup. Memory for cached files counts as free, because it can be reclaimed.
-fn left_of_group(group: &Path, [limit, used, prefix]: [&str; 3]) -> Option<u64> {
+fn one_cgroup_memory_left(group: &Path, [limit, used, prefix]: [&str; 3]) -> Option<u64> {
     let limit = read_number(&group.join(limit))?;
     let used = read_number(&group.join(used))?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
@@ -221,10 +221,10 @@ fn read_number(file: &Path) -> Option<u64> {
 
 /// Returns the peak memory of this process in bytes, or `None` if unknown.
 pub fn peak_memory() -> Option<u64> {
-    kilobytes("/proc/self/status", "VmHWM")
+    read_kilobytes("/proc/self/status", "VmHWM")
 }
 
-pub fn program() -> String {
+pub fn program_version() -> String {
     let commit = env!("GHOSTLAB_COMMIT").get(..12).unwrap_or_default();
     let dirty = if env!("GHOSTLAB_DIRTY") == "true" { " with changes" } else { "" };
     format!("ghostlab {} {commit}{dirty}", env!("CARGO_PKG_VERSION")).trim_end().to_owned()
@@ -232,15 +232,15 @@ pub fn program() -> String {
 
 /// Returns the provenance of an artifact: version, commit and command line of this program, the machine, the time and
 /// the peak memory.
-pub fn signature() -> Value {
+pub fn provenance() -> Value {
     let commit = option_env!("GHOSTLAB_COMMIT").filter(|commit| !commit.is_empty());
     json!({
         "ghostlab": env!("CARGO_PKG_VERSION"),
         "commit": commit,
         "dirty": option_env!("GHOSTLAB_DIRTY") == Some("true"),
-        "command": command(),
-        "machine": Machine::this(),
-        "finished": clock::utc(SystemTime::now()),
+        "command": command_line(),
+        "machine": Machine::current(),
+        "finished": clock::format_utc(SystemTime::now()),
         "peak_memory_bytes": peak_memory(),
     })
 }
@@ -256,9 +256,9 @@ mod tests {
         let words = words.map(str::to_owned).to_vec();
         let current = Path::new("/home/x/checkout");
         let home = Path::new("/home/x");
-        let shown = shared(&words, Some(current), Some(home));
+        let shown = shorten_paths(&words, Some(current), Some(home));
         assert_eq!(shown, ["ghostlab", "run", "grid.yaml", "--results=~/out", "/srv/y"]);
-        assert_eq!(shared(&words, Some(Path::new("/")), None)[1..], words[1..]);
+        assert_eq!(shorten_paths(&words, Some(Path::new("/")), None)[1..], words[1..]);
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
     }
 
     fn job_id(set: &[(&str, &str)]) -> Option<String> {
-        job_of(|name| Some(set.iter().find(|(key, _)| *key == name)?.1.to_owned()))
+        job_id_from(|name| Some(set.iter().find(|(key, _)| *key == name)?.1.to_owned()))
     }
 
     #[test]
@@ -293,7 +293,7 @@ mod tests {
     }
 
     fn machine_of(device: DeviceName, gpu: Option<Gpu>) -> Value {
-        json!({"host": "h", "cpu": "EPYC", "gpu": of_device(device, gpu), "threads": 8})
+        json!({"host": "h", "cpu": "EPYC", "gpu": gpu_identity(device, gpu), "threads": 8})
     }
 
     fn gpu(serial: &str) -> Gpu {
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn gpus_are_listed_from_driver_files() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(gpus(&folder.path().join("none")).is_empty());
+        assert!(gpu_models(&folder.path().join("none")).is_empty());
         for (address, model) in [("0000:65:00.0", "NVIDIA H100 80GB HBM3"), ("0000:17:00.0", "NVIDIA RTX A5000")] {
             let device_folder = folder.path().join(address);
             fs::create_dir(&device_folder).unwrap();
@@ -311,7 +311,7 @@ mod tests {
             let text = format!("Model: \t\t {model}\nIRQ:   \t\t 16\nGPU UUID: \t GPU-1\nBus Type: \t PCIe\n");
             fs::write(device_folder.join("information"), text).unwrap();
         }
-        assert_eq!(gpus(folder.path()), ["NVIDIA RTX A5000", "NVIDIA H100 80GB HBM3"]);
+        assert_eq!(gpu_models(folder.path()), ["NVIDIA RTX A5000", "NVIDIA H100 80GB HBM3"]);
     }
 
     #[test]
@@ -324,11 +324,11 @@ mod tests {
     fn process_limits_take_the_minimum() {
         let used =
             |name: &str| [("VmSize", 700), ("VmData", 100)].iter().find(|(key, _)| *key == name).map(|(_, n)| *n);
-        assert_eq!(left_in_limits(&limits_text("unlimited", "unlimited"), used), None);
-        assert_eq!(left_in_limits(&limits_text("1000", "unlimited"), used), Some(300));
-        assert_eq!(left_in_limits(&limits_text("1000", "350"), used), Some(250));
-        assert_eq!(left_in_limits(&limits_text("600", "unlimited"), used), Some(0), "usage exceeds the limit");
-        assert_eq!(left_in_limits("", used), None);
+        assert_eq!(process_memory_left(&limits_text("unlimited", "unlimited"), used), None);
+        assert_eq!(process_memory_left(&limits_text("1000", "unlimited"), used), Some(300));
+        assert_eq!(process_memory_left(&limits_text("1000", "350"), used), Some(250));
+        assert_eq!(process_memory_left(&limits_text("600", "unlimited"), used), Some(0), "usage exceeds the limit");
+        assert_eq!(process_memory_left("", used), None);
     }
 
     /// Formats limits like the lines in `/proc/self/limits`.
@@ -349,18 +349,18 @@ mod tests {
         write_group(root.path(), "c", &[("memory.max", "3000\n"), ("memory.current", "1000\n")]);
         write_group(root.path(), "a", &[("memory.stat", "anon 9\ninactive_file 1000\nactive_file 500\n")]);
         assert_eq!(
-            left_in_groups("0::/a/b\n", root.path()),
+            cgroup_memory_left("0::/a/b\n", root.path()),
             Some(2000),
             "4500 of 5000 bytes are used, including 1500 of cached files"
         );
-        assert_eq!(left_in_groups("0::/c\n", root.path()), Some(2000));
-        assert_eq!(left_in_groups("0::/elsewhere/x\n", root.path()), None);
+        assert_eq!(cgroup_memory_left("0::/c\n", root.path()), Some(2000));
+        assert_eq!(cgroup_memory_left("0::/elsewhere/x\n", root.path()), None);
         let limits = [("memory.limit_in_bytes", "900\n"), ("memory.usage_in_bytes", "300\n")];
         write_group(root.path(), "memory/d", &limits);
         write_group(root.path(), "memory/d", &[("memory.stat", "inactive_file 1\ntotal_inactive_file 100\n")]);
-        assert_eq!(left_in_groups("9:name=systemd:/\n4:cpu,memory:/d\n0::/c\n", root.path()), Some(700));
+        assert_eq!(cgroup_memory_left("9:name=systemd:/\n4:cpu,memory:/d\n0::/c\n", root.path()), Some(700));
         write_group(root.path(), "memory", &[("memory.limit_in_bytes", "600\n"), ("memory.usage_in_bytes", "0\n")]);
-        assert_eq!(left_in_groups("4:memory:/outside/of/this\n", root.path()), Some(600));
+        assert_eq!(cgroup_memory_left("4:memory:/outside/of/this\n", root.path()), Some(600));
     }
 
     fn write_group(root: &Path, group: &str, files: &[(&str, &str)]) {

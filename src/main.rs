@@ -16,6 +16,6 @@ fn main() -> ExitCode {
         return sandbox::run_child();
     }
     sandbox::enable();
-    installed::embed(&EMBEDDED);
+    installed::register_embedded(&EMBEDDED);
     ghostlab::cli::main()
 }

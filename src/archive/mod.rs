@@ -43,7 +43,7 @@ pub fn read_checksums(path: &Path) -> Result<Option<Vec<(String, String)>>> {
 ///
 /// # Errors
 /// Fails if the checksum file is missing or cannot be read.
-pub fn listed_in(folder: &Path) -> Result<Vec<(String, String)>> {
+pub fn read_file_list(folder: &Path) -> Result<Vec<(String, String)>> {
     let path = folder.join(Manifest::FILE);
     read_checksums(&path)?.ok_or_else(|| {
         Error::missing("the results folder has no file list")
@@ -82,9 +82,9 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<RecordArchive>
     let mut packed = folders.iter().map(|folder| read(folder, &mut left_out)).collect::<Result<Vec<_>>>()?;
     packed.sort_by(|one, other| one.name.cmp(&other.name));
     let names: BTreeSet<&str> = packed.iter().map(|folder| folder.name.as_str()).collect();
-    if let Some(twice) = packed.windows(2).find(|two| two[0].name == two[1].name) {
+    if let Some(pair) = packed.windows(2).find(|two| two[0].name == two[1].name) {
         return Err(Error::bad_input("two results folders have the same name")
-            .at(twice[0].name.clone())
+            .at(pair[0].name.clone())
             .expected("distinct artifacts or profiles")
             .found(format!("{} folders with {} names", packed.len(), names.len()))
             .hint("pack them into separate files"));

@@ -16,7 +16,7 @@ use crate::quantity::pluralize;
 #[derive(Debug)]
 pub struct UnpackedRecord {
     /// Number of entries whose hash matches the archive's list.
-    pub sound: usize,
+    pub intact: usize,
     pub altered: Vec<AlteredFile>,
 }
 
@@ -41,7 +41,7 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<UnpackedR
             .found(format!("{}, none with that name", pluralize(names.len(), "file")))
     })?;
     let mut unlisted: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| *name != MANIFEST).collect();
-    let mut sound = 0;
+    let mut intact = 0;
     let mut altered = Vec::new();
     for (hash, name) in &listed {
         let there = unlisted.remove(name.as_str());
@@ -51,7 +51,7 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<UnpackedR
             false => "no such entry".to_owned(),
         };
         match found == *hash {
-            true => sound += 1,
+            true => intact += 1,
             false => altered.push(AlteredFile { name: name.clone(), listed: hash.clone(), found }),
         }
     }
@@ -60,7 +60,7 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<UnpackedR
         listed: "nothing".to_owned(),
         found: "an unlisted entry".to_owned(),
     }));
-    Ok(UnpackedRecord { sound, altered })
+    Ok(UnpackedRecord { intact, altered })
 }
 
 /// Writes all entries and returns their names.
@@ -184,6 +184,6 @@ mod tests {
             unpack_bytes(&archive(&[(MANIFEST, &list), ("a.txt", "one"), ("b.txt", "two"), ("d.txt", "one")]));
         let found = found.unwrap();
         let altered: Vec<&str> = found.altered.iter().map(|file| file.name.as_str()).collect();
-        assert_eq!((found.sound, altered), (1, vec!["b.txt", "c.txt", "d.txt"]));
+        assert_eq!((found.intact, altered), (1, vec!["b.txt", "c.txt", "d.txt"]));
     }
 }

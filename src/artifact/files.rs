@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use super::results_folder::ResultsFolder;
-use crate::clock::utc;
+use crate::clock::format_utc;
 use crate::error::{Error, Result};
 use crate::files::output::Draft;
 use crate::files::sha256;
@@ -162,7 +162,7 @@ impl FinishedRun<'_> {
         files.extend(write_channels(folder, &outcome.cells)?);
         files.extend(write_latencies(folder, &outcome.cells)?);
         let stored =
-            StoredResults::new(&target.description().name, grid, outcome, gated, results, &machine::program())?;
+            StoredResults::new(&target.description().name, grid, outcome, gated, results, &machine::program_version())?;
         files.push(stored.write(folder)?);
         // In a recorded run, the provenance lists only the keys of the stored objects.
         let cells: Value =
@@ -184,7 +184,7 @@ impl FinishedRun<'_> {
             crates: crate_versions(),
             commit: Some(env!("GHOSTLAB_COMMIT").to_string()).filter(|commit| !commit.is_empty()),
             dirty: env!("GHOSTLAB_DIRTY") == "true",
-            command: machine::command(),
+            command: machine::command_line(),
             description: target.description().clone(),
             recorded: target.is_recording(),
             grid: grid.resolved()?,
@@ -192,11 +192,11 @@ impl FinishedRun<'_> {
             inputs: outcome.inputs.clone(),
             seeds: seeds(grid),
             engines: outcome.engines.clone(),
-            machine: Machine::this(),
+            machine: Machine::current(),
             peak_memory_bytes: machine::peak_memory(),
             files: hashes(&files)?,
-            started: utc(started),
-            finished: utc(SystemTime::now()),
+            started: format_utc(started),
+            finished: format_utc(SystemTime::now()),
             cells,
         };
         record.write(folder)?;

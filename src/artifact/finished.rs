@@ -47,7 +47,7 @@ impl<'a> UpToDateCheck<'a> {
     pub fn new(store: &'a Store, name: &str, inputs: &Value) -> Option<Self> {
         let program = std::env::current_exe().and_then(std::fs::metadata).ok()?;
         let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-        let program = json!([machine::program(), program.len(), written.as_nanos().to_string()]);
+        let program = json!([machine::program_version(), program.len(), written.as_nanos().to_string()]);
         let path = store.cache_dir()?.join(format!("{}.finished.json", sha256::of_bytes(name)));
         Some(Self { store, path, made_of: sha256::of_bytes(canonical(&json!([program, inputs]))) })
     }

@@ -238,7 +238,7 @@ fn cell_note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutc
     }
 }
 
-/// Returns the origin of a stored object as given in its record (see [`crate::machine::signature`]).
+/// Returns the origin of a stored object as given in its record (see [`crate::machine::provenance`]).
 fn format_origin(made: &Value) -> Vec<(String, String)> {
     let dirty = if made["dirty"] == true { ", with uncommitted changes" } else { "" };
     let words = made["command"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>());

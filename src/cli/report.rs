@@ -15,7 +15,7 @@ use super::terminal::format_bytes;
 use crate::artifact::claims::{self, CLAIMS, JudgedClaim};
 use crate::artifact::page::{AUDIT, CellNote, FindingRow, PAGE, Page};
 use crate::artifact::{PagePart, PaperPlace, ResultsFolder, audit, contents, page, paper, run_folder};
-use crate::clock::utc;
+use crate::clock::format_utc;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::files::output::OutputFolder;
@@ -190,7 +190,7 @@ impl PageParts {
         let judged = judged.map(|profile| claims::judge_folders(folders, profile)).collect::<Result<Vec<_>>>()?;
         let (made, program) = match record {
             true => latest_run(&self.folders)?,
-            false => (utc(SystemTime::now()), machine::program()),
+            false => (format_utc(SystemTime::now()), machine::program_version()),
         };
         let left = "The inputs of each number, by key, are left out here; `run.json` next to each table has them.";
         Ok(Page {

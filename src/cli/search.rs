@@ -20,7 +20,7 @@ use crate::artifact::{
     self, Artifact, Executor, PublishedFiles, ResultsFolder, Runner, SearchResults, search_files, search_names,
 };
 use crate::error::{Error, Result, command_line};
-use crate::export::{self, Exporter, Form};
+use crate::export::{self, Exporter, WeightFormat};
 use crate::files::output::{OutputFolder, check_separate};
 use crate::grid::{self, Grid, RacesEntry, Search};
 use crate::pipeline::exec::{self, DistinctNotes, GridOutcome};
@@ -71,7 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let runner =
         Runner { store: &store, settings, reporter: &reporter, stop: &stop, stored: false, surveyed: &|_, _| () };
     if let Some(folder) = &arguments.export {
-        export::check(folder)?;
+        export::check_folder(folder)?;
     }
     let mut grid = search_grid(arguments, &runner)?;
     artifact::check_pins(&mut grid, &requested_work::file_hasher(&store))?;
@@ -173,10 +173,10 @@ fn output_folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option
 
 /// Exports the winner of a search. The model card includes the search results.
 fn export_winner(grid: &Grid, found: &SearchOutcome, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
-    let form = Form { dtype: None, shard: Gigabytes::from_bytes(5_000_000_000).bytes() };
+    let weight_format = WeightFormat { dtype: None, shard_bytes: Gigabytes::from_bytes(5_000_000_000).bytes() };
     let evidence = Some(found.markdown().replacen("## ", "### ", 1));
     let Runner { store, settings, reporter, stop, .. } = *runner;
-    let exporter = Exporter { store, settings, form, reporter, stop, evidence };
+    let exporter = Exporter { store, settings, weight_format, reporter, stop, evidence };
     let winner = found.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
     let winner = winner.ok_or_else(|| Error::job("nothing to export: no candidate meets the budget when measured"))?;
     Ok(ExportedCell { cell: grid.cells[winner].to_string(), exported: exporter.export(grid, winner, folder)? })

@@ -11,7 +11,7 @@ use super::answer::write_commands::{CancelAnswer, CancelledJob};
 use super::answer::{self, Answer};
 use super::directories::StoreArgs;
 use super::terminal::{format_flops, format_seconds};
-use crate::clock::utc;
+use crate::clock::format_utc;
 use crate::cluster::{self, JobEnd, Queue, Submission};
 use crate::error::{Error, Result};
 use crate::pipeline::exec::{FailureView, Overview, PlanView, RunState, RunView, WorkerView};
@@ -123,7 +123,7 @@ fn format_times(count: usize) -> String {
 
 /// Formats a Unix time given in seconds.
 fn format_time(seconds: u64) -> String {
-    utc(UNIX_EPOCH + Duration::from_secs(seconds))
+    format_utc(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 fn format_submission(submission: &SubmissionView) -> String {

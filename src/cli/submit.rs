@@ -157,7 +157,7 @@ impl SubmitCall<'_> {
         let LeaseResult::Mine(_lease) = store.lease(&name)? else {
             return Err(Error::missing("another process is submitting this plan").at(submission.name.clone()));
         };
-        let path = cluster::plain(&folder.join(Submission::SCRIPT))?;
+        let path = cluster::path_to_text(&folder.join(Submission::SCRIPT))?;
         if !arguments.again
             && let Some((mut lines, without_report)) = find_queued(submission, store)?
         {
@@ -170,7 +170,7 @@ impl SubmitCall<'_> {
             return print_submission(SubmitAnswer { jobs, ..answer }, &lines.join("\n"));
         }
         submission.write(store)?;
-        submission.put_script(store, &text)?;
+        submission.write_script(store, &text)?;
         let array = self.submit_job(SubmittedJobs::ARRAY, &script.array_options()?, &path)?;
         let report = self.submit_job(SubmittedJobs::REPORT, &script.report_options(&array)?, &path)?;
         let workers = script.workers;
@@ -422,5 +422,5 @@ fn job_program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf>
 
 fn absolute_text(path: &Path) -> Result<String> {
     let found = std::path::absolute(path).map_err(|error| Error::io("find", path, &error))?;
-    cluster::plain(&found)
+    cluster::path_to_text(&found)
 }

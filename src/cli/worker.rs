@@ -161,7 +161,7 @@ fn run_jobs(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutc
 fn work_on_search(part: &WorkerGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
     let WorkerGrid { store, settings, reporter, signals, .. } = *part;
     let env =
-        SearchEnv { store, settings, reporter, stop: &signals.stop, run: &|grid| part.run_gate(grid), times: false };
+        SearchEnv { store, settings, reporter, stop: &signals.stop, run: &|grid| part.run_gate(grid), can_time: false };
     let mut cells = 0;
     for one in split_searches(grid) {
         match search(&one, &env) {

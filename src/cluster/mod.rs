@@ -11,7 +11,7 @@ mod submission;
 
 pub use options::{MIN_TIME_LIMIT, check_options, time_limit};
 pub use queue::{JobEnd, Queue, QueuedJob, SubmitError, cancel, sbatch, scontrol_requeue};
-pub use script::{JobScript, plain};
+pub use script::{JobScript, path_to_text};
 pub use slurm_profile::{GpuType, SlurmProfile};
 pub use submission::{ArtifactCall, Submission, SubmittedJobs};
 
@@ -53,7 +53,7 @@ pub fn unused_programs(store: &Store) -> Vec<FrozenProgram> {
                 (true, Some(queue)) => queue.jobs_with_comment(&submission.comment()).next().is_none(),
                 (true, None) => false,
             };
-            gone && is_mine(&folder) && idle_time(&folder) >= MIN_IDLE_TIME
+            gone && is_own_file(&folder) && idle_time(&folder) >= MIN_IDLE_TIME
         })
     });
     quiet
@@ -71,7 +71,7 @@ fn entries_of(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 
 /// Returns whether a path belongs to this user. The scheduler does not show the jobs of other users.
 #[cfg(unix)]
-fn is_mine(path: &Path) -> bool {
+fn is_own_file(path: &Path) -> bool {
     owner(path).is_some_and(|user| owner(Path::new("/proc/self")) == Some(user))
 }
 
@@ -82,12 +82,12 @@ fn owner(path: &Path) -> Option<u32> {
 }
 
 #[cfg(not(unix))]
-fn is_mine(_: &Path) -> bool {
+fn is_own_file(_: &Path) -> bool {
     false
 }
 
 /// File name of a frozen copy.
-const NAME: &str = "ghostlab";
+const PROGRAM_FILE_NAME: &str = "ghostlab";
 /// Copy of the program that was frozen when jobs were submitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrozenProgram {
@@ -103,7 +103,7 @@ impl FrozenProgram {
             .filter_map(|folder| {
                 let sha256 = folder.file_name().into_string().ok()?;
                 let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
-                let path = Some(folder.path().join(NAME)).filter(|_| is_hash)?;
+                let path = Some(folder.path().join(PROGRAM_FILE_NAME)).filter(|_| is_hash)?;
                 let data = path.symlink_metadata().ok().filter(fs::Metadata::is_file)?;
                 Some(Self { sha256, path, bytes: data.len() })
             })
@@ -154,7 +154,7 @@ impl Binary {
 
     /// Returns the path of the frozen copy in a store.
     pub fn frozen_path(&self, store: &Store) -> PathBuf {
-        store.programs().join(&self.sha256).join(NAME)
+        store.programs().join(&self.sha256).join(PROGRAM_FILE_NAME)
     }
 
     /// Copies the program for use by jobs so that rebuilding it does not affect them.

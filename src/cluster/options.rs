@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 
 const SET_BY_GHOSTLAB: &str = "ghostlab sets it for workers and the report job";
-const LOGS: &str = "logs are stored next to the submission; run `ghostlab status` for their paths";
+const LOGS_HINT: &str = "logs are stored next to the submission; run `ghostlab status` for their paths";
 const REQUEUED_BY_GHOSTLAB: &str = "ghostlab requeues workers two minutes before their time limit";
 const ONE_PROCESS: &str = "a worker runs as one process on one machine";
 
@@ -15,7 +15,7 @@ const RESERVED_OPTIONS: [(&str, Option<char>, &str); 20] = [
     ("comment", None, "ghostlab uses it to identify jobs"),
     ("cpus-per-task", Some('c'), "set `cpus` in the profile file, or use --threads"),
     ("dependency", Some('d'), SET_BY_GHOSTLAB),
-    ("error", Some('e'), LOGS),
+    ("error", Some('e'), LOGS_HINT),
     ("export", None, "list variables under `export` in the profile file"),
     ("export-file", None, "list variables under `export` in the profile file"),
     ("input", Some('i'), ONE_PROCESS),
@@ -24,7 +24,7 @@ const RESERVED_OPTIONS: [(&str, Option<char>, &str); 20] = [
     ("nodes", Some('N'), ONE_PROCESS),
     ("ntasks", Some('n'), ONE_PROCESS),
     ("open-mode", None, "a requeued job appends to its log"),
-    ("output", Some('o'), LOGS),
+    ("output", Some('o'), LOGS_HINT),
     ("parsable", None, "ghostlab sets it to read the job number"),
     ("requeue", None, REQUEUED_BY_GHOSTLAB),
     ("signal", None, REQUEUED_BY_GHOSTLAB),
@@ -34,7 +34,7 @@ const RESERVED_OPTIONS: [(&str, Option<char>, &str); 20] = [
 ];
 
 /// Short sbatch options that take no value, so another option may follow in the same word.
-const FLAGS: &str = "HIOQWhksuvV";
+const FLAG_LETTERS: &str = "HIOQWhksuvV";
 
 /// Checks that no option overrides one that this program sets. Also recognizes abbreviated option names, because sbatch
 /// accepts them.
@@ -54,7 +54,7 @@ pub fn check_options(words: &[String]) -> Result<()> {
             }
             None => {
                 let letters = word.strip_prefix('-').unwrap_or_default();
-                let flags = letters.chars().take_while(|&letter| FLAGS.contains(letter)).count();
+                let flags = letters.chars().take_while(|&letter| FLAG_LETTERS.contains(letter)).count();
                 let mut given = letters.chars().take(flags + 1);
                 given.find_map(|letter| RESERVED_OPTIONS.iter().find(|(_, long, _)| *long == Some(letter)))
             }
@@ -75,7 +75,7 @@ fn reject_option(word: &str, hint: &str) -> Result<()> {
 ///
 /// # Errors
 /// Fails if the entry is not an option or is a reserved option.
-pub(super) fn words(entry: &str) -> Result<Vec<String>> {
+pub(super) fn split_entry(entry: &str) -> Result<Vec<String>> {
     if !entry.starts_with('-') {
         return Err(Error::bad_input("invalid sbatch option")
             .expected("`--NAME=VALUE`, one per entry")
@@ -102,12 +102,12 @@ pub fn time_limit(options: &[String]) -> Option<Duration> {
         let inline = word.strip_prefix("--time=").or_else(|| word.strip_prefix("-t").filter(|text| !text.is_empty()));
         found = next.or(inline).map(str::to_owned).or(found);
     }
-    duration(&found?).filter(|limit| !limit.is_zero())
+    parse_duration(&found?).filter(|limit| !limit.is_zero())
 }
 
 /// Parses `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` or
 /// `days-hours:minutes:seconds`.
-fn duration(text: &str) -> Option<Duration> {
+fn parse_duration(text: &str) -> Option<Duration> {
     let (days, rest) = text.split_once('-').map_or((None, text), |(days, rest)| (Some(days), rest));
     let parts: Vec<u64> = rest.split(':').map(parse_number).collect::<Option<_>>()?;
     let [hours, minutes, seconds] = match (days, &parts[..]) {
@@ -164,18 +164,18 @@ mod tests {
             "node7",
             "",
         ] {
-            let error = words(entry).expect_err(entry);
+            let error = split_entry(entry).expect_err(entry);
             assert_eq!(error.exit_code(), 2, "{entry}");
         }
-        let message = words("--dep=afterok:1").unwrap_err().to_string();
+        let message = split_entry("--dep=afterok:1").unwrap_err().to_string();
         assert!(message.contains("`--dep=afterok:1`") && message.contains("--dependency"), "{message}");
         for entry in
             ["--exclude=node7", "--mem=9G", "--gres=gpu:2", "--mail-type=FAIL", "-t4:00", "-Hp gpu", "--nodelist=a"]
         {
-            assert!(words(entry).is_ok(), "{entry}");
+            assert!(split_entry(entry).is_ok(), "{entry}");
         }
-        assert_eq!(words("--exclude node7").unwrap(), ["--exclude", "node7"]);
-        assert_eq!(words("--reservation=a b").unwrap(), ["--reservation=a b"]);
+        assert_eq!(split_entry("--exclude node7").unwrap(), ["--exclude", "node7"]);
+        assert_eq!(split_entry("--reservation=a b").unwrap(), ["--reservation=a b"]);
         assert!(check_options(&["-t".to_owned(), "3".to_owned(), "--hold".to_owned()]).is_ok());
     }
 
@@ -185,10 +185,10 @@ mod tests {
         for (text, seconds) in
             [("4", 240), ("4:30", 270), ("1:00:05", 3605), ("1-2", 93_600), ("1-2:03", 93_780), ("1-2:03:04", 93_784)]
         {
-            assert_eq!(duration(text), Some(Duration::from_secs(seconds)), "{text}");
+            assert_eq!(parse_duration(text), Some(Duration::from_secs(seconds)), "{text}");
         }
         for text in ["UNLIMITED", "", "-", "1:2:3:4", "99999999999999999999", "9999999999999999999-0"] {
-            assert_eq!(duration(text), None, "{text}");
+            assert_eq!(parse_duration(text), None, "{text}");
         }
     }
 

@@ -43,11 +43,12 @@ pub struct QueuedJob {
 #[derive(Debug, Clone, Serialize)]
 pub struct Queue {
     /// Command from which the list was obtained.
-    pub told_by: &'static str,
+    #[serde(rename = "told_by")]
+    pub source: &'static str,
     pub jobs: Vec<QueuedJob>,
 }
 
-const FORMAT: &str = "%i|%j|%T|%r|%k";
+const SQUEUE_FORMAT: &str = "%i|%j|%T|%r|%k";
 
 impl Queue {
     /// Queries squeue with a timeout of two seconds. Falls back to sacct if squeue fails.
@@ -55,15 +56,15 @@ impl Queue {
     /// # Errors
     /// Fails with the error from squeue if neither command succeeds.
     pub fn query() -> Result<Self, String> {
-        let answered = run_with_timeout("squeue", &["--me", "--noheader", "-o", FORMAT], QUERY_TIMEOUT);
+        let answered = run_with_timeout("squeue", &["--me", "--noheader", "-o", SQUEUE_FORMAT], QUERY_TIMEOUT);
         match answered {
-            Ok(text) => Ok(Self { told_by: "squeue", jobs: text.lines().filter_map(parsed).collect() }),
+            Ok(text) => Ok(Self { source: "squeue", jobs: text.lines().filter_map(parse_job).collect() }),
             Err(reason) => {
                 let format = "JobID,JobName,State,Reason,Comment";
                 let arguments = ["-X", "-n", "-P", "-S", "now-30days", "-o", format];
                 let text = run_with_timeout("sacct", &arguments, QUERY_TIMEOUT).map_err(|_| reason)?;
-                let jobs = text.lines().filter_map(parsed).filter(|job| !is_final_state(&job.state)).collect();
-                Ok(Self { told_by: "sacct", jobs })
+                let jobs = text.lines().filter_map(parse_job).filter(|job| !is_final_state(&job.state)).collect();
+                Ok(Self { source: "sacct", jobs })
             }
         }
     }
@@ -80,7 +81,7 @@ fn is_final_state(state: &str) -> bool {
     !["PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING", "COMPLETING"].contains(&word)
 }
 
-fn parsed(line: &str) -> Option<QueuedJob> {
+fn parse_job(line: &str) -> Option<QueuedJob> {
     let fields: Vec<String> = line.trim().splitn(5, '|').map(str::to_owned).collect();
     let [id, name, state, reason, comment] = <[String; 5]>::try_from(fields).ok()?;
     let reason = if reason == "None" { String::new() } else { reason };
@@ -91,7 +92,7 @@ fn parsed(line: &str) -> Option<QueuedJob> {
 pub struct SubmitError {
     pub error: Error,
     /// Whether sbatch could not be started. If so, nothing was queued.
-    pub absent: bool,
+    pub not_started: bool,
 }
 
 /// Submits a script with sbatch and returns the job number.
@@ -103,17 +104,19 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, SubmitError> {
     arguments.extend(options.iter().map(String::as_str));
     arguments.push(script);
     let text =
-        stdout_of("sbatch", &arguments, COMMAND_TIMEOUT).map_err(|SilentCommand { reason, absent }| SubmitError {
-            absent,
-            error: Error::missing("sbatch rejected the job").at(script).found(reason).hint(
-                "print the script with `ghostlab submit slurm … --dry-run`, or start workers by hand without Slurm",
-            ),
+        run_command("sbatch", &arguments, COMMAND_TIMEOUT).map_err(|CommandFailure { reason, not_started }| {
+            SubmitError {
+                not_started,
+                error: Error::missing("sbatch rejected the job").at(script).found(reason).hint(
+                    "print the script with `ghostlab submit slurm … --dry-run`, or start workers by hand without Slurm",
+                ),
+            }
         })?;
     // sbatch prints `NUMBER` or `NUMBER;CLUSTER`.
     let number = text.trim().split(';').next().unwrap_or_default().to_owned();
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
         let error = Error::missing("sbatch did not print a job number").found(text.trim().to_owned());
-        return Err(SubmitError { error, absent: false });
+        return Err(SubmitError { error, not_started: false });
     }
     Ok(number)
 }
@@ -139,25 +142,26 @@ pub fn scontrol_requeue() -> Result<(), String> {
     run_with_timeout("scontrol", &["requeue", &job], COMMAND_TIMEOUT).map(drop)
 }
 
-struct SilentCommand {
+struct CommandFailure {
     reason: String,
     /// Whether the command could not be started.
-    absent: bool,
+    not_started: bool,
 }
 
 /// Runs a command with a timeout and returns its stdout.
 fn run_with_timeout(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
-    stdout_of(program, arguments, within).map_err(|silent| silent.reason)
+    run_command(program, arguments, within).map_err(|silent| silent.reason)
 }
 
-fn stdout_of(program: &str, arguments: &[&str], within: Duration) -> Result<String, SilentCommand> {
+fn run_command(program: &str, arguments: &[&str], within: Duration) -> Result<String, CommandFailure> {
     let spawned = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut child = spawned.map_err(|error| SilentCommand { reason: format!("{program}: {error}"), absent: true })?;
+    let mut child =
+        spawned.map_err(|error| CommandFailure { reason: format!("{program}: {error}"), not_started: true })?;
     let out = child.stdout.take();
     let err = child.stderr.take();
     let (sender, receiver) = mpsc::channel();
@@ -182,8 +186,8 @@ fn stdout_of(program: &str, arguments: &[&str], within: Duration) -> Result<Stri
     }
 }
 
-fn command_failed(reason: String) -> SilentCommand {
-    SilentCommand { reason, absent: false }
+fn command_failed(reason: String) -> CommandFailure {
+    CommandFailure { reason, not_started: false }
 }
 
 /// Scheduler job that ended without completing its work.
@@ -255,10 +259,10 @@ mod tests {
 
     #[test]
     fn squeue_line_is_parsed_as_a_job() {
-        let job = parsed("45_[2-3%2]|ghostlab-a|PENDING|JobArrayTaskLimit|ghostlab:p:s").unwrap();
+        let job = parse_job("45_[2-3%2]|ghostlab-a|PENDING|JobArrayTaskLimit|ghostlab:p:s").unwrap();
         assert_eq!((&*job.id, &*job.state, &*job.comment), ("45_[2-3%2]", "PENDING", "ghostlab:p:s"));
-        assert_eq!(parsed("46|b|RUNNING|None|(null)").unwrap().reason, "");
-        assert!(parsed("slurm_load_jobs error").is_none());
+        assert_eq!(parse_job("46|b|RUNNING|None|(null)").unwrap().reason, "");
+        assert!(parse_job("slurm_load_jobs error").is_none());
         assert!(is_final_state("CANCELLED by 0") && !is_final_state("PENDING"));
     }
 

@@ -52,7 +52,7 @@ impl JobScript<'_> {
     /// Fails if a path cannot be passed to the scheduler. Also fails if the template is invalid, which indicates a bug.
     pub fn render(&self, folder: &Path) -> Result<String> {
         let Submission { id, name, .. } = self.submission;
-        let path = plain(&folder.join(Submission::SCRIPT))?;
+        let path = path_to_text(&folder.join(Submission::SCRIPT))?;
         let by_hand =
             |options: Vec<String>| command_line(["sbatch".to_owned()].into_iter().chain(options).chain([path.clone()]));
         let array = by_hand(self.array_options()?);
@@ -113,7 +113,7 @@ impl JobScript<'_> {
     /// Returns the `--output` option for the logs. `name` is a Slurm filename pattern. Pattern characters in the
     /// directory are escaped.
     fn output(&self, name: &str) -> Result<String> {
-        let folder = plain(&self.logs)?;
+        let folder = path_to_text(&self.logs)?;
         if folder.contains('\\') {
             return Err(path_error(&self.logs).expected("a path without `\\`, which Slurm interprets"));
         }
@@ -125,7 +125,7 @@ impl JobScript<'_> {
 ///
 /// # Errors
 /// Fails if the path is not UTF-8 or contains control characters.
-pub fn plain(path: &Path) -> Result<String> {
+pub fn path_to_text(path: &Path) -> Result<String> {
     let text = path.to_str().filter(|text| !text.chars().any(char::is_control));
     text.map(str::to_owned).ok_or_else(|| path_error(path).expected("a UTF-8 path on one line"))
 }

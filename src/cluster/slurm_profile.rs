@@ -77,14 +77,14 @@ impl SlurmProfile {
         }
         for entry in &profile.options {
             let at = format!("{}, line {}", path.display(), entry.referenced.line());
-            options::words(&entry.value).map_err(|error| error.at(at))?;
+            options::split_entry(&entry.value).map_err(|error| error.at(at))?;
         }
         Ok(profile)
     }
 
     pub fn options(&self) -> Vec<String> {
         // Parsing cannot fail here, because invalid entries are rejected when the profile is read.
-        self.options.iter().flat_map(|entry| options::words(&entry.value).unwrap_or_default()).collect()
+        self.options.iter().flat_map(|entry| options::split_entry(&entry.value).unwrap_or_default()).collect()
     }
 
     /// Returns the smallest GPU type with enough memory. Returns `None` if no types are configured.

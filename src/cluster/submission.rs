@@ -58,7 +58,8 @@ pub struct SubmittedJobs {
     /// Type of the job that is being submitted, or `None`. If it is still set after a crash, the scheduler must be
     /// asked whether it accepted the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub handing: Option<String>,
+    #[serde(rename = "handing")]
+    pub pending: Option<String>,
 }
 
 impl SubmittedJobs {
@@ -68,7 +69,7 @@ impl SubmittedJobs {
 
     /// Returns whether the scheduler may have any jobs of the submission.
     pub fn may_have_jobs(&self) -> bool {
-        self.handing.is_some() || !self.jobs.is_empty()
+        self.pending.is_some() || !self.jobs.is_empty()
     }
 
     fn has(&self, number: &str) -> bool {
@@ -80,11 +81,11 @@ fn json_error(error: &serde_json::Error) -> Error {
     Error::job("cannot write the submission as JSON").found(error)
 }
 
-fn pretty(what: &impl Serialize) -> Result<String> {
+fn to_pretty_json(what: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(what).map_err(|error| json_error(&error))
 }
 
-const FORMAT: u64 = 1;
+const FORMAT_VERSION: u64 = 1;
 
 impl Submission {
     /// Name of the submission file. A command that gets this file instead of a grid file uses the frozen grid.
@@ -109,7 +110,7 @@ impl Submission {
         let lock = fs::read_to_string(&grid.lock_file).ok();
         let inputs = inputs.iter().flat_map(|inputs| inputs.by_path());
         let mut submission = Self {
-            format: FORMAT,
+            format: FORMAT_VERSION,
             id: String::new(),
             plan,
             name: name.to_owned(),
@@ -119,7 +120,7 @@ impl Submission {
             grid: grid.frozen()?,
             gate: gate.map(Grid::frozen).transpose()?,
             lock,
-            inputs: inputs.map(|(path, hash)| (absolute(path), hash)).collect(),
+            inputs: inputs.map(|(path, hash)| (absolute_text(path), hash)).collect(),
             binary,
             engine,
         };
@@ -154,12 +155,12 @@ impl Submission {
         for folder in [folder.join(JobEnd::LOGS), folder.join(JobEnd::FOLDER)] {
             store.make_folder(&folder)?;
         }
-        store.put_file(&folder.join(Self::FILE), pretty(self)?.as_bytes())?;
+        store.put_file(&folder.join(Self::FILE), to_pretty_json(self)?.as_bytes())?;
         Ok(folder)
     }
 
     /// Writes the job script next to the submission file.
-    pub fn put_script(&self, store: &Store, text: &str) -> Result<PathBuf> {
+    pub fn write_script(&self, store: &Store, text: &str) -> Result<PathBuf> {
         let path = self.folder(store).join(Self::SCRIPT);
         store.put_file(&path, text.as_bytes())?;
         Ok(path)
@@ -193,10 +194,9 @@ impl Submission {
     pub fn read(file: &Path) -> Result<Self> {
         let value: Value = serde_json::from_slice(&regular::read(file)?)
             .map_err(|error| damaged_record_error(file, error.to_string()))?;
-        if value["format"] != FORMAT {
-            return Err(
-                damaged_record_error(file, format!("format {}", value["format"])).expected(format!("format {FORMAT}"))
-            );
+        if value["format"] != FORMAT_VERSION {
+            return Err(damaged_record_error(file, format!("format {}", value["format"]))
+                .expected(format!("format {FORMAT_VERSION}")));
         }
         serde_json::from_value(value).map_err(|error| damaged_record_error(file, error.to_string()))
     }
@@ -253,20 +253,20 @@ impl Submission {
         &self,
         store: &Store,
         what: &str,
-        hand: impl FnOnce() -> Result<String, SubmitError>,
+        run_sbatch: impl FnOnce() -> Result<String, SubmitError>,
     ) -> Result<String> {
         let mut jobs = self.jobs(store);
-        jobs.handing = Some(what.to_owned());
+        jobs.pending = Some(what.to_owned());
         self.write_jobs(store, &jobs)?;
-        let number = hand().map_err(|SubmitError { error, absent }| {
-            if absent {
-                jobs.handing = None;
+        let number = run_sbatch().map_err(|SubmitError { error, not_started }| {
+            if not_started {
+                jobs.pending = None;
                 self.write_jobs(store, &jobs).ok();
             }
             error
         })?;
         fault::fault_point("handed-over");
-        jobs.handing = None;
+        jobs.pending = None;
         jobs.jobs.push((what.to_owned(), number.clone()));
         self.write_jobs(store, &jobs).map(|()| number)
     }
@@ -289,11 +289,11 @@ impl Submission {
     }
 
     fn write_jobs(&self, store: &Store, jobs: &SubmittedJobs) -> Result<()> {
-        store.put_file(&self.folder(store).join(Self::JOBS), pretty(jobs)?.as_bytes())
+        store.put_file(&self.folder(store).join(Self::JOBS), to_pretty_json(jobs)?.as_bytes())
     }
 }
 
-fn absolute(path: String) -> String {
+fn absolute_text(path: String) -> String {
     std::path::absolute(&path).map_or(path, |path| path.display().to_string())
 }
 

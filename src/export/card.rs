@@ -83,13 +83,13 @@ struct CalibrationText {
 ///
 /// # Errors
 /// Fails only if the template cannot be rendered, which indicates a bug.
-pub(super) fn card(
+pub(super) fn render_card(
     exporter: &Exporter<'_>,
     grid: &Grid,
     made: &ComputedCell<'_>,
     numbers: Option<String>,
 ) -> Result<String> {
-    let values = values(exporter, grid, made, numbers);
+    let values = card_values(exporter, grid, made, numbers);
     let mut templates = Environment::new();
     let syntax =
         SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|error| card_error(&error))?;
@@ -107,8 +107,9 @@ fn card_error(error: &minijinja::Error) -> Error {
     Error::job("cannot write the model card").found(format!("{error:#}"))
 }
 
-fn values(exporter: &Exporter<'_>, grid: &Grid, made: &ComputedCell<'_>, numbers: Option<String>) -> CardValues {
-    let (ComputedCell { layout, backbone, result, deployed, .. }, Exporter { form, evidence, .. }) = (made, exporter);
+fn card_values(exporter: &Exporter<'_>, grid: &Grid, made: &ComputedCell<'_>, numbers: Option<String>) -> CardValues {
+    let (ComputedCell { layout, backbone, result, deployed, .. }, Exporter { weight_format, evidence, .. }) =
+        (made, exporter);
     let cell = &result.cell;
     let hub = grid.backbones.get(&cell.backbone).and_then(|entry| entry.hub.as_ref());
     let method = cell.recovery.as_ref();
@@ -130,9 +131,9 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &ComputedCell<'_>, numbers
         layers: result.layers,
         kept: layout.kept.len(),
         removed: removed_text(&result.removed),
-        amount: amount(&result.removed, result.layers),
-        verb: verb(result),
-        without: without(layout),
+        amount: format_amount(&result.removed, result.layers),
+        verb: change_verb(result),
+        without: describe_missing_sublayers(layout),
         in_gguf: fits_gguf(&backbone.config, layout).is_ok(),
         criterion: cell
             .criterion
@@ -140,7 +141,9 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &ComputedCell<'_>, numbers
             .map(|criterion| format!("{} (`{criterion}`)", criterion::label(&criterion.name))),
         recovery: method.map(|method| recovery::label(&method.name).to_owned()),
         recovery_method: method.map(ToString::to_string),
-        recovery_source: method.and_then(|method| source(&method.name)).filter(|source| source.starts_with("http")),
+        recovery_source: method
+            .and_then(|method| recovery_source(&method.name))
+            .filter(|source| source.starts_with("http")),
         calibration: cell.calibration.as_ref().map(|calibration| {
             let corpus = grid.corpora.get(&calibration.corpus);
             CalibrationText {
@@ -154,24 +157,24 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &ComputedCell<'_>, numbers
             }
         }),
         finetune: method.and_then(|method| method.training),
-        dtype: form.dtype.map(FloatType::name),
+        dtype: weight_format.dtype.map(FloatType::name),
         window: layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
-        folded: folded(layout, deployed),
+        folded: describe_folds(layout, deployed),
         attached: layout.attached.iter().map(describe_operator).collect(),
         notes: describe_quantization(&backbone.config).into_iter().chain(result.notes()).chain(shortage).collect(),
         numbers,
         evidence: evidence.clone(),
         evaluated: grid.evaluate.has_scores(),
-        program: machine::program(),
+        program: machine::program_version(),
     }
 }
 
 /// Returns the source of a recovery method, such as the URL of its paper or code.
-fn source(name: &str) -> Option<String> {
+fn recovery_source(name: &str) -> Option<String> {
     recovery::described().into_iter().find(|method| method.name == name).map(|method| method.source.to_owned())
 }
 
-fn folded(layout: &Layout, deployed: &DeployedModel) -> Vec<String> {
+fn describe_folds(layout: &Layout, deployed: &DeployedModel) -> Vec<String> {
     let folds = deployed.folds.iter().filter_map(|((layer, half), operator)| {
         let index = layout.kept.iter().position(|kept| kept == layer)?;
         let weight = match half {
@@ -185,11 +188,11 @@ fn folded(layout: &Layout, deployed: &DeployedModel) -> Vec<String> {
         };
         Some(format!("`model.layers.{index}.{weight}` (layer {layer} of the backbone) includes {what}."))
     });
-    folds.chain(merged(layout, deployed)).collect()
+    folds.chain(describe_merged_layers(layout, deployed)).collect()
 }
 
 /// Describes each checkpoint layer that was merged from several layers of the backbone.
-fn merged(layout: &Layout, deployed: &DeployedModel) -> impl Iterator<Item = String> {
+fn describe_merged_layers(layout: &Layout, deployed: &DeployedModel) -> impl Iterator<Item = String> {
     deployed.program.0.iter().filter_map(|step| {
         let Step::Merged(Sublayer::Attention, merged) = step else { return None };
         let layer = merged.layer();
@@ -205,7 +208,7 @@ fn merged(layout: &Layout, deployed: &DeployedModel) -> impl Iterator<Item = Str
 }
 
 /// Formats how much of a backbone with `layers` layers is removed.
-fn amount(removed: &Cut, layers: usize) -> String {
+fn format_amount(removed: &Cut, layers: usize) -> String {
     if removed.is_whole_layers() {
         return format!("{} of {layers} layers", removed.whole_layers().len());
     }
@@ -218,13 +221,13 @@ fn amount(removed: &Cut, layers: usize) -> String {
 }
 
 /// Returns the verb for the change of a model.
-fn verb(result: &CellResult) -> &'static str {
+fn change_verb(result: &CellResult) -> &'static str {
     let replaced = result.replaced_sublayers();
     if !replaced.is_empty() && replaced == result.removed { "replaced by an affine map" } else { "removed" }
 }
 
 /// Describes which layers of the checkpoint lack a sublayer. Returns one phrase per kind of sublayer.
-fn without(layout: &Layout) -> Vec<String> {
+fn describe_missing_sublayers(layout: &Layout) -> Vec<String> {
     let kinds = [(Sublayer::Attention, "attention"), (Sublayer::Mlp, "MLP")];
     let listed = kinds.into_iter().filter_map(|(kind, name)| {
         let layers: Vec<usize> = layout.dropped.iter().filter(|(_, found)| *found == kind).map(|(at, _)| at).collect();

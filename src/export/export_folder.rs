@@ -23,7 +23,7 @@ use crate::quantity::distinct_sizes;
 use ghostlab_store::fault;
 
 /// Name of the file that records the inputs of an export.
-pub const MARK: &str = "ghostlab.json";
+pub const RECORD_FILE: &str = "ghostlab.json";
 /// Files that are copied unchanged if the backbone has them.
 const COPIED_FILES: [&str; 12] = [
     "tokenizer.json",
@@ -44,16 +44,16 @@ const RESERVED_BYTES: u64 = 32 << 20;
 
 /// Format of the exported weights.
 #[derive(Debug, Clone)]
-pub struct Form {
+pub struct WeightFormat {
     /// Float type of the weights. `None` keeps the type of each stored tensor.
     pub dtype: Option<FloatType>,
     /// Maximum size of a weight file, in bytes.
-    pub shard: u64,
+    pub shard_bytes: u64,
 }
 
 /// Result of an export.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Exported {
+pub struct ExportedModel {
     /// Output folder or GGUF file.
     #[serde(serialize_with = "crate::files::serialize_path::one")]
     #[schemars(with = "String")]
@@ -67,14 +67,14 @@ pub struct Exported {
 }
 
 /// Kind of the output folder, as recorded in its manifest.
-const KIND: &str = "a model";
+const OUTPUT_KIND: &str = "a model";
 
 /// Checks that the folder does not exist, is empty or contains an earlier export.
 ///
 /// # Errors
 /// Fails with exit code 2 if the folder has other content. The error names the content or the files that must not be
 /// replaced.
-pub fn check(folder: &Path) -> Result<OutputFolder> {
+pub fn check_folder(folder: &Path) -> Result<OutputFolder> {
     let occupied = match fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_some() && Manifest::read(folder).kind().is_none(),
         Err(_) => folder.symlink_metadata().is_ok(),
@@ -83,7 +83,7 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
         let found = if folder.is_dir() { "a folder that is not an export" } else { "not a folder" };
         let error = Error::bad_input("the output path already exists").at(folder.display().to_string());
         let error = error.expected("a new folder, or one from an earlier export").found(found);
-        let earlier = folder.join(MARK).is_file();
+        let earlier = folder.join(RECORD_FILE).is_file();
         return Err(match earlier {
             true => error.hint(
                 "move the folder, or choose another with --to: it has no list of exported files (earlier versions wrote none)",
@@ -91,9 +91,9 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
             false => error.hint("use another folder with --to"),
         });
     }
-    let output = OutputFolder::new(folder, KIND);
+    let output = OutputFolder::new(folder, OUTPUT_KIND);
     let written = ["config.json", "generation_config.json", "tokenizer_config.json", "model.safetensors", "README.md"];
-    let names = written.iter().chain(&COPIED_FILES).chain(&[INDEX, MODELING, MARK]);
+    let names = written.iter().chain(&COPIED_FILES).chain(&[INDEX, MODELING, RECORD_FILE]);
     output.check(&names.map(|name| (*name).to_owned()).collect::<Vec<_>>())?;
     Ok(output)
 }
@@ -103,22 +103,22 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
 /// # Errors
 /// Fails if the disk is full, a file cannot be read or written, the target folder has other content, or `stop` is set.
 /// In these cases, no output is left behind.
-pub(super) fn write(
+pub(super) fn write_export(
     output: &OutputFolder,
     made: &ComputedCell<'_>,
     card: &str,
-    form: &Form,
+    weight_format: &WeightFormat,
     stop: &AtomicBool,
-) -> Result<Exported> {
+) -> Result<ExportedModel> {
     let bytes = made.layout.bytes();
     let draft = output.stage()?;
     check_disk_space(draft.path(), bytes + RESERVED_BYTES)?;
-    fill(draft.path(), made, card, form, stop)?;
+    write_files(draft.path(), made, card, weight_format, stop)?;
     fault::fault_point("place");
     draft.publish()?;
     let parameters = made.layout.parameters();
     let needs_code = made.layout.needs_modeling_file();
-    Ok(Exported { folder: output.path().to_owned(), bytes, parameters, needs_code })
+    Ok(ExportedModel { folder: output.path().to_owned(), bytes, parameters, needs_code })
 }
 
 pub(super) fn check_disk_space(folder: &Path, wanted: u64) -> Result<()> {
@@ -131,44 +131,51 @@ pub(super) fn check_disk_space(folder: &Path, wanted: u64) -> Result<()> {
         .hint("choose a folder on another disk, or a smaller float type with --dtype"))
 }
 
-fn fill(draft: &Path, made: &ComputedCell<'_>, card: &str, form: &Form, stop: &AtomicBool) -> Result<()> {
+fn write_files(
+    draft: &Path,
+    made: &ComputedCell<'_>,
+    card: &str,
+    weight_format: &WeightFormat,
+    stop: &AtomicBool,
+) -> Result<()> {
     let ComputedCell { layout, backbone, result, .. } = made;
     let config = &backbone.config;
     let source = &backbone.folder;
-    let files = layout.write(draft, form.shard, &mut |_| check_stop(stop, "folder"))?;
+    let files = layout.write(draft, weight_format.shard_bytes, &mut |_| check_stop(stop, "folder"))?;
     if let Some(index) = &files.index {
-        put(draft, INDEX, pretty(index)?.as_bytes())?;
+        put_file(draft, INDEX, to_pretty_json(index)?.as_bytes())?;
     }
     if !is_gguf(source) {
         source::find(source, "config.json")?;
     }
     let source_config = read_config(source)?;
     let generation = read_generation_config(source, &source_config)?;
-    let trimmed = variant_config(source_config, config, layout, form.dtype)?;
-    put(draft, "config.json", pretty(&Value::Object(trimmed))?.as_bytes())?;
-    put(draft, "generation_config.json", pretty(&Value::Object(generation))?.as_bytes())?;
+    let trimmed = variant_config(source_config, config, layout, weight_format.dtype)?;
+    put_file(draft, "config.json", to_pretty_json(&Value::Object(trimmed))?.as_bytes())?;
+    put_file(draft, "generation_config.json", to_pretty_json(&Value::Object(generation))?.as_bytes())?;
     for name in COPIED_FILES {
         if let Some(bytes) = source::read(source, name)? {
-            put(draft, name, &bytes)?;
+            put_file(draft, name, &bytes)?;
         }
     }
     if is_gguf(source) {
-        put(draft, "tokenizer.json", &corpus::description(&parts::tokenizer(source), config.vocab)?)?;
+        put_file(draft, "tokenizer.json", &corpus::description(&parts::tokenizer(source), config.vocab)?)?;
     }
     write_tokenizer_config(draft, source, layout.needs_modeling_file())?;
     if layout.needs_modeling_file() {
-        put(draft, MODELING, checkpoint::modeling(config.architecture).as_bytes())?;
+        put_file(draft, MODELING, checkpoint::modeling(config.architecture).as_bytes())?;
     }
-    put(draft, "README.md", card.as_bytes())?;
+    put_file(draft, "README.md", card.as_bytes())?;
     // Leave out the machine and the command line, because they are private.
     let keys = result.made_from.iter().map(|object| json!({"kind": object.kind, "key": object.key}));
-    let program = machine::program();
+    let program = machine::program_version();
     let keys = keys.collect::<Vec<_>>();
     let record = json!({
         "cell": result.cell.to_string(), "removed": result.removed, "layers": result.layers, "kept": layout.kept,
-        "identity": result.identity.as_deref(), "ghostlab": program, "made_from": keys, "dtype": form.dtype.map(FloatType::name),
+        "identity": result.identity.as_deref(), "ghostlab": program, "made_from": keys,
+        "dtype": weight_format.dtype.map(FloatType::name),
     });
-    put(draft, MARK, pretty(&record)?.as_bytes())
+    put_file(draft, RECORD_FILE, to_pretty_json(&record)?.as_bytes())
 }
 
 /// Returns the generation settings of the backbone. If it has none, derives them from its config.
@@ -176,7 +183,7 @@ fn read_generation_config(source: &Path, config: &Map<String, Value>) -> Result<
     let name = "generation_config.json";
     let folder = parts::sibling_file(source, name).parent().map(Path::to_path_buf).unwrap_or_default();
     if let Some(file) = source::find(&folder, name)? {
-        return object(&file);
+        return read_json_object(&file);
     }
     let ids = ["bos_token_id", "eos_token_id", "pad_token_id"];
     Ok([("_from_model_config".to_owned(), true.into())]
@@ -196,36 +203,40 @@ fn write_tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result
     let class = "tokenizer_class";
     let code = "auto_map";
     let file = source::find(source, name)?;
-    let mut settings = file.as_deref().map_or_else(|| Ok(Map::new()), object)?;
+    let mut settings = file.as_deref().map_or_else(|| Ok(Map::new()), read_json_object)?;
     let named = settings.remove(code).is_some();
     if named || (own_type && !settings.contains_key(class)) {
         settings.insert(class.into(), "PreTrainedTokenizerFast".into());
     } else if let Some(file) = file {
-        return put(draft, name, &regular::read(&file)?);
+        return put_file(draft, name, &regular::read(&file)?);
     }
-    if settings.is_empty() { Ok(()) } else { put(draft, name, pretty(&Value::Object(settings))?.as_bytes()) }
+    if settings.is_empty() {
+        Ok(())
+    } else {
+        put_file(draft, name, to_pretty_json(&Value::Object(settings))?.as_bytes())
+    }
 }
 
 /// Reads the config of a backbone.
 pub(super) fn read_config(source: &Path) -> Result<Map<String, Value>> {
     let file = parts::config(source);
     if !is_gguf(&file) {
-        return object(&file);
+        return read_json_object(&file);
     }
     Ok(crate::model::gguf_config(&file)?.as_object().cloned().unwrap_or_default())
 }
 
-pub(super) fn object(file: &Path) -> Result<Map<String, Value>> {
+pub(super) fn read_json_object(file: &Path) -> Result<Map<String, Value>> {
     serde_json::from_slice(&regular::read(file)?)
         .map_err(|error| Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string()))
 }
 
-fn pretty(value: &Value) -> Result<String> {
+fn to_pretty_json(value: &Value) -> Result<String> {
     let text = serde_json::to_string_pretty(value);
     text.map(|text| text + "\n").map_err(|error| Error::job("cannot write JSON").found(error.to_string()))
 }
 
-fn put(folder: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+fn put_file(folder: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let path = folder.join(name);
     fault::fault_point("export");
     write_atomically(&path, |file| file.write_all(bytes).map_err(|error| Error::io("write", &path, &error)))

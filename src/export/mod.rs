@@ -15,7 +15,7 @@ mod export_folder;
 mod formats;
 mod source;
 
-pub use export_folder::{Exported, Form, MARK, check};
+pub use export_folder::{ExportedModel, RECORD_FILE, WeightFormat, check_folder};
 pub use formats::{ExportableCut, Formats, exportable_cuts};
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use candle_core::quantized::gguf_file::Value as Entry;
-use export_folder::{check_disk_space, object, read_config};
+use export_folder::{check_disk_space, read_config, read_json_object};
 use serde_json::Value;
 
 use crate::checkpoint::{GgufMetadata, GgufType, Layout, fits_gguf};
@@ -47,7 +47,7 @@ use ghostlab_store::{Store, fault};
 pub struct Exporter<'a> {
     pub store: &'a Store,
     pub settings: RunSettings,
-    pub form: Form,
+    pub weight_format: WeightFormat,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
     /// Report on the search that selected the cell, in Markdown. `None` if the cell was not selected by a search.
@@ -60,16 +60,16 @@ impl Exporter<'_> {
     /// # Errors
     /// Fails if the cell fails, the weights differ from the hashed ones, the folder has other content, or the disk is
     /// full. No output is left behind in these cases.
-    pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<Exported> {
-        let output = export_folder::check(folder)?;
+    pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<ExportedModel> {
+        let output = export_folder::check_folder(folder)?;
         if let Some(recovery) = &grid.cells[cell].recovery {
             recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
         }
-        let numbers = self.numbers(grid, &grid.cells[cell])?;
+        let numbers = self.score_table(grid, &grid.cells[cell])?;
         self.with_cell(grid, cell, &mut |made| {
-            let card = card::card(self, grid, &made, numbers.clone())?;
+            let card = card::render_card(self, grid, &made, numbers.clone())?;
             made.inputs.read_unchanged(&[&made.backbone.folder], || {
-                export_folder::write(&output, &made, &card, &self.form, self.stop)
+                export_folder::write_export(&output, &made, &card, &self.weight_format, self.stop)
             })
         })
     }
@@ -88,13 +88,13 @@ impl Exporter<'_> {
         };
         let deployed = deployed(&stored_program(store, backbone, variant)?, &backbone.config);
         let deployed = merged(deployed, &backbone.config)?;
-        let layout = Layout::plan(&backbone.config, &backbone.folder, &deployed, self.form.dtype)?;
+        let layout = Layout::plan(&backbone.config, &backbone.folder, &deployed, self.weight_format.dtype)?;
         then(ComputedCell { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })
     }
 
     /// Formats a table with the scores of the cell and its dense backbone. Returns `None` if some scores are not
     /// stored.
-    fn numbers(&self, grid: &Grid, cell: &Cell) -> Result<Option<String>> {
+    fn score_table(&self, grid: &Grid, cell: &Cell) -> Result<Option<String>> {
         let mut scored = grid.clone();
         scored.cells.retain(|scored_cell| {
             scored_cell == cell || (scored_cell.is_dense() && scored_cell.backbone == cell.backbone)
@@ -141,7 +141,7 @@ fn keep_backbone(grid: &mut Grid, cell: &Cell) {
 }
 
 /// GGUF metadata key for the cell name. It marks files that were written by ghostlab and may be replaced.
-const CELL: &str = "ghostlab.cell";
+const CELL_KEY: &str = "ghostlab.cell";
 
 /// Checks that the file does not exist or is an earlier export.
 ///
@@ -153,7 +153,7 @@ pub fn check_gguf(path: &Path, inputs: Vec<Input>) -> Result<()> {
             .at(path.display().to_string())
             .hint("use a name such as --to model.gguf"));
     }
-    let ours = path.is_file() && Gguf::open(path).is_ok_and(|file| file.keys().contains(&CELL));
+    let ours = path.is_file() && Gguf::open(path).is_ok_and(|file| file.keys().contains(&CELL_KEY));
     OutputFile { path, inputs, force: ours, is_ours: |_| false }.check()
 }
 
@@ -170,8 +170,8 @@ impl Exporter<'_> {
         cell: usize,
         path: &Path,
         numbers: GgufType,
-    ) -> Result<(Exported, Vec<String>)> {
-        refuse_gguf(grid, cell)?;
+    ) -> Result<(ExportedModel, Vec<String>)> {
+        check_gguf_support(grid, cell)?;
         if let Some(recovery) = &grid.cells[cell].recovery {
             recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
         }
@@ -179,8 +179,8 @@ impl Exporter<'_> {
             let config = &backbone.config;
             fits_gguf(config, layout).map_err(|error| error.at(result.cell.to_string()))?;
             let (mut entries, notes) = gguf_texts(&backbone.folder, config)?;
-            entries.push((CELL.to_owned(), Entry::String(result.cell.to_string())));
-            entries.push(("ghostlab.version".to_owned(), Entry::String(machine::program())));
+            entries.push((CELL_KEY.to_owned(), Entry::String(result.cell.to_string())));
+            entries.push(("ghostlab.version".to_owned(), Entry::String(machine::program_version())));
             let text = GgufMetadata { name: result.cell.to_string(), entries };
             let bytes = layout.gguf_bytes(config, numbers)?;
             let parameters = layout.parameters();
@@ -193,13 +193,13 @@ impl Exporter<'_> {
                     out.flush().map_err(|error| Error::io("write", path, &error))
                 })
             })?;
-            Ok((Exported { folder: path.to_owned(), bytes, parameters, needs_code: false }, notes.clone()))
+            Ok((ExportedModel { folder: path.to_owned(), bytes, parameters, needs_code: false }, notes.clone()))
         })
     }
 }
 
 /// Rejects a cell whose cut or recovery GGUF cannot represent, before anything is computed for the cell.
-fn refuse_gguf(grid: &Grid, cell: usize) -> Result<()> {
+fn check_gguf_support(grid: &Grid, cell: usize) -> Result<()> {
     let cell = &grid.cells[cell];
     let Some(backbone) = grid.backbones.get(&cell.backbone) else { return Ok(()) };
     // Ignore an invalid config here, because the run reports the error.
@@ -218,21 +218,21 @@ fn check_stop(stop: &AtomicBool, what: &str) -> Result<()> {
 }
 
 /// GGUF metadata entries, and notes about text that llama.cpp tokenizes differently.
-type Texts = (Vec<(String, Entry)>, Vec<String>);
+type GgufTexts = (Vec<(String, Entry)>, Vec<String>);
 
 /// Returns the GGUF metadata for a backbone's tokenizer and chat template. Also returns notes about text that llama.cpp
 /// tokenizes differently.
 ///
 /// # Errors
 /// Fails like [`to_gguf`], or if a file cannot be read.
-pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<Texts> {
+pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<GgufTexts> {
     let file = parts::tokenizer(backbone);
     let tokenizer: Value = serde_json::from_slice(&corpus::description(&file, config.vocab)?)
         .map_err(|error| Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string()))?;
     let source_config = Value::Object(read_config(backbone)?);
     let folder = parts::sibling_file(backbone, ".");
     let settings = match source::find(&folder, "tokenizer_config.json")? {
-        Some(file) => Value::Object(object(&file)?),
+        Some(file) => Value::Object(read_json_object(&file)?),
         None => Value::Null,
     };
     let ids = [

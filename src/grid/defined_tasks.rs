@@ -259,7 +259,7 @@ fn select_definitions(at: &EntryPosition<'_>, entry: &DefinitionEntry) -> Result
     let add_position =
         |error: Error| if error.parts().place.is_none() { error.at(named.position().to_string()) } else { error };
     let probe = Probe::Definitions { path: path.clone(), name: entry.definition.clone(), folder: folder.clone() };
-    sandbox::check(probe).map_err(add_position)?;
+    sandbox::check_probe(probe).map_err(add_position)?;
     let Some(selection) = Library::at(&path, &entry.definition, folder.as_deref()) else {
         return Err(named
             .error("definition not found")

@@ -221,7 +221,7 @@ fn format_engines(engines: &BTreeMap<String, ComputeId>) -> String {
 mod tests {
     use std::time::UNIX_EPOCH;
 
-    use crate::clock::utc;
+    use crate::clock::format_utc;
     use crate::model::CPU;
     use crate::results::RunCommand;
 
@@ -259,11 +259,11 @@ mod tests {
             inputs: BTreeMap::from([("a".into(), "ff".into())]),
             seeds: vec![0],
             engines: BTreeMap::from([("llama".into(), CPU)]),
-            machine: Machine::this(),
+            machine: Machine::current(),
             peak_memory_bytes: None,
             files: BTreeMap::new(),
-            started: utc(UNIX_EPOCH),
-            finished: utc(UNIX_EPOCH),
+            started: format_utc(UNIX_EPOCH),
+            finished: format_utc(UNIX_EPOCH),
             cells: serde_json::json!([]),
         };
         record.write(dir.path()).unwrap();

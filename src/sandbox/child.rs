@@ -87,7 +87,7 @@ impl Watcher for Reporter {
             if !started.0.contains(&name.0) {
                 started.0.insert(name.0.clone());
                 started.1.clone_from(&name.0);
-                report(&Report::Started(name.0.clone()));
+                send_report(&Report::Started(name.0.clone()));
             }
         });
     }
@@ -125,15 +125,15 @@ fn run_request(request: Request) -> ExitCode {
     threads.build_global().ok();
     let limits = request.limits;
     thread::spawn(move || watch(limits));
-    heap::limit(limits.heap_bytes, || report_limit_and_exit(ResourceLimit::Heap, current_input()));
+    heap::set_limit(limits.heap_bytes, || report_limit_and_exit(ResourceLimit::Heap, current_input()));
     // Ignore the error: the parent repeats the work and reports it.
     let work = thread::Builder::new().stack_size(CHILD_STACK_BYTES).spawn(move || drop(request.probe.run()));
     match work.map(thread::JoinHandle::join) {
         Ok(Ok(())) => {
-            report(&Report::Done);
+            send_report(&Report::Done);
             exit(0)
         }
-        Ok(Err(_)) => exit(PANICKED),
+        Ok(Err(_)) => exit(PANIC_EXIT_CODE),
         Err(error) => {
             io::stderr().write_all(error.to_string().as_bytes()).ok();
             exit(4)
@@ -142,14 +142,14 @@ fn run_request(request: Request) -> ExitCode {
 }
 
 /// Exit code of a Rust program that panicked.
-pub(super) const PANICKED: i32 = 101;
+pub(super) const PANIC_EXIT_CODE: i32 = 101;
 
 /// Reports at regular intervals that the child is alive. Ends the process when its CPU time is used up or its parent
 /// has exited.
 fn watch(limits: Limits) {
     loop {
         thread::sleep(CHECK_INTERVAL);
-        if !report(&Report::Alive) {
+        if !send_report(&Report::Alive) {
             exit(1);
         }
         if cpu_time().as_millis() as u64 > limits.milliseconds_after(ITEMS.load(Relaxed)) {
@@ -164,24 +164,24 @@ fn current_input() -> Option<String> {
 }
 
 fn report_limit_and_exit(limit: ResourceLimit, input: Option<String>) -> ! {
-    report(&Report::Exceeded(limit, input));
+    send_report(&Report::Exceeded(limit, input));
     exit(1)
 }
 
 /// Writes a report without taking a lock that this thread may already hold. Returns whether the write succeeded.
-fn report(report: &Report) -> bool {
+fn send_report(report: &Report) -> bool {
     let Ok(line) = serde_json::to_string(report) else { return false };
-    write(format!("{line}\n").as_bytes())
+    write_stdout(format!("{line}\n").as_bytes())
 }
 
 #[cfg(unix)]
-fn write(bytes: &[u8]) -> bool {
+fn write_stdout(bytes: &[u8]) -> bool {
     // SAFETY: the pointer and the length belong to the same slice.
     unsafe { libc::write(libc::STDOUT_FILENO, bytes.as_ptr().cast(), bytes.len()) >= 0 }
 }
 
 #[cfg(not(unix))]
-fn write(bytes: &[u8]) -> bool {
+fn write_stdout(bytes: &[u8]) -> bool {
     io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()).is_ok()
 }
 

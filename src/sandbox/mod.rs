@@ -19,12 +19,12 @@ mod probe;
 
 pub use child::run as run_child;
 pub use limits::STACK_BYTES;
-pub use parent::{check, enable};
+pub use parent::{check_probe, enable};
 pub use probe::{Probe, TaskProbe};
 
 /// Argument with which this executable is started as a child. No command has this name.
-const CHILD: &str = "__sandbox";
+const CHILD_ARGUMENT: &str = "__sandbox";
 
 pub fn is_child() -> bool {
-    std::env::args_os().nth(1).is_some_and(|argument| argument == CHILD)
+    std::env::args_os().nth(1).is_some_and(|argument| argument == CHILD_ARGUMENT)
 }

@@ -10,8 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::CHILD;
-use super::child::{PANICKED, Report, Request};
+use super::CHILD_ARGUMENT;
+use super::child::{PANIC_EXIT_CODE, Report, Request};
 use super::limits::{Limits, ResourceLimit};
 use super::probe::Probe;
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ const MAX_SILENT_SECONDS: u32 = 120;
 /// Maximum number of bytes to read from a child's stderr.
 const MAX_STDERR_BYTES: u64 = 64 << 10;
 
-/// Enables the sandbox: from now on, [`check`] starts children that run the current executable.
+/// Enables the sandbox: from now on, [`check_probe`] starts children that run the current executable.
 pub fn enable() {
     ENABLED.store(true, Relaxed);
 }
@@ -35,7 +35,7 @@ pub fn enable() {
 ///
 /// # Errors
 /// Fails with kind `BadInput` if the probe exceeds a limit, and with kind `Job` if no child can be started.
-pub fn check(probe: Probe) -> Result<()> {
+pub fn check_probe(probe: Probe) -> Result<()> {
     if !ENABLED.load(Relaxed) {
         return Ok(());
     }
@@ -44,26 +44,26 @@ pub fn check(probe: Probe) -> Result<()> {
     let request = Request { threads: probe.threads(), probe, limits, text_bytes };
     let text = serde_json::to_string(&request)
         .map_err(|error| Error::job("cannot pass an input to the sandbox").found(error.to_string()))?;
-    if passed().contains(&text) {
+    if passed_probes().contains(&text) {
         return Ok(());
     }
     run(&request, &text)?;
-    passed().insert(text);
+    passed_probes().insert(text);
     Ok(())
 }
 
-fn passed() -> std::sync::MutexGuard<'static, BTreeSet<String>> {
+fn passed_probes() -> std::sync::MutexGuard<'static, BTreeSet<String>> {
     PASSED_PROBES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the path of the running executable. On Linux, the path stays valid even if the executable file is replaced.
-fn program() -> std::io::Result<PathBuf> {
+fn executable_path() -> std::io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
 
-fn start() -> std::io::Result<Child> {
-    let mut command = Command::new(program()?);
-    command.arg(CHILD).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+fn start_child() -> std::io::Result<Child> {
+    let mut command = Command::new(executable_path()?);
+    command.arg(CHILD_ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Ctrl-C must not reach the child. The child exits when it notices that the parent has ended.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -73,18 +73,18 @@ fn start() -> std::io::Result<Child> {
 /// Reports received from a child, and its exit status.
 #[derive(Debug, Default)]
 struct Outcome {
-    done: bool,
+    is_done: bool,
     exceeded: Option<(ResourceLimit, Option<String>)>,
     /// Input that was started most recently.
     last_started: Option<String>,
     /// Whether the child was killed because it stopped reporting.
-    silent: bool,
+    is_silent: bool,
     status: Option<ExitStatus>,
     stderr: String,
 }
 
 fn run(request: &Request, text: &str) -> Result<()> {
-    let mut child = start().map_err(|error| {
+    let mut child = start_child().map_err(|error| {
         Error::job("cannot start the sandbox for untrusted inputs")
             .found(error.to_string())
             .hint("check the limits on processes and memory (the sandbox is a child process)")
@@ -98,14 +98,14 @@ fn run(request: &Request, text: &str) -> Result<()> {
     stdin.map(|mut stdin| stdin.write_all(text.as_bytes()));
     let mut outcome = Outcome::default();
     if let Some(reports) = reports {
-        outcome.follow(&reports);
+        outcome.receive(&reports);
     }
-    if outcome.silent {
+    if outcome.is_silent {
         child.kill().ok();
     }
     outcome.status = child.wait().ok();
     outcome.stderr = errors.and_then(|errors| errors.join().ok()).unwrap_or_default();
-    outcome.judge(request)
+    outcome.into_result(request)
 }
 
 fn read_reports(stdout: ChildStdout) -> Receiver<Report> {
@@ -127,7 +127,7 @@ fn read_errors(stderr: ChildStderr) -> thread::JoinHandle<String> {
 }
 
 impl Outcome {
-    fn follow(&mut self, reports: &Receiver<Report>) {
+    fn receive(&mut self, reports: &Receiver<Report>) {
         let mut silent_seconds = 0;
         loop {
             match reports.recv_timeout(Duration::from_secs(1)) {
@@ -137,7 +137,7 @@ impl Outcome {
                         Report::Alive => {}
                         Report::Started(input) => self.last_started = Some(input),
                         Report::Exceeded(limit, input) => self.exceeded = Some((limit, input)),
-                        Report::Done => self.done = true,
+                        Report::Done => self.is_done = true,
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -146,7 +146,7 @@ impl Outcome {
                 Err(RecvTimeoutError::Timeout) => silent_seconds += 1,
             }
             if silent_seconds > MAX_SILENT_SECONDS {
-                self.silent = true;
+                self.is_silent = true;
                 return;
             }
         }
@@ -163,11 +163,11 @@ impl Outcome {
         if self.stderr.contains("memory allocation of") || self.stderr.contains("capacity overflow") {
             return Some(ResourceLimit::Heap);
         }
-        self.silent.then_some(ResourceLimit::Time)
+        self.is_silent.then_some(ResourceLimit::Time)
     }
 
-    fn judge(self, request: &Request) -> Result<()> {
-        if self.done {
+    fn into_result(self, request: &Request) -> Result<()> {
+        if self.is_done {
             return Ok(());
         }
         let limit = self.limit();
@@ -180,7 +180,7 @@ impl Outcome {
                     .expected(most)
                     .found("more")
             }
-            None if self.status.and_then(|status| status.code()) == Some(PANICKED) => {
+            None if self.status.and_then(|status| status.code()) == Some(PANIC_EXIT_CODE) => {
                 Error::bad_input("cannot process an untrusted input").found(first_line(&self.stderr))
             }
             None => {

@@ -202,7 +202,7 @@ impl CheckResult {
 impl FolderCheck {
     pub fn from_archive(path: &Path, unpacked: &UnpackedRecord) -> Self {
         let mut check = CheckResult::new(CheckKind::Files);
-        (0..unpacked.sound).for_each(|_| check.agree(0.0));
+        (0..unpacked.intact).for_each(|_| check.agree(0.0));
         for AlteredFile { name, listed, found } in &unpacked.altered {
             check.differ(name, [listed, found], None);
         }

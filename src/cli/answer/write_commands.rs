@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::artifact::audit::Finding;
 use crate::error::{Error, ErrorParts};
-use crate::export::Exported;
+use crate::export::ExportedModel;
 use crate::search::SearchOutcome;
 
 pub(crate) fn display_path(path: &Path) -> String {
@@ -294,7 +294,7 @@ pub(crate) struct ReportAnswer {
 /// Output of `export`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExportAnswer {
-    /// Exported cells, one directory or GGUF file each.
+    /// ExportedModel cells, one directory or GGUF file each.
     pub(crate) folders: Vec<ExportedCell>,
 }
 
@@ -304,7 +304,7 @@ pub(crate) struct ExportedCell {
     /// Name of the cell.
     pub(crate) cell: String,
     #[serde(flatten)]
-    pub(crate) exported: Exported,
+    pub(crate) exported: ExportedModel,
 }
 
 /// Output of `schema`.

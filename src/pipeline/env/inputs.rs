@@ -150,7 +150,7 @@ impl Inputs {
     pub(crate) fn chat(&self, folder: &Path) -> Result<ChatTemplate> {
         let files = [TOKENIZER_CONFIG, "chat_template.jinja"].map(|name| parts::sibling_file(folder, name));
         self.read_unchanged(&[&parts::config(folder), &files[0], &files[1]], || {
-            sandbox::check(Probe::Chat { folder: folder.to_owned() })?;
+            sandbox::check_probe(Probe::Chat { folder: folder.to_owned() })?;
             ChatTemplate::from_folder(folder)
         })
     }
@@ -183,7 +183,7 @@ impl Inputs {
                 let files = files.evaluated(definition);
                 let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
                 let rows = self.read_unchanged(&paths, || {
-                    sandbox::check(data.probe(&task.how, Path::new(""))?)?;
+                    sandbox::check_probe(data.probe(&task.how, Path::new(""))?)?;
                     builtin::rows(definition, files)
                 })?;
                 Ok((task.name.clone(), rows.len()))

@@ -158,7 +158,7 @@ impl<'a> Recorder<'a> {
             grid: grid.name.clone(),
             file: files::absolute(&grid.file),
             results: results.map(files::absolute).unwrap_or_default(),
-            command: machine::command(),
+            command: machine::command_line(),
             started: now(),
             updated: now(),
             cells: grid.cells.len(),

@@ -405,7 +405,7 @@ impl TimedComparison<'_> {
         let thread = thread.build().map_err(|error| Error::job("cannot start a thread").found(error.to_string()))?;
         let batch = self.prompt.as_batch(self.config.vocab);
         let trie = Trie::new(std::slice::from_ref(program));
-        let (done, most) = thread.install(|| heap::high_water(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
+        let (done, most) = thread.install(|| heap::measure_peak(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
         drop(thread);
         // Wait until the thread has freed its memory.
         ends.into_iter().for_each(|end| drop(end.join()));

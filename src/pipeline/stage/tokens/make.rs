@@ -205,7 +205,7 @@ impl Sources {
                     // Probe the task in the sandbox. A task with a chat template must be probed once per backbone, and
                     // any other task only once.
                     if task.how.chat.is_some() || matches!(entry, Entry::Vacant(_)) {
-                        sandbox::check(given.grid.task(task).probe(&task.how, &backbone.folder)?)?;
+                        sandbox::check_probe(given.grid.task(task).probe(&task.how, &backbone.folder)?)?;
                     }
                     if let Entry::Vacant(free) = entry {
                         free.insert(request_tokens::task(given, task)?);
