@@ -153,7 +153,7 @@ impl<'a> SearchResults<'a> {
 
     /// Labels a candidate and its duplicates like the rows of the paper's tables.
     fn label(&self, candidate: &Candidate) -> String {
-        let copies: Vec<String> = candidate.same.iter().map(|name| self.cell_label(name)).collect();
+        let copies: Vec<String> = candidate.duplicates.iter().map(|name| self.cell_label(name)).collect();
         let name = self.cell_label(&candidate.cell);
         if copies.is_empty() { name } else { format!("{name} (= {})", copies.join(", ")) }
     }
@@ -204,7 +204,7 @@ impl<'a> SearchResults<'a> {
 }
 
 fn find_candidate<'a>(found: &'a SearchOutcome, cell: &str) -> Option<&'a Candidate> {
-    found.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell))
+    found.candidates.iter().find(|one| one.cell == cell || one.duplicates.iter().any(|same| same == cell))
 }
 
 fn empty_cell() -> String {
@@ -212,7 +212,7 @@ fn empty_cell() -> String {
 }
 
 fn judged_score(found: &SearchOutcome, role: &str) -> String {
-    let score = found.judged.iter().find(|entry| entry.role == role).and_then(|judged| judged.scores.first());
+    let score = found.held_out_scores.iter().find(|entry| entry.role == role).and_then(|judged| judged.scores.first());
     score.zip(found.objectives.first()).map_or_else(empty_cell, |(score, objective)| objective.score_text(score))
 }
 
@@ -229,7 +229,7 @@ const LEADING: &str = "leads";
 const NOT_SEPARATED: &str = "not separated";
 
 fn outcome_text(found: &SearchOutcome, candidate: &Candidate) -> String {
-    match &candidate.fate {
+    match &candidate.outcome {
         _ if found.winner.as_ref() == Some(&candidate.cell) => match found.survivors().count() - 1 {
             0 => WON_ALONE.to_owned(),
             others => format!("{LEADING}, not separated from {others}"),

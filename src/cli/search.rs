@@ -94,7 +94,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     check_separate(target.path(), &directories::list_inputs(&grid, &store))?;
     target.precheck(&search_names(BASE_NAME))?;
     let run = |grid: &Grid| runner.run(grid, target.path());
-    let env = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, times: true };
+    let env = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, can_time: true };
     let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<SearchOutcome>>>()?;
     let written = write_files(&target, &found)?;
     let exported = match (&arguments.export, searches.first(), found.first()) {
@@ -194,7 +194,7 @@ const MAX_SKIPPED: usize = 5;
 fn print_searches(answer: &SearchAnswer) {
     for (found, sentence) in answer.searches.iter().zip(&answer.sentences) {
         println!("{}\n\n{}", found.title(), format_columns(&found.table(), &[]));
-        if !found.judged.is_empty() {
+        if !found.held_out_scores.is_empty() {
             println!("Scores on held-out items:\n\n{}", format_columns(&found.judgement(), &[]));
         }
         let (shown, hidden) = found.left_out.split_at(found.left_out.len().min(MAX_SKIPPED));
@@ -259,7 +259,7 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<Reproduce
         }
     };
     let Runner { store, settings, reporter, stop, stored, .. } = *runner;
-    let env = SearchEnv { store, settings, reporter, stop, run: &run, times: !stored };
+    let env = SearchEnv { store, settings, reporter, stop, run: &run, can_time: !stored };
     let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<SearchOutcome>>>()?;
     let profile = grid.profile.clone().unwrap_or_default();
     let table_results = StoredResults::read(&results.join(&races.table).join(&profile)).ok();

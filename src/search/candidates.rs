@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::slice;
 
-use super::env::{Gains, SearchEnv, Track, score, without_evaluations};
-use super::program_path::path;
+use super::env::{Gains, SearchEnv, Track, scale_score, without_evaluations};
+use super::program_path::build_program;
 use super::race::mean_of_means;
 use super::{Candidate, CandidateOutcome, CostModel, Costs, ExcludedCell, Score, gigabytes};
 use crate::criterion::{Depth, DepthUnit};
@@ -138,7 +138,7 @@ impl BudgetCheck<'_> {
 ///
 /// # Errors
 /// Fails with exit code 2 if no candidate is left. The message lists the cells that come closest to the budget.
-pub(super) fn candidates(
+pub(super) fn find_candidates(
     grid: &Grid,
     config: &Config,
     engine: EngineChoice,
@@ -198,17 +198,17 @@ pub(super) fn no_candidate_error(what: &str, grid: &Grid, budget: &Budget, found
 }
 
 /// Moves a cell to `left_out` if a shallower cell with the same method meets the budget too.
-pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<ExcludedCell>) -> Vec<Cell> {
+pub(super) fn exclude_deeper(cells: Vec<Cell>, left_out: &mut Vec<ExcludedCell>) -> Vec<Cell> {
     let mut min_depths: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
-        min_depths.entry(kind(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
+        min_depths.entry(method_key(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
     }
     let (kept, deeper): (Vec<Cell>, Vec<Cell>) =
-        cells.into_iter().partition(|cell| min_depths[&kind(cell)] == cell.depth);
+        cells.into_iter().partition(|cell| min_depths[&method_key(cell)] == cell.depth);
     left_out.extend(deeper.into_iter().map(|cell| {
         let reason = format!(
             "with the same methods, removing {} already meets the budget",
-            depth_text(min_depths[&kind(&cell)])
+            depth_text(min_depths[&method_key(&cell)])
         );
         ExcludedCell { cell: cell.name, reason }
     }));
@@ -216,7 +216,7 @@ pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<ExcludedCell>)
 }
 
 /// Formats all settings of a cell except how many layers or sublayers it removes.
-fn kind(cell: &Cell) -> String {
+fn method_key(cell: &Cell) -> String {
     let Cell { criterion, recovery, calibration, depth, .. } = cell;
     format!("{criterion:?} {recovery:?} {calibration:?} {}", depth.unit)
 }
@@ -229,12 +229,12 @@ pub(super) struct Racer {
     pub(super) path: Program,
     pub(super) program: MeasuredProgram,
     pub(super) costs: Costs,
-    pub(super) same: Vec<String>,
+    pub(super) duplicates: Vec<String>,
     pub(super) milliseconds: Option<f64>,
     /// Gains for each objective.
     pub(super) gains: Vec<Gains>,
-    pub(super) beyond: Vec<Score>,
-    pub(super) fate: CandidateOutcome,
+    pub(super) differences: Vec<Score>,
+    pub(super) outcome: CandidateOutcome,
 }
 
 impl Racer {
@@ -245,36 +245,36 @@ impl Racer {
 
     /// Returns whether the candidate survived, and the number of items on which it was scored.
     pub(super) fn rank(&self) -> (bool, usize) {
-        (self.fate == CandidateOutcome::Survived, self.gains.iter().flatten().map(Vec::len).sum())
+        (self.outcome == CandidateOutcome::Survived, self.gains.iter().flatten().map(Vec::len).sum())
     }
 
     pub(super) fn into_candidate(self, tracks: &[Track], budget: &Budget) -> Candidate {
         let scores = tracks.iter().zip(&self.gains).filter(|(_, gains)| gains.iter().any(|gain| !gain.is_empty()));
         let scores = scores
-            .map(|(track, gains)| score(StratifiedMean::from_strata(gains), mean_of_means(gains), track))
+            .map(|(track, gains)| scale_score(StratifiedMean::from_strata(gains), mean_of_means(gains), track))
             .collect();
         let items = self.gains.iter().flatten().map(Vec::len).sum();
-        let Self { cell, removed, costs, same, milliseconds, beyond, fate, .. } = self;
+        let Self { cell, removed, costs, duplicates, milliseconds, differences, outcome, .. } = self;
         Candidate {
             criterion: cell.criterion.as_ref().map(ToString::to_string).unwrap_or_default(),
             recovery: cell.recovery.as_ref().map(ToString::to_string).unwrap_or_default(),
             calibration: cell.calibration.as_ref().map(ToString::to_string).unwrap_or_default(),
             cell: cell.name,
             removed,
-            same,
+            duplicates,
             costs: costs.bounded_by(budget),
             milliseconds,
             scores,
-            beyond,
+            differences,
             items,
-            fate,
+            outcome,
         }
     }
 }
 
 /// Computes the candidates' layer selections and operators. Merges identical candidates, and excludes those that miss
 /// the budget once their operators are counted.
-pub(super) fn solve(
+pub(super) fn solve_candidates(
     grid: &Grid,
     spec: &Search,
     env: &SearchEnv<'_>,
@@ -300,22 +300,22 @@ pub(super) fn solve(
             None => fits.push((cell, result, costs)),
         }
     }
-    let shallowest = without_deeper(fits.iter().map(|(cell, ..)| cell.clone()).collect(), left_out);
+    let shallowest = exclude_deeper(fits.iter().map(|(cell, ..)| cell.clone()).collect(), left_out);
     for (cell, result, costs) in fits.into_iter().filter(|(cell, ..)| shallowest.contains(cell)) {
         let program = MeasuredProgram::new(&result.removed, &result.boundaries);
         match racers.iter_mut().find(|racer| is_copy(&racer.program, &program)) {
-            Some(same) => same.same.push(cell.name),
+            Some(racer) => racer.duplicates.push(cell.name),
             None => racers.push(Racer {
                 cell,
                 removed: result.removed.clone(),
-                path: path(result.layers, &result.removed, &result.boundaries)?,
+                path: build_program(result.layers, &result.removed, &result.boundaries)?,
                 program,
                 costs,
-                same: Vec::new(),
+                duplicates: Vec::new(),
                 milliseconds: None,
                 gains: Vec::new(),
-                beyond: Vec::new(),
-                fate: CandidateOutcome::Survived,
+                differences: Vec::new(),
+                outcome: CandidateOutcome::Survived,
             }),
         }
     }
@@ -328,7 +328,7 @@ fn is_copy(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
 }
 
 /// Returns the index of the survivor that is best in the first objective. The earliest one wins a tie.
-pub(super) fn winner(racers: &[Racer]) -> Option<usize> {
-    let alive = (0..racers.len()).filter(|&racer| racers[racer].fate == CandidateOutcome::Survived);
+pub(super) fn find_winner(racers: &[Racer]) -> Option<usize> {
+    let alive = (0..racers.len()).filter(|&racer| racers[racer].outcome == CandidateOutcome::Survived);
     alive.reduce(|best, other| if racers[other].merit() > racers[best].merit() { other } else { best })
 }

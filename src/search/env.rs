@@ -22,7 +22,7 @@ pub struct SearchEnv<'a> {
     /// Function that runs a grid to completion, alone or together with workers.
     pub run: &'a dyn Fn(&Grid) -> Result<GridOutcome>,
     /// Whether latencies may be measured here. Stored latencies are used either way.
-    pub times: bool,
+    pub can_time: bool,
 }
 
 impl SearchEnv<'_> {
@@ -31,8 +31,8 @@ impl SearchEnv<'_> {
     }
 }
 
-pub(super) fn backbone(grid: &Grid, env: &SearchEnv<'_>) -> Result<(Config, EngineChoice)> {
-    let bare = Grid { cells: dense(grid), ..without_evaluations(grid) };
+pub(super) fn read_backbone(grid: &Grid, env: &SearchEnv<'_>) -> Result<(Config, EngineChoice)> {
+    let bare = Grid { cells: dense_cells(grid), ..without_evaluations(grid) };
     let plan = env.plan(&bare)?;
     let backbone = plan.backbones.first().ok_or_else(|| Error::bad_input("the search has no backbone"))?;
     Ok((backbone.config.clone(), backbone.engine))
@@ -42,15 +42,15 @@ pub(super) fn without_evaluations(grid: &Grid) -> Grid {
     Grid { evaluate: Evaluate::default(), ..grid.clone() }
 }
 
-pub(super) fn dense(grid: &Grid) -> Vec<Cell> {
+pub(super) fn dense_cells(grid: &Grid) -> Vec<Cell> {
     grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect()
 }
 
 /// Returns the dense backbone's latency in milliseconds.
 pub(super) fn dense_time(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<f64> {
-    let timed = Grid { cells: dense(grid), name: format!("{}.dense", grid.name), ..latency_grid(grid, spec) };
-    let outcome = times(&timed, env)?;
-    let time = outcome.cells.first().and_then(|cell| milliseconds(cell, spec));
+    let timed = Grid { cells: dense_cells(grid), name: format!("{}.dense", grid.name), ..latency_grid(grid, spec) };
+    let outcome = run_timing_grid(&timed, env)?;
+    let time = outcome.cells.first().and_then(|cell| measured_latency(cell, spec));
     time.ok_or_else(|| Error::job("no latency measured for the dense backbone").at(grid.backbone.join(", ")))
 }
 
@@ -60,8 +60,8 @@ pub(super) fn latency_grid(grid: &Grid, spec: &Search) -> Grid {
 }
 
 /// Runs a timing grid. If latencies may not be measured here, reads the stored ones instead.
-pub(super) fn times(grid: &Grid, env: &SearchEnv<'_>) -> Result<GridOutcome> {
-    if env.times {
+pub(super) fn run_timing_grid(grid: &Grid, env: &SearchEnv<'_>) -> Result<GridOutcome> {
+    if env.can_time {
         return (env.run)(grid);
     }
     let outcome = exec::read_stored(grid, env.settings, env.store, &(), &|_, _| ())?;
@@ -73,7 +73,7 @@ pub(super) fn times(grid: &Grid, env: &SearchEnv<'_>) -> Result<GridOutcome> {
     }
 }
 
-pub(super) fn milliseconds(result: &CellResult, spec: &Search) -> Option<f64> {
+pub(super) fn measured_latency(result: &CellResult, spec: &Search) -> Option<f64> {
     Some(mean_latency(result.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
 }
 
@@ -181,8 +181,8 @@ impl Stratum {
 }
 
 /// Returns the objectives with their strata. Tokenizes all texts and tasks in order to count their items.
-pub(super) fn tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<Vec<Track>> {
-    let dense_grid = Grid { cells: dense(grid), ..grid.clone() };
+pub(super) fn build_tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<Vec<Track>> {
+    let dense_grid = Grid { cells: dense_cells(grid), ..grid.clone() };
     let plan = env.plan(&dense_grid)?;
     exec::preflight(&plan, &env.settings, TargetMachine::Local, env.store, env.reporter, env.stop, &|_, _| ())?;
     let outcome = GridOutcome::read(&plan, env.store, &BTreeMap::new())?;
@@ -190,8 +190,8 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<
     let texts =
         grid.evaluate.perplexity.iter().map(|text| (EvalTarget::Windows(text.clone()), window_count(&outcome, text)));
     let tracks = [
-        track(spec, "accuracy", tasks.collect(), FIRST_DOCUMENTS, 100.0),
-        track(spec, "loss", texts.collect(), FIRST_WINDOWS, -1.0),
+        build_track(spec, "accuracy", tasks.collect(), FIRST_DOCUMENTS, 100.0),
+        build_track(spec, "loss", texts.collect(), FIRST_WINDOWS, -1.0),
     ];
     let tracks: Vec<Track> = tracks.into_iter().filter(|track| !track.strata.is_empty()).collect();
     match tracks.iter().flat_map(|track| &track.strata).find(|stratum| stratum.held_out_count() == 0) {
@@ -205,7 +205,7 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<
 }
 
 /// Creates the track for an objective. The race uses no more items than the search allows.
-fn track(spec: &Search, name: &'static str, strata: Vec<(EvalTarget, usize)>, first: usize, scale: f64) -> Track {
+fn build_track(spec: &Search, name: &'static str, strata: Vec<(EvalTarget, usize)>, first: usize, scale: f64) -> Track {
     let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
     let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
     let strata: Vec<Stratum> = strata.collect();
@@ -223,11 +223,11 @@ fn window_count(outcome: &GridOutcome, text: &Perplexity) -> usize {
 
 pub(super) type DrawRanges<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
 
-pub(super) fn no_gains(tracks: &[Track]) -> Vec<Gains> {
+pub(super) fn empty_gains(tracks: &[Track]) -> Vec<Gains> {
     tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect()
 }
 
-pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &DrawRanges<'_>) -> Evaluate {
+pub(super) fn build_evaluation(spec: &Search, tracks: &[Track], draws: &DrawRanges<'_>) -> Evaluate {
     let mut perplexity = Vec::new();
     let mut tasks = Vec::new();
     for track in tracks {
@@ -287,7 +287,7 @@ fn missing_scores_error(cell: &Cell, on: &str) -> Error {
     Error::job("a candidate has no scores").at(format!("{cell} on {on}"))
 }
 
-pub(super) fn score(stratified: Option<StratifiedMean>, mean: f64, track: &Track) -> Score {
+pub(super) fn scale_score(stratified: Option<StratifiedMean>, mean: f64, track: &Track) -> Score {
     Score {
         mean: track.scale * mean,
         half: stratified.map(|stratified| track.scale.abs() * stratified.half_width(0.95)),

@@ -26,8 +26,8 @@ mod short_name;
 
 pub use candidates::{depths, split_searches};
 pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, HELD_OUT_SHARE, Schedule, SearchEnv, held_out_items, mean_latency};
-pub use program_path::{layers, path};
-pub use race::{Elimination, Verdict, front, judge, mean_of_means};
+pub use program_path::{build_program, count_layers};
+pub use race::{Elimination, Verdict, eliminate, mean_of_means, pareto_front};
 pub use racing::search;
 pub use search_summary::markdown;
 
@@ -69,7 +69,8 @@ pub struct SearchOutcome {
     /// Cell name of the best candidate; null if none meets the budget.
     pub winner: Option<String>,
     /// Scores on items that the elimination rounds never used.
-    pub judged: Vec<HeldOutScore>,
+    #[serde(rename = "judged")]
+    pub held_out_scores: Vec<HeldOutScore>,
     /// Lead of the winner over plain removal of its layers, by objective. Empty if the winner is plain removal.
     pub leads: Vec<Lead>,
     /// Cost of the search.
@@ -114,7 +115,8 @@ pub struct Candidate {
     /// Indices of the removed layers (from 0), and names of the removed sublayers.
     pub removed: Cut,
     /// Names of cells with identical layers and operators, which are not scored separately.
-    pub same: Vec<String>,
+    #[serde(rename = "same")]
+    pub duplicates: Vec<String>,
     /// Costs estimated by the cost model.
     #[serde(flatten)]
     pub costs: Costs,
@@ -124,11 +126,13 @@ pub struct Candidate {
     pub scores: Vec<Score>,
     /// Difference from the rival that eliminated the candidate, on common items and by objective. For a survivor,
     /// difference from the winner. Empty for the winner.
-    pub beyond: Vec<Score>,
+    #[serde(rename = "beyond")]
+    pub differences: Vec<Score>,
     /// Number of items scored in the race.
     pub items: usize,
     /// Outcome for this candidate.
-    pub fate: CandidateOutcome,
+    #[serde(rename = "fate")]
+    pub outcome: CandidateOutcome,
 }
 
 /// Mean of the task or text means, with its confidence interval.
@@ -201,7 +205,8 @@ pub struct HeldOutScore {
     /// Scores by objective.
     pub scores: Vec<Score>,
     /// Difference from the winner on the same items, by objective. Empty for the winner.
-    pub beyond: Vec<Score>,
+    #[serde(rename = "beyond")]
+    pub differences: Vec<Score>,
 }
 
 /// Cost of a search, compared with scoring all candidates on all items.
@@ -223,13 +228,13 @@ pub struct SearchCost {
 
 impl SearchOutcome {
     pub fn survivors(&self) -> impl Iterator<Item = &Candidate> {
-        self.candidates.iter().filter(|candidate| candidate.fate == CandidateOutcome::Survived)
+        self.candidates.iter().filter(|candidate| candidate.outcome == CandidateOutcome::Survived)
     }
 
     /// Summarizes the outcome in one sentence.
     pub fn sentence(&self) -> String {
         let Some(winner) = &self.winner else {
-            let slow = self.candidates.iter().find_map(|candidate| match &candidate.fate {
+            let slow = self.candidates.iter().find_map(|candidate| match &candidate.outcome {
                 CandidateOutcome::Slow { reason } => Some((candidate, reason)),
                 _ => None,
             });
@@ -264,7 +269,7 @@ impl SearchOutcome {
     }
 
     fn held_out(&self, role: &str) -> Option<&HeldOutScore> {
-        self.judged.iter().find(|entry| entry.role == role)
+        self.held_out_scores.iter().find(|entry| entry.role == role)
     }
 
     fn scores_text(&self, judged: &HeldOutScore) -> String {

@@ -9,7 +9,7 @@ use crate::pipeline::stage::operator::{self, BoundaryResult};
 ///
 /// # Errors
 /// Fails if an operator belongs on the MLP branch of the preceding layer, but the cut starts at layer 0.
-pub fn path(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Result<Program> {
+pub fn build_program(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Result<Program> {
     operator::repaired(layers, removed, boundaries, |_, key: &str| {
         Operator::diagonal(key.bytes().map(f32::from).collect())
     })?
@@ -18,7 +18,7 @@ pub fn path(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Resu
 
 /// Counts the layers that an item passes through in the trie of all programs. Layers shared by several programs count
 /// once.
-pub fn layers<'a>(programs: impl IntoIterator<Item = &'a Program>) -> f64 {
+pub fn count_layers<'a>(programs: impl IntoIterator<Item = &'a Program>) -> f64 {
     let programs: Vec<Program> = programs.into_iter().cloned().collect();
     Trie::new(&programs).sublayers() as f64 / 2.0
 }
@@ -43,22 +43,22 @@ mod tests {
     fn shared_path_cost_counts_once_while_in_use() {
         let [plain, one, two] =
             [without_three(&[]), without_three(&[repair(3, "a", Stream)]), without_three(&[repair(3, "b", Stream)])];
-        assert_eq!(layers([&plain]), 7.0);
-        assert_eq!(layers([&plain, &one, &two]), 3.0 + 3.0 * 4.0);
-        assert_eq!(layers([&one, &one]), 7.0);
-        let other = path(10, &Cut::layers([8, 9]), &[]).unwrap();
-        assert_eq!(layers([&one, &two, &other]), 3.0 + 2.0 * 4.0 + 5.0);
+        assert_eq!(count_layers([&plain]), 7.0);
+        assert_eq!(count_layers([&plain, &one, &two]), 3.0 + 3.0 * 4.0);
+        assert_eq!(count_layers([&one, &one]), 7.0);
+        let other = build_program(10, &Cut::layers([8, 9]), &[]).unwrap();
+        assert_eq!(count_layers([&one, &two, &other]), 3.0 + 2.0 * 4.0 + 5.0);
         // A repair on the MLP branch can share the preceding attention with plain removal. A repair on both branches
         // cannot.
-        assert_eq!(layers([&plain, &without_three(&[repair(3, "a", Mlp)])]), 2.5 + 2.0 * 4.5);
-        assert_eq!(layers([&plain, &without_three(&[repair(3, "a", AttentionAndMlp)])]), 2.0 + 2.0 * 5.0);
-        assert_eq!(layers([]), 0.0);
+        assert_eq!(count_layers([&plain, &without_three(&[repair(3, "a", Mlp)])]), 2.5 + 2.0 * 4.5);
+        assert_eq!(count_layers([&plain, &without_three(&[repair(3, "a", AttentionAndMlp)])]), 2.0 + 2.0 * 5.0);
+        assert_eq!(count_layers([]), 0.0);
     }
 
     /// Builds a program with 10 layers of which layers 3 to 5 are removed. All candidates share the first 3 layers, and
     /// 4 layers follow each operator.
     fn without_three(repairs: &[BoundaryResult]) -> Program {
-        path(10, &Cut::layers([3, 4, 5]), repairs).unwrap()
+        build_program(10, &Cut::layers([3, 4, 5]), repairs).unwrap()
     }
 
     #[test]
@@ -68,6 +68,6 @@ mod tests {
     }
 
     fn without_first_and_third(operator: &str) -> Program {
-        path(4, &Cut::layers([0, 2]), &[repair(0, "x", AttentionAndMlp), repair(2, operator, Stream)]).unwrap()
+        build_program(4, &Cut::layers([0, 2]), &[repair(0, "x", AttentionAndMlp), repair(2, operator, Stream)]).unwrap()
     }
 }

@@ -30,10 +30,10 @@ pub struct Elimination {
 /// Decides which candidates are eliminated after a round. `objectives` holds the gains by candidate and stratum, with
 /// items in the same order for all candidates. Larger gains are better. `level` is an upper bound on the probability of
 /// a wrong elimination.
-pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level: f64) -> Option<Verdict> {
+pub fn eliminate<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level: f64) -> Option<Verdict> {
     let first = objectives.first()?;
     let leader = best(alive, first)?;
-    let rivals = if objectives.len() == 1 { vec![leader] } else { front(alive, objectives) };
+    let rivals = if objectives.len() == 1 { vec![leader] } else { pareto_front(alive, objectives) };
     let others = alive.iter().copied().filter(|racer| objectives.len() > 1 || *racer != leader);
     let exits: Vec<Elimination> = others
         .map(|candidate| {
@@ -94,7 +94,7 @@ fn mcnemar_p<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
 }
 
 /// Returns the Pareto front: the candidates that no other one beats in every objective.
-pub fn front<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>]) -> Vec<usize> {
+pub fn pareto_front<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>]) -> Vec<usize> {
     let all: Vec<(usize, Vec<f64>)> = alive
         .iter()
         .map(|&racer| (racer, objectives.iter().map(|objective| mean_of_means(&objective[racer])).collect()))
@@ -121,12 +121,12 @@ mod tests {
     #[test]
     fn only_significantly_worse_candidates_are_eliminated() {
         let gains = vec![right_answers(38), right_answers(10), right_answers(37), right_answers(38)];
-        let verdict = judge(&[0, 1, 2, 3], std::slice::from_ref(&gains), 0.01).unwrap();
+        let verdict = eliminate(&[0, 1, 2, 3], std::slice::from_ref(&gains), 0.01).unwrap();
         assert_eq!(verdict.leader, 0);
         assert_eq!(verdict.out.iter().map(|exit| (exit.candidate, exit.rival)).collect::<Vec<_>>(), [(1, 0)]);
         assert!(verdict.out[0].p < 1e-9);
         // Only the given candidates are compared.
-        assert!(judge(&[2, 3], &[gains], 0.01).unwrap().out.is_empty());
+        assert!(eliminate(&[2, 3], &[gains], 0.01).unwrap().out.is_empty());
     }
 
     #[test]
@@ -135,14 +135,14 @@ mod tests {
         // candidate 0 in both. Candidate 3 is worse than each of the first two in one objective only.
         let first = vec![right_answers(38), right_answers(20), right_answers(20), right_answers(30)];
         let second = vec![right_answers(20), right_answers(38), right_answers(5), right_answers(30)];
-        let verdict = judge(&[0, 1, 2, 3], &[first, second], 0.01).unwrap();
+        let verdict = eliminate(&[0, 1, 2, 3], &[first, second], 0.01).unwrap();
         assert_eq!(verdict.out.iter().map(|exit| exit.candidate).collect::<Vec<_>>(), [2]);
     }
 
     #[test]
     fn equal_candidates_are_never_eliminated() {
-        let verdict = judge(&[0, 1], &[vec![right_answers(20), right_answers(20)]], 0.5).unwrap();
+        let verdict = eliminate(&[0, 1], &[vec![right_answers(20), right_answers(20)]], 0.5).unwrap();
         assert_eq!(verdict, Verdict { leader: 0, out: Vec::new() });
-        assert_eq!(judge::<Vec<f64>>(&[], &[vec![]], 0.5), None);
+        assert_eq!(eliminate::<Vec<f64>>(&[], &[vec![]], 0.5), None);
     }
 }

@@ -1,13 +1,13 @@
 //! Main procedure of a search: selects candidates, races them, times the survivors, and evaluates the winner on
 //! held-out items.
 
-use super::candidates::{Racer, candidates, no_candidate_error, solve, winner};
+use super::candidates::{Racer, find_candidates, find_winner, no_candidate_error, solve_candidates};
 use super::env::{
-    DrawRanges, Gains, SearchEnv, Stratum, Track, append_gains, backbone, dense, dense_time, evaluate, latency_grid,
-    mean_latency, no_gains, score, times, tracks,
+    DrawRanges, Gains, SearchEnv, Stratum, Track, append_gains, build_evaluation, build_tracks, dense_cells,
+    dense_time, empty_gains, latency_grid, mean_latency, read_backbone, run_timing_grid, scale_score,
 };
-use super::program_path::{layers, path};
-use super::race::{judge, mean_of_means};
+use super::program_path::{build_program, count_layers};
+use super::race::{eliminate, mean_of_means};
 use super::{CandidateOutcome, HeldOutScore, Lead, Objective, Round, SearchCost, SearchOutcome, score_difference};
 use crate::error::{Error, Result};
 use crate::grid::{Cell, Grid, Method, Search};
@@ -27,17 +27,17 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<SearchOutcome> {
     // report them again.
     let selectable = Search { unselectable: Vec::new(), ..spec.clone() };
     let bare = Grid { search: Some(selectable), ..grid.clone() };
-    let (config, engine) = backbone(&bare, env)?;
+    let (config, engine) = read_backbone(&bare, env)?;
     // Check the bounds that need no timing first so that an unreachable budget fails before anything runs.
-    let (mut cells, mut left_out) = candidates(grid, &config, engine, None)?;
+    let (mut cells, mut left_out) = find_candidates(grid, &config, engine, None)?;
     let chosen_from = grid;
     let grid = &bare;
-    let tracks = tracks(grid, spec, env)?;
+    let tracks = build_tracks(grid, spec, env)?;
     let dense_time = spec.budget.latency.map(|_| dense_time(grid, spec, env)).transpose()?;
     if dense_time.is_some() {
-        (cells, left_out) = candidates(chosen_from, &config, engine, dense_time)?;
+        (cells, left_out) = find_candidates(chosen_from, &config, engine, dense_time)?;
     }
-    let mut racers = solve(grid, spec, env, cells, dense_time, &mut left_out)?;
+    let mut racers = solve_candidates(grid, spec, env, cells, dense_time, &mut left_out)?;
     if racers.is_empty() {
         let reasons: Vec<String> =
             left_out.iter().take(3).map(|entry| format!("{}: {}", entry.cell, entry.reason)).collect();
@@ -48,12 +48,12 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<SearchOutcome> {
             &reasons.join("; "),
         ));
     }
-    racers.iter_mut().for_each(|racer| racer.gains = no_gains(&tracks));
+    racers.iter_mut().for_each(|racer| racer.gains = empty_gains(&tracks));
     let (rounds, mut spent) = race(grid, spec, env, &tracks, &mut racers)?;
     measure_latencies(grid, spec, env, &mut racers)?;
-    let best = winner(&racers);
+    let best = find_winner(&racers);
     for at in 0..racers.len() {
-        racers[at].beyond = score_difference::differences_to_rival(&tracks, &racers, at, best);
+        racers[at].differences = score_difference::differences_to_rival(&tracks, &racers, at, best);
     }
     let (judged, leads) = match best {
         Some(best) => judge_winner(grid, spec, env, &tracks, &racers, best, &mut spent)?,
@@ -61,7 +61,7 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<SearchOutcome> {
     };
     let winner = best.map(|best| racers[best].cell.name.clone());
     let (mut survivors, others): (Vec<Racer>, Vec<Racer>) =
-        racers.into_iter().partition(|racer| racer.fate == CandidateOutcome::Survived);
+        racers.into_iter().partition(|racer| racer.outcome == CandidateOutcome::Survived);
     survivors.extend(others);
     Ok(SearchOutcome {
         backbone: grid.backbone.first().cloned().unwrap_or_default(),
@@ -75,7 +75,7 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<SearchOutcome> {
         candidates: survivors.into_iter().map(|survivor| survivor.into_candidate(&tracks, &spec.budget)).collect(),
         left_out,
         winner,
-        judged,
+        held_out_scores: judged,
         leads,
         spent,
     })
@@ -100,7 +100,7 @@ fn race(
 ) -> Result<(Vec<Round>, SearchCost)> {
     let count = tracks.iter().map(|track| track.schedule.rounds()).max().unwrap_or(1);
     let all: usize = tracks.iter().flat_map(|track| &track.strata).map(|stratum| stratum.used).sum();
-    let everyone = layers(racers.iter().map(|racer| &racer.path));
+    let everyone = count_layers(racers.iter().map(|racer| &racer.path));
     let all_items = (all * racers.len()) as f64;
     let all_layers = all as f64 * everyone;
     let mut spent = SearchCost { all_items, all_layers, ..SearchCost::default() };
@@ -108,36 +108,37 @@ fn race(
     let mut before = 0;
     for round in 0..count {
         let alive: Vec<usize> =
-            (0..racers.len()).filter(|&racer| racers[racer].fate == CandidateOutcome::Survived).collect();
+            (0..racers.len()).filter(|&racer| racers[racer].outcome == CandidateOutcome::Survived).collect();
         if round > 0 && alive.len() < 2 {
             break;
         }
         let cells = alive.iter().map(|&racer| racers[racer].cell.clone()).collect();
         let name = format!("{}.round-{}", grid.name, round + 1);
-        let evaluate =
-            evaluate(spec, tracks, &|track: &Track, stratum: usize| track.schedule.added_ranges(round, stratum));
+        let evaluate = build_evaluation(spec, tracks, &|track: &Track, stratum: usize| {
+            track.schedule.added_ranges(round, stratum)
+        });
         let round_grid = Grid { cells, name, evaluate, ..grid.clone() };
         let seen: usize = tracks.iter().flat_map(|track| track.schedule.items_after(round)).sum();
         let outcome = (env.run)(&round_grid)?;
         spent.items += ((seen - before) * alive.len()) as f64;
-        spent.layers += (seen - before) as f64 * layers(alive.iter().map(|&racer| &racers[racer].path));
+        spent.layers += (seen - before) as f64 * count_layers(alive.iter().map(|&racer| &racers[racer].path));
         before = seen;
         for (&index, result) in alive.iter().zip(&outcome.cells) {
             let racer = &mut racers[index];
             match result.failure.as_ref().or(result.missing.as_ref()) {
-                Some(reason) => racer.fate = CandidateOutcome::Failed { reason: reason.clone() },
+                Some(reason) => racer.outcome = CandidateOutcome::Failed { reason: reason.clone() },
                 None => append_gains(&mut racer.gains, tracks, &round_grid.evaluate, result)?,
             }
         }
         let running: Vec<usize> =
-            alive.iter().copied().filter(|&racer| racers[racer].fate == CandidateOutcome::Survived).collect();
+            alive.iter().copied().filter(|&racer| racers[racer].outcome == CandidateOutcome::Survived).collect();
         let gains: Vec<Vec<Gains>> =
             (0..tracks.len()).map(|at| racers.iter().map(|racer| racer.gains[at].clone()).collect()).collect();
-        let verdict = judge(&running, &gains, spec.alpha / count as f64);
+        let verdict = eliminate(&running, &gains, spec.alpha / count as f64);
         let out = verdict.map_or_else(Vec::new, |verdict| verdict.out);
         for exit in &out {
             let rival = racers[exit.rival].cell.name.clone();
-            racers[exit.candidate].fate = CandidateOutcome::Out { round: round + 1, rival, p: exit.p };
+            racers[exit.candidate].outcome = CandidateOutcome::Out { round: round + 1, rival, p: exit.p };
         }
         rounds.push(Round { items: seen, alive: alive.len(), left: alive.len() - running.len() + out.len() });
         let text = format!(
@@ -157,11 +158,14 @@ fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &m
     if spec.budget.speedup.is_none() && spec.budget.latency.is_none() {
         return Ok(());
     }
-    let cells: Vec<Cell> = dense(grid)
+    let cells: Vec<Cell> = dense_cells(grid)
         .into_iter()
-        .chain(racers.iter().filter(|racer| racer.fate == CandidateOutcome::Survived).map(|racer| racer.cell.clone()))
+        .chain(
+            racers.iter().filter(|racer| racer.outcome == CandidateOutcome::Survived).map(|racer| racer.cell.clone()),
+        )
         .collect();
-    let outcome = times(&Grid { cells, name: format!("{}.times", grid.name), ..latency_grid(grid, spec) }, env)?;
+    let outcome =
+        run_timing_grid(&Grid { cells, name: format!("{}.times", grid.name), ..latency_grid(grid, spec) }, env)?;
     for result in outcome.cells.iter().filter(|cell| !cell.cell.is_dense()) {
         let Some(racer) = racers.iter_mut().find(|racer| racer.cell == result.cell) else { continue };
         let Some((time, speedup)) =
@@ -169,7 +173,7 @@ fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &m
         else {
             let reason =
                 format!("no latency measured over {}: out of memory, or the engine cannot decode", spec.prompt);
-            racer.fate = CandidateOutcome::Slow { reason };
+            racer.outcome = CandidateOutcome::Slow { reason };
             continue;
         };
         racer.milliseconds = Some(time);
@@ -181,7 +185,7 @@ fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &m
             .filter(|most| time > *most)
             .map(|most| format!("measured latency {time:.2} ms exceeds the budget's {most}"));
         if let Some(reason) = slow.or(late) {
-            racer.fate = CandidateOutcome::Slow { reason };
+            racer.outcome = CandidateOutcome::Slow { reason };
         }
     }
     Ok(())
@@ -205,7 +209,7 @@ pub(super) fn judge_winner(
     if winner.cell != plain {
         roles.push(("plain", plain.clone()));
     }
-    roles.extend(dense(grid).into_iter().map(|cell| ("dense", cell)));
+    roles.extend(dense_cells(grid).into_iter().map(|cell| ("dense", cell)));
     let cells = distinct(roles.iter().map(|(_, cell)| cell));
     let scored = score_cells(grid, spec, env, tracks, ("judgement", cells), &|track: &Track, stratum: usize| {
         let first = &track.strata[stratum];
@@ -213,20 +217,19 @@ pub(super) fn judge_winner(
     })?;
     let items: usize = tracks.iter().flat_map(|track| &track.strata).map(Stratum::held_out_count).sum();
     spent.judged_items = (items * scored.len()) as f64;
-    spent.judged_layers = items as f64 * layers(scored.iter().map(|entry| &entry.path));
+    spent.judged_layers = items as f64 * count_layers(scored.iter().map(|entry| &entry.path));
     let gains_of = |cell: &Cell| scored.iter().find(|entry| entry.cell == *cell).map(|entry| entry.gains.as_slice());
     let Some(won) = gains_of(&winner.cell) else { return Ok((Vec::new(), Vec::new())) };
     let judged = roles
         .into_iter()
         .filter_map(|(role, cell): (&str, Cell)| -> Option<HeldOutScore> {
             let gains = gains_of(&cell)?;
-            let scores = tracks
-                .iter()
-                .zip(gains)
-                .map(|(track, gains_of)| score(StratifiedMean::from_strata(gains_of), mean_of_means(gains_of), track));
-            let beyond =
+            let scores = tracks.iter().zip(gains).map(|(track, gains_of)| {
+                scale_score(StratifiedMean::from_strata(gains_of), mean_of_means(gains_of), track)
+            });
+            let differences =
                 if role == "winner" { Vec::new() } else { score_difference::score_differences(tracks, gains, won) };
-            Some(HeldOutScore { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
+            Some(HeldOutScore { role: role.to_owned(), cell: cell.name, scores: scores.collect(), differences })
         })
         .collect();
     let leads = match gains_of(&plain).filter(|_| winner.cell != plain) {
@@ -243,7 +246,7 @@ pub(super) fn judge_winner(
 /// better in the first objective. The earliest candidate wins a tie.
 fn runner_up(racers: &[Racer], best: usize) -> Option<usize> {
     let others = (0..racers.len())
-        .filter(|&racer| racer != best && !matches!(racers[racer].fate, CandidateOutcome::Failed { .. }));
+        .filter(|&racer| racer != best && !matches!(racers[racer].outcome, CandidateOutcome::Failed { .. }));
     others.rev().max_by(|&a, &b| {
         let [a, b] = [&racers[a], &racers[b]];
         a.rank().cmp(&b.rank()).then(a.merit().total_cmp(&b.merit()))
@@ -279,10 +282,10 @@ fn score_plain_removal(
     };
     let mut scored = score_cells(grid, spec, env, tracks, ("plain", vec![plain.clone()]), &raced)?;
     let plain_scored = scored.pop().ok_or_else(|| Error::job("plain removal has no scores").at(plain.to_string()))?;
-    let known = racers.iter().find(|racer| racer.cell == *plain || racer.same.contains(&plain.name));
+    let known = racers.iter().find(|racer| racer.cell == *plain || racer.duplicates.contains(&plain.name));
     let new = seen_items(&plain_scored.gains).saturating_sub(known.map_or(0, |known| seen_items(&known.gains))) as f64;
     spent.judged_items += new;
-    spent.judged_layers += new * layers([&plain_scored.path]);
+    spent.judged_layers += new * count_layers([&plain_scored.path]);
     Ok(plain_scored.gains)
 }
 
@@ -307,7 +310,7 @@ fn score_cells(
     draws: &DrawRanges<'_>,
 ) -> Result<Vec<Scored>> {
     let name = format!("{}.{name}", grid.name);
-    let evaluate = evaluate(spec, tracks, draws);
+    let evaluate = build_evaluation(spec, tracks, draws);
     let judged_grid = Grid { cells, name, evaluate, ..grid.clone() };
     let outcome = (env.run)(&judged_grid)?;
     outcome
@@ -315,9 +318,9 @@ fn score_cells(
         .iter()
         .map(|result| {
             result.ok()?;
-            let mut gains = no_gains(tracks);
+            let mut gains = empty_gains(tracks);
             append_gains(&mut gains, tracks, &judged_grid.evaluate, result)?;
-            let path = path(result.layers, &result.removed, &result.boundaries)?;
+            let path = build_program(result.layers, &result.removed, &result.boundaries)?;
             Ok(Scored { cell: result.cell.clone(), path, gains })
         })
         .collect()

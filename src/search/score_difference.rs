@@ -1,7 +1,7 @@
 //! Score differences between two variants on common items.
 
 use super::candidates::Racer;
-use super::env::{Gains, Track, score};
+use super::env::{Gains, Track, scale_score};
 use super::race::mean_of_means;
 use super::{CandidateOutcome, Lead, Score};
 use crate::significance::stratified::StratifiedMean;
@@ -12,7 +12,7 @@ pub(super) fn score_differences(tracks: &[Track], gainses: &[Gains], other: &[Ga
     pairs
         .map(|(track, (gain, other))| {
             let mean = mean_of_means(gain) - mean_of_means(other);
-            score(StratifiedMean::paired(gain, other), mean, track)
+            scale_score(StratifiedMean::paired(gain, other), mean, track)
         })
         .collect()
 }
@@ -20,7 +20,7 @@ pub(super) fn score_differences(tracks: &[Track], gainses: &[Gains], other: &[Ga
 /// Returns the score differences between a candidate and its rival on the items that both have seen, one per objective.
 /// The rival is the candidate that eliminated it. For a survivor, the rival is the winner.
 pub(super) fn differences_to_rival(tracks: &[Track], racers: &[Racer], at: usize, winner: Option<usize>) -> Vec<Score> {
-    let rival = match &racers[at].fate {
+    let rival = match &racers[at].outcome {
         CandidateOutcome::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),
         CandidateOutcome::Survived | CandidateOutcome::Slow { .. } => winner,
         CandidateOutcome::Failed { .. } => None,

@@ -56,10 +56,13 @@ impl SearchOutcome {
             for (at, objective) in self.objectives.iter().enumerate() {
                 row.push(candidate.scores.get(at).map_or_else(|| "—".to_owned(), |score| objective.score_text(score)));
                 row.push(
-                    candidate.beyond.get(at).map_or_else(|| "—".to_owned(), |beyond| objective.difference(beyond)),
+                    candidate
+                        .differences
+                        .get(at)
+                        .map_or_else(|| "—".to_owned(), |difference| objective.format_difference(difference)),
                 );
             }
-            row.extend([candidate.items.to_string(), self.fate_text(candidate, &names)]);
+            row.extend([candidate.items.to_string(), self.format_outcome(candidate, &names)]);
             rows.push(row);
         }
         rows
@@ -67,7 +70,7 @@ impl SearchOutcome {
 
     /// Returns the key by which candidates are sorted in the table.
     fn rank(&self, candidate: &Candidate) -> (usize, usize) {
-        match candidate.fate {
+        match candidate.outcome {
             CandidateOutcome::Survived if self.winner.as_ref() == Some(&candidate.cell) => (0, 0),
             CandidateOutcome::Survived => (1, 0),
             CandidateOutcome::Slow { .. } => (2, 0),
@@ -77,18 +80,18 @@ impl SearchOutcome {
     }
 
     fn short_names(&self) -> ShortNames {
-        let copies = self.candidates.iter().flat_map(|candidate| candidate.same.iter());
+        let copies = self.candidates.iter().flat_map(|candidate| candidate.duplicates.iter());
         let cells = self
             .candidates
             .iter()
             .map(|candidate| &candidate.cell)
-            .chain(self.judged.iter().map(|judged| &judged.cell));
+            .chain(self.held_out_scores.iter().map(|judged| &judged.cell));
         ShortNames::new(&self.backbone, cells.chain(copies))
     }
 
     /// Describes what happened to a candidate.
-    fn fate_text(&self, candidate: &Candidate, names: &ShortNames) -> String {
-        match &candidate.fate {
+    fn format_outcome(&self, candidate: &Candidate, names: &ShortNames) -> String {
+        match &candidate.outcome {
             CandidateOutcome::Survived if self.winner.as_ref() == Some(&candidate.cell) => "winner".to_owned(),
             CandidateOutcome::Survived => "not separated from the winner".to_owned(),
             CandidateOutcome::Out { round, rival, p } => {
@@ -107,12 +110,15 @@ impl SearchOutcome {
         );
         let names = self.short_names();
         std::iter::once(head)
-            .chain(self.judged.iter().map(|judged| {
+            .chain(self.held_out_scores.iter().map(|judged| {
                 let mut row = vec![judged.role.clone(), names.shorten(&judged.cell).to_owned()];
                 for (at, objective) in self.objectives.iter().enumerate() {
                     row.push(judged.scores.get(at).map_or_else(String::new, |score| objective.score_text(score)));
                     row.push(
-                        judged.beyond.get(at).map_or_else(|| "—".to_owned(), |beyond| objective.difference(beyond)),
+                        judged
+                            .differences
+                            .get(at)
+                            .map_or_else(|| "—".to_owned(), |difference| objective.format_difference(difference)),
                     );
                 }
                 row
@@ -135,8 +141,8 @@ impl SearchOutcome {
             );
         }
         let names = self.short_names();
-        for candidate in self.candidates.iter().filter(|candidate| !candidate.same.is_empty()) {
-            let copies: Vec<&str> = candidate.same.iter().map(|name| names.shorten(name)).collect();
+        for candidate in self.candidates.iter().filter(|candidate| !candidate.duplicates.is_empty()) {
+            let copies: Vec<&str> = candidate.duplicates.iter().map(|name| names.shorten(name)).collect();
             lines.push(format!("Identical to {}: {}.", names.shorten(&candidate.cell), copies.join(", ")));
         }
         lines.extend(names.truncated_names().map(|(short, full)| format!("{short} is {full}.")));
@@ -161,7 +167,7 @@ impl SearchOutcome {
     /// Formats the report as Markdown.
     pub fn markdown(&self) -> String {
         let mut text = format!("## {}\n\n{}\n\n{}\n", self.title(), self.sentence(), markdown(&self.table()));
-        if !self.judged.is_empty() {
+        if !self.held_out_scores.is_empty() {
             text += &format!("\nScores on held-out items:\n\n{}\n", markdown(&self.judgement()));
         }
         self.lines().iter().for_each(|line| text += &format!("\n{line}\n"));
@@ -195,13 +201,13 @@ impl Objective {
         format!(
             "The winner's lead over plain removal ({}): {} on the race's items, which selected it, and {} on held-out items.",
             self.name,
-            self.difference(&lead.raced),
-            self.difference(&lead.held_out)
+            self.format_difference(&lead.raced),
+            self.format_difference(&lead.held_out)
         )
     }
 
     /// Formats a score difference with its confidence interval and unit.
-    fn difference(&self, score: &Score) -> String {
+    fn format_difference(&self, score: &Score) -> String {
         let Score { mean, half } = *score;
         match self.name.as_str() {
             "accuracy" => format!("{mean:+.2}{} points", half_width(half, 2)),

@@ -12,7 +12,7 @@ use ghostlab::error::Result;
 use ghostlab::model::{Cut, Program};
 use ghostlab::pipeline::stage::operator::BoundaryResult;
 use ghostlab::results::{Sample, StoredResults};
-use ghostlab::search::{Schedule, front, held_out_items, judge, layers, mean_of_means, path};
+use ghostlab::search::{Schedule, build_program, count_layers, eliminate, held_out_items, mean_of_means, pareto_front};
 use serde_json::Value;
 
 /// Gains indexed by `[candidate][stratum][item]`.
@@ -50,7 +50,8 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
         let boundaries: Vec<BoundaryResult> = serde_json::from_value(boundaries).unwrap();
         let layers = cell["layers"].as_u64().unwrap() as usize;
         let path_of_cell =
-            path(layers, &serde_json::from_value::<Cut>(cell["removed"].clone()).unwrap(), &boundaries).unwrap();
+            build_program(layers, &serde_json::from_value::<Cut>(cell["removed"].clone()).unwrap(), &boundaries)
+                .unwrap();
         if paths.contains(&path_of_cell) {
             continue;
         }
@@ -113,7 +114,7 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulatio
         |holds: &dyn Fn(&Race) -> bool| races.iter().filter(|race| holds(race)).count() as f64 / races.len() as f64;
     let everyone: Vec<usize> = (0..known.paths.len()).collect();
     let gains: Vec<_> = known.objectives.iter().map(|objective| objective.gains.clone()).collect();
-    let best = front(&everyone, &gains);
+    let best = pareto_front(&everyone, &gains);
     let merits: Vec<f64> = known.objectives[0].gains.iter().map(|gains| mean_of_means(gains)).collect();
     let best_merit = merits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     // If several candidates are tied for the best score, each of them counts as the best.
@@ -165,7 +166,7 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
     let rounds = schedules.iter().map(Schedule::rounds).max().unwrap_or(1);
     let all: f64 = shuffled.iter().flat_map(|candidate| &candidate[0]).map(|values| values.len() as f64).sum();
     let mut alive: Vec<usize> = (0..known.paths.len()).collect();
-    let layers_of = |alive: &[usize]| layers(alive.iter().map(|&candidate| &known.paths[candidate]));
+    let layers_of = |alive: &[usize]| count_layers(alive.iter().map(|&candidate| &known.paths[candidate]));
     let all_layers = layers_of(&alive);
     let candidates = alive.len() as f64;
     let mut exits = Vec::new();
@@ -180,7 +181,7 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
         spent += (now - before) * layers_of(&alive);
         before = now;
         let gains: Vec<_> = shuffled.iter().zip(&seen).map(|(objective, seen)| seen_gains(objective, seen)).collect();
-        if let Some(verdict) = judge(&alive, &gains, alpha / rounds as f64) {
+        if let Some(verdict) = eliminate(&alive, &gains, alpha / rounds as f64) {
             leader = verdict.leader;
             alive.retain(|candidate| verdict.out.iter().all(|exit| exit.candidate != *candidate));
             exits.extend(verdict.out.iter().map(|exit| (exit.candidate, exit.rival)));
