@@ -20,7 +20,7 @@ pub(super) struct Model {
     /// Maximum context length in tokens.
     pub(super) context: Option<usize>,
     /// Whether a Hadamard matrix exists for the hidden size. Only then can the residual stream be rotated.
-    pub(super) rotates: bool,
+    pub(super) can_rotate: bool,
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) config: Config,
     /// Depths in the grid, as numbers of removed layers.
@@ -38,12 +38,12 @@ impl Model {
                 .found(format!("ids up to {}", tokenizer.vocab_size() - 1)));
         }
         Ok(Self {
-            name: name_of(folder),
+            name: model_name(folder),
             path: folder.to_owned(),
             architecture: config.architecture.model_type,
             layers: config.layers,
             context: config.max_positions,
-            rotates: hadamard::exists(config.hidden),
+            can_rotate: hadamard::exists(config.hidden),
             tokenizer: Arc::new(tokenizer),
             config,
             depths: Vec::new(),
@@ -57,9 +57,9 @@ pub(super) struct Corpus {
     pub(super) name: String,
     pub(super) path: PathBuf,
     /// Whether the text is used for calibration. A text may be used for calibration, for scoring, or for both.
-    pub(super) calibrates: bool,
-    pub(super) scored: bool,
-    pub(super) generated: bool,
+    pub(super) is_calibration: bool,
+    pub(super) is_scored: bool,
+    pub(super) is_generated: bool,
 }
 
 /// Returns the user's texts. The first one is used for calibration, and the others are scored.
@@ -76,19 +76,25 @@ pub(super) fn read_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     let mut texts: Vec<Corpus> = Vec::new();
     for path in files {
         format(path)?;
-        let stem = stem(path);
+        let stem = file_stem(path);
         let free = (1..)
             .map(|number| if number == 1 { stem.clone() } else { format!("{stem}-{number}") })
             .find(|name| texts.iter().all(|text| text.name != *name));
         let name = free.unwrap_or_default();
-        let calibrates = texts.is_empty();
-        texts.push(Corpus { name, path: path.clone(), calibrates, scored: !calibrates, generated: false });
+        let is_calibration = texts.is_empty();
+        texts.push(Corpus {
+            name,
+            path: path.clone(),
+            is_calibration,
+            is_scored: !is_calibration,
+            is_generated: false,
+        });
     }
     Ok(texts)
 }
 
 /// Returns the last component of the absolute path. The extension of a GGUF file is dropped.
-fn name_of(folder: &Path) -> String {
+fn model_name(folder: &Path) -> String {
     let absolute = files::absolute(folder);
     let last = absolute.components().rev().find_map(|part| match part {
         std::path::Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
@@ -99,7 +105,7 @@ fn name_of(folder: &Path) -> String {
 }
 
 /// Returns the part of a file name before its first dot.
-pub(super) fn stem(path: &Path) -> String {
+pub(super) fn file_stem(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').find(|part| !part.is_empty()).unwrap_or("text").to_owned()
 }
@@ -108,13 +114,13 @@ pub(super) fn stem(path: &Path) -> String {
 pub(super) type UnusableModels = Vec<(PathBuf, Error)>;
 
 /// Number of directory levels to search below the given directory. Two levels are enough to find `models/org/name`.
-const LEVELS: usize = 2;
+const MAX_SEARCH_DEPTH: usize = 2;
 
 /// Returns the usable models in a directory, and the unusable ones with reasons.
 ///
 /// # Errors
 /// Fails if the directory cannot be read or contains no usable model.
-pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, UnusableModels)> {
+pub(super) fn find_models(folder: &Path) -> Result<(Vec<Model>, UnusableModels)> {
     let is_model_file = is_gguf(folder) && folder.is_file();
     let candidates = if is_model_file {
         vec![folder.to_owned()]
@@ -122,7 +128,7 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, UnusableModels)> {
         return Err(no_model_error(folder, &[]).found("a different file type"));
     } else {
         std::fs::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?;
-        folders(folder, LEVELS)
+        find_model_folders(folder, MAX_SEARCH_DEPTH)
     };
     let mut models = Vec::<Model>::new();
     let mut left_out = Vec::new();
@@ -141,7 +147,7 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, UnusableModels)> {
         if names.iter().filter(|name| **name == model.name).count() > 1
             && let Some(parent) = model.path.parent()
         {
-            model.name = format!("{}-{}", name_of(parent), model.name);
+            model.name = format!("{}-{}", model_name(parent), model.name);
         }
     }
     Ok((models, left_out))
@@ -149,7 +155,7 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, UnusableModels)> {
 
 /// Finds GGUF files, and directories that contain a config or weights. Sorts them by name. Does not search inside the
 /// directories it finds.
-fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
+fn find_model_folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
     let mut inner = files::entries(folder).unwrap_or_default();
     if folder.join("config.json").exists()
         || inner.iter().any(|path| path.extension().is_some_and(|ending| ending == "safetensors"))
@@ -158,7 +164,7 @@ fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
     }
     let files: Vec<PathBuf> = inner.iter().filter(|path| is_gguf(path)).cloned().collect();
     inner.retain(|path| levels > 0 && path.is_dir() && !is_hidden(path));
-    files.into_iter().chain(inner.iter().flat_map(|path| folders(path, levels.saturating_sub(1)))).collect()
+    files.into_iter().chain(inner.iter().flat_map(|path| find_model_folders(path, levels.saturating_sub(1)))).collect()
 }
 
 fn is_hidden(path: &Path) -> bool {
@@ -191,13 +197,13 @@ fn missing_text_error() -> Error {
         .hint("pass a text, for example --corpus notes.txt (or .jsonl, .jsonl.gz, .parquet)")
 }
 
-fn embedded_text(folder: &Path, name: &str, calibrates: bool) -> Corpus {
+fn embedded_text(folder: &Path, name: &str, is_calibration: bool) -> Corpus {
     Corpus {
         name: name.to_owned(),
         path: folder.join(format!("wiki-{name}.jsonl.gz")),
-        calibrates,
-        scored: !calibrates,
-        generated: true,
+        is_calibration,
+        is_scored: !is_calibration,
+        is_generated: true,
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use find::{Corpus, Model};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, context};
-use sizes::{Amounts, DEPTHS, Sizes, last};
+use sizes::{DEPTHS, ScoredData, Sizes, last_items};
 pub use split::{SplitText, WrittenParts};
 
 use crate::corpus::{Rule, read_rows};
@@ -21,13 +21,13 @@ use crate::options::MethodDescription;
 use crate::{criterion, recovery};
 
 /// Default window length in tokens, the same as in the reference code.
-const LENGTH: usize = 2048;
+const MAX_LENGTH: usize = 2048;
 /// Window length for the embedded texts. They are short, like the training texts of the bundled models.
 const EMBEDDED_LENGTH: usize = 256;
 /// Shortest window length in tokens that is still useful.
 const MIN_WINDOW_LENGTH: usize = 8;
 /// Number of calibration sequences used in the paper.
-const SEQUENCES: usize = 128;
+const PAPER_SEQUENCES: usize = 128;
 /// Number of bytes of a text that are tokenized to choose the window length.
 const SAMPLE_BYTES: usize = 1 << 20;
 
@@ -66,14 +66,15 @@ impl Starter {
         target: &Path,
         flop_per_second: f64,
     ) -> Result<Self> {
-        let (models, left_out) = find::models(folder)?;
+        let (models, left_out) = find::find_models(folder)?;
         let corpora = match texts {
             [] => find::embedded_texts(embedded)?,
             texts => find::read_texts(texts)?,
         };
-        let max_length = if texts.is_empty() { EMBEDDED_LENGTH } else { LENGTH };
-        let amounts = corpora.iter().map(|corpus| amount(corpus, &models)).collect::<Result<Vec<Amount>>>()?;
-        let (length, sequences) = windows(&corpora, &amounts, &models, max_length)?;
+        let max_length = if texts.is_empty() { EMBEDDED_LENGTH } else { MAX_LENGTH };
+        let token_counts =
+            corpora.iter().map(|corpus| count_tokens(corpus, &models)).collect::<Result<Vec<TokenCount>>>()?;
+        let (length, sequences) = choose_windows(&corpora, &token_counts, &models, max_length)?;
         let tasks = match (texts, embedded) {
             ([], Some(folder)) => find::embedded_tasks(folder, &grid::task_names()),
             _ => Vec::new(),
@@ -84,7 +85,7 @@ impl Starter {
             Self { folder, models: Vec::new(), left_out, corpora, tasks, sizes, is_reduced: false, seconds: 0.0 };
         for mut model in models {
             // Leave out a model if a grid that contains only this model is invalid.
-            match Grid::from_text(&starter.text(std::slice::from_ref(&model), target)?, target) {
+            match Grid::from_text(&starter.render(std::slice::from_ref(&model), target)?, target) {
                 Ok(grid) => {
                     model.depths = grid.depth.iter().map(|depth| depth.count).collect();
                     starter.models.push(model);
@@ -95,21 +96,21 @@ impl Starter {
         if starter.models.is_empty() {
             return Err(find::no_model_error(&starter.folder, &starter.left_out));
         }
-        let scored = starter.corpora.iter().zip(&amounts).filter(|(corpus, _)| corpus.scored);
-        let amounts = Amounts {
-            scored_tokens: scored.map(|(_, amount)| amount.tokens).collect(),
-            tasks: starter.tasks.iter().filter(|(name, _)| SCORED.contains(&name.as_str())).count(),
+        let scored = starter.corpora.iter().zip(&token_counts).filter(|(corpus, _)| corpus.is_scored);
+        let scored_data = ScoredData {
+            scored_tokens: scored.map(|(_, count)| count.tokens).collect(),
+            tasks: starter.tasks.iter().filter(|(name, _)| SCORED_TASKS.contains(&name.as_str())).count(),
         };
-        let reduced = sizes::shrink_to_budget(sizes, &starter.models, &amounts, flop_per_second);
+        let reduced = sizes::shrink_to_budget(sizes, &starter.models, &scored_data, flop_per_second);
         starter.is_reduced = reduced != sizes;
-        starter.seconds = sizes::seconds(reduced, &starter.models, &amounts, flop_per_second);
+        starter.seconds = sizes::estimate_seconds(reduced, &starter.models, &scored_data, flop_per_second);
         starter.sizes = reduced;
         Ok(starter)
     }
 
     /// Renders the grid for a file at `target`.
     pub fn yaml(&self, target: &Path) -> Result<String> {
-        self.text(&self.models, target)
+        self.render(&self.models, target)
     }
 
     pub fn models(&self) -> impl Iterator<Item = &str> {
@@ -140,80 +141,88 @@ impl Starter {
 }
 
 /// Token counts of a text. They come from the tokenizer that produces the fewest tokens.
-struct Amount {
+struct TokenCount {
     /// Number of tokens in the first [`SAMPLE_BYTES`] bytes.
     first: usize,
     /// Number of tokens in the whole text, extrapolated.
     tokens: usize,
 }
 
-fn amount(corpus: &Corpus, models: &[Model]) -> Result<Amount> {
+fn count_tokens(corpus: &Corpus, models: &[Model]) -> Result<TokenCount> {
     let mut text = read_rows(&corpus.path, None)?.join("\n\n");
     let bytes = text.len();
     let end = (0..=SAMPLE_BYTES.min(bytes)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text.truncate(end);
     let counts = models.iter().map(|model| Ok(model.tokenizer.encode(&text)?.len()));
     let first = counts.collect::<Result<Vec<usize>>>()?.into_iter().min().unwrap_or(0);
-    Ok(Amount { first, tokens: (first as f64 * bytes as f64 / end.max(1) as f64) as usize })
+    Ok(TokenCount { first, tokens: (first as f64 * bytes as f64 / end.max(1) as f64) as usize })
 }
 
 /// Chooses the window length and the number of calibration windows. A window fits into the context of every model, and
 /// every text yields at least two windows.
-fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize) -> Result<(usize, usize)> {
-    let tokens = amounts.iter().map(|amount| amount.first);
+fn choose_windows(
+    corpora: &[Corpus],
+    token_counts: &[TokenCount],
+    models: &[Model],
+    max_length: usize,
+) -> Result<(usize, usize)> {
+    let tokens = token_counts.iter().map(|count| count.first);
     let Some((shortest, fewest)) = corpora.iter().zip(tokens).min_by_key(|(_, tokens)| *tokens) else {
         return Err(Error::missing("no text for calibration"));
     };
-    let context = models.iter().filter_map(|model| model.context).min().unwrap_or(most);
+    let context = models.iter().filter_map(|model| model.context).min().unwrap_or(max_length);
     // Calibration skips a tenth of the text. The rest must hold two windows.
-    let room = (fewest * 9 / 20).min(context).min(most);
-    if room < MIN_WINDOW_LENGTH {
+    let available = (fewest * 9 / 20).min(context).min(max_length);
+    if available < MIN_WINDOW_LENGTH {
         return Err(Error::bad_input("the text is too short")
             .at(shortest.path.display().to_string())
             .expected(format!("at least {} tokens", MIN_WINDOW_LENGTH * 20 / 9 + 1))
             .found(format!("{fewest}"))
             .hint("use a longer text with --corpus"));
     }
-    let length = 1 << room.ilog2();
-    Ok((length, (fewest / length).clamp(8, SEQUENCES)))
+    let length = 1 << available.ilog2();
+    Ok((length, (fewest / length).clamp(8, PAPER_SEQUENCES)))
 }
 
 /// Window rule for starter grids. It works with any text.
-const RULE: Rule = Rule::Wikitext2;
+const WINDOW_RULE: Rule = Rule::Wikitext2;
 
-const TEMPLATE: &str = include_str!("grid.yaml.j2");
+const GRID_TEMPLATE: &str = include_str!("grid.yaml.j2");
 
 /// Bundled tasks that the grid scores. The grid defines the other bundled tasks without scoring them.
-const SCORED: [&str; 2] = ["arc_easy", "hellaswag"];
+const SCORED_TASKS: [&str; 2] = ["arc_easy", "hellaswag"];
 
 impl Starter {
     /// Renders a grid with the given models for a file at `target`.
-    fn text(&self, models: &[Model], target: &Path) -> Result<String> {
+    fn render(&self, models: &[Model], target: &Path) -> Result<String> {
         let corpora = self.corpora.iter().map(|corpus| {
             context! {
-                name => quoted(&corpus.name), path => quoted(&relative(&corpus.path, target)),
-                generated => corpus.generated, calibrates => corpus.calibrates, scored => corpus.scored,
+                name => quote_yaml(&corpus.name), path => quote_yaml(&relative_path(&corpus.path, target)),
+                generated => corpus.is_generated, calibrates => corpus.is_calibration, scored => corpus.is_scored,
             }
         });
-        let tasks = self.tasks.iter().map(|(name, file)| context! { name, path => quoted(&relative(file, target)) });
-        let left_out = self.left_out.iter().map(|(folder, error)| format!("{}: {}", plain(folder), error.one_line()));
-        let scored = self.tasks.iter().map(|(name, _)| name.clone()).filter(|name| SCORED.contains(&name.as_str()));
-        let patch = if models.iter().all(|model| model.rotates) { "linearpatch-rotate" } else { "linearpatch-diag" };
+        let tasks =
+            self.tasks.iter().map(|(name, file)| context! { name, path => quote_yaml(&relative_path(file, target)) });
+        let left_out =
+            self.left_out.iter().map(|(folder, error)| format!("{}: {}", comment_path(folder), error.one_line()));
+        let scored =
+            self.tasks.iter().map(|(name, _)| name.clone()).filter(|name| SCORED_TASKS.contains(&name.as_str()));
+        let patch = if models.iter().all(|model| model.can_rotate) { "linearpatch-rotate" } else { "linearpatch-diag" };
         let all = [recovery::NONE, "replaceme-ls", patch, "ghosted"];
-        let chosen_methods = [&all[..1], last(&all, self.sizes.repairs)].concat();
+        let chosen_methods = [&all[..1], last_items(&all, self.sizes.repairs)].concat();
         let values = context! {
-            folder => plain(&self.folder),
+            folder => comment_path(&self.folder),
             file => target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             models => models.iter().map(|model| self.model_values(model, target)).collect::<Vec<_>>(),
             left_out => left_out.collect::<Vec<_>>(),
             rules => grid::rule_names().join(", "),
-            rule => RULE.to_string(),
-            generated => self.corpora.iter().any(|corpus| corpus.generated),
+            rule => WINDOW_RULE.to_string(),
+            generated => self.corpora.iter().any(|corpus| corpus.is_generated),
             corpora => corpora.collect::<Vec<_>>(),
             tasks => tasks.collect::<Vec<_>>(),
-            criteria => described(&criterion::described()),
-            recoveries => described(&recovery::described()),
-            depth => reduced_list(last(&DEPTHS, self.sizes.depths), &DEPTHS),
+            criteria => describe_methods(&criterion::described()),
+            recoveries => describe_methods(&recovery::described()),
+            depth => reduced_list(last_items(&DEPTHS, self.sizes.depths), &DEPTHS),
             recovery => reduced_list(&chosen_methods, &all),
             length => self.sizes.length,
             sequences => self.sizes.sequences,
@@ -221,24 +230,27 @@ impl Starter {
             is_reduced => self.is_reduced,
             limit => sizes::MAX_SECONDS / 60.0,
             minutes => self.seconds_over_limit().map(|seconds| (seconds / 60.0).ceil()),
-            paper_length => LENGTH,
-            paper_sequences => SEQUENCES,
+            paper_length => MAX_LENGTH,
+            paper_sequences => PAPER_SEQUENCES,
             known => grid::task_names().join(", "),
             scored => scored.collect::<Vec<_>>(),
         };
         let mut templates = Environment::new();
         templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).build().map_err(|error| render_error(&error))?);
         let text = templates
-            .template_from_str(TEMPLATE)
+            .template_from_str(GRID_TEMPLATE)
             .and_then(|template| template.render(values))
             .map_err(|error| render_error(&error))?;
         Ok(text)
     }
 
     fn model_values(&self, model: &Model, target: &Path) -> minijinja::Value {
-        let depths: Vec<String> = last(&model.depths, self.sizes.depths).iter().map(ToString::to_string).collect();
+        let depths: Vec<String> =
+            last_items(&model.depths, self.sizes.depths).iter().map(ToString::to_string).collect();
         context! {
-            name => quoted(&model.name), plain => &model.name, path => quoted(&relative(&model.path, target)),
+            name => quote_yaml(&model.name),
+            plain => &model.name,
+            path => quote_yaml(&relative_path(&model.path, target)),
             architecture => model.architecture, layers => model.layers, depths => depths.join(" and "),
         }
     }
@@ -255,7 +267,7 @@ fn render_error(error: &minijinja::Error) -> Error {
 }
 
 /// Formats one comment line per method, with its label and options.
-fn described(methods: &[MethodDescription]) -> Vec<String> {
+fn describe_methods(methods: &[MethodDescription]) -> Vec<String> {
     methods
         .iter()
         .map(|MethodDescription { name, label, options, .. }| {
@@ -272,12 +284,12 @@ fn described(methods: &[MethodDescription]) -> Vec<String> {
 }
 
 /// Formats a path on a single line, for use in a comment.
-fn plain(path: &Path) -> String {
+fn comment_path(path: &Path) -> String {
     crate::error::printable(&path.display().to_string()).replace('\n', " ")
 }
 
 /// Quotes a string for YAML if necessary.
-fn quoted(text: &str) -> String {
+fn quote_yaml(text: &str) -> String {
     let reserved = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '.' || c == '/')
         && text.chars().any(|c| c.is_ascii_alphabetic())
@@ -293,7 +305,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Returns a path relative to the grid's directory, or an absolute path if the two share only the root.
-fn relative(path: &Path, target: &Path) -> String {
+fn relative_path(path: &Path, target: &Path) -> String {
     let path = files::absolute(path);
     // Resolve only the directory. The file itself may be a link in the hub cache to a blob without an extension.
     let path = match (path.is_file(), path.parent(), path.file_name()) {
@@ -308,8 +320,8 @@ fn relative(path: &Path, target: &Path) -> String {
         return path.display().to_string();
     }
     let up = std::iter::repeat_n(Component::ParentDir, folder.components().count() - common);
-    let way: PathBuf = up.chain(path.components().skip(common)).collect();
-    if way.as_os_str().is_empty() { ".".to_owned() } else { way.display().to_string() }
+    let relative: PathBuf = up.chain(path.components().skip(common)).collect();
+    if relative.as_os_str().is_empty() { ".".to_owned() } else { relative.display().to_string() }
 }
 
 fn canonical_or_same(path: PathBuf) -> PathBuf {
@@ -327,7 +339,7 @@ mod tests {
         std::fs::write(folder.path().join("blob"), "").unwrap();
         let link = folder.path().join("m.gguf");
         std::os::unix::fs::symlink("blob", &link).unwrap();
-        assert_eq!(relative(&link, &folder.path().join("grid.yaml")), "m.gguf");
+        assert_eq!(relative_path(&link, &folder.path().join("grid.yaml")), "m.gguf");
     }
 
     #[test]
@@ -341,7 +353,7 @@ mod tests {
             (".5", "\".5\""),
             ("modèle", "\"modèle\""),
         ] {
-            assert_eq!(quoted(text), written);
+            assert_eq!(quote_yaml(text), written);
         }
     }
 
@@ -352,7 +364,7 @@ mod tests {
         for (path, grid, expected) in
             [("a/b", "grid.yaml", "a/b"), ("a", "a/b/grid.yaml", ".."), ("a/b", "a/b/grid.yaml", ".")]
         {
-            assert_eq!(relative(&folder.path().join(path), &folder.path().join(grid)), expected);
+            assert_eq!(relative_path(&folder.path().join(path), &folder.path().join(grid)), expected);
         }
     }
 }

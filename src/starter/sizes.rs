@@ -13,15 +13,15 @@ const ESTIMATE_SHARE: f64 = 0.7;
 const MIN_WINDOWS: usize = 32;
 /// Preferred minimum number of calibration tokens per channel. It applies as long as other sizes can still be reduced.
 /// [`Calibration::MIN_TOKENS_PER_CHANNEL`] always applies.
-const GOOD_TOKENS_PER_CHANNEL: usize = 56;
+const PREFERRED_TOKENS_PER_CHANNEL: usize = 56;
 /// Minimum length in tokens to which windows are shortened.
-const MIN_LENGTH: usize = 512;
+const MIN_WINDOW_TOKENS: usize = 512;
 /// Approximate number of tokens in the scored documents of a task.
 const TASK_TOKENS: usize = 20_000;
 /// Depths of a starter grid.
 pub(super) const DEPTHS: [&str; 2] = ["12.5%", "25%"];
 /// Number of recoveries in a starter grid, without plain removal.
-pub(super) const REPAIRS: usize = 3;
+pub(super) const MAX_REPAIRS: usize = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sizes {
@@ -39,35 +39,40 @@ pub(super) struct Sizes {
 impl Sizes {
     /// Creates sizes with all windows, depths and repairs.
     pub(super) fn new(length: usize, sequences: usize) -> Self {
-        Self { length, sequences, windows: None, depths: DEPTHS.len(), repairs: REPAIRS }
+        Self { length, sequences, windows: None, depths: DEPTHS.len(), repairs: MAX_REPAIRS }
     }
 }
 
 /// Returns the last `count` items.
-pub(super) fn last<T>(items: &[T], count: usize) -> &[T] {
+pub(super) fn last_items<T>(items: &[T], count: usize) -> &[T] {
     &items[items.len().saturating_sub(count)..]
 }
 
 /// Amount of data that a grid scores.
 #[derive(Debug)]
-pub(super) struct Amounts {
+pub(super) struct ScoredData {
     pub(super) scored_tokens: Vec<usize>,
     pub(super) tasks: usize,
 }
 
 /// Halves sizes until the estimated time fits the budget. Reduces the number of scored windows first, then
 /// the number of sequences, then their length. If this is not enough, leaves out depths and then repairs.
-pub(super) fn shrink_to_budget(mut sizes: Sizes, models: &[Model], amounts: &Amounts, flop_per_second: f64) -> Sizes {
+pub(super) fn shrink_to_budget(
+    mut sizes: Sizes,
+    models: &[Model],
+    scored_data: &ScoredData,
+    flop_per_second: f64,
+) -> Sizes {
     let channels = models.iter().map(|model| model.config.hidden).max().unwrap_or(1);
-    let longest = amounts.scored_tokens.iter().max().copied().unwrap_or(0);
-    while seconds(sizes, models, amounts, flop_per_second) > ESTIMATE_SHARE * MAX_SECONDS {
-        let windows = sizes.windows.unwrap_or(longest / sizes.length.max(1));
+    let max_tokens = scored_data.scored_tokens.iter().max().copied().unwrap_or(0);
+    while estimate_seconds(sizes, models, scored_data, flop_per_second) > ESTIMATE_SHARE * MAX_SECONDS {
+        let windows = sizes.windows.unwrap_or(max_tokens / sizes.length.max(1));
         let tokens = sizes.sequences * sizes.length;
         if windows > MIN_WINDOWS {
             sizes.windows = Some((windows / 2).max(MIN_WINDOWS));
-        } else if tokens / 2 >= GOOD_TOKENS_PER_CHANNEL * channels && sizes.sequences > 1 {
+        } else if tokens / 2 >= PREFERRED_TOKENS_PER_CHANNEL * channels && sizes.sequences > 1 {
             sizes.sequences /= 2;
-        } else if sizes.length > MIN_LENGTH {
+        } else if sizes.length > MIN_WINDOW_TOKENS {
             // Keep the number of calibration tokens the same.
             sizes.length /= 2;
             sizes.sequences *= 2;
@@ -85,17 +90,17 @@ pub(super) fn shrink_to_budget(mut sizes: Sizes, models: &[Model], amounts: &Amo
 }
 
 /// Estimates the duration of a run in seconds.
-pub(super) fn seconds(sizes: Sizes, models: &[Model], amounts: &Amounts, flop_per_second: f64) -> f64 {
-    flops(sizes, models, amounts) / flop_per_second
+pub(super) fn estimate_seconds(sizes: Sizes, models: &[Model], scored_data: &ScoredData, flop_per_second: f64) -> f64 {
+    estimate_flops(sizes, models, scored_data) / flop_per_second
 }
 
 /// Estimates the floating-point operations for a grid: one calibration pass, and the scoring of all cells. Layers that
 /// cells share are counted once.
-fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
+fn estimate_flops(sizes: Sizes, models: &[Model], scored_data: &ScoredData) -> f64 {
     let Sizes { length, sequences, windows, depths, repairs } = sizes;
     let limit = windows.map_or(usize::MAX, |windows| windows * length);
-    let texts = amounts.scored_tokens.iter().map(|tokens| Load::windows((*tokens).min(limit), length));
-    let tasks = std::iter::repeat_n(Load::windows(TASK_TOKENS, TASK_TOKENS / 100), amounts.tasks);
+    let texts = scored_data.scored_tokens.iter().map(|tokens| Load::windows((*tokens).min(limit), length));
+    let tasks = std::iter::repeat_n(Load::windows(TASK_TOKENS, TASK_TOKENS / 100), scored_data.tasks);
     let loads: Vec<Load> = texts.chain(tasks).collect();
     let mut flops = 0.0;
     for model in models {
@@ -104,7 +109,7 @@ fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
         // Storing activations and solving operators takes about as long as half a pass.
         flops += 1.5 * activations::pass_flops(&model.config, &calibration);
         let mut programs = vec![Program::trunk(layers)];
-        let depths = last(&model.depths, depths);
+        let depths = last_items(&model.depths, depths);
         for depth in depths {
             let start = layers.saturating_sub(*depth) / 2;
             let removed: Vec<usize> = (start..start + depth).collect();
@@ -129,19 +134,19 @@ mod tests {
     #[test]
     fn sizes_shrink_only_if_the_time_is_too_long() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama");
-        let (mut models, _) = super::super::find::models(&folder).unwrap();
+        let (mut models, _) = super::super::find::find_models(&folder).unwrap();
         models[0].depths = vec![2, 4];
-        let amounts = Amounts { scored_tokens: vec![300_000], tasks: 2 };
+        let scored_data = ScoredData { scored_tokens: vec![300_000], tasks: 2 };
         let paper = Sizes::new(2048, 128);
-        assert_eq!(shrink_to_budget(paper, &models, &amounts, 1e15), paper);
+        assert_eq!(shrink_to_budget(paper, &models, &scored_data, 1e15), paper);
         let mut before = paper;
         for rate in [1e10, 1e9, 1e8] {
-            let sizes = shrink_to_budget(paper, &models, &amounts, rate);
+            let sizes = shrink_to_budget(paper, &models, &scored_data, rate);
             assert!(calibrated_and_scored(sizes) <= calibrated_and_scored(before), "{sizes:?} {before:?}");
             before = sizes;
         }
         assert!(before.windows == Some(MIN_WINDOWS) && before.sequences * before.length >= 16 * 128, "{before:?}");
-        let time = seconds(shrink_to_budget(paper, &models, &amounts, 1e10), &models, &amounts, 1e10);
+        let time = estimate_seconds(shrink_to_budget(paper, &models, &scored_data, 1e10), &models, &scored_data, 1e10);
         assert!(time <= MAX_SECONDS, "{time}");
         assert_eq!((before.depths, before.repairs), (1, 1));
     }

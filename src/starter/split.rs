@@ -12,9 +12,9 @@ use crate::files::output::{Input, OutputFile};
 /// Share of the text that is used for calibration.
 const CALIBRATION_SHARE: f64 = 0.8;
 /// Range of calibration shares within which to look for a good place to split.
-const SHARES: [f64; 2] = [0.7, 0.9];
+const SPLIT_RANGE: [f64; 2] = [0.7, 0.9];
 /// Separator between rows according to the window rule of starter grids.
-const BETWEEN_ROWS: &str = "\n\n";
+const ROW_SEPARATOR: &str = "\n\n";
 
 /// Text that is split into two parts. Each part is written to a file next to the grid.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ impl SplitText {
                 .hint("use a longer text with --corpus, or two texts"));
         };
         let folder = target.parent().unwrap_or(Path::new(""));
-        let stem = find::stem(text);
+        let stem = find::file_stem(text);
         let parts = [("calibration", calibration), ("scored", scored)]
-            .map(|(part, rows)| (folder.join(format!("{stem}-{part}.jsonl")), json_lines(&rows)));
+            .map(|(part, rows)| (folder.join(format!("{stem}-{part}.jsonl")), format_json_lines(&rows)));
         Ok(Self { text: text.to_owned(), parts })
     }
 
@@ -85,7 +85,7 @@ impl Drop for WrittenParts {
     }
 }
 
-fn json_lines(rows: &[&str]) -> String {
+fn format_json_lines(rows: &[&str]) -> String {
     rows.iter().map(|row| json!({"text": row}).to_string() + "\n").collect()
 }
 
@@ -95,8 +95,8 @@ fn split_rows(rows: &[String]) -> Option<[Vec<&str>; 2]> {
     let mut before = 0;
     for (index, row) in rows.iter().enumerate() {
         let after = before + row.len();
-        if after as f64 >= SHARES[0] * bytes as f64 {
-            let is_good = after as f64 <= SHARES[1] * bytes as f64 && index + 1 < rows.len();
+        if after as f64 >= SPLIT_RANGE[0] * bytes as f64 {
+            let is_good = after as f64 <= SPLIT_RANGE[1] * bytes as f64 && index + 1 < rows.len();
             let cut = if is_good { row.len() } else { cut_within(row, before, bytes)? };
             let mut calibration: Vec<&str> = rows[..index].iter().map(String::as_str).collect();
             calibration.push(&row[..cut]);
@@ -117,11 +117,11 @@ fn has_words(part: &[&str]) -> bool {
 /// Returns the best place to split a row that starts at byte `before`. Prefers a blank line, then a line end, then
 /// whitespace.
 fn cut_within(row: &str, before: usize, bytes: usize) -> Option<usize> {
-    let [first, ideal, last] = [SHARES[0], CALIBRATION_SHARE, SHARES[1]].map(|share| {
+    let [first, ideal, last] = [SPLIT_RANGE[0], CALIBRATION_SHARE, SPLIT_RANGE[1]].map(|share| {
         let offset = ((share * bytes as f64) as usize).saturating_sub(before).min(row.len());
         (0..=offset).rev().find(|offset| row.is_char_boundary(*offset)).unwrap_or(0)
     });
-    for pattern in [BETWEEN_ROWS, "\n", " "] {
+    for pattern in [ROW_SEPARATOR, "\n", " "] {
         let earlier = row[first..ideal].rfind(pattern).map(|offset| first + offset);
         if let Some(cut) = earlier.or_else(|| row[ideal..last].find(pattern).map(|offset| ideal + offset)) {
             return Some(cut);
