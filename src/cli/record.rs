@@ -18,7 +18,7 @@ use crate::files::regular;
 use crate::pipeline::exec::RunSettings;
 use crate::pipeline::stage;
 use crate::quantity::pluralize;
-use crate::verify::{self, CheckResult, FolderCheck, RecomputeCost, Verification, VerifyRequest};
+use crate::verify::{self, CheckResult, FolderCheck, RecomputeCost, ValueMismatch, Verification, VerifyRequest};
 use crate::{hub, installed};
 use ghostlab_store::Store;
 
@@ -49,7 +49,7 @@ pub(super) enum Command {
 
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let Command::Pack { folders, to, license, force } = command;
-    let all = folders.iter().map(|folder| verify::folders(folder)).collect::<Result<Vec<_>>>()?.concat();
+    let all = folders.iter().map(|folder| verify::find_folders(folder)).collect::<Result<Vec<_>>>()?.concat();
     let inputs = all.iter().map(|folder| Input::new("a results folder", folder)).collect();
     let file = OutputFile { path: to, inputs, force: *force, is_ours };
     file.check()?;
@@ -146,7 +146,7 @@ const MAX_PRINTED: usize = 10;
 pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let unpacked = unpack_archive(&arguments.folder)?;
     let root = unpacked.as_ref().map_or(arguments.folder.as_path(), |(folder, _)| folder.path());
-    let folders = verify::folders(root)?;
+    let folders = verify::find_folders(root)?;
     let scratch = create_scratch_folder("verify")?;
     let store = Store::open(scratch.path(), stage::STORE_WORDS)?;
     let reporter = progress::reporter(false);
@@ -166,7 +166,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
         stop: &stop,
     };
     let prepared = verify::prepare(&folders, &request)?;
-    let works = prepared.iter().map(|part| part.work(&request)).collect::<Result<Vec<_>>>()?;
+    let works = prepared.iter().map(|part| part.estimate_work(&request)).collect::<Result<Vec<_>>>()?;
     let work = works.into_iter().fold(RecomputeCost::default(), RecomputeCost::merge);
     note!("{}", describe_plan(&work));
     let mut checked = verify::finish(prepared, &request)?;
@@ -178,7 +178,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
         checked.insert(0, archive_check.clone());
     }
     let found = Verification { share: arguments.share, seed: arguments.seed, work, folders: checked };
-    let code = match (found.differs(), found.has_unchecked()) {
+    let code = match (found.has_differences(), found.has_unchecked()) {
         (true, _) => 4,
         (_, true) => 3,
         _ => 0,
@@ -199,16 +199,17 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
 
 fn print_folder_check(folder_check: &FolderCheck) {
     println!("{} ({}), by {}", folder_check.folder, folder_check.name, folder_check.program);
-    for check in folder_check.checks.iter().filter(|check| check.all > 0 || !check.cannot.is_empty()) {
+    for check in folder_check.checks.iter().filter(|check| check.total > 0 || !check.unchecked.is_empty()) {
         println!("  {}", format_check(check));
-        for differs in check.differs.iter().take(MAX_PRINTED) {
-            let by = differs.by.map(|by| format!(", difference {by:.3e}")).unwrap_or_default();
-            println!("    differs: {}: recorded {}, found {}{by}", differs.at, differs.recorded, differs.found);
+        for ValueMismatch { at, recorded, found, difference } in check.mismatches.iter().take(MAX_PRINTED) {
+            let difference = difference.map(|value| format!(", difference {value:.3e}")).unwrap_or_default();
+            println!("    differs: {at}: recorded {recorded}, found {found}{difference}");
         }
-        for lacking in check.cannot.iter().take(MAX_PRINTED) {
-            println!("    not checked: {}: missing {}", lacking.at, lacking.lacks);
+        for value in check.unchecked.iter().take(MAX_PRINTED) {
+            println!("    not checked: {}: missing {}", value.at, value.missing_input);
         }
-        let more = check.differs.len().saturating_sub(MAX_PRINTED) + check.cannot.len().saturating_sub(MAX_PRINTED);
+        let more =
+            check.mismatches.len().saturating_sub(MAX_PRINTED) + check.unchecked.len().saturating_sub(MAX_PRINTED);
         if more > 0 {
             println!("    … and {more} more (use --json to see all)");
         }
@@ -218,13 +219,14 @@ fn print_folder_check(folder_check: &FolderCheck) {
 }
 
 fn format_check(check: &CheckResult) -> String {
-    let CheckResult { kind, largest, all, chance, differs, .. } = check;
-    let result = if differs.is_empty() { "all agree".to_owned() } else { format!("{} differ", differs.len()) };
-    let apart = if *largest > 0.0 { format!(", largest difference {largest:.1e}") } else { String::new() };
-    let probability = 100.0 * chance;
+    let CheckResult { kind, max_difference, total, detection_probability, mismatches, .. } = check;
+    let result = if mismatches.is_empty() { "all agree".to_owned() } else { format!("{} differ", mismatches.len()) };
+    let difference =
+        if *max_difference > 0.0 { format!(", largest difference {max_difference:.1e}") } else { String::new() };
+    let probability = 100.0 * detection_probability;
     format!(
-        "{}: {} of {all} checked, {result}{apart} ({probability:.1} % detection probability)",
-        kind.words(),
-        check.compared()
+        "{}: {} of {total} checked, {result}{difference} ({probability:.1} % detection probability)",
+        kind.label(),
+        check.compared_count()
     )
 }

@@ -14,25 +14,26 @@ use crate::results::StoredResults;
 
 /// Cache of claim verdicts, keyed by sibling folders and profile.
 #[derive(Default)]
-pub(super) struct Judge(Mutex<HashMap<ProfilePlace, Arc<Verdicts>>>);
+pub(super) struct VerdictCache(Mutex<HashMap<VerdictKey, Arc<Verdicts>>>);
 
-type ProfilePlace = (Vec<PathBuf>, String);
+type VerdictKey = (Vec<PathBuf>, String);
 
 /// Verdicts on all claims, and the names of the artifacts for which there are results.
 struct Verdicts {
-    there: BTreeSet<String>,
+    present_artifacts: BTreeSet<String>,
     judged: Vec<JudgedClaim<'static>>,
 }
 
-impl Judge {
+impl VerdictCache {
     fn verdicts(&self, folders: Vec<PathBuf>, profile: &str) -> Result<Arc<Verdicts>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (folders, profile.to_owned());
         if let Some(verdicts) = known.get(&key) {
             return Ok(Arc::clone(verdicts));
         }
-        let there = key.0.iter().filter_map(|folder| Some(StoredResults::read(folder).ok()?.name)).collect();
-        let verdicts = Arc::new(Verdicts { there, judged: judge_folders(&key.0, profile)? });
+        let present_artifacts =
+            key.0.iter().filter_map(|folder| Some(StoredResults::read(folder).ok()?.name)).collect();
+        let verdicts = Arc::new(Verdicts { present_artifacts, judged: judge_folders(&key.0, profile)? });
         known.insert(key, Arc::clone(&verdicts));
         Ok(verdicts)
     }
@@ -42,7 +43,7 @@ impl Judge {
 ///
 /// # Errors
 /// Fails if a file cannot be read.
-pub(super) fn check(folder: &Path, recorded: &ReferenceRun, judge: &Judge) -> Result<CheckResult> {
+pub(super) fn check(folder: &Path, recorded: &ReferenceRun, verdict_cache: &VerdictCache) -> Result<CheckResult> {
     let mut check = CheckResult::new(CheckKind::Claims);
     let path = folder.join(CLAIMS);
     if !path.is_file() {
@@ -50,16 +51,20 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, judge: &Judge) -> Re
     }
     let text = String::from_utf8_lossy(&regular::read(&path)?).into_owned();
     let numbers = &recorded.numbers;
-    let verdicts = judge.verdicts(sibling_folders(folder), &numbers.profile)?;
+    let verdicts = verdict_cache.verdicts(sibling_folders(folder), &numbers.profile)?;
     let judged = claims_about(&numbers.name, &verdicts.judged);
     if judged.is_empty() && text != format_claims(&[]) {
-        check.differ(CLAIMS, [text.lines().next().unwrap_or_default(), "no checked claim about this artifact"], None);
+        check.record_difference(
+            CLAIMS,
+            [text.lines().next().unwrap_or_default(), "no checked claim about this artifact"],
+            None,
+        );
     }
     for entry in &judged {
         let claim = entry.claim;
         let seeds = claim.best_by.map(|_| SEEDS);
         let mut needed = claim.artifacts.iter().copied().chain(seeds);
-        if let Some(lacking) = needed.find(|name| !verdicts.there.contains(*name)) {
+        if let Some(lacking) = needed.find(|name| !verdicts.present_artifacts.contains(*name)) {
             check.record_missing(
                 format!("{CLAIMS}, {}", claim.id),
                 format!("the results of {lacking}, next to this folder"),
@@ -70,14 +75,18 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, judge: &Judge) -> Re
         let sentence = |line: &str| line.trim_start_matches("| ").split(" | ").next().unwrap_or_default().to_owned();
         let recorded_line = text.lines().find(|line| sentence(line) == sentence(&made));
         match recorded_line {
-            Some(line) if line == made => check.agree(0.0),
+            Some(line) if line == made => check.record_agreement(0.0),
             Some(line) => {
-                check.differ(format!("{CLAIMS}, {}", claim.id), [rest_of_line(line), rest_of_line(&made)], None);
+                check.record_difference(
+                    format!("{CLAIMS}, {}", claim.id),
+                    [rest_of_line(line), rest_of_line(&made)],
+                    None,
+                );
             }
-            None => check.differ(format!("{CLAIMS}, {}", claim.id), ["nothing", made.as_str()], None),
+            None => check.record_difference(format!("{CLAIMS}, {}", claim.id), ["nothing", made.as_str()], None),
         }
     }
-    let all = check.compared();
+    let all = check.compared_count();
     Ok(check.with_total(all))
 }
 

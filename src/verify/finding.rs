@@ -90,7 +90,7 @@ pub enum CheckKind {
 }
 
 impl CheckKind {
-    pub fn words(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Files => "file hashes",
             Self::Items => "numbers, recomputed from items",
@@ -113,13 +113,18 @@ pub struct CheckResult {
     /// Number of values that agree within the tolerance for the engine and float type.
     pub agreed: usize,
     /// Largest difference among the agreeing values; 0 if all are bit-identical.
-    pub largest: f64,
+    #[serde(rename = "largest")]
+    pub max_difference: f64,
     /// Total number of values of this kind, including values that were not sampled.
-    pub all: usize,
+    #[serde(rename = "all")]
+    pub total: usize,
     /// Probability that a single altered value of this kind would be found.
-    pub chance: f64,
-    pub differs: Vec<ValueMismatch>,
-    pub cannot: Vec<UncheckedValue>,
+    #[serde(rename = "chance")]
+    pub detection_probability: f64,
+    #[serde(rename = "differs")]
+    pub mismatches: Vec<ValueMismatch>,
+    #[serde(rename = "cannot")]
+    pub unchecked: Vec<UncheckedValue>,
 }
 
 /// Value that differs from the record.
@@ -132,7 +137,8 @@ pub struct ValueMismatch {
     /// Value that the check found.
     pub found: String,
     /// Absolute difference; null if a value is not a number.
-    pub by: Option<f64>,
+    #[serde(rename = "by")]
+    pub difference: Option<f64>,
 }
 
 /// Value that cannot be checked.
@@ -141,60 +147,88 @@ pub struct UncheckedValue {
     /// Cell, column and item, or file.
     pub at: String,
     /// Missing input.
-    pub lacks: String,
+    #[serde(rename = "lacks")]
+    pub missing_input: String,
 }
 
 impl CheckResult {
     pub(super) fn new(kind: CheckKind) -> Self {
-        Self { kind, agreed: 0, largest: 0.0, all: 0, chance: 1.0, differs: Vec::new(), cannot: Vec::new() }
+        Self {
+            kind,
+            agreed: 0,
+            max_difference: 0.0,
+            total: 0,
+            detection_probability: 1.0,
+            mismatches: Vec::new(),
+            unchecked: Vec::new(),
+        }
     }
 
-    pub(super) fn agree(&mut self, by: f64) {
+    pub(super) fn record_agreement(&mut self, by: f64) {
         self.agreed += 1;
-        self.largest = self.largest.max(by);
+        self.max_difference = self.max_difference.max(by);
     }
 
-    pub(super) fn differ(&mut self, at: impl Into<String>, [recorded, found]: [impl Into<String>; 2], by: Option<f64>) {
-        self.differs.push(ValueMismatch { at: at.into(), recorded: recorded.into(), found: found.into(), by });
+    pub(super) fn record_difference(
+        &mut self,
+        at: impl Into<String>,
+        [recorded, found]: [impl Into<String>; 2],
+        by: Option<f64>,
+    ) {
+        self.mismatches.push(ValueMismatch {
+            at: at.into(),
+            recorded: recorded.into(),
+            found: found.into(),
+            difference: by,
+        });
     }
 
     pub(super) fn compare_equal(&mut self, at: impl FnOnce() -> String, [recorded, found]: [String; 2]) {
-        if recorded == found { self.agree(0.0) } else { self.differ(at(), [recorded, found], None) }
+        if recorded == found {
+            self.record_agreement(0.0)
+        } else {
+            self.record_difference(at(), [recorded, found], None)
+        }
     }
 
-    pub(super) fn number(&mut self, at: impl Fn() -> String, recorded: f64, found: f64, tolerance: f64) {
+    pub(super) fn compare_numbers(&mut self, at: impl Fn() -> String, recorded: f64, found: f64, tolerance: f64) {
         let by = (found - recorded).abs();
         match recorded.to_bits() == found.to_bits() || by <= tolerance || (recorded.is_nan() && found.is_nan()) {
-            true => self.agree(if by.is_finite() { by } else { 0.0 }),
-            false => self.differ(at(), [recorded.to_string(), found.to_string()], Some(by).filter(|by| by.is_finite())),
+            true => self.record_agreement(if by.is_finite() { by } else { 0.0 }),
+            false => self.record_difference(
+                at(),
+                [recorded.to_string(), found.to_string()],
+                Some(by).filter(|by| by.is_finite()),
+            ),
         }
     }
 
     /// Compares a printed number with a value. The tolerance `half` is half a unit in the last printed digit.
-    pub(super) fn printed(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
+    pub(super) fn compare_printed(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
         match (printed - value).abs() <= half {
-            true => self.agree(0.0),
-            false => self.number(at, printed, value, half),
+            true => self.record_agreement(0.0),
+            false => self.compare_numbers(at, printed, value, half),
         }
     }
 
-    pub(super) fn record_missing(&mut self, at: impl Into<String>, lacks: impl Into<String>) {
-        let lacking = UncheckedValue { at: at.into(), lacks: lacks.into() };
-        if !self.cannot.contains(&lacking) {
-            self.cannot.push(lacking);
+    pub(super) fn record_missing(&mut self, at: impl Into<String>, missing_input: impl Into<String>) {
+        let lacking = UncheckedValue { at: at.into(), missing_input: missing_input.into() };
+        if !self.unchecked.contains(&lacking) {
+            self.unchecked.push(lacking);
         }
     }
 
-    pub fn compared(&self) -> usize {
-        self.agreed + self.differs.len()
+    pub fn compared_count(&self) -> usize {
+        self.agreed + self.mismatches.len()
     }
 
     /// Sets the total number of values from which the sample was drawn, and the detection probability that follows from
     /// it.
     #[must_use]
-    pub(super) fn with_total(mut self, all: usize) -> Self {
-        self.all = all.max(self.compared());
-        self.chance = if self.all == 0 { 1.0 } else { self.compared() as f64 / self.all as f64 };
+    pub(super) fn with_total(mut self, total: usize) -> Self {
+        self.total = total.max(self.compared_count());
+        self.detection_probability =
+            if self.total == 0 { 1.0 } else { self.compared_count() as f64 / self.total as f64 };
         self
     }
 }
@@ -202,11 +236,11 @@ impl CheckResult {
 impl FolderCheck {
     pub fn from_archive(path: &Path, unpacked: &UnpackedRecord) -> Self {
         let mut check = CheckResult::new(CheckKind::Files);
-        (0..unpacked.intact).for_each(|_| check.agree(0.0));
+        (0..unpacked.intact).for_each(|_| check.record_agreement(0.0));
         for AlteredFile { name, listed, found } in &unpacked.altered {
-            check.differ(name, [listed, found], None);
+            check.record_difference(name, [listed, found], None);
         }
-        let all = check.compared();
+        let all = check.compared_count();
         Self {
             folder: path.display().to_string(),
             name: "archive".to_owned(),
@@ -222,11 +256,11 @@ impl Verification {
         self.folders.iter().flat_map(|folder| &folder.checks)
     }
 
-    pub fn differs(&self) -> bool {
-        self.checks().any(|check| !check.differs.is_empty())
+    pub fn has_differences(&self) -> bool {
+        self.checks().any(|check| !check.mismatches.is_empty())
     }
 
     pub fn has_unchecked(&self) -> bool {
-        self.checks().any(|check| !check.cannot.is_empty())
+        self.checks().any(|check| !check.unchecked.is_empty())
     }
 }

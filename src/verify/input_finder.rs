@@ -12,12 +12,12 @@ use crate::files::output::Manifest;
 use crate::files::sha256;
 use crate::results::may_be_left_out;
 
-pub(super) struct Finder {
+pub(super) struct InputFinder {
     roots: Vec<PathBuf>,
     hashes: Mutex<HashMap<PathBuf, Option<String>>>,
 }
 
-impl Finder {
+impl InputFinder {
     pub(super) fn new(roots: Vec<PathBuf>) -> Self {
         Self { roots, hashes: Mutex::default() }
     }
@@ -46,7 +46,7 @@ impl Finder {
         if let Some(found) = candidates.iter().find(|base| {
             inside.iter().all(|(file_name, hash)| self.hash(&joined_file(base, file_name)).as_ref() == Some(*hash))
         }) {
-            inside.iter().for_each(|_| check.agree(0.0));
+            inside.iter().for_each(|_| check.record_agreement(0.0));
             return Some(found.clone());
         }
         let exists =
@@ -96,11 +96,11 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
         all += 1;
         let file = folder.join(&name);
         if !archive::is_inside(&name) {
-            check_files.differ(name, ["a file in this folder", "a path outside the folder"], None);
+            check_files.record_difference(name, ["a file in this folder", "a path outside the folder"], None);
         } else if !file.exists() && may_be_left_out(&name) {
             left_out += 1;
         } else if !file.exists() {
-            check_files.differ(name, [hash.as_str(), "no such file"], None);
+            check_files.record_difference(name, [hash.as_str(), "no such file"], None);
         } else {
             let (found, _) = sha256::of_file(&file).map_err(|error| Error::io("read", &file, &error))?;
             check_files.compare_equal(|| name, [hash, found]);
@@ -123,18 +123,18 @@ mod tests {
         let folder = root.path().join("data/tiny/llama");
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("config.json"), "abc").unwrap();
-        let finder = Finder::new(vec![root.path().to_owned()]);
+        let finder = InputFinder::new(vec![root.path().to_owned()]);
         let path = Path::new("/nowhere/experiments/../data/tiny/llama");
         let hash = sha256::of_bytes("abc");
         let inputs = BTreeMap::from([(path.join("config.json").display().to_string(), hash.clone())]);
         let mut check = CheckResult::new(CheckKind::Inputs);
         assert_eq!(finder.find("a", path, &inputs, &mut check), Some(folder.clone()));
-        assert!(check.cannot.is_empty() && check.agreed == 1);
+        assert!(check.unchecked.is_empty() && check.agreed == 1);
         let other = BTreeMap::from([(path.join("config.json").display().to_string(), sha256::of_bytes("abd"))]);
         assert_eq!(finder.find("a", path, &other, &mut check), None);
-        assert!(check.cannot[0].lacks.contains(&hash), "{check:?}");
+        assert!(check.unchecked[0].missing_input.contains(&hash), "{check:?}");
         let missing = BTreeMap::from([("/no/where/else".to_owned(), hash)]);
         assert_eq!(finder.find("b", Path::new("/no/where/else"), &missing, &mut check), None);
-        assert!(check.cannot[1].lacks.contains("; not found"), "{check:?}");
+        assert!(check.unchecked[1].missing_input.contains("; not found"), "{check:?}");
     }
 }

@@ -15,7 +15,7 @@ use crate::results::{CHANNELS_FILE, ResultRow, mean, read_frame};
 use crate::tasks::{DocumentResult, Flip, Task};
 
 /// Maximum relative difference between two computations of the same number in f64.
-pub(super) const ROUNDING: f64 = 1e-9;
+pub(super) const MAX_ROUNDING_ERROR: f64 = 1e-9;
 
 /// Recomputes all numbers from their items and compares them with the recorded numbers.
 ///
@@ -26,24 +26,28 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<CheckResul
     for number in &recorded.numbers.numbers {
         let Some(value) = number.record.value else { continue };
         if let Some(made) = recompute_from_items(recorded, number) {
-            check.number(|| item_label(number), value, made, ROUNDING * made.abs());
+            check.compare_numbers(|| item_label(number), value, made, MAX_ROUNDING_ERROR * made.abs());
         }
-        if let Some(answers) = recomputed_answers(recorded, number) {
+        if let Some(answers) = recompute_answers(recorded, number) {
             let made: Vec<bool> = answers.into_iter().map(|(_, right)| right).collect();
             let right = number.task_answers().unwrap_or_default();
             match made == right {
-                true => check.agree(0.0),
+                true => check.record_agreement(0.0),
                 false => {
                     let first = made.iter().zip(right).position(|(a, b)| a != b).unwrap_or_default();
                     let at = format!("{}, scored document {first}, from log-likelihoods", item_label(number));
-                    check.differ(at, [describe_answer(right.get(first)), describe_answer(made.get(first))], None);
+                    check.record_difference(
+                        at,
+                        [describe_answer(right.get(first)), describe_answer(made.get(first))],
+                        None,
+                    );
                 }
             }
         }
     }
-    flips(recorded, &mut check);
-    channels(folder, recorded, &mut check)?;
-    let all = check.compared();
+    check_flips(recorded, &mut check);
+    check_channels(folder, recorded, &mut check)?;
+    let all = check.compared_count();
     Ok(check.with_total(all))
 }
 
@@ -125,7 +129,7 @@ pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
 
 /// Returns, for each document, the answer that its log-likelihoods select, and whether it is correct. Returns `None` if
 /// no log-likelihoods are recorded.
-fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<(Option<usize>, bool)>> {
+fn recompute_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<(Option<usize>, bool)>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
     let task = Task::find(task).ok()?;
@@ -137,7 +141,7 @@ fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec
 }
 
 /// Checks the recorded flips against the answers given by the dense model and by the variant.
-fn flips(recorded: &ReferenceRun, check: &mut CheckResult) {
+fn check_flips(recorded: &ReferenceRun, check: &mut CheckResult) {
     for number in &recorded.numbers.numbers {
         let metric = metric_of(number);
         let (MetricSource::Flips(flip), Some(flipping)) = (metric.source, number.task_answers()) else { continue };
@@ -157,14 +161,14 @@ fn flips(recorded: &ReferenceRun, check: &mut CheckResult) {
             check.record_missing(item_label(number), "recorded answers of the dense model and the variant");
             continue;
         };
-        let expected = flipped(recorded, flip, dense, variant);
+        let expected = recompute_flips(recorded, flip, dense, variant);
         let first = flipping
             .iter()
             .zip(&expected)
             .position(|(flips, expected)| expected.is_some_and(|expected| expected != *flips));
         match first {
-            None if flipping.len() == expected.len() => check.agree(0.0),
-            None => check.differ(
+            None if flipping.len() == expected.len() => check.record_agreement(0.0),
+            None => check.record_difference(
                 item_label(number),
                 [flipping.len(), expected.len()].map(|count| format!("{count} documents")),
                 None,
@@ -172,7 +176,7 @@ fn flips(recorded: &ReferenceRun, check: &mut CheckResult) {
             Some(index) => {
                 let at = format!("{}, scored document {index}", item_label(number));
                 let words = if flipping[index] { ["flips", "does not flip"] } else { ["does not flip", "flips"] };
-                check.differ(at, words, None);
+                check.record_difference(at, words, None);
             }
         }
     }
@@ -180,10 +184,10 @@ fn flips(recorded: &ReferenceRun, check: &mut CheckResult) {
 
 /// Returns, for each document, whether its answer flips between two cells. An entry is `None` if both answers are wrong
 /// and there are no log-likelihoods to show whether they are the same.
-fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &ResultRow) -> Vec<Option<bool>> {
+fn recompute_flips(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &ResultRow) -> Vec<Option<bool>> {
     let [dense_right, variant_right] =
         [dense, variant].map(|number| number.task_answers().unwrap_or_default().iter().copied());
-    let [dense_chosen, variant_chosen] = [dense, variant].map(|number| recomputed_answers(recorded, number));
+    let [dense_chosen, variant_chosen] = [dense, variant].map(|number| recompute_answers(recorded, number));
     dense_right
         .zip(variant_right)
         .enumerate()
@@ -197,7 +201,7 @@ fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &Res
 }
 
 /// Checks the errors per channel against the recorded boundary errors.
-fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut CheckResult) -> Result<()> {
+fn check_channels(folder: &Path, recorded: &ReferenceRun, check: &mut CheckResult) -> Result<()> {
     let path = folder.join(CHANNELS_FILE);
     if !path.exists() {
         return Ok(());
@@ -205,11 +209,11 @@ fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut CheckResult) -> 
     let frame = read_frame(&path)?;
     let columns = (frame.column("cell"), frame.column("boundary"), frame.column("error"));
     let (Ok(cells), Ok(starts), Ok(errors)) = columns else {
-        check.differ(CHANNELS_FILE, ["columns cell, boundary and error", "a missing column"], None);
+        check.record_difference(CHANNELS_FILE, ["columns cell, boundary and error", "a missing column"], None);
         return Ok(());
     };
     let (Ok(cells), Ok(starts), Ok(errors)) = (cells.str(), starts.u64(), errors.f64()) else {
-        check.differ(CHANNELS_FILE, ["columns of strings, u64 and f64", "other types"], None);
+        check.record_difference(CHANNELS_FILE, ["columns of strings, u64 and f64", "other types"], None);
         return Ok(());
     };
     let mut sums: std::collections::BTreeMap<(&str, u64), (f64, f64)> = std::collections::BTreeMap::new();
@@ -227,7 +231,7 @@ fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut CheckResult) -> 
             run_cell.and_then(|cell| cell.boundaries.iter().find(|boundary| boundary.region.0 as u64 == start));
         if let Some(boundary) = boundary {
             // Both values are means over f32 errors, but they are summed in different orders.
-            check.number(
+            check.compare_numbers(
                 || format!("{CHANNELS_FILE}: {cell}, boundary {start}"),
                 boundary.boundary_mae,
                 sum / count,

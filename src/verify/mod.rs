@@ -21,9 +21,9 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 pub use finding::{CheckKind, CheckResult, FolderCheck, RecomputeCost, UncheckedValue, ValueMismatch, Verification};
 
-use self::claims::Judge;
-use self::input_finder::Finder;
-use self::recompute::DrawnPart;
+use self::claims::VerdictCache;
+use self::input_finder::InputFinder;
+use self::recompute::DrawnSample;
 use self::recorded_results::ReferenceRun;
 use crate::error::{Error, Result};
 use crate::files;
@@ -49,10 +49,10 @@ pub struct VerifyRequest<'a> {
 ///
 /// # Errors
 /// Fails if no results folder is found.
-pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
+pub fn find_folders(root: &Path) -> Result<Vec<PathBuf>> {
     /// Maximum search depth. `results/ARTIFACT/PROFILE` takes three levels, and a folder that collects such folders one
     /// more.
-    const DEPTH: usize = 4;
+    const MAX_SEARCH_DEPTH: usize = 4;
     fn walk(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
         if folder.join(StoredResults::FILE).is_file() {
             found.push(folder.to_owned());
@@ -64,7 +64,7 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     let mut found = Vec::new();
-    walk(root, DEPTH, &mut found);
+    walk(root, MAX_SEARCH_DEPTH, &mut found);
     if found.is_empty() {
         return Err(Error::missing("no results to check")
             .at(root.display().to_string())
@@ -79,7 +79,7 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
 pub struct PreparedFolder {
     folder: PathBuf,
     recorded: ReferenceRun,
-    drawn: DrawnPart,
+    drawn: DrawnSample,
     checks: Vec<CheckResult>,
     notes: Vec<String>,
 }
@@ -89,22 +89,27 @@ pub struct PreparedFolder {
 /// # Errors
 /// Fails if a folder cannot be read. Problems inside a folder are reported by its checks.
 pub fn prepare(folders: &[PathBuf], request: &VerifyRequest<'_>) -> Result<Vec<PreparedFolder>> {
-    let finder = Finder::new(request.roots.clone());
-    let judge = Judge::default();
-    folders.par_iter().map(|folder| PreparedFolder::new(folder, request, &finder, &judge)).collect()
+    let finder = InputFinder::new(request.roots.clone());
+    let verdict_cache = VerdictCache::default();
+    folders.par_iter().map(|folder| PreparedFolder::new(folder, request, &finder, &verdict_cache)).collect()
 }
 
 impl PreparedFolder {
-    fn new(folder: &Path, request: &VerifyRequest<'_>, finder: &Finder, judge: &Judge) -> Result<Self> {
+    fn new(
+        folder: &Path,
+        request: &VerifyRequest<'_>,
+        finder: &InputFinder,
+        verdict_cache: &VerdictCache,
+    ) -> Result<Self> {
         let recorded = ReferenceRun::read(folder)?;
         let mut notes = Vec::new();
         let checks = vec![
             input_finder::check_files(folder, &mut notes)?,
             metrics::check(folder, &recorded)?,
             tables::check(folder, &recorded)?,
-            claims::check(folder, &recorded, judge)?,
+            claims::check(folder, &recorded, verdict_cache)?,
         ];
-        let drawn = recompute::draw(&recorded, request, finder, &mut notes);
+        let drawn = recompute::draw_sample(&recorded, request, finder, &mut notes);
         let numbers = &recorded.numbers;
         let mut measures = numbers.numbers.iter().flat_map(|number| numbers.measures(number));
         notes.extend(
@@ -124,8 +129,8 @@ impl PreparedFolder {
     ///
     /// # Errors
     /// Fails if the user interrupts it.
-    pub fn work(&self, request: &VerifyRequest<'_>) -> Result<RecomputeCost> {
-        self.drawn.work(request)
+    pub fn estimate_work(&self, request: &VerifyRequest<'_>) -> Result<RecomputeCost> {
+        self.drawn.estimate_work(request)
     }
 
     fn finish(self, request: &VerifyRequest<'_>) -> Result<FolderCheck> {
@@ -142,7 +147,7 @@ impl PreparedFolder {
 /// # Errors
 /// Fails if the user interrupts it.
 pub fn finish(prepared: Vec<PreparedFolder>, request: &VerifyRequest<'_>) -> Result<Vec<FolderCheck>> {
-    let drawn: Vec<&DrawnPart> = prepared.iter().map(|part| &part.drawn).collect();
+    let drawn: Vec<&DrawnSample> = prepared.iter().map(|part| &part.drawn).collect();
     recompute::calibrate(&drawn, request)?;
     prepared.into_iter().map(|part| part.finish(request)).collect()
 }

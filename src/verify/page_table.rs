@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::finding::CheckResult;
-use super::printed_table::{PrintedTable, name, nearly_equal};
+use super::printed_table::{PrintedTable, file_name, nearly_equal};
 use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::results::NOISY;
@@ -52,7 +52,7 @@ pub(super) fn check_page(
                 lines.any(|line| table.number(line, place_column).is_some_and(|found| nearly_equal(found, value)))
             });
             if !known {
-                check.differ(
+                check.record_difference(
                     row_label(row, key),
                     [value.to_string(), format!("no such value in {}", table.name)],
                     None,
@@ -60,14 +60,18 @@ pub(super) fn check_page(
                 continue;
             }
             if let Some((number, half)) = parse_printed(text) {
-                check.printed(|| format!("{}, as printed", row_label(row, key)), number, value, half);
+                check.compare_printed(|| format!("{}, as printed", row_label(row, key)), number, value, half);
             }
         }
     }
-    let file = name(markdown);
+    let file = file_name(markdown);
     let body = markdown_rows(markdown)?;
     if body.len() != rows.len() {
-        check.differ(&file, [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())], None);
+        check.record_difference(
+            &file,
+            [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())],
+            None,
+        );
     }
     for (line, (texts, cells)) in body.iter().zip(&rows).enumerate().filter(|_| body.len() == rows.len()) {
         // Compare from the right, because the labels may occupy fewer columns than in `page.json`. Skip the empty cells
@@ -75,9 +79,9 @@ pub(super) fn check_page(
         let filled = texts.iter().rev().filter(|text| !text.trim().is_empty());
         for (shown_text, cell) in filled.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
             let text = cell["text"].as_str().unwrap_or_default();
-            match shows(shown_text, text) {
-                true => check.agree(0.0),
-                false => check.differ(format!("{file}, row {}", line + 1), [shown_text.trim(), text], None),
+            match contains_numbers(shown_text, text) {
+                true => check.record_agreement(0.0),
+                false => check.record_difference(format!("{file}, row {}", line + 1), [shown_text.trim(), text], None),
             }
         }
     }
@@ -94,7 +98,7 @@ fn row_label(row: usize, key: &str) -> String {
 /// Checks the LaTeX table, which may be transposed. Each number in a row must appear in the corresponding row or column
 /// of the page.
 fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut CheckResult) -> Result<()> {
-    let file = name(latex);
+    let file = file_name(latex);
     let body = latex_rows(latex)?;
     let rows: Vec<Vec<String>> = rows
         .iter()
@@ -107,7 +111,7 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut CheckResult) -> R
     let as_rows = body.len() == rows.len();
     if !as_rows && (body.is_empty() || !columns.is_multiple_of(body.len())) {
         let counts = [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())];
-        check.differ(file, counts, None);
+        check.record_difference(file, counts, None);
         return Ok(());
     }
     for (line, cells) in body.iter().enumerate() {
@@ -121,27 +125,27 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut CheckResult) -> R
         let before = if as_rows { 0 } else { cells.len().saturating_sub(rows.len()) };
         for cell in unmatched_cells(&cells[before..], texts, check) {
             let position = format!("{file}, row {}", line + 1);
-            check.differ(position, [cell, "no such number in that row of page.json".to_owned()], None);
+            check.record_difference(position, [cell, "no such number in that row of page.json".to_owned()], None);
         }
     }
     Ok(())
 }
 
 /// LaTeX command that shades a row.
-const SHADE: &str = "\\rowcolor{gray!15}";
+const SHADE_COMMAND: &str = "\\rowcolor{gray!15}";
 
 /// Returns the cells whose numbers appear in none of `texts`. Each entry in `texts` can match only one cell.
 fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut CheckResult) -> Vec<String> {
     let mut strange = Vec::new();
     for cell in cells {
-        let bare = cell.replace(SHADE, "");
-        if numbers(&bare).is_empty() {
+        let bare = cell.replace(SHADE_COMMAND, "");
+        if extract_numbers(&bare).is_empty() {
             continue;
         }
-        match texts.iter().position(|text| !numbers(text).is_empty() && shows(&bare, text)) {
+        match texts.iter().position(|text| !extract_numbers(text).is_empty() && contains_numbers(&bare, text)) {
             Some(at) => {
                 texts.swap_remove(at);
-                check.agree(0.0);
+                check.record_agreement(0.0);
             }
             None => strange.push(cell.trim().to_owned()),
         }
@@ -150,7 +154,7 @@ fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut CheckRe
 }
 
 /// Extracts the printed numbers from a string, ignoring markup.
-fn numbers(text: &str) -> Vec<String> {
+fn extract_numbers(text: &str) -> Vec<String> {
     let text = text.replace("$-$", "-").replace('−', "-").replace("{,}", "").replace(',', "");
     let words = text.split(|c: char| !c.is_ascii_digit() && !".-".contains(c));
     let words = words.map(|word| word.trim_end_matches(['.', '-']).to_owned());
@@ -158,9 +162,9 @@ fn numbers(text: &str) -> Vec<String> {
 }
 
 /// Returns whether `cell` contains all the numbers in `text` in the same order.
-fn shows(cell: &str, text: &str) -> bool {
-    let mut shown = numbers(cell).into_iter();
-    numbers(text).iter().all(|number| shown.any(|known| known == *number))
+fn contains_numbers(cell: &str, text: &str) -> bool {
+    let mut shown = extract_numbers(cell).into_iter();
+    extract_numbers(text).iter().all(|number| shown.any(|known| known == *number))
 }
 
 pub(super) fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
@@ -202,12 +206,12 @@ mod tests {
             ("failed", "failed"),
             ("1,024.5", "1024.5"),
         ] {
-            assert!(shows(cell, text), "{cell} {text}");
+            assert!(contains_numbers(cell, text), "{cell} {text}");
         }
         for (cell, text) in
             [("97.337", "97.33"), ("197.33", "97.33"), ("1.20", "−1.20"), ("0.30 ± 1.20", "1.20 ± 0.30")]
         {
-            assert!(!shows(cell, text), "{cell} {text}");
+            assert!(!contains_numbers(cell, text), "{cell} {text}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::finding::CheckResult;
-use super::metrics::ROUNDING;
+use super::metrics::MAX_ROUNDING_ERROR;
 use crate::error::{Error, Result};
 use crate::files::regular;
 
@@ -16,7 +16,7 @@ pub(super) struct PrintedTable {
 
 impl PrintedTable {
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let name = name(path);
+        let name = file_name(path);
         let bytes = regular::read(path)?;
         let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(bytes.as_slice());
         let damaged = |error: csv::Error| {
@@ -36,7 +36,7 @@ impl PrintedTable {
     }
 
     /// Reports that a field differs from `made`, the value computed from `numbers.json`.
-    pub(super) fn differs(
+    pub(super) fn record_difference(
         &self,
         at: String,
         (row, column): (usize, usize),
@@ -45,14 +45,14 @@ impl PrintedTable {
     ) {
         let by = made.zip(self.number(row, column)).map(|(made, found)| (made - found).abs());
         let text = made.map_or("nothing".to_owned(), |made| made.to_string());
-        check.differ(at, [self.rows[row][column].clone(), text], by);
+        check.record_difference(at, [self.rows[row][column].clone(), text], by);
     }
 }
 
-pub(super) fn name(path: &Path) -> String {
+pub(super) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 pub(super) fn nearly_equal(one: f64, two: f64) -> bool {
-    (one - two).abs() <= ROUNDING * one.abs().max(two.abs())
+    (one - two).abs() <= MAX_ROUNDING_ERROR * one.abs().max(two.abs())
 }

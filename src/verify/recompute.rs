@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::VerifyRequest;
 use super::finding::{CheckKind, CheckResult, RecomputeCost};
-use super::input_finder::Finder;
+use super::input_finder::InputFinder;
 use super::recorded_results::ReferenceRun;
 use super::value_checks::Checks;
 use crate::error::{ErrorKind, Result};
@@ -18,7 +18,7 @@ use crate::pipeline::exec::{RunSettings, sample, sample_cost};
 use crate::pipeline::identity::{ComputeId, MeasureId};
 use crate::pipeline::plan::{BackbonePlan, Evaluation};
 
-pub(super) struct DrawnPart {
+pub(super) struct DrawnSample {
     /// Sampled cells, by engine.
     parts: Vec<EngineGrid>,
     /// Share of the chunks that are recomputed.
@@ -38,7 +38,7 @@ struct EngineGrid {
 ///
 /// # Errors
 /// Fails if the user interrupts it. Other failures are reported by the checks of the folders that need the calibration.
-pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Result<()> {
+pub(super) fn calibrate(all: &[&DrawnSample], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
     for part in all.iter().flat_map(|drawn| &drawn.parts) {
         match joined.iter_mut().find(|group| group.is_compatible_with(part)) {
@@ -90,13 +90,14 @@ fn without_name(cell: &Cell) -> Cell {
 }
 
 /// Samples cells, and finds their inputs on this machine.
-pub(super) fn draw(
+pub(super) fn draw_sample(
     recorded: &ReferenceRun,
     request: &VerifyRequest<'_>,
-    finder: &Finder,
+    finder: &InputFinder,
     notes: &mut Vec<String>,
-) -> DrawnPart {
-    let mut drawn = DrawnPart { parts: Vec::new(), share: request.share, inputs: CheckResult::new(CheckKind::Inputs) };
+) -> DrawnSample {
+    let mut drawn =
+        DrawnSample { parts: Vec::new(), share: request.share, inputs: CheckResult::new(CheckKind::Inputs) };
     let grid = match Grid::from_frozen(&recorded.numbers.settings) {
         Ok(grid) => grid,
         Err(error) => {
@@ -114,7 +115,7 @@ pub(super) fn draw(
         calibrated.map_or_else(|| cell.backbone.clone(), calibration_group)
     });
     let names: Vec<String> = grid.cells.iter().map(ToString::to_string).collect();
-    let (places, share) = drawn_cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.share);
+    let (places, share) = sample_cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.share);
     drawn.share = share;
     let mut cut = grid.clone();
     cut.cells = places.iter().map(|&at| grid.cells[at].clone()).collect();
@@ -130,7 +131,7 @@ pub(super) fn draw(
         notes.extend(note);
         let base = request.settings;
         let measured = subset.backbones.keys().filter_map(|name| recorded.numbers.measured.get(name));
-        let batch = measured.flat_map(BTreeMap::values).flatten().find_map(batch);
+        let batch = measured.flat_map(BTreeMap::values).flatten().find_map(batch_tokens);
         let settings = RunSettings { engine: engine_request, batch_tokens: batch.or(base.batch_tokens), ..base };
         drawn.parts.push(EngineGrid { grid: subset, settings, engine });
     }
@@ -144,7 +145,7 @@ fn calibration_group(cell: &Cell) -> String {
     }
 }
 
-fn batch(id: &MeasureId) -> Option<usize> {
+fn batch_tokens(id: &MeasureId) -> Option<usize> {
     match id {
         MeasureId::Windows { batch, .. } | MeasureId::Task { batch, .. } | MeasureId::Defined { batch, .. } => {
             Some(*batch)
@@ -153,9 +154,12 @@ fn batch(id: &MeasureId) -> Option<usize> {
     }
 }
 
-impl DrawnPart {
+impl DrawnSample {
     /// Returns a function that samples chunks. The sample depends on what is measured, not on the names in the grid.
-    fn chunks(&self, request: &VerifyRequest<'_>) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
+    fn chunk_sampler(
+        &self,
+        request: &VerifyRequest<'_>,
+    ) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
         let seed = request.seed;
         let share = self.share;
         move |backbone, variants, chunks| {
@@ -168,12 +172,12 @@ impl DrawnPart {
     ///
     /// # Errors
     /// Fails if the user interrupts it. Other failures are reported when the sample is recomputed.
-    pub(super) fn work(&self, request: &VerifyRequest<'_>) -> Result<RecomputeCost> {
+    pub(super) fn estimate_work(&self, request: &VerifyRequest<'_>) -> Result<RecomputeCost> {
         let mut work = RecomputeCost::default();
         for EngineGrid { grid, settings, .. } in &self.parts {
             work.cells += grid.cells.len();
             work.backbones.extend(grid.backbones.values().map(|backbone| backbone.path.display().to_string()));
-            let draw = self.chunks(request);
+            let draw = self.chunk_sampler(request);
             match sample_cost(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cost) => {
                     work.calibrations += cost.calibrations;
@@ -192,7 +196,7 @@ impl DrawnPart {
     /// # Errors
     /// Fails if the user interrupts it.
     pub(super) fn check(self, recorded: &ReferenceRun, request: &VerifyRequest<'_>) -> Result<Vec<CheckResult>> {
-        let draw = self.chunks(request);
+        let draw = self.chunk_sampler(request);
         let mut checks = Checks::new(self.inputs);
         for EngineGrid { grid, settings, engine } in &self.parts {
             match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
@@ -209,7 +213,7 @@ impl DrawnPart {
 /// the reason.
 fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
     let Some((request, backbone)) = id.request().zip(grid.backbones.get(backbone)) else {
-        return (EngineRequest::default(), is_elsewhere(id));
+        return (EngineRequest::default(), unavailable_note(id));
     };
     match request.choose(&backbone.path).map(EngineChoice::check) {
         Ok(Ok(())) => (request, None),
@@ -220,16 +224,16 @@ fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest
                 format!("{id} cannot run on this machine; recomputing with portable kernels: {}", error.one_line());
             (portable, Some(note))
         }
-        Err(_) => (EngineRequest::default(), is_elsewhere(id)),
+        Err(_) => (EngineRequest::default(), unavailable_note(id)),
     }
 }
 
-fn is_elsewhere(id: &ComputeId) -> Option<String> {
+fn unavailable_note(id: &ComputeId) -> Option<String> {
     Some(format!("{id} is not available on this machine; recomputing with available kernels"))
 }
 
 /// Removes from a grid all cells and evaluations whose inputs are missing on this machine.
-fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, check: &mut CheckResult) {
+fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &InputFinder, check: &mut CheckResult) {
     let inputs = &recorded.numbers.inputs;
     grid.backbones.retain(|name, _| grid.cells.iter().any(|cell| cell.backbone == *name));
     let mut is_here = |what: &str, name: &str, path: &mut PathBuf| {
@@ -268,7 +272,7 @@ pub(super) fn sample_indices(seed: u64, what: &str, all: usize, share: f64) -> V
 /// Groups are sampled first, then cells, then chunks. The cells in a group share a calibration. Calibrations are
 /// expensive, and a few chunks suffice to find a cell that is entirely wrong. The sample does not depend on the folder,
 /// so that work needed by several folders is done once.
-pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
+pub(super) fn sample_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
     let chosen = sample_names(seed, &kinds, share.sqrt());
     let among: Vec<usize> = (0..groups.len()).filter(|&at| chosen.contains(&groups[at].as_str())).collect();
@@ -310,7 +314,7 @@ mod tests {
     fn sample_matches_the_share_with_few_calibrations() {
         for (share, count) in [(0.05, 66), (0.02, 57), (1.0, 5), (0.5, 1), (0.02, 2)] {
             let (groups, names) = groups_and_names(count);
-            let (drawn, chunks) = drawn_cells(7, &groups, &names, share);
+            let (drawn, chunks) = sample_cells(7, &groups, &names, share);
             assert!(!drawn.is_empty() && drawn.len() <= count);
             let drawn_share = drawn.len() as f64 * chunks / count as f64;
             assert!((drawn_share - share).abs() < 1e-9, "{share} {count} {drawn:?} {chunks}");
@@ -319,12 +323,12 @@ mod tests {
         }
         // The sample does not depend on the order of the cells.
         let (groups, names) = groups_and_names(57);
-        let (first, _) = drawn_cells(7, &groups, &names, 0.02);
-        let (again, _) = drawn_cells(7, &reversed(&groups), &reversed(&names), 0.02);
+        let (first, _) = sample_cells(7, &groups, &names, 0.02);
+        let (again, _) = sample_cells(7, &reversed(&groups), &reversed(&names), 0.02);
         let mut again: Vec<usize> = again.iter().map(|at| 56 - at).collect();
         again.sort_unstable();
         assert_eq!(first, again);
-        assert_ne!(first, drawn_cells(8, &groups, &names, 0.02).0);
+        assert_ne!(first, sample_cells(8, &groups, &names, 0.02).0);
     }
 
     fn groups_and_names(count: usize) -> (Vec<String>, Vec<String>) {

@@ -70,7 +70,7 @@ impl ReferenceRun {
         let numbers = StoredResults::read(folder)?;
         let RunCells { cells } = Provenance::read(folder)?;
         let path = folder.join(DOCUMENTS);
-        let documents = path.exists().then(|| documents(&path)).transpose()?;
+        let documents = path.exists().then(|| read_documents(&path)).transpose()?;
         Ok(Self { numbers, cells, documents })
     }
 
@@ -87,7 +87,7 @@ impl ReferenceRun {
     }
 }
 
-fn documents(path: &Path) -> Result<HashMap<(String, String), Vec<RecordedDocument>>> {
+fn read_documents(path: &Path) -> Result<HashMap<(String, String), Vec<RecordedDocument>>> {
     let frame = read_frame(path)?;
     let bad = |error: polars::prelude::PolarsError| damaged_frame(path, &error.to_string());
     let column = |name: &str| frame.column(name).map_err(bad);

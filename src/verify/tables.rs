@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::finding::{CheckKind, CheckResult};
 use super::page_table::{check_page, markdown_rows, parse_printed};
-use super::printed_table::{PrintedTable, name, nearly_equal};
+use super::printed_table::{PrintedTable, file_name, nearly_equal};
 use super::recorded_results::ReferenceRun;
 use crate::error::{Error, Result};
 use crate::files::{self, regular};
@@ -42,15 +42,15 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<CheckResul
             _ => {}
         }
     }
-    let all = check.compared();
+    let all = check.compared_count();
     Ok(check.with_total(all))
 }
 
-fn both_nearly_equal(one: Option<f64>, two: Option<f64>) -> bool {
+fn is_nearly_equal(one: Option<f64>, two: Option<f64>) -> bool {
     one.zip(two).map_or(one.is_none() && two.is_none(), |(one, two)| nearly_equal(one, two))
 }
 
-fn spread(record: &Record) -> Spread {
+fn spread_kind(record: &Record) -> Spread {
     Metric::find(&record.metric).ok().and_then(|metric| metric.spread).unwrap_or(Spread::StandardError)
 }
 
@@ -61,7 +61,7 @@ struct ExpectedLine {
 
 impl ExpectedLine {
     fn from_record(record: &Record) -> Self {
-        Self { value: record.value, error: record.error.map(|error| (spread(record), error)) }
+        Self { value: record.value, error: record.error.map(|error| (spread_kind(record), error)) }
     }
 
     fn over_seeds(values: &[f64]) -> Self {
@@ -98,11 +98,11 @@ fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell
         let mut compare = |position: usize, all: Vec<Option<f64>>, may_be_empty: bool| {
             let found = table.number(row, position);
             let is_empty = found.is_none() && table.rows[row].get(position).is_none_or(String::is_empty);
-            match (is_empty && may_be_empty) || all.iter().any(|value| both_nearly_equal(*value, found)) {
-                true => check.agree(0.0),
+            match (is_empty && may_be_empty) || all.iter().any(|value| is_nearly_equal(*value, found)) {
+                true => check.record_agreement(0.0),
                 false => {
                     let at = format!("{}, line {}: {} of {}", table.name, row + 2, metric, cells.join("; "));
-                    table.differs(at, (row, position), all.first().copied().flatten(), check);
+                    table.record_difference(at, (row, position), all.first().copied().flatten(), check);
                 }
             }
         };
@@ -121,7 +121,7 @@ fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut CheckRe
     for number in &recorded.numbers.numbers {
         let columns = cells.entry(&number.cell).or_default();
         columns.insert(number.column.clone(), number.record.value);
-        columns.insert(spread_head(&number.column, spread(&number.record)), number.record.error);
+        columns.insert(spread_head(&number.column, spread_kind(&number.record)), number.record.error);
     }
     let heads = table.heads.iter().enumerate();
     let heads = heads.filter(|(_, head)| cells.values().any(|cell| cell.contains_key(*head)));
@@ -135,13 +135,18 @@ fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut CheckRe
         let Some(nearest) = (0..free.len()).min_by_key(|&at| missing_columns(table, &text_cells, row, free[at]).len())
         else {
             let at = format!("{}, line {}", table.name, row + 2);
-            check.differ(at, ["a row", "no such cell in numbers.json"], None);
+            check.record_difference(at, ["a row", "no such cell in numbers.json"], None);
             continue;
         };
         let wrong = missing_columns(table, &text_cells, row, free.remove(nearest));
-        (wrong.len()..text_cells.len()).for_each(|_| check.agree(0.0));
+        (wrong.len()..text_cells.len()).for_each(|_| check.record_agreement(0.0));
         for (at, made) in wrong {
-            table.differs(format!("{}, line {}, {}", table.name, row + 2, table.heads[at]), (row, at), made, check);
+            table.record_difference(
+                format!("{}, line {}, {}", table.name, row + 2, table.heads[at]),
+                (row, at),
+                made,
+                check,
+            );
         }
     }
 }
@@ -156,7 +161,7 @@ fn missing_columns(
         .iter()
         .filter_map(|(at, head)| {
             let value = cell.get(*head).copied().flatten();
-            (!both_nearly_equal(value, table.number(row, *at))).then_some((*at, value))
+            (!is_nearly_equal(value, table.number(row, *at))).then_some((*at, value))
         })
         .collect()
 }
@@ -176,12 +181,12 @@ fn check_parquet(csv: &Path, check: &mut CheckResult) -> Result<()> {
     let one = String::from_utf8_lossy(&one);
     let two = String::from_utf8_lossy(&two);
     match one.lines().zip(two.lines()).position(|(a, b)| a != b) {
-        None if one.lines().count() == two.lines().count() => check.agree(0.0),
+        None if one.lines().count() == two.lines().count() => check.record_agreement(0.0),
         difference => {
             let line = difference.unwrap_or(one.lines().count().min(two.lines().count()));
-            check.differ(
-                format!("{} and {}, line {}", name(csv), name(&path), line + 1),
-                [line_of(line, &one), line_of(line, &two)],
+            check.record_difference(
+                format!("{} and {}, line {}", file_name(csv), file_name(&path), line + 1),
+                [nth_line(line, &one), nth_line(line, &two)],
                 None,
             );
         }
@@ -189,7 +194,7 @@ fn check_parquet(csv: &Path, check: &mut CheckResult) -> Result<()> {
     Ok(())
 }
 
-fn line_of(line: usize, text: &str) -> String {
+fn nth_line(line: usize, text: &str) -> String {
     text.lines().nth(line).unwrap_or_default().to_owned()
 }
 
@@ -212,10 +217,14 @@ fn check_tidy_markdown(table: &PrintedTable, path: &Path, check: &mut CheckResul
         for (text, _) in cells.iter().zip(&is_number).filter(|(_, is_number)| **is_number) {
             let Some((number, half)) = parse_printed(&without_markup(text)) else { continue };
             match values.iter().any(|value| (value - number).abs() <= half) {
-                true => check.agree(0.0),
+                true => check.record_agreement(0.0),
                 false => {
                     let found = format!("no such value in {}", table.name);
-                    check.differ(format!("{}, row {}", name(path), row + 1), [text.trim().to_owned(), found], None);
+                    check.record_difference(
+                        format!("{}, row {}", file_name(path), row + 1),
+                        [text.trim().to_owned(), found],
+                        None,
+                    );
                 }
             }
         }
@@ -242,7 +251,7 @@ fn check_markdown(table: &PrintedTable, recorded: &ReferenceRun, path: &Path, ch
     let rows = markdown_rows(path)?;
     if rows.len() != table.rows.len() {
         let counts = [rows.len(), table.rows.len()].map(|count| format!("{count} rows"));
-        check.differ(format!("{} and {}", name(path), table.name), counts, None);
+        check.record_difference(format!("{} and {}", file_name(path), table.name), counts, None);
         return Ok(());
     }
     for (at, head) in heads.iter().enumerate() {
@@ -251,8 +260,12 @@ fn check_markdown(table: &PrintedTable, recorded: &ReferenceRun, path: &Path, ch
         for (row, cells) in rows.iter().enumerate() {
             let (Some(value), Some(text)) = (table.number(row, column), cells.get(at)) else { continue };
             match parse_printed(&without_markup(text)) {
-                Some((number, half)) => check.printed(|| cell_position(path, head, row), number, value, half),
-                None => check.differ(cell_position(path, head, row), [text.trim().to_owned(), value.to_string()], None),
+                Some((number, half)) => check.compare_printed(|| cell_position(path, head, row), number, value, half),
+                None => check.record_difference(
+                    cell_position(path, head, row),
+                    [text.trim().to_owned(), value.to_string()],
+                    None,
+                ),
             }
         }
     }
@@ -260,5 +273,5 @@ fn check_markdown(table: &PrintedTable, recorded: &ReferenceRun, path: &Path, ch
 }
 
 fn cell_position(path: &Path, head: &&str, row: usize) -> String {
-    format!("{}, row {}, {head}", name(path), row + 1)
+    format!("{}, row {}, {head}", file_name(path), row + 1)
 }

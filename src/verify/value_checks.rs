@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::finding::{CheckKind, CheckResult};
-use super::metrics::{ROUNDING, is_defined, metric_of};
+use super::metrics::{MAX_ROUNDING_ERROR, is_defined, metric_of};
 use super::recorded_results::{RecordedDocument, ReferenceRun, RunBoundary};
 use crate::evaluate::damage_eval::Damage;
 use crate::grid::Grid;
@@ -54,7 +54,7 @@ impl Checks {
             recorded.numbers.numbers.iter().filter(|number| number.cell == *name).collect();
         if let Some(failure) = &cell.failure {
             match cell_numbers.iter().any(|number| number.failure.is_some()) {
-                true => self.operators.agree(0.0),
+                true => self.operators.record_agreement(0.0),
                 false => self.operators.record_missing(name, format!("a result: {failure}")),
             }
             return;
@@ -83,13 +83,13 @@ impl Checks {
             }
             for number in numbers {
                 // A relative tolerance for the perplexity is an absolute tolerance for the loss in nats per token.
-                let per_token = tolerance.perplexity.ln_1p();
-                self.items(recorded, &NumberCheck { number, per_token, is_recorded_engine }, scores);
+                let loss_tolerance = tolerance.perplexity.ln_1p();
+                self.compare_items(recorded, &NumberCheck { number, loss_tolerance, is_recorded_engine }, scores);
             }
         }
     }
 
-    fn items(&mut self, recorded: &ReferenceRun, number: &NumberCheck<'_>, scores: &SampledScores) {
+    fn compare_items(&mut self, recorded: &ReferenceRun, number: &NumberCheck<'_>, scores: &SampledScores) {
         // Flips follow from the answers, which are compared as numbers of their own.
         if matches!(metric_of(number.number).source, MetricSource::Flips(_)) {
             return;
@@ -121,9 +121,9 @@ impl Checks {
         };
         for (index, values) in windows {
             let found = values.get(column).copied().unwrap_or(f64::NAN);
-            let at = || number.at(&format!("window {index}"));
+            let at = || number.location(&format!("window {index}"));
             match losses.get(*index) {
-                Some(&loss) => self.windows.number(at, loss, found, number.per_token),
+                Some(&loss) => self.windows.compare_numbers(at, loss, found, number.loss_tolerance),
                 None => self.windows.record_missing(at(), "recorded loss"),
             }
         }
@@ -134,8 +134,13 @@ impl Checks {
         let losses = number.number.losses().unwrap_or_default();
         if let (Some(value), true) = (number.number.record.value, losses.len() == all) {
             let recomputed = aggregation.score_from_loss(losses.iter().sum::<f64>() / units);
-            let tolerance = ROUNDING * recomputed.abs();
-            self.choices.number(|| number.at("from log-likelihoods of documents"), value, recomputed, tolerance);
+            let tolerance = MAX_ROUNDING_ERROR * recomputed.abs();
+            self.choices.compare_numbers(
+                || number.location("from log-likelihoods of documents"),
+                value,
+                recomputed,
+                tolerance,
+            );
         }
     }
 
@@ -152,14 +157,14 @@ impl Checks {
         for &(index, ref document) in documents {
             let found = document.right(kind);
             match right.get(index) {
-                Some(&recorded) if recorded == found || is_tie(document, kind, number.per_token) => {
-                    self.documents.agree(0.0);
+                Some(&recorded) if recorded == found || is_tie(document, kind, number.loss_tolerance) => {
+                    self.documents.record_agreement(0.0);
                 }
                 Some(&recorded) => {
-                    let at = number.at(&format!("scored document {index}"));
-                    self.documents.differ(at, [word(recorded), word(found)], None);
+                    let at = number.location(&format!("scored document {index}"));
+                    self.documents.record_difference(at, [answer_label(recorded), answer_label(found)], None);
                 }
-                None => self.documents.record_missing(number.at(&format!("document {index}")), "recorded answer"),
+                None => self.documents.record_missing(number.location(&format!("document {index}")), "recorded answer"),
             }
             if let Some(known) = losses.and_then(|losses| losses.get(index)) {
                 compare_choices(number, known, document, &mut self.choices);
@@ -180,7 +185,7 @@ impl Checks {
         let choices = documents_of_tasks.map(|document| document.choices.len()).sum::<usize>() + losses(true);
         let pruned = recorded.cells.iter().filter(|cell| !cell.removed.is_empty()).count();
         let boundaries = recorded.cells.iter().map(|cell| cell.boundaries.len()).sum();
-        let counts = [self.inputs.compared(), windows, documents, choices, pruned, boundaries];
+        let counts = [self.inputs.compared_count(), windows, documents, choices, pruned, boundaries];
         let checks = [self.inputs, self.windows, self.documents, self.choices, self.selections, self.operators];
         checks.into_iter().zip(counts).map(|(check, count)| check.with_total(count)).collect()
     }
@@ -190,14 +195,14 @@ impl Checks {
 struct NumberCheck<'a> {
     number: &'a ResultRow,
     /// Tolerance for a loss in nats per token.
-    per_token: f64,
+    loss_tolerance: f64,
     /// Whether the values were recomputed on the recorded engine.
     is_recorded_engine: bool,
 }
 
 impl NumberCheck<'_> {
     /// Describes the location of an item by cell and column.
-    fn at(&self, item: &str) -> String {
+    fn location(&self, item: &str) -> String {
         format!("{}, {}, {item}", self.number.cell, self.number.column)
     }
 }
@@ -211,13 +216,13 @@ fn compare_boundaries(
 ) {
     if recorded.len() != made.len() {
         let counts = [recorded.len(), made.len()].map(|count| format!("{count} boundaries"));
-        check.differ(name, counts, None);
+        check.record_difference(name, counts, None);
         return;
     }
     for (one, two) in recorded.iter().zip(made) {
         let at = |what: &str| format!("{name}, boundary of layer {}, {what}", one.region.0);
         if one.region != two.region {
-            check.differ(at("region"), [format!("{:?}", one.region), format!("{:?}", two.region)], None);
+            check.record_difference(at("region"), [format!("{:?}", one.region), format!("{:?}", two.region)], None);
             continue;
         }
         // The rounding error of the solution grows with the condition number, but the error of its outputs hardly does.
@@ -238,15 +243,15 @@ fn compare_boundaries(
             !(by <= part * scale(what, *one) || one.to_bits() == two.to_bits())
         });
         match far {
-            None => check.agree((one.boundary_mae - numbers.boundary_mae).abs()),
+            None => check.record_agreement((one.boundary_mae - numbers.boundary_mae).abs()),
             Some((what, one, two, _)) => {
-                check.differ(at(what), [one.to_string(), two.to_string()], Some((one - two).abs()));
+                check.record_difference(at(what), [one.to_string(), two.to_string()], Some((one - two).abs()));
             }
         }
     }
 }
 
-fn word(right: bool) -> &'static str {
+fn answer_label(right: bool) -> &'static str {
     if right { "right" } else { "wrong" }
 }
 
@@ -255,12 +260,17 @@ fn word(right: bool) -> &'static str {
 fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut CheckResult) {
     let recorded = number.number.task_answers().unwrap_or_default();
     for (index, made) in made {
-        let at = || number.at(&format!("document {index}"));
+        let at = || number.location(&format!("document {index}"));
         match recorded.get(*index).copied() {
-            Some(bit) if bit == *made => check.agree(0.0),
-            Some(bit) if number.is_recorded_engine => check.differ(at(), [word(bit), word(*made)], None),
+            Some(bit) if bit == *made => check.record_agreement(0.0),
+            Some(bit) if number.is_recorded_engine => {
+                check.record_difference(at(), [answer_label(bit), answer_label(*made)], None)
+            }
             Some(bit) => {
-                check.record_missing(at(), format!("recorded engine (recorded {}, found {})", word(bit), word(*made)));
+                check.record_missing(
+                    at(),
+                    format!("recorded engine (recorded {}, found {})", answer_label(bit), answer_label(*made)),
+                );
             }
             // Items are recorded only for metrics that are means of zeros and ones.
             None if recorded.is_empty() => {}
@@ -272,9 +282,9 @@ fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut
 fn compare_losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut CheckResult) {
     let losses = number.number.losses().unwrap_or_default();
     for DocumentLoss { index, nats, tokens } in made {
-        let at = || number.at(&format!("document {index}"));
+        let at = || number.location(&format!("document {index}"));
         match losses.get(*index) {
-            Some(loss) => check.number(at, *loss, *nats, number.per_token * *tokens as f64),
+            Some(loss) => check.compare_numbers(at, *loss, *nats, number.loss_tolerance * *tokens as f64),
             None => check.record_missing(at(), "recorded log-likelihood"),
         }
     }
@@ -287,31 +297,31 @@ fn compare_choices(
     check: &mut CheckResult,
 ) {
     if (recorded.id, recorded.gold, recorded.choices.len()) != (found.id, found.gold, found.choices.len()) {
-        let one = describe(recorded.id, recorded.gold, recorded.choices.len());
-        let two = describe(found.id, found.gold, found.choices.len());
-        check.differ(number.at(&format!("document {}", found.id)), [one, two], None);
+        let one = describe_document(recorded.id, recorded.gold, recorded.choices.len());
+        let two = describe_document(found.id, found.gold, found.choices.len());
+        check.record_difference(number.location(&format!("document {}", found.id)), [one, two], None);
         return;
     }
     for (index, (one, two)) in recorded.choices.iter().zip(&found.choices).enumerate() {
-        let at = || number.at(&format!("document {}, choice {index}", found.id));
-        let tolerance = number.per_token * two.tokens as f64;
-        check.number(at, one.log_likelihood, two.log_likelihood, tolerance);
+        let at = || number.location(&format!("document {}, choice {index}", found.id));
+        let tolerance = number.loss_tolerance * two.tokens as f64;
+        check.compare_numbers(at, one.log_likelihood, two.log_likelihood, tolerance);
     }
 }
 
-fn describe(id: usize, gold: i64, choices: usize) -> String {
+fn describe_document(id: usize, gold: i64, choices: usize) -> String {
     format!("document {id}, gold choice {gold} of {choices}")
 }
 
 /// Returns whether rounding errors could change the best choice.
-fn is_tie(document: &DocumentResult, kind: AccuracyKind, per_token: f64) -> bool {
+fn is_tie(document: &DocumentResult, kind: AccuracyKind, loss_tolerance: f64) -> bool {
     let mut all: Vec<(f64, f64)> = document
         .choices
         .iter()
         .map(|choice| {
             (
-                choice.log_likelihood / tie_part(&kind, choice),
-                per_token * choice.tokens as f64 / tie_part(&kind, choice),
+                choice.log_likelihood / normalizer(&kind, choice),
+                loss_tolerance * choice.tokens as f64 / normalizer(&kind, choice),
             )
         })
         .collect();
@@ -319,7 +329,7 @@ fn is_tie(document: &DocumentResult, kind: AccuracyKind, per_token: f64) -> bool
     matches!(all.as_slice(), [first, second, ..] if first.0 - second.0 <= first.1 + second.1)
 }
 
-fn tie_part(kind: &AccuracyKind, choice: &ChoiceResult) -> f64 {
+fn normalizer(kind: &AccuracyKind, choice: &ChoiceResult) -> f64 {
     match kind {
         AccuracyKind::Acc => 1.0,
         AccuracyKind::AccNorm => choice.characters.max(1) as f64,
