@@ -133,9 +133,9 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
             "stream": short(&activations::rows_key(key_parts, tokens, HookPoint::Stream(2), &(0..4))),
             "middle": short(&activations::rows_key(key_parts, tokens, HookPoint::Middle(2), &(4..8))),
             "similarities": short(&activations::sums_key(key_parts, tokens, &pairs, &(0..4))),
-            "trial": short(&scores::trial(key_parts, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]).into())),
-            "trials": name_or_marker(tokens, scores::journal(key_parts, tokens, ScoredExtent::default())),
-            "teacher": short(&teacher::shard(key_parts, tokens, &(0..4))),
+            "trial": short(&scores::trial_key(key_parts, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]).into())),
+            "trials": name_or_marker(tokens, scores::journal_name(key_parts, tokens, ScoredExtent::default())),
+            "teacher": short(&teacher::shard_key(key_parts, tokens, &(0..4))),
         });
         (name, members)
     });

@@ -58,7 +58,7 @@ impl<'a> UpToDateCheck<'a> {
         let places: BTreeSet<PathBuf> = places.collect::<Option<_>>()?;
         let keys: BTreeSet<&str> = plan.keys().map(|key| key.hash()).collect();
         let objects = contents(store, &places)?;
-        let inputs = plan.inputs.by_path();
+        let inputs = plan.inputs.hashes_by_path();
         Self::new(store, name, &json!([extra, keys, objects, inputs, plan.engines(), plan.machine()]))
     }
 

@@ -55,7 +55,7 @@ impl ArtifactList<'_> {
                             left.into_iter().try_fold(0.0, |sum, (engine, machine, flops)| {
                                 let rate = *rates
                                     .entry((engine.clone(), machine.clone()))
-                                    .or_insert_with(|| RunRecord::rate(self.store, &engine, &machine));
+                                    .or_insert_with(|| RunRecord::latest_rate(self.store, &engine, &machine));
                                 Some(sum + flops / rate?)
                             })
                         });

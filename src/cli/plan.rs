@@ -52,7 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let settings = arguments.limits.settings(arguments.grid_args.engine.request());
     let planned = grids.iter().map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
-        warnings(grid, &plan.inputs.by_path()).iter().for_each(|text| note!("warning: {text}"));
+        warnings(grid, &plan.inputs.hashes_by_path()).iter().for_each(|text| note!("warning: {text}"));
         // Tokenize now to determine the text lengths and to report unreadable texts. The tokens are discarded.
         let reporter = progress::reporter(false);
         let stop = AtomicBool::new(false);

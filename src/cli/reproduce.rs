@@ -384,7 +384,7 @@ impl ReproduceRun<'_> {
             &plan,
             &inputs,
         )?;
-        Some((finished, warnings(grid, &plan.inputs.by_path())))
+        Some((finished, warnings(grid, &plan.inputs.hashes_by_path())))
     }
 }
 

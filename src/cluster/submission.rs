@@ -108,7 +108,7 @@ impl Submission {
     ) -> Result<Self> {
         let (grid, gate) = grids;
         let lock = fs::read_to_string(&grid.lock_file).ok();
-        let inputs = inputs.iter().flat_map(|inputs| inputs.by_path());
+        let inputs = inputs.iter().flat_map(|inputs| inputs.hashes_by_path());
         let mut submission = Self {
             format: FORMAT_VERSION,
             id: String::new(),

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::grid::{EvalTask, Grid, GroupUse, TaskSettings};
 use crate::metric::{BITS_PER_BYTE, Direction, Metric, MetricSource, TEXT, Unit};
 use crate::pipeline::outcome::{CellResult, EvalResult, GridOutcome, TaskScores, harness_scores};
-use crate::pipeline::stage::scores::scale;
+use crate::pipeline::stage::scores::display_scale;
 use crate::tasks::{self, Task, TaskResult};
 
 #[derive(Debug)]
@@ -129,7 +129,7 @@ impl<'a> ModelScores<'a> {
 impl ModelScore {
     fn new(label: String, score: &Score) -> Self {
         let metric = Metric::defined(&label, &score.metric, &score.filter);
-        let scale = scale(&metric);
+        let scale = display_scale(&metric);
         let behind = if score.filter == "none" { String::new() } else { format!(",{}", score.filter) };
         Self {
             label,

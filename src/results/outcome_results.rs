@@ -14,7 +14,7 @@ use crate::metric::{
     DECODE_SPEEDUP, ENTRIES, Metric, MetricEntry, MetricSource, MetricVisibility, RepairSample, SPEEDUP, TextSample,
 };
 use crate::pipeline::outcome::{CellResult, EvalResult, GridOutcome, right_answers};
-use crate::pipeline::stage::scores::scale;
+use crate::pipeline::stage::scores::display_scale;
 use crate::recovery::{self, RepairMetrics};
 use crate::tasks::{Flip, Measure, ScoredTask, TaskResult};
 
@@ -267,7 +267,7 @@ impl Numbers<'_> {
             let measures = members.iter().filter_map(|task| Some(Arc::clone(&result.task(task)?.measure))).collect();
             let value = score.map(|score| {
                 let error = score.error.filter(|error| error.is_finite());
-                let scale = scale(&metric);
+                let scale = display_scale(&metric);
                 Measure { value: scale * score.score, stderr: error.map(|error| scale * error) }
             });
             let tested = judged.filter(|_| metric.test.is_some());

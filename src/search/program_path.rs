@@ -10,7 +10,7 @@ use crate::pipeline::stage::operator::{self, BoundaryResult};
 /// # Errors
 /// Fails if an operator belongs on the MLP branch of the preceding layer, but the cut starts at layer 0.
 pub fn build_program(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Result<Program> {
-    operator::repaired(layers, removed, boundaries, |_, key: &str| {
+    operator::build_program(layers, removed, boundaries, |_, key: &str| {
         Operator::diagonal(key.bytes().map(f32::from).collect())
     })?
     .ok_or_else(|| Error::job("an MLP repair has no preceding layer"))

@@ -55,7 +55,7 @@ fn interrupted_run_records_its_progress() {
     let recorder = Recorder::for_run(&grid, &world.path("results"), &store, &stops).unwrap();
     let error = run(&grid, RunSettings::default(), &store, &recorder, &stop).unwrap_err();
     recorder.end(&error);
-    let record = RunRecord::all(&store).into_iter().next().unwrap();
+    let record = RunRecord::read_all(&store).into_iter().next().unwrap();
     assert_eq!(record.stage, RunState::Interrupted);
     // The dense cell and the cells at depth 1 were complete. At depth 2, the first evaluation had finished.
     assert_eq!((record.complete, record.cells), (5, 9));

@@ -249,7 +249,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
         // Skip objects that were never computed, because their reason explains nothing.
         let absent = missing.iter().filter(|key| !state.has(key));
-        for reason in absent.map(|key| reasons.reason(key, state)).filter(|reason| *reason != Reason::First) {
+        for reason in absent.map(|key| reasons.explain(key, state)).filter(|reason| *reason != Reason::First) {
             counted.entry(reason.to_string()).or_insert(CountedReason { count: 0, reason }).count += 1;
         }
         let mut reasons: Vec<CountedReason> = counted.into_values().collect();
@@ -356,7 +356,7 @@ fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reaso
         what: MissingPart(words),
         on: (job.group.on)(backbone, job.index),
         key: key.hash().to_owned(),
-        reason: reasons.reason(key, state),
+        reason: reasons.explain(key, state),
     });
     missing.collect()
 }

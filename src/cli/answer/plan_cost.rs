@@ -74,7 +74,7 @@ pub(super) fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanC
     let run = (left > 0.0).then(|| {
         let engine = plan.engines();
         let on_cpu = plan.backbones.iter().all(|backbone| backbone.engine.id().is_on_cpu());
-        let rate = match RunRecord::rate(store, &engine, &plan.machine()) {
+        let rate = match RunRecord::latest_rate(store, &engine, &plan.machine()) {
             Some(rate) => Some((rate, RateSource::LastRun)),
             None if on_cpu => Some((probe(), RateSource::Probe)),
             None => None,

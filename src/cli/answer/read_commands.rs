@@ -293,7 +293,7 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
         }
         _ => None,
     };
-    let reason = if stored.is_some() { None } else { Some(reasons.reason(key, state)) };
+    let reason = if stored.is_some() { None } else { Some(reasons.explain(key, state)) };
     let identity = key.readable()["of"].take();
     ExplainedObject { what, key: key.hash().to_owned(), stored, reason, folder: store.object_path(key), identity }
 }

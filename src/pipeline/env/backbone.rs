@@ -33,7 +33,7 @@ pub struct BackboneKeyParts<'a> {
 
 /// Value of `operations` in the keys of all engines except `cpu`. It distinguishes these keys from those of earlier
 /// versions, which did not fuse operations.
-const FUSED: &str = "fused";
+const FUSED_OPERATIONS: &str = "fused";
 
 impl BackboneKeyParts<'_> {
     /// Returns the key part for the backbone and engine: the content hash, the float type, and the device class. The
@@ -44,7 +44,7 @@ impl BackboneKeyParts<'_> {
         if name != CPU.name {
             identity["engine"] = json!(name);
             // This field is missing from the keys of versions that did not fuse operations.
-            identity["operations"] = json!(FUSED);
+            identity["operations"] = json!(FUSED_OPERATIONS);
         }
         // Earlier versions computed the output projection in f32, and the earliest versions also computed attention in
         // f32. These fields are missing from their keys.
@@ -60,9 +60,9 @@ impl BackboneKeyParts<'_> {
 
     /// Returns a string that keeps the leases and journals of different engines apart, because engines do not share
     /// chunks. Empty for the CPU engine.
-    pub(crate) fn other_engine(&self) -> String {
+    pub(crate) fn engine_suffix(&self) -> String {
         let head = if self.is_half() { " with its head and attention" } else { "" };
-        let operations = if self.engine.name == CPU.name { "" } else { FUSED };
+        let operations = if self.engine.name == CPU.name { "" } else { FUSED_OPERATIONS };
         let engine = if self.engine == CPU { String::new() } else { format!(" {}{head}{operations}", self.engine) };
         self.weights.map_or(engine.clone(), |weights| format!("{engine} in {}", weights.name()))
     }

@@ -80,14 +80,14 @@ impl Inputs {
         let contents = grid
             .backbones
             .values()
-            .map(|backbone| Ok((backbone.path.clone(), inputs.content(&backbone.path, store)?)))
+            .map(|backbone| Ok((backbone.path.clone(), inputs.hash_content(&backbone.path, store)?)))
             .collect::<Result<_>>()?;
         let tokenizers = grid
             .backbones
             .values()
-            .map(|backbone| Ok((backbone.path.clone(), inputs.tokenizer(&backbone.path)?)))
+            .map(|backbone| Ok((backbone.path.clone(), inputs.hash_tokenizer(&backbone.path)?)))
             .collect::<Result<_>>()?;
-        Ok(Self { documents: inputs.documents(grid)?, contents, tokenizers, ..inputs })
+        Ok(Self { documents: inputs.count_documents(grid)?, contents, tokenizers, ..inputs })
     }
 
     pub(crate) fn file_hash(&self, file: &Path) -> Result<&str> {
@@ -102,7 +102,7 @@ impl Inputs {
     }
 
     /// Returns the hash of a tokenizer file, combined with the tokens that files next to it add.
-    fn tokenizer(&self, folder: &Path) -> Result<String> {
+    fn hash_tokenizer(&self, folder: &Path) -> Result<String> {
         let file = parts::tokenizer(folder);
         let file_hash = self.file_hash(&file)?.to_owned();
         let files_beside = corpus::files_beside(&file);
@@ -115,7 +115,7 @@ impl Inputs {
     }
 
     /// Returns the content hash of a backbone. Hashes of weight files are cached.
-    fn content(&self, folder: &Path, store: &Store) -> Result<String> {
+    fn hash_content(&self, folder: &Path, store: &Store) -> Result<String> {
         self.read_unchanged(&[folder], || {
             model::content(&Config::read_with_attachments(folder)?, folder, |file: &Path| {
                 let input = self.by_path.get(file).ok_or_else(|| new_file_error(file))?;
@@ -126,7 +126,7 @@ impl Inputs {
 
     /// Reads `config.json` and `tokenizer_config.json`. The latter is completed with the special tokens from other
     /// tokenizer files. A missing file is read as null.
-    pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
+    pub fn read_configs(&self, folder: &Path) -> Result<[Value; 2]> {
         let [config, tokenizer] = [parts::config(folder), parts::sibling_file(folder, TOKENIZER_CONFIG)];
         let roles = corpus::files_beside(&tokenizer);
         let files: Vec<&Path> = [config.as_path()].into_iter().chain(roles.iter().map(PathBuf::as_path)).collect();
@@ -147,7 +147,7 @@ impl Inputs {
     ///
     /// # Errors
     /// Fails if the backbone has no chat template.
-    pub(crate) fn chat(&self, folder: &Path) -> Result<ChatTemplate> {
+    pub(crate) fn read_chat_template(&self, folder: &Path) -> Result<ChatTemplate> {
         let files = [TOKENIZER_CONFIG, "chat_template.jinja"].map(|name| parts::sibling_file(folder, name));
         self.read_unchanged(&[&parts::config(folder), &files[0], &files[1]], || {
             sandbox::check_probe(Probe::Chat { folder: folder.to_owned() })?;
@@ -169,7 +169,7 @@ impl Inputs {
         }
     }
 
-    fn documents(&self, grid: &Grid) -> Result<BTreeMap<String, usize>> {
+    fn count_documents(&self, grid: &Grid) -> Result<BTreeMap<String, usize>> {
         let limited = grid.evaluate.builtin().filter(|task| task.how.limit.is_some());
         let mut tasks: Vec<&EvalTask> = limited.collect();
         tasks.sort_by(|a, b| a.name.cmp(&b.name));
@@ -193,14 +193,14 @@ impl Inputs {
 
     /// Returns the effective limit for a task. A limit on a built-in task is dropped if it excludes no documents,
     /// because it then has no effect on the results.
-    pub(crate) fn limit(&self, task: &EvalTask) -> Result<Option<f64>> {
+    pub(crate) fn effective_limit(&self, task: &EvalTask) -> Result<Option<f64>> {
         let documents = self.documents.get(&task.name).filter(|_| !task.defined);
         let (Some(limit), Some(&documents)) = (task.how.limit, documents) else { return Ok(task.how.limit) };
         Ok((DocumentLimit::new(limit)?.apply(documents) < documents).then_some(limit))
     }
 
     /// Returns the hashes by path, for the record of a run.
-    pub fn by_path(&self) -> BTreeMap<String, String> {
+    pub fn hashes_by_path(&self) -> BTreeMap<String, String> {
         self.by_path.iter().map(|(path, hash)| (path.display().to_string(), hash.sha256().to_string())).collect()
     }
 }

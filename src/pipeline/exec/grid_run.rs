@@ -94,7 +94,7 @@ pub fn work(
 
 /// Reports the warnings about a grid's inputs.
 pub(super) fn report_warnings(grid: &Grid, plan: &Plan<'_>, reporter: &dyn Reporter) {
-    for text in warnings(grid, &plan.inputs.by_path()) {
+    for text in warnings(grid, &plan.inputs.hashes_by_path()) {
         reporter.event(Event::Note { text: format!("warning: {text}") });
     }
 }
@@ -118,7 +118,7 @@ fn run_all<T>(
     }
     reserve(&plan, store, reporter, stop)?;
     if settings.retime {
-        reporter.event(Event::Note { text: latency::announced(&plan.backbones) });
+        reporter.event(Event::Note { text: latency::describe_retime(&plan.backbones) });
     }
     let Preflight { state, estimate } =
         preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, surveyed)?;
@@ -199,7 +199,7 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
     let hooks = GridTaskHooks { plan, tools, worker_state: context.worker_limits.map(|_| WorkerState::default()) };
     // Jobs that must not run in parallel with others come last, one at a time.
     for alone in [false, true] {
-        let tasks = tasks(plan, tools, state, alone);
+        let tasks = incomplete_tasks(plan, tools, state, alone);
         if let (Some(_), Some((_, Order::Alone(reason)))) =
             (context.worker_limits, tasks.first().map(|(task, order)| (task, *order)))
         {
@@ -215,7 +215,7 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
 
 /// Returns the jobs that are incomplete. If `alone` is set, these are the jobs that must run alone, and otherwise all
 /// others.
-fn tasks<'a>(
+fn incomplete_tasks<'a>(
     plan: &'a Plan<'a>,
     tools: JobContext<'a>,
     state: &'a StoreState,
@@ -234,20 +234,20 @@ fn tasks<'a>(
             if alone {
                 missing = backbone.variants.iter().collect();
             }
-            let after = if job.group.order == Order::First { Vec::new() } else { before.clone() };
+            let dependencies = if job.group.order == Order::First { Vec::new() } else { before.clone() };
             if job.group.order == Order::First {
                 before.push(tasks.len());
             }
             let resume_state = Mutex::new(None);
             let lease_name = job.lease_name(backbone);
-            let exclusive = job.group.order == Order::First;
+            let is_exclusive = job.group.order == Order::First;
             tasks.push((
                 ScheduledTask {
-                    after,
+                    dependencies,
                     model,
                     bytes,
                     lease_name,
-                    exclusive,
+                    is_exclusive,
                     run: Box::new(move || attempt(plan, &tools, backbone, job, &missing, &mut lock(&resume_state))),
                 },
                 job.group.order,

@@ -33,19 +33,19 @@ pub fn harness_samples(
     for measured in &result.tasks {
         let Some(scores) = &measured.sample else { continue };
         let Answers::Defined { answers, .. } = &scores.answers else { continue };
-        let task = request_tokens::task(given, &measured.requested)?;
-        let requests = request_tokens::requests(given, backbone, &measured.requested, &task)?;
+        let task = request_tokens::load_task(given, &measured.requested)?;
+        let requests = request_tokens::build_requests(given, backbone, &measured.requested, &task)?;
         let by_document: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
         if by_document.len() != answers.len() {
             return Err(Error::job("the answers do not match the requests").at(scores.label.clone()));
         }
-        all.push((scores.label.clone(), task_samples(&task, &by_document, answers)?));
+        all.push((scores.label.clone(), build_task_samples(&task, &by_document, answers)?));
     }
     Ok(all)
 }
 
 /// Returns one sample per filter and document of a task. `requests` and `answers` are indexed by document.
-fn task_samples(task: &Task, requests: &[&[Request]], answers: &[Vec<Answer>]) -> Result<Vec<Value>> {
+fn build_task_samples(task: &Task, requests: &[&[Request]], answers: &[Vec<Answer>]) -> Result<Vec<Value>> {
     let judged = score_task(task, answers, &|_, _| Ok(None))?;
     let mut samples = Vec::new();
     for filter in &task.definition.filters {
@@ -53,19 +53,19 @@ fn task_samples(task: &Task, requests: &[&[Request]], answers: &[Vec<Answer>]) -
             let metrics: Vec<(&str, Value)> = judged
                 .iter()
                 .filter(|judged| judged.score.filter == filter.name)
-                .map(|judged| (judged.score.metric.as_str(), judged.items.get(at).map_or(Value::Null, item)))
+                .map(|judged| (judged.score.metric.as_str(), judged.items.get(at).map_or(Value::Null, encode_item)))
                 .collect();
             let document = &task.documents[at];
             let target = task.target(document)?.text();
-            let prompt = requests.first().map_or("", |request| texts(request)[0]);
+            let prompt = requests.first().map_or("", |request| request_texts(request)[0]);
             let filtered =
-                answers.iter().map(|answer| filtered(filter, answer, document)).collect::<Result<Vec<_>>>()?;
+                answers.iter().map(|answer| apply_filter(filter, answer, document)).collect::<Result<Vec<_>>>()?;
             let mut sample = json!({
                 "doc_id": at,
                 "doc": document,
                 "target": target,
-                "arguments": arguments(requests),
-                "resps": answers.iter().map(responses).collect::<Vec<_>>(),
+                "arguments": build_arguments(requests),
+                "resps": answers.iter().map(build_responses).collect::<Vec<_>>(),
                 "filtered_resps": filtered,
                 "filter": filter.name,
                 "metrics": metrics.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
@@ -83,12 +83,12 @@ fn task_samples(task: &Task, requests: &[&[Request]], answers: &[Vec<Answer>]) -
 }
 
 /// Returns the arguments of the requests for a document, under the names that lm-evaluation-harness uses.
-fn arguments(requests: &[Request]) -> Map<String, Value> {
+fn build_arguments(requests: &[Request]) -> Map<String, Value> {
     requests
         .iter()
         .enumerate()
         .map(|(index, request)| {
-            let [context, continuation] = texts(request);
+            let [context, continuation] = request_texts(request);
             let arguments = match &request.kind {
                 RequestKind::Generate { settings, .. } => json!({"arg_0": context, "arg_1": settings}),
                 _ if continuation.is_empty() => json!({"arg_0": context}),
@@ -100,17 +100,17 @@ fn arguments(requests: &[Request]) -> Map<String, Value> {
 }
 
 /// Applies a filter to generated texts. Answers of other types are returned unfiltered.
-fn filtered(filter: &Pipeline, answer: &Answer, document: &DefinitionValue) -> Result<Value> {
+fn apply_filter(filter: &Pipeline, answer: &Answer, document: &DefinitionValue) -> Result<Value> {
     match answer {
         Answer::Texts(texts) => {
             let texts = texts.iter().map(|text| DefinitionValue::Text(text.clone())).collect();
             Ok(json!(filter.apply(DefinitionValue::List(texts), document)?))
         }
-        other => Ok(answer_json(other)),
+        other => Ok(encode_answer(other)),
     }
 }
 
-fn texts(request: &Request) -> [&str; 2] {
+fn request_texts(request: &Request) -> [&str; 2] {
     match &request.kind {
         RequestKind::LogLikelihood { context, continuation } => [context, continuation],
         RequestKind::Rolling { text } => [text, ""],
@@ -118,29 +118,29 @@ fn texts(request: &Request) -> [&str; 2] {
     }
 }
 
-fn responses(answer: &Answer) -> Value {
+fn build_responses(answer: &Answer) -> Value {
     match answer {
         Answer::Texts(texts) => json!(texts),
-        other => json!([answer_json(other)]),
+        other => json!([encode_answer(other)]),
     }
 }
 
 /// Formats an answer as lm-evaluation-harness does, with numbers as strings.
-fn answer_json(answer: &Answer) -> Value {
+fn encode_answer(answer: &Answer) -> Value {
     match answer {
         Answer::LogLikelihood(likelihood, greedy) => {
-            json!([number_text(*likelihood), if *greedy { "True" } else { "False" }])
+            json!([format_number(*likelihood), if *greedy { "True" } else { "False" }])
         }
-        Answer::Rolling(likelihood) => json!(number_text(*likelihood)),
+        Answer::Rolling(likelihood) => json!(format_number(*likelihood)),
         Answer::Texts(texts) => json!(texts),
     }
 }
 
-fn number_text(number: f64) -> String {
+fn format_number(number: f64) -> String {
     DefinitionValue::Float(number).text()
 }
 
-fn item(item: &Item) -> Value {
+fn encode_item(item: &Item) -> Value {
     match item {
         Item::Number(number) => json!(number),
         Item::Weighted(number, weight) => json!([number, weight]),

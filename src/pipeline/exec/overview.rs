@@ -200,7 +200,7 @@ pub struct FailureView {
 
 impl Overview {
     pub fn read(store: &Store) -> Self {
-        let records = RunRecord::all(store);
+        let records = RunRecord::read_all(store);
         let living = store.live_processes();
         let living: BTreeSet<&str> = living.iter().map(String::as_str).collect();
         let mut attempts = store.all_attempts();
@@ -217,12 +217,13 @@ impl Overview {
         for id in ids {
             let members = workers.iter().filter(|worker| worker.plan.as_ref() == Some(&id)).collect::<Vec<_>>();
             plans.extend(
-                Outline::find(store, &id).map(|outline| plan(store, id, &outline, &members, &living, &attempts)),
+                Outline::find(store, &id)
+                    .map(|outline| build_plan_view(store, id, &outline, &members, &living, &attempts)),
             );
         }
         let reported: BTreeSet<String> =
             plans.iter().flat_map(|plan| &plan.failures).map(|failures| failures.what.clone()).collect();
-        let rest = attempts.iter().map(|(name, attempt)| failure(name, attempt, None));
+        let rest = attempts.iter().map(|(name, attempt)| build_failure_view(name, attempt, None));
         let failures = rest.filter(|failure| !reported.contains(&failure.what)).collect();
         let runs = runs.into_iter().map(|record| {
             let is_dead = record.stage == RunState::Running && !living.contains(&*record.process);
@@ -233,7 +234,7 @@ impl Overview {
     }
 }
 
-fn plan(
+fn build_plan_view(
     store: &Store,
     id: String,
     outline: &Outline,
@@ -247,20 +248,20 @@ fn plan(
         .filter(|worker| worker.stage == RunState::Running && living.contains(&*worker.process))
         .copied()
         .collect();
-    let views: Vec<WorkerView> = alive.iter().map(|worker| view(worker)).collect();
+    let views: Vec<WorkerView> = alive.iter().map(|worker| build_worker_view(worker)).collect();
     let rate: f64 = views.iter().filter_map(|worker| worker.flop_per_second).sum();
     // Fraction of a running job that is done. Each worker counts the progress of all workers, so the maximum is used.
-    let under_way = |label: &str| {
+    let fraction_done = |label: &str| {
         let jobs = alive.iter().flat_map(|worker| worker.jobs.values()).filter(|(job, ..)| job == label);
         jobs.map(|(_, done, tokens)| *done as f64 / (*tokens).max(1) as f64).fold(0.0, f64::max).min(1.0)
     };
     let left = progress.jobs.iter().map(|job| {
         let missing = 1.0 - job.stored as f64 / job.artifacts.max(1) as f64;
-        job.flop * missing * (1.0 - under_way(&job.label))
+        job.flop * missing * (1.0 - fraction_done(&job.label))
     });
     let flops_left: f64 = left.sum();
     let attempts_here = attempts.iter().filter(|(name, _)| outline.has(name) || outline.find_job(name).is_some());
-    let failures = attempts_here.map(|(name, attempt)| failure(name, attempt, Some(outline))).collect();
+    let failures = attempts_here.map(|(name, attempt)| build_failure_view(name, attempt, Some(outline))).collect();
     PlanView {
         id,
         grid: outline.grid.clone(),
@@ -268,9 +269,9 @@ fn plan(
         profile: outline.profile.clone(),
         engine: workers.iter().find_map(|worker| worker.engine.clone()),
         progress,
-        ended: step_at(workers, RunState::Complete) + step_at(workers, RunState::Failed),
-        interrupted: step_at(workers, RunState::Interrupted),
-        died: step_at(workers, RunState::Running) - alive.len(),
+        ended: count_in_state(workers, RunState::Complete) + count_in_state(workers, RunState::Failed),
+        interrupted: count_in_state(workers, RunState::Interrupted),
+        died: count_in_state(workers, RunState::Running) - alive.len(),
         workers: views,
         left_flop: flops_left,
         flop_per_second: rate,
@@ -279,17 +280,17 @@ fn plan(
     }
 }
 
-fn step_at(workers: &[&RunRecord], stage: RunState) -> usize {
+fn count_in_state(workers: &[&RunRecord], stage: RunState) -> usize {
     workers.iter().filter(|worker| worker.stage == stage).count()
 }
 
-fn view(record: &RunRecord) -> WorkerView {
+fn build_worker_view(record: &RunRecord) -> WorkerView {
     let RunRecord { process, host, scheduler_job, started, updated, jobs, flops_done, seconds, .. } = record.clone();
     let flop_per_second = (flops_done > 0.0 && seconds > 0.0).then(|| flops_done / seconds);
     WorkerView { process, host, scheduler_job, started, updated, jobs: JobView::all(jobs), flop_per_second }
 }
 
-fn failure(name: &str, attempts: &[Attempt], outline: Option<&Outline>) -> FailureView {
+fn build_failure_view(name: &str, attempts: &[Attempt], outline: Option<&Outline>) -> FailureView {
     let died = attempts.iter().filter(|attempt| attempt.died).count();
     let named = attempts.iter().map(|attempt| attempt.what.clone()).find(|what| !what.is_empty());
     let last = attempts.last();

@@ -87,7 +87,7 @@ pub struct RunRecord {
 
 impl RunRecord {
     /// Reads all records, newest first. Records that cannot be read are skipped.
-    pub fn all(store: &Store) -> Vec<Self> {
+    pub fn read_all(store: &Store) -> Vec<Self> {
         let files = store.records(&store.runs_dir());
         let mut records: Vec<Self> = files.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect();
         records.sort_by(|a, b| (b.started, &b.process).cmp(&(a.started, &a.process)));
@@ -97,9 +97,9 @@ impl RunRecord {
     /// Returns the rate of the newest run with the same engine and machine, in operations per second. See
     /// [`Plan::engines`](crate::pipeline::plan::Plan::engines) and
     /// [`Plan::machine`](crate::pipeline::plan::Plan::machine).
-    pub fn rate(store: &Store, engine: &str, machine: &str) -> Option<f64> {
+    pub fn latest_rate(store: &Store, engine: &str, machine: &str) -> Option<f64> {
         let mut computing =
-            Self::all(store).into_iter().filter(|record| record.flops_done > 0.0 && record.seconds > 1.0);
+            Self::read_all(store).into_iter().filter(|record| record.flops_done > 0.0 && record.seconds > 1.0);
         let comparable = computing.find(|record| {
             // Records without an engine were written when the CPU engine was the only one.
             let has_engine = match &record.engine {
@@ -118,12 +118,12 @@ pub struct Recorder<'a> {
     store: &'a Store,
     state: Mutex<RecorderState>,
     path: PathBuf,
-    every: Duration,
+    write_interval: Duration,
 }
 
 struct RecorderState {
     record: RunRecord,
-    left: TimeLeft,
+    time_left: TimeLeft,
     /// When the run started and when the record was last written, on the store's clock.
     started: Duration,
     written: Duration,
@@ -159,8 +159,8 @@ impl<'a> Recorder<'a> {
             file: files::absolute(&grid.file),
             results: results.map(files::absolute).unwrap_or_default(),
             command: machine::command_line(),
-            started: now(),
-            updated: now(),
+            started: unix_seconds(),
+            updated: unix_seconds(),
             cells: grid.cells.len(),
             machine: Some(machine::identity(DeviceName::Cpu).to_string()),
             worker: results.is_none(),
@@ -171,10 +171,10 @@ impl<'a> Recorder<'a> {
         static RECORDS: AtomicU64 = AtomicU64::new(0);
         let number = RECORDS.fetch_add(1, Relaxed);
         let path = folder.join(format!("{:012}-{}-{number}.json", record.started, record.process));
-        let every = if record.worker { WORKER_WRITE_INTERVAL } else { WRITE_INTERVAL };
+        let write_interval = if record.worker { WORKER_WRITE_INTERVAL } else { WRITE_INTERVAL };
         let started = store.now();
-        let state = Mutex::new(RecorderState { record, left: TimeLeft::default(), started, written: started });
-        let recorder = Self { inner, store, state, path, every };
+        let state = Mutex::new(RecorderState { record, time_left: TimeLeft::default(), started, written: started });
+        let recorder = Self { inner, store, state, path, write_interval };
         recorder.write(&mut lock(&recorder.state))?;
         Ok(recorder)
     }
@@ -194,11 +194,11 @@ impl<'a> Recorder<'a> {
     }
 
     fn is_due(&self, state: &RecorderState) -> bool {
-        self.store.now() - state.written >= self.every
+        self.store.now() - state.written >= self.write_interval
     }
 
     fn write(&self, state: &mut RecorderState) -> Result<()> {
-        state.record.updated = now();
+        state.record.updated = unix_seconds();
         state.record.seconds = (self.store.now() - state.started).as_secs_f64();
         state.written = self.store.now();
         let text = serde_json::to_vec_pretty(&state.record)
@@ -211,9 +211,10 @@ impl Reporter for Recorder<'_> {
     fn event(&self, event: Event) {
         let mut state = lock(&self.state);
         let since = (self.store.now() - state.started).as_secs_f64();
-        state.left.record_event(&event, since);
-        (state.record.flops_done, state.record.seconds_left) = (state.left.flops_done(), state.left.seconds());
-        let mut now = true;
+        state.time_left.record_event(&event, since);
+        (state.record.flops_done, state.record.seconds_left) =
+            (state.time_left.flops_done(), state.time_left.seconds());
+        let mut is_due = true;
         match &event {
             Event::Planned { cells, complete, scores, scored, flops, engine, machine, plan, work: _ } => {
                 let record = &mut state.record;
@@ -229,18 +230,18 @@ impl Reporter for Recorder<'_> {
                 if let Some((_, done, _)) = state.record.jobs.get_mut(job) {
                     *done += tokens;
                 }
-                now = self.is_due(&state);
+                is_due = self.is_due(&state);
             }
             Event::Finished { job } => {
                 state.record.jobs.remove(job);
             }
             Event::Scored { .. } => {
                 state.record.scored += 1;
-                now = self.is_due(&state);
+                is_due = self.is_due(&state);
             }
             Event::Complete { complete, .. } => {
                 state.record.complete = *complete;
-                now = self.is_due(&state);
+                is_due = self.is_due(&state);
             }
             Event::Failed { cell, reason } => {
                 state.record.failures.insert(cell.clone(), reason.clone());
@@ -253,10 +254,11 @@ impl Reporter for Recorder<'_> {
                     (false, _) => RunState::Failed,
                 };
             }
-            Event::Note { .. } | Event::Kept | Event::WorkDone { .. } => now = false,
+            Event::Note { .. } | Event::Kept | Event::WorkDone { .. } => is_due = false,
         }
-        let rarely = self.every > WRITE_INTERVAL && !matches!(event, Event::Planned { .. } | Event::Ended { .. });
-        if now && (!rarely || self.is_due(&state)) {
+        let is_throttled =
+            self.write_interval > WRITE_INTERVAL && !matches!(event, Event::Planned { .. } | Event::Ended { .. });
+        if is_due && (!is_throttled || self.is_due(&state)) {
             // The run must continue even if a write fails.
             self.write(&mut state).ok();
         }
@@ -265,7 +267,7 @@ impl Reporter for Recorder<'_> {
     }
 }
 
-fn now() -> u64 {
+fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
@@ -289,8 +291,8 @@ mod tests {
             });
             store.put_file(&store.runs_dir().join(format!("{at}.json")), record.to_string().as_bytes()).unwrap();
         }
-        assert_eq!(RunRecord::all(&store).len(), 2);
-        let rate = |machine: &str| RunRecord::rate(&store, "candle f32 on cuda", machine);
+        assert_eq!(RunRecord::read_all(&store).len(), 2);
+        let rate = |machine: &str| RunRecord::latest_rate(&store, "candle f32 on cuda", machine);
         assert_eq!((rate(&slow), rate(&fast), rate("another")), (Some(2e9), Some(4e9), None));
     }
 }

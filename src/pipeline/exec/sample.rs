@@ -24,7 +24,7 @@ use crate::pipeline::identity::{Identity, MeasureId};
 use crate::pipeline::plan::{JobCost, Plan, weights_budget};
 use crate::pipeline::stage::chunks::ChunkRun;
 use crate::pipeline::stage::group::{JobContext, Order, Programs};
-use crate::pipeline::stage::operator::{BoundaryResult, figures};
+use crate::pipeline::stage::operator::{BoundaryResult, read_results};
 use crate::pipeline::stage::scores::{ScoredVariant, evaluate_answers};
 use crate::pipeline::stage::selection;
 use crate::pipeline::stage::tokens::{self, AnswerKey, Documents};
@@ -96,7 +96,7 @@ pub struct DocumentLoss {
 }
 
 /// Function that selects chunks of an evaluation. Its last argument is the total number of chunks.
-pub type Draw<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
+pub type ChunkSampler<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
 
 /// Estimate of the work for a sample.
 #[derive(Debug, Clone, Copy, Default)]
@@ -120,7 +120,7 @@ pub fn sample_cost(
     store: &Store,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
-    draw: &Draw<'_>,
+    draw: &ChunkSampler<'_>,
 ) -> Result<SampleCost> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, estimate } =
@@ -135,7 +135,7 @@ pub fn sample_cost(
             }
             if job.group.kind == WorkKind::Score {
                 let evaluation = &backbone.evaluations[job.index];
-                let text = tokens::text(&context, backbone, &evaluation.target, &evaluation.tokens)?;
+                let text = tokens::load_tokens(&context, backbone, &evaluation.target, &evaluation.tokens)?;
                 let chunks = text.eval_set(backbone, &evaluation.target)?.chunks();
                 let drawn = draw(backbone, evaluation, chunks);
                 let part = drawn.len() as f64 / chunks.max(1) as f64;
@@ -158,7 +158,7 @@ pub fn sample(
     store: &Store,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
-    draw: &Draw<'_>,
+    draw: &ChunkSampler<'_>,
 ) -> Result<Vec<SampledCell>> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let Preflight { state, .. } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop, &|_, _| ())?;
@@ -183,10 +183,10 @@ pub fn sample(
                 context.back_off()?;
             }
         }
-        let mut scores = scores(&context, &models, &programs, backbone, draw)?;
+        let mut scores = score_sampled(&context, &models, &programs, backbone, draw)?;
         for variant in &backbone.variants {
             let variant_scores = scores.remove(&variant.cell).unwrap_or_default();
-            sampled.push(cell(&context, variant, variant_scores)?);
+            sampled.push(sampled_cell(&context, variant, variant_scores)?);
         }
         models.forget(backbone);
         programs.forget(backbone);
@@ -194,13 +194,13 @@ pub fn sample(
     Ok(sampled)
 }
 
-fn cell(context: &RunContext<'_>, variant: &Variant, scores: Vec<SampledScores>) -> Result<SampledCell> {
+fn sampled_cell(context: &RunContext<'_>, variant: &Variant, scores: Vec<SampledScores>) -> Result<SampledCell> {
     let stored = |key: Option<&Arc<_>>| key.and_then(|key| context.get(key));
     Ok(SampledCell {
         cell: variant.cell,
         identity: Arc::clone(&variant.identity),
         selection: stored(variant.selection.as_ref()).as_ref().map(selection::read).transpose()?,
-        boundaries: stored(variant.repair()).as_ref().map(figures).transpose()?.unwrap_or_default(),
+        boundaries: stored(variant.repair()).as_ref().map(read_results).transpose()?.unwrap_or_default(),
         scores,
         failure: context.failures().remove(&variant.cell),
     })
@@ -208,23 +208,23 @@ fn cell(context: &RunContext<'_>, variant: &Variant, scores: Vec<SampledScores>)
 
 type ScoresByCell = BTreeMap<usize, Vec<SampledScores>>;
 
-fn scores(
+fn score_sampled(
     context: &RunContext<'_>,
     models: &Models<'_>,
     programs: &Programs,
     backbone: &BackbonePlan,
-    draw: &Draw<'_>,
+    draw: &ChunkSampler<'_>,
 ) -> Result<ScoresByCell> {
     let mut members: Vec<(&Variant, Program)> = Vec::new();
     for variant in backbone.variants.iter().filter(|variant| !context.has_failed(variant.cell)) {
-        members.extend(programs.or_failed(context, backbone, variant)?.map(|program| (variant, program)));
+        members.extend(programs.load_or_fail(context, backbone, variant)?.map(|program| (variant, program)));
     }
     let mut all = ScoresByCell::new();
     if members.is_empty() {
         return Ok(all);
     }
     for (index, evaluation) in backbone.evaluations.iter().enumerate() {
-        let text = tokens::text(context, backbone, &evaluation.target, &evaluation.tokens)?;
+        let text = tokens::load_tokens(context, backbone, &evaluation.target, &evaluation.tokens)?;
         let label = format!("{} on {}", backbone.name, evaluation.target);
         let scored = text.scored_tokens();
         let eval_set = text.eval_set(backbone, &evaluation.target)?;
@@ -254,7 +254,8 @@ fn scores(
         let answer_key = AnswerKey::read(evaluation, context.store)?;
         for (variant, _) in &members {
             let values = &values[variant.scores[index].hash()];
-            let (items, all_items) = items(context, evaluation, &*eval_set, values, &scored, answer_key.as_ref())?;
+            let (items, all_items) =
+                sampled_items(context, evaluation, &*eval_set, values, &scored, answer_key.as_ref())?;
             all.entry(variant.cell).or_default().push(SampledScores {
                 measure: Arc::clone(&evaluation.measure),
                 label: evaluation.target.to_string(),
@@ -275,7 +276,7 @@ fn drawn_values(variant: &ScoredVariant, drawn: &[usize]) -> Vec<Vec<f64>> {
 
 /// Returns the items in the computed chunks with their indices, and the total number of items. `scored` contains the
 /// number of scored tokens in each text of a task.
-fn items(
+fn sampled_items(
     context: &RunContext<'_>,
     evaluation: &Evaluation,
     eval_set: &dyn EvalSet,
@@ -285,8 +286,8 @@ fn items(
 ) -> Result<(SampledItems, usize)> {
     let sample = SampledValues::new(eval_set, chunks);
     match (&evaluation.target, answer_key) {
-        (EvalTarget::Windows(text), _) => Ok(sample.windows(if text.damage { WIDTH } else { 1 })),
-        (EvalTarget::Task(_), Some(AnswerKey::Builtin(solutions))) => sample.documents(solutions),
+        (EvalTarget::Windows(text), _) => Ok(sample.sampled_windows(if text.damage { WIDTH } else { 1 })),
+        (EvalTarget::Task(_), Some(AnswerKey::Builtin(solutions))) => sample.sampled_documents(solutions),
         (EvalTarget::Task(task), Some(AnswerKey::Defined(documents))) => {
             let definition = context.grid.task(task).definition()?;
             sample.defined(definition, documents, eval_set, scored)
@@ -318,14 +319,14 @@ impl SampledValues {
     }
 
     /// Returns the drawn windows, each with `width` values, and the total number of windows.
-    fn windows(&self, width: usize) -> (SampledItems, usize) {
+    fn sampled_windows(&self, width: usize) -> (SampledItems, usize) {
         let windows = self.values.chunks_exact(width).map(<[f64]>::to_vec).enumerate();
         let drawn = windows.filter(|(at, _)| self.drawn[width * at]);
         (SampledItems::Windows(drawn.collect()), self.values.len() / width)
     }
 
     /// Returns the drawn documents of a built-in task, and the total number of documents.
-    fn documents(&self, solutions: &Arc<Solutions>) -> Result<(SampledItems, usize)> {
+    fn sampled_documents(&self, solutions: &Arc<Solutions>) -> Result<(SampledItems, usize)> {
         let each = self.values.len() / solutions.requests().max(1);
         let answers = evaluate_answers(&self.values, solutions)?;
         let mut at = 0;

@@ -8,14 +8,14 @@ use crate::pipeline::env::coordination::{JobStatus, catch_panic, lock};
 
 pub(super) struct ScheduledTask<'a> {
     /// Indices of the tasks that must be finished before this one starts.
-    pub(super) after: Vec<usize>,
+    pub(super) dependencies: Vec<usize>,
     pub(super) model: usize,
     /// Memory that the task needs in addition to its model, in bytes.
     pub(super) bytes: u64,
     /// Prefix of the task's lease names.
     pub(super) lease_name: String,
     /// Whether the task has a single lease. The process that holds the lease does all of the work.
-    pub(super) exclusive: bool,
+    pub(super) is_exclusive: bool,
     pub(super) run: Box<dyn Fn() -> Result<JobStatus> + Send + Sync + 'a>,
 }
 
@@ -58,7 +58,7 @@ struct TaskQueue {
     /// Models that may be in memory.
     loaded: BTreeSet<usize>,
     /// Whether a thread is waiting for busy tasks.
-    idling: bool,
+    is_idling: bool,
     error: Option<Error>,
 }
 
@@ -70,46 +70,46 @@ pub(super) fn run(tasks: &[ScheduledTask<'_>], models: &[u64], limits: Limits, h
     let state = Mutex::new(TaskQueue { waiting: (0..tasks.len()).collect(), ..TaskQueue::default() });
     let changed = Condvar::new();
     let work = || {
-        let mut now = lock(&state);
+        let mut queue = lock(&state);
         loop {
-            if now.error.is_some() || now.waiting.is_empty() {
+            if queue.error.is_some() || queue.waiting.is_empty() {
                 return;
             }
-            let Some(index) = next(tasks, models, limits, &mut now, hooks) else {
-                if now.busy.is_empty() || now.idling {
-                    now = changed.wait(now).unwrap_or_else(std::sync::PoisonError::into_inner);
+            let Some(index) = next_task(tasks, models, limits, &mut queue, hooks) else {
+                if queue.busy.is_empty() || queue.is_idling {
+                    queue = changed.wait(queue).unwrap_or_else(std::sync::PoisonError::into_inner);
                     continue;
                 }
-                now.idling = true;
-                drop(now);
+                queue.is_idling = true;
+                drop(queue);
                 let idle = hooks.idle();
-                now = lock(&state);
-                (now.idling, now.busy) = (false, BTreeSet::new());
+                queue = lock(&state);
+                (queue.is_idling, queue.busy) = (false, BTreeSet::new());
                 if let Err(error) = idle {
-                    now.error.get_or_insert(error);
+                    queue.error.get_or_insert(error);
                 }
                 changed.notify_all();
                 continue;
             };
             let model = tasks[index].model;
-            now.waiting.remove(&index);
-            now.running.insert(index);
-            now.loaded.insert(model);
-            drop(now);
+            queue.waiting.remove(&index);
+            queue.running.insert(index);
+            queue.loaded.insert(model);
+            drop(queue);
             // Catch panics, because the other threads would wait forever for a task that never finishes.
             let result = catch_panic(&tasks[index].run);
-            now = lock(&state);
-            now.running.remove(&index);
+            queue = lock(&state);
+            queue.running.remove(&index);
             if let Ok(JobStatus::Contended) = result {
-                now.waiting.insert(index);
-                now.busy.insert(index);
+                queue.waiting.insert(index);
+                queue.busy.insert(index);
             }
-            if !now.waiting.iter().chain(&now.running).any(|&other| tasks[other].model == model) {
-                now.loaded.remove(&model);
+            if !queue.waiting.iter().chain(&queue.running).any(|&other| tasks[other].model == model) {
+                queue.loaded.remove(&model);
                 hooks.forget(model);
             }
             if let Err(error) = result {
-                now.error.get_or_insert(error);
+                queue.error.get_or_insert(error);
             }
             changed.notify_all();
         }
@@ -124,32 +124,35 @@ pub(super) fn run(tasks: &[ScheduledTask<'_>], models: &[u64], limits: Limits, h
 
 /// Returns the next task to run, preferably one for the model of the task that was started last. Unloads models without
 /// running tasks if the task needs their memory.
-fn next(
+fn next_task(
     tasks: &[ScheduledTask<'_>],
     models: &[u64],
     limits: Limits,
-    now: &mut TaskQueue,
+    queue: &mut TaskQueue,
     hooks: &dyn TaskHooks,
 ) -> Option<usize> {
     let bytes = |index: usize, resting: &BTreeSet<usize>| {
-        let running_tasks = || now.running.iter().copied().chain([index]).map(|index| &tasks[index]);
+        let running_tasks = || queue.running.iter().copied().chain([index]).map(|index| &tasks[index]);
         let loaded: BTreeSet<usize> = running_tasks().map(|task| task.model).chain(resting.iter().copied()).collect();
         running_tasks().map(|task| task.bytes).chain(loaded.into_iter().map(|model| models[model])).sum::<u64>()
     };
     let none = BTreeSet::new();
-    let ready: Vec<usize> = now.waiting.difference(&now.busy).copied().collect();
+    let ready: Vec<usize> = queue.waiting.difference(&queue.busy).copied().collect();
     let ready: Vec<usize> = ready
         .into_iter()
         .filter(|&index| {
-            (now.running.is_empty() || bytes(index, &none) <= limits.memory)
-                && !tasks[index].after.iter().any(|other| now.waiting.contains(other) || now.running.contains(other))
+            (queue.running.is_empty() || bytes(index, &none) <= limits.memory)
+                && !tasks[index]
+                    .dependencies
+                    .iter()
+                    .any(|other| queue.waiting.contains(other) || queue.running.contains(other))
         })
         .collect();
     let (leased, ready): (Vec<usize>, Vec<usize>) =
         ready.into_iter().partition(|&index| hooks.is_leased_elsewhere(&tasks[index]));
-    now.busy.extend(leased);
-    let next_of = |model: usize| ready.iter().copied().find(|&index| tasks[index].model == model);
-    let index = match now.chosen.and_then(next_of) {
+    queue.busy.extend(leased);
+    let next_for_model = |model: usize| ready.iter().copied().find(|&index| tasks[index].model == model);
+    let index = match queue.chosen.and_then(next_for_model) {
         Some(index) => index,
         None => {
             let mut ready_models: Vec<usize> = ready.iter().map(|&index| tasks[index].model).collect();
@@ -158,22 +161,22 @@ fn next(
                 return None;
             }
             let model = hooks.choose(&ready_models);
-            next_of(model).or(ready.first().copied())?
+            next_for_model(model).or(ready.first().copied())?
         }
     };
-    let resting: BTreeSet<usize> = now
+    let resting: BTreeSet<usize> = queue
         .loaded
         .iter()
-        .filter(|model| !now.running.iter().any(|&task| tasks[task].model == **model))
+        .filter(|model| !queue.running.iter().any(|&task| tasks[task].model == **model))
         .copied()
         .collect();
     if bytes(index, &resting) > limits.memory {
         for &model in resting.iter().filter(|&&model| model != tasks[index].model) {
             hooks.forget(model);
         }
-        now.loaded.retain(|model| !resting.contains(model));
+        queue.loaded.retain(|model| !resting.contains(model));
     }
-    now.chosen = Some(tasks[index].model);
+    queue.chosen = Some(tasks[index].model);
     Some(index)
 }
 
@@ -194,11 +197,11 @@ mod tests {
         run: impl Fn() -> Result<JobStatus> + Send + Sync + 'a,
     ) -> ScheduledTask<'a> {
         ScheduledTask {
-            after: after.to_vec(),
+            dependencies: after.to_vec(),
             model,
             bytes: 10,
             lease_name: String::new(),
-            exclusive: false,
+            is_exclusive: false,
             run: Box::new(run),
         }
     }

@@ -79,7 +79,7 @@ impl SeenLeases {
         }
         let same = match jobs.get(&task.lease_name) {
             Some((seen, since)) if *seen == leases && now.saturating_sub(*since) < Self::PROBE_INTERVAL => return true,
-            known => known.is_none() && task.exclusive,
+            known => known.is_none() && task.is_exclusive,
         };
         jobs.insert(task.lease_name.clone(), (leases, now));
         same
@@ -117,13 +117,13 @@ mod tests {
         assert!(!is_leased_elsewhere(&calibration));
     }
 
-    fn job(lease_name: &str, exclusive: bool) -> ScheduledTask<'_> {
+    fn job(lease_name: &str, is_exclusive: bool) -> ScheduledTask<'_> {
         ScheduledTask {
-            after: Vec::new(),
+            dependencies: Vec::new(),
             model: 0,
             bytes: 0,
             lease_name: lease_name.to_owned(),
-            exclusive,
+            is_exclusive,
             run: Box::new(|| Ok(JobStatus::Done)),
         }
     }

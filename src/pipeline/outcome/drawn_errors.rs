@@ -21,36 +21,36 @@ pub(super) struct DrawnErrors<'a> {
     store: &'a Store,
     /// Cache file, or `None` if the store has no cache.
     path: Option<PathBuf>,
-    known: RefCell<KnownErrors>,
+    known: RefCell<ErrorBits>,
     /// Whether any standard errors were newly computed.
-    drawn: Cell<bool>,
+    is_changed: Cell<bool>,
 }
 
 /// Bits of each standard error (`f64::to_bits`), by the hash of its input. Bits are stored because JSON cannot
 /// represent NaN.
-type KnownErrors = BTreeMap<String, u64>;
+type ErrorBits = BTreeMap<String, u64>;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RememberedErrors {
-    errors: KnownErrors,
+struct CachedErrors {
+    errors: ErrorBits,
     /// Checksum of the other fields.
     check: String,
 }
 
-impl RememberedErrors {
-    fn new(errors: KnownErrors) -> Self {
+impl CachedErrors {
+    fn new(errors: ErrorBits) -> Self {
         let check = sha256::of_bytes(json!(errors).to_string());
         Self { errors, check }
     }
 }
 
-fn read(store: &Store, path: &Path) -> KnownErrors {
-    let found = store.file(path).and_then(|text| serde_json::from_slice::<RememberedErrors>(&text).ok());
-    let remembered = found
-        .map(|found| (found.check, RememberedErrors::new(found.errors)))
+fn read(store: &Store, path: &Path) -> ErrorBits {
+    let found = store.file(path).and_then(|text| serde_json::from_slice::<CachedErrors>(&text).ok());
+    let cached = found
+        .map(|found| (found.check, CachedErrors::new(found.errors)))
         .filter(|(check, stored)| *check == stored.check);
-    remembered.map(|(_, stored)| stored.errors).unwrap_or_default()
+    cached.map(|(_, stored)| stored.errors).unwrap_or_default()
 }
 
 impl<'a> DrawnErrors<'a> {
@@ -58,7 +58,7 @@ impl<'a> DrawnErrors<'a> {
     pub(super) fn open(store: &'a Store, tokens: &Key) -> Self {
         let path = store.cache_dir().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
         let known = path.as_deref().map(|path| read(store, path)).unwrap_or_default();
-        Self { store, path, known: RefCell::new(known), drawn: Cell::new(false) }
+        Self { store, path, known: RefCell::new(known), is_changed: Cell::new(false) }
     }
 
     /// Returns the result of [`Aggregation::error`] for the number of draws that lm-evaluation-harness uses. It is
@@ -78,18 +78,18 @@ impl<'a> DrawnErrors<'a> {
         let error = aggregation.error(items, DRAWS)?;
         if let Some(error) = error {
             self.known.borrow_mut().insert(content, error.to_bits());
-            self.drawn.set(true);
+            self.is_changed.set(true);
         }
         Ok(error)
     }
 
     /// Saves newly computed standard errors. If writing fails, they are computed again next time.
     pub(super) fn save(&self) {
-        let Some(path) = self.path.as_deref().filter(|_| self.drawn.get()) else { return };
+        let Some(path) = self.path.as_deref().filter(|_| self.is_changed.get()) else { return };
         // Merge the standard errors with those that another process may have saved in the meantime.
         let mut errors = read(self.store, path);
         errors.extend(self.known.borrow().iter().map(|(content, bits)| (content.clone(), *bits)));
-        if let Ok(text) = serde_json::to_vec(&RememberedErrors::new(errors)) {
+        if let Ok(text) = serde_json::to_vec(&CachedErrors::new(errors)) {
             self.store.put_file(path, &text).ok();
         }
     }
@@ -117,7 +117,7 @@ mod tests {
         let mut known = read(&store, &path);
         assert_eq!(known.values().copied().collect::<Vec<_>>(), [expected.to_bits()]);
         known.values_mut().for_each(|bits| *bits = 7.5_f64.to_bits());
-        let text = serde_json::to_string(&RememberedErrors::new(known)).unwrap();
+        let text = serde_json::to_string(&CachedErrors::new(known)).unwrap();
         std::fs::write(&path, &text).unwrap();
         let again = DrawnErrors::open(&store, &key);
         assert_eq!(again.error(aggregation, &sound).unwrap(), Some(7.5));

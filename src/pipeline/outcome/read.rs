@@ -30,7 +30,7 @@ impl GridOutcome {
     /// # Errors
     /// Fails if a stored object was damaged after the run had verified it.
     pub fn read(plan: &Plan<'_>, store: &Store, failures: &BTreeMap<usize, String>) -> Result<Self> {
-        let inputs = plan.inputs.by_path();
+        let inputs = plan.inputs.hashes_by_path();
         let mut cells = Vec::new();
         for backbone in &plan.backbones {
             let reader = BackboneReader::new(plan.grid, backbone, store, &inputs)?;
@@ -143,12 +143,12 @@ impl<'a> BackboneReader<'a> {
         // A cut of sublayers without a repair has no boundaries and needs no operator.
         let mut is_solved = variant.operator.is_none();
         if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, result)) {
-            result.boundaries = operator::figures(&artifact)?;
+            result.boundaries = operator::read_results(&artifact)?;
             result.seconds += artifact.meta().seconds;
             is_solved = true;
         }
         if let Some(artifact) = variant.trained.as_ref().and_then(|trained| self.find(&trained.key, result)) {
-            result.boundaries = operator::figures(&artifact)?;
+            result.boundaries = operator::read_results(&artifact)?;
             result.training = distilled::losses(&artifact)?;
             result.seconds += artifact.meta().seconds;
             is_solved = true;

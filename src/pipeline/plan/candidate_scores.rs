@@ -35,7 +35,7 @@ pub fn trial_scores(plan: &Plan<'_>, cell: &Cell, store: &Store) -> Result<Optio
     let mut trials = |metric: TrialMetric, trials: &[Trial]| -> Result<Vec<f64>> {
         let mut results = Vec::new();
         for trial in trials {
-            let key = scores::trial(backbone.calibrated().key_parts(), tokens, metric, trial);
+            let key = scores::trial_key(backbone.calibrated().key_parts(), tokens, metric, trial);
             let result = scores::read_trial(store, &key, metric).ok_or_else(|| {
                 Error::missing("a trial was evicted from the store, but its selection was not")
                     .at(format!("`{method}`, without {}", trial.removed))

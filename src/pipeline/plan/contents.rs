@@ -121,7 +121,7 @@ impl<'a> BackboneContents<'a> {
         if evaluate.tasks.is_empty() || is_gguf(&self.folder) {
             return Ok(None);
         }
-        let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
+        let [config, tokenizer_config] = self.inputs.read_configs(&self.folder)?;
         Ok(self.prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
     }
 
@@ -135,9 +135,9 @@ impl<'a> BackboneContents<'a> {
         let documents = files.evaluated(definition);
         let rows = self.hashes(documents)?;
         let formats = formats(documents)?;
-        let limit = self.inputs.limit(task)?;
+        let limit = self.inputs.effective_limit(task)?;
         let bos = how.bos.to_string();
-        let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
+        let [config, tokenizer_config] = self.inputs.read_configs(&self.folder)?;
         let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
         let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
         if let Some(builtin) = data.builtin() {
@@ -197,7 +197,7 @@ impl<'a> BackboneContents<'a> {
 
     fn chat(&self, how: &TaskSettings) -> Result<Option<ChatId>> {
         let Some(multiturn) = how.chat else { return Ok(None) };
-        let template = sha256::of_bytes(self.inputs.chat(&self.folder)?.content());
+        let template = sha256::of_bytes(self.inputs.read_chat_template(&self.folder)?.content());
         Ok(Some(ChatId { template, multiturn }))
     }
 }

@@ -262,7 +262,7 @@ impl BackboneEstimator<'_> {
             *cost += distilled::cost(config, pass, &text.load(), left);
             let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
             if left && read.insert((trained.text, boundary)) {
-                *cost += distilled::lessons_cost(config, &text.load(), text.shape(config));
+                *cost += distilled::teacher_cost(config, &text.load(), text.shape(config));
             }
         }
     }
@@ -423,7 +423,7 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
             Some(WantedRepair { criterion, recovery, cut: backbone.cut(cell.depth), removed })
         }))
     });
-    let retained = kept.exact;
-    let beyond = now.perhaps.union(&now.looks).filter(|site| !retained.contains(site)).count();
+    let retained = kept.required;
+    let beyond = now.possible.union(&now.criterion_sites).filter(|site| !retained.contains(site)).count();
     (retained.len(), beyond)
 }

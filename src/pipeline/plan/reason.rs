@@ -50,11 +50,11 @@ impl Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} → {}", self.field, shown_changes(&self.old), shown_changes(&self.new))
+        write!(f, "{}: {} → {}", self.field, format_value(&self.old), format_value(&self.new))
     }
 }
 
-fn shown_changes(value: &Option<Canonical>) -> String {
+fn format_value(value: &Option<Canonical>) -> String {
     match value {
         Some(hash) if hash.is_hash() => format!("{}…", &hash.as_str()[1..13]),
         Some(other) => other.to_string(),
@@ -106,7 +106,7 @@ impl Reasons {
             }
             let key = &artifact.meta().key;
             let Some(kind) = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()) else { continue };
-            let parts = KeyParts { flat: flat_key(key), inputs: inputs(key) };
+            let parts = KeyParts { flat: flatten_key(key), inputs: collect_inputs(key) };
             let same_kind = stored.entry(kind.name()).or_default();
             for field in parts.flat.keys() {
                 by_partial_hash.insert((kind.name(), hash_without(&parts, field)), same_kind.len());
@@ -116,7 +116,7 @@ impl Reasons {
         Self { stored, by_partial_hash }
     }
 
-    pub fn reason(&self, key: &Key, state: &StoreState) -> Reason {
+    pub fn explain(&self, key: &Key, state: &StoreState) -> Reason {
         if let ObjectState::Damaged(error) = state.object(key) {
             return Reason::Damaged(error.one_line());
         }
@@ -127,15 +127,15 @@ impl Reasons {
         let kind = key.kind().name();
         let Some(stored) = self.stored.get(kind) else { return Reason::First };
         let readable = key.readable();
-        let requested = KeyParts { flat: flat_key(&readable), inputs: inputs(&readable) };
+        let requested = KeyParts { flat: flatten_key(&readable), inputs: collect_inputs(&readable) };
         let single =
             requested.flat.keys().find_map(|field| self.by_partial_hash.get(&(kind, hash_without(&requested, field))));
         let nearest = match single {
-            Some(&index) => Some(differences(&stored[index].flat, &requested.flat)),
+            Some(&index) => Some(changes_between(&stored[index].flat, &requested.flat)),
             None => {
                 let comparable =
                     stored.iter().rev().filter(|object| object.inputs == requested.inputs).take(MAX_COMPARED);
-                comparable.map(|comparable| differences(&comparable.flat, &requested.flat)).min_by_key(Vec::len)
+                comparable.map(|comparable| changes_between(&comparable.flat, &requested.flat)).min_by_key(Vec::len)
             }
         };
         match nearest {
@@ -149,7 +149,7 @@ impl Reasons {
     }
 }
 
-fn inputs(key: &Value) -> BTreeSet<String> {
+fn collect_inputs(key: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut left = vec![key];
     while let Some(Value::Object(map)) = left.pop() {
@@ -162,7 +162,7 @@ fn inputs(key: &Value) -> BTreeSet<String> {
 
 /// Returns the fields of a key and of the keys that it depends on, by path. Paths do not contain the level `of`, and
 /// the kinds are left out. A key or input hash that occurs several times is listed only at its shortest path.
-fn flat_key(key: &Value) -> FlatSettings {
+fn flatten_key(key: &Value) -> FlatSettings {
     let mut found = FlatSettings::new();
     let mut seen = HashSet::new();
     let mut left = VecDeque::from([(SettingPath::new(""), "", key)]);
@@ -197,7 +197,7 @@ fn hash_without(parts: &KeyParts, field: &SettingPath) -> u64 {
     hash.finish()
 }
 
-fn differences(stored: &FlatSettings, wanted: &FlatSettings) -> Vec<Change> {
+fn changes_between(stored: &FlatSettings, wanted: &FlatSettings) -> Vec<Change> {
     let changes = setting_differences(stored, wanted).into_iter().map(|Difference { path, one, other }| Change {
         field: path,
         old: one,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn parts(key: &Key) -> KeyParts {
-        KeyParts { flat: flat_key(&key.readable()), inputs: inputs(&key.readable()) }
+        KeyParts { flat: flatten_key(&key.readable()), inputs: collect_inputs(&key.readable()) }
     }
 
     fn reason(stored: &[Key], wanted: &Key) -> String {
@@ -269,7 +269,7 @@ mod tests {
     fn ancestor_on_two_paths_is_reported_once() {
         let stored = parts(&operator_key(0));
         let requested = parts(&operator_key(1));
-        let changes = differences(&stored.flat, &requested.flat);
+        let changes = changes_between(&stored.flat, &requested.flat);
         assert_eq!(Reason::Changed(changes).to_string(), "changed: activations.tokens.seed: 0 → 1");
         let field = SettingPath::new("activations.tokens.seed");
         assert_eq!(hash_without(&stored, &field), hash_without(&requested, &field), "found by that field alone");

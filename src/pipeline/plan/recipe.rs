@@ -132,7 +132,7 @@ fn planned_evaluations(
                 EvalTarget::Windows(text) => contents.windows(text)?,
                 EvalTarget::Task(task) => contents.task(task)?,
             };
-            let journal = scores::journal(key_parts, &tokens, target.extent());
+            let journal = scores::journal_name(key_parts, &tokens, target.extent());
             let generates = matches!(&target, EvalTarget::Task(task) if grid.task(task).is_generative());
             let measure = Arc::new(measure);
             let tokens = Arc::new(tokens);

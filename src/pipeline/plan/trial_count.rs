@@ -66,7 +66,7 @@ impl CriterionTrials {
     ) -> Vec<Self> {
         let tokens = &backbone.calibrations[calibration].tokens;
         let stored = |metric: TrialMetric, trial: &Trial| {
-            state.trial(&scores::trial(backbone.calibrated().key_parts(), tokens, metric, trial), metric)
+            state.trial(&scores::trial_key(backbone.calibrated().key_parts(), tokens, metric, trial), metric)
         };
         let mut counted = [BTreeSet::new(), BTreeSet::new()];
         let uses = criterion_uses(grid, backbone, calibration, state).into_iter();

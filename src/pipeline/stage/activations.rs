@@ -48,7 +48,7 @@ pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Famil
 
 /// Returns the key of the residual stream at one site, for a range of sequences.
 pub fn rows_key(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, site: HookPoint, sequences: &Range<usize>) -> Key {
-    family(backbone, tokens).member([(SITE, json!(site.to_string())), (SEQUENCES, range(sequences))])
+    family(backbone, tokens).member([(SITE, json!(site.to_string())), (SEQUENCES, sequence_range(sequences))])
 }
 
 /// Returns the key of similarity sums for a range of sequences.
@@ -58,10 +58,10 @@ pub fn sums_key(
     pairs: &BTreeSet<Pair>,
     sequences: &Range<usize>,
 ) -> Key {
-    family(backbone, tokens).member([(PAIRS, json!(pairs)), (SEQUENCES, range(sequences))])
+    family(backbone, tokens).member([(PAIRS, json!(pairs)), (SEQUENCES, sequence_range(sequences))])
 }
 
-pub(super) fn range(sequences: &Range<usize>) -> Value {
+pub(super) fn sequence_range(sequences: &Range<usize>) -> Value {
     json!([sequences.start, sequences.end])
 }
 
@@ -69,7 +69,7 @@ pub(super) fn range(sequences: &Range<usize>) -> Value {
 const LEASE_PREFIX: &str = "calibrate-";
 
 pub fn lease_name(backbone: BackboneKeyParts<'_>, tokens: &Key) -> String {
-    let work = format!("{} {}{}", backbone.content, tokens.hash(), backbone.other_engine());
+    let work = format!("{} {}{}", backbone.content, tokens.hash(), backbone.engine_suffix());
     format!("{LEASE_PREFIX}{}", sha256::of_bytes(work))
 }
 
@@ -354,7 +354,7 @@ impl KeptActivations {
             sites
                 .iter()
                 .map(|&site| {
-                    let shards = self.0.get(&site).into_iter().flatten().map(map).collect::<Result<_>>()?;
+                    let shards = self.0.get(&site).into_iter().flatten().map(map_shard).collect::<Result<_>>()?;
                     Ok((site, shards))
                 })
                 .collect::<Result<_>>()?,
@@ -362,7 +362,7 @@ impl KeptActivations {
     }
 }
 
-fn map(artifact: &Option<StoredObject>) -> Result<Shard> {
+fn map_shard(artifact: &Option<StoredObject>) -> Result<Shard> {
     let artifact = artifact.as_ref().ok_or_else(vanished_error)?;
     Ok(match artifact.map(ROWS).map_err(|error| vanished_error().found(error.one_line()))? {
         FileContent::File(map) => Shard::Mapped(map),
@@ -376,7 +376,11 @@ fn vanished_error() -> Error {
 
 /// Deletes the similarity sums and the activations at sites that no selection chose. Activations that other
 /// calibrations need as inputs for training are kept.
-pub(crate) fn clear(job: &CalibrationJob<'_>, pass: &PassRequest, chosen: &BTreeSet<HookPoint>) -> Result<()> {
+pub(crate) fn discard_unchosen(
+    job: &CalibrationJob<'_>,
+    pass: &PassRequest,
+    chosen: &BTreeSet<HookPoint>,
+) -> Result<()> {
     let mut keys = Vec::new();
     for shard in job.shape.shards() {
         keys.extend(pass.sites.difference(chosen).map(|&site| shard_rows_key(job, site, &shard)));

@@ -104,7 +104,7 @@ fn calibrate(
     guard: &LeaseGuard<'_>,
 ) -> Result<()> {
     let backbone = backbone.calibrated();
-    let windows = tokens::windows(run, backbone, &plan.tokens)?;
+    let windows = tokens::load_windows(run, backbone, &plan.tokens)?;
     let engine = models.get(backbone)?;
     let shape =
         ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
@@ -118,20 +118,20 @@ fn calibrate(
 fn run_stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let mut trials = Trials::new(job);
     let mut selections = Selections::before_pass(job, variants, &mut trials)?;
-    let CalibrationInputs { exact, perhaps, looks: read, pairs } = selections.needs(job, variants);
-    let possible = [&exact, &perhaps, &read].into_iter().flatten().copied().collect();
+    let CalibrationInputs { required, possible, criterion_sites, pairs } = selections.needs(job, variants);
+    let all_sites = [&required, &possible, &criterion_sites].into_iter().flatten().copied().collect();
     let mut kept = KeptActivations::default();
-    kept.find(job, &possible);
-    let request = activations::first_pass(job, pairs, &read, kept.missing_sites(&possible));
+    kept.find(job, &all_sites);
+    let request = activations::first_pass(job, pairs, &criterion_sites, kept.missing_sites(&all_sites));
     let similarities = activations::run(job, &job.label, &request, &mut kept)?;
     // Compute the selections that need data from the pass.
-    let all_kept = kept.missing_sites(&read).is_empty();
-    let activations = all_kept.then(|| kept.open(job.shape, &read)).transpose()?;
+    let all_kept = kept.missing_sites(&criterion_sites).is_empty();
+    let activations = all_kept.then(|| kept.open(job.shape, &criterion_sites)).transpose()?;
     selections.after_pass(&similarities, activations.as_ref(), &mut trials, job)?;
     drop(activations);
     let chosen = selected_variants(job.run, variants, &selections);
-    let sites = selections.needs(job, variants).exact;
-    activations::clear(job, &request, &sites)?;
+    let sites = selections.needs(job, variants).required;
+    activations::discard_unchosen(job, &request, &sites)?;
     // Collect the activations that are not stored yet, at the sites of the selected layers.
     let rest = kept.missing_sites(&sites);
     kept.find(job, &rest);

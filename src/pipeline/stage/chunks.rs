@@ -41,7 +41,13 @@ impl ChunkRun<'_> {
         let chunks = self.eval_set.chunks();
         let mut candidates: Vec<ScoredVariant> = keys
             .into_iter()
-            .map(|key| ScoredVariant { key, program: None, chunks: vec![None; chunks], seconds: 0.0, settled: false })
+            .map(|key| ScoredVariant {
+                key,
+                program: None,
+                chunks: vec![None; chunks],
+                seconds: 0.0,
+                is_settled: false,
+            })
             .collect();
         self.catch_up(&mut journal, &mut candidates);
         let left = self.missing_chunks(&candidates);
@@ -64,9 +70,9 @@ impl ChunkRun<'_> {
         if let Some(job) = *job {
             return Ok(job);
         }
-        for candidate in candidates.iter_mut().filter(|candidate| !candidate.settled) {
+        for candidate in candidates.iter_mut().filter(|candidate| !candidate.is_settled) {
             candidate.program = (self.program)(&candidate.key)?;
-            candidate.settled = candidate.program.is_none();
+            candidate.is_settled = candidate.program.is_none();
         }
         let left = self.missing_chunks(candidates);
         let programs = candidates.iter().filter_map(|candidate| candidate.program.clone());
@@ -118,7 +124,7 @@ impl ChunkRun<'_> {
         let store = self.run.store;
         let store_view = self.run.store_view;
         let mut left: Vec<&mut ScoredVariant> =
-            scoring.candidates.iter_mut().filter(|candidate| !candidate.settled).collect();
+            scoring.candidates.iter_mut().filter(|candidate| !candidate.is_settled).collect();
         let stored = |left: &[&mut ScoredVariant]| store_view.has_all(store, left.iter().map(|variant| &variant.key));
         let mut lease = None;
         let mut all_stored = stored(&left);
@@ -160,7 +166,11 @@ impl ChunkRun<'_> {
             let values = self.eval_set.assemble(&chunks);
             match self.eval_set.generations(&values)? {
                 None => {
-                    packed.push(store.pack_entry(key, *seconds, &[(scores::VALUES, &scores::bytes(&values))]));
+                    packed.push(store.pack_entry(
+                        key,
+                        *seconds,
+                        &[(scores::VALUES_FILE, &scores::encode_values(&values))],
+                    ));
                     fresh_scores.push(Some(values));
                 }
                 Some(answers) => {
@@ -194,9 +204,9 @@ impl ChunkRun<'_> {
         }
         let store = self.run.store;
         let store_view = self.run.store_view;
-        let mut left = candidates.iter_mut().filter(|candidate| !candidate.settled).peekable();
+        let mut left = candidates.iter_mut().filter(|candidate| !candidate.is_settled).peekable();
         if left.peek().is_some_and(|first| store_view.has(store, &first.key)) {
-            left.for_each(|candidate| candidate.settled = store_view.has(store, &candidate.key));
+            left.for_each(|candidate| candidate.is_settled = store_view.has(store, &candidate.key));
         }
     }
 }

@@ -88,7 +88,7 @@ fn step_flops(config: &Config, products: f64, text: &Load, layers: usize) -> f64
 
 /// Estimates the cost of the inputs that all training runs at one boundary share. These are the residual stream of a
 /// text and the outputs of the teacher.
-pub fn lessons_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cost {
+pub fn teacher_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cost {
     Cost {
         left: teacher::read_flops(config, text),
         disk: teacher::read_bytes(config, text.tokens),
@@ -109,10 +109,10 @@ pub fn store(
     operator: &Operator,
     losses: &[f64],
 ) -> Result<()> {
-    let (name, matrix) = operator::payload(0, operator)?;
+    let (name, matrix) = operator::encode_operator(0, operator)?;
     let losses: Vec<u8> = losses.iter().flat_map(|loss| loss.to_le_bytes()).collect();
-    let figures = operator::figures_payload(results)?;
-    let payloads = [(name.as_str(), &*matrix), (operator::FIGURES, &*figures), (LOSSES, &*losses)];
+    let figures = operator::encode_results(results)?;
+    let payloads = [(name.as_str(), &*matrix), (operator::RESULTS_FILE, &*figures), (LOSSES, &*losses)];
     store.put(key, seconds, &payloads).map(drop)
 }
 
@@ -174,7 +174,7 @@ fn train_one(
         job.models.read(backbone, || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu))?;
     let lessons = teacher::TrainingData::load_inputs(job, plan, start, &tail)?;
     let began = Instant::now();
-    let (state, spent) = latest_checkpoint(job, plan, || Ok(Checkpoint::start(operator::matrix(&solved)?)))?;
+    let (state, spent) = latest_checkpoint(job, plan, || Ok(Checkpoint::start(operator::read_matrix(&solved)?)))?;
     let mut training = Training::new(&tail, state)?;
     let steps = plan.finetune.sequences;
     let length = plan.finetune.length;
@@ -254,7 +254,7 @@ fn store_trained(
     seconds: f64,
 ) -> Result<()> {
     let operator = Operator::dense(job.backbone.config.hidden, state.matrix.clone())?;
-    let mut results = operator::figures(solved)?;
+    let mut results = operator::read_results(solved)?;
     let fitted = activations.shape().sequences;
     let boundary = Boundary { starts: &job.windows.starts, ..Boundary::new(&*job.engine, activations, span, fitted) };
     for result in &mut results {

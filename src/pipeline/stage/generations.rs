@@ -13,7 +13,12 @@ pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 /// are not known in advance.
 pub const STAGE: Stage = Stage {
     inodes: |_| 2,
-    words: Some(InputNames { part: "generations", about: "Answers to a task.", what: "answers to", ..scores::WORDS }),
+    words: Some(InputNames {
+        part: "generations",
+        about: "Answers to a task.",
+        what: "answers to",
+        ..scores::INPUT_NAMES
+    }),
     ..Stage::new(KIND)
 };
 

@@ -134,7 +134,7 @@ pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant)
         Lookup::Damaged(error) => Err(error),
     };
     let selection = read_selection(&find, selection)?;
-    operator::program(&find_required(&find, operator, "operator")?, backbone.config.layers, &selection)
+    operator::read_program(&find_required(&find, operator, "operator")?, backbone.config.layers, &selection)
 }
 
 type Find<'a> = dyn Fn(&Key) -> Result<Option<StoredObject>> + 'a;
@@ -183,7 +183,7 @@ impl Programs {
             }
         };
         let program =
-            operator::program(&find_required(&find, operator, "operator")?, backbone.config.layers, &selection)?;
+            operator::read_program(&find_required(&find, operator, "operator")?, backbone.config.layers, &selection)?;
         lock(&self.programs).insert(operator.hash().to_string(), program.clone());
         Ok(program)
     }
@@ -192,7 +192,7 @@ impl Programs {
     ///
     /// # Errors
     /// Fails on errors that stop the run.
-    pub(crate) fn or_failed(
+    pub(crate) fn load_or_fail(
         &self,
         run: &RunContext<'_>,
         backbone: &BackbonePlan,

@@ -107,7 +107,7 @@ struct TimedVariant {
 }
 
 /// Describes which timings `--retime` will repeat.
-pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
+pub(crate) fn describe_retime(backbones: &[BackbonePlan]) -> String {
     let timed: Vec<String> = backbones
         .iter()
         .filter_map(|backbone| {
@@ -180,7 +180,7 @@ fn make(
     {
         return Ok(JobStatus::Done);
     }
-    let candidates = candidates(run, programs, backbone, position)?;
+    let candidates = find_candidates(run, programs, backbone, position)?;
     let prompt = Prompt { length: latency.length, batch: latency.batch };
     let started = Instant::now();
     let engine = models.get(backbone)?;
@@ -189,7 +189,7 @@ fn make(
     let choice = backbone.engine;
     let comparison = TimedComparison { run, config, choice, engine: &*engine, prompt, latency, label: &label, memory };
     let max_sessions = if run.settings.settle { MAX_SESSIONS } else { 1 };
-    let mut session = || comparison.results(&candidates);
+    let mut session = || comparison.measure_all(&candidates);
     let mut again = |unstable: usize, sessions: usize| {
         run.note(format!(
             "{label}: {unstable} of {} variants have unstable times; measuring all again (session {} of {max_sessions})",
@@ -215,7 +215,7 @@ fn make(
     Ok(JobStatus::Done)
 }
 
-fn candidates(
+fn find_candidates(
     run: &RunContext<'_>,
     programs: &Programs,
     backbone: &BackbonePlan,
@@ -224,7 +224,7 @@ fn candidates(
     let mut candidates = Vec::new();
     let mut seen = BTreeSet::new();
     for variant in backbone.variants.iter().filter(|variant| !run.has_failed(variant.cell)) {
-        let Some(program) = programs.or_failed(run, backbone, variant)? else { continue };
+        let Some(program) = programs.load_or_fail(run, backbone, variant)? else { continue };
         let program = deployed(&program, &backbone.config).program;
         let key = Arc::clone(&variant.latencies[position]);
         // Cells that share a key are timed only once.
@@ -279,29 +279,29 @@ fn add_dense_times(results: &mut [LatencyResult], candidates: &[TimedVariant]) {
 }
 
 impl TimedComparison<'_> {
-    fn results(&self, candidates: &[TimedVariant]) -> Result<Vec<LatencyResult>> {
-        let forms =
+    fn measure_all(&self, candidates: &[TimedVariant]) -> Result<Vec<LatencyResult>> {
+        let programs =
             candidates.iter().flat_map(|candidate| [Some(&candidate.full), candidate.by_channel.as_ref()]).flatten();
-        let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
+        let fitting: Vec<Program> = programs.filter(|program| self.fits_in_memory(program)).cloned().collect();
         let decode = self.latency.decode;
-        let behind = decode.map_or(0, |new| self.prompt.tokens() + new * self.prompt.batch);
-        let tokens = passes(fit.len(), Rounds::PAPER) * (self.prompt.tokens() + behind);
-        let flops = cost(self.config, &Trie::new(&fit), &self.latency, true).separate;
+        let decode_tokens = decode.map_or(0, |new| self.prompt.tokens() + new * self.prompt.batch);
+        let tokens = passes(fitting.len(), Rounds::PAPER) * (self.prompt.tokens() + decode_tokens);
+        let flops = cost(self.config, &Trie::new(&fitting), &self.latency, true).separate;
         let job = self.run.start(self.label, self.label, tokens, candidates.len(), flops);
-        let prefill = self.session(self.label, (job, self.prompt.tokens()), |after| {
-            interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, ExtraRounds::DEFAULT, after)
+        let prefill = self.run_session(self.label, (job, self.prompt.tokens()), |after| {
+            interleaved(self.engine, &fitting, self.prompt, Rounds::PAPER, ExtraRounds::DEFAULT, after)
         })?;
         let decoded = decode.map(|new| {
             let label = format!("{}, decoding", self.label);
-            self.session(&label, (job, behind), |after| {
-                decoded(self.engine, &fit, (self.prompt, new), Rounds::PAPER, ExtraRounds::DEFAULT, after)
+            self.run_session(&label, (job, decode_tokens), |after| {
+                decoded(self.engine, &fitting, (self.prompt, new), Rounds::PAPER, ExtraRounds::DEFAULT, after)
             })
         });
         let mut prefill = SessionTimes::from(prefill);
         let mut decoded = decoded.transpose()?.map(SessionTimes::from);
         let mut results = Vec::new();
         for candidate in candidates {
-            results.push(self.result(candidate, &mut prefill, decoded.as_mut())?);
+            results.push(self.take_result(candidate, &mut prefill, decoded.as_mut())?);
         }
         add_dense_times(&mut results, candidates);
         self.run.finish(job);
@@ -309,7 +309,7 @@ impl TimedComparison<'_> {
     }
 
     /// Takes the times of the next variant from each session, and returns them as its result.
-    fn result(
+    fn take_result(
         &self,
         candidate: &TimedVariant,
         prefill: &mut SessionTimes,
@@ -327,7 +327,7 @@ impl TimedComparison<'_> {
             work: decode_work(self.config, full, self.prompt, new),
             dense_work: decode_work(self.config, &Program::dense(self.config.layers), self.prompt, new),
         });
-        let intermediate_bytes = if times.is_some() { self.intermediates(full)? } else { None };
+        let intermediate_bytes = if times.is_some() { self.measure_intermediate_bytes(full)? } else { None };
         Ok(LatencyResult {
             times,
             by_channel: times_by_channel,
@@ -344,14 +344,14 @@ impl TimedComparison<'_> {
     /// Takes the next times from the session, which belong to `program`. Returns `None` if the program ran out of
     /// memory. If the program does not fit in memory, it was not timed, so nothing is taken.
     fn next_times(&self, session: &mut SessionTimes, program: &Program) -> Option<Vec<f64>> {
-        match self.fits(program).then(|| session.timed.next())?? {
+        match self.fits_in_memory(program).then(|| session.timed.next())?? {
             PassTimes::Milliseconds(times) => Some(times),
             PassTimes::OutOfMemory => None,
         }
     }
 
     /// Times all variants that fit in memory, in interleaved rounds. `tokens` is the progress made by each pass.
-    fn session(
+    fn run_session(
         &self,
         label: &str,
         (job, tokens): (usize, usize),
@@ -376,39 +376,40 @@ impl TimedComparison<'_> {
     }
 
     /// Returns whether weights and intermediates are in host memory. Other devices report when they run out of memory.
-    fn in_memory(&self) -> bool {
+    fn runs_in_host_memory(&self) -> bool {
         self.engine.id().is_on_cpu()
     }
 
-    fn fits(&self, program: &Program) -> bool {
+    fn fits_in_memory(&self, program: &Program) -> bool {
         let Prompt { length, batch } = self.prompt;
         let cached =
             self.latency.decode.map_or(0, |new| self.config.cache_bytes(program) * ((length + new) * batch) as u64);
         let held = self.config.batch_bytes(self.prompt.tokens(), 1) + cached;
         let needed = self.choice.needed_bytes(self.config, program) + held;
-        !self.in_memory() || needed <= self.memory
+        !self.runs_in_host_memory() || needed <= self.memory
     }
 
     /// Measures the peak memory in excess of the weights. A single new thread is used, so that thread-local caches are
     /// counted and the number of threads does not matter.
-    fn intermediates(&self, program: &Program) -> Result<Option<u64>> {
+    fn measure_intermediate_bytes(&self, program: &Program) -> Result<Option<u64>> {
         // Weights that are built on demand would be counted as intermediates.
-        let by_need = self.choice.weight_bytes(self.config) > self.memory;
-        if !self.in_memory() || by_need {
+        let builds_on_demand = self.choice.weight_bytes(self.config) > self.memory;
+        if !self.runs_in_host_memory() || builds_on_demand {
             return Ok(None);
         }
-        let mut ends = Vec::new();
+        let mut handles = Vec::new();
         let thread = rayon::ThreadPoolBuilder::new().num_threads(1).spawn_handler(|thread| {
-            ends.push(std::thread::Builder::new().spawn(|| thread.run())?);
+            handles.push(std::thread::Builder::new().spawn(|| thread.run())?);
             Ok(())
         });
         let thread = thread.build().map_err(|error| Error::job("cannot start a thread").found(error.to_string()))?;
         let batch = self.prompt.as_batch(self.config.vocab);
         let trie = Trie::new(std::slice::from_ref(program));
-        let (done, most) = thread.install(|| heap::measure_peak(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
+        let (done, peak_bytes) =
+            thread.install(|| heap::measure_peak(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
         drop(thread);
         // Wait until the thread has freed its memory.
-        ends.into_iter().for_each(|end| drop(end.join()));
-        done.map(|()| most)
+        handles.into_iter().for_each(|handle| drop(handle.join()));
+        done.map(|()| peak_bytes)
     }
 }

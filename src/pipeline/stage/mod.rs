@@ -266,18 +266,23 @@ mod tests {
             (activations::rows_key(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
             (activations::sums_key(backbone, &tokens, &pairs, &(4..8)), pass),
             (
-                scores::trial(backbone, &tokens, TrialMetric::Perplexity, &Cut::layers([1, 2]).into()),
-                scores::trials(backbone, &tokens).key(),
+                scores::trial_key(backbone, &tokens, TrialMetric::Perplexity, &Cut::layers([1, 2]).into()),
+                scores::trial_family(backbone, &tokens).key(),
             ),
             (
-                scores::trial(backbone, &tokens, TrialMetric::Distance(LogitDistance::Angle), &Cut::layers([1]).into()),
-                scores::trials(backbone, &tokens).key(),
+                scores::trial_key(
+                    backbone,
+                    &tokens,
+                    TrialMetric::Distance(LogitDistance::Angle),
+                    &Cut::layers([1]).into(),
+                ),
+                scores::trial_family(backbone, &tokens).key(),
             ),
             (
-                scores::trial(backbone, &tokens, TrialMetric::Cosine, &Cut::layers([1]).into()),
-                scores::trials(backbone, &tokens).key(),
+                scores::trial_key(backbone, &tokens, TrialMetric::Cosine, &Cut::layers([1]).into()),
+                scores::trial_family(backbone, &tokens).key(),
             ),
-            (teacher::shard(backbone, &tokens, &(0..4)), teacher::family(backbone, &tokens).key()),
+            (teacher::shard_key(backbone, &tokens, &(0..4)), teacher::family(backbone, &tokens).key()),
         ];
         for (member, family) in members {
             let folder = tempfile::tempdir().unwrap();
@@ -336,7 +341,7 @@ mod tests {
         let backbone =
             BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));
-        let chunk = format!("{}-3", scores::journal(backbone, &tokens, ScoredExtent::default()));
+        let chunk = format!("{}-3", scores::journal_name(backbone, &tokens, ScoredExtent::default()));
         let leases = [activations::lease_name(backbone, &tokens), chunk];
         assert!(leases.iter().all(|lease_name| counts_death(lease_name)), "{leases:?}");
         assert!(!["tokenising", "timing-1"].iter().any(|lease_name| counts_death(lease_name)));

@@ -28,7 +28,7 @@ use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 pub const KIND: ObjectKind = ObjectKind::new("operator", 4);
 
 pub const STAGE: Stage = Stage {
-    check: Check::Only(FIGURES),
+    check: Check::Only(RESULTS_FILE),
     inodes: |small| if small { 2 } else { 6 },
     words: Some(InputNames {
         group: WorkKind::Calibrate,
@@ -41,7 +41,7 @@ pub const STAGE: Stage = Stage {
 };
 
 /// Payload that contains the measurements at each boundary.
-pub(super) const FIGURES: &str = "figures.json";
+pub(super) const RESULTS_FILE: &str = "figures.json";
 
 /// Returns the key of an operator. It depends on the selection, on the activations, and on the number of sequences used
 /// to solve the operator.
@@ -77,11 +77,11 @@ pub struct WantedRepair<'a> {
 #[derive(Debug, Default)]
 pub struct CalibrationInputs {
     /// Sites whose activations the recoveries read, given the selected layers.
-    pub exact: BTreeSet<HookPoint>,
+    pub required: BTreeSet<HookPoint>,
     /// Sites whose activations the recoveries may read, taken over all possible selections.
-    pub perhaps: BTreeSet<HookPoint>,
+    pub possible: BTreeSet<HookPoint>,
     /// Sites whose activations the criteria read.
-    pub looks: BTreeSet<HookPoint>,
+    pub criterion_sites: BTreeSet<HookPoint>,
     pub pairs: BTreeSet<Pair>,
 }
 
@@ -92,12 +92,12 @@ impl CalibrationInputs {
             match removed {
                 Some(removed) => {
                     let spans = recovery::spans(recovery, &removed);
-                    needs.exact.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
+                    needs.required.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
                 }
                 None => {
                     let spans = possible_spans(criterion, recovery, &cut);
-                    needs.perhaps.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
-                    needs.looks.extend(criterion.sites(&cut));
+                    needs.possible.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
+                    needs.criterion_sites.extend(criterion.sites(&cut));
                     needs.pairs.extend(criterion.pairs(&cut));
                 }
             }
@@ -194,12 +194,12 @@ pub struct BoundaryResult {
 ///
 /// # Errors
 /// Propagates errors from [`Operator::parts`].
-pub fn payload(boundary: usize, operator: &Operator) -> Result<(String, Vec<u8>)> {
+pub fn encode_operator(boundary: usize, operator: &Operator) -> Result<(String, Vec<u8>)> {
     let (form, values) = operator.parts()?;
     Ok((format!("{boundary:04}.{form}.f32"), values.iter().flat_map(|value| value.to_le_bytes()).collect()))
 }
 
-/// Stores the operators of a variant, encoded by [`payload`].
+/// Stores the operators of a variant, encoded by [`encode_operator`].
 ///
 /// # Errors
 /// Fails with kind `Job` if a measured value is not finite. Also fails if the store cannot be written.
@@ -210,9 +210,9 @@ pub fn store(
     results: &[BoundaryResult],
     operators: &[(String, Vec<u8>)],
 ) -> Result<()> {
-    let figures = figures_payload(results)?;
+    let figures = encode_results(results)?;
     let payloads = operators.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
-    let payloads: Vec<(&str, &[u8])> = payloads.chain([(FIGURES, figures.as_slice())]).collect();
+    let payloads: Vec<(&str, &[u8])> = payloads.chain([(RESULTS_FILE, figures.as_slice())]).collect();
     store.put(key, seconds, &payloads).map(drop)
 }
 
@@ -220,7 +220,7 @@ pub fn store(
 ///
 /// # Errors
 /// Fails with kind `Job` if a measured value is not finite.
-pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
+pub(super) fn encode_results(results: &[BoundaryResult]) -> Result<Vec<u8>> {
     let figures = to_json(&results)?;
     // JSON writes non-finite numbers as `null`, which cannot be read back.
     match serde_json::from_slice::<Vec<BoundaryResult>>(&figures) {
@@ -236,27 +236,27 @@ pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// Fails if the object is damaged.
-pub fn figures(artifact: &StoredObject) -> Result<Vec<BoundaryResult>> {
-    from_json(artifact, FIGURES)
+pub fn read_results(artifact: &StoredObject) -> Result<Vec<BoundaryResult>> {
+    from_json(artifact, RESULTS_FILE)
 }
 
 /// Reads the operator at the only boundary of a variant as a dense matrix.
 ///
 /// # Errors
 /// Fails if the object is damaged.
-pub fn matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
-    load(artifact, 0)?.to_dense()
+pub fn read_matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
+    load_operator(artifact, 0)?.to_dense()
 }
 
 /// Reads a stored variant as a program.
 ///
 /// # Errors
 /// Fails if the object is damaged.
-pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) -> Result<Program> {
+pub fn read_program(artifact: &StoredObject, layers: usize, selection: &Selection) -> Result<Program> {
     let misfit =
         || Error::damaged("a stored operator does not match its record").at(artifact.folder().display().to_string());
-    let program = repaired(layers, &selection.removed, &figures(artifact)?, |index, key| {
-        let operator = load(artifact, index)?;
+    let program = build_program(layers, &selection.removed, &read_results(artifact)?, |index, key| {
+        let operator = load_operator(artifact, index)?;
         if operator.key() == key { Ok(operator) } else { Err(misfit()) }
     });
     program?.ok_or_else(misfit)
@@ -267,7 +267,7 @@ pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) ->
 ///
 /// # Errors
 /// Propagates errors from `operator`.
-pub fn repaired(
+pub fn build_program(
     layers: usize,
     removed: &Cut,
     results: &[BoundaryResult],
@@ -298,7 +298,7 @@ pub fn repaired(
     Ok(repairs.map(|repairs| Program::repaired(layers, removed, &repairs)))
 }
 
-fn load(artifact: &StoredObject, index: usize) -> Result<Arc<Operator>> {
+fn load_operator(artifact: &StoredObject, index: usize) -> Result<Arc<Operator>> {
     let prefix = format!("{index:04}.");
     let name = artifact.payloads().find(|name| name.starts_with(&prefix)).unwrap_or(&prefix);
     let values = artifact.read(name)?;
@@ -416,7 +416,7 @@ impl SolvedCut {
         };
         let operator = solution.repair.operator();
         if let Some(operator) = operator {
-            self.matrices.push(payload(self.results.len(), operator)?);
+            self.matrices.push(encode_operator(self.results.len(), operator)?);
         }
         let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
         self.results.push(BoundaryResult {

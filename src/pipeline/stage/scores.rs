@@ -30,15 +30,15 @@ pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 pub const STAGE: Stage = Stage {
     inodes: |_| 0,
     members: &[
-        Member::WithFields(&[REMOVED]),
-        Member::WithFields(&[REMOVED, DISTANCE]),
-        Member::WithFields(&[REMOVED, MERGED]),
+        Member::WithFields(&[REMOVED_FIELD]),
+        Member::WithFields(&[REMOVED_FIELD, DISTANCE_FIELD]),
+        Member::WithFields(&[REMOVED_FIELD, MERGED_FIELD]),
     ],
-    words: Some(WORDS),
+    words: Some(INPUT_NAMES),
     ..Stage::new(KIND)
 };
 
-pub(super) const WORDS: InputNames = InputNames {
+pub(super) const INPUT_NAMES: InputNames = InputNames {
     group: WorkKind::Score,
     part: "scores",
     about: "Scores on a text or task.",
@@ -50,21 +50,21 @@ pub(super) const WORDS: InputNames = InputNames {
 };
 
 /// Key field that distinguishes the scores of a trial from those of the dense backbone for the same tokens.
-const REMOVED: &str = "removed";
+const REMOVED_FIELD: &str = "removed";
 /// Key field that distinguishes trials that measure logit distances from trials that measure perplexities.
-const DISTANCE: &str = "distance";
+const DISTANCE_FIELD: &str = "distance";
 
 /// Key field of the merged layers of trials that measure cosines.
-const MERGED: &str = "merged";
+const MERGED_FIELD: &str = "merged";
 
 /// Value of the key field `compared` if scores are compared with the dense program of the same backbone.
-const COMPARED: &str = "dense";
+const DENSE_REFERENCE: &str = "dense";
 
 /// Payload that contains scores as little-endian `f64`: one value per window or two values per choice. If variants are
 /// compared with the dense model, each window has several values ([`Damages`]).
-pub(super) const VALUES: &str = "values.f64";
+pub(super) const VALUES_FILE: &str = "values.f64";
 
-fn dense(backbone: BackboneKeyParts<'_>) -> Value {
+fn dense_key_part(backbone: BackboneKeyParts<'_>) -> Value {
     let mut identity = backbone.base_identity();
     identity["batch"] = json!(backbone.batch_tokens);
     identity
@@ -75,7 +75,7 @@ fn dense(backbone: BackboneKeyParts<'_>) -> Value {
 /// operator is solved.
 pub(super) fn variant_key_part(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>) -> Value {
     if operator.is_none() {
-        return dense(backbone);
+        return dense_key_part(backbone);
     }
     let mut identity = json!({"batch": backbone.batch_tokens});
     if let Some(weights) = backbone.weights {
@@ -98,7 +98,7 @@ pub fn key(
         identity["draw"] = json!(draw);
     }
     if extent.damage {
-        identity["compared"] = json!(COMPARED);
+        identity["compared"] = json!(DENSE_REFERENCE);
     }
     let operator = operator.map(|operator| ("operator", Arc::clone(operator)));
     let parents = operator.into_iter().chain([("tokens", Arc::clone(tokens))]);
@@ -116,24 +116,26 @@ pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &
         cost.left = left.flops(config, load).shared;
         let item_bytes = if reference.is_some() { 8 * WIDTH as u64 } else { 16 };
         cost.disk = missing.len() as u64 * item_bytes * load.scored as u64 / load.length.max(1) as u64;
-        cost.inodes = files(missing.len());
+        cost.inodes = pack_file_count(missing.len());
     }
     cost
 }
 
 /// Returns the key family for the trials on a calibration text. The family key describes the dense backbone. Each
 /// trial adds at least the field `removed`.
-pub(super) fn trials(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
-    Family::new(KIND, dense(backbone), tokens, backbone)
+pub(super) fn trial_family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
+    Family::new(KIND, dense_key_part(backbone), tokens, backbone)
 }
 
 /// Returns the key of a trial.
-pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMetric, trial: &Trial) -> Key {
-    let removed = (REMOVED, json!(trial.removed));
+pub fn trial_key(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMetric, trial: &Trial) -> Key {
+    let removed = (REMOVED_FIELD, json!(trial.removed));
     match metric {
-        TrialMetric::Perplexity => trials(backbone, tokens).member([removed]),
-        TrialMetric::Distance(distance) => trials(backbone, tokens).member([removed, (DISTANCE, json!(distance))]),
-        TrialMetric::Cosine => trials(backbone, tokens).member([removed, (MERGED, json!(trial.merged))]),
+        TrialMetric::Perplexity => trial_family(backbone, tokens).member([removed]),
+        TrialMetric::Distance(distance) => {
+            trial_family(backbone, tokens).member([removed, (DISTANCE_FIELD, json!(distance))])
+        }
+        TrialMetric::Cosine => trial_family(backbone, tokens).member([removed, (MERGED_FIELD, json!(trial.merged))]),
     }
 }
 
@@ -155,7 +157,7 @@ pub fn read_trial(store: &Store, key: &Key, metric: TrialMetric) -> Option<f64> 
 pub fn trial_cost(config: &Config, metric: TrialMetric, [all, missing]: [&[Cut]; 2], load: &Load) -> Cost {
     let flops = step_flops(config, metric, all, load).iter().sum();
     let left = step_flops(config, metric, missing, load);
-    let inodes = left.len() as u64 * files(config.layers);
+    let inodes = left.len() as u64 * pack_file_count(config.layers);
     Cost { separate: flops, shared: flops, left: left.iter().sum(), inodes, disk: 0 }
 }
 
@@ -174,11 +176,11 @@ fn step_flops(config: &Config, metric: TrialMetric, trials: &[Cut], load: &Load)
 
 /// Returns the name of the journal for scoring on a set of tokens or on a subset of them. The name is also the prefix
 /// of the lease names.
-pub fn journal(backbone: BackboneKeyParts<'_>, tokens: &Key, extent: ScoredExtent) -> String {
+pub fn journal_name(backbone: BackboneKeyParts<'_>, tokens: &Key, extent: ScoredExtent) -> String {
     let BackboneKeyParts { content, batch_tokens, .. } = backbone;
     let draw = extent.draw.map_or_else(String::new, |draw| format!(" {draw}"));
-    let compared = if extent.damage { format!(" compared with {COMPARED}") } else { String::new() };
-    sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}{compared}", tokens.hash(), backbone.other_engine()))
+    let compared = if extent.damage { format!(" compared with {DENSE_REFERENCE}") } else { String::new() };
+    sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}{compared}", tokens.hash(), backbone.engine_suffix()))
 }
 
 /// Returns whether a lease is on a chunk. The name of such a lease is that of a journal, followed by a number.
@@ -187,7 +189,7 @@ pub(super) fn is_lease(name: &str) -> bool {
 }
 
 /// Returns the number of pack files needed for the given number of scores.
-fn files(scores: usize) -> u64 {
+fn pack_file_count(scores: usize) -> u64 {
     scores.div_ceil(Store::MAX_PACK_MEMBERS) as u64
 }
 
@@ -196,7 +198,7 @@ fn files(scores: usize) -> u64 {
 /// # Errors
 /// Fails if the object is damaged.
 pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
-    let bits = bytemuck::pod_collect_to_vec::<u8, u64>(&object.read(VALUES)?);
+    let bits = bytemuck::pod_collect_to_vec::<u8, u64>(&object.read(VALUES_FILE)?);
     Ok(bits.into_iter().map(|bits| f64::from_bits(u64::from_le(bits))).collect())
 }
 
@@ -219,7 +221,7 @@ pub(crate) fn window_scores(values: Vec<f64>, text: &Perplexity) -> Result<(Loss
 }
 
 /// Encodes values as a payload that [`read`] can decode.
-pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
+pub(super) fn encode_values(values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
 }
 
@@ -232,12 +234,12 @@ pub(crate) struct ScoredVariant {
     pub(crate) chunks: Vec<Option<Vec<f64>>>,
     pub(super) seconds: f64,
     /// Whether the variant needs no more work, because another process has stored it or because it has no program.
-    pub(super) settled: bool,
+    pub(super) is_settled: bool,
 }
 
 impl ScoredVariant {
     pub(super) fn is_missing_chunk(&self, chunk: usize) -> bool {
-        !self.settled && self.chunks[chunk].is_none()
+        !self.is_settled && self.chunks[chunk].is_none()
     }
 
     pub(super) fn take(&mut self, record: &JournalRecord, eval_set: &dyn EvalSet) {
@@ -249,7 +251,7 @@ impl ScoredVariant {
 }
 
 /// Returns the factor by which values of a metric are multiplied for display. Proportions are shown in percent.
-pub(crate) fn scale(metric: &Metric) -> f64 {
+pub(crate) fn display_scale(metric: &Metric) -> f64 {
     if metric.unit == Unit::Percent { 100.0 } else { 1.0 }
 }
 

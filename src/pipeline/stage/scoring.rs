@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::chunks::ChunkRun;
 use super::group::{Group, JobContext, Order, Programs, ResumeState};
 use super::operator;
-use super::scores::{self, KIND, VALUES, bytes, evaluate_answers, read, scale};
+use super::scores::{self, KIND, VALUES_FILE, display_scale, encode_values, evaluate_answers, read};
 use super::tokens::{self, AnswerKey};
 use crate::error::{Error, Result};
 use crate::metric::Metric;
@@ -61,7 +61,7 @@ fn make(
     let program = |key: &Key| program(run, programs, backbone, &variants, key);
     let (text, begun) = match resume_state.take() {
         Some((text, scoring)) => (text, Some(scoring)),
-        None => (tokens::text(run, backbone, &evaluation.target, &evaluation.tokens)?, None),
+        None => (tokens::load_tokens(run, backbone, &evaluation.target, &evaluation.tokens)?, None),
     };
     let (step, scoring) = {
         let eval_set = &*text.eval_set(backbone, &evaluation.target)?;
@@ -120,7 +120,7 @@ fn reuse_full_scores(
     if known.is_empty() {
         return Ok(false);
     }
-    let text = tokens::full_text(run, backbone, &evaluation.target, &evaluation.tokens)?;
+    let text = tokens::load_full_tokens(run, backbone, &evaluation.target, &evaluation.tokens)?;
     let drawn = text.drawn_values(draw)?;
     let known: Vec<(Arc<Key>, Vec<f64>)> = known
         .into_iter()
@@ -130,7 +130,10 @@ fn reuse_full_scores(
         })
         .collect();
     run.store.put_all(
-        known.iter().map(|(key, values)| run.store.pack_entry(key, 0.0, &[(VALUES, &bytes(values))])).collect(),
+        known
+            .iter()
+            .map(|(key, values)| run.store.pack_entry(key, 0.0, &[(VALUES_FILE, &encode_values(values))]))
+            .collect(),
     )?;
     known.into_iter().for_each(|(key, values)| run.record_stored_scores(&key, Some(values)));
     Ok(true)
@@ -182,7 +185,7 @@ fn reported_value(
             };
             let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;
             let Some(first) = judged.first() else { return Ok(None) };
-            first.score.score * scale(&Metric::defined("", &first.score.metric, &first.score.filter))
+            first.score.score * display_scale(&Metric::defined("", &first.score.metric, &first.score.filter))
         }
     };
     Ok(Some(value))
@@ -198,7 +201,7 @@ fn program(
 ) -> Result<Option<Program>> {
     let mut found = None;
     for variant in variants.iter().filter(|variant| variant.scores.iter().any(|score| score.hash() == key.hash())) {
-        found = programs.or_failed(run, backbone, variant)?.or(found);
+        found = programs.load_or_fail(run, backbone, variant)?.or(found);
     }
     Ok(found)
 }

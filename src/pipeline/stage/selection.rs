@@ -77,7 +77,7 @@ pub fn key(
     let (criterion, spec) = rule;
     let looks = !criterion.pairs(spec).is_empty() || !criterion.sites(spec).is_empty();
     let activations = looks.then(|| ("activations", activations::family(backbone, tokens).key()));
-    let scores = (!criterion.trials(spec).is_empty()).then(|| ("scores", scores::trials(backbone, tokens).key()));
+    let scores = (!criterion.trials(spec).is_empty()).then(|| ("scores", scores::trial_family(backbone, tokens).key()));
     let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
     Key::new(KIND, identity, parents).with_input_name(backbone.name)
 }
@@ -316,8 +316,10 @@ impl<'a> Trials<'a> {
     /// so that a resumed run continues after the last complete step.
     fn means(&self, label: &str, metric: TrialMetric, trials: &[&Trial]) -> Result<Vec<f64>> {
         let CalibrationJob { run, backbone, tokens, windows, engine, guard, .. } = self.job;
-        let keys: Vec<_> =
-            trials.iter().map(|trial| Arc::new(scores::trial(backbone.key_parts(), tokens, metric, trial))).collect();
+        let keys: Vec<_> = trials
+            .iter()
+            .map(|trial| Arc::new(scores::trial_key(backbone.key_parts(), tokens, metric, trial)))
+            .collect();
         let stored = keys.iter().map(|key| run.get(key).and_then(|object| scores::read(&object).ok()));
         let mut values: Vec<Option<Vec<f64>>> = stored.collect();
         let missing: Vec<usize> = (0..trials.len()).filter(|&index| values[index].is_none()).collect();
@@ -339,7 +341,11 @@ impl<'a> Trials<'a> {
             guard.check()?;
             let seconds = started.elapsed().as_secs_f64() / missing.len() as f64;
             for (index, window_values) in missing.into_iter().zip(measured) {
-                run.store.put(&keys[index], seconds, &[(scores::VALUES, &scores::bytes(&window_values))])?;
+                run.store.put(
+                    &keys[index],
+                    seconds,
+                    &[(scores::VALUES_FILE, &scores::encode_values(&window_values))],
+                )?;
                 values[index] = Some(window_values);
             }
             guard.record_progress();
@@ -352,8 +358,10 @@ impl<'a> Trials<'a> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = backbone.batch_tokens;
         let metric = TrialMetric::Perplexity;
-        let keys: Vec<_> =
-            trials.iter().map(|trial| Arc::new(scores::trial(backbone.key_parts(), tokens, metric, trial))).collect();
+        let keys: Vec<_> = trials
+            .iter()
+            .map(|trial| Arc::new(scores::trial_key(backbone.key_parts(), tokens, metric, trial)))
+            .collect();
         let program = |key: &Key| {
             let found = keys.iter().zip(trials).find(|(candidate, _)| candidate.hash() == key.hash());
             Ok(found.map(|(_, trial)| trial.program(backbone.config.layers)))
@@ -365,7 +373,7 @@ impl<'a> Trials<'a> {
             eval_set: &PerplexityEval::new(windows, batch),
             program: &program,
             label: &trials_label(label, backbone, trials.len()),
-            journal: scores::journal(backbone.key_parts(), tokens, ScoredExtent::default()),
+            journal: scores::journal_name(backbone.key_parts(), tokens, ScoredExtent::default()),
             within: Some(self.job.guard),
             sample: None,
         };

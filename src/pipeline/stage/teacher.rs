@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::activations::{FLOPS_PER_KEPT_BYTE, KeptActivations, ROWS, disk_full_error, range, shard_rows_key};
+use super::activations::{FLOPS_PER_KEPT_BYTE, KeptActivations, ROWS, disk_full_error, sequence_range, shard_rows_key};
 use super::{BackboneKeyParts, Check, Family, Member, Stage, tokens};
 use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Spool, WindowSubset};
 use crate::distill::{Finetune, LayersAfter, TopTokens, top_tokens};
@@ -53,16 +53,16 @@ pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Famil
     Family::new(KIND, identity, tokens, backbone)
 }
 
-pub fn shard(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, sequences: &Range<usize>) -> Key {
-    family(backbone, tokens).member([(SEQUENCES, range(sequences))])
+pub fn shard_key(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, sequences: &Range<usize>) -> Key {
+    family(backbone, tokens).member([(SEQUENCES, sequence_range(sequences))])
 }
 
 /// Returns the name of the lease on a shard. All training runs on the text share it.
 pub fn lease_name(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, sequences: &Range<usize>) -> String {
-    format!("teach-{}", shard(backbone, tokens, sequences).hash())
+    format!("teach-{}", shard_key(backbone, tokens, sequences).hash())
 }
 
-pub fn payloads<'a>(tokens: &'a [u32], logits: &'a [f32]) -> [(&'static str, &'a [u8]); 2] {
+pub fn encode_outputs<'a>(tokens: &'a [u32], logits: &'a [f32]) -> [(&'static str, &'a [u8]); 2] {
     [(TOKENS, bytemuck::cast_slice(tokens)), (LOGITS, bytemuck::cast_slice(logits))]
 }
 
@@ -89,7 +89,7 @@ fn damaged_error() -> Error {
 }
 
 /// Number of rows whose logits are in memory at the same time.
-const LOGIT_ROWS: usize = 256;
+const MAX_LOGIT_ROWS: usize = 256;
 
 /// Predictions of the teacher and residual streams that are stored for a text, by shard.
 struct TeacherOutputs<'t, 'a> {
@@ -152,7 +152,7 @@ impl<'t, 'a> TeacherOutputs<'t, 'a> {
                 text.run.advance_elsewhere(id, shard.len() * text.shape.length);
                 (rows, top)
             }
-            (_, top) => text.lesson(id, site, shard, tail, top)?,
+            (_, top) => text.compute_shard(id, site, shard, tail, top)?,
         };
         self.rows.add(text.shape, at, [(site, rows)]);
         self.tops[at] = Some(top);
@@ -183,7 +183,7 @@ impl TrainingData {
         let run = job.run;
         let backbone = job.backbone;
         let tokens = &backbone.calibrations[plan.text].tokens;
-        let windows = tokens::windows(run, backbone, tokens)?;
+        let windows = tokens::load_windows(run, backbone, tokens)?;
         let shape =
             ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
         let site = HookPoint::Stream(boundary);
@@ -221,12 +221,12 @@ impl TrainingData {
 impl CalibrationJob<'_> {
     /// Returns the key of the teacher's predictions for a shard.
     fn teacher_key(&self, shard: &Range<usize>) -> Key {
-        self::shard(self.backbone.key_parts(), self.tokens, shard)
+        self::shard_key(self.backbone.key_parts(), self.tokens, shard)
     }
 
     /// Runs a dense pass on one shard. Stores the residual stream at `site` and, if `top` is not given, the predictions
     /// of the teacher.
-    fn lesson(
+    fn compute_shard(
         &self,
         id: usize,
         site: HookPoint,
@@ -252,15 +252,17 @@ impl CalibrationJob<'_> {
         payload.close().map_err(|error| write_error(&error))?;
         let mut tokens = Vec::new();
         let mut logits = Vec::new();
-        for rows in ends.chunks(LOGIT_ROWS * self.shape.channels) {
+        for rows in ends.chunks(MAX_LOGIT_ROWS * self.shape.channels) {
             let top = top_tokens(&tail.project_rows(rows)?, Finetune::TOP_TOKENS)?;
             tokens.extend(top.tokens);
             logits.extend(top.logits);
         }
         self.check_unchanged()?;
         let seconds = started.elapsed().as_secs_f64() / 2.0;
-        let top =
-            top.map_or_else(|| store.put(&self.teacher_key(shard), seconds, &self::payloads(&tokens, &logits)), Ok)?;
+        let top = top.map_or_else(
+            || store.put(&self.teacher_key(shard), seconds, &self::encode_outputs(&tokens, &logits)),
+            Ok,
+        )?;
         let rows = store.commit(draft, &shard_rows_key(self, site, shard), seconds)?;
         self.guard.record_progress();
         Ok((rows, top))

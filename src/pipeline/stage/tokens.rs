@@ -24,7 +24,7 @@ mod make;
 pub mod request_tokens;
 
 pub use answer_key::{AnswerKey, Documents};
-pub(crate) use make::{full_text, text, tokenize_missing, windows};
+pub(crate) use make::{load_full_tokens, load_tokens, load_windows, tokenize_missing};
 
 // Version 2: keys name the file format. Version 3: windows record the number of bytes that they predict. Version 4: the
 // versions of all kinds were incremented together, because keys now identify a backbone by the inputs of its forward

@@ -47,7 +47,7 @@ pub(crate) fn tokenize_missing(
     stop: &AtomicBool,
 ) -> Result<()> {
     let look = || -> Vec<(&BackbonePlan, Vec<WantedTokens<'_>>)> {
-        let all = backbones.iter().map(|backbone| (backbone, missing(backbone, store, reporter)));
+        let all = backbones.iter().map(|backbone| (backbone, find_missing(backbone, store, reporter)));
         all.filter(|(_, wanted)| !wanted.is_empty()).collect()
     };
     if look().is_empty() {
@@ -72,7 +72,7 @@ pub(crate) fn tokenize_missing(
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
     reporter.event(Event::Note { text: format!("tokenizing {}", pluralize(count, "input")) });
     for (backbone, wanted) in missing {
-        let tokenizer = tokenizer(given, backbone)?;
+        let tokenizer = load_tokenizer(given, backbone)?;
         wanted.par_iter().try_for_each(|&(key, what)| {
             coordination::check_stop(stop)?;
             let to = TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
@@ -87,8 +87,13 @@ pub(crate) fn tokenize_missing(
 
 /// Returns the tokens of a text or task, or of the sample that is scored. If the tokens are damaged, the text is
 /// tokenized again.
-pub(crate) fn text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
-    let full_tokens = full_text(run, backbone, target, key)?;
+pub(crate) fn load_tokens(
+    run: &RunContext<'_>,
+    backbone: &BackbonePlan,
+    target: &EvalTarget,
+    key: &Key,
+) -> Result<Text> {
+    let full_tokens = load_full_tokens(run, backbone, target, key)?;
     match target.draw() {
         None => Ok(full_tokens),
         Some(draw) => full_tokens.subset(draw),
@@ -96,11 +101,16 @@ pub(crate) fn text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalT
 }
 
 /// Returns the tokens of a complete text or task, even if only a sample is scored.
-pub(crate) fn full_text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
-    tokens(run, backbone, key, |artifact: &StoredObject| match target {
+pub(crate) fn load_full_tokens(
+    run: &RunContext<'_>,
+    backbone: &BackbonePlan,
+    target: &EvalTarget,
+    key: &Key,
+) -> Result<Text> {
+    load_or_remake(run, backbone, key, |artifact: &StoredObject| match target {
         EvalTarget::Windows(_) => read_windows(artifact).map(Text::Windows),
         EvalTarget::Task(task) if run.grid.task(task).is_generative() => {
-            let tokenizer = tokenizer(GridInputs { grid: run.grid, inputs: run.inputs }, backbone)?;
+            let tokenizer = load_tokenizer(GridInputs { grid: run.grid, inputs: run.inputs }, backbone)?;
             Prompts::read(artifact, tokenizer, run.settings.cache_bytes())
                 .map(|prompts| Text::Generation(Box::new(prompts)))
         }
@@ -108,11 +118,11 @@ pub(crate) fn full_text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &
     })
 }
 
-pub(crate) fn windows(run: &RunContext<'_>, backbone: &BackbonePlan, key: &Key) -> Result<Windows> {
-    tokens(run, backbone, key, read_windows)
+pub(crate) fn load_windows(run: &RunContext<'_>, backbone: &BackbonePlan, key: &Key) -> Result<Windows> {
+    load_or_remake(run, backbone, key, read_windows)
 }
 
-fn tokens<T>(
+fn load_or_remake<T>(
     run: &RunContext<'_>,
     backbone: &BackbonePlan,
     key: &Key,
@@ -121,7 +131,7 @@ fn tokens<T>(
     if let Some(artifact) = run.get(key) {
         return read(&artifact);
     }
-    remake(GridInputs { grid: run.grid, inputs: run.inputs }, backbone, key, run.store)?;
+    tokenize_again(GridInputs { grid: run.grid, inputs: run.inputs }, backbone, key, run.store)?;
     match run.store.get(key) {
         Lookup::Whole(artifact) => read(&artifact),
         _ => Err(Error::job("tokens are missing from the store").at(key.short().to_string())),
@@ -129,11 +139,11 @@ fn tokens<T>(
 }
 
 /// Tokenizes a text or task again, because its stored tokens are damaged.
-fn remake(given: GridInputs<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
+fn tokenize_again(given: GridInputs<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
     let wanted: Vec<WantedTokens<'_>> =
         wanted_tokens(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
     let sources = Sources::read(given, wanted.iter().map(|(_, what)| (backbone, *what)))?;
-    let tokenizer = tokenizer(given, backbone)?;
+    let tokenizer = load_tokenizer(given, backbone)?;
     wanted.iter().try_for_each(|&(key, what)| {
         let target = TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
         tokenize(target, what, &sources).map(drop)
@@ -146,7 +156,7 @@ fn wanted_tokens(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
     calibrations.chain(evaluations).collect()
 }
 
-fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
+fn find_missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
     let mut missing: Vec<WantedTokens<'_>> = Vec::new();
     for (key, what) in wanted_tokens(backbone) {
         if !missing.iter().any(|(known, _)| *known == key) && !is_intact(key, store, reporter) {
@@ -168,7 +178,7 @@ fn is_intact(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
     }
 }
 
-fn tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
+fn load_tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
     let path = parts::tokenizer(&backbone.folder);
     let files_beside = corpus::files_beside(&path);
     let files: Vec<&Path> = [path.as_path()].into_iter().chain(files_beside.iter().map(PathBuf::as_path)).collect();
@@ -208,7 +218,7 @@ impl Sources {
                         sandbox::check_probe(given.grid.task(task).probe(&task.how, &backbone.folder)?)?;
                     }
                     if let Entry::Vacant(free) = entry {
-                        free.insert(request_tokens::task(given, task)?);
+                        free.insert(request_tokens::load_task(given, task)?);
                     }
                     continue;
                 }
@@ -296,7 +306,7 @@ fn tokenize(to: TokensTarget<'_>, what: TokensSource<'_>, sources: &Sources) -> 
         TokensSource::Evaluation(EvalTarget::Windows(text)) => windows(&text.corpus, text.length, None)?,
         TokensSource::Evaluation(EvalTarget::Task(used)) => {
             let task = &sources.tasks[&source_name(used)];
-            return request_tokens::store(to, used, task, || seconds_since(&started)).map(|()| None);
+            return request_tokens::store_task(to, used, task, || seconds_since(&started)).map(|()| None);
         }
     };
     store_windows(store, key, &windows, seconds_since(&started))?;

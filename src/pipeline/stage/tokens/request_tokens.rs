@@ -25,7 +25,7 @@ use ghostlab_store::{Key, Store};
 ///
 /// # Errors
 /// Fails if rows are missing or do not fit the definition.
-pub(crate) fn task(given: GridInputs<'_>, used: &EvalTask) -> Result<Task> {
+pub(crate) fn load_task(given: GridInputs<'_>, used: &EvalTask) -> Result<Task> {
     let data = given.grid.task(used);
     let definition = data.definition()?;
     let rows = data.rows()?;
@@ -38,7 +38,7 @@ pub(crate) fn task(given: GridInputs<'_>, used: &EvalTask) -> Result<Task> {
 ///
 /// # Errors
 /// Fails under the same conditions as [`Task::requests`], or if a chat template is required but missing.
-pub(crate) fn requests(
+pub(crate) fn build_requests(
     given: GridInputs<'_>,
     backbone: &BackbonePlan,
     used: &EvalTask,
@@ -46,7 +46,7 @@ pub(crate) fn requests(
 ) -> Result<Vec<Request>> {
     let how = &used.how;
     let rows = given.grid.task(used).rows()?;
-    let chat = how.chat.map(|_| given.inputs.chat(&backbone.folder)).transpose()?;
+    let chat = how.chat.map(|_| given.inputs.read_chat_template(&backbone.folder)).transpose()?;
     let setting = Setting {
         shots: how.shots,
         seed: how.seed,
@@ -68,20 +68,20 @@ pub(super) struct TokensTarget<'a> {
 }
 
 impl<'a> TokensTarget<'a> {
-    fn reader(&self, max_length: Option<usize>) -> Result<(TaskEncoder<'a>, usize)> {
-        let [config, tokenizer_config] = self.given.inputs.configs(&self.backbone.folder)?;
+    fn task_encoder(&self, max_length: Option<usize>) -> Result<(TaskEncoder<'a>, usize)> {
+        let [config, tokenizer_config] = self.given.inputs.read_configs(&self.backbone.folder)?;
         let length = max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
         Ok((TaskEncoder::new(self.tokenizer, &tokenizer_config, &config)?, length))
     }
 }
 
 /// Stores the tokens of a task, and its answer key.
-pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
+pub(super) fn store_task(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     if task.definition.output == Output::Generate {
         return store_prompts(to, used, task, seconds);
     }
-    let requests = requests(to.given, to.backbone, used, task)?;
-    let (encoder, length) = to.reader(used.how.max_length)?;
+    let requests = build_requests(to.given, to.backbone, used, task)?;
+    let (encoder, length) = to.task_encoder(used.how.max_length)?;
     let all = tokenize_requests(task, &requests, &encoder, used.how.bos, length)?;
     let builtin = to.given.grid.task(used).builtin();
     let windows = task.definition.output == Output::Rolling;
@@ -99,7 +99,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
             false => lengths.push(joined),
         }
     }
-    let judged_by = match builtin {
+    let answer_key = match builtin {
         Some(builtin) => (SOLUTIONS, to_json(&builtin::solutions(builtin, task, &all)?)?),
         None => {
             let truncated = all.iter().flatten().filter(|text| !text.cut_ids.is_empty()).count();
@@ -107,7 +107,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
             (DOCUMENTS, to_json(&documents)?)
         }
     };
-    store_requests(to, (ids, &lengths), judged_by, seconds())
+    store_requests(to, (ids, &lengths), answer_key, seconds())
 }
 
 /// Appends the ids of texts to `ids`, and returns the lengths of their inputs and continuations.
@@ -161,9 +161,9 @@ fn shared_document_count(documents: &[Vec<TokenizedRequest>]) -> usize {
 }
 
 fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
-    let requests = requests(to.given, to.backbone, used, task)?;
-    let (encoder, context) = to.reader(used.how.max_length)?;
-    let [config, tokenizer_config] = to.given.inputs.configs(&to.backbone.folder)?;
+    let requests = build_requests(to.given, to.backbone, used, task)?;
+    let (encoder, context) = to.task_encoder(used.how.max_length)?;
+    let [config, tokenizer_config] = to.given.inputs.read_configs(&to.backbone.folder)?;
     let generation = to.given.inputs.read_generation_config(&to.backbone.folder, &config)?;
     generation.check_ids(to.backbone.config.vocab)?;
     let (end_of_text, end) = end_tokens(to.tokenizer, &tokenizer_config, generation.end_of_text)?;
