@@ -19,7 +19,7 @@ pub use preflight::{Preflight, SurveyHook, TargetMachine, preflight};
 pub use read_stored::read_stored;
 pub use run_record::{Recorder, RunRecord, RunState};
 pub use sample::{
-    DefinedItems, DocumentLoss, Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost,
+    ChunkSampler, DefinedItems, DocumentLoss, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost,
 };
 pub use time_left::TimeLeft;
 
