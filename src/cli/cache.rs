@@ -102,7 +102,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Ls { store, all } => {
             answer::print_answer(CacheLsAnswer::new(&store.open_read_only()?), Answer::CacheLs, |listing| {
-                list(listing, *all)
+                list(listing, *all);
             })
         }
         Command::Verify { store, repair: false } => verify(&store.open_read_only()?, false, None),

@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     check_output(&reports)?;
     let (page, _) = write_report(&results, &reports, arguments.record)?;
     answer::print_answer(ReportAnswer { page: display_path(&page) }, Answer::Report, |answer| {
-        println!("wrote {}", answer.page)
+        println!("wrote {}", answer.page);
     })
 }
 

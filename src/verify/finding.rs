@@ -185,9 +185,9 @@ impl CheckResult {
 
     pub(super) fn compare_equal(&mut self, at: impl FnOnce() -> String, [recorded, found]: [String; 2]) {
         if recorded == found {
-            self.record_agreement(0.0)
+            self.record_agreement(0.0);
         } else {
-            self.record_difference(at(), [recorded, found], None)
+            self.record_difference(at(), [recorded, found], None);
         }
     }
 

@@ -264,7 +264,7 @@ fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut
         match recorded.get(*index).copied() {
             Some(bit) if bit == *made => check.record_agreement(0.0),
             Some(bit) if number.is_recorded_engine => {
-                check.record_difference(at(), [answer_label(bit), answer_label(*made)], None)
+                check.record_difference(at(), [answer_label(bit), answer_label(*made)], None);
             }
             Some(bit) => {
                 check.record_missing(

@@ -246,7 +246,7 @@ mod tests {
         vec![
             (
                 "bad_words_ids",
-                LogitsProcessors { bad_words_ids: vec![vec![2], vec![1, 3, 0], vec![4, 4], vec![5]], ..with_end() },
+                LogitsProcessors { bad_words_ids: vec![vec![2], vec![1, 3, 0], vec![4, 4], vec![5]], ..processors_with_eos() },
                 &[1],
                 &[3],
                 [INF, -2.0, INF, 0.5, -1.0, 2.0],
@@ -290,15 +290,15 @@ mod tests {
         vec![
             (
                 "min_length",
-                LogitsProcessors { min_length: Some(3), ..with_end() },
+                LogitsProcessors { min_length: Some(3), ..processors_with_eos() },
                 &[1],
                 &[3],
                 [1.0, -2.0, 3.0, 0.5, -1.0, INF],
             ),
-            ("min_length reached", LogitsProcessors { min_length: Some(2), ..with_end() }, &[1], &[3], PLAIN),
+            ("min_length reached", LogitsProcessors { min_length: Some(2), ..processors_with_eos() }, &[1], &[3], PLAIN),
             (
                 "min_new_tokens",
-                LogitsProcessors { min_new_tokens: Some(2), min_length: Some(1), ..with_end() },
+                LogitsProcessors { min_new_tokens: Some(2), min_length: Some(1), ..processors_with_eos() },
                 &[1, 1, 1],
                 &[3],
                 [1.0, -2.0, 3.0, 0.5, -1.0, INF],
@@ -323,7 +323,7 @@ mod tests {
             ),
             (
                 "exponential_decay_length_penalty",
-                LogitsProcessors { exponential_decay_length_penalty: Some((1, 1.5)), ..with_end() },
+                LogitsProcessors { exponential_decay_length_penalty: Some((1, 1.5)), ..processors_with_eos() },
                 &[1],
                 &[3, 3, 3],
                 [1.0, -2.0, 3.0, 0.5, -1.0, 4.5],
