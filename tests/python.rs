@@ -24,7 +24,7 @@ use crate::common::world::World;
 use crate::server::{COMMIT, FakeHub, ServedFile, TOKEN, content, large, no_fault, small};
 use candle_core::quantized::gguf_file::{self, Value as Entry};
 use ghostlab::corpus;
-use ghostlab::hub::{FilePattern, Hub, HubSettings, Lock, RepoFiles, Silent, Source};
+use ghostlab::hub::{FilePattern, Hub, HubSettings, Lock, RepoFiles, SilentReporter, Source};
 use ghostlab::model::weights::Weights;
 use ghostlab::model::{Config, check_weights};
 use ghostlab::tasks::{TASKS, Task};

@@ -74,7 +74,7 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<NameList> {
 }
 
 fn is_cached(lock: &Lock, hub: &Hub, want: &RepoFiles) -> Option<PathBuf> {
-    let repo = hub.cached(want, lock).ok()?;
+    let repo = hub.resolve_offline(want, lock).ok()?;
     let is_complete = repo.files.iter().all(|file| file.cached.is_some());
     is_complete.then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
 }

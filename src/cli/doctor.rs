@@ -174,7 +174,7 @@ fn check_hub(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
         let resolver = list.resolver();
         let Ok(lock) = resolver.lock() else { continue };
         let wants = list.needs.iter().filter_map(InputRef::to_fetch).filter(|want| lock.get(&want.source).is_some());
-        plan.repos.extend(wants.filter_map(|want| hub.cached(want, lock).ok()));
+        plan.repos.extend(wants.filter_map(|want| hub.resolve_offline(want, lock).ok()));
     }
     let root = hub.cache().root();
     let free = root.ancestors().find(|folder| folder.is_dir()).and_then(disk::free);

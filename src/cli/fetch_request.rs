@@ -183,7 +183,7 @@ fn lock_in_use(arguments: &Arguments) -> PathBuf {
 fn repo_files(target: &str, files: &[String]) -> Result<RepoFiles> {
     let source = Source::parse(target)?;
     if !files.is_empty() {
-        return Ok(RepoFiles { source, files: files.iter().map(FilePattern::needed).collect() });
+        return Ok(RepoFiles { source, files: files.iter().map(FilePattern::required).collect() });
     }
     match source.repo.kind() {
         RepoKind::Model => Ok(RepoFiles::backbone(source)),

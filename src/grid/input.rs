@@ -274,7 +274,7 @@ impl InputRef {
             }
             (_, files) => {
                 let shards = written.shards.as_ref().map(ShardsEntry::patterns);
-                let files = shards.as_deref().unwrap_or(files).iter().map(FilePattern::needed).collect();
+                let files = shards.as_deref().unwrap_or(files).iter().map(FilePattern::required).collect();
                 RepoFiles { source, files }
             }
         };
@@ -368,7 +368,7 @@ impl InputRef {
                 .hint(fetch_hint(&[self], resolver))
         };
         let pinned = resolver.lock()?.get(&want.source).is_some();
-        let repo = resolver.hub()?.cached(want, resolver.lock()?);
+        let repo = resolver.hub()?.resolve_offline(want, resolver.lock()?);
         let repo = repo.map_err(|error| match pinned {
             true => error.hint(format!("run `{} --lock` to also pin the file", resolver.command())),
             false => missing("none of its files".to_owned()),

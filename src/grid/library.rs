@@ -149,7 +149,7 @@ fn read_backbone_file(folder: &Path, path: &Path) -> Result<BackboneFile> {
         let source = Source::new(repo, entry.revision.as_deref())?;
         Ok(match &entry.files[..] {
             [] => RepoFiles::backbone(source),
-            files => RepoFiles { source, files: files.iter().map(FilePattern::needed).collect() },
+            files => RepoFiles { source, files: files.iter().map(FilePattern::required).collect() },
         })
     });
     let want = hub.transpose().map_err(|error| error.at(path.display().to_string()))?;

@@ -11,7 +11,7 @@ fn served_files() -> Vec<ServedFile> {
 }
 
 fn wanted_files() -> RepoFiles {
-    let files = served_files().iter().map(|file| FilePattern::needed(&*file.name)).collect();
+    let files = served_files().iter().map(|file| FilePattern::required(&*file.name)).collect();
     RepoFiles { source: Source::parse("o/n").unwrap(), files }
 }
 
@@ -66,8 +66,8 @@ fn python_and_ghostlab_share_the_hub_cache() {
 
     let hub = Hub::new(settings(&server.address, ours.path(), false));
     let stop = AtomicBool::new(false);
-    let plan = hub.plan(&[wanted_files()], &Lock::default(), &Silent, &stop).unwrap();
-    assert!(hub.fetch(&plan, None, &Silent, &stop).unwrap().failures.is_empty());
+    let plan = hub.plan(&[wanted_files()], &Lock::default(), &SilentReporter, &stop).unwrap();
+    assert!(hub.fetch(&plan, None, &SilentReporter, &stop).unwrap().failures.is_empty());
     let cache = theirs.path().to_str().unwrap();
     run(&python, &download_arguments(&names, "net"), &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)]);
     assert_eq!(layout(ours.path()), layout(theirs.path()));
@@ -92,8 +92,8 @@ fn python_and_ghostlab_share_the_hub_cache() {
     }
     assert_eq!(printed.lines().count(), 3);
     let hub = Hub::new(settings(&server.address, theirs.path(), true));
-    let plan = hub.plan(&[wanted_files()], &Lock::default(), &Silent, &stop).unwrap();
-    assert!(plan.complete() && plan.repos[0].commit.as_str() == COMMIT);
+    let plan = hub.plan(&[wanted_files()], &Lock::default(), &SilentReporter, &stop).unwrap();
+    assert!(plan.is_complete() && plan.repos[0].commit.as_str() == COMMIT);
     assert!(server.requests().is_empty());
     // `huggingface_hub` finds no problems in the cache written by this program.
     let scan = "from huggingface_hub import scan_cache_dir as s; i = s(); print(len(i.warnings), [r.repo_id for r in i.repos], sorted(f.file_name for r in i.repos for v in r.revisions for f in v.files))";

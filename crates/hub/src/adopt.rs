@@ -26,7 +26,7 @@ impl Hub {
                 .at(name)
                 .hint("run `ghostlab fetch NAME --lock` on a machine that can reach the hub"));
         };
-        let blobs = self.cache.blobs(&repo.source.repo);
+        let blobs = self.cache.blobs_dir(&repo.source.repo);
         make_folder(&blobs)?;
         let blob = BlobName::from(sha256.clone());
         let path = blobs.join(blob.as_str());
@@ -74,7 +74,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::event::Silent;
+    use crate::event::SilentReporter;
     use crate::lock::{Lock, LockedFile, LockedRepo};
     use crate::name::{Commit, ContentHash, FileName};
     use crate::plan::{FetchPlan, FilePattern, RepoFiles};
@@ -99,8 +99,8 @@ mod tests {
         let mut lock = Lock::default();
         let files = BTreeMap::from([(FileName::new("m.gguf").unwrap(), pin)]);
         lock.pin(&source, LockedRepo { commit: Commit::new(&"1".repeat(40)).unwrap(), files });
-        let want = RepoFiles { source, files: vec![FilePattern::needed("m.gguf")] };
-        let plan = hub.plan(std::slice::from_ref(&want), &lock, &Silent, &AtomicBool::new(false)).unwrap();
+        let want = RepoFiles { source, files: vec![FilePattern::required("m.gguf")] };
+        let plan = hub.plan(std::slice::from_ref(&want), &lock, &SilentReporter, &AtomicBool::new(false)).unwrap();
         (hub, plan, want, lock)
     }
 
@@ -113,7 +113,7 @@ mod tests {
         let path = hub.adopt(repo, file, &mut &CONTENT[..]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), CONTENT);
         assert!(path.ends_with(format!("models--o--n/snapshots/{}/m.gguf", "1".repeat(40))), "{}", path.display());
-        assert_eq!(hub.cached(&want, &lock).unwrap().files[0].cached.as_ref(), Some(&path));
+        assert_eq!(hub.resolve_offline(&want, &lock).unwrap().files[0].cached.as_ref(), Some(&path));
         assert_eq!(fs::read_to_string(folder.path().join("cache/models--o--n/refs/main")).unwrap(), "1".repeat(40));
     }
 
@@ -130,6 +130,6 @@ mod tests {
         }
         let left = fs::read_dir(folder.path().join("cache/models--o--n/blobs")).unwrap().count();
         assert_eq!(left, 0);
-        assert!(hub.cached(&want, &lock).unwrap().files[0].cached.is_none());
+        assert!(hub.resolve_offline(&want, &lock).unwrap().files[0].cached.is_none());
     }
 }

@@ -13,21 +13,21 @@ use crate::token::Token;
 /// Reason for the failure of a request.
 #[derive(Debug)]
 pub(crate) enum RequestFailure {
-    /// Temporary failure. A retry may succeed after the delay that the Hub requested in `after`.
-    Again { why: String, after: Option<Duration> },
+    /// Temporary failure. A retry may succeed after the delay that the Hub requested in `retry_after`.
+    Transient { why: String, retry_after: Option<Duration> },
     /// Request for an offset at which the host has no data.
-    Range,
+    RangeNotSatisfiable,
     /// Permanent failure of this request.
-    Final(Error),
+    Permanent(Error),
     /// Permanent failure of all requests to this repository.
-    Closed(Error),
+    RepoRefused(Error),
     /// Interruption by the user.
     Stopped,
 }
 
 impl RequestFailure {
     pub(crate) fn retryable(why: impl Into<String>) -> Self {
-        Self::Again { why: why.into(), after: None }
+        Self::Transient { why: why.into(), retry_after: None }
     }
 }
 
@@ -45,7 +45,7 @@ const MAX_QUOTED_CHARS: usize = 300;
 
 impl RequestContext<'_> {
     /// Returns the repository and file, such as `org/name@main, config.json`.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn location(&self) -> String {
         match self.file {
             Some(file) => format!("{}, {file}", self.source),
             None => self.source.to_string(),
@@ -53,24 +53,29 @@ impl RequestContext<'_> {
     }
 
     /// Returns the URL of the repository's page, on which users accept its license.
-    fn page(&self) -> String {
-        page(self.endpoint, &self.source.repo)
+    fn page_url(&self) -> String {
+        page_url(self.endpoint, &self.source.repo)
     }
 
     /// Hides the token in remote text, truncates the text, and makes it printable.
-    pub(crate) fn quoted(&self, text: &str) -> String {
-        let hidden = self.token.map_or(text.to_owned(), |token| token.hide(text));
+    pub(crate) fn sanitize_remote_text(&self, text: &str) -> String {
+        let hidden = self.token.map_or(text.to_owned(), |token| token.redact(text));
         printable(&hidden.chars().take(MAX_QUOTED_CHARS).collect::<String>()).replace('\n', " ")
     }
 
-    /// Classifies the response at the end of a redirect chain. `at_hub` indicates whether the Hub itself sent it,
+    /// Classifies the response at the end of a redirect chain. `is_from_hub` indicates whether the Hub itself sent it,
     /// rather than another host.
-    pub(crate) fn classify(&self, status: StatusCode, headers: &HeaderMap, at_hub: bool) -> Result<(), RequestFailure> {
+    pub(crate) fn classify(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        is_from_hub: bool,
+    ) -> Result<(), RequestFailure> {
         if status.is_success() {
             return Ok(());
         }
         if status == StatusCode::RANGE_NOT_SATISFIABLE {
-            return Err(RequestFailure::Range);
+            return Err(RequestFailure::RangeNotSatisfiable);
         }
         let code = self.header(headers, "x-error-code");
         let why = match (&code, self.header(headers, "x-error-message")) {
@@ -79,25 +84,29 @@ impl RequestContext<'_> {
             (None, None) => status.to_string(),
         };
         // Signed URLs on other hosts expire. A retry gets a new URL from the Hub.
-        let expired = !at_hub && matches!(status.as_u16(), 400 | 401 | 403 | 404 | 410);
+        let expired = !is_from_hub && matches!(status.as_u16(), 400 | 401 | 403 | 404 | 410);
         let later = matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error();
         if later || expired {
-            return Err(RequestFailure::Again { why, after: requested_delay(headers, SystemTime::now()) });
+            return Err(RequestFailure::Transient { why, retry_after: requested_delay(headers, SystemTime::now()) });
         }
         let error = self.status_error(status, code.as_deref(), &why);
         let affects_all_files = matches!(status.as_u16(), 401 | 403)
             || matches!(code.as_deref(), Some("RepoNotFound" | "RevisionNotFound"));
-        Err(if at_hub && affects_all_files { RequestFailure::Closed(error) } else { RequestFailure::Final(error) })
+        Err(if is_from_hub && affects_all_files {
+            RequestFailure::RepoRefused(error)
+        } else {
+            RequestFailure::Permanent(error)
+        })
     }
 
     fn header(&self, headers: &HeaderMap, name: &str) -> Option<String> {
-        headers.get(name).and_then(|value| value.to_str().ok()).map(|text| self.quoted(text))
+        headers.get(name).and_then(|value| value.to_str().ok()).map(|text| self.sanitize_remote_text(text))
     }
 
     fn status_error(&self, status: StatusCode, code: Option<&str>, why: &str) -> Error {
         let repo = &self.source.repo;
-        let page = self.page();
-        let error = |what: String| Error::missing(what).at(self.place()).found(why);
+        let page = self.page_url();
+        let error = |what: String| Error::missing(what).at(self.location()).found(why);
         let tokens = format!("{}settings/tokens", self.endpoint);
         let token = match self.token {
             Some(_) => format!("check that your token can read it: {tokens}"),
@@ -134,7 +143,7 @@ impl RequestContext<'_> {
 }
 
 /// Returns the URL of a repository's page.
-pub(crate) fn page(endpoint: &Url, repo: &Repo) -> String {
+pub(crate) fn page_url(endpoint: &Url, repo: &Repo) -> String {
     format!("{endpoint}{repo}")
 }
 
@@ -210,8 +219,8 @@ mod tests {
             let answer_headers = headers(&[("x-error-code", code), ("x-error-message", "your hf_secret is bad")]);
             let status = StatusCode::from_u16(status).unwrap();
             let error = match context.classify(status, &answer_headers, true) {
-                Err(RequestFailure::Final(error)) if code == "EntryNotFound" => error,
-                Err(RequestFailure::Closed(error)) => error,
+                Err(RequestFailure::Permanent(error)) if code == "EntryNotFound" => error,
+                Err(RequestFailure::RepoRefused(error)) => error,
                 other => panic!("{status} {code}: {other:?}"),
             };
             let text = error.to_string();
@@ -225,9 +234,9 @@ mod tests {
         let endpoint = Url::parse("https://huggingface.co").unwrap();
         let source = Source::parse("o/n").unwrap();
         let context = RequestContext { source: &source, file: None, endpoint: &endpoint, token: None };
-        for (status, at_hub) in [(429, true), (500, true), (503, false), (408, true), (403, false)] {
-            let judged = context.classify(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), at_hub);
-            assert!(matches!(judged, Err(RequestFailure::Again { .. })), "{status}");
+        for (status, is_from_hub) in [(429, true), (500, true), (503, false), (408, true), (403, false)] {
+            let judged = context.classify(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), is_from_hub);
+            assert!(matches!(judged, Err(RequestFailure::Transient { .. })), "{status}");
         }
         assert!(context.classify(StatusCode::PARTIAL_CONTENT, &HeaderMap::new(), true).is_ok());
     }

@@ -43,27 +43,27 @@ impl Cache {
 
     /// Returns the commit to which a revision pointed at the last fetch.
     pub fn commit(&self, source: &Source) -> Option<Commit> {
-        source.commit().or_else(|| Commit::new(fs::read_to_string(self.reference(source)).ok()?.trim()).ok())
+        source.commit().or_else(|| Commit::new(fs::read_to_string(self.ref_path(source)).ok()?.trim()).ok())
     }
 
-    fn reference(&self, source: &Source) -> PathBuf {
+    fn ref_path(&self, source: &Source) -> PathBuf {
         self.root.join(source.repo.folder()).join("refs").join(source.revision())
     }
 
-    pub(crate) fn blobs(&self, repo: &Repo) -> PathBuf {
+    pub(crate) fn blobs_dir(&self, repo: &Repo) -> PathBuf {
         self.root.join(repo.folder()).join("blobs")
     }
 
     /// Returns the lock file that `huggingface_hub` also uses while it downloads a blob.
-    pub(crate) fn lock(&self, repo: &Repo, blob: &BlobName) -> PathBuf {
+    pub(crate) fn lock_path(&self, repo: &Repo, blob: &BlobName) -> PathBuf {
         self.root.join(".locks").join(repo.folder()).join(format!("{blob}.lock"))
     }
 
-    /// Stores the commit to which a revision points. A stored commit is replaced only if `newest` is set, i.e. if
+    /// Stores the commit to which a revision points. A stored commit is replaced only if `is_newest` is set, i.e. if
     /// `commit` is the current head of the branch. A pinned commit may be older.
-    pub(crate) fn store_commit(&self, source: &Source, commit: &Commit, newest: bool) -> Result<()> {
-        let path = self.reference(source);
-        if source.commit().is_some() || self.commit(source).is_some_and(|known| !newest || known == *commit) {
+    pub(crate) fn store_commit(&self, source: &Source, commit: &Commit, is_newest: bool) -> Result<()> {
+        let path = self.ref_path(source);
+        if source.commit().is_some() || self.commit(source).is_some_and(|known| !is_newest || known == *commit) {
             return Ok(());
         }
         make_folder(path.parent().unwrap_or(&self.root))?;
@@ -73,21 +73,22 @@ impl Cache {
         })
     }
 
-    /// Adds a blob to the snapshot of a commit under a file name. `new` means that no other snapshot uses the blob yet.
+    /// Adds a blob to the snapshot of a commit under a file name. `is_new` means that no other snapshot uses the blob
+    /// yet.
     pub(crate) fn add_to_snapshot(
         &self,
         repo: &Repo,
         commit: &Commit,
         name: &FileName,
         blob: &BlobName,
-        new: bool,
+        is_new: bool,
     ) -> Result<()> {
         let snapshot = self.snapshot(repo, commit);
         let path = snapshot.join(name.path());
         let folder = path.parent().unwrap_or(&snapshot);
-        self.stays_below(repo, folder)?;
+        self.check_inside_repo(repo, folder)?;
         make_folder(folder)?;
-        let content = self.blobs(repo).join(blob.as_str());
+        let content = self.blobs_dir(repo).join(blob.as_str());
         // The link goes up one level for each folder in the name, and two levels out of `snapshots/COMMIT`.
         let ups = name.as_str().split('/').count() + 1;
         let target: PathBuf = std::iter::repeat_n("..", ups).chain(["blobs", blob.as_str()]).collect();
@@ -98,7 +99,7 @@ impl Cache {
             return Ok(());
         }
         // Without symlinks, move the blob into the snapshot, or copy it if other snapshots may need it.
-        match new {
+        match is_new {
             true => fs::rename(&content, &path).map_err(|error| write_error(&error, &path)),
             false => fs::copy(&content, &path).map(drop).map_err(|error| write_error(&error, &path)),
         }
@@ -106,7 +107,7 @@ impl Cache {
 
     /// Removes a damaged snapshot file and its blob.
     pub(crate) fn remove_damaged(&self, repo: &Repo, path: &Path) -> Result<()> {
-        let name = fs::read_link(path).ok().and_then(|to| to.file_name().map(|name| self.blobs(repo).join(name)));
+        let name = fs::read_link(path).ok().and_then(|to| to.file_name().map(|name| self.blobs_dir(repo).join(name)));
         let blob = name.filter(|blob| fs::symlink_metadata(blob).is_ok());
         for path in blob.iter().map(PathBuf::as_path).chain([path]) {
             fs::remove_file(path).map_err(|error| cache_error("remove", path, &error))?;
@@ -116,7 +117,7 @@ impl Cache {
 
     /// Rejects folders whose path passes through a symlink inside a snapshot. File names come from the network, so they
     /// could otherwise lead outside the cache.
-    fn stays_below(&self, repo: &Repo, folder: &Path) -> Result<()> {
+    fn check_inside_repo(&self, repo: &Repo, folder: &Path) -> Result<()> {
         let repo_dir = self.root.join(repo.folder());
         let inside = folder.strip_prefix(&repo_dir).unwrap_or(Path::new(""));
         let mut path = repo_dir;
@@ -141,8 +142,8 @@ fn write_error(error: &std::io::Error, path: &Path) -> Error {
 /// Creates a symlink atomically. Returns whether the file system supports symlinks.
 fn link(target: &Path, path: &Path) -> std::io::Result<bool> {
     // Temporary names must be unique, because files in one folder are linked concurrently.
-    static LINKS: AtomicU64 = AtomicU64::new(0);
-    let name = format!(".{}-{}.ghostlab-tmp", Owner::this().tag(), LINKS.fetch_add(1, Ordering::Relaxed));
+    static NEXT_LINK_ID: AtomicU64 = AtomicU64::new(0);
+    let name = format!(".{}-{}.ghostlab-tmp", Owner::this().tag(), NEXT_LINK_ID.fetch_add(1, Ordering::Relaxed));
     let temporary = path.with_file_name(name);
     #[cfg(unix)]
     let made = std::os::unix::fs::symlink(target, &temporary);
@@ -194,8 +195,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), true);
         let source = Source::parse("o/n").unwrap();
-        fs::create_dir_all(cache.blobs(&source.repo)).unwrap();
-        fs::write(cache.blobs(&source.repo).join("abc"), "12345").unwrap();
+        fs::create_dir_all(cache.blobs_dir(&source.repo)).unwrap();
+        fs::write(cache.blobs_dir(&source.repo).join("abc"), "12345").unwrap();
         for (name, link) in [("a", "../../blobs/abc"), ("b/c/d", "../../../../blobs/abc")] {
             let name = FileName::new(name).unwrap();
             assert_eq!(cache.file(&source.repo, &commit(), &name, None), None);
@@ -210,7 +211,7 @@ mod tests {
                 "files of another size must not count"
             );
         }
-        fs::remove_file(cache.blobs(&source.repo).join("abc")).unwrap();
+        fs::remove_file(cache.blobs_dir(&source.repo).join("abc")).unwrap();
         assert_eq!(
             cache.file(&source.repo, &commit(), &FileName::new("a").unwrap(), None),
             None,
@@ -223,7 +224,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), true);
         let source = Source::parse("o/n").unwrap();
-        fs::create_dir_all(cache.blobs(&source.repo)).unwrap();
+        fs::create_dir_all(cache.blobs_dir(&source.repo)).unwrap();
         std::thread::scope(|scope| {
             for part in 0..4 {
                 let cache = &cache;
@@ -231,7 +232,7 @@ mod tests {
                 scope.spawn(move || {
                     for index in (part..400).step_by(4) {
                         let name = index.to_string();
-                        fs::write(cache.blobs(&source.repo).join(&name), &name).unwrap();
+                        fs::write(cache.blobs_dir(&source.repo).join(&name), &name).unwrap();
                         cache
                             .add_to_snapshot(&source.repo, &commit(), &numbered_file(index), &blob(&name), true)
                             .unwrap();
@@ -290,8 +291,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), false);
         let source = Source::parse("o/n").unwrap();
-        fs::create_dir_all(cache.blobs(&source.repo)).unwrap();
-        let content = cache.blobs(&source.repo).join("abc");
+        fs::create_dir_all(cache.blobs_dir(&source.repo)).unwrap();
+        let content = cache.blobs_dir(&source.repo).join("abc");
         fs::write(&content, "12345").unwrap();
         let name = FileName::new("a/b").unwrap();
         cache.add_to_snapshot(&source.repo, &commit(), &name, &blob("abc"), true).unwrap();

@@ -20,7 +20,7 @@ use crate::repo::Source;
 use crate::settings::HubSettings;
 
 /// Maximum number of redirects per request.
-const MAX_HOPS: usize = 10;
+const MAX_REDIRECTS: usize = 10;
 
 /// Client for the Hub, with a file cache.
 pub struct Hub {
@@ -29,7 +29,7 @@ pub struct Hub {
     /// Connection, created on the first request because cached files need no network.
     connection: OnceLock<Connection>,
     /// Repositories for which the Hub refuses every request.
-    pub(crate) closed: Mutex<BTreeSet<Source>>,
+    pub(crate) refused_repos: Mutex<BTreeSet<Source>>,
     /// Time until which the Hub asked to pause all requests.
     paused_until: Mutex<Option<Instant>>,
 }
@@ -50,11 +50,11 @@ pub(crate) struct HubRequest<'a> {
     pub(crate) method: Method,
     pub(crate) url: Url,
     /// Offset of the first requested byte.
-    pub(crate) from: u64,
+    pub(crate) start: u64,
     /// ETag of the file on the Hub. Requests to the Hub send it as `If-Range`.
     pub(crate) etag: Option<&'a BlobName>,
     /// ETag that the host for large files sent with the first bytes. Requests to that host send it as `If-Range`.
-    pub(crate) elsewhere: Option<String>,
+    pub(crate) storage_etag: Option<String>,
     pub(crate) context: RequestContext<'a>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Reply {
     /// Headers of the Hub's own responses. The first value of each name is kept, except that the last `ETag` wins.
     pub(crate) headers: HeaderMap,
     /// Whether the final response comes from the Hub itself.
-    pub(crate) at_hub: bool,
+    pub(crate) is_from_hub: bool,
 }
 
 impl Reply {
@@ -76,7 +76,13 @@ impl Reply {
 impl Hub {
     pub fn new(settings: HubSettings) -> Self {
         let cache = Cache::new(settings.cache.clone(), settings.symlinks);
-        Self { settings, cache, connection: OnceLock::new(), closed: Mutex::default(), paused_until: Mutex::default() }
+        Self {
+            settings,
+            cache,
+            connection: OnceLock::new(),
+            refused_repos: Mutex::default(),
+            paused_until: Mutex::default(),
+        }
     }
 
     pub fn cache(&self) -> &Cache {
@@ -105,9 +111,9 @@ impl Hub {
             .user_agent(concat!("ghostlab/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
-            .connect_timeout(self.settings.retry_policy.answer);
+            .connect_timeout(self.settings.retry_policy.response_timeout);
         let client = client.build().map_err(|error| connection_error(&error))?;
-        let threads = self.settings.parallel.clamp(1, 16);
+        let threads = self.settings.max_downloads.clamp(1, 16);
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(threads).thread_name("hub").enable_all().build();
         let connection = Connection { client, runtime: runtime.map_err(|error| connection_error(&error))? };
@@ -129,7 +135,7 @@ impl Hub {
     }
 
     /// Returns whether a URL belongs to the Hub. Only requests to the Hub carry the token.
-    pub(crate) fn is_own(&self, url: &Url) -> bool {
+    pub(crate) fn is_hub_url(&self, url: &Url) -> bool {
         let endpoint = &self.settings.endpoint;
         url.scheme() == endpoint.scheme()
             && url.host_str() == endpoint.host_str()
@@ -142,15 +148,16 @@ impl Hub {
         request: &HubRequest<'_>,
         control: FetchControl<'_>,
     ) -> Result<Reply, RequestFailure> {
-        let connection = self.connection().map_err(RequestFailure::Final)?;
+        let connection = self.connection().map_err(RequestFailure::Permanent)?;
         let mut url = request.url.clone();
         let mut headers = HeaderMap::new();
         let mut seen = Vec::new();
         loop {
-            let is_hub = self.is_own(&url);
+            let is_hub = self.is_hub_url(&url);
             let http_request = self.http_request(&connection.client, request, &url, is_hub)?;
             let response =
-                await_network(http_request.send(), self.settings.retry_policy.answer, "no answer", control).await?;
+                await_network(http_request.send(), self.settings.retry_policy.response_timeout, "no answer", control)
+                    .await?;
             if is_hub {
                 for (name, value) in response.headers() {
                     headers.entry(name).or_insert_with(|| value.clone());
@@ -163,10 +170,10 @@ impl Hub {
                 if is_hub && let Some(etag) = response.headers().get(ETAG) {
                     headers.insert(ETAG, etag.clone());
                 }
-                return Ok(Reply { response, headers, at_hub: is_hub });
+                return Ok(Reply { response, headers, is_from_hub: is_hub });
             };
-            if request.method == Method::HEAD && is_hub && !self.is_own(&next) {
-                return Ok(Reply { response, headers, at_hub: is_hub });
+            if request.method == Method::HEAD && is_hub && !self.is_hub_url(&next) {
+                return Ok(Reply { response, headers, is_from_hub: is_hub });
             }
             seen.push(url);
             check_redirect(request, &seen, &next)?;
@@ -184,12 +191,12 @@ impl Hub {
     ) -> Result<RequestBuilder, RequestFailure> {
         let mut builder = client.request(request.method.clone(), url.clone()).header(ACCEPT_ENCODING, "identity");
         if let Some(token) = self.settings.token.as_ref().filter(|_| is_hub) {
-            builder = builder.header(AUTHORIZATION, token.header().map_err(RequestFailure::Final)?);
+            builder = builder.header(AUTHORIZATION, token.header().map_err(RequestFailure::Permanent)?);
         }
-        if request.from > 0 {
-            builder = builder.header(RANGE, format!("bytes={}-", request.from));
+        if request.start > 0 {
+            builder = builder.header(RANGE, format!("bytes={}-", request.start));
             let validator =
-                if is_hub { request.etag.map(|etag| format!("\"{etag}\"")) } else { request.elsewhere.clone() };
+                if is_hub { request.etag.map(|etag| format!("\"{etag}\"")) } else { request.storage_etag.clone() };
             if let Some(validator) = validator {
                 builder = builder.header(IF_RANGE, validator);
             }
@@ -198,7 +205,7 @@ impl Hub {
     }
 
     /// Sends a request and retries it after temporary failures.
-    pub(crate) async fn ask(&self, request: &HubRequest<'_>, control: FetchControl<'_>) -> Result<Reply> {
+    pub(crate) async fn send(&self, request: &HubRequest<'_>, control: FetchControl<'_>) -> Result<Reply> {
         let mut tries = 0;
         loop {
             self.wait_for_pause(control).await?;
@@ -217,37 +224,37 @@ impl Hub {
         context: &RequestContext<'_>,
         control: FetchControl<'_>,
     ) -> Result<()> {
-        let (why, after) = match failure {
-            RequestFailure::Again { why, after } => (why, after),
-            RequestFailure::Range => ("the host does not have the requested range".to_owned(), None),
-            RequestFailure::Final(error) => return Err(error),
-            RequestFailure::Closed(error) => {
-                self.closed.lock().unwrap_or_else(PoisonError::into_inner).insert(context.source.clone());
+        let (why, retry_after) = match failure {
+            RequestFailure::Transient { why, retry_after } => (why, retry_after),
+            RequestFailure::RangeNotSatisfiable => ("the host does not have the requested range".to_owned(), None),
+            RequestFailure::Permanent(error) => return Err(error),
+            RequestFailure::RepoRefused(error) => {
+                self.refused_repos.lock().unwrap_or_else(PoisonError::into_inner).insert(context.source.clone());
                 return Err(error);
             }
             RequestFailure::Stopped => return Err(stopped_error()),
         };
         *tries += 1;
         let retry_policy = &self.settings.retry_policy;
-        let gave_up = Error::missing("the hub could not be reached").at(context.place()).found(&why);
-        if *tries >= retry_policy.attempts {
-            let error = gave_up.expected(format!("an answer within {} attempts", retry_policy.attempts));
+        let gave_up = Error::missing("the hub could not be reached").at(context.location()).found(&why);
+        if *tries >= retry_policy.max_attempts {
+            let error = gave_up.expected(format!("an answer within {} attempts", retry_policy.max_attempts));
             return Err(error.hint("run the same command to resume; downloaded data is kept"));
         }
-        if let Some(after) = after.filter(|after| *after > retry_policy.max_requested_delay) {
+        if let Some(retry_after) = retry_after.filter(|retry_after| *retry_after > retry_policy.max_requested_delay) {
             let expected = format!("a wait of at most {} s", retry_policy.max_requested_delay.as_secs());
-            let error = gave_up.expected(expected).found(format!("{why}; requested wait: {} s", after.as_secs()));
+            let error = gave_up.expected(expected).found(format!("{why}; requested wait: {} s", retry_after.as_secs()));
             return Err(error.hint("try again later, or set a token to raise the rate limit"));
         }
-        let time = retry_policy.first.saturating_mul(1 << (*tries - 1).min(16)).min(retry_policy.max_delay);
-        let time = jittered(time).max(after.unwrap_or_default());
-        if after.is_some() {
+        let time = retry_policy.initial_delay.saturating_mul(1 << (*tries - 1).min(16)).min(retry_policy.max_delay);
+        let time = jittered(time).max(retry_after.unwrap_or_default());
+        if retry_after.is_some() {
             let mut paused_until = self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
             *paused_until = (*paused_until).max(Some(Instant::now() + time));
         }
         control
             .reporter
-            .event(Event::FetchWaits { seconds: time.as_secs_f64(), why: format!("{}: {why}", context.place()) });
+            .event(Event::FetchWaits { seconds: time.as_secs_f64(), why: format!("{}: {why}", context.location()) });
         if pause(control.stop, time).await { Ok(()) } else { Err(stopped_error()) }
     }
 
@@ -267,16 +274,16 @@ fn connection_error(error: &dyn std::fmt::Display) -> Error {
 fn check_redirect(request: &HubRequest<'_>, seen: &[Url], next: &Url) -> Result<(), RequestFailure> {
     let scheme = seen.last().map_or("", Url::scheme);
     let is_unsafe = scheme == "https" && next.scheme() != "https" || !matches!(next.scheme(), "http" | "https");
-    if !is_unsafe && !seen.contains(next) && seen.len() < MAX_HOPS {
+    if !is_unsafe && !seen.contains(next) && seen.len() < MAX_REDIRECTS {
         return Ok(());
     }
     let found = match is_unsafe {
         true => format!("a redirect from {scheme} to {}", next.scheme()),
-        false => format!("a loop, or more than {MAX_HOPS} redirects"),
+        false => format!("a loop, or more than {MAX_REDIRECTS} redirects"),
     };
-    Err(RequestFailure::Final(
+    Err(RequestFailure::Permanent(
         Error::missing("too many redirects")
-            .at(request.context.place())
+            .at(request.context.location())
             .expected("an HTTPS redirect to the file")
             .found(found)
             .hint("check the proxy and HF_ENDPOINT"),
@@ -326,7 +333,7 @@ pub(crate) fn display_name(source: &Source, name: &crate::FileName) -> Arc<str> 
 }
 
 /// Polling interval for the interruption flag.
-const TICK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Reason for ending a wait without a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -345,7 +352,7 @@ pub(crate) async fn with_timeout<T>(
     let end = Instant::now() + limit;
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        if let Ok(result) = timeout(TICK.min(left), &mut future).await {
+        if let Ok(result) = timeout(POLL_INTERVAL.min(left), &mut future).await {
             return Ok(result);
         }
         if stop.load(Relaxed) {
@@ -368,7 +375,7 @@ pub(crate) async fn until(stop: &AtomicBool, mut done: impl FnMut() -> bool) -> 
         if stop.load(Relaxed) {
             return false;
         }
-        sleep(TICK).await;
+        sleep(POLL_INTERVAL).await;
     }
     true
 }

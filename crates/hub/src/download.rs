@@ -25,12 +25,12 @@ struct FileHead {
 /// State of a resumable download.
 struct Transfer<'a> {
     request: HubRequest<'a>,
-    part: PartialFile,
+    partial_file: PartialFile,
     expected: ExpectedFile,
     file: &'a str,
     /// Whether the last response was unusable. One such response is tolerated, because it may come from a proxy that
     /// does not know the file.
-    doubted: bool,
+    had_unusable_response: bool,
 }
 
 impl Hub {
@@ -52,33 +52,39 @@ impl Hub {
                 let head = HubRequest {
                     method: Method::HEAD,
                     url: url.clone(),
-                    from: 0,
+                    start: 0,
                     etag: None,
-                    elsewhere: None,
+                    storage_etag: None,
                     context,
                 };
-                let reply = self.ask(&head, control).await?;
+                let reply = self.send(&head, control).await?;
                 self.file_head(repo, &context, &reply)?
             }
         };
-        let expected = expected(repo, file, &head)?;
+        let expected = merge_expected(repo, file, &head)?;
         let name = head.etag.for_file(&file.name);
 
-        let blob = self.cache.blobs(&source.repo).join(name.as_str());
-        make_folder(&self.cache.blobs(&source.repo))?;
-        let _lock = self.locked(&self.cache.lock(&source.repo, &name), &shown, control).await?;
+        let blob = self.cache.blobs_dir(&source.repo).join(name.as_str());
+        make_folder(&self.cache.blobs_dir(&source.repo))?;
+        let _lock = self.lock_blob(&self.cache.lock_path(&source.repo, &name), &shown, control).await?;
         let mut received = 0;
         let metadata = fs::metadata(&blob).ok().filter(fs::Metadata::is_file);
         let new = metadata.is_none_or(|metadata| expected.bytes.is_some_and(|bytes| bytes != metadata.len()));
         if new {
-            let part = PartialFile::open(&self.cache.blobs(&source.repo), &name, expected.clone())?;
-            let here = part.bytes();
+            let partial_file = PartialFile::open(&self.cache.blobs_dir(&source.repo), &name, expected.clone())?;
+            let here = partial_file.bytes();
             control.reporter.event(Event::FetchStarted { file: shown.to_string(), bytes: expected.bytes, here });
             let request =
-                HubRequest { method: Method::GET, url, from: 0, etag: Some(&head.etag), elsewhere: None, context };
-            let mut stream = Transfer { request, part, expected: expected.clone(), file: &shown, doubted: false };
-            received = self.stream(&mut stream, control).await?;
-            stream.part.publish(&blob)?;
+                HubRequest { method: Method::GET, url, start: 0, etag: Some(&head.etag), storage_etag: None, context };
+            let mut transfer = Transfer {
+                request,
+                partial_file,
+                expected: expected.clone(),
+                file: &shown,
+                had_unusable_response: false,
+            };
+            received = self.download_rest(&mut transfer, control).await?;
+            transfer.partial_file.publish(&blob)?;
         }
         self.cache.add_to_snapshot(&source.repo, &repo.commit, &file.name, &name, new)?;
         self.cache.store_commit(source, &repo.commit, !repo.locked)?;
@@ -96,10 +102,11 @@ impl Hub {
         let etag = reply.header("x-linked-etag").or_else(|| reply.header(ETAG.as_str()));
         let Some(etag) = etag else { return Err(self.endpoint_error(&repo.source, "a file without an ETag")) };
         let blob = BlobName::from_etag(etag);
-        let blob =
-            blob.map_err(|_| self.endpoint_error(&repo.source, &format!("the ETag {}", context.quoted(etag))))?;
+        let blob = blob.map_err(|_| {
+            self.endpoint_error(&repo.source, &format!("the ETag {}", context.sanitize_remote_text(etag)))
+        })?;
         let bytes = reply.header("x-linked-size").or_else(|| {
-            let is_from_hub = reply.at_hub && reply.response.status().is_success();
+            let is_from_hub = reply.is_from_hub && reply.response.status().is_success();
             reply.response.headers().get(CONTENT_LENGTH).filter(|_| is_from_hub)?.to_str().ok()
         });
         Ok(FileHead { etag: blob, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
@@ -107,7 +114,7 @@ impl Hub {
 
     /// Takes the lock that prevents concurrent downloads of the same file. The lock only avoids duplicate work. It is
     /// not needed for correctness, because each process writes its own partial file.
-    async fn locked(&self, path: &Path, shown: &str, control: FetchControl<'_>) -> Result<Option<File>> {
+    async fn lock_blob(&self, path: &Path, shown: &str, control: FetchControl<'_>) -> Result<Option<File>> {
         make_folder(path.parent().unwrap_or(path))?;
         let file =
             File::options().create(true).append(true).open(path).map_err(|error| cache_error("write", path, &error))?;
@@ -128,23 +135,25 @@ impl Hub {
     }
 
     /// Downloads the rest of a partial file, with retries. Returns the number of bytes received.
-    async fn stream(&self, stream: &mut Transfer<'_>, control: FetchControl<'_>) -> Result<u64> {
+    async fn download_rest(&self, transfer: &mut Transfer<'_>, control: FetchControl<'_>) -> Result<u64> {
         let mut received = 0;
         let mut tries = 0;
-        let mut max_bytes = stream.part.bytes();
+        let mut max_bytes = transfer.partial_file.bytes();
         let mut wrong = false;
         loop {
-            let failure = match self.attempt(stream, &mut received, control).await {
-                Ok(()) => match stream.part.check() {
+            let failure = match self.attempt(transfer, &mut received, control).await {
+                Ok(()) => match transfer.partial_file.check() {
                     Ok(()) => return Ok(received),
                     Err(found) => {
-                        self.restart(stream, "hash mismatch", control)?;
+                        self.restart(transfer, "hash mismatch", control)?;
                         // The bytes from an earlier attempt may be the cause, so retry once.
                         if wrong {
                             let error =
                                 Error::damaged("a downloaded file differs from the expected one and was deleted");
-                            let error =
-                                error.at(stream.request.context.place()).expected(found.expected).found(found.found);
+                            let error = error
+                                .at(transfer.request.context.location())
+                                .expected(found.expected)
+                                .found(found.found);
                             return Err(error.hint("check the proxy or mirror, or try again later"));
                         }
                         wrong = true;
@@ -156,36 +165,37 @@ impl Hub {
             };
             // Only bytes beyond the previous maximum count as progress, so that a server that always disconnects at the
             // same byte is not retried forever.
-            if stream.part.bytes() > max_bytes {
-                (max_bytes, tries) = (stream.part.bytes(), 0);
+            if transfer.partial_file.bytes() > max_bytes {
+                (max_bytes, tries) = (transfer.partial_file.bytes(), 0);
             }
-            self.back_off(failure, &mut tries, &stream.request.context, control).await?;
+            self.back_off(failure, &mut tries, &transfer.request.context, control).await?;
         }
     }
 
-    fn restart(&self, stream: &mut Transfer<'_>, why: &str, control: FetchControl<'_>) -> Result<()> {
-        stream.part.restart().map_err(|error| cache_error("write", stream.part.path(), &error))?;
-        control.reporter.event(Event::FetchRestarted { file: stream.file.to_owned(), why: why.to_owned() });
+    fn restart(&self, transfer: &mut Transfer<'_>, why: &str, control: FetchControl<'_>) -> Result<()> {
+        transfer.partial_file.restart().map_err(|error| cache_error("write", transfer.partial_file.path(), &error))?;
+        control.reporter.event(Event::FetchRestarted { file: transfer.file.to_owned(), why: why.to_owned() });
         Ok(())
     }
 
     /// Discards the partial file after an unusable response.
-    fn discard_partial(&self, stream: &mut Transfer<'_>, why: String, control: FetchControl<'_>) -> RequestFailure {
-        self.restart(stream, &why, control).map_or_else(RequestFailure::Final, |()| RequestFailure::retryable(why))
+    fn discard_partial(&self, transfer: &mut Transfer<'_>, why: String, control: FetchControl<'_>) -> RequestFailure {
+        self.restart(transfer, &why, control)
+            .map_or_else(RequestFailure::Permanent, |()| RequestFailure::retryable(why))
     }
 
     /// Keeps the partial file after the first unusable response, because the file may not be the cause. Discards it
     /// after the second one in a row.
     fn keep_or_discard(
         &self,
-        stream: &mut Transfer<'_>,
-        from: u64,
+        transfer: &mut Transfer<'_>,
+        start: u64,
         why: String,
         control: FetchControl<'_>,
     ) -> RequestFailure {
-        if std::mem::replace(&mut stream.doubted, from > 0) || from == 0 {
-            stream.doubted = false;
-            return self.discard_partial(stream, why, control);
+        if std::mem::replace(&mut transfer.had_unusable_response, start > 0) || start == 0 {
+            transfer.had_unusable_response = false;
+            return self.discard_partial(transfer, why, control);
         }
         RequestFailure::retryable(why)
     }
@@ -193,75 +203,77 @@ impl Hub {
     /// Sends one request for the missing bytes.
     async fn attempt(
         &self,
-        stream: &mut Transfer<'_>,
-        came: &mut u64,
+        transfer: &mut Transfer<'_>,
+        received: &mut u64,
         control: FetchControl<'_>,
     ) -> Result<(), RequestFailure> {
-        let from = stream.part.bytes();
-        if stream.expected.bytes == Some(from) {
+        let start = transfer.partial_file.bytes();
+        if transfer.expected.bytes == Some(start) {
             return Ok(());
         }
-        stream.request.from = from;
-        let mut reply = match self.send_once(&stream.request, control).await {
-            Err(RequestFailure::Range) => {
-                self.restart(stream, "the host has no more data", control).map_err(RequestFailure::Final)?;
+        transfer.request.start = start;
+        let mut reply = match self.send_once(&transfer.request, control).await {
+            Err(RequestFailure::RangeNotSatisfiable) => {
+                self.restart(transfer, "the host has no more data", control).map_err(RequestFailure::Permanent)?;
                 return Err(RequestFailure::retryable("no more data"));
             }
             reply => reply?,
         };
-        let mut known = self.known_bytes(&reply, from, stream, control)?;
-        if !reply.at_hub {
+        let mut known = self.count_known_bytes(&reply, start, transfer, control)?;
+        if !reply.is_from_hub {
             let strong = reply.response.headers().get(ETAG).and_then(|etag| etag.to_str().ok());
-            stream.request.elsewhere = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
+            transfer.request.storage_etag = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
         }
-        let stall = self.settings.retry_policy.stall;
+        let stall = self.settings.retry_policy.stall_timeout;
         while let Some(chunk) = await_network(reply.response.chunk(), stall, "the connection stalled", control).await? {
-            *came += self.take_chunk(stream, &chunk, &mut known, control)?;
+            *received += self.append_chunk(transfer, &chunk, &mut known, control)?;
         }
-        match stream.expected.bytes {
-            _ if known > 0 => Err(RequestFailure::retryable(format!("the response ended before byte {from}"))),
-            Some(bytes) if stream.part.bytes() < bytes => Err(RequestFailure::retryable(format!(
+        match transfer.expected.bytes {
+            _ if known > 0 => Err(RequestFailure::retryable(format!("the response ended before byte {start}"))),
+            Some(bytes) if transfer.partial_file.bytes() < bytes => Err(RequestFailure::retryable(format!(
                 "the response ended after {} of {bytes} bytes",
-                stream.part.bytes()
+                transfer.partial_file.bytes()
             ))),
             _ => Ok(()),
         }
     }
 
     /// Returns the number of leading bytes in the response that the partial file already contains.
-    fn known_bytes(
+    fn count_known_bytes(
         &self,
         reply: &Reply,
-        from: u64,
-        stream: &mut Transfer<'_>,
+        start: u64,
+        transfer: &mut Transfer<'_>,
         control: FetchControl<'_>,
     ) -> Result<u64, RequestFailure> {
-        match check_continuation(reply, from, stream) {
+        match check_continuation(reply, start, transfer) {
             Ok(()) => Ok(0),
-            Err(RejectedResponse::WholeFile) => Ok(from),
+            Err(RejectedResponse::WholeFile) => Ok(start),
             Err(RejectedResponse::Useless(why)) if reply.response.status() == StatusCode::OK => {
-                Err(self.keep_or_discard(stream, from, why, control))
+                Err(self.keep_or_discard(transfer, start, why, control))
             }
-            Err(RejectedResponse::Useless(why)) => Err(self.discard_partial(stream, why, control)),
+            Err(RejectedResponse::Useless(why)) => Err(self.discard_partial(transfer, why, control)),
         }
     }
 
     /// Compares the first `known` bytes of a chunk with the partial file, and appends the rest. Returns the number of
     /// appended bytes.
-    fn take_chunk(
+    fn append_chunk(
         &self,
-        stream: &mut Transfer<'_>,
+        transfer: &mut Transfer<'_>,
         chunk: &[u8],
         known: &mut u64,
         control: FetchControl<'_>,
     ) -> Result<u64, RequestFailure> {
         let (same, chunk) = chunk.split_at(chunk.len().min(usize::try_from(*known).unwrap_or(usize::MAX)));
-        let from = stream.request.from;
-        let is_same = stream.part.has(from - *known, same);
-        if !is_same.map_err(|error| RequestFailure::Final(cache_error("read", stream.part.path(), &error)))? {
+        let start = transfer.request.start;
+        let is_same = transfer.partial_file.contains(start - *known, same);
+        if !is_same
+            .map_err(|error| RequestFailure::Permanent(cache_error("read", transfer.partial_file.path(), &error)))?
+        {
             return Err(self.keep_or_discard(
-                stream,
-                from,
+                transfer,
+                start,
                 "the first bytes differ from the downloaded ones".to_owned(),
                 control,
             ));
@@ -270,20 +282,20 @@ impl Hub {
         if chunk.is_empty() {
             return Ok(0);
         }
-        let all = stream.part.bytes() + chunk.len() as u64;
-        if let Some(bytes) = stream.expected.bytes.filter(|bytes| all > *bytes) {
+        let all = transfer.partial_file.bytes() + chunk.len() as u64;
+        if let Some(bytes) = transfer.expected.bytes.filter(|bytes| all > *bytes) {
             return Err(self.discard_partial(
-                stream,
+                transfer,
                 format!("received more than the expected {bytes} bytes"),
                 control,
             ));
         }
-        stream.doubted = false;
-        stream
-            .part
+        transfer.had_unusable_response = false;
+        transfer
+            .partial_file
             .write(chunk)
-            .map_err(|error| RequestFailure::Final(cache_error("write", stream.part.path(), &error)))?;
-        control.reporter.event(Event::FetchAdvanced { file: stream.file.to_owned(), bytes: chunk.len() as u64 });
+            .map_err(|error| RequestFailure::Permanent(cache_error("write", transfer.partial_file.path(), &error)))?;
+        control.reporter.event(Event::FetchAdvanced { file: transfer.file.to_owned(), bytes: chunk.len() as u64 });
         Ok(chunk.len() as u64)
     }
 }
@@ -296,14 +308,14 @@ enum RejectedResponse {
 }
 
 /// Checks that the response continues the partial file.
-fn check_continuation(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), RejectedResponse> {
+fn check_continuation(reply: &Reply, start: u64, transfer: &Transfer<'_>) -> Result<(), RejectedResponse> {
     let status = reply.response.status();
     let headers = reply.response.headers();
     let length = header_text(CONTENT_LENGTH.as_str(), headers).and_then(|length| length.parse::<u64>().ok());
     if status != StatusCode::PARTIAL_CONTENT {
-        return match (stream.expected.bytes, length) {
+        return match (transfer.expected.bytes, length) {
             (Some(expected), Some(found)) if expected != found => Err(mismatch("the length is", expected, found)),
-            _ if from > 0 => Err(RejectedResponse::WholeFile),
+            _ if start > 0 => Err(RejectedResponse::WholeFile),
             _ => Ok(()),
         };
     }
@@ -315,16 +327,19 @@ fn check_continuation(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result
     let Some((first, total)) = range else {
         return Err(RejectedResponse::Useless("a partial response without a range".to_owned()));
     };
-    if first != from {
-        return Err(mismatch("the partial response starts at byte", from, first));
+    if first != start {
+        return Err(mismatch("the partial response starts at byte", start, first));
     }
-    if let (Some(expected), Some(found)) = (stream.expected.bytes, total)
+    if let (Some(expected), Some(found)) = (transfer.expected.bytes, total)
         && expected != found
     {
         return Err(mismatch("the length is", expected, found));
     }
-    let known =
-        if reply.at_hub { stream.request.etag.map(BlobName::as_str) } else { stream.request.elsewhere.as_deref() };
+    let known = if reply.is_from_hub {
+        transfer.request.etag.map(BlobName::as_str)
+    } else {
+        transfer.request.storage_etag.as_deref()
+    };
     match (known.map(strip_etag), header_text(ETAG.as_str(), headers).map(strip_etag)) {
         (Some(known), Some(now)) if known != now => {
             Err(RejectedResponse::Useless("the file changed between two parts".to_owned()))
@@ -338,7 +353,7 @@ fn mismatch(what: &str, expected: u64, found: u64) -> RejectedResponse {
 }
 
 /// Merges the size and hashes of a file from the lock, the listing and the Hub. Fails if they disagree.
-fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<ExpectedFile> {
+fn merge_expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<ExpectedFile> {
     let hub_expected = ExpectedFile::from_blob(&head.etag, head.bytes);
     let pinned = if repo.locked { "as pinned" } else { "as listed" };
     let differs = Error::damaged("the file on the hub differs from the expected one")

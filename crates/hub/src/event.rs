@@ -30,8 +30,8 @@ pub trait Reporter: Sync {
 }
 
 /// Reporter that ignores all events.
-pub struct Silent;
+pub struct SilentReporter;
 
-impl Reporter for Silent {
+impl Reporter for SilentReporter {
     fn event(&self, _: Event) {}
 }

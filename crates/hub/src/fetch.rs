@@ -17,7 +17,7 @@ use crate::repo::Source;
 
 /// Result of a fetch.
 #[derive(Debug, Default)]
-pub struct Fetched {
+pub struct FetchSummary {
     /// Number of downloaded files.
     pub downloaded: usize,
     /// Number of files that were already cached.
@@ -30,7 +30,7 @@ pub struct Fetched {
 }
 
 /// Function that computes the SHA-256 of a file.
-pub type Hash<'a> = &'a (dyn Fn(&Path) -> Result<String> + Sync);
+pub type FileHasher<'a> = &'a (dyn Fn(&Path) -> Result<String> + Sync);
 
 /// Disk space in bytes that must remain free.
 const RESERVED_DISK_BYTES: u64 = 64 << 20;
@@ -41,16 +41,16 @@ impl Hub {
     ///
     /// # Errors
     /// Fails if the disk is full or `stop` is set. Received data is kept. Errors of individual files are returned in
-    /// [`Fetched::failures`].
+    /// [`FetchSummary::failures`].
     pub fn fetch(
         &self,
         plan: &FetchPlan,
-        hash: Option<Hash<'_>>,
+        hash: Option<FileHasher<'_>>,
         reporter: &dyn Reporter,
         stop: &AtomicBool,
-    ) -> Result<Fetched> {
+    ) -> Result<FetchSummary> {
         let control = FetchControl { reporter, stop };
-        let mut fetched = Fetched::default();
+        let mut fetched = FetchSummary::default();
         let mut missing: Vec<(&PlannedRepo, PlannedFile)> = Vec::new();
         for (repo, file) in plan.files() {
             match self.is_cached_intact(repo, file, hash, control)? {
@@ -64,20 +64,20 @@ impl Hub {
         let all = |bytes: fn(&PlannedFile) -> u64| {
             missing.iter().fold(0_u64, |sum, (_, file)| sum.saturating_add(bytes(file)))
         };
-        self.check_room(all(PlannedFile::remaining_bytes))?;
+        self.check_disk_space(all(PlannedFile::remaining_bytes))?;
         let bytes = all(|file| file.bytes.unwrap_or(0));
-        let here = all(|file| file.here);
+        let here = all(|file| file.partial_bytes);
         reporter.event(Event::FetchPlanned { files: missing.len(), bytes, here });
         // Start with the smallest files, so that an unaccepted license is reported immediately.
         missing.sort_by_key(|(_, file)| file.bytes);
 
         let runtime = &self.connection()?.runtime;
-        self.closed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.refused_repos.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let downloads =
             Downloads { hub: self, runtime, missing, next: AtomicUsize::new(0), control, outcome: Mutex::new(fetched) };
         std::thread::scope(|scope| {
-            for _ in 0..self.settings.parallel.clamp(1, downloads.missing.len()) {
-                scope.spawn(|| downloads.work());
+            for _ in 0..self.settings.max_downloads.clamp(1, downloads.missing.len()) {
+                scope.spawn(|| downloads.download_missing());
             }
         });
         if stop.load(Relaxed) {
@@ -91,7 +91,7 @@ impl Hub {
         &self,
         repo: &PlannedRepo,
         file: &PlannedFile,
-        hash: Option<Hash<'_>>,
+        hash: Option<FileHasher<'_>>,
         control: FetchControl<'_>,
     ) -> Result<bool> {
         let Some(path) = &file.cached else { return Ok(false) };
@@ -115,19 +115,19 @@ impl Hub {
         Ok(false)
     }
 
-    fn check_room(&self, needed: u64) -> Result<()> {
+    fn check_disk_space(&self, needed: u64) -> Result<()> {
         let root = self.cache.root();
         // The cache folder may not exist yet, so query the nearest existing ancestor.
         let Some(free) = root.ancestors().find(|folder| folder.is_dir()).and_then(disk::free) else { return Ok(()) };
         if needed == 0 || needed.saturating_add(RESERVED_DISK_BYTES) <= free {
             return Ok(());
         }
-        let all = show_gigabytes(needed.saturating_add(RESERVED_DISK_BYTES));
-        let spare = show_gigabytes(RESERVED_DISK_BYTES);
+        let all = format_gigabytes(needed.saturating_add(RESERVED_DISK_BYTES));
+        let spare = format_gigabytes(RESERVED_DISK_BYTES);
         Err(Error::missing("not enough disk space for the download")
             .at(root.display())
-            .expected(format!("{all} free: {} to download and {spare} in reserve", show_gigabytes(needed)))
-            .found(show_gigabytes(free))
+            .expected(format!("{all} free: {} to download and {spare} in reserve", format_gigabytes(needed)))
+            .found(format_gigabytes(free))
             .hint("free some disk space, or set HF_HUB_CACHE to a folder on another disk"))
     }
 
@@ -185,15 +185,15 @@ struct Downloads<'a> {
     /// Index of the next file to download.
     next: AtomicUsize,
     control: FetchControl<'a>,
-    outcome: Mutex<Fetched>,
+    outcome: Mutex<FetchSummary>,
 }
 
 impl Downloads<'_> {
     /// Downloads files until none is left or the fetch is stopped.
-    fn work(&self) {
+    fn download_missing(&self) {
         while !self.control.stop.load(Relaxed) {
             let Some((repo, file)) = self.missing.get(self.next.fetch_add(1, Relaxed)) else { return };
-            if self.hub.closed.lock().unwrap_or_else(PoisonError::into_inner).contains(&repo.source) {
+            if self.hub.refused_repos.lock().unwrap_or_else(PoisonError::into_inner).contains(&repo.source) {
                 continue;
             }
             let downloaded = self.runtime.block_on(self.hub.ensure_cached(repo, file, self.control));
@@ -214,6 +214,6 @@ impl Downloads<'_> {
     }
 }
 
-fn show_gigabytes(bytes: u64) -> String {
+fn format_gigabytes(bytes: u64) -> String {
     format!("{:.2} GB", bytes as f64 / 1e9)
 }

@@ -39,8 +39,8 @@ mod token;
 
 pub use cache::Cache;
 pub use client::Hub;
-pub use event::{Event, Reporter, Silent};
-pub use fetch::{Fetched, Hash};
+pub use event::{Event, Reporter, SilentReporter};
+pub use fetch::{FetchSummary, FileHasher};
 pub use lock::{Lock, LockedFile, LockedRepo};
 pub use name::{BlobName, Commit, ContentHash, FileName};
 pub use plan::{FetchPlan, FilePattern, PlannedFile, PlannedRepo, RepoFiles};

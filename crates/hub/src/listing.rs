@@ -13,9 +13,9 @@ use crate::repo::Source;
 /// Characters that are percent-encoded in URLs: all except letters, digits and `-._~`.
 const PERCENT_ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// Maximum size of a response in bytes.
-const MAX_BYTES: usize = 64 << 20;
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 /// Maximum number of pages in a file list.
-const MAX_PAGES: usize = 1000;
+const MAX_LISTING_PAGES: usize = 1000;
 
 /// File in a listing from the Hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,21 +59,21 @@ pub(crate) fn percent_encode(part: &str) -> String {
 
 impl Hub {
     /// Requests the current commit of a revision.
-    pub(crate) async fn commit(&self, source: &Source, control: FetchControl<'_>) -> Result<Commit> {
+    pub(crate) async fn fetch_commit(&self, source: &Source, control: FetchControl<'_>) -> Result<Commit> {
         if let Some(commit) = source.commit() {
             return Ok(commit);
         }
         let url = self.url(&format!("api/{}/revision/{}", source.repo.api(), percent_encode(source.revision())))?;
-        Ok(self.json::<Revision>(source, url, control).await?.0.sha)
+        Ok(self.get_json::<Revision>(source, url, control).await?.0.sha)
     }
 
-    /// Lists the files in a folder of a commit, recursively if `deep` is set. The empty path is the root.
-    pub(crate) async fn files(
+    /// Lists the files in a folder of a commit, recursively if `is_recursive` is set. The empty path is the root.
+    pub(crate) async fn list_files(
         &self,
         source: &Source,
         commit: &Commit,
         folder: &str,
-        deep: bool,
+        is_recursive: bool,
         control: FetchControl<'_>,
     ) -> Result<Vec<ListedFile>> {
         let folder: String = folder
@@ -81,11 +81,11 @@ impl Hub {
             .filter(|part| !part.is_empty())
             .map(|part| format!("/{}", percent_encode(part)))
             .collect();
-        let deep = if deep { "?recursive=true" } else { "" };
-        let mut url = self.url(&format!("api/{}/tree/{commit}{folder}{deep}", source.repo.api()))?;
+        let query = if is_recursive { "?recursive=true" } else { "" };
+        let mut url = self.url(&format!("api/{}/tree/{commit}{folder}{query}", source.repo.api()))?;
         let mut files = Vec::new();
-        for _ in 0..MAX_PAGES {
-            let (entries, next) = self.json::<Vec<ListingEntry>>(source, url.clone(), control).await?;
+        for _ in 0..MAX_LISTING_PAGES {
+            let (entries, next) = self.get_json::<Vec<ListingEntry>>(source, url.clone(), control).await?;
             files.extend(entries.into_iter().filter_map(|entry| match entry {
                 ListingEntry::File { path: name, lfs: Some(LargeFile { oid, size }), .. } => {
                     Some(ListedFile { name, bytes: size, sha256: Some(oid.clone()), blob: oid.into() })
@@ -105,7 +105,7 @@ impl Hub {
 
     /// Requests a JSON document, and returns it with the URL of the next page, if any. Deserializing `T` validates all
     /// names that become paths.
-    async fn json<T: DeserializeOwned>(
+    async fn get_json<T: DeserializeOwned>(
         &self,
         source: &Source,
         url: Url,
@@ -113,27 +113,27 @@ impl Hub {
     ) -> Result<(T, Option<Url>)> {
         let context = self.request_context(source, None);
         let request =
-            HubRequest { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, context };
+            HubRequest { method: Method::GET, url: url.clone(), start: 0, etag: None, storage_etag: None, context };
         let mut tries = 0;
         let (body, next) = loop {
-            let mut reply = self.ask(&request, control).await?;
+            let mut reply = self.send(&request, control).await?;
             let link = reply.response.headers().get("link").and_then(|link| link.to_str().ok());
             let next = link.and_then(next_page).and_then(|next| url.join(next).ok());
-            if next.as_ref().is_some_and(|next| !self.is_own(next)) {
+            if next.as_ref().is_some_and(|next| !self.is_hub_url(next)) {
                 return Err(self.endpoint_error(source, "a file list that continues on another host"));
             }
             let mut body = Vec::new();
             let failure = loop {
                 match await_network(
                     reply.response.chunk(),
-                    self.settings.retry_policy.stall,
+                    self.settings.retry_policy.stall_timeout,
                     "the connection stalled",
                     control,
                 )
                 .await
                 {
                     Ok(None) => break None,
-                    Ok(Some(chunk)) if body.len() + chunk.len() <= MAX_BYTES => body.extend_from_slice(&chunk),
+                    Ok(Some(chunk)) if body.len() + chunk.len() <= MAX_RESPONSE_BYTES => body.extend_from_slice(&chunk),
                     Ok(Some(_)) => return Err(self.endpoint_error(source, "an endless list of files")),
                     Err(failure) => break Some(failure),
                 }
@@ -144,10 +144,10 @@ impl Hub {
             }
         };
         let value = serde_json::from_slice(&body).map_err(|error| match error.is_data() {
-            true => self.endpoint_error(source, &context.quoted(&error.to_string())),
+            true => self.endpoint_error(source, &context.sanitize_remote_text(&error.to_string())),
             false => {
                 let begin = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
-                self.endpoint_error(source, &format!("`{}`", context.quoted(&begin)))
+                self.endpoint_error(source, &format!("`{}`", context.sanitize_remote_text(&begin)))
             }
         })?;
         Ok((value, next))

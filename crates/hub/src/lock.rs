@@ -12,7 +12,7 @@ use crate::name::{Commit, ContentHash, FileName};
 use crate::repo::Source;
 
 /// Version of the file format.
-const VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 1;
 
 /// Content of the lock file, i.e. the pinned repositories.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ pub struct LockedFile {
 
 impl Default for Lock {
     fn default() -> Self {
-        Self { version: VERSION, repositories: BTreeMap::new() }
+        Self { version: FORMAT_VERSION, repositories: BTreeMap::new() }
     }
 }
 
@@ -59,9 +59,9 @@ impl Lock {
         }
         let lock: Self =
             serde_json::from_slice(&regular::read(path)?).map_err(|error| lock_error(error.to_string(), path))?;
-        if lock.version != VERSION {
+        if lock.version != FORMAT_VERSION {
             return Err(lock_error(
-                format!("version {}, but this program supports version {VERSION}", lock.version),
+                format!("version {}, but this program supports version {FORMAT_VERSION}", lock.version),
                 path,
             ));
         }

@@ -56,13 +56,13 @@ macro_rules! checked {
 checked!(
     /// Full hash of a commit. Unlike a branch, it always refers to the same files.
     Commit,
-    |text| validate("commit", "40 digits of 0-9 and a-f", text, hexadecimal(text, 40).filter(|digits| digits == text))
+    |text| validate("commit", "40 digits of 0-9 and a-f", text, parse_hex(text, 40).filter(|digits| digits == text))
 );
 
 checked!(
     /// SHA-256 of a file in lowercase hexadecimal.
     ContentHash,
-    |text| validate("SHA-256", "64 hexadecimal digits", text, hexadecimal(text, 64))
+    |text| validate("SHA-256", "64 hexadecimal digits", text, parse_hex(text, 64))
 );
 
 checked!(
@@ -84,7 +84,7 @@ fn validate(what: &str, expected: &str, text: &str, good: Option<String>) -> Res
 }
 
 /// Converts `digits` hexadecimal digits to lowercase. Returns `None` for any other string.
-fn hexadecimal(text: &str, digits: usize) -> Option<String> {
+fn parse_hex(text: &str, digits: usize) -> Option<String> {
     (text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| text.to_ascii_lowercase())
 }
 
@@ -117,7 +117,7 @@ impl BlobName {
 
     /// Returns the Git blob hash, if the name is one.
     pub(crate) fn git(&self) -> Option<String> {
-        hexadecimal(&self.0, 40)
+        parse_hex(&self.0, 40)
     }
 }
 
@@ -135,7 +135,7 @@ impl From<ContentHash> for BlobName {
 checked!(
     /// Path in a repository with `/` separators. Always stays below the folder that it is joined to.
     FileName,
-    |text| match fault(text) {
+    |text| match find_fault(text) {
         None => Ok(text.to_owned()),
         Some(fault) => Err(Error::bad_input("unsafe file name on the hub")
             .expected("a path below the repository's folder")
@@ -152,11 +152,11 @@ impl FileName {
 }
 
 /// Maximum length of a path component in bytes on most file systems.
-const MAX_PART_BYTES: usize = 255;
+const MAX_PATH_COMPONENT_BYTES: usize = 255;
 
 /// Returns why a name is rejected, or `None` if it is valid. Rejected names are absolute, leave the folder, or have a
 /// component with a special meaning to a file system.
-fn fault(text: &str) -> Option<&'static str> {
+fn find_fault(text: &str) -> Option<&'static str> {
     if text.is_empty() {
         return Some("it is empty");
     }
@@ -166,7 +166,7 @@ fn fault(text: &str) -> Option<&'static str> {
             "." | ".." => "it contains `.` or `..`",
             _ if part.contains(['\\', ':']) => "it contains `\\` or `:`, which some systems interpret",
             _ if part.chars().any(char::is_control) => "it contains control characters",
-            _ if part.len() > MAX_PART_BYTES => "a component is longer than file systems allow",
+            _ if part.len() > MAX_PATH_COMPONENT_BYTES => "a component is longer than file systems allow",
             _ => continue,
         };
         return Some(fault);

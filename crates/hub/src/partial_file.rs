@@ -20,7 +20,7 @@ use sha2::Sha256;
 use crate::cache::cache_error;
 use crate::name::{BlobName, ContentHash};
 
-const ENDING: &str = ".incomplete";
+const PARTIAL_FILE_SUFFIX: &str = ".incomplete";
 
 /// Expected size and hashes of a complete file.
 #[derive(Debug, Clone, Default)]
@@ -48,25 +48,26 @@ pub(crate) struct Mismatch {
 /// Partial file of a blob.
 pub(crate) struct PartialFile {
     /// Path while this process writes the file.
-    own: PathBuf,
+    owned_path: PathBuf,
     /// Path while no process writes the file.
-    shared: PathBuf,
+    shared_path: PathBuf,
     file: File,
     bytes: u64,
     expected: ExpectedFile,
     sha256: Sha256,
     git: Option<Sha1>,
-    done: bool,
+    is_published: bool,
 }
 
 impl PartialFile {
     /// Opens the longest abandoned partial file of a blob, or a new one, and hashes its content.
     pub(crate) fn open(blobs: &Path, blob: &BlobName, expected: ExpectedFile) -> Result<Self> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let shared = blobs.join(format!("{blob}{ENDING}"));
-        let file_name = format!("{blob}.{}.{}{ENDING}", Owner::this().tag(), COUNT.fetch_add(1, Relaxed));
+        static NEXT_FILE_ID: AtomicU64 = AtomicU64::new(0);
+        let shared = blobs.join(format!("{blob}{PARTIAL_FILE_SUFFIX}"));
+        let file_name =
+            format!("{blob}.{}.{}{PARTIAL_FILE_SUFFIX}", Owner::this().tag(), NEXT_FILE_ID.fetch_add(1, Relaxed));
         let path = blobs.join(file_name);
-        let mut left = abandoned(blobs, blob);
+        let mut left = list_abandoned(blobs, blob);
         left.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let taken = left.iter().position(|(_, part)| fs::rename(part, &path).is_ok());
         // Delete the shorter partial files: only the longest is resumed.
@@ -82,17 +83,25 @@ impl PartialFile {
             rustix::fs::OFlags::NOFOLLOW.bits().cast_signed(),
         );
         let file = options.open(&path).map_err(|error: std::io::Error| cache_error("write", &path, &error))?;
-        let mut part =
-            Self { own: path, shared, file, bytes: 0, expected, sha256: Sha256::new(), git: None, done: false };
-        part.begin();
-        part.read_existing().map_err(|error| cache_error("read", &part.own, &error))?;
+        let mut part = Self {
+            owned_path: path,
+            shared_path: shared,
+            file,
+            bytes: 0,
+            expected,
+            sha256: Sha256::new(),
+            git: None,
+            is_published: false,
+        };
+        part.reset_hashes();
+        part.read_existing().map_err(|error| cache_error("read", &part.owned_path, &error))?;
         if part.expected.bytes.is_some_and(|bytes| part.bytes > bytes) {
-            part.restart().map_err(|error| cache_error("write", &part.own, &error))?;
+            part.restart().map_err(|error| cache_error("write", &part.owned_path, &error))?;
         }
         Ok(part)
     }
 
-    fn begin(&mut self) {
+    fn reset_hashes(&mut self) {
         self.sha256 = Sha256::new();
         self.bytes = 0;
         self.git = match (&self.expected.git, self.expected.bytes) {
@@ -125,11 +134,11 @@ impl PartialFile {
 
     /// Returns the path for use in messages.
     pub(crate) fn path(&self) -> &Path {
-        &self.own
+        &self.owned_path
     }
 
     /// Returns whether the file contains `bytes` at `offset`.
-    pub(crate) fn has(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<bool> {
+    pub(crate) fn contains(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<bool> {
         if bytes.is_empty() {
             return Ok(true);
         }
@@ -154,7 +163,7 @@ impl PartialFile {
     pub(crate) fn restart(&mut self) -> std::io::Result<()> {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
-        self.begin();
+        self.reset_hashes();
         Ok(())
     }
 
@@ -176,9 +185,9 @@ impl PartialFile {
 
     /// Renames a complete file to its final path.
     pub(crate) fn publish(mut self, path: &Path) -> Result<()> {
-        self.file.sync_all().map_err(|error| cache_error("write", &self.own, &error))?;
-        fs::rename(&self.own, path).map_err(|error| cache_error("write", path, &error))?;
-        self.done = true;
+        self.file.sync_all().map_err(|error| cache_error("write", &self.owned_path, &error))?;
+        fs::rename(&self.owned_path, path).map_err(|error| cache_error("write", path, &error))?;
+        self.is_published = true;
         Ok(())
     }
 }
@@ -194,30 +203,30 @@ fn compare_stored(expected: &Option<String>, found: &str, kind: &str) -> std::re
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        if self.done {
+        if self.is_published {
             return;
         }
         // Keep received bytes under the shared name, so that any process can resume.
         match self.bytes {
-            0 => fs::remove_file(&self.own).ok(),
-            _ => fs::rename(&self.own, &self.shared).ok(),
+            0 => fs::remove_file(&self.owned_path).ok(),
+            _ => fs::rename(&self.owned_path, &self.shared_path).ok(),
         };
     }
 }
 
 /// Returns the size of the longest abandoned partial file of a blob.
 pub(crate) fn abandoned_bytes(blobs: &Path, blob: &BlobName) -> u64 {
-    abandoned(blobs, blob).iter().map(|(bytes, _)| *bytes).max().unwrap_or(0)
+    list_abandoned(blobs, blob).iter().map(|(bytes, _)| *bytes).max().unwrap_or(0)
 }
 
 /// Lists abandoned partial files of a blob with their sizes. A file is abandoned if no process owns it or its owner is
 /// dead. Partial files from other programs have other names and are ignored, because they may not start at the
 /// beginning.
-fn abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
+fn list_abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
     let listing = fs::read_dir(blobs).into_iter().flatten().flatten();
     let found = listing.filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        let middle = name.strip_prefix(blob.as_str())?.strip_suffix(ENDING)?;
+        let middle = name.strip_prefix(blob.as_str())?.strip_suffix(PARTIAL_FILE_SUFFIX)?;
         let path = entry.path();
         let metadata = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
         let free = match middle.strip_prefix('.') {
@@ -281,9 +290,10 @@ mod tests {
     fn partial_file_is_taken_over_only_from_a_dead_process() {
         let blobs = tempfile::tempdir().unwrap();
         let dead = Owner { pid: 99_999_999, ..Owner::this() }.tag();
-        fs::write(blobs.path().join(format!("{SHA256}.{dead}.0{ENDING}")), "1234").unwrap();
-        fs::write(blobs.path().join(format!("{SHA256}.{}.999{ENDING}", Owner::this().tag())), "12").unwrap();
-        fs::write(blobs.path().join(format!("{SHA256}.0a1b2c3d{ENDING}")), "Python's").unwrap();
+        fs::write(blobs.path().join(format!("{SHA256}.{dead}.0{PARTIAL_FILE_SUFFIX}")), "1234").unwrap();
+        fs::write(blobs.path().join(format!("{SHA256}.{}.999{PARTIAL_FILE_SUFFIX}", Owner::this().tag())), "12")
+            .unwrap();
+        fs::write(blobs.path().join(format!("{SHA256}.0a1b2c3d{PARTIAL_FILE_SUFFIX}")), "Python's").unwrap();
         let blob = &name(SHA256);
         let one = PartialFile::open(blobs.path(), blob, five_bytes()).unwrap();
         assert_eq!(one.bytes(), 4);
@@ -304,7 +314,7 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         let target = outside.path().join("precious");
         fs::write(&target, "mine").unwrap();
-        std::os::unix::fs::symlink(&target, blobs.path().join(format!("{SHA256}{ENDING}"))).unwrap();
+        std::os::unix::fs::symlink(&target, blobs.path().join(format!("{SHA256}{PARTIAL_FILE_SUFFIX}"))).unwrap();
         let mut part =
             PartialFile::open(blobs.path(), &name(SHA256), ExpectedFile::from_blob(&name(SHA256), Some(5))).unwrap();
         part.write(b"12345").unwrap();

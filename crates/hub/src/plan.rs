@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use ghostlab_core::error::{Error, Result};
 use glob::{MatchOptions, Pattern};
 
-use crate::answer::page;
+use crate::answer::page_url;
 use crate::client::{FetchControl, Hub};
 use crate::event::Reporter;
 use crate::lock::Lock;
@@ -55,11 +55,11 @@ pub struct PlannedFile {
     pub(crate) blob: Option<BlobName>,
     pub cached: Option<PathBuf>,
     /// Number of bytes present from an earlier attempt.
-    pub here: u64,
+    pub partial_bytes: u64,
 }
 
 impl FilePattern {
-    pub fn needed(pattern: impl Into<String>) -> Self {
+    pub fn required(pattern: impl Into<String>) -> Self {
         Self { pattern: pattern.into(), optional: false }
     }
 
@@ -88,7 +88,7 @@ fn pattern_error(found: String, pattern: &str) -> Error {
 impl RepoFiles {
     /// Creates a request for the files needed to load a decoder.
     pub fn backbone(source: Source) -> Self {
-        let needed = ["config.json", "tokenizer.json", "*.safetensors"].map(FilePattern::needed);
+        let needed = ["config.json", "tokenizer.json", "*.safetensors"].map(FilePattern::required);
         let config_files =
             ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json"];
         let optional = ["*.safetensors.index.json"].into_iter().chain(config_files).map(FilePattern::optional);
@@ -97,25 +97,25 @@ impl RepoFiles {
 
     /// Selects the requested files. `error` creates the error for a pattern without a match.
     fn select<'a>(&self, names: &'a BTreeSet<FileName>, error: &dyn Fn() -> Error) -> Result<BTreeSet<&'a FileName>> {
-        let mut chosen = BTreeSet::new();
-        for wanted in &self.files {
-            let means = wanted.matcher()?;
-            let found: Vec<&FileName> = names.iter().filter(|name| means(name)).collect();
-            if found.is_empty() && !wanted.optional {
+        let mut selected = BTreeSet::new();
+        for pattern in &self.files {
+            let is_match = pattern.matcher()?;
+            let found: Vec<&FileName> = names.iter().filter(|name| is_match(name)).collect();
+            if found.is_empty() && !pattern.optional {
                 let listed: Vec<&str> = names.iter().map(FileName::as_str).take(20).collect();
                 let listed = if listed.is_empty() { "no files".to_owned() } else { listed.join(", ") };
-                return Err(error().expected(format!("`{}`", wanted.pattern)).found(listed));
+                return Err(error().expected(format!("`{}`", pattern.pattern)).found(listed));
             }
-            chosen.extend(found);
+            selected.extend(found);
         }
-        Ok(chosen)
+        Ok(selected)
     }
 }
 
 impl PlannedFile {
     /// Returns the number of bytes still to download.
     pub fn remaining_bytes(&self) -> u64 {
-        if self.cached.is_some() { 0 } else { self.bytes.unwrap_or(0).saturating_sub(self.here) }
+        if self.cached.is_some() { 0 } else { self.bytes.unwrap_or(0).saturating_sub(self.partial_bytes) }
     }
 }
 
@@ -131,7 +131,7 @@ impl FetchPlan {
     }
 
     /// Returns whether all files are cached.
-    pub fn complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.files().all(|(_, file)| file.cached.is_some())
     }
 
@@ -145,13 +145,13 @@ impl FetchPlan {
 type KnownFile = (Option<u64>, Option<ContentHash>, Option<BlobName>);
 
 /// Merges requests for the same repository.
-fn merged(wants: &[RepoFiles]) -> Vec<RepoFiles> {
+fn merge_requests(requests: &[RepoFiles]) -> Vec<RepoFiles> {
     let mut by_source: BTreeMap<&Source, Vec<FilePattern>> = BTreeMap::new();
-    for want in wants {
-        let files = by_source.entry(&want.source).or_default();
-        for wanted in &want.files {
-            if !files.contains(wanted) {
-                files.push(wanted.clone());
+    for request in requests {
+        let files = by_source.entry(&request.source).or_default();
+        for pattern in &request.files {
+            if !files.contains(pattern) {
+                files.push(pattern.clone());
             }
         }
     }
@@ -165,19 +165,19 @@ impl Hub {
     /// Fails if a pattern matches no file, the Hub refuses a request, or `stop` is set.
     pub fn plan(
         &self,
-        wants: &[RepoFiles],
+        requests: &[RepoFiles],
         lock: &Lock,
         reporter: &dyn Reporter,
         stop: &AtomicBool,
     ) -> Result<FetchPlan> {
         let control = FetchControl { reporter, stop };
         Ok(FetchPlan {
-            repos: merged(wants)
+            repos: merge_requests(requests)
                 .into_iter()
-                .map(|want| match lock.get(&want.source) {
-                    Some(_) => self.pinned(&want, lock),
-                    None if self.settings.offline => self.resolve_cached(&want),
-                    None => self.resolve_remote(&want, control),
+                .map(|request| match lock.get(&request.source) {
+                    Some(_) => self.resolve_pinned(&request, lock),
+                    None if self.settings.offline => self.resolve_cached(&request),
+                    None => self.resolve_remote(&request, control),
                 })
                 .collect::<Result<_>>()?,
         })
@@ -187,15 +187,19 @@ impl Hub {
     ///
     /// # Errors
     /// Fails if a pattern matches no file in the lock or the cache.
-    pub fn cached(&self, want: &RepoFiles, lock: &Lock) -> Result<PlannedRepo> {
-        if lock.get(&want.source).is_some() { self.pinned(want, lock) } else { self.resolve_cached(want) }
+    pub fn resolve_offline(&self, request: &RepoFiles, lock: &Lock) -> Result<PlannedRepo> {
+        if lock.get(&request.source).is_some() {
+            self.resolve_pinned(request, lock)
+        } else {
+            self.resolve_cached(request)
+        }
     }
 
-    fn pinned(&self, want: &RepoFiles, lock: &Lock) -> Result<PlannedRepo> {
-        let source = &want.source;
+    fn resolve_pinned(&self, request: &RepoFiles, lock: &Lock) -> Result<PlannedRepo> {
+        let source = &request.source;
         let Some(locked) = lock.get(source) else { return Err(not_fetched_error(source, self.cache.root())) };
-        self.planned(
-            want,
+        self.plan_files(
+            request,
             locked.commit.clone(),
             true,
             &locked
@@ -212,12 +216,12 @@ impl Hub {
     }
 
     /// Resolves a request from the last fetch in the cache.
-    fn resolve_cached(&self, want: &RepoFiles) -> Result<PlannedRepo> {
-        let source = &want.source;
+    fn resolve_cached(&self, request: &RepoFiles) -> Result<PlannedRepo> {
+        let source = &request.source;
         let root = self.cache.root();
         let commit = self.cache.commit(source).ok_or_else(|| not_fetched_error(source, root))?;
         let snapshot = self.cache.snapshot(&source.repo, &commit);
-        let mut known = BTreeMap::new();
+        let mut known_files = BTreeMap::new();
         let mut folders = vec![String::new()];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(snapshot.join(&folder)).into_iter().flatten().flatten() {
@@ -227,36 +231,36 @@ impl Hub {
                 match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     true => folders.push(name),
                     false if entry.path().is_file() => {
-                        known.extend(FileName::new(&name).ok().map(|name| (name, (None, None, None))));
+                        known_files.extend(FileName::new(&name).ok().map(|name| (name, (None, None, None))));
                     }
                     false => {}
                 }
             }
         }
-        self.planned(want, commit, false, &known, &|| not_fetched_error(source, &snapshot))
+        self.plan_files(request, commit, false, &known_files, &|| not_fetched_error(source, &snapshot))
     }
 
     /// Resolves a request from the Hub's current listing.
-    fn resolve_remote(&self, want: &RepoFiles, control: FetchControl<'_>) -> Result<PlannedRepo> {
-        let source = &want.source;
+    fn resolve_remote(&self, request: &RepoFiles, control: FetchControl<'_>) -> Result<PlannedRepo> {
+        let source = &request.source;
         let mut folders: BTreeMap<String, bool> = BTreeMap::new();
-        for (folder, deep) in want.files.iter().map(FilePattern::folder) {
-            *folders.entry(folder).or_default() |= deep;
+        for (folder, is_recursive) in request.files.iter().map(FilePattern::folder) {
+            *folders.entry(folder).or_default() |= is_recursive;
         }
-        let ask = async {
-            let commit = self.commit(source, control).await?;
+        let listing = async {
+            let commit = self.fetch_commit(source, control).await?;
             let mut listed = BTreeMap::new();
-            for (folder, deep) in &folders {
-                let files = self.files(source, &commit, folder, *deep, control).await?;
+            for (folder, is_recursive) in &folders {
+                let files = self.list_files(source, &commit, folder, *is_recursive, control).await?;
                 listed.extend(
                     files.into_iter().map(|entry| (entry.name, (Some(entry.bytes), entry.sha256, Some(entry.blob)))),
                 );
             }
             Ok::<_, Error>((commit, listed))
         };
-        let (commit, listed) = self.connection()?.runtime.block_on(ask)?;
-        self.planned(want, commit.clone(), false, &listed, &|| {
-            let page = page(&self.settings.endpoint, &source.repo);
+        let (commit, listed) = self.connection()?.runtime.block_on(listing)?;
+        self.plan_files(request, commit.clone(), false, &listed, &|| {
+            let page = page_url(&self.settings.endpoint, &source.repo);
             Error::missing(format!("{source} has no such file"))
                 .at(format!("commit {commit}"))
                 .hint(format!("see the files at {page}/tree/{}", source.revision()))
@@ -264,28 +268,29 @@ impl Hub {
     }
 
     /// Resolves a request against a set of known files, and adds their cache state.
-    fn planned(
+    fn plan_files(
         &self,
-        want: &RepoFiles,
+        request: &RepoFiles,
         commit: Commit,
         locked: bool,
-        known: &BTreeMap<FileName, KnownFile>,
-        none: &dyn Fn() -> Error,
+        known_files: &BTreeMap<FileName, KnownFile>,
+        no_match_error: &dyn Fn() -> Error,
     ) -> Result<PlannedRepo> {
-        let repo = &want.source.repo;
-        let files = want
-            .select(&known.keys().cloned().collect(), none)?
+        let repo = &request.source.repo;
+        let files = request
+            .select(&known_files.keys().cloned().collect(), no_match_error)?
             .into_iter()
             .map(|name| {
-                let (bytes, sha256, blob) = known[name].clone();
+                let (bytes, sha256, blob) = known_files[name].clone();
                 let cached = self.cache.file(repo, &commit, name, bytes);
                 let sought = blob.clone().or_else(|| sha256.clone().map(BlobName::from)).filter(|_| cached.is_none());
-                let here = sought.map_or(0, |blob| abandoned_bytes(&self.cache.blobs(repo), &blob.for_file(name)));
-                let here = if bytes.is_some_and(|bytes| here > bytes) { 0 } else { here };
-                PlannedFile { name: name.clone(), bytes, sha256, blob, cached, here }
+                let partial_bytes =
+                    sought.map_or(0, |blob| abandoned_bytes(&self.cache.blobs_dir(repo), &blob.for_file(name)));
+                let partial_bytes = if bytes.is_some_and(|bytes| partial_bytes > bytes) { 0 } else { partial_bytes };
+                PlannedFile { name: name.clone(), bytes, sha256, blob, cached, partial_bytes }
             })
             .collect();
-        Ok(PlannedRepo { source: want.source.clone(), commit, locked, files })
+        Ok(PlannedRepo { source: request.source.clone(), commit, locked, files })
     }
 }
 
@@ -303,25 +308,26 @@ mod tests {
         let names = ["config.json", "model-1.safetensors", "original/model.safetensors", "en/a.gz"];
         let names: BTreeSet<FileName> = names.iter().map(|name| FileName::new(name).unwrap()).collect();
         let source = Source::parse("o/n").unwrap();
-        let chosen = |patterns: &[&str]| {
-            let files = patterns.iter().map(|pattern| FilePattern::needed(*pattern)).collect();
-            let want = RepoFiles { source: source.clone(), files };
-            want.select(&names, &|| Error::missing("none"))
+        let selected = |patterns: &[&str]| {
+            let files = patterns.iter().map(|pattern| FilePattern::required(*pattern)).collect();
+            let request = RepoFiles { source: source.clone(), files };
+            request
+                .select(&names, &|| Error::missing("none"))
                 .map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
-        assert_eq!(chosen(&["*.safetensors"]).unwrap(), ["model-1.safetensors"]);
-        assert_eq!(chosen(&["**/*.safetensors"]).unwrap().len(), 2);
-        let error = chosen(&["en/b.gz"]).unwrap_err().to_string();
+        assert_eq!(selected(&["*.safetensors"]).unwrap(), ["model-1.safetensors"]);
+        assert_eq!(selected(&["**/*.safetensors"]).unwrap().len(), 2);
+        let error = selected(&["en/b.gz"]).unwrap_err().to_string();
         assert!(error.contains("`en/b.gz`") && error.contains("en/a.gz"), "{error}");
-        assert!(chosen(&["en/[a"]).is_err());
-        for (pattern, folder, deep) in [
+        assert!(selected(&["en/[a"]).is_err());
+        for (pattern, folder, is_recursive) in [
             ("en/c4.gz", "en", false),
             ("*.safetensors", "", false),
             ("en/*/x", "en", true),
             ("**/x", "", true),
             ("a/b/c*.parquet", "a/b", false),
         ] {
-            assert_eq!(FilePattern::needed(pattern).folder(), (folder.to_owned(), deep), "{pattern}");
+            assert_eq!(FilePattern::required(pattern).folder(), (folder.to_owned(), is_recursive), "{pattern}");
         }
     }
 }

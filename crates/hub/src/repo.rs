@@ -28,10 +28,10 @@ pub struct Source {
 }
 
 /// Default revision.
-const MAIN: &str = "main";
-const DATASETS: &str = "datasets/";
+const DEFAULT_REVISION: &str = "main";
+const DATASET_PREFIX: &str = "datasets/";
 /// Maximum length of a repository name on the Hub, in bytes.
-const MAX_NAME_BYTES: usize = 96;
+const MAX_REPO_NAME_BYTES: usize = 96;
 
 impl Repo {
     /// Parses `org/name` as a repository of the given `kind`, or `datasets/org/name` as a dataset.
@@ -39,13 +39,14 @@ impl Repo {
     /// # Errors
     /// Fails if the name is not a valid repository name.
     pub fn new(kind: RepoKind, name: &str) -> Result<Self> {
-        let (kind, bare) = match name.strip_prefix(DATASETS) {
+        let (kind, bare) = match name.strip_prefix(DATASET_PREFIX) {
             Some(rest) => (RepoKind::Dataset, rest),
             None => (kind, name),
         };
         let parts: Vec<&str> = bare.split('/').collect();
         // `--` encodes `/` in the cache, and `..` would leave the folder.
-        let odd = bare.contains("--") || bare.contains("..") || bare.ends_with(".git") || bare.len() > MAX_NAME_BYTES;
+        let odd =
+            bare.contains("--") || bare.contains("..") || bare.ends_with(".git") || bare.len() > MAX_REPO_NAME_BYTES;
         if parts.len() > 2
             || !parts.iter().all(|part| {
                 let known = part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
@@ -90,7 +91,7 @@ fn is_edge_mark(c: char) -> bool {
 /// Formats the repository like its URL path: `org/name` or `datasets/org/name`.
 impl fmt::Display for Repo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let prefix = if self.kind == RepoKind::Dataset { DATASETS } else { "" };
+        let prefix = if self.kind == RepoKind::Dataset { DATASET_PREFIX } else { "" };
         write!(f, "{prefix}{}", self.name)
     }
 }
@@ -101,7 +102,7 @@ impl Source {
     /// # Errors
     /// Fails if the revision is not a valid branch name, tag name or commit hash.
     pub fn new(repo: Repo, revision: Option<&str>) -> Result<Self> {
-        let revision = revision.unwrap_or(MAIN);
+        let revision = revision.unwrap_or(DEFAULT_REVISION);
         if revision.len() > 200
             || !revision.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/'))
             || !(revision.split('/').all(|part| !part.is_empty() && part != "." && part != ".."))

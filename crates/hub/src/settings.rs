@@ -24,20 +24,20 @@ pub struct HubSettings {
     pub symlinks: bool,
     pub retry_policy: RetryPolicy,
     /// Maximum number of concurrent downloads.
-    pub parallel: usize,
+    pub max_downloads: usize,
 }
 
 /// Timeouts and retry limits.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryPolicy {
     /// Timeout for the headers of a response (`HF_HUB_ETAG_TIMEOUT`).
-    pub answer: Duration,
+    pub response_timeout: Duration,
     /// Maximum time without data during a transfer (`HF_HUB_DOWNLOAD_TIMEOUT`).
-    pub stall: Duration,
+    pub stall_timeout: Duration,
     /// Maximum number of consecutive attempts without progress.
-    pub attempts: u32,
+    pub max_attempts: u32,
     /// Delay before the second attempt. It doubles with each further attempt, up to `max_delay`.
-    pub first: Duration,
+    pub initial_delay: Duration,
     pub max_delay: Duration,
     /// Maximum delay that the Hub may request. A longer one is an error.
     pub max_requested_delay: Duration,
@@ -45,19 +45,18 @@ pub struct RetryPolicy {
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        let seconds = Duration::from_secs;
         Self {
-            answer: seconds(30),
-            stall: seconds(30),
-            attempts: 6,
-            first: seconds(1),
-            max_delay: seconds(30),
-            max_requested_delay: seconds(900),
+            response_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(30),
+            max_attempts: 6,
+            initial_delay: Duration::from_secs(1),
+            max_delay: Duration::from_secs(30),
+            max_requested_delay: Duration::from_secs(900),
         }
     }
 }
 
-const HUB: &str = "https://huggingface.co";
+const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
 impl HubSettings {
     /// Reads the settings from the environment.
@@ -74,7 +73,7 @@ impl HubSettings {
     /// Fails in the same cases as [`from_env`](Self::from_env).
     pub fn from_vars(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
         let home = path_variable(variable, "HF_HOME").unwrap_or_else(|| {
-            (path_variable(variable, "XDG_CACHE_HOME").unwrap_or_else(|| expanded("~/.cache", variable)))
+            (path_variable(variable, "XDG_CACHE_HOME").unwrap_or_else(|| expand_path("~/.cache", variable)))
                 .join("huggingface")
         });
         let cache = path_variable(variable, "HF_HUB_CACHE")
@@ -85,13 +84,15 @@ impl HubSettings {
             .or_else(|| variable_text("TRANSFORMERS_OFFLINE", variable));
         let retry_policy = RetryPolicy::default();
         Ok(Self {
-            endpoint: endpoint(
-                &variable_text("HF_ENDPOINT", variable).filter(|value| !value.is_empty()).unwrap_or(HUB.to_owned()),
+            endpoint: parse_endpoint(
+                &variable_text("HF_ENDPOINT", variable)
+                    .filter(|value| !value.is_empty())
+                    .unwrap_or(DEFAULT_ENDPOINT.to_owned()),
             )?,
             cache,
             token: match variable_text("HF_HUB_DISABLE_IMPLICIT_TOKEN", variable).as_deref().is_some_and(is_true) {
                 true => None,
-                false => token(
+                false => load_token(
                     &|name| variable_text(name, variable),
                     &path_variable(variable, "HF_TOKEN_PATH").unwrap_or_else(|| home.join("token")),
                 )?,
@@ -99,16 +100,16 @@ impl HubSettings {
             offline: offline.as_deref().is_some_and(is_true),
             symlinks: !variable_text("HF_HUB_DISABLE_SYMLINKS", variable).as_deref().is_some_and(is_true),
             retry_policy: RetryPolicy {
-                answer: seconds(variable, "HF_HUB_ETAG_TIMEOUT", retry_policy.answer)?,
-                stall: seconds(variable, "HF_HUB_DOWNLOAD_TIMEOUT", retry_policy.stall)?,
+                response_timeout: read_timeout(variable, "HF_HUB_ETAG_TIMEOUT", retry_policy.response_timeout)?,
+                stall_timeout: read_timeout(variable, "HF_HUB_DOWNLOAD_TIMEOUT", retry_policy.stall_timeout)?,
                 ..retry_policy
             },
-            parallel: 4,
+            max_downloads: 4,
         })
     }
 }
 
-fn seconds(variable: &dyn Fn(&str) -> Option<OsString>, name: &str, default: Duration) -> Result<Duration> {
+fn read_timeout(variable: &dyn Fn(&str) -> Option<OsString>, name: &str, default: Duration) -> Result<Duration> {
     match variable_text(name, variable).filter(|value| !value.is_empty()) {
         None => Ok(default),
         Some(value) => match value.parse::<u32>() {
@@ -121,14 +122,14 @@ fn seconds(variable: &dyn Fn(&str) -> Option<OsString>, name: &str, default: Dur
 }
 
 fn path_variable(variable: &dyn Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
-    variable_text(name, variable).map(|value| expanded(&value, variable))
+    variable_text(name, variable).map(|value| expand_path(&value, variable))
 }
 
 fn variable_text(name: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> Option<String> {
     variable(name).and_then(|value| value.into_string().ok())
 }
 
-fn endpoint(text: &str) -> Result<Url> {
+fn parse_endpoint(text: &str) -> Result<Url> {
     let text = text.trim_end_matches('/');
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     // Messages include the URL, so it must not contain credentials.
@@ -136,11 +137,11 @@ fn endpoint(text: &str) -> Result<Url> {
     url.ok_or_else(|| {
         Error::bad_input("HF_ENDPOINT is not the address of a hub")
             .expected("https://host, without user name and password")
-            .hint(format!("unset the variable to use {HUB}"))
+            .hint(format!("unset the variable to use {DEFAULT_ENDPOINT}"))
     })
 }
 
-fn token(text: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<Token>> {
+fn load_token(text: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<Token>> {
     for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
         if let Some(token) = Token::new(&text(name).unwrap_or_default(), name)? {
             return Ok(Some(token));
@@ -160,7 +161,7 @@ fn is_true(value: &str) -> bool {
 }
 
 /// Expands `~`, `$NAME` and `${NAME}` in a path. Unset variables are kept.
-fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
+fn expand_path(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
     let text = match text.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => {
             format!(
@@ -253,7 +254,7 @@ mod tests {
             "http://mirror:8080/"
         );
         assert_eq!(
-            settings_from(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).unwrap().retry_policy.stall,
+            settings_from(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).unwrap().retry_policy.stall_timeout,
             Duration::from_secs(7)
         );
         assert!(settings_from(&[("HF_HUB_DOWNLOAD_TIMEOUT", "soon")]).is_err());

@@ -43,7 +43,7 @@ impl Token {
     }
 
     /// Replaces occurrences of the token in a string.
-    pub fn hide(&self, text: &str) -> String {
+    pub fn redact(&self, text: &str) -> String {
         text.replace(&self.0, REDACTED_TOKEN)
     }
 }
@@ -62,7 +62,7 @@ mod tests {
     fn token_is_never_shown() {
         let token = Token::new(" hf_secret\r\n", "HF_TOKEN").unwrap().unwrap();
         assert_eq!(format!("{token:?} {:?}", token.header().unwrap()), "[token] Sensitive");
-        assert_eq!(token.hide("you sent hf_secret, twice: hf_secret"), "you sent [token], twice: [token]");
+        assert_eq!(token.redact("you sent hf_secret, twice: hf_secret"), "you sent [token], twice: [token]");
         assert!(Token::new(" \n", "HF_TOKEN").unwrap().is_none());
         let error = Token::new("hf_se cret", "HF_TOKEN").unwrap_err().to_string();
         assert!(!error.contains("cret") && error.contains("HF_TOKEN"), "{error}");

@@ -91,7 +91,7 @@ fn pinned_files_are_reused_and_altered_ones_refetched() {
     let stop = AtomicBool::new(false);
     for lock in [lock(&files), Lock::default()] {
         let plan = offline.plan(&[want(&names)], &lock, &events, &stop).unwrap();
-        assert!(plan.complete());
+        assert!(plan.is_complete());
         assert_eq!(offline.fetch(&plan, Some(&hash), &events, &stop).unwrap().cached, 2);
     }
     fs::write(&path, content(1000).into_iter().rev().collect::<Vec<u8>>()).unwrap();
@@ -109,7 +109,7 @@ fn pinned_cached_files_work_while_the_hub_is_unreachable() {
     let server = FakeHub::start(REPO, files.to_vec(), no_fault());
     fetch(&server, cache.path(), &["f"], &lock(&files)).fetched.unwrap();
     let mut away = settings("http://127.0.0.1:1", cache.path());
-    away.retry_policy.attempts = 2;
+    away.retry_policy.max_attempts = 2;
     let hub = Hub::new(away);
     let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
@@ -148,7 +148,7 @@ fn stopped_download_resumes() {
     let server = FakeHub::start(REPO, vec![file.clone()], fault);
     let cache = TempDir::new().unwrap();
     let mut patient = settings(&server.address, cache.path());
-    patient.retry_policy.stall = Duration::from_secs(20);
+    patient.retry_policy.stall_timeout = Duration::from_secs(20);
     let hub = Hub::new(patient);
     let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
@@ -192,7 +192,7 @@ fn child_process_fetches_files() {
         return;
     };
     let mut settings = settings(&address, Path::new(&cache));
-    settings.retry_policy.stall = Duration::from_secs(60);
+    settings.retry_policy.stall_timeout = Duration::from_secs(60);
     let hub = Hub::new(settings);
     let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);

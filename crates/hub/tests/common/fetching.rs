@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ghostlab_core::error::Error;
 use ghostlab_hub::{
-    Commit, ContentHash, Event, Fetched, FilePattern, Hub, HubSettings, Lock, LockedFile, LockedRepo, RepoFiles,
+    Commit, ContentHash, Event, FetchSummary, FilePattern, Hub, HubSettings, Lock, LockedFile, LockedRepo, RepoFiles,
     Reporter, RetryPolicy, Source,
 };
 
@@ -36,10 +36,10 @@ impl Reporter for RecordingReporter {
 pub fn settings(endpoint: &str, cache: &Path) -> HubSettings {
     let millis = Duration::from_millis;
     let retry_policy = RetryPolicy {
-        answer: millis(2000),
-        stall: millis(300),
-        attempts: 4,
-        first: millis(10),
+        response_timeout: millis(2000),
+        stall_timeout: millis(300),
+        max_attempts: 4,
+        initial_delay: millis(10),
         max_delay: millis(40),
         max_requested_delay: millis(5000),
     };
@@ -58,7 +58,7 @@ pub fn settings(endpoint: &str, cache: &Path) -> HubSettings {
 pub fn want(names: &[&str]) -> RepoFiles {
     RepoFiles {
         source: Source::parse(REPO).unwrap(),
-        files: names.iter().map(|name| FilePattern::needed(*name)).collect(),
+        files: names.iter().map(|name| FilePattern::required(*name)).collect(),
     }
 }
 
@@ -80,7 +80,7 @@ pub fn hash(path: &Path) -> ghostlab_core::error::Result<String> {
 }
 
 pub struct Outcome {
-    pub fetched: Result<Fetched, Error>,
+    pub fetched: Result<FetchSummary, Error>,
     pub events: Vec<Event>,
 }
 

@@ -128,7 +128,7 @@ fn failed_file_is_not_retried_and_other_files_are_kept() {
     let server = FakeHub::start(REPO, files.clone(), gated);
     let cache = TempDir::new().unwrap();
     let mut one = settings(&server.address, cache.path());
-    one.parallel = 1;
+    one.max_downloads = 1;
     let hub = Hub::new(one);
     let events = RecordingReporter::default();
     let stop = AtomicBool::new(false);
