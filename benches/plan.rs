@@ -90,7 +90,7 @@ fn small_artifacts() {
         let put = started.elapsed().as_secs_f64() / COUNT as f64;
         let started = Instant::now();
         for i in 0..COUNT {
-            assert!(matches!(store.get(&scores_key(round * COUNT + i)), Lookup::Whole(_)));
+            assert!(matches!(store.get(&scores_key(round * COUNT + i)), Lookup::Intact(_)));
         }
         let get = started.elapsed().as_secs_f64() / COUNT as f64;
         // Measure the baseline for any atomic store: write and sync two files, then rename their folder.

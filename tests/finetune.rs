@@ -29,7 +29,7 @@ fn finetuned_recovery(name: &str) -> String {
 fn read_stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries() {
-        let ObjectCondition::Whole(artifact) = entry.found else { panic!("damaged") };
+        let ObjectCondition::Intact(artifact) = entry.condition else { panic!("damaged") };
         if artifact.meta().key["kind"] != kind.name() {
             continue;
         }

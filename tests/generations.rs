@@ -45,8 +45,8 @@ fn stored(world: &World) -> Vec<(String, Vec<generations::GeneratedText>)> {
         .into_iter()
         .filter(|item| item.stage.starts_with("generations"))
         .map(|item| {
-            let object = match item.found {
-                ObjectCondition::Whole(object) => Ok(object),
+            let object = match item.condition {
+                ObjectCondition::Intact(object) => Ok(object),
                 ObjectCondition::Damaged(error) => Err(error),
             };
             (item.hash, generations::read(&object.unwrap()).unwrap())

@@ -114,7 +114,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
     let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let mut outputs: BTreeMap<&str, Outputs> = BTreeMap::new();
     for entry in store.entries() {
-        let ObjectCondition::Whole(artifact) = entry.found else { panic!("damaged") };
+        let ObjectCondition::Intact(artifact) = entry.condition else { panic!("damaged") };
         let key = &artifact.meta().key;
         let kind = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
         let kind_outputs = outputs.entry(kind.name()).or_default();

@@ -216,7 +216,7 @@ fn timings_in_an_old_format_are_reported_but_not_reused() {
 fn timings_wait_for_the_machine_wide_lease() {
     let world = World::new();
     let store = Store::open(&world.path("data/store"), stage::STORE_WORDS).unwrap();
-    let LeaseResult::Mine(timing) = store.lease(timing_lease()).unwrap() else {
+    let LeaseResult::Acquired(timing) = store.lease(timing_lease()).unwrap() else {
         panic!("another worker holds the lease")
     };
     let mut run = world.command(&["run", "grid.yaml"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();

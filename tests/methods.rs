@@ -182,8 +182,8 @@ fn linearpatch_sequences_follow_the_criterion_not_layers() {
         last_perplexity(&world, "llm-streamline", "1", "8")
     );
     let store = ghostlab_store::Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
-    let solved = store.entries().into_iter().filter_map(|entry| match entry.found {
-        ghostlab_store::ObjectCondition::Whole(artifact) => {
+    let solved = store.entries().into_iter().filter_map(|entry| match entry.condition {
+        ghostlab_store::ObjectCondition::Intact(artifact) => {
             let key = artifact.meta().key.clone();
             (key["kind"] == "operator")
                 .then(|| (key["of"]["selection"]["of"]["criterion"].to_string(), key["of"]["sequences"].to_string()))
@@ -309,8 +309,8 @@ fn parents(stored: &[InventoryItem], kind: &str, stage: &str) -> Vec<String> {
     let keys = stored
         .iter()
         .filter(|entry| entry.stage == kind)
-        .map(|entry| match &entry.found {
-            ObjectCondition::Whole(artifact) => artifact.meta().key.clone(),
+        .map(|entry| match &entry.condition {
+            ObjectCondition::Intact(artifact) => artifact.meta().key.clone(),
             ObjectCondition::Damaged(error) => panic!("{error}"),
         })
         .filter(|key| {

@@ -95,7 +95,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
     let stored = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
     assert!(
         stored.iter().any(
-            |entry| matches!(&entry.found, ObjectCondition::Whole(object) if object.payloads().any(|name| name == "sums.f64"))
+            |entry| matches!(&entry.condition, ObjectCondition::Intact(object) if object.payloads().any(|name| name == "sums.f64"))
         ),
         "no shard was stored"
     );

@@ -56,8 +56,8 @@ fn results(world: &World) -> Vec<BTreeMap<String, String>> {
 /// Counts the trials in the store. Only the keys of trials have a field `removed`.
 fn stored_trials(world: &World) -> u64 {
     let entries = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries().into_iter();
-    let trials = entries.filter(|entry| match &entry.found {
-        ObjectCondition::Whole(object) => object.meta().key["of"].get("removed").is_some(),
+    let trials = entries.filter(|entry| match &entry.condition {
+        ObjectCondition::Intact(object) => object.meta().key["of"].get("removed").is_some(),
         _ => false,
     });
     trials.count() as u64

@@ -33,7 +33,7 @@ pub(super) fn meta(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     let (store, key, path) = stored(folder.path());
     fs::write(path, data).unwrap();
-    if let Lookup::Whole(artifact) = store.get(&key) {
+    if let Lookup::Intact(artifact) = store.get(&key) {
         for name in artifact.payloads() {
             let written = PAYLOADS.iter().find(|(known, _)| *known == name);
             assert_eq!(Some(artifact.read(name).unwrap().as_slice()), written.map(|(_, bytes)| *bytes), "{name}");
@@ -62,7 +62,7 @@ pub(super) fn pack(data: &[u8]) {
     fs::write(path, data).unwrap();
     let store = Store::open_read_only(folder.path(), stage::STORE_WORDS).unwrap();
     for key in &keys {
-        if let Lookup::Whole(artifact) = store.get(key) {
+        if let Lookup::Intact(artifact) = store.get(key) {
             PAYLOADS.into_iter().for_each(|(name, bytes)| assert_eq!(artifact.read(name).unwrap(), bytes, "{name}"));
         }
     }

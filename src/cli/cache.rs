@@ -211,7 +211,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     // Open the store only for reading. Opening it for writing would remove what dead processes left behind before it
     // can be listed.
     let store = gc.store.open_read_only()?;
-    let left: Vec<AbandonedDraft> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
+    let left: Vec<AbandonedDraft> = store.abandoned_drafts().into_iter().filter(|draft| draft.dead).collect();
     let programs = programs(gc, &store);
     let in_use = store.reserved();
     let entries = store.entries();
@@ -281,7 +281,7 @@ fn is_evicted(gc: &Gc, kept: &KeptObjects, entry: &InventoryItem) -> bool {
     if entry.is_older_version() {
         return false;
     }
-    let damaged = matches!(entry.found, ObjectCondition::Damaged(_));
+    let damaged = matches!(entry.condition, ObjectCondition::Damaged(_));
     let is_known = kept.absent.is_empty() || kept.used.has_all_inputs(entry);
     let unused = !gc.keep.is_empty() && !kept.used.has(entry) && is_known;
     let has_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));

@@ -166,7 +166,7 @@ impl StoreArgs {
         if self.explicit_path().is_none() && find_checkout(near).is_none() && !path.exists() {
             note!("creating a store in {} (set --store or {STORE_VARIABLE} to use another one)", path.display());
         }
-        Ok(Store::open(&path, stage::STORE_WORDS)?.rehashing(self.rehash).with_signature(machine::provenance))
+        Ok(Store::open(&path, stage::STORE_WORDS)?.with_rehash(self.rehash).with_provenance(machine::provenance))
     }
 
     /// Opens the store for reading. A store named on the command line must exist.
@@ -181,7 +181,7 @@ impl StoreArgs {
     /// Opens the named store, or the store of the checkout that contains `near`, for reading. The store does not have
     /// to exist.
     pub(super) fn open_read_only_or_empty(&self, near: Option<&Path>) -> Result<Store> {
-        Ok(Store::open_read_only(&self.path(near)?, stage::STORE_WORDS)?.rehashing(self.rehash))
+        Ok(Store::open_read_only(&self.path(near)?, stage::STORE_WORDS)?.with_rehash(self.rehash))
     }
 
     /// Rewrites `store.json` if it is missing or damaged. Returns its path if it was rewritten.

@@ -154,7 +154,7 @@ impl SubmitCall<'_> {
     fn submit(&self, script: &JobScript<'_>, text: String, answer: SubmitAnswer) -> Result<ExitCode> {
         let Self { arguments, store, submission, folder, .. } = self;
         let name = format!("submit-{}", submission.plan);
-        let LeaseResult::Mine(_lease) = store.lease(&name)? else {
+        let LeaseResult::Acquired(_lease) = store.lease(&name)? else {
             return Err(Error::missing("another process is submitting this plan").at(submission.name.clone()));
         };
         let path = cluster::path_to_text(&folder.join(Submission::SCRIPT))?;

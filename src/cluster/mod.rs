@@ -176,7 +176,7 @@ impl Binary {
             io::copy(&mut regular::open(&self.path)?, file).map_err(|error| Error::io("write", &path, &error))?;
             make_executable(file).map_err(|error| Error::io("write", &path, &error))
         })?;
-        StoreSharing::as_its_folder(&path);
+        StoreSharing::inherit_folder_mode(&path);
         let (found, _) = sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
         if found == self.sha256 {
             return Ok(path);

@@ -238,7 +238,7 @@ impl JobEnd {
             serde_json::to_writer_pretty(file, self)
                 .map_err(|error| Error::job("cannot write the job record as JSON").found(error.to_string()))
         })?;
-        StoreSharing::as_its_folder(path);
+        StoreSharing::inherit_folder_mode(path);
         Ok(())
     }
 

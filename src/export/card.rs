@@ -18,7 +18,7 @@ use crate::pipeline::exec::CellResult;
 use crate::pipeline::identity::Canonical;
 use crate::recovery;
 use crate::results::{WARNING, ranges, removed_text};
-use ghostlab_store::About;
+use ghostlab_store::KeyDescription;
 
 const TEMPLATE: &str = include_str!("card.md");
 

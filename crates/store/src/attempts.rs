@@ -53,10 +53,10 @@ fn folder(root: &Path, name: &str) -> PathBuf {
 }
 
 /// Records an attempt.
-pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) -> io::Result<()> {
-    static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
+pub(super) fn write_attempt(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) -> io::Result<()> {
+    static NEXT_ATTEMPT_ID: AtomicU64 = AtomicU64::new(0);
     // The attempt may be that of a dead process, so the pid and a counter of this process make the name unique.
-    let number = ATTEMPTS.fetch_add(1, Relaxed);
+    let number = NEXT_ATTEMPT_ID.fetch_add(1, Relaxed);
     let file_name = format!("{}.{}.{number}.json", attempt.process, std::process::id());
     let folder = folder(root, name);
     let text = serde_json::to_vec_pretty(attempt).unwrap_or_default();
@@ -69,7 +69,7 @@ pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) 
 }
 
 /// Returns the attempts at a job, oldest first.
-pub(super) fn for_job(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Attempt> {
+pub(super) fn read_attempts(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Attempt> {
     let folder = folder(root, name);
     let finished = disk.list(&folder).into_iter().filter(|name| !name.starts_with('.'));
     let mut attempts: Vec<Attempt> =
@@ -79,35 +79,35 @@ pub(super) fn for_job(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Attempt> 
 }
 
 /// Returns all attempts, keyed by job name.
-pub(super) fn all(disk: &dyn Disk, root: &Path) -> BTreeMap<String, Vec<Attempt>> {
+pub(super) fn read_all_attempts(disk: &dyn Disk, root: &Path) -> BTreeMap<String, Vec<Attempt>> {
     let names = disk.list(&root.join("attempts")).into_iter();
     names
-        .map(|name| (for_job(disk, root, &name), name))
+        .map(|name| (read_attempts(disk, root, &name), name))
         .filter(|(object, _)| !object.is_empty())
         .map(|(object, name)| (name, object))
         .collect()
 }
 
 /// Removes all attempts at a finished job and its chunks.
-pub(super) fn clear(disk: &dyn Disk, root: &Path, name: &str) {
+pub(super) fn remove_attempts(disk: &dyn Disk, root: &Path, name: &str) {
     for object in disk.list(&root.join("attempts")).iter().filter(|object| object.starts_with(name)) {
-        remove(disk, &folder(root, object), |_| true);
+        remove_matching(disk, &folder(root, object), |_| true);
     }
 }
 
 /// Removes the recorded deaths of processes that worked on a job. Called once the job makes progress, because the
 /// remaining work did not cause these deaths.
 pub(super) fn clear_deaths(disk: &dyn Disk, root: &Path, name: &str) {
-    remove(disk, &folder(root, name), |attempt| attempt.died);
+    remove_matching(disk, &folder(root, name), |attempt| attempt.died);
 }
 
 /// Removes the recorded death of a process that turned out to be alive.
 pub(super) fn remove_death(disk: &dyn Disk, root: &Path, name: &str, process: &str) {
-    remove(disk, &folder(root, name), |attempt| attempt.died && attempt.process == process);
+    remove_matching(disk, &folder(root, name), |attempt| attempt.died && attempt.process == process);
 }
 
 /// Removes the matching attempts in a folder, and the folder if it becomes empty.
-fn remove(disk: &dyn Disk, folder: &Path, which: impl Fn(&Attempt) -> bool) {
+fn remove_matching(disk: &dyn Disk, folder: &Path, is_removed: impl Fn(&Attempt) -> bool) {
     let names = disk.list(folder);
     if names.is_empty() {
         return;
@@ -115,7 +115,7 @@ fn remove(disk: &dyn Disk, folder: &Path, which: impl Fn(&Attempt) -> bool) {
     for name in names {
         let path = folder.join(name);
         let attempt = disk.read(&path).ok().and_then(|text| serde_json::from_slice::<Attempt>(&text).ok());
-        if attempt.is_some_and(|attempt| which(&attempt)) {
+        if attempt.is_some_and(|attempt| is_removed(&attempt)) {
             disk.remove(&path).ok();
         }
     }
@@ -124,10 +124,10 @@ fn remove(disk: &dyn Disk, folder: &Path, which: impl Fn(&Attempt) -> bool) {
 
 impl Store {
     /// Records a failed attempt at a job, under its lease name or the hash of the object that could not be computed.
-    pub fn note_attempt(&self, name: &str, what: &str, reason: &str) {
+    pub fn record_attempt(&self, name: &str, what: &str, reason: &str) {
         let Ok(worker) = self.worker() else { return };
         let attempt = Attempt::failed(worker.id(), what, reason);
-        if note(&*self.disk, &self.root, name, &attempt).is_err() {
+        if write_attempt(&*self.disk, &self.root, name, &attempt).is_err() {
             self.unwritten_attempts().entry(name.to_owned()).or_default().push(attempt);
         }
     }
@@ -138,25 +138,25 @@ impl Store {
 
     /// Removes the recorded deaths of processes that worked on a job. Called once the job makes progress, because the
     /// remaining work did not cause these deaths.
-    pub fn forgive_deaths(&self, name: &str) {
+    pub fn clear_deaths(&self, name: &str) {
         clear_deaths(&*self.disk, &self.root, name);
     }
 
     /// Returns the failed attempts at a job, oldest first.
     pub fn attempts(&self, name: &str) -> Vec<Attempt> {
-        let mut all = for_job(&*self.disk, &self.root, name);
+        let mut all = read_attempts(&*self.disk, &self.root, name);
         all.extend(self.unwritten_attempts().get(name).into_iter().flatten().cloned());
         all
     }
 
     /// Returns all failed attempts, keyed by job name.
     pub fn all_attempts(&self) -> BTreeMap<String, Vec<Attempt>> {
-        all(&*self.disk, &self.root)
+        read_all_attempts(&*self.disk, &self.root)
     }
 
     /// Removes all attempts at a finished job and its chunks.
     pub fn clear_attempts(&self, name: &str) {
         self.unwritten_attempts().retain(|object, _| !object.starts_with(name));
-        clear(&*self.disk, &self.root, name);
+        remove_attempts(&*self.disk, &self.root, name);
     }
 }

@@ -128,8 +128,8 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Sleeps for `time`, or until `stop` is set.
     fn sleep(&self, time: Duration, stop: &AtomicBool);
 
-    /// Runs `act` periodically until the returned guard is dropped.
-    fn every(&self, period: Duration, act: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync>;
+    /// Runs `action` periodically until the returned guard is dropped.
+    fn run_periodically(&self, period: Duration, action: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync>;
 
     fn process(&self) -> Process;
 
@@ -341,11 +341,11 @@ impl Disk for SystemDisk {
         }
     }
 
-    fn every(&self, period: Duration, mut act: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync> {
+    fn run_periodically(&self, period: Duration, mut action: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync> {
         let (stop, stopped) = mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
             while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-                act();
+                action();
             }
         });
         Box::new(Timer { stop: Some(stop), thread: Some(thread) })

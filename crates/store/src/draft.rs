@@ -52,8 +52,8 @@ impl Draft {
     /// Creates a draft owned by the process `owner`. The folder name contains the owner, because [`all`] reads it from
     /// there.
     pub(super) fn new(disk: Arc<dyn Disk>, drafts: &Path, owner: &str) -> Result<Self> {
-        static DRAFTS: AtomicU64 = AtomicU64::new(0);
-        let folder = drafts.join(format!("{owner}.{}", DRAFTS.fetch_add(1, Relaxed)));
+        static NEXT_DRAFT_ID: AtomicU64 = AtomicU64::new(0);
+        let folder = drafts.join(format!("{owner}.{}", NEXT_DRAFT_ID.fetch_add(1, Relaxed)));
         disk.make_folder(&folder).map_err(|error| Error::io("create", drafts, &error))?;
         Ok(Self { disk, folder, payloads: BTreeSet::new(), committed: false })
     }
@@ -192,10 +192,10 @@ pub struct AbandonedDraft {
 
 /// Lists all drafts. Drafts of unknown processes get a grace period, because a shared file system may show the process
 /// record late.
-pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<AbandonedDraft> {
+pub(super) fn list_drafts(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<AbandonedDraft> {
     let folders: Vec<PathBuf> = disk.list(drafts).into_iter().map(|name| drafts.join(name)).collect();
     // List processes after drafts, because a process writes its record before its first draft.
-    let known = processes::all(disk, root);
+    let known = processes::list_processes(disk, root);
     let now = OnceCell::new();
     let left = folders.into_iter().filter_map(|folder| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();

@@ -15,7 +15,7 @@ fn requested_faults() -> &'static Vec<String> {
 }
 
 /// Returns whether a fault is requested.
-pub fn set(name: &str) -> bool {
+pub fn is_set(name: &str) -> bool {
     requested_faults().iter().any(|word| word == name)
 }
 
@@ -37,14 +37,14 @@ pub fn fault_point(point: &str) {
         *passed += 1;
         *passed
     };
-    if set(&format!("kill@{point}:{passed}")) {
+    if is_set(&format!("kill@{point}:{passed}")) {
         // Abort without cleanup, like `kill -9`.
         std::process::abort();
     }
-    if set(&format!("stop@{point}:{passed}")) {
+    if is_set(&format!("stop@{point}:{passed}")) {
         std::process::Command::new("kill").args(["-STOP", &std::process::id().to_string()]).status().ok();
     }
-    if set(&format!("panic@{point}:{passed}")) {
+    if is_set(&format!("panic@{point}:{passed}")) {
         panic!("injected fault at `{point}`");
     }
 }

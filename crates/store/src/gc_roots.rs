@@ -14,7 +14,7 @@ use ghostlab_core::files::atomic::STALE_AFTER;
 /// Set of object hashes that this process protects from garbage collection.
 pub(super) struct GcRoots {
     disk: Arc<dyn Disk>,
-    noted: Mutex<NotedHashes>,
+    recorded: Mutex<RecordedHashes>,
     pinned: PinnedObjects,
 }
 
@@ -40,33 +40,38 @@ impl Drop for Pin {
 }
 
 #[derive(Default)]
-struct NotedHashes {
+struct RecordedHashes {
     hashes: BTreeSet<String>,
     file: PathBuf,
 }
 
-pub(super) fn file(root: &Path, process: &str) -> PathBuf {
+pub(super) fn list_path(root: &Path, process: &str) -> PathBuf {
     root.join("uses").join(process)
 }
 
 impl GcRoots {
     pub(super) fn new(disk: Arc<dyn Disk>) -> Self {
-        Self { disk, noted: Mutex::default(), pinned: Arc::default() }
+        Self { disk, recorded: Mutex::default(), pinned: Arc::default() }
     }
 
     /// Adds hashes to the list of this process, except those that it already contains.
-    pub(super) fn note<'k>(&self, root: &Path, process: &str, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let new: BTreeSet<&str> = hashes.into_iter().filter(|&hash| !noted.hashes.contains(hash)).collect();
+    pub(super) fn record_hashes<'k>(
+        &self,
+        root: &Path,
+        process: &str,
+        hashes: impl IntoIterator<Item = &'k str>,
+    ) -> Result<()> {
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        let new: BTreeSet<&str> = hashes.into_iter().filter(|&hash| !recorded.hashes.contains(hash)).collect();
         if new.is_empty() {
             return Ok(());
         }
-        let path = file(root, process);
+        let path = list_path(root, process);
         let lines: String = new.iter().map(|hash| format!("{hash}\n")).collect();
         // The file is closed after each write so that other machines see it.
         self.disk.append(&path, lines.as_bytes()).map_err(|error| Error::io("write", &path, &error))?;
-        noted.hashes.extend(new.into_iter().map(str::to_string));
-        noted.file = path;
+        recorded.hashes.extend(new.into_iter().map(str::to_string));
+        recorded.file = path;
         Ok(())
     }
 
@@ -79,28 +84,28 @@ impl GcRoots {
         Pin { hashes, pinned: Arc::clone(&self.pinned) }
     }
 
-    /// Runs `act` while other threads cannot pin hashes. `act` can query whether a hash is pinned.
-    pub(super) fn while_pinned<T>(&self, act: impl FnOnce(&dyn Fn(&str) -> bool) -> T) -> T {
+    /// Runs `action` while other threads cannot pin hashes. `action` can query whether a hash is pinned.
+    pub(super) fn with_pins_locked<T>(&self, action: impl FnOnce(&dyn Fn(&str) -> bool) -> T) -> T {
         let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        act(&|hash| pinned.contains_key(hash))
+        action(&|hash| pinned.contains_key(hash))
     }
 
     /// Rewrites the complete list after another process considered this process dead and removed the list. If writing
     /// fails, this process still counts as dead.
-    pub(super) fn rewrite(&self) {
-        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines: String = noted.hashes.iter().map(|hash| format!("{hash}\n")).collect();
+    pub(super) fn rewrite_list(&self) {
+        let recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines: String = recorded.hashes.iter().map(|hash| format!("{hash}\n")).collect();
         if !lines.is_empty() {
-            self.disk.append(&noted.file, lines.as_bytes()).ok();
+            self.disk.append(&recorded.file, lines.as_bytes()).ok();
         }
     }
 }
 
 impl Drop for GcRoots {
     fn drop(&mut self) {
-        let noted = self.noted.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if !noted.hashes.is_empty() {
-            self.disk.remove(&noted.file).ok();
+        let recorded = self.recorded.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !recorded.hashes.is_empty() {
+            self.disk.remove(&recorded.file).ok();
         }
     }
 }
@@ -123,7 +128,7 @@ pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[KnownProcess]) {
 
 /// Returns the hashes reserved by the given processes.
 pub(super) fn reserved_by(disk: &dyn Disk, root: &Path, processes: &[String]) -> BTreeSet<String> {
-    let lists = processes.iter().filter_map(|process| disk.read(&file(root, process)).ok());
+    let lists = processes.iter().filter_map(|process| disk.read(&list_path(root, process)).ok());
     lists.flat_map(|list| String::from_utf8_lossy(&list).lines().map(str::to_string).collect::<Vec<_>>()).collect()
 }
 
@@ -140,7 +145,7 @@ pub(super) fn unreserved<'h>(
         if left.is_empty() {
             break;
         }
-        let list = disk.read(&file(root, process)).unwrap_or_default();
+        let list = disk.read(&list_path(root, process)).unwrap_or_default();
         for hash in String::from_utf8_lossy(&list).lines() {
             left.remove(hash);
         }

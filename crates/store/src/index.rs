@@ -31,7 +31,7 @@ struct IndexEntry {
     check: String,
 }
 
-fn check(stamp: &Stamp, sha256: &str) -> String {
+fn entry_checksum(stamp: &Stamp, sha256: &str) -> String {
     sha256::of_bytes(
         json!([stamp.bytes, stamp.modified.to_string(), stamp.changed.to_string(), stamp.file, sha256]).to_string(),
     )
@@ -56,7 +56,7 @@ impl Input {
     }
 
     fn stamp(&self) -> MutexGuard<'_, Option<Stamp>> {
-        locked(&self.stamp)
+        lock(&self.stamp)
     }
 }
 
@@ -68,15 +68,15 @@ pub(super) struct InputHashCache {
 }
 
 impl InputHashCache {
-    pub(super) fn input(&self, path: &Path, hash: impl FnOnce() -> Result<Input>) -> Result<Input> {
-        let known = locked(&self.by_path).get(path).cloned();
-        if let Some(known) = known.filter(|input| {
+    pub(super) fn get_or_hash(&self, path: &Path, hash: impl FnOnce() -> Result<Input>) -> Result<Input> {
+        let cached = lock(&self.by_path).get(path).cloned();
+        if let Some(cached) = cached.filter(|input| {
             input.stamp().as_ref().is_some_and(|stamp| Stamp::at(path).ok().flatten().as_ref() == Some(stamp))
         }) {
-            return Ok(known);
+            return Ok(cached);
         }
         let input = hash()?;
-        locked(&self.by_path).insert(path.to_owned(), input.clone());
+        lock(&self.by_path).insert(path.to_owned(), input.clone());
         Ok(input)
     }
 
@@ -84,43 +84,43 @@ impl InputHashCache {
         &self,
         input: &Input,
         what: &str,
-        find: impl FnOnce() -> Result<T>,
+        compute: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let key = (input.sha256.clone(), what.to_owned());
-        let known = locked(&self.found).get(&key).cloned();
-        if let Some(known) = known.and_then(|value| serde_json::from_value(value).ok()) {
-            return Ok(known);
+        let cached = lock(&self.found).get(&key).cloned();
+        if let Some(cached) = cached.and_then(|value| serde_json::from_value(value).ok()) {
+            return Ok(cached);
         }
-        let value = find()?;
+        let value = compute()?;
         if let Ok(found) = serde_json::to_value(&value) {
-            locked(&self.found).insert(key, found);
+            lock(&self.found).insert(key, found);
         }
         Ok(value)
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the hash of a file. Uses the entry in the index `folder` if its stamp matches, and hashes the file
 /// otherwise.
-pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash: bool) -> Result<Input> {
+pub(super) fn hash_input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash: bool) -> Result<Input> {
     let file = regular::open(path)?;
     let stamp =
         file.metadata().map(|data| Stamp::from_metadata(&data)).map_err(|error| Error::io("read", path, &error))?;
-    let entry_path = |stamp: &Stamp| folder.and_then(|folder| place(folder, path, stamp));
+    let entry_path = |stamp: &Stamp| folder.and_then(|folder| index_entry_path(folder, path, stamp));
     if !rehash
         && let Some(stamp) = stamp.as_ref().filter(is_large)
         && let Some(entry_path) = entry_path(stamp)
         && let Some(entry) =
             disk.read(&entry_path).ok().and_then(|text| serde_json::from_slice::<IndexEntry>(&text).ok())
         && entry.stamp == stamp.without_device()
-        && entry.check == check(&entry.stamp, &entry.sha256)
+        && entry.check == entry_checksum(&entry.stamp, &entry.sha256)
     {
         return Ok(Input::new(entry.sha256, Some(stamp.clone())));
     }
-    let (sha256, stamp) = hashed(file, path)?;
+    let (sha256, stamp) = hash_file(file, path)?;
     if let Some(stamp) = stamp.as_ref().filter(is_large)
         && let Some(entry_path) = entry_path(stamp)
     {
@@ -134,7 +134,7 @@ fn is_large(stamp: &&Stamp) -> bool {
 }
 
 /// Hashes a file. Also returns its stamp, provided that any later change would be visible in it.
-fn hashed(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
+fn hash_file(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
     // Flush first so that later writes through a shared mapping change the modification time. If that fails, the file
     // is hashed anyway.
     file.sync_all().ok();
@@ -154,7 +154,7 @@ fn read_error(error: &std::io::Error, path: &Path) -> Error {
 ///
 /// # Errors
 /// Fails with the error from `read`, or with exit code 2 and the file name if a file has changed.
-pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn read_unchanged<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = read_stamps(files);
     let value = read();
     for ((path, input), (before, after)) in files.iter().zip(before.into_iter().zip(read_stamps(files))) {
@@ -164,7 +164,7 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
         if after.is_some() && after == *input.stamp() {
             continue;
         }
-        let (found, stamp) = hashed(regular::open(path)?, path)?;
+        let (found, stamp) = hash_file(regular::open(path)?, path)?;
         if found != input.sha256 {
             return Err(changed_input_error(path, input, &found));
         }
@@ -193,26 +193,26 @@ struct CachedResult {
     check: String,
 }
 
-/// Caches the result of `find` under the content hash of a large file. `what` names the result and its version.
+/// Caches the result of `compute` under the content hash of a large file. `what` names the result and its version.
 pub(super) fn cached_result<T: Serialize + DeserializeOwned>(
     disk: &dyn Disk,
     folder: Option<&Path>,
     (path, input): (&Path, &Input),
     what: &str,
-    find: impl FnOnce() -> Result<T>,
+    compute: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let Some(folder) = folder.filter(|_| path.metadata().is_ok_and(|data| data.len() >= MIN_HASHED_BYTES)) else {
-        return find();
+        return compute();
     };
     let fact_path = folder.join(format!("{}.{what}.json", input.sha256));
-    let known = disk.read(&fact_path).ok().and_then(|text| serde_json::from_slice::<CachedResult>(&text).ok());
-    let known = known
+    let cached = disk.read(&fact_path).ok().and_then(|text| serde_json::from_slice::<CachedResult>(&text).ok());
+    let cached = cached
         .filter(|cached| cached.check == checksum(input, what, &cached.found))
         .and_then(|cached| serde_json::from_value(cached.found).ok());
-    if let Some(known) = known {
-        return Ok(known);
+    if let Some(cached) = cached {
+        return Ok(cached);
     }
-    let value = find()?;
+    let value = compute()?;
     if let Ok(found) = serde_json::to_value(&value) {
         let entry = CachedResult { check: checksum(input, what, &found), found };
         let text = serde_json::to_vec(&entry).unwrap_or_default();
@@ -227,7 +227,7 @@ fn checksum(input: &Input, what: &str, found: &Value) -> String {
 
 /// Returns the path of an index entry. The name includes the inode number, because each machine may have its own disk
 /// mounted at the same path.
-fn place(folder: &Path, path: &Path, stamp: &Stamp) -> Option<PathBuf> {
+fn index_entry_path(folder: &Path, path: &Path, stamp: &Stamp) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
     let name = [path.as_os_str().as_encoded_bytes(), b"\0", stamp.file.1.to_string().as_bytes()].concat();
     Some(folder.join(format!("{}.json", sha256::of_bytes(name))))
@@ -236,7 +236,7 @@ fn place(folder: &Path, path: &Path, stamp: &Stamp) -> Option<PathBuf> {
 fn write_entry(disk: &dyn Disk, entry_path: &Path, stamp: &Stamp, sha256: &str) -> std::io::Result<()> {
     disk.make_folder(entry_path.parent().unwrap_or(entry_path))?;
     let stamp = stamp.without_device();
-    let entry = IndexEntry { check: check(&stamp, sha256), sha256: sha256.to_string(), stamp };
+    let entry = IndexEntry { check: entry_checksum(&stamp, sha256), sha256: sha256.to_string(), stamp };
     disk.replace(entry_path, &serde_json::to_vec(&entry)?)
 }
 
@@ -249,7 +249,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     fn sha256_of(folder: &Path, path: &Path) -> String {
-        input(&SystemDisk::default(), Some(folder), path, false).unwrap().sha256
+        hash_input(&SystemDisk::default(), Some(folder), path, false).unwrap().sha256
     }
 
     fn write_old_file(path: &Path, bytes: &[u8]) -> String {
@@ -278,10 +278,14 @@ mod tests {
         let path = folder.path().join("weights");
         let right = write_old_file(&path, &vec![7; 2 << 20]);
         let now = Stamp::at(&path).unwrap().unwrap();
-        let entry_path = place(folder.path(), &path, &now).unwrap();
+        let entry_path = index_entry_path(folder.path(), &path, &now).unwrap();
         write_entry(&SystemDisk::default(), &entry_path, &now, "remembered").unwrap();
         assert_eq!(sha256_of(folder.path(), &path), "remembered");
-        assert_eq!(input(&SystemDisk::default(), Some(folder.path()), &path, true).unwrap().sha256, right, "--rehash");
+        assert_eq!(
+            hash_input(&SystemDisk::default(), Some(folder.path()), &path, true).unwrap().sha256,
+            right,
+            "--rehash"
+        );
         write_entry(&SystemDisk::default(), &entry_path, &now, "remembered").unwrap();
         let text = fs::read_to_string(&entry_path).unwrap().replace("remembered", "rememberee");
         fs::write(&entry_path, text).unwrap();
@@ -297,14 +301,19 @@ mod tests {
         let local = Stamp::at(&path).unwrap().unwrap();
         // Create the stamp of the same file on another client of the server, with a different device number.
         let remote = Stamp { file: (local.file.0 + 77, local.file.1), ..local.clone() };
-        let server_file = place(&index, &path, &local).unwrap();
+        let server_file = index_entry_path(&index, &path, &local).unwrap();
         write_entry(&SystemDisk::default(), &server_file, &remote, "hashed there").unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
         // Simulate a local disk mounted at the same path on another machine. Its inode numbers differ, and both entries
         // are kept.
         let other_mount = Stamp { file: (local.file.0, local.file.1 + 1), ..local };
-        write_entry(&SystemDisk::default(), &place(&index, &path, &other_mount).unwrap(), &other_mount, "another disk")
-            .unwrap();
+        write_entry(
+            &SystemDisk::default(),
+            &index_entry_path(&index, &path, &other_mount).unwrap(),
+            &other_mount,
+            "another disk",
+        )
+        .unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
     }
 
@@ -313,24 +322,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
-        let find = |bytes: &[u8], found: &str| {
+        let compute = |bytes: &[u8], found: &str| {
             write_old_file(&path, bytes);
-            let input = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
+            let input = hash_input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
             cached_result(&SystemDisk::default(), Some(&index), (&path, &input), "what", || Ok(found.to_owned()))
                 .unwrap()
         };
         let mut bytes = vec![7; 2 << 20];
         let small = [7; 9];
-        assert_eq!((find(&bytes, "first"), find(&bytes, "again")), ("first".into(), "first".into()));
-        assert_eq!((find(&small, "small"), find(&small, "anew")), ("small".into(), "anew".into()));
+        assert_eq!((compute(&bytes, "first"), compute(&bytes, "again")), ("first".into(), "first".into()));
+        assert_eq!((compute(&small, "small"), compute(&small, "anew")), ("small".into(), "anew".into()));
         bytes[99] ^= 1;
-        assert_eq!(find(&bytes, "other"), "other");
+        assert_eq!(compute(&bytes, "other"), "other");
         let entry = fs::read_dir(&index).unwrap().map(|entry| entry.unwrap().path());
         for entry in entry.filter(|entry| entry.to_string_lossy().ends_with(".what.json")) {
             let text = fs::read_to_string(&entry).unwrap().replace("other", "ether");
             fs::write(entry, text).unwrap();
         }
-        assert_eq!(find(&bytes, "damage must be detected"), "damage must be detected");
+        assert_eq!(compute(&bytes, "damage must be detected"), "damage must be detected");
     }
 
     #[test]
@@ -339,7 +348,7 @@ mod tests {
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
         write_old_file(&path, &vec![7; 2 << 20]);
-        let fresh = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
+        let fresh = hash_input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
         assert!(fresh.stamp().is_none(), "timestamps of a recently modified file must not be trusted");
         assert_eq!(fs::read_dir(&index).into_iter().flatten().count(), 0);
         // A modification time in the future never counts as old enough. It occurs if the clock is set forward and then
@@ -353,11 +362,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         fs::write(&path, "as hashed").unwrap();
-        let hashed = input(&SystemDisk::default(), Some(folder.path()), &path, false).unwrap();
+        let hashed = hash_input(&SystemDisk::default(), Some(folder.path()), &path, false).unwrap();
         // Simulate a file that has not changed for a long time, so its timestamps are trusted.
         let restored = Input::new(hashed.sha256.clone(), Stamp::at(&path).unwrap());
         let read = |input: &Input, during: &dyn Fn()| {
-            guarded(&[(path.as_path(), input)], || {
+            read_unchanged(&[(path.as_path(), input)], || {
                 during();
                 Ok(fs::read(&path).unwrap())
             })

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::object::{StoredObject, damaged_error};
 use super::packed::{self, Packs};
-use super::small::ObjectPlace;
-use super::{Key, Store, StoreWords};
+use super::small::ObjectLocation;
+use super::{Key, Store, StoreSchema};
 use ghostlab_core::error::{Error, Result};
 
 /// Object in a store listing, intact or damaged.
@@ -24,14 +24,14 @@ pub struct InventoryItem {
     pub hash: String,
     /// Folder of the object, or the file that contains it.
     pub folder: PathBuf,
-    pub found: ObjectCondition,
-    words: StoreWords,
+    pub condition: ObjectCondition,
+    schema: StoreSchema,
 }
 
 /// Condition of a stored object.
 #[derive(Debug)]
 pub enum ObjectCondition {
-    Whole(StoredObject),
+    Intact(StoredObject),
     Damaged(Error),
 }
 
@@ -39,7 +39,7 @@ impl ObjectCondition {
     /// Classifies an object that was found under a hash.
     fn from_opened(opened: Result<StoredObject>, hash: &str, path: &Path) -> Self {
         match opened {
-            Ok(object) if Key::hash_of(&object.meta().key) == hash => Self::Whole(object),
+            Ok(object) if Key::hash_of(&object.meta().key) == hash => Self::Intact(object),
             Ok(_) => Self::Damaged(Error::damaged("a stored object's key differs from its path").at(path.display())),
             Err(error) => Self::Damaged(error),
         }
@@ -50,28 +50,28 @@ impl InventoryItem {
     /// Returns whether the current program version can use the object. The stage versions of the object and of its
     /// inputs must be current.
     pub fn is_current(&self) -> bool {
-        fn is_current_key(key: &Value, words: StoreWords) -> bool {
+        fn is_current_key(key: &Value, schema: StoreSchema) -> bool {
             let is_key = key.get("kind").is_some() && key.get("of").is_some();
             let parents = key["of"].as_object().into_iter().flat_map(|fields| fields.values());
             !is_key
-                || ((words.kinds.iter().any(|kind| key["kind"] == kind.name() && key["version"] == kind.version()))
-                    && parents.into_iter().all(|parent| is_current_key(parent, words)))
+                || ((schema.kinds.iter().any(|kind| key["kind"] == kind.name() && key["version"] == kind.version()))
+                    && parents.into_iter().all(|parent| is_current_key(parent, schema)))
         }
-        let is_current_stage = self.words.kinds.iter().any(|kind| kind.folder() == self.stage);
-        match &self.found {
-            ObjectCondition::Whole(object) => is_current_stage && is_current_key(&object.meta().key, self.words),
+        let is_current_stage = self.schema.kinds.iter().any(|kind| kind.folder() == self.stage);
+        match &self.condition {
+            ObjectCondition::Intact(object) => is_current_stage && is_current_key(&object.meta().key, self.schema),
             ObjectCondition::Damaged(_) => is_current_stage,
         }
     }
 
     /// Returns whether the object is intact but unused, because an older program version wrote it.
     pub fn is_older_version(&self) -> bool {
-        matches!(self.found, ObjectCondition::Whole(_)) && !self.is_current() && !self.is_newer_version()
+        matches!(self.condition, ObjectCondition::Intact(_)) && !self.is_current() && !self.is_newer_version()
     }
 
     /// Returns the hash of the key without the given fields, or `None` if a field is missing.
     pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
-        let ObjectCondition::Whole(object) = &self.found else { return None };
+        let ObjectCondition::Intact(object) = &self.condition else { return None };
         let mut key = object.meta().key.clone();
         let fields_of_key = key["of"].as_object_mut()?;
         fields.iter().try_for_each(|field| fields_of_key.remove(*field).map(drop))?;
@@ -80,42 +80,43 @@ impl InventoryItem {
 
     /// Returns the hash of the input object with the given name.
     pub fn parent(&self, name: &str) -> Option<String> {
-        let ObjectCondition::Whole(object) = &self.found else { return None };
+        let ObjectCondition::Intact(object) = &self.condition else { return None };
         let parent = object.meta().key["of"].get(name)?;
         parent.get("kind").is_some().then(|| Key::hash_of(parent))
     }
 
     /// Returns whether a newer program version wrote the object or one of its inputs.
     pub fn is_newer_version(&self) -> bool {
-        fn is_newer_key(key: &Value, words: StoreWords) -> bool {
+        fn is_newer_key(key: &Value, schema: StoreSchema) -> bool {
             let (Some(kind), Some(version)) = (key["kind"].as_str(), key["version"].as_u64()) else { return false };
             let mut parents = key["of"].as_object().into_iter().flat_map(|fields| fields.values());
-            words.kind(kind).is_none_or(|known| version > u64::from(known.version()))
-                || parents.any(|parent| is_newer_key(parent, words))
+            schema.kind(kind).is_none_or(|known| version > u64::from(known.version()))
+                || parents.any(|parent| is_newer_key(parent, schema))
         }
         let has_newer_key =
-            matches!(&self.found, ObjectCondition::Whole(object) if is_newer_key(&object.meta().key, self.words));
-        has_newer_key || self.words.kind_of_folder(&self.stage).is_none_or(|(known, version)| version > known.version())
+            matches!(&self.condition, ObjectCondition::Intact(object) if is_newer_key(&object.meta().key, self.schema));
+        has_newer_key
+            || self.schema.kind_of_folder(&self.stage).is_none_or(|(known, version)| version > known.version())
     }
 
     fn is_packed(&self) -> bool {
-        self.folder.parent().is_some_and(|group| name_of(group) == Packs::FOLDER)
+        self.folder.parent().is_some_and(|group| file_name(group) == Packs::FOLDER)
     }
 
     /// Returns the total payload size in bytes.
     pub fn bytes(&self) -> u64 {
-        match &self.found {
-            ObjectCondition::Whole(object) => object.meta().bytes(),
+        match &self.condition {
+            ObjectCondition::Intact(object) => object.meta().bytes(),
             // The size of a damaged pack member is unknown.
             ObjectCondition::Damaged(_) if self.is_packed() => 0,
-            ObjectCondition::Damaged(_) => bytes_below(&self.folder),
+            ObjectCondition::Damaged(_) => folder_bytes(&self.folder),
         }
     }
 
     /// Returns how long the object took to compute, in seconds, or 0 if unknown.
     pub fn seconds(&self) -> f64 {
-        match &self.found {
-            ObjectCondition::Whole(object) => object.meta().seconds,
+        match &self.condition {
+            ObjectCondition::Intact(object) => object.meta().seconds,
             ObjectCondition::Damaged(_) => 0.0,
         }
     }
@@ -132,20 +133,20 @@ impl Store {
     pub fn entries(&self) -> Vec<InventoryItem> {
         let mut entries = Vec::new();
         for stage in self.folders(&self.root) {
-            let name = name_of(&stage);
-            if self.words.kind_of_folder(&name).is_none() {
+            let name = file_name(&stage);
+            if self.schema.kind_of_folder(&name).is_none() {
                 continue;
             }
             for group in self.folders(&stage) {
-                let many = name_of(&group) == Packs::FOLDER;
+                let is_pack_folder = file_name(&group) == Packs::FOLDER;
                 for path in self.folders(&group) {
                     // Skip names that this program does not write so that foreign files are never removed.
-                    let hash = name_of(&path);
+                    let hash = file_name(&path);
                     let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-                    match many {
+                    match is_pack_folder {
                         _ if !is_hash => {}
                         true => self.add_pack_items(&name, &path, &mut entries),
-                        false if hash.starts_with(&name_of(&group)) => entries.push(self.folder_item(&name, path)),
+                        false if hash.starts_with(&file_name(&group)) => entries.push(self.folder_item(&name, path)),
                         false => {}
                     }
                 }
@@ -156,32 +157,33 @@ impl Store {
 
     /// Reads an object in its own folder or file.
     fn folder_item(&self, stage: &str, folder: PathBuf) -> InventoryItem {
-        let hash = name_of(&folder);
+        let hash = file_name(&folder);
         let opened = StoredObject::open(Arc::clone(&self.disk), folder.clone(), None);
         let found = ObjectCondition::from_opened(opened, &hash, &folder);
         self.item(stage, hash, folder, found)
     }
 
-    fn item(&self, stage: &str, hash: String, folder: PathBuf, found: ObjectCondition) -> InventoryItem {
-        InventoryItem { stage: stage.to_owned(), hash, folder, found, words: self.words }
+    fn item(&self, stage: &str, hash: String, folder: PathBuf, condition: ObjectCondition) -> InventoryItem {
+        InventoryItem { stage: stage.to_owned(), hash, folder, condition, schema: self.schema }
     }
 
     /// Reads the objects of a pack. Unreadable members are reported as one damaged item.
     fn add_pack_items(&self, stage: &str, file: &Path, entries: &mut Vec<InventoryItem>) {
-        let pack = packed::all(&*self.disk, file);
+        let pack = packed::read_members(&*self.disk, file);
         if let Err(found) = pack
             .as_ref()
             .map_err(Clone::clone)
             .and_then(|(_, sound)| if *sound { Ok(()) } else { Err("a line of the member list is damaged".to_owned()) })
         {
             let found = ObjectCondition::Damaged(damaged_error(file).found(found));
-            entries.push(self.item(stage, name_of(file), file.to_owned(), found));
+            entries.push(self.item(stage, file_name(file), file.to_owned(), found));
         }
         for (member, meta) in pack.map(|(members, _)| members).unwrap_or_default() {
             let opened = meta.map_err(|found| damaged_error(file).found(found));
             let packs = Some(Arc::clone(&self.packs));
-            let opened = opened
-                .map(|meta| StoredObject::packed(Arc::clone(&self.disk), file.to_owned(), member.at, meta, packs));
+            let opened = opened.map(|meta| {
+                StoredObject::packed(Arc::clone(&self.disk), file.to_owned(), member.payload_offset, meta, packs)
+            });
             let found = ObjectCondition::from_opened(opened, &member.hash, file);
             entries.push(self.item(stage, member.hash, file.to_owned(), found));
         }
@@ -192,10 +194,10 @@ impl Store {
         self.folders(&self.root)
             .iter()
             .filter(|stage| {
-                self.words.kind_of_folder(&name_of(stage)).is_some_and(|(known, version)| version < known.version())
+                self.schema.kind_of_folder(&file_name(stage)).is_some_and(|(known, version)| version < known.version())
             })
             .map(|stage| {
-                let groups = self.folders(stage).into_iter().filter(|group| name_of(group) != Packs::FOLDER);
+                let groups = self.folders(stage).into_iter().filter(|group| file_name(group) != Packs::FOLDER);
                 let separate: usize = groups.map(|group| self.folders(&group).len()).sum();
                 separate + Packs::new(Arc::clone(&self.disk), stage).hashes().len()
             })
@@ -207,22 +209,22 @@ impl Store {
     /// # Errors
     /// Fails if the store is not writable.
     pub fn remove_all<'e>(&self, entries: impl IntoIterator<Item = &'e InventoryItem>) -> Result<()> {
-        let mut among: BTreeMap<&Path, Vec<&str>> = BTreeMap::new();
+        let mut hashes_by_file: BTreeMap<&Path, Vec<&str>> = BTreeMap::new();
         for entry in entries {
             match entry.is_packed() {
-                true => among.entry(&entry.folder).or_default().push(&entry.hash),
+                true => hashes_by_file.entry(&entry.folder).or_default().push(&entry.hash),
                 false => self.remove_object(&entry.folder, &entry.hash)?,
             }
         }
-        among.into_iter().try_for_each(|(file, hashes)| self.drop_members(file, &hashes))
+        hashes_by_file.into_iter().try_for_each(|(file, hashes)| self.drop_members(file, &hashes))
     }
 
     /// Removes the object for a key, if present.
     pub fn discard(&self, key: &Key) -> Result<()> {
         match self.locate(key.kind(), key.hash()) {
             None => Ok(()),
-            Some(ObjectPlace::Separate(path)) => self.remove_object(&path, key.hash()),
-            Some(ObjectPlace::Packed(file, _)) => self.drop_members(&file, &[key.hash()]),
+            Some(ObjectLocation::Separate(path)) => self.remove_object(&path, key.hash()),
+            Some(ObjectLocation::Packed(file, _)) => self.drop_members(&file, &[key.hash()]),
         }
     }
 
@@ -252,7 +254,7 @@ impl Store {
     pub fn journals(&self) -> Vec<(PathBuf, u64)> {
         self.folders(&self.root.join("journals"))
             .into_iter()
-            .map(|folder| (folder.clone(), bytes_below(&folder)))
+            .map(|folder| (folder.clone(), folder_bytes(&folder)))
             .collect()
     }
 }
@@ -265,11 +267,11 @@ fn ignore_missing(result: std::io::Result<()>, folder: &Path) -> Result<()> {
     }
 }
 
-fn name_of(path: &Path) -> String {
+fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn bytes_below(folder: &Path) -> u64 {
+fn folder_bytes(folder: &Path) -> u64 {
     let file_bytes = fs::metadata(folder).ok().filter(fs::Metadata::is_file).map_or(0, |data| data.len());
     file_bytes
         + fs::read_dir(folder)
@@ -283,13 +285,13 @@ fn bytes_below(folder: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::{SELECTION, WORDS};
+    use crate::tests::{SCHEMA, SELECTION};
     use serde_json::json;
 
     #[test]
     fn inventory_shows_states_and_omits_removed_objects() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), WORDS).unwrap();
+        let store = Store::open(folder.path(), SCHEMA).unwrap();
         let [good, bad] = [1, 2].map(|depth| {
             let mut draft = store.draft().unwrap();
             draft.write("a", b"xyz").unwrap();
@@ -306,7 +308,7 @@ mod tests {
         let entries = store.entries();
         assert_eq!(entries.len(), 3);
         let damaged: Vec<&InventoryItem> =
-            entries.iter().filter(|entry| matches!(entry.found, ObjectCondition::Damaged(_))).collect();
+            entries.iter().filter(|entry| matches!(entry.condition, ObjectCondition::Damaged(_))).collect();
         assert_eq!(damaged.len(), 1);
         assert_eq!(damaged[0].folder, bad.folder());
         assert_eq!(

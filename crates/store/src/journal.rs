@@ -33,34 +33,34 @@ pub struct JournalRecord {
 pub struct Journal {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
-    own: PathBuf,
+    own_path: PathBuf,
     /// Lines not yet flushed.
     buffer: Vec<u8>,
     /// Read position in each file.
-    read: BTreeMap<PathBuf, u64>,
+    read_offsets: BTreeMap<PathBuf, u64>,
 }
 
 impl Journal {
     pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, process: &str) -> Self {
         // Each writer needs its own file, because two jobs of one process share a folder if a backbone has two names.
-        static OPENINGS: AtomicU64 = AtomicU64::new(0);
-        let path = folder.join(format!("{process}.{}.jsonl", OPENINGS.fetch_add(1, Relaxed)));
-        Self { disk, folder, own: path, buffer: Vec::new(), read: BTreeMap::new() }
+        static NEXT_JOURNAL_ID: AtomicU64 = AtomicU64::new(0);
+        let path = folder.join(format!("{process}.{}.jsonl", NEXT_JOURNAL_ID.fetch_add(1, Relaxed)));
+        Self { disk, folder, own_path: path, buffer: Vec::new(), read_offsets: BTreeMap::new() }
     }
 
     /// Returns the records added since the last call, and an error for each damaged one.
     pub fn read(&mut self) -> (Vec<JournalRecord>, Vec<Error>) {
         let mut records = Vec::new();
-        let mut damages = Vec::new();
-        for path in files(&*self.disk, &self.folder) {
-            let start = self.read.get(&path).copied().unwrap_or(0);
+        let mut errors = Vec::new();
+        for path in list_files(&*self.disk, &self.folder) {
+            let start = self.read_offsets.get(&path).copied().unwrap_or(0);
             // A missing file belonged to work that has been finished in the meantime.
             let Ok(text) = self.disk.read_from(&path, start) else { continue };
             let mut line_start = 0;
             while let Some(length) = text[line_start..].iter().position(|&byte| byte == b'\n') {
                 match parse(&text[line_start..line_start + length]) {
                     Some(record) => records.push(record),
-                    None => damages.push(
+                    None => errors.push(
                         Error::damaged("a record of unfinished work is damaged")
                             .at(format!("{}, byte {}", path.display(), start + line_start as u64))
                             .hint("no action needed: the record is ignored and its chunk is recomputed"),
@@ -69,16 +69,16 @@ impl Journal {
                 line_start += length + 1;
             }
             // A line without a newline is still being written, or the process that wrote it died.
-            self.read.insert(path, start + line_start as u64);
+            self.read_offsets.insert(path, start + line_start as u64);
         }
-        (records, damages)
+        (records, errors)
     }
 
     /// Appends a record. It is durable after [`Self::flush`].
     pub fn push(&mut self, record: &JournalRecord) -> Result<()> {
         let json =
             serde_json::to_string(record).map_err(|error| Error::job("cannot write a record as JSON").found(error))?;
-        let check = check(json.as_bytes());
+        let check = checksum(json.as_bytes());
         self.buffer.extend_from_slice(format!("{json}\t{check}\n").as_bytes());
         Ok(())
     }
@@ -91,37 +91,37 @@ impl Journal {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        self.disk.append(&self.own, &self.buffer).map_err(|error| write_error(&self.own, &error))?;
+        self.disk.append(&self.own_path, &self.buffer).map_err(|error| write_error(&self.own_path, &error))?;
         fault::fault_point("journal");
         // Skip this process's own records when reading.
-        *self.read.entry(self.own.clone()).or_insert(0) += self.buffer.len() as u64;
+        *self.read_offsets.entry(self.own_path.clone()).or_insert(0) += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
 
     /// Removes this process's journal for a job that another process has finished.
     pub(super) fn remove(self) {
-        self.disk.remove(&self.own).ok();
+        self.disk.remove(&self.own_path).ok();
         self.disk.remove_empty(&self.folder).ok();
     }
 
     /// Removes this process's journal for a finished job. Also removes journals that belong to dead processes and
     /// contain only stored records.
-    pub(super) fn retire(self, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
-        self.disk.remove(&self.own).ok();
-        clear(&*self.disk, &self.folder, &gone, &stored);
+    pub(super) fn retire(self, is_dead: impl Fn(&str) -> bool, is_stored: impl Fn(&str) -> bool) {
+        self.disk.remove(&self.own_path).ok();
+        remove_stored(&*self.disk, &self.folder, &is_dead, &is_stored);
     }
 }
 
 /// Removes the journals that belong to dead processes and contain only stored records. Removes the folder if it becomes
 /// empty.
-fn clear(disk: &dyn Disk, folder: &Path, gone: &dyn Fn(&str) -> bool, stored: &dyn Fn(&str) -> bool) {
-    for path in files(disk, folder) {
+fn remove_stored(disk: &dyn Disk, folder: &Path, is_dead: &dyn Fn(&str) -> bool, is_stored: &dyn Fn(&str) -> bool) {
+    for path in list_files(disk, folder) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // Skip files that are not journals.
         let Some(owner) = owner_of(&name) else { continue };
-        let Some(text) = gone(owner).then(|| disk.read(&path).ok()).flatten() else { continue };
-        if text.split(|&byte| byte == b'\n').filter_map(parse).all(|record| stored(&record.key)) {
+        let Some(text) = is_dead(owner).then(|| disk.read(&path).ok()).flatten() else { continue };
+        if text.split(|&byte| byte == b'\n').filter_map(parse).all(|record| is_stored(&record.key)) {
             disk.remove(&path).ok();
         }
     }
@@ -136,17 +136,22 @@ fn owner_of(name: &str) -> Option<&str> {
 }
 
 /// Removes all journals that belong to dead processes and contain only stored records.
-pub(super) fn sweep(disk: &dyn Disk, journals: &Path, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
-    files(disk, journals).iter().for_each(|folder| clear(disk, folder, &gone, &stored));
+pub(super) fn sweep(
+    disk: &dyn Disk,
+    journals: &Path,
+    is_dead: impl Fn(&str) -> bool,
+    is_stored: impl Fn(&str) -> bool,
+) {
+    list_files(disk, journals).iter().for_each(|folder| remove_stored(disk, folder, &is_dead, &is_stored));
 }
 
-fn files(disk: &dyn Disk, folder: &Path) -> Vec<PathBuf> {
+fn list_files(disk: &dyn Disk, folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = disk.list(folder).into_iter().map(|name| folder.join(name)).collect();
     files.sort();
     files
 }
 
-pub(super) fn check(json: &[u8]) -> String {
+pub(super) fn checksum(json: &[u8]) -> String {
     sha256::of_bytes(json)[..16].to_string()
 }
 
@@ -154,7 +159,7 @@ fn parse(line: &[u8]) -> Option<JournalRecord> {
     let tab = line.iter().rposition(|&byte| byte == b'\t')?;
     let json = &line[..tab];
     let sum = &line[tab + 1..];
-    (check(json).as_bytes() == sum).then(|| serde_json::from_slice(json).ok())?
+    (checksum(json).as_bytes() == sum).then(|| serde_json::from_slice(json).ok())?
 }
 
 fn write_error(path: &Path, error: &std::io::Error) -> Error {
@@ -215,8 +220,8 @@ mod tests {
         let mut one = write_journal(folder.path(), "1", &[record(0, &values), record(1, &[])]);
         assert!(one.read().0.is_empty(), "own records must be skipped");
         let mut two = Journal::open(disk(), folder.path().to_owned(), "2");
-        let (records, damages) = two.read();
-        assert!(damages.is_empty());
+        let (records, errors) = two.read();
+        assert!(errors.is_empty());
         assert_eq!(records.len(), 2);
         assert_eq!(to_bits(&records[0].values), to_bits(&values));
         one.push(&record(2, &[f64::NAN])).unwrap();
@@ -234,17 +239,17 @@ mod tests {
     fn truncated_journal_line_is_skipped_and_damage_reported() {
         let folder = tempfile::tempdir().unwrap();
         write_journal(folder.path(), "1", &[record(0, &[1.0]), record(1, &[2.0]), record(2, &[3.0])]);
-        let path = files(&*disk(), folder.path()).remove(0);
+        let path = list_files(&*disk(), folder.path()).remove(0);
         let mut text = fs::read(&path).unwrap();
         let second = text.iter().position(|&byte| byte == b'\n').unwrap() + 20;
         text[second] ^= 1;
         text.truncate(text.len() - 3);
         fs::write(&path, &text).unwrap();
         let mut journal = Journal::open(disk(), folder.path().to_owned(), "2");
-        let (records, damages) = journal.read();
+        let (records, errors) = journal.read();
         assert_eq!(records, [record(0, &[1.0])]);
-        assert!(damages.len() == 1 && damages[0].to_string().contains(".jsonl, byte"), "{damages:?}");
-        assert_eq!(damages[0].exit_code(), 5);
+        assert!(errors.len() == 1 && errors[0].to_string().contains(".jsonl, byte"), "{errors:?}");
+        assert_eq!(errors[0].exit_code(), 5);
     }
 
     #[test]
@@ -257,8 +262,8 @@ mod tests {
             writer.flush().unwrap();
         }
         for (journal, theirs) in [(&mut one, [1, 3]), (&mut two, [0, 2])] {
-            let (records, damages) = journal.read();
-            assert!(damages.is_empty(), "{damages:?}");
+            let (records, errors) = journal.read();
+            assert!(errors.is_empty(), "{errors:?}");
             assert_eq!(records.iter().map(|record| record.chunk).collect::<Vec<_>>(), theirs);
         }
     }
@@ -278,7 +283,7 @@ mod tests {
         let journal = write_journal(&journal_dir, &process, &[record(0, &[1.0])]);
         let retired = [&dead, &with_more];
         journal.retire(|owner| retired.iter().any(|id| *id == owner), |key| key == "k");
-        let mut left = files(&*disk(), &journal_dir);
+        let mut left = list_files(&*disk(), &journal_dir);
         left.retain(|path| !theirs.contains(path));
         assert_eq!(
             left.iter()

@@ -37,7 +37,7 @@ impl ObjectKind {
 
 /// Stage-specific settings of a store, supplied by the program.
 #[derive(Debug, Clone, Copy)]
-pub struct StoreWords {
+pub struct StoreSchema {
     pub kinds: &'static [ObjectKind],
     /// Kind of small objects that are stored together in pack files.
     pub packed: ObjectKind,
@@ -45,7 +45,7 @@ pub struct StoreWords {
     pub counts_death: fn(lease: &str) -> bool,
 }
 
-impl StoreWords {
+impl StoreSchema {
     pub(super) fn kind(self, name: &str) -> Option<ObjectKind> {
         self.kinds.iter().copied().find(|kind| kind.name == name)
     }
@@ -69,11 +69,11 @@ pub struct Key {
     input: Option<String>,
     /// Description of the object, provided by the stage that computes it. Not part of the identity, and not included in
     /// the records of derived objects.
-    about: Option<Arc<dyn About>>,
+    about: Option<Arc<dyn KeyDescription>>,
 }
 
 /// Description of an object for its record, provided by the stage that computes the object.
-pub trait About: fmt::Debug + Send + Sync {
+pub trait KeyDescription: fmt::Debug + Send + Sync {
     fn json(&self) -> Value;
 }
 
@@ -109,8 +109,8 @@ impl Key {
     }
 
     #[must_use]
-    pub fn with_description<A: About + 'static>(self, what: &Arc<A>) -> Self {
-        let description: Arc<dyn About> = Arc::<A>::clone(what);
+    pub fn with_description<A: KeyDescription + 'static>(self, what: &Arc<A>) -> Self {
+        let description: Arc<dyn KeyDescription> = Arc::<A>::clone(what);
         Self { about: Some(description), ..self }
     }
 

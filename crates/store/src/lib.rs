@@ -13,17 +13,17 @@
 //! The marker `store.json` identifies a store. Folders without it are never modified.
 //!
 //! ```
-//! use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoreWords};
+//! use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoreSchema};
 //! use serde_json::json;
 //!
 //! # fn main() -> ghostlab_core::error::Result<()> {
 //! const SCORES: ObjectKind = ObjectKind::new("scores", 1);
-//! const WORDS: StoreWords = StoreWords { kinds: &[SCORES], packed: SCORES, counts_death: |_| false };
+//! const SCHEMA: StoreSchema = StoreSchema { kinds: &[SCORES], packed: SCORES, counts_death: |_| false };
 //! let folder = tempfile::tempdir().unwrap();
-//! let store = Store::open(folder.path(), WORDS)?;
+//! let store = Store::open(folder.path(), SCHEMA)?;
 //! let key = Key::new(SCORES, json!({"depth": 3}), []);
 //! store.put(&key, 0.5, &[("values", b"1.25")])?;
-//! assert!(matches!(store.get(&key), Lookup::Whole(_)));
+//! assert!(matches!(store.get(&key), Lookup::Intact(_)));
 //! # Ok(())
 //! # }
 //! ```
@@ -66,7 +66,7 @@ pub use gc_roots::Pin;
 pub use index::Input;
 pub use inventory::{InventoryItem, ObjectCondition};
 pub use journal::{Journal, JournalRecord};
-pub use key::{About, Key, ObjectKind, StoreWords, canonical};
+pub use key::{KeyDescription, Key, ObjectKind, StoreSchema, canonical};
 pub use meta::Meta;
 pub use object::StoredObject;
 pub use packed::PackEntry;
@@ -102,12 +102,12 @@ use worker::Worker;
 #[derive(Clone)]
 pub struct Store {
     root: PathBuf,
-    words: StoreWords,
+    schema: StoreSchema,
     /// Root of the mirrored store, if this store is its temporary mirror ([`ScratchStore`]).
     space_root: Option<PathBuf>,
     worker: Arc<OnceLock<Worker>>,
     disk: Arc<dyn Disk>,
-    uses: Arc<GcRoots>,
+    gc_roots: Arc<GcRoots>,
     packs: Arc<Packs>,
     /// Hashes of objects that this program packs but older programs stored separately.
     unpacked: Arc<OnceLock<HashSet<String>>>,
@@ -132,7 +132,7 @@ pub enum Lookup {
     Absent,
     /// Damaged object, which is never used. Writing the key again replaces it.
     Damaged(Error),
-    Whole(StoredObject),
+    Intact(StoredObject),
 }
 
 impl Store {
@@ -142,16 +142,16 @@ impl Store {
     /// # Errors
     /// Fails with exit code 3 if the folder belongs to another program, cannot be created or written, or was written by
     /// a newer version. Fails with exit code 5 if `store.json` is damaged.
-    pub fn open(root: &Path, words: StoreWords) -> Result<Self> {
-        let mark = match StoreMarker::read(root, words)? {
-            Some(mark) => mark,
+    pub fn open(root: &Path, schema: StoreSchema) -> Result<Self> {
+        let marker = match StoreMarker::read(root, schema)? {
+            Some(marker) => marker,
             None => {
                 StoreMarker::new(StoreSharing::Umask).create(root).map_err(|error| unwritable_error(&error, root))?;
                 // Another process may have created the marker at the same moment with a different sharing mode.
-                StoreMarker::read(root, words)?.unwrap_or(StoreMarker::new(StoreSharing::Umask))
+                StoreMarker::read(root, schema)?.unwrap_or(StoreMarker::new(StoreSharing::Umask))
             }
         };
-        let store = Self::open_on(Arc::new(SystemDisk::new(mark.shared)), root, words);
+        let store = Self::open_on(Arc::new(SystemDisk::new(marker.shared)), root, schema);
         store.disk.make_folder(&store.drafts()).map_err(|error| unwritable_error(&error, root))?;
         tempfile::tempfile_in(store.drafts()).map_err(|error| unwritable_error(&error, root))?;
         store.sweep();
@@ -164,26 +164,26 @@ impl Store {
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::open`].
-    pub fn open_read_only(root: &Path, words: StoreWords) -> Result<Self> {
-        let mark = StoreMarker::read(root, words)?;
-        let disk = SystemDisk::new(mark.map(|mark| mark.shared).unwrap_or_default());
-        let is_store = mark.is_some();
-        Ok(Self { scratch: Some(Arc::default()), is_store, ..Self::open_on(Arc::new(disk), root, words) })
+    pub fn open_read_only(root: &Path, schema: StoreSchema) -> Result<Self> {
+        let marker = StoreMarker::read(root, schema)?;
+        let disk = SystemDisk::new(marker.map(|marker| marker.shared).unwrap_or_default());
+        let is_store = marker.is_some();
+        Ok(Self { scratch: Some(Arc::default()), is_store, ..Self::open_on(Arc::new(disk), root, schema) })
     }
 
     /// Opens a store on a real or simulated disk.
-    pub fn open_on(disk: Arc<dyn Disk>, root: &Path, words: StoreWords) -> Self {
+    pub fn open_on(disk: Arc<dyn Disk>, root: &Path, schema: StoreSchema) -> Self {
         let worker = Arc::default();
-        let uses = Arc::new(GcRoots::new(Arc::clone(&disk)));
-        let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(words.packed.folder())));
+        let gc_roots = Arc::new(GcRoots::new(Arc::clone(&disk)));
+        let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(schema.packed.folder())));
         let made = Arc::new(|| Value::Null);
         Self {
             root: root.to_owned(),
-            words,
+            schema,
             space_root: None,
             worker,
             disk,
-            uses,
+            gc_roots,
             packs,
             unpacked: Arc::default(),
             rehash: false,
@@ -205,13 +205,13 @@ impl Store {
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::open`].
-    pub fn init(root: &Path, words: StoreWords, shared: Option<StoreSharing>) -> Result<StoreSharing> {
-        let before = StoreMarker::read(root, words)?;
-        let shared = shared.or(before.map(|mark| mark.shared)).unwrap_or_default();
+    pub fn init(root: &Path, schema: StoreSchema, shared: Option<StoreSharing>) -> Result<StoreSharing> {
+        let before = StoreMarker::read(root, schema)?;
+        let shared = shared.or(before.map(|marker| marker.shared)).unwrap_or_default();
         match before {
-            None => StoreMarker::new(shared).create(root).map_err(|error| mark_error(&error, root))?,
-            Some(mark) if mark.shared != shared => {
-                StoreMarker::new(shared).replace(root).map_err(|error| mark_error(&error, root))?;
+            None => StoreMarker::new(shared).create(root).map_err(|error| write_marker_error(&error, root))?,
+            Some(marker) if marker.shared != shared => {
+                StoreMarker::new(shared).replace(root).map_err(|error| write_marker_error(&error, root))?;
             }
             Some(_) => {}
         }
@@ -224,20 +224,20 @@ impl Store {
     ///
     /// # Errors
     /// Fails with exit code 3 if the folder contains anything else or is not writable.
-    pub fn repair_marker(root: &Path, words: StoreWords) -> Result<bool> {
-        StoreMarker::repair(root, words)
+    pub fn repair_marker(root: &Path, schema: StoreSchema) -> Result<bool> {
+        StoreMarker::repair(root, schema)
     }
 
     /// Sets whether every input is hashed again instead of using cached hashes.
     #[must_use]
-    pub fn rehashing(mut self, rehash: bool) -> Self {
+    pub fn with_rehash(mut self, rehash: bool) -> Self {
         self.rehash = rehash;
         self
     }
 
     /// Sets the function that returns the `made` entry of object records.
     #[must_use]
-    pub fn with_signature(mut self, made: impl Fn() -> Value + Send + Sync + 'static) -> Self {
+    pub fn with_provenance(mut self, made: impl Fn() -> Value + Send + Sync + 'static) -> Self {
         self.made = Arc::new(made);
         self
     }
@@ -251,11 +251,11 @@ impl Store {
     }
 
     /// Returns the path that a key's object has if it is not in a pack.
-    fn place(&self, key: &Key) -> PathBuf {
-        self.place_of(key.kind(), key.hash())
+    fn object_folder(&self, key: &Key) -> PathBuf {
+        self.object_folder_of(key.kind(), key.hash())
     }
 
-    fn place_of(&self, kind: ObjectKind, hash: &str) -> PathBuf {
+    fn object_folder_of(&self, kind: ObjectKind, hash: &str) -> PathBuf {
         self.root.join(kind.folder()).join(hash.get(..2).unwrap_or_default()).join(hash)
     }
 
@@ -285,14 +285,14 @@ impl Store {
         self.disk.operations()
     }
 
-    /// Calls `look` with the names of all leases, from a listing that may be slightly stale.
-    pub fn with_leases<T>(&self, look: impl FnOnce(&BTreeSet<String>) -> T) -> Result<T> {
-        Ok(self.worker()?.with_leases(look))
+    /// Calls `inspect` with the names of all leases, from a listing that may be slightly stale.
+    pub fn with_leases<T>(&self, inspect: impl FnOnce(&BTreeSet<String>) -> T) -> Result<T> {
+        Ok(self.worker()?.with_leases(inspect))
     }
 
     /// Lists the drafts of unfinished objects.
-    pub fn drafts_left(&self) -> Vec<AbandonedDraft> {
-        draft::all(&*self.disk, &self.root, &self.drafts())
+    pub fn abandoned_drafts(&self) -> Vec<AbandonedDraft> {
+        draft::list_drafts(&*self.disk, &self.root, &self.drafts())
     }
 
     /// Opens the journal of a job.
@@ -320,7 +320,7 @@ impl Store {
 
     /// Returns the ids of all processes that are not known to be dead.
     pub fn live_processes(&self) -> Vec<String> {
-        processes::all(&*self.disk, &self.root)
+        processes::list_processes(&*self.disk, &self.root)
             .into_iter()
             .filter(|known| !known.dead)
             .map(|known| known.process.id)
@@ -349,7 +349,7 @@ impl Store {
     pub fn input(&self, path: &Path) -> Result<Input> {
         // Leave a folder that is not a store yet unmodified.
         let index = self.cache_dir();
-        self.inputs.input(path, || index::input(&*self.disk, index.as_deref(), path, self.rehash))
+        self.inputs.get_or_hash(path, || index::hash_input(&*self.disk, index.as_deref(), path, self.rehash))
     }
 
     /// Caches the result of `find` under the content hash of a large input. `what` identifies the result.
@@ -382,8 +382,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails with the error from `read`, or with exit code 2 and the file name if a file has changed.
-    pub fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Result<T>) -> Result<T> {
-        index::guarded(files, read)
+    pub fn read_unchanged<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Result<T>) -> Result<T> {
+        index::read_unchanged(files, read)
     }
 
     fn worker(&self) -> Result<&Worker> {
@@ -392,7 +392,7 @@ impl Store {
         }
         if self.worker.get().is_none() {
             // If two threads start a worker at the same time, one worker is dropped.
-            let worker = Worker::start(&self.root, self.words, Arc::clone(&self.disk), Arc::clone(&self.uses))?;
+            let worker = Worker::start(&self.root, self.schema, Arc::clone(&self.disk), Arc::clone(&self.gc_roots))?;
             self.worker.set(worker).ok();
         }
         self.worker.get().ok_or_else(|| Error::job("no worker is registered in the store"))
@@ -412,8 +412,8 @@ fn unwritable_error(error: &std::io::Error, root: &Path) -> Error {
     Error::missing("cannot write to the store").at(root.display()).found(error).hint("use another folder with --store")
 }
 
-fn mark_error(error: &std::io::Error, root: &Path) -> Error {
-    Error::io("write", &root.join(store_marker::MARK), error)
+fn write_marker_error(error: &std::io::Error, root: &Path) -> Error {
+    Error::io("write", &root.join(store_marker::MARKER_FILE), error)
 }
 
 #[cfg(test)]

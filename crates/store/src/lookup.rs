@@ -16,8 +16,8 @@ impl Store {
             self.reserve([key.hash()]).ok();
         }
         match self.lookup(key) {
-            Lookup::Whole(object) => match object.verify() {
-                Ok(()) => Lookup::Whole(object),
+            Lookup::Intact(object) => match object.verify() {
+                Ok(()) => Lookup::Intact(object),
                 Err(error) => Lookup::Damaged(error),
             },
             other => other,
@@ -30,8 +30,8 @@ impl Store {
             return made.lookup(key);
         }
         let Some(location) = self.locate(key.kind(), key.hash()) else { return Lookup::Absent };
-        match self.opened(key.hash(), &location) {
-            Ok(object) => Lookup::Whole(object),
+        match self.open_location(key.hash(), &location) {
+            Ok(object) => Lookup::Intact(object),
             Err(error) => Lookup::Damaged(error),
         }
     }
@@ -53,12 +53,12 @@ impl Store {
 
     /// Returns the store to write to, which is the overlay for a read-only store.
     pub(crate) fn writer(&self) -> Result<&Self> {
-        self.scratch.as_deref().map_or(Ok(self), |scratch| scratch.store(self.words))
+        self.scratch.as_deref().map_or(Ok(self), |scratch| scratch.store(self.schema))
     }
 
     /// Lists the hashes of all objects of a kind. This takes a few hundred directory listings.
     pub fn present(&self, kind: ObjectKind) -> HashSet<String> {
-        let mut present = self.listed(kind);
+        let mut present = self.stored_hashes(kind);
         if self.is_packed(kind) {
             present.extend(self.packs.hashes());
         }
@@ -67,7 +67,7 @@ impl Store {
     }
 
     /// Lists the hashes of all objects of a kind that are not in packs.
-    pub(crate) fn listed(&self, kind: ObjectKind) -> HashSet<String> {
+    pub(crate) fn stored_hashes(&self, kind: ObjectKind) -> HashSet<String> {
         let folder = self.root.join(kind.folder());
         let groups = self.disk.list(&folder).into_iter().filter(|name| name != Packs::FOLDER);
         groups.flat_map(|prefix| self.disk.list(&folder.join(prefix))).collect()
@@ -86,9 +86,9 @@ impl Store {
     /// Stores a finished draft under its key. An existing intact object stays, because equal keys imply equal content.
     pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredObject> {
         let to = self.writer()?;
-        let path = to.place(key);
+        let path = to.object_folder(key);
         to.reserve([key.hash()])?;
-        draft.commit(&path, key, seconds, (self.made)(), || matches!(to.get(key), Lookup::Whole(_)))?;
+        draft.commit(&path, key, seconds, (self.made)(), || matches!(to.get(key), Lookup::Intact(_)))?;
         StoredObject::open(Arc::clone(&to.disk), path, Some(key.hash()))
     }
 }

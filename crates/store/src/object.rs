@@ -15,13 +15,13 @@ use ghostlab_core::error::{Error, Result};
 #[derive(Debug, Clone)]
 pub struct StoredObject {
     disk: Arc<dyn Disk>,
-    place: ObjectPlace,
+    location: PayloadLocation,
     meta: Meta,
 }
 
 /// Location of an object.
 #[derive(Debug, Clone)]
-enum ObjectPlace {
+enum PayloadLocation {
     Folder(PathBuf),
     /// File, payload offset, and the packs that are searched if the object has moved.
     File(PathBuf, u64, Option<Arc<Packs>>),
@@ -30,10 +30,10 @@ enum ObjectPlace {
 impl StoredObject {
     /// Opens an object. Checks the record and payload sizes, but not payload hashes.
     pub(super) fn open(disk: Arc<dyn Disk>, path: PathBuf, hash: Option<&str>) -> Result<Self> {
-        if let Ok(read) = packed::only(&*disk, &path) {
+        if let Ok(read) = packed::read_single_member(&*disk, &path) {
             let (member, meta) = read.map_err(|found| damaged_error(&path).found(found))?;
             check_key(&path, &meta, hash)?;
-            return Ok(Self::packed(disk, path, member.at, meta, None));
+            return Ok(Self::packed(disk, path, member.payload_offset, meta, None));
         }
         let record = path.join(META);
         let text = disk.read(&record).map_err(|error| damaged_error(&record).found(error))?;
@@ -46,7 +46,7 @@ impl StoredObject {
                 return Err(damaged_error(&payload).expected(format!("{} bytes", stored.bytes)).found(bytes));
             }
         }
-        Ok(Self { disk, place: ObjectPlace::Folder(path), meta })
+        Ok(Self { disk, location: PayloadLocation::Folder(path), meta })
     }
 
     /// Returns the object in a file, given the offset of its payloads and its record.
@@ -57,7 +57,7 @@ impl StoredObject {
         meta: Meta,
         packs: Option<Arc<Packs>>,
     ) -> Self {
-        Self { disk, place: ObjectPlace::File(file, offset, packs), meta }
+        Self { disk, location: PayloadLocation::File(file, offset, packs), meta }
     }
 
     /// Opens an object that is a member of a pack.
@@ -68,12 +68,13 @@ impl StoredObject {
         found: (PathBuf, PackMember),
     ) -> Result<Self> {
         let open = |(file, member): (PathBuf, PackMember)| {
-            let meta = packed::record(&**disk, &file, &member).map_err(|found| damaged_error(&file).found(found))?;
+            let meta =
+                packed::read_record(&**disk, &file, &member).map_err(|found| damaged_error(&file).found(found))?;
             check_key(&file, &meta, Some(hash))?;
-            Ok(Self::packed(Arc::clone(disk), file, member.at, meta, Some(Arc::clone(packs))))
+            Ok(Self::packed(Arc::clone(disk), file, member.payload_offset, meta, Some(Arc::clone(packs))))
         };
         // A concurrent `cache gc` may have moved the object.
-        open(found).or_else(|error| packs.find_again(hash).map_or(Err(error), open))
+        open(found).or_else(|error| packs.find_refreshed(hash).map_or(Err(error), open))
     }
 
     /// Checks the hash of every payload.
@@ -81,12 +82,12 @@ impl StoredObject {
     /// # Errors
     /// Fails at the first damaged payload.
     pub fn verify(&self) -> Result<()> {
-        if let ObjectPlace::File(file, ..) = &self.place {
-            return self.in_file(0, self.meta.bytes(), |bytes| {
+        if let PayloadLocation::File(file, ..) = &self.location {
+            return self.read_payloads(0, self.meta.bytes(), |bytes| {
                 let mut rest = bytes;
                 for (name, stored) in &self.meta.payloads {
                     let (payload, after) = rest.split_at_checked(stored.bytes as usize).unwrap_or((rest, &[]));
-                    same(&file.join(name), stored, &StoredFile::from_bytes(payload))?;
+                    check_content(&file.join(name), stored, &StoredFile::from_bytes(payload))?;
                     rest = after;
                 }
                 Ok(())
@@ -103,20 +104,22 @@ impl StoredObject {
     fn verify_file(&self, name: &str, stored: &StoredFile) -> Result<()> {
         let path = self.folder().join(name);
         let found = StoredFile::read(&*self.disk, &path).map_err(|error| damaged_error(&path).found(error))?;
-        same(&path, stored, &found)
+        check_content(&path, stored, &found)
     }
 
     /// Applies `parse` to payload bytes in a file. Looks the object up again if it moved.
-    fn in_file<T>(&self, start: u64, bytes: u64, parse: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
-        let ObjectPlace::File(file, offset, packs) = &self.place else { return parse(&[]) };
-        self.part(file, offset.saturating_add(start), bytes, &parse).or_else(|error| {
-            let moved = packs.as_ref().and_then(|packs| packs.find_again(&Key::hash_of(&self.meta.key)));
-            moved.map_or(Err(error), |(file, member)| self.part(&file, member.at.saturating_add(start), bytes, &parse))
+    fn read_payloads<T>(&self, start: u64, bytes: u64, parse: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
+        let PayloadLocation::File(file, offset, packs) = &self.location else { return parse(&[]) };
+        self.read_range(file, offset.saturating_add(start), bytes, &parse).or_else(|error| {
+            let moved = packs.as_ref().and_then(|packs| packs.find_refreshed(&Key::hash_of(&self.meta.key)));
+            moved.map_or(Err(error), |(file, member)| {
+                self.read_range(&file, member.payload_offset.saturating_add(start), bytes, &parse)
+            })
         })
     }
 
     /// Reads and parses a byte range of a file.
-    fn part<T>(&self, file: &Path, start: u64, bytes: u64, parse: &impl Fn(&[u8]) -> Result<T>) -> Result<T> {
+    fn read_range<T>(&self, file: &Path, start: u64, bytes: u64, parse: &impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let read = self.disk.read_part(file, start, bytes);
         parse(&read.map_err(|error| damaged_error(file).found(error))?)
     }
@@ -127,7 +130,7 @@ impl StoredObject {
 
     /// Returns the folder of the object, or the file that contains it.
     pub fn folder(&self) -> &Path {
-        let (ObjectPlace::Folder(path) | ObjectPlace::File(path, ..)) = &self.place;
+        let (PayloadLocation::Folder(path) | PayloadLocation::File(path, ..)) = &self.location;
         path
     }
 
@@ -147,9 +150,9 @@ impl StoredObject {
     /// # Errors
     /// Fails if there is no payload with that name.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
-        self.stored_file(name).map(|_| match &self.place {
-            ObjectPlace::Folder(folder) => folder.join(name),
-            ObjectPlace::File(file, ..) => file.clone(),
+        self.stored_file(name).map(|_| match &self.location {
+            PayloadLocation::Folder(folder) => folder.join(name),
+            PayloadLocation::File(file, ..) => file.clone(),
         })
     }
 
@@ -158,7 +161,7 @@ impl StoredObject {
     /// # Errors
     /// Fails if there is no payload with that name or it cannot be read.
     pub fn map(&self, name: &str) -> Result<FileContent> {
-        if matches!(self.place, ObjectPlace::File(..)) {
+        if matches!(self.location, PayloadLocation::File(..)) {
             return self.read(name).map(FileContent::Memory);
         }
         let path = self.path(name)?;
@@ -172,13 +175,13 @@ impl StoredObject {
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
         let stored = self.stored_file(name)?;
         let path = self.folder().join(name);
-        if let ObjectPlace::File(..) = self.place {
-            return self.in_file(self.meta.offset_of(name), stored.bytes, |bytes| {
-                same(&path, stored, &StoredFile::from_bytes(bytes)).map(|()| bytes.to_vec())
+        if let PayloadLocation::File(..) = self.location {
+            return self.read_payloads(self.meta.offset_of(name), stored.bytes, |bytes| {
+                check_content(&path, stored, &StoredFile::from_bytes(bytes)).map(|()| bytes.to_vec())
             });
         }
         let bytes = self.disk.read(&path).map_err(|error| damaged_error(&path).found(error))?;
-        same(&path, stored, &StoredFile::from_bytes(&bytes))?;
+        check_content(&path, stored, &StoredFile::from_bytes(&bytes))?;
         Ok(bytes)
     }
 }
@@ -198,7 +201,7 @@ pub(super) fn damaged_error(path: &Path) -> Error {
         .hint("no action needed: the next run recomputes the object")
 }
 
-fn same(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result<()> {
+fn check_content(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result<()> {
     if found == stored {
         return Ok(());
     }

@@ -23,13 +23,13 @@ pub(super) const MAX_PACK_MEMBERS: usize = 400;
 const MAX_PACK_BYTES: usize = 16 << 20;
 
 /// Number of bytes that are read first from a pack. They include all member lines.
-const HEAD_BYTES: u64 = 1 << 16;
+const FIRST_READ_BYTES: u64 = 1 << 16;
 
 pub(super) const FORMAT: &str = "ghostlab-pack 1 ";
 /// Length of the header line.
-const HEAD: usize = FORMAT.len() + 9;
+const HEADER_BYTES: usize = FORMAT.len() + 9;
 /// Length of a member line.
-const LINE: usize = 64 + 3 * 17 + 17 + 1;
+const MEMBER_LINE_BYTES: usize = 64 + 3 * 17 + 17 + 1;
 
 /// Position of a member in its pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,14 +37,14 @@ pub(super) struct PackMember {
     /// Hash of the member's key.
     pub(super) hash: String,
     /// Start of the payloads, which are sorted by name.
-    pub(super) at: u64,
+    pub(super) payload_offset: u64,
     record: u64,
     record_bytes: u64,
 }
 
 impl PackMember {
     fn line(&self) -> String {
-        let Self { hash, at: offset, record, record_bytes } = self;
+        let Self { hash, payload_offset: offset, record, record_bytes } = self;
         let text = format!("{hash} {offset:016x} {record:016x} {record_bytes:016x}");
         format!("{text} {}\n", &sha256::of_bytes(&text)[..16])
     }
@@ -57,7 +57,7 @@ impl PackMember {
         let mut words = text.split(' ');
         let hash = words.next()?.to_owned();
         let mut number = || u64::from_str_radix(words.next()?, 16).ok();
-        Some(Self { hash, at: number()?, record: number()?, record_bytes: number()? })
+        Some(Self { hash, payload_offset: number()?, record: number()?, record_bytes: number()? })
     }
 }
 
@@ -87,7 +87,7 @@ impl PackEntry {
 }
 
 /// Splits members into groups, one per pack.
-pub(super) fn in_files(all: Vec<PackEntry>) -> Vec<Vec<PackEntry>> {
+pub(super) fn split_into_packs(all: Vec<PackEntry>) -> Vec<Vec<PackEntry>> {
     let mut files: Vec<Vec<PackEntry>> = Vec::new();
     let mut bytes = 0;
     for one in all {
@@ -104,11 +104,11 @@ pub(super) fn in_files(all: Vec<PackEntry>) -> Vec<Vec<PackEntry>> {
 }
 
 /// Encodes a pack. Returns its bytes and the positions of its members.
-pub(super) fn file_of(members: &[PackEntry]) -> Result<(Vec<u8>, Vec<PackMember>)> {
-    let mut bytes = vec![0; HEAD + members.len() * LINE];
+pub(super) fn encode_pack(members: &[PackEntry]) -> Result<(Vec<u8>, Vec<PackMember>)> {
+    let mut bytes = vec![0; HEADER_BYTES + members.len() * MEMBER_LINE_BYTES];
     let mut index = Vec::new();
     for PackEntry { hash, payloads, .. } in members {
-        index.push(PackMember { hash: hash.clone(), at: bytes.len() as u64, record: 0, record_bytes: 0 });
+        index.push(PackMember { hash: hash.clone(), payload_offset: bytes.len() as u64, record: 0, record_bytes: 0 });
         bytes.extend_from_slice(payloads);
     }
     for (member, PackEntry { meta, .. }) in index.iter_mut().zip(members) {
@@ -126,11 +126,12 @@ pub(super) fn file_of(members: &[PackEntry]) -> Result<(Vec<u8>, Vec<PackMember>
 ///
 /// # Errors
 /// Fails if the file is not a pack.
-fn index(near: &[u8]) -> Result<(Vec<PackMember>, bool), String> {
-    let head =
-        near.get(..HEAD).and_then(|line| std::str::from_utf8(line).ok()?.strip_prefix(FORMAT)?.strip_suffix('\n'));
+fn parse_member_lines(near: &[u8]) -> Result<(Vec<PackMember>, bool), String> {
+    let head = near
+        .get(..HEADER_BYTES)
+        .and_then(|line| std::str::from_utf8(line).ok()?.strip_prefix(FORMAT)?.strip_suffix('\n'));
     let count = head.and_then(|count| count.parse::<usize>().ok()).ok_or("the first line is invalid")?;
-    let lines = near[HEAD..].chunks(LINE).take(count);
+    let lines = near[HEADER_BYTES..].chunks(MEMBER_LINE_BYTES).take(count);
     let members: Vec<PackMember> = lines.filter_map(PackMember::parsed).collect();
     let all = members.len() == count;
     Ok((members, all))
@@ -158,7 +159,7 @@ impl PackPart {
 ///
 /// # Errors
 /// Fails with a description of the damage.
-pub(super) fn record(disk: &dyn Disk, path: &Path, member: &PackMember) -> Result<Meta, String> {
+pub(super) fn read_record(disk: &dyn Disk, path: &Path, member: &PackMember) -> Result<Meta, String> {
     let bytes = disk.read_part(path, member.record, member.record_bytes).map_err(|error| error.to_string())?;
     PackPart { start: member.record, bytes }.record(member)
 }
@@ -167,13 +168,13 @@ pub(super) fn record(disk: &dyn Disk, path: &Path, member: &PackMember) -> Resul
 ///
 /// # Errors
 /// Fails if the file cannot be read. The inner error describes damage.
-pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMember, Meta), String>> {
-    let near = PackPart { start: 0, bytes: disk.read_part(path, 0, HEAD_BYTES)? };
-    let is_complete = (near.bytes.len() as u64) < HEAD_BYTES;
-    Ok(index(&near.bytes).and_then(|found| match found {
+pub(super) fn read_single_member(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMember, Meta), String>> {
+    let near = PackPart { start: 0, bytes: disk.read_part(path, 0, FIRST_READ_BYTES)? };
+    let is_complete = (near.bytes.len() as u64) < FIRST_READ_BYTES;
+    Ok(parse_member_lines(&near.bytes).and_then(|found| match found {
         (members, true) if members.len() == 1 => {
             let member = members[0].clone();
-            let meta = if is_complete { near.record(&member) } else { record(disk, path, &member) };
+            let meta = if is_complete { near.record(&member) } else { read_record(disk, path, &member) };
             meta.map(|meta| (member, meta))
         }
         _ => Err("the first lines do not describe an object".to_owned()),
@@ -187,9 +188,9 @@ pub(super) type MemberRecord = (PackMember, Result<Meta, String>);
 ///
 /// # Errors
 /// Fails with a description of the damage.
-pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<MemberRecord>, bool), String> {
+pub(super) fn read_members(disk: &dyn Disk, path: &Path) -> Result<(Vec<MemberRecord>, bool), String> {
     let pack = PackPart { start: 0, bytes: disk.read(path).map_err(|error| error.to_string())? };
-    let (members, sound) = index(&pack.bytes)?;
+    let (members, sound) = parse_member_lines(&pack.bytes)?;
     Ok((
         members
             .into_iter()
@@ -203,15 +204,15 @@ pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<MemberRecord>, bo
 }
 
 /// Returns the intact members of a pack, except those with the given hashes.
-pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Result<Vec<PackEntry>> {
+pub(super) fn read_members_except(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Result<Vec<PackEntry>> {
     let pack = PackPart { start: 0, bytes: disk.read(path)? };
-    let members = index(&pack.bytes).map_or_else(|_| Vec::new(), |(members, _)| members);
+    let members = parse_member_lines(&pack.bytes).map_or_else(|_| Vec::new(), |(members, _)| members);
     Ok(members
         .into_iter()
         .filter(|member| !hashes.contains(&&*member.hash))
         .filter_map(|member| {
             let meta = pack.record(&member).ok()?;
-            let payloads = pack.get(member.at, meta.bytes())?.to_vec();
+            let payloads = pack.get(member.payload_offset, meta.bytes())?.to_vec();
             Some(PackEntry { hash: member.hash, meta, payloads })
         })
         .collect())
@@ -260,7 +261,7 @@ impl Packs {
     }
 
     /// Looks a member up again after reading at its known position failed.
-    pub(super) fn find_again(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
+    pub(super) fn find_refreshed(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         let mut known = self.lock_known();
         if let Some((file, _)) = known.members.remove(hash) {
             known.files.remove(&file);
@@ -285,9 +286,9 @@ impl Packs {
             if known.files.contains(&file) {
                 continue;
             }
-            let near = self.disk.read_part(&self.folder.join(&file), 0, HEAD_BYTES).unwrap_or_default();
+            let near = self.disk.read_part(&self.folder.join(&file), 0, FIRST_READ_BYTES).unwrap_or_default();
             // Unreadable packs are retried next time and reported by `cache verify`.
-            let Ok((members, _)) = index(&near) else { continue };
+            let Ok((members, _)) = parse_member_lines(&near) else { continue };
             known.add(file, members);
         }
     }
@@ -303,13 +304,13 @@ impl Packs {
     }
 
     /// Adds a new pack to the index.
-    pub(super) fn added(&self, path: &Path, members: Vec<PackMember>) {
+    pub(super) fn insert_pack(&self, path: &Path, members: Vec<PackMember>) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
         self.lock_known().add(file, members);
     }
 
     /// Drops a removed pack from the index.
-    pub(super) fn forget(&self, path: &Path) {
+    pub(super) fn remove_pack(&self, path: &Path) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
         let mut known = self.lock_known();
         known.members.retain(|_, (pack, _)| *pack != file);

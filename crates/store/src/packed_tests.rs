@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::tests::{OPERATOR, SCORES, SELECTION, WORDS};
+use super::tests::{OPERATOR, SCHEMA, SCORES, SELECTION};
 use super::*;
 
 fn key(value: u32) -> Key {
@@ -18,7 +18,7 @@ fn values(value: u32) -> Vec<u8> {
 
 fn store() -> (tempfile::TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path(), WORDS).unwrap();
+    let store = Store::open(folder.path(), SCHEMA).unwrap();
     (folder, store)
 }
 
@@ -35,7 +35,7 @@ fn put(store: &Store, which: impl IntoIterator<Item = u32>) {
 
 fn is_whole(store: &Store, value: u32) -> bool {
     match store.get(&key(value)) {
-        Lookup::Whole(object) => {
+        Lookup::Intact(object) => {
             assert_eq!(object.read("values.f64").unwrap(), values(value));
             assert_eq!(object.read("a").unwrap(), b"x");
             true
@@ -60,18 +60,18 @@ fn count_damaged(store: &Store) -> usize {
     store
         .entries()
         .iter()
-        .filter(|entry| !(matches!(&entry.found, ObjectCondition::Whole(object) if object.verify().is_ok())))
+        .filter(|entry| !(matches!(&entry.condition, ObjectCondition::Intact(object) if object.verify().is_ok())))
         .count()
 }
 
 #[test]
 fn packed_scores_are_found_by_every_process() {
     let (folder, store) = store();
-    let before = Store::open_read_only(folder.path(), WORDS).unwrap();
+    let before = Store::open_read_only(folder.path(), SCHEMA).unwrap();
     assert!(!before.has(&key(0)), "the key must be unknown");
     put(&store, 0..100);
     assert_eq!(packs(folder.path()).len(), 1);
-    for store in [&store, &before, &Store::open_read_only(folder.path(), WORDS).unwrap()] {
+    for store in [&store, &before, &Store::open_read_only(folder.path(), SCHEMA).unwrap()] {
         assert!((0..100).all(|value| is_whole(store, value)) && !store.has(&key(100)));
         assert_eq!((store.present(SCORES).len(), store.entries().len()), (100, 100));
         assert!(store.entries().iter().all(InventoryItem::is_current));
@@ -90,10 +90,10 @@ fn small_object_is_a_file_and_large_object_is_a_folder() {
     let (folder, store) = store();
     let large = vec![7; packed::MAX_SMALL_BYTES];
     for (depth, matrix, files) in [(1, &large[..99], 1), (2, &large, 4)] {
-        let path = store.place(&operator_key(depth));
+        let path = store.object_folder(&operator_key(depth));
         let stored = store.put(&operator_key(depth), 1.5, &[("matrix", matrix), ("figures", b"{}")]).unwrap();
         assert_eq!(1 + inodes(&path), files);
-        let Lookup::Whole(found) = store.get(&operator_key(depth)) else { panic!("not found") };
+        let Lookup::Intact(found) = store.get(&operator_key(depth)) else { panic!("not found") };
         for object in [stored, found] {
             assert_eq!(object.read("matrix").unwrap(), matrix);
             assert_eq!(
@@ -118,7 +118,7 @@ fn changed_byte_is_detected_and_repaired_by_rewriting() {
     let (folder, store) = store();
     let single = Key::new(SELECTION, json!({"depth": 1}), []);
     write_both(&store, &single);
-    for path in [packs(folder.path()).remove(0), store.place(&single)] {
+    for path in [packs(folder.path()).remove(0), store.object_folder(&single)] {
         let sound = fs::read(&path).unwrap();
         let spoilt = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
@@ -128,7 +128,7 @@ fn changed_byte_is_detected_and_repaired_by_rewriting() {
             for value in 0..3 {
                 is_whole(&store, value);
             }
-            if let Lookup::Whole(found) = store.get(&single) {
+            if let Lookup::Intact(found) = store.get(&single) {
                 assert_eq!(found.read("selection.json").unwrap(), b"[1, 2]");
             }
         };
@@ -153,7 +153,7 @@ fn changed_byte_is_detected_and_repaired_by_rewriting() {
             assert_eq!(count_damaged(&open_read_only(folder.path())), 0);
             assert!(
                 (0..3).all(|value| is_whole(&open_read_only(folder.path()), value))
-                    && matches!(open_read_only(folder.path()).get(&single), Lookup::Whole(_))
+                    && matches!(open_read_only(folder.path()).get(&single), Lookup::Intact(_))
             );
             if path.exists() {
                 continue;
@@ -166,7 +166,7 @@ fn changed_byte_is_detected_and_repaired_by_rewriting() {
 }
 
 fn open_read_only(folder: &Path) -> Store {
-    Store::open_read_only(folder, WORDS).unwrap()
+    Store::open_read_only(folder, SCHEMA).unwrap()
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn objects_lost_in_a_truncated_pack_are_rewritten() {
     let lost = (0..8).filter(|&value| !is_whole(&store, value)).count();
     assert!(lost > 3, "only {lost} damaged objects were reported for two files");
     put(&store, 0..8);
-    for store in [&store, &Store::open_read_only(folder.path(), WORDS).unwrap()] {
+    for store in [&store, &Store::open_read_only(folder.path(), SCHEMA).unwrap()] {
         assert!((0..8).all(|value| is_whole(store, value)));
         assert_eq!((count_damaged(store), store.entries().len()), (0, 8));
     }
@@ -197,14 +197,14 @@ fn only_unreadable_pack_entries_are_removed() {
     // Damage the second member line.
     bytes[25 + 133 + 3] ^= 1;
     fs::write(&file, bytes).unwrap();
-    let store = Store::open(folder.path(), WORDS).unwrap();
+    let store = Store::open(folder.path(), SCHEMA).unwrap();
     let bad: Vec<InventoryItem> =
-        store.entries().into_iter().filter(|entry| matches!(entry.found, ObjectCondition::Damaged(_))).collect();
+        store.entries().into_iter().filter(|entry| matches!(entry.condition, ObjectCondition::Damaged(_))).collect();
     assert_eq!(bad.len(), 1);
     store.remove_all(&bad).unwrap();
     assert_eq!((count_damaged(&store), store.entries().len()), (0, 4));
     fs::write(&packs(folder.path())[0], "none").unwrap();
-    let store = Store::open(folder.path(), WORDS).unwrap();
+    let store = Store::open(folder.path(), SCHEMA).unwrap();
     store.remove_all(&store.entries()).unwrap();
     assert!(store.entries().is_empty() && packs(folder.path()).is_empty());
 }
@@ -213,8 +213,8 @@ fn only_unreadable_pack_entries_are_removed() {
 fn removing_pack_entries_does_not_disturb_readers() {
     let (folder, store) = store();
     put(&store, 0..10);
-    let reader = Store::open_read_only(folder.path(), WORDS).unwrap();
-    let Lookup::Whole(held) = reader.lookup(&key(3)) else { panic!("not found") };
+    let reader = Store::open_read_only(folder.path(), SCHEMA).unwrap();
+    let Lookup::Intact(held) = reader.lookup(&key(3)) else { panic!("not found") };
     let entries = store.entries();
     store
         .remove_all(entries.iter().filter(|entry| [1, 2].iter().any(|&value| key(value).hash() == entry.hash)))
@@ -241,11 +241,11 @@ fn separately_stored_older_scores_are_used_and_removed() {
         draft.write("a", b"x").unwrap();
         store.commit(draft, &key(value), 1.5).unwrap();
     }
-    let store = Store::open(folder.path(), WORDS).unwrap();
+    let store = Store::open(folder.path(), SCHEMA).unwrap();
     assert!((0..3).all(|value| is_whole(&store, value)) && store.present(SCORES).len() == 3);
     put(&store, 0..4);
     assert_eq!(store.entries().len(), 4, "objects were written again");
-    fs::write(store.place(&key(1)).join("values.f64"), "x").unwrap();
+    fs::write(store.object_folder(&key(1)).join("values.f64"), "x").unwrap();
     assert!(matches!(store.get(&key(1)), Lookup::Damaged(_)));
     put(&store, 0..4);
     assert!((0..4).all(|value| is_whole(&store, value)) && count_damaged(&store) == 0 && store.entries().len() == 4);

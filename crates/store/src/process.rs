@@ -23,8 +23,8 @@ impl Process {
     pub(super) fn current() -> Self {
         let owner = Owner::this();
         // A process may open a store several times, and each open store needs its own id.
-        static OPENINGS: AtomicU64 = AtomicU64::new(0);
-        let opening = OPENINGS.fetch_add(1, Relaxed);
+        static NEXT_PROCESS_ID: AtomicU64 = AtomicU64::new(0);
+        let opening = NEXT_PROCESS_ID.fetch_add(1, Relaxed);
         let unique = sha256::of_bytes(format!("{owner:?} {opening} {:?}", SystemTime::now()));
         let id = format!("{}-{}", owner.pid, &unique[..12]);
         Self { id, owner, beat: 0 }

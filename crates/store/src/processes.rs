@@ -27,7 +27,7 @@ pub(super) struct KnownProcess {
 
 /// Lists the processes with a record. Processes on other systems or with unreadable records are dead once their record
 /// is older than the timeout.
-pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
+pub(super) fn list_processes(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
     let folder = root.join("processes");
     let read: Vec<_> = disk.list(&folder).into_iter().filter_map(|name| read_record(disk, &folder, &name)).collect();
     let far = read.iter().any(|(process, ..)| process.owner.is_alive().is_none());

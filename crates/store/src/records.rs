@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::de::IgnoredAny;
 
 use super::Store;
-use super::journal::check;
+use super::journal::checksum;
 use ghostlab_core::error::{Error, Result};
 
 /// Record whose content does not match its checksum.
@@ -46,29 +46,29 @@ impl Store {
     /// # Errors
     /// Fails if the store is not writable.
     pub fn put_record(&self, path: &Path, json: &[u8]) -> Result<()> {
-        self.put_file(path, &[json, b"\t", check(json).as_bytes(), b"\n"].concat())
+        self.put_file(path, &[json, b"\t", checksum(json).as_bytes(), b"\n"].concat())
     }
 
     /// Reads the JSON of a record. Returns `None` if the record is missing or damaged.
     pub fn record(&self, path: &Path) -> Option<Vec<u8>> {
-        Some(unsealed(&self.file(path)?)?.to_vec())
+        Some(verified_json(&self.file(path)?)?.to_vec())
     }
 
     /// Reads the JSON of all intact records in a folder.
     pub fn records(&self, folder: &Path) -> Vec<Vec<u8>> {
-        self.files(folder).iter().filter_map(|bytes| Some(unsealed(bytes)?.to_vec())).collect()
+        self.files(folder).iter().filter_map(|bytes| Some(verified_json(bytes)?.to_vec())).collect()
     }
 
     /// Returns the damaged run records and plan summaries. Files with other names are skipped.
     pub fn damaged_records(&self) -> Vec<DamagedRecord> {
-        let folders = [(self.runs_dir(), is_of_run as fn(&str) -> bool), (self.plans(), is_of_plan)];
+        let folders = [(self.runs_dir(), is_run_record_name as fn(&str) -> bool), (self.plans(), is_plan_record_name)];
         let mut damaged = Vec::new();
         for (folder, is_record) in folders {
             let mut names: Vec<String> = self.disk.list(&folder).into_iter().filter(|name| is_record(name)).collect();
             names.sort();
             let paths = names.into_iter().map(|name| folder.join(name));
             // Skip unreadable entries, which are not files or are being removed.
-            let bad = paths.filter(|path| self.file(path).is_some_and(|bytes| unsealed(&bytes).is_none()));
+            let bad = paths.filter(|path| self.file(path).is_some_and(|bytes| verified_json(&bytes).is_none()));
             damaged.extend(bad.map(|path| DamagedRecord { path }));
         }
         damaged
@@ -76,9 +76,9 @@ impl Store {
 }
 
 /// Returns the JSON of a record, if it is intact.
-fn unsealed(bytes: &[u8]) -> Option<&[u8]> {
+fn verified_json(bytes: &[u8]) -> Option<&[u8]> {
     match bytes.iter().rposition(|byte| *byte == b'\t') {
-        Some(tab) if bytes[tab + 1..].strip_suffix(b"\n") == Some(check(&bytes[..tab]).as_bytes()) => {
+        Some(tab) if bytes[tab + 1..].strip_suffix(b"\n") == Some(checksum(&bytes[..tab]).as_bytes()) => {
             Some(&bytes[..tab])
         }
         _ => serde_json::from_slice::<IgnoredAny>(bytes).is_ok().then_some(bytes),
@@ -86,14 +86,14 @@ fn unsealed(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 /// Returns whether a name has the form `SECONDS-PROCESS-NUMBER.json`.
-fn is_of_run(name: &str) -> bool {
+fn is_run_record_name(name: &str) -> bool {
     name.strip_suffix(".json").and_then(|name| name.split_once('-')).is_some_and(|(seconds, rest)| {
         seconds.len() == 12 && seconds.bytes().all(|byte| byte.is_ascii_digit()) && rest.contains('-')
     })
 }
 
 /// Returns whether a name has the form `ID.json`.
-fn is_of_plan(name: &str) -> bool {
+fn is_plan_record_name(name: &str) -> bool {
     let id = name.strip_suffix(".json").unwrap_or_default();
     id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -103,12 +103,12 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::tests::WORDS;
+    use crate::tests::SCHEMA;
 
     #[test]
     fn flipped_record_byte_is_detected() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), WORDS).unwrap();
+        let store = Store::open(folder.path(), SCHEMA).unwrap();
         let json = b"{\n  \"file\": \"/a/b\"\n}";
         let run = store.runs_dir().join("000001700000-5-0123456789ab-0.json");
         let plan = store.plans().join("0123456789ab.json");
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn older_records_and_foreign_files_are_not_damaged() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path(), WORDS).unwrap();
+        let store = Store::open(folder.path(), SCHEMA).unwrap();
         let earlier = store.runs_dir().join("000001700000-5-0123456789ab-0.json");
         store.put_file(&earlier, b"{\"grid\": \"g\"}").unwrap();
         store.put_file(&store.runs_dir().join("10k.json"), b"mine").unwrap();

@@ -17,13 +17,13 @@ impl Store {
     /// Fails if the store is not writable.
     pub fn reserve<'k>(&self, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
         let to = self.writer()?;
-        to.uses.note(&to.root, to.worker()?.id(), hashes)
+        to.gc_roots.record_hashes(&to.root, to.worker()?.id(), hashes)
     }
 
     /// Protects objects from [`Self::discard_unused`] in other threads of this process.
     #[must_use]
     pub fn pin(&self, keys: impl IntoIterator<Item = Key>) -> Pin {
-        self.uses.pin(keys.into_iter().map(|key| key.hash().to_owned()).collect())
+        self.gc_roots.pin(keys.into_iter().map(|key| key.hash().to_owned()).collect())
     }
 
     /// Removes the objects for the given keys, except those in use by other processes or threads.
@@ -36,8 +36,8 @@ impl Store {
             return Ok(());
         }
         let hashes = there.iter().map(|key| key.hash());
-        let unused = gc_roots::unreserved(&*self.disk, &self.root, &self.others()?, hashes);
-        self.uses.while_pinned(|is_pinned| {
+        let unused = gc_roots::unreserved(&*self.disk, &self.root, &self.other_processes()?, hashes);
+        self.gc_roots.with_pins_locked(|is_pinned| {
             let mut gone = there.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));
             gone.try_for_each(|key| self.discard(key))
         })
@@ -50,11 +50,11 @@ impl Store {
 
     /// Returns the hashes reserved by other running processes.
     pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
-        Ok(gc_roots::reserved_by(&*self.disk, &self.root, &self.others()?))
+        Ok(gc_roots::reserved_by(&*self.disk, &self.root, &self.other_processes()?))
     }
 
     /// Returns the ids of all other running processes.
-    pub(crate) fn others(&self) -> Result<Vec<String>> {
+    pub(crate) fn other_processes(&self) -> Result<Vec<String>> {
         let this_worker = if self.scratch.is_some() { "" } else { self.worker()?.id() };
         Ok(self.live_processes().into_iter().filter(|id| id != this_worker).collect())
     }

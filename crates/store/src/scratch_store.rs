@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use tempfile::TempDir;
 
-use super::{ObjectKind, Store, StoreWords};
+use super::{ObjectKind, Store, StoreSchema};
 use ghostlab_core::error::{Error, Result};
 
 /// Temporary mirror of a store.
@@ -25,9 +25,9 @@ impl ScratchStore {
     pub fn new(store: &Store, made: &[ObjectKind]) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(|error| temp_error(&error))?;
         let root = std::path::absolute(store.root()).map_err(|error| temp_error(&error))?;
-        let mut shadow = Store::open(folder.path(), store.words)?.rehashing(store.rehash);
+        let mut shadow = Store::open(folder.path(), store.schema)?.with_rehash(store.rehash);
         shadow.space_root = Some(root.clone());
-        for kind in store.words.kinds {
+        for kind in store.schema.kinds {
             let depth = if made.contains(kind) { 2 } else { 0 };
             mirror(&root.join(kind.folder()), &folder.path().join(kind.folder()), depth)
                 .map_err(|error| temp_error(&error))?;
@@ -90,12 +90,12 @@ impl Scratch {
     ///
     /// # Errors
     /// Fails if the folder for temporary files is not writable.
-    pub(super) fn store(&self, words: StoreWords) -> Result<&Store> {
+    pub(super) fn store(&self, schema: StoreSchema) -> Result<&Store> {
         let _one_at_a_time = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
         if self.made.get().is_none() {
             let folder = tempfile::Builder::new().prefix("ghostlab-").tempdir();
             let folder = folder.map_err(|error| Error::io("create a folder next to", &std::env::temp_dir(), &error))?;
-            let store = Store::open(folder.path(), words)?;
+            let store = Store::open(folder.path(), schema)?;
             self.made.set((store, folder)).ok();
         }
         self.created().ok_or_else(|| Error::job("a temporary folder is missing"))

@@ -25,7 +25,7 @@ impl StoreSharing {
     pub const NAMES: [&str; 2] = ["group", "all"];
 
     /// Returns the permission bits added to a file.
-    const fn rights(self) -> u32 {
+    const fn permission_bits(self) -> u32 {
         match self {
             Self::Umask => 0,
             Self::Group => 0o660,
@@ -35,14 +35,14 @@ impl StoreSharing {
 
     /// Returns the mode of a file. Users who may read an executable may also run it.
     fn file_mode(self, mode: u32) -> u32 {
-        let mode = mode | self.rights();
-        if mode & 0o100 == 0 { mode } else { mode | ((mode & self.rights() & 0o444) >> 2) }
+        let mode = mode | self.permission_bits();
+        if mode & 0o100 == 0 { mode } else { mode | ((mode & self.permission_bits() & 0o444) >> 2) }
     }
 
     /// Returns the mode of a folder, including setgid so that new entries inherit its group.
     fn folder_mode(self, mode: u32) -> u32 {
-        let rights = self.rights();
-        if rights == 0 { mode } else { mode | rights | ((rights & 0o444) >> 2) | 0o2000 }
+        let permission_bits = self.permission_bits();
+        if permission_bits == 0 { mode } else { mode | permission_bits | ((permission_bits & 0o444) >> 2) | 0o2000 }
     }
 
     /// Sets the mode of a new file. This has no effect on file systems without modes.
@@ -88,7 +88,7 @@ impl StoreSharing {
 
     /// Gives a new file the permissions of its folder if the folder belongs to a shared store. Used for files that are
     /// not written through a [`Store`](crate::Store).
-    pub fn as_its_folder(path: &Path) {
+    pub fn inherit_folder_mode(path: &Path) {
         #[cfg(unix)]
         if let Some(folder) = path.parent().and_then(|folder| fs::metadata(folder).ok()) {
             use std::os::unix::fs::PermissionsExt;

@@ -11,7 +11,7 @@ use crate::fault;
 use ghostlab_core::error::{Error, Result};
 
 /// Location of an object.
-pub(super) enum ObjectPlace {
+pub(super) enum ObjectLocation {
     /// Path of a separate folder or file.
     Separate(PathBuf),
     /// Pack and the object's position in it.
@@ -27,29 +27,29 @@ impl Store {
 
     /// Returns whether objects of a kind are packed.
     pub fn is_packed(&self, kind: ObjectKind) -> bool {
-        kind == self.words.packed
+        kind == self.schema.packed
     }
 
     /// Returns the location of the object with the given key hash, if it exists.
-    pub(super) fn locate(&self, kind: ObjectKind, hash: &str) -> Option<ObjectPlace> {
+    pub(super) fn locate(&self, kind: ObjectKind, hash: &str) -> Option<ObjectLocation> {
         if self.is_packed(kind) {
             if let Some((file, member)) = self.packs.find(hash) {
-                return Some(ObjectPlace::Packed(file, member));
+                return Some(ObjectLocation::Packed(file, member));
             }
             // Only older programs stored these objects separately. One listing finds them all.
-            if !self.unpacked.get_or_init(|| self.listed(kind)).contains(hash) {
+            if !self.unpacked.get_or_init(|| self.stored_hashes(kind)).contains(hash) {
                 return None;
             }
         }
-        let path = self.place_of(kind, hash);
-        self.disk.exists(&path).then_some(ObjectPlace::Separate(path))
+        let path = self.object_folder_of(kind, hash);
+        self.disk.exists(&path).then_some(ObjectLocation::Separate(path))
     }
 
     /// Opens the object at a location and checks its record and payload sizes.
-    pub(super) fn opened(&self, hash: &str, location: &ObjectPlace) -> Result<StoredObject> {
+    pub(super) fn open_location(&self, hash: &str, location: &ObjectLocation) -> Result<StoredObject> {
         match location {
-            ObjectPlace::Separate(path) => StoredObject::open(Arc::clone(&self.disk), path.clone(), Some(hash)),
-            ObjectPlace::Packed(file, member) => {
+            ObjectLocation::Separate(path) => StoredObject::open(Arc::clone(&self.disk), path.clone(), Some(hash)),
+            ObjectLocation::Packed(file, member) => {
                 StoredObject::open_packed(&self.disk, &self.packs, hash, (file.clone(), member.clone()))
             }
         }
@@ -58,8 +58,8 @@ impl Store {
     /// Returns the path of a key's object, even if the object does not exist yet.
     pub fn object_path(&self, key: &Key) -> PathBuf {
         match self.locate(key.kind(), key.hash()) {
-            Some(ObjectPlace::Packed(file, _)) => file,
-            _ => self.place(key),
+            Some(ObjectLocation::Packed(file, _)) => file,
+            _ => self.object_folder(key),
         }
     }
 
@@ -85,17 +85,17 @@ impl Store {
         if self.is_packed(key.kind()) {
             self.put_all(vec![one])?;
             return match self.lookup(key) {
-                Lookup::Whole(object) => Ok(object),
+                Lookup::Intact(object) => Ok(object),
                 Lookup::Damaged(error) => Err(error),
                 Lookup::Absent => Err(Error::job("a stored file is missing").at(key.short().to_owned())),
             };
         }
         self.reserve([key.hash()])?;
-        let path = self.place(key);
+        let path = self.object_folder(key);
         let meta = one.meta().clone();
-        let (bytes, members) = packed::file_of(&[one])?;
-        self.draft()?.commit_file(&path, &bytes, || matches!(self.get(key), Lookup::Whole(_)))?;
-        Ok(StoredObject::packed(Arc::clone(&self.disk), path, members[0].at, meta, None))
+        let (bytes, members) = packed::encode_pack(&[one])?;
+        self.draft()?.commit_file(&path, &bytes, || matches!(self.get(key), Lookup::Intact(_)))?;
+        Ok(StoredObject::packed(Arc::clone(&self.disk), path, members[0].payload_offset, meta, None))
     }
 
     /// Writes many small objects of the packed kind. Existing intact objects are kept.
@@ -108,37 +108,36 @@ impl Store {
         }
         self.reserve(all.iter().map(|one| &*one.hash))?;
         self.packs.refresh();
-        let single_objects = self.unpacked.get_or_init(|| self.listed(self.words.packed));
+        let single_objects = self.unpacked.get_or_init(|| self.stored_hashes(self.schema.packed));
         let (mut new, mut damaged) = (Vec::new(), Vec::new());
         for one in all {
             let location = match self.packs.find_in_memory(&one.hash) {
-                Some((file, member)) => Some(ObjectPlace::Packed(file, member)),
+                Some((file, member)) => Some(ObjectLocation::Packed(file, member)),
                 None if single_objects.contains(&one.hash) => {
-                    Some(ObjectPlace::Separate(self.place_of(self.words.packed, &one.hash)))
+                    Some(ObjectLocation::Separate(self.object_folder_of(self.schema.packed, &one.hash)))
                 }
                 None => None,
             };
-            if location
-                .as_ref()
-                .is_some_and(|location| self.opened(&one.hash, location).and_then(|there| there.verify()).is_ok())
-            {
+            if location.as_ref().is_some_and(|location| {
+                self.open_location(&one.hash, location).and_then(|there| there.verify()).is_ok()
+            }) {
                 continue;
             }
             damaged.extend(location.map(|location| (one.hash.clone(), location)));
             new.push(one);
         }
-        for file in packed::in_files(new) {
+        for file in packed::split_into_packs(new) {
             self.put_pack(self.packs.folder(), &file)?;
         }
-        let mut among: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
+        let mut hashes_by_file: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
         for (hash, location) in damaged {
             fault::fault_point("replace");
             match location {
-                ObjectPlace::Packed(file, _) => among.entry(file).or_default().push(hash),
-                ObjectPlace::Separate(path) => self.remove_object(&path, &hash)?,
+                ObjectLocation::Packed(file, _) => hashes_by_file.entry(file).or_default().push(hash),
+                ObjectLocation::Separate(path) => self.remove_object(&path, &hash)?,
             }
         }
-        for (file, hashes) in among {
+        for (file, hashes) in hashes_by_file {
             // Ignore the returned value: `false` means that another process has already removed the pack.
             self.drop_from(&file, &hashes.iter().map(String::as_str).collect::<Vec<_>>())?;
         }
@@ -146,13 +145,13 @@ impl Store {
     }
 
     fn put_pack(&self, folder: &Path, members: &[PackEntry]) -> Result<PathBuf> {
-        let (bytes, index) = packed::file_of(members)?;
+        let (bytes, index) = packed::encode_pack(members)?;
         let path = folder.join(ghostlab_core::files::sha256::of_bytes(&bytes));
         // The file is named by the hash of its content, so keep a file that already exists. Replace anything else there,
         // such as a folder.
         self.draft()?.commit_file(&path, &bytes, || self.disk.size(&path).is_ok())?;
         if folder == self.packs.folder() {
-            self.packs.added(&path, index);
+            self.packs.insert_pack(&path, index);
         }
         Ok(path)
     }
@@ -177,7 +176,7 @@ impl Store {
     /// Rewrites a pack without the given members and without damaged ones. Returns whether the pack existed.
     fn drop_from(&self, file: &Path, hashes: &[&str]) -> Result<bool> {
         let folder = file.parent().unwrap_or(file);
-        let retained = match packed::without(&*self.disk, file, hashes) {
+        let retained = match packed::read_members_except(&*self.disk, file, hashes) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             // A pipe or folder has taken the place of the pack.
             Err(error) if error.kind() == ErrorKind::InvalidData => Vec::new(),
@@ -192,7 +191,7 @@ impl Store {
         });
         match removed {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(remove_error(&error, file)),
-            _ => self.packs.forget(file),
+            _ => self.packs.remove_pack(file),
         }
         // This succeeds only if the folders are empty.
         self.disk.remove_empty(folder).and_then(|()| self.disk.remove_empty(folder.parent().unwrap_or(folder))).ok();

@@ -11,11 +11,11 @@ use serde_json::Value;
 use super::meta::{META, Meta};
 use super::packed;
 use super::process::Process;
-use super::{StoreSharing, StoreWords};
+use super::{StoreSchema, StoreSharing};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::{self, atomic, regular};
 
-pub(super) const MARK: &str = "store.json";
+pub(super) const MARKER_FILE: &str = "store.json";
 
 /// Version of the folder layout.
 const FORMAT: u64 = 1;
@@ -24,7 +24,7 @@ const FORMAT: u64 = 1;
 const MAX_MARKER_BYTES: u64 = 1 << 16;
 
 /// Folders in a store other than object folders.
-const FOLDERS: [&str; 11] = [
+const STORE_FOLDERS: [&str; 11] = [
     "attempts",
     "claims",
     "drafts",
@@ -60,14 +60,14 @@ impl StoreMarker {
     /// # Errors
     /// Fails with exit code 3 if the folder belongs to another program, is a file, or was written by a newer version.
     /// Fails with exit code 5 if the marker is damaged.
-    pub(super) fn read(root: &Path, words: StoreWords) -> Result<Option<Self>> {
-        let path = root.join(MARK);
+    pub(super) fn read(root: &Path, schema: StoreSchema) -> Result<Option<Self>> {
+        let path = root.join(MARKER_FILE);
         let mut text = Vec::new();
         let read = regular::file(&path).and_then(|file| file.take(MAX_MARKER_BYTES + 1).read_to_end(&mut text));
         match read {
             Ok(_) => {}
             Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
-                return Self::unmarked(root, words);
+                return Self::unmarked(root, schema);
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => return Err(marker_error(error.to_string(), &path)),
             Err(error) => {
@@ -81,10 +81,10 @@ impl StoreMarker {
             Ok(value) => value,
             // The marker is truncated, empty or overwritten.
             Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(marker_error(preview(&text), &path)),
-            Err(_) => return Err(not_a_store_error(root, words, "a `store.json` of another program")),
+            Err(_) => return Err(not_a_store_error(root, schema, "a `store.json` of another program")),
         };
         let Some(format) = value["format"].as_u64() else {
-            return Err(not_a_store_error(root, words, "a `store.json` of another program"));
+            return Err(not_a_store_error(root, schema, "a `store.json` of another program"));
         };
         if format != FORMAT {
             return Err(Error::missing("the store was written by a different version of ghostlab")
@@ -97,12 +97,12 @@ impl StoreMarker {
     }
 
     /// Handles a folder whose marker is missing.
-    fn unmarked(root: &Path, words: StoreWords) -> Result<Option<Self>> {
-        match (names(root)?.is_empty(), root.join(MARK).exists()) {
+    fn unmarked(root: &Path, schema: StoreSchema) -> Result<Option<Self>> {
+        match (list_entries(root)?.is_empty(), root.join(MARKER_FILE).exists()) {
             (true, _) => Ok(None),
             // Another process created the store after the first check.
-            (false, true) => Self::read(root, words),
-            (false, false) => Err(not_a_store_error(root, words, "no `store.json`")),
+            (false, true) => Self::read(root, schema),
+            (false, false) => Err(not_a_store_error(root, schema, "no `store.json`")),
         }
     }
 
@@ -125,13 +125,13 @@ impl StoreMarker {
     fn write(
         self,
         root: &Path,
-        put: impl FnOnce(tempfile::NamedTempFile, &Path) -> Result<(), tempfile::PersistError>,
+        persist: impl FnOnce(tempfile::NamedTempFile, &Path) -> Result<(), tempfile::PersistError>,
     ) -> std::io::Result<()> {
-        let mut file = atomic::temporary(root, MARK)?;
+        let mut file = atomic::temporary(root, MARKER_FILE)?;
         file.write_all(&serde_json::to_vec(&self)?)?;
         file.as_file().sync_data()?;
         self.shared.share_file(file.as_file());
-        put(file, &root.join(MARK)).map_err(|error| error.error)
+        persist(file, &root.join(MARKER_FILE)).map_err(|error| error.error)
     }
 
     /// Rewrites a missing or damaged marker if all other entries belong to a store and at least one of them can only
@@ -139,15 +139,15 @@ impl StoreMarker {
     ///
     /// # Errors
     /// Fails with exit code 3 if the folder contains anything else or is not writable.
-    pub(super) fn repair(root: &Path, words: StoreWords) -> Result<bool> {
-        let path = root.join(MARK);
-        match Self::read(root, words) {
+    pub(super) fn repair(root: &Path, schema: StoreSchema) -> Result<bool> {
+        let path = root.join(MARKER_FILE);
+        match Self::read(root, schema) {
             Ok(_) => return Ok(false),
-            Err(error) if error.exit_code() == 5 || (!path.exists() && is_lost_store(root, words)) => {}
+            Err(error) if error.exit_code() == 5 || (!path.exists() && is_lost_store(root, schema)) => {}
             Err(error) => return Err(error),
         }
-        if !is_lost_store(root, words) {
-            return Err(not_a_store_error(root, words, "an unreadable `store.json`"));
+        if !is_lost_store(root, schema) {
+            return Err(not_a_store_error(root, schema, "an unreadable `store.json`"));
         }
         if path.is_dir() {
             fs::remove_dir(&path).map_err(|error| write_error(&error, &path))?;
@@ -178,7 +178,7 @@ fn preview(text: &[u8]) -> String {
 }
 
 /// Lists a folder, or returns an empty list if it does not exist.
-fn names(root: &Path) -> Result<Vec<String>> {
+fn list_entries(root: &Path) -> Result<Vec<String>> {
     match fs::read_dir(root) {
         Ok(entries) => {
             let mut names: Vec<String> =
@@ -203,34 +203,34 @@ fn unreadable_error(found: String, root: &Path) -> Error {
 }
 
 /// Returns whether a folder is nonempty and contains only entries that belong to a store.
-fn has_only_store_entries(root: &Path, words: StoreWords) -> bool {
-    names(root).is_ok_and(|names| {
+fn has_only_store_entries(root: &Path, schema: StoreSchema) -> bool {
+    list_entries(root).is_ok_and(|names| {
         !names.is_empty()
-            && names
-                .iter()
-                .all(|name| name == MARK || FOLDERS.contains(&name.as_str()) || words.kind_of_folder(name).is_some())
+            && names.iter().all(|name| {
+                name == MARKER_FILE || STORE_FOLDERS.contains(&name.as_str()) || schema.kind_of_folder(name).is_some()
+            })
     })
 }
 
 /// Returns whether a folder is a store that lost its marker.
-fn is_lost_store(root: &Path, words: StoreWords) -> bool {
-    has_only_store_entries(root, words) && has_store_content(root, words)
+fn is_lost_store(root: &Path, schema: StoreSchema) -> bool {
+    has_only_store_entries(root, schema) && has_store_content(root, schema)
 }
 
 /// Returns whether a folder contains an object or a process record, which only this program writes. Folder names alone
 /// do not identify a store.
-fn has_store_content(root: &Path, words: StoreWords) -> bool {
-    let objects = names(root).unwrap_or_default();
-    let mut objects = objects.iter().filter(|name| words.kind_of_folder(name).is_some()).map(|name| root.join(name));
-    objects.any(|folder| holds_object(&folder, OBJECT_DEPTH)) || holds_process(&root.join("processes"))
+fn has_store_content(root: &Path, schema: StoreSchema) -> bool {
+    let objects = list_entries(root).unwrap_or_default();
+    let mut objects = objects.iter().filter(|name| schema.kind_of_folder(name).is_some()).map(|name| root.join(name));
+    objects.any(|folder| contains_object(&folder, MAX_OBJECT_DEPTH)) || contains_process_record(&root.join("processes"))
 }
 
 /// Number of folder levels between the folder of a kind and an object record: hash prefix and object.
-const OBJECT_DEPTH: usize = 2;
+const MAX_OBJECT_DEPTH: usize = 2;
 
-fn holds_object(folder: &Path, depth: usize) -> bool {
+fn contains_object(folder: &Path, depth: usize) -> bool {
     files::entries(folder).unwrap_or_default().into_iter().any(|path| match path.is_dir() {
-        true => depth > 0 && holds_object(&path, depth - 1),
+        true => depth > 0 && contains_object(&path, depth - 1),
         false => is_object(&path),
     })
 }
@@ -246,7 +246,7 @@ fn is_object(path: &Path) -> bool {
     file.read_exact(&mut head).is_ok() && head == *packed::FORMAT.as_bytes()
 }
 
-fn holds_process(folder: &Path) -> bool {
+fn contains_process_record(folder: &Path) -> bool {
     files::entries(folder).unwrap_or_default().into_iter().any(|path| {
         let mut text = Vec::new();
         let read = regular::file(&path).and_then(|file| file.take(MAX_MARKER_BYTES).read_to_end(&mut text));
@@ -255,10 +255,10 @@ fn holds_process(folder: &Path) -> bool {
     })
 }
 
-fn not_a_store_error(root: &Path, words: StoreWords, missing: &str) -> Error {
+fn not_a_store_error(root: &Path, schema: StoreSchema, missing: &str) -> Error {
     /// Maximum number of names listed in the error message.
     const MAX_LISTED: usize = 3;
-    let names = names(root).unwrap_or_default();
+    let names = list_entries(root).unwrap_or_default();
     let shown: Vec<String> = names.iter().take(MAX_LISTED).map(|name| format!("`{name}`")).collect();
     let more = names.len().saturating_sub(MAX_LISTED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -266,7 +266,7 @@ fn not_a_store_error(root: &Path, words: StoreWords, missing: &str) -> Error {
         .at(root.display())
         .expected("a store (a folder with `store.json`), or an empty folder")
         .found(format!("{missing}; {}{more}", shown.join(", ")));
-    if is_lost_store(root, words) {
+    if is_lost_store(root, schema) {
         return error.hint(
             "if this is a store that lost its `store.json`, rewrite it with \
              `ghostlab cache verify --repair --store FOLDER`; no files were changed",
@@ -278,21 +278,21 @@ fn not_a_store_error(root: &Path, words: StoreWords, missing: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::WORDS;
+    use crate::tests::SCHEMA;
 
     #[test]
     fn store_marker_round_trips_with_format_1() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(StoreMarker::read(&folder.path().join("none"), WORDS).unwrap(), None);
-        assert_eq!(StoreMarker::read(folder.path(), WORDS).unwrap(), None, "an empty folder has no marker");
+        assert_eq!(StoreMarker::read(&folder.path().join("none"), SCHEMA).unwrap(), None);
+        assert_eq!(StoreMarker::read(folder.path(), SCHEMA).unwrap(), None, "an empty folder has no marker");
         for shared in [StoreSharing::Umask, StoreSharing::Group, StoreSharing::All] {
             let root = folder.path().join(shared.to_string());
             StoreMarker::new(shared).create(&root).unwrap();
-            assert_eq!(StoreMarker::read(&root, WORDS).unwrap(), Some(StoreMarker::new(shared)));
+            assert_eq!(StoreMarker::read(&root, SCHEMA).unwrap(), Some(StoreMarker::new(shared)));
             // Creating the store in a second process changes nothing.
             StoreMarker::new(StoreSharing::Umask).create(&root).unwrap();
-            assert_eq!(StoreMarker::read(&root, WORDS).unwrap(), Some(StoreMarker::new(shared)));
-            let value: Value = serde_json::from_slice(&fs::read(root.join(MARK)).unwrap()).unwrap();
+            assert_eq!(StoreMarker::read(&root, SCHEMA).unwrap(), Some(StoreMarker::new(shared)));
+            let value: Value = serde_json::from_slice(&fs::read(root.join(MARKER_FILE)).unwrap()).unwrap();
             assert_eq!(value["format"], 1, "older programs check the format");
         }
     }
@@ -301,11 +301,11 @@ mod tests {
     fn concurrently_created_store_is_recognized() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        assert_eq!(StoreMarker::unmarked(root, WORDS).unwrap(), None);
+        assert_eq!(StoreMarker::unmarked(root, SCHEMA).unwrap(), None);
         fs::create_dir(root.join("drafts")).unwrap();
-        assert!(StoreMarker::unmarked(root, WORDS).is_err(), "a folder without marker was accepted");
+        assert!(StoreMarker::unmarked(root, SCHEMA).is_err(), "a folder without marker was accepted");
         StoreMarker::new(StoreSharing::All).create(root).unwrap();
-        assert_eq!(StoreMarker::unmarked(root, WORDS).unwrap(), Some(StoreMarker::new(StoreSharing::All)));
+        assert_eq!(StoreMarker::unmarked(root, SCHEMA).unwrap(), Some(StoreMarker::new(StoreSharing::All)));
     }
 
     #[test]
@@ -319,15 +319,15 @@ mod tests {
         for text in ["{}", "[1]", "{\"users\": []}"] {
             let (code, message) = open_error(text, root);
             assert!(code == 3 && message.contains("not a store"), "{text:?}: {message}");
-            assert!(StoreMarker::repair(root, WORDS).is_err(), "a foreign file was overwritten: {text:?}");
+            assert!(StoreMarker::repair(root, SCHEMA).is_err(), "a foreign file was overwritten: {text:?}");
         }
         let (code, message) = open_error("{\"format\": 2}", root);
         assert!(code == 3 && message.contains("a different version"), "{message}");
     }
 
     fn open_error(text: &str, root: &Path) -> (u8, String) {
-        fs::write(root.join(MARK), text).unwrap();
-        let error = StoreMarker::read(root, WORDS).unwrap_err();
+        fs::write(root.join(MARKER_FILE), text).unwrap();
+        let error = StoreMarker::read(root, SCHEMA).unwrap_err();
         (error.exit_code(), error.to_string())
     }
 
@@ -340,20 +340,20 @@ mod tests {
 
     #[test]
     fn folder_with_store_like_names_is_not_repaired() {
-        for name in FOLDERS.into_iter().chain(["scores-v5"]) {
+        for name in STORE_FOLDERS.into_iter().chain(["scores-v5"]) {
             for mark in [None, Some("{\"form")] {
                 let folder = tempfile::tempdir().unwrap();
                 let root = folder.path();
                 fs::create_dir_all(root.join(name).join("empty")).unwrap();
                 fs::write(root.join(name).join("thesis.json"), "{\"id\": \"mine\"}").unwrap();
                 if let Some(text) = mark {
-                    fs::write(root.join(MARK), text).unwrap();
+                    fs::write(root.join(MARKER_FILE), text).unwrap();
                 }
-                let error = StoreMarker::repair(root, WORDS).unwrap_err();
+                let error = StoreMarker::repair(root, SCHEMA).unwrap_err();
                 assert_eq!(error.exit_code(), 3, "{name}: {error}");
                 assert!(!error.to_string().contains("--repair"), "{name}: {error}");
                 assert!(root.join(name).join("empty").is_dir());
-                assert_eq!(fs::read_to_string(root.join(MARK)).ok().as_deref(), mark, "{name}");
+                assert_eq!(fs::read_to_string(root.join(MARKER_FILE)).ok().as_deref(), mark, "{name}");
             }
         }
     }
@@ -364,19 +364,19 @@ mod tests {
         let root = folder.path();
         fs::create_dir(root.join("drafts")).unwrap();
         fs::create_dir(root.join("scores-v3")).unwrap();
-        fs::write(root.join(MARK), "{\"form").unwrap();
+        fs::write(root.join(MARKER_FILE), "{\"form").unwrap();
         fs::write(root.join("letter.txt"), "mine").unwrap();
         write_process_record(root);
-        assert!(StoreMarker::repair(root, WORDS).is_err());
+        assert!(StoreMarker::repair(root, SCHEMA).is_err());
         fs::remove_file(root.join("letter.txt")).unwrap();
-        assert!(StoreMarker::repair(root, WORDS).unwrap());
-        assert!(!StoreMarker::repair(root, WORDS).unwrap(), "a valid marker was rewritten");
-        fs::remove_file(root.join(MARK)).unwrap();
-        assert!(StoreMarker::read(root, WORDS).unwrap_err().to_string().contains("--repair"));
-        assert!(StoreMarker::repair(root, WORDS).unwrap(), "a missing marker was not rewritten");
-        fs::remove_file(root.join(MARK)).unwrap();
-        fs::create_dir(root.join(MARK)).unwrap();
-        assert!(StoreMarker::repair(root, WORDS).unwrap(), "a folder in place of the marker was not replaced");
-        assert_eq!(StoreMarker::read(root, WORDS).unwrap(), Some(StoreMarker::new(StoreSharing::Umask)));
+        assert!(StoreMarker::repair(root, SCHEMA).unwrap());
+        assert!(!StoreMarker::repair(root, SCHEMA).unwrap(), "a valid marker was rewritten");
+        fs::remove_file(root.join(MARKER_FILE)).unwrap();
+        assert!(StoreMarker::read(root, SCHEMA).unwrap_err().to_string().contains("--repair"));
+        assert!(StoreMarker::repair(root, SCHEMA).unwrap(), "a missing marker was not rewritten");
+        fs::remove_file(root.join(MARKER_FILE)).unwrap();
+        fs::create_dir(root.join(MARKER_FILE)).unwrap();
+        assert!(StoreMarker::repair(root, SCHEMA).unwrap(), "a folder in place of the marker was not replaced");
+        assert_eq!(StoreMarker::read(root, SCHEMA).unwrap(), Some(StoreMarker::new(StoreSharing::Umask)));
     }
 }

@@ -10,9 +10,9 @@ impl Store {
             return;
         }
         let disk = &*self.disk;
-        let known = processes::all(disk, &self.root);
-        worker::remove_dead_leases(disk, &self.root, self.words, &known);
-        for left in self.drafts_left().iter().filter(|left| left.dead) {
+        let known = processes::list_processes(disk, &self.root);
+        worker::remove_dead_leases(disk, &self.root, self.schema, &known);
+        for left in self.abandoned_drafts().iter().filter(|left| left.dead) {
             disk.remove_folder(&left.folder).ok();
         }
         let living: Vec<&str> =
@@ -21,11 +21,11 @@ impl Store {
             disk,
             &self.root.join("journals"),
             |owner: &str| !living.contains(&owner),
-            |hash: &str| self.words.kinds.iter().any(|&kind| self.has_hash(kind, hash)),
+            |hash: &str| self.schema.kinds.iter().any(|&kind| self.has_hash(kind, hash)),
         );
         gc_roots::sweep(disk, &self.root, &known);
         for known in known.iter().filter(|known| known.dead) {
-            disk.remove(&gc_roots::file(&self.root, &known.process.id)).ok();
+            disk.remove(&gc_roots::list_path(&self.root, &known.process.id)).ok();
             // Entries that are not regular files are left for `cache verify` to report.
             if known.is_file {
                 disk.remove(&known.record).ok();

@@ -10,7 +10,7 @@ pub(crate) const ACTIVATIONS: ObjectKind = ObjectKind::new("activations", 5);
 pub(crate) const SELECTION: ObjectKind = ObjectKind::new("selection", 5);
 pub(crate) const OPERATOR: ObjectKind = ObjectKind::new("operator", 4);
 pub(crate) const SCORES: ObjectKind = ObjectKind::new("scores", 5);
-pub(crate) const WORDS: StoreWords = StoreWords {
+pub(crate) const SCHEMA: StoreSchema = StoreSchema {
     kinds: &[TOKENS, ACTIVATIONS, SELECTION, OPERATOR, SCORES],
     packed: SCORES,
     counts_death: |lease| lease.starts_with("compute-"),
@@ -18,7 +18,7 @@ pub(crate) const WORDS: StoreWords = StoreWords {
 
 fn store() -> (tempfile::TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path(), WORDS).unwrap();
+    let store = Store::open(folder.path(), SCHEMA).unwrap();
     (folder, store)
 }
 
@@ -43,20 +43,20 @@ fn journal_of_a_dead_process_is_removed_once_stored() {
         journal.push(&record).unwrap();
         journal.flush().unwrap();
     };
-    drop(Store::open(folder.path(), WORDS).unwrap());
+    drop(Store::open(folder.path(), SCHEMA).unwrap());
     assert!(journal_dir.exists(), "a journal of unstored work was removed");
     write(&store, &key(7), b"done");
-    drop(Store::open(folder.path(), WORDS).unwrap());
+    drop(Store::open(folder.path(), SCHEMA).unwrap());
     assert!(!journal_dir.exists());
 }
 
 #[test]
 fn get_finds_only_written_keys() {
     let (_folder, store) = store();
-    let store = store.with_signature(|| json!({"commit": "c"}));
+    let store = store.with_provenance(|| json!({"commit": "c"}));
     assert!(matches!(store.get(&key(7)), Lookup::Absent));
     write(&store, &key(7), b"hello");
-    let Lookup::Whole(object) = store.get(&key(7)) else { panic!("not found") };
+    let Lookup::Intact(object) = store.get(&key(7)) else { panic!("not found") };
     assert_eq!(object.read("a.bin").unwrap(), b"hello");
     let meta = object.meta();
     assert_eq!((meta.seconds, &meta.key, meta.bytes()), (1.5, &key(7).readable(), 5));
@@ -83,14 +83,14 @@ fn every_kind_of_damage_is_named_and_repaired_by_rewriting() {
         assert!(error.to_string().contains(word), "{error}");
         assert_eq!(error.exit_code(), 5);
         write(&store, &key(1), b"hello");
-        assert!(matches!(store.get(&key(1)), Lookup::Whole(_)), "{word}");
+        assert!(matches!(store.get(&key(1)), Lookup::Intact(_)), "{word}");
     }
 }
 
 #[test]
 fn concurrent_writes_of_one_key_keep_the_first() {
     let (folder, store) = store();
-    let other = Store::open(folder.path(), WORDS).unwrap();
+    let other = Store::open(folder.path(), SCHEMA).unwrap();
     let mut one = store.draft().unwrap();
     let mut two = other.draft().unwrap();
     one.write("a.bin", b"hello").unwrap();
@@ -108,9 +108,9 @@ fn damaged_objects_are_rewritten_concurrently() {
     for _ in 0..20 {
         let keys: Vec<Key> = (0..16).map(key).collect();
         keys.iter().for_each(|key| drop(write(&store, key, b"hello")));
-        keys.iter().for_each(|key| fs::write(store.place(key).join("a.bin"), b"hellx").unwrap());
+        keys.iter().for_each(|key| fs::write(store.object_folder(key).join("a.bin"), b"hellx").unwrap());
         keys.par_iter().for_each(|key| drop(write(&store, key, b"hello")));
-        assert!(keys.iter().all(|key| matches!(store.get(key), Lookup::Whole(_))));
+        assert!(keys.iter().all(|key| matches!(store.get(key), Lookup::Intact(_))));
     }
 }
 
@@ -151,8 +151,8 @@ fn only_drafts_of_dead_processes_are_removed() {
     // The owner of this draft has no record. It may be a remote process whose record is not visible yet.
     let nobodys = folder.path().join("drafts/77-0123456789ab.3");
     fs::create_dir(&nobodys).unwrap();
-    assert_eq!(store.drafts_left().iter().map(|left| (left.dead, left.bytes)).filter(|left| left.0).count(), 1);
-    Store::open(folder.path(), WORDS).unwrap();
+    assert_eq!(store.abandoned_drafts().iter().map(|left| (left.dead, left.bytes)).filter(|left| left.0).count(), 1);
+    Store::open(folder.path(), SCHEMA).unwrap();
     assert!(!killed.exists(), "the draft of a dead process remains");
     assert!(
         remote_draft.exists() && nobodys.exists() && record.exists(),
@@ -161,8 +161,8 @@ fn only_drafts_of_dead_processes_are_removed() {
     assert_eq!(count_drafts(folder.path()), 3);
     set_old(&record);
     set_old(&nobodys);
-    assert_eq!(store.drafts_left().iter().filter(|left| left.dead).map(|left| left.bytes).sum::<u64>(), 99);
-    Store::open(folder.path(), WORDS).unwrap();
+    assert_eq!(store.abandoned_drafts().iter().filter(|left| left.dead).map(|left| left.bytes).sum::<u64>(), 99);
+    Store::open(folder.path(), SCHEMA).unwrap();
     assert!(!remote_draft.exists() && !nobodys.exists() && !record.exists(), "files remain after the timeout");
     assert_eq!(count_drafts(folder.path()), 1);
     drop(draft);
@@ -175,12 +175,12 @@ fn count_drafts(folder: &Path) -> usize {
 #[test]
 fn reserved_objects_are_those_of_running_processes() {
     let (folder, store) = store();
-    let other = Store::open(folder.path(), WORDS).unwrap();
+    let other = Store::open(folder.path(), SCHEMA).unwrap();
     write(&store, &key(1), b"made");
     other.reserve(["x"]).unwrap();
     other.reserve(["x", "y"]).unwrap();
     let all: BTreeSet<String> = [key(1).hash(), "x", "y"].map(str::to_string).into();
-    assert_eq!(Store::open_read_only(folder.path(), WORDS).unwrap().reserved(), all);
+    assert_eq!(Store::open_read_only(folder.path(), SCHEMA).unwrap().reserved(), all);
     drop(other);
     assert_eq!(store.reserved(), [key(1).hash().to_string()].into());
     drop(store);
@@ -231,7 +231,7 @@ fn metadata_without_an_entry_is_damaged() {
         assert!(error.to_string().contains("checksum"), "{error}");
     }
     fs::write(&meta, &text).unwrap();
-    assert!(matches!(store.get(&key(1)), Lookup::Whole(_)));
+    assert!(matches!(store.get(&key(1)), Lookup::Intact(_)));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn unusable_store_folder_is_rejected_with_its_option() {
     let (folder, _) = store();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    let error = Store::open(&file, WORDS).err().unwrap();
+    let error = Store::open(&file, SCHEMA).err().unwrap();
     assert_eq!(error.exit_code(), 3);
     assert!(error.to_string().contains("--store"), "{error}");
 }
@@ -248,18 +248,18 @@ fn unusable_store_folder_is_rejected_with_its_option() {
 fn store_of_a_newer_program_is_rejected() {
     let (folder, _) = store();
     fs::write(folder.path().join("store.json"), r#"{"format": 2}"#).unwrap();
-    let error = Store::open(folder.path(), WORDS).err().unwrap();
+    let error = Store::open(folder.path(), SCHEMA).err().unwrap();
     assert!(error.to_string().contains("a different version") && error.exit_code() == 3, "{error}");
 }
 
 #[test]
 fn reserved_and_pinned_objects_are_not_discarded() {
     let (folder, store) = store();
-    let other = Store::open(folder.path(), WORDS).unwrap();
+    let other = Store::open(folder.path(), SCHEMA).unwrap();
     let keys: Vec<Key> = (1..=4).map(key).collect();
     keys.iter().for_each(|key| drop(write(&store, key, b"rows")));
     other.reserve([keys[0].hash()]).unwrap();
-    let third = Store::open(folder.path(), WORDS).unwrap();
+    let third = Store::open(folder.path(), SCHEMA).unwrap();
     third.reserve([keys[3].hash()]).unwrap();
     let pin = store.pin([key(2)]);
     let again = store.pin([key(2), key(3)]);
@@ -281,7 +281,7 @@ fn attempt_that_cannot_be_written_is_still_counted() {
     fs::write(folder.path().join("attempts"), "in the way").unwrap();
     for count in 0..3 {
         assert_eq!(store.attempts("work").len(), count);
-        store.note_attempt("work", "what", "why");
+        store.record_attempt("work", "what", "why");
     }
     store.clear_attempts("work");
     assert!(store.attempts("work").is_empty());
@@ -292,10 +292,10 @@ fn progress_clears_deaths_but_not_failures() {
     let (folder, store) = store();
     let dead = Process::unknown("5-0123456789ab");
     for _ in 0..4 {
-        attempts::note(&*store.disk, folder.path(), "work", &Attempt::from_dead_process(&dead)).unwrap();
+        attempts::write_attempt(&*store.disk, folder.path(), "work", &Attempt::from_dead_process(&dead)).unwrap();
     }
-    store.note_attempt("work", "what", "why");
-    store.forgive_deaths("work");
+    store.record_attempt("work", "what", "why");
+    store.clear_deaths("work");
     let left = store.attempts("work");
     assert!(left.len() == 1 && !left[0].died, "{left:?}");
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::StoreWords;
+use super::StoreSchema;
 use super::attempts::{self, Attempt};
 use super::disk::{Disk, is_name_taken};
 use super::gc_roots::GcRoots;
@@ -31,21 +31,21 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum number of lease owners checked per listing. The limit exists because hundreds of workers may wait for
 /// hundreds of leases.
-const PROBES: usize = 4;
+const MAX_PROBES: usize = 4;
 
 /// Maximum number of immediate retries while other processes take and release the same lease.
-const ATTEMPTS: usize = 10;
+const MAX_LEASE_ATTEMPTS: usize = 10;
 
 /// Time for which this process trusts its own lease without a check. It is a fraction of [`STALE_AFTER`].
-const LEASE_RECHECK: Duration = Duration::from_secs(30);
+const LEASE_RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Time for which a listing of all leases is reused.
-const LISTING: Duration = Duration::from_millis(200);
+const LISTING_MAX_AGE: Duration = Duration::from_millis(200);
 
 /// Worker state of this process in a store.
 pub(crate) struct Worker {
     disk: Arc<dyn Disk>,
-    words: StoreWords,
+    schema: StoreSchema,
     process: Process,
     record: PathBuf,
     processes: PathBuf,
@@ -55,16 +55,16 @@ pub(crate) struct Worker {
     seen: Mutex<HashMap<String, (u64, Duration)>>,
     /// For each lease held by another process, the time it was last found contended, or first seen if it has not been
     /// contended yet.
-    tried: Mutex<HashMap<String, Duration>>,
-    listed: Mutex<Option<ClaimListing>>,
+    last_contended: Mutex<HashMap<String, Duration>>,
+    lease_listing: Mutex<Option<LeaseListing>>,
     /// Hashes reserved by this process. They are removed together with the process record.
-    uses: Arc<GcRoots>,
+    gc_roots: Arc<GcRoots>,
     /// Guard that keeps the heartbeat thread running.
     heartbeat: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Names of all leases, and the time at which they were listed.
-struct ClaimListing {
+struct LeaseListing {
     at: Duration,
     names: BTreeSet<String>,
     /// Number of lease owners that may still be checked before the next listing.
@@ -73,9 +73,9 @@ struct ClaimListing {
 
 /// Result of an attempt to take a lease.
 pub enum LeaseResult {
-    Mine(Lease),
+    Acquired(Lease),
     /// Another process, or another job of this process, holds the lease.
-    Theirs(Process),
+    Contended(Process),
 }
 
 /// Lease on a job. It is released on drop if this process still holds it.
@@ -86,10 +86,10 @@ pub struct Lease {
     id: String,
     record: PathBuf,
     /// Whether the lease was written. If not, other processes may do the same work unnoticed.
-    marked: bool,
+    is_written: bool,
     /// Last time at which the lease was known to be held, according to the monotonic clock and the system clock. Both
     /// are needed because the monotonic clock stops while the machine sleeps.
-    known: Mutex<(Duration, SystemTime)>,
+    last_confirmed: Mutex<(Duration, SystemTime)>,
     held: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
@@ -97,18 +97,19 @@ impl Lease {
     /// Returns whether the lease is still held. After a suspension beyond the timeout, the lease may have been removed
     /// or taken over. A process without a record counts as dead.
     pub fn is_held(&self) -> bool {
-        if !self.marked {
+        if !self.is_written {
             return true;
         }
         let (now, clock) = (self.disk.now(), SystemTime::now());
-        let mut known = lock(&self.known);
-        let gone_by = clock.duration_since(known.1).map(|by_clock| by_clock.max(now.saturating_sub(known.0)));
-        if gone_by.is_ok_and(|time| time < LEASE_RECHECK) {
+        let mut last_confirmed = lock(&self.last_confirmed);
+        let gone_by =
+            clock.duration_since(last_confirmed.1).map(|by_clock| by_clock.max(now.saturating_sub(last_confirmed.0)));
+        if gone_by.is_ok_and(|time| time < LEASE_RECHECK_INTERVAL) {
             return true;
         }
         let holds = self.is_own() && self.disk.exists(&self.record);
         if holds {
-            *known = (now, clock);
+            *last_confirmed = (now, clock);
         }
         holds
     }
@@ -122,9 +123,9 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // Release the name only after removing the file so that other threads of this process cannot mistake the file
         // for an older lease.
-        if self.marked && self.is_own() {
+        if self.is_written && self.is_own() {
             self.disk.remove(&self.path).ok();
-        } else if let (true, Some(leases), Some(name)) = (self.marked, self.path.parent(), self.path.file_name()) {
+        } else if let (true, Some(leases), Some(name)) = (self.is_written, self.path.parent(), self.path.file_name()) {
             // The process that took over the lease recorded this process as dead.
             let root = leases.parent().unwrap_or(leases);
             attempts::remove_death(&*self.disk, root, &name.to_string_lossy(), &self.id);
@@ -142,7 +143,7 @@ struct Heartbeat {
     disk: Arc<dyn Disk>,
     process: Process,
     record: PathBuf,
-    uses: Arc<GcRoots>,
+    gc_roots: Arc<GcRoots>,
 }
 
 impl Heartbeat {
@@ -150,55 +151,61 @@ impl Heartbeat {
         self.process.beat += 1;
         let beat = self.disk.overwrite(&self.record, &self.process.record());
         if beat.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            restore_record(&*self.disk, &self.record, &self.process, &self.uses);
+            restore_record(&*self.disk, &self.record, &self.process, &self.gc_roots);
         }
     }
 }
 
 /// Restores the record and reserved hashes of a process after another process considered it dead (because it was
 /// stopped or its machine slept) and removed them.
-fn restore_record(disk: &dyn Disk, record: &Path, process: &Process, uses: &GcRoots) {
+fn restore_record(disk: &dyn Disk, record: &Path, process: &Process, gc_roots: &GcRoots) {
     // A failure is harmless: other processes then take over leases earlier than necessary.
     if disk.create(record, &process.record()).is_ok() {
-        uses.rewrite();
+        gc_roots.rewrite_list();
     }
 }
 
 impl Worker {
-    pub(super) fn start(root: &Path, words: StoreWords, disk: Arc<dyn Disk>, uses: Arc<GcRoots>) -> Result<Self> {
+    pub(super) fn start(root: &Path, schema: StoreSchema, disk: Arc<dyn Disk>, gc_roots: Arc<GcRoots>) -> Result<Self> {
         for folder in ["processes", "claims"].map(|name| root.join(name)) {
             disk.make_folder(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         }
-        let mut worker = Self::new(root, words, disk.process(), disk, uses)?;
+        let mut worker = Self::new(root, schema, disk.process(), disk, gc_roots)?;
         let mut heartbeat = worker.heartbeat();
-        worker.heartbeat = Some(worker.disk.every(HEARTBEAT_INTERVAL, Box::new(move || heartbeat.beat())));
+        worker.heartbeat = Some(worker.disk.run_periodically(HEARTBEAT_INTERVAL, Box::new(move || heartbeat.beat())));
         Ok(worker)
     }
 
     fn heartbeat(&self) -> Heartbeat {
         let disk = Arc::clone(&self.disk);
-        let uses = Arc::clone(&self.uses);
-        Heartbeat { disk, process: self.process.clone(), record: self.record.clone(), uses }
+        let gc_roots = Arc::clone(&self.gc_roots);
+        Heartbeat { disk, process: self.process.clone(), record: self.record.clone(), gc_roots }
     }
 
     /// Creates a worker without a heartbeat thread.
-    fn new(root: &Path, words: StoreWords, process: Process, disk: Arc<dyn Disk>, uses: Arc<GcRoots>) -> Result<Self> {
+    fn new(
+        root: &Path,
+        schema: StoreSchema,
+        process: Process,
+        disk: Arc<dyn Disk>,
+        gc_roots: Arc<GcRoots>,
+    ) -> Result<Self> {
         let processes = root.join("processes");
         let leases = root.join("claims");
         let record = processes.join(format!("{}.json", process.id));
         disk.create(&record, &process.record()).map_err(|error| Error::io("write", &record, &error))?;
         Ok(Self {
             disk,
-            words,
+            schema,
             process,
             record,
             processes,
             leases,
             held: Arc::default(),
             seen: Mutex::default(),
-            tried: Mutex::default(),
-            listed: Mutex::default(),
-            uses,
+            last_contended: Mutex::default(),
+            lease_listing: Mutex::default(),
+            gc_roots,
             heartbeat: None,
         })
     }
@@ -217,31 +224,31 @@ impl Worker {
     pub(crate) fn lease(&self, name: &str) -> LeaseResult {
         let path = self.leases.join(name);
         if !lock(&self.held).insert(path.clone()) {
-            return LeaseResult::Theirs(self.process.clone());
+            return LeaseResult::Contended(self.process.clone());
         }
         // Forget the local entry but keep the lease file, which another process owns.
         let theirs = |process| {
             lock(&self.held).remove(&path);
-            lock(&self.tried).insert(name.to_owned(), self.disk.now());
-            LeaseResult::Theirs(process)
+            lock(&self.last_contended).insert(name.to_owned(), self.disk.now());
+            LeaseResult::Contended(process)
         };
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_LEASE_ATTEMPTS {
             match self.mark(&path) {
-                Ok(()) => return LeaseResult::Mine(self.new_lease(path, true)),
+                Ok(()) => return LeaseResult::Acquired(self.new_lease(path, true)),
                 Err(error) if is_name_taken(&error) => {}
                 // If the lease cannot be written, other processes may duplicate the work, which only costs time.
-                Err(_) => return LeaseResult::Mine(self.new_lease(path, false)),
+                Err(_) => return LeaseResult::Acquired(self.new_lease(path, false)),
             }
             match processes::read(&*self.disk, &path) {
                 // On a network file system, the link may exist although the call reported an existing file. Only this
                 // process uses its id.
                 Some(lease_record) if lease_record.id == self.process.id => {
-                    return LeaseResult::Mine(self.new_lease(path, true));
+                    return LeaseResult::Acquired(self.new_lease(path, true));
                 }
                 Some(process) if self.is_alive(&process) => return theirs(process),
                 Some(dead) => {
                     if self.break_lease(&path, Some(&dead)) {
-                        record_death(&*self.disk, &self.leases, self.words, name, &dead);
+                        record_death(&*self.disk, &self.leases, self.schema, name, &dead);
                     }
                 }
                 // The lease is gone, so the next attempt may succeed.
@@ -253,45 +260,46 @@ impl Worker {
         theirs(Process::unknown(""))
     }
 
-    fn new_lease(&self, path: PathBuf, marked: bool) -> Lease {
+    fn new_lease(&self, path: PathBuf, is_written: bool) -> Lease {
         let disk = Arc::clone(&self.disk);
         let held = Arc::clone(&self.held);
-        let known = Mutex::new((disk.now(), SystemTime::now()));
-        Lease { disk, path, id: self.process.id.clone(), record: self.record.clone(), marked, known, held }
+        let last_confirmed = Mutex::new((disk.now(), SystemTime::now()));
+        Lease { disk, path, id: self.process.id.clone(), record: self.record.clone(), is_written, last_confirmed, held }
     }
 
     /// Returns whether a contended lease is still held, using one listing for all leases.
     pub(crate) fn is_still_leased(&self, name: &str) -> bool {
         let now = self.disk.now();
-        let lately = lock(&self.tried).get(name).is_some_and(|&tried| now.saturating_sub(tried) < PROBE_INTERVAL);
+        let lately =
+            lock(&self.last_contended).get(name).is_some_and(|&time| now.saturating_sub(time) < PROBE_INTERVAL);
         lately && self.with_leases(|leases| leases.contains(name))
     }
 
     /// Returns whether the listing contains a lease. To make the caller check the owners of long-held leases, returns
-    /// false for up to [`PROBES`] of them per listing.
+    /// false for up to [`MAX_PROBES`] of them per listing.
     pub(crate) fn is_listed_as_leased(&self, name: &str) -> bool {
         let now = self.disk.now();
         if !self.with_leases(|leases| leases.contains(name)) {
             return false;
         }
-        let first = *lock(&self.tried).entry(name.to_owned()).or_insert(now);
-        let mut listed = lock(&self.listed);
-        let probes = listed.as_mut().map(|listing| &mut listing.probes).filter(|probes| **probes > 0);
+        let first = *lock(&self.last_contended).entry(name.to_owned()).or_insert(now);
+        let mut lease_listing = lock(&self.lease_listing);
+        let probes = lease_listing.as_mut().map(|listing| &mut listing.probes).filter(|probes| **probes > 0);
         let Some(probes) = probes.filter(|_| now.saturating_sub(first) >= PROBE_INTERVAL) else { return true };
         *probes -= 1;
         false
     }
 
-    /// Calls `look` with the names of all leases, from a listing that may be slightly stale.
-    pub(crate) fn with_leases<T>(&self, look: impl FnOnce(&BTreeSet<String>) -> T) -> T {
-        let mut listed = lock(&self.listed);
+    /// Calls `inspect` with the names of all leases, from a listing that may be slightly stale.
+    pub(crate) fn with_leases<T>(&self, inspect: impl FnOnce(&BTreeSet<String>) -> T) -> T {
+        let mut lease_listing = lock(&self.lease_listing);
         let now = self.disk.now();
-        let old = listed.take().filter(|listing| now.saturating_sub(listing.at) < LISTING);
-        look(
-            &listed
+        let old = lease_listing.take().filter(|listing| now.saturating_sub(listing.at) < LISTING_MAX_AGE);
+        inspect(
+            &lease_listing
                 .insert(old.unwrap_or_else(|| {
                     let names = self.disk.list(&self.leases).into_iter().collect();
-                    ClaimListing { at: now, names, probes: PROBES }
+                    LeaseListing { at: now, names, probes: MAX_PROBES }
                 }))
                 .names,
         )
@@ -302,11 +310,11 @@ impl Worker {
         let mut linked = self.link(path);
         if linked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             // The record of this process may have been removed. Without it, this process would count as dead.
-            restore_record(&*self.disk, &self.record, &self.process, &self.uses);
+            restore_record(&*self.disk, &self.record, &self.process, &self.gc_roots);
             linked = self.link(path);
         }
         match linked {
-            Ok(()) if fault::set("link-made-and-denied") => Err(ErrorKind::AlreadyExists.into()),
+            Ok(()) if fault::is_set("link-made-and-denied") => Err(ErrorKind::AlreadyExists.into()),
             Err(error) if !is_name_taken(&error) => self.disk.create(path, &self.process.record()),
             linked => linked,
         }
@@ -314,7 +322,7 @@ impl Worker {
 
     /// Links the record of this process to the path of a lease.
     fn link(&self, path: &Path) -> io::Result<()> {
-        match fault::set("no-links") {
+        match fault::is_set("no-links") {
             true => Err(ErrorKind::Unsupported.into()),
             false => self.disk.link(&self.record, path),
         }
@@ -379,7 +387,7 @@ impl Drop for Worker {
 }
 
 /// Removes leases held by dead processes.
-pub(super) fn remove_dead_leases(disk: &dyn Disk, root: &Path, words: StoreWords, known: &[KnownProcess]) {
+pub(super) fn remove_dead_leases(disk: &dyn Disk, root: &Path, schema: StoreSchema, known: &[KnownProcess]) {
     let leases = root.join("claims");
     for name in disk.list(&leases) {
         let path = leases.join(&name);
@@ -388,16 +396,16 @@ pub(super) fn remove_dead_leases(disk: &dyn Disk, root: &Path, words: StoreWords
         let dead = owner.map_or(process.owner.is_alive() == Some(false), |known| known.dead);
         // Only one of several sweeping processes removes the file.
         if dead && disk.remove(&path).is_ok() {
-            record_death(disk, &leases, words, &name, &process);
+            record_death(disk, &leases, schema, &name, &process);
         }
     }
 }
 
 /// Records that a process died during its job, if deaths count for that job.
-fn record_death(disk: &dyn Disk, leases: &Path, words: StoreWords, name: &str, process: &Process) {
-    if let Some(root) = leases.parent().filter(|_| (words.counts_death)(name)) {
+fn record_death(disk: &dyn Disk, leases: &Path, schema: StoreSchema, name: &str, process: &Process) {
+    if let Some(root) = leases.parent().filter(|_| (schema.counts_death)(name)) {
         // If the record cannot be written, the job may be tried one time too many.
-        attempts::note(disk, root, name, &Attempt::from_dead_process(process)).ok();
+        attempts::write_attempt(disk, root, name, &Attempt::from_dead_process(process)).ok();
     }
 }
 

@@ -58,11 +58,11 @@ pub(crate) enum ArtifactState {
 
 impl ArtifactState {
     pub(crate) fn from_item(entry: &InventoryItem) -> Self {
-        match &entry.found {
+        match &entry.condition {
             ObjectCondition::Damaged(_) => Self::Damaged,
-            ObjectCondition::Whole(_) if entry.is_newer_version() => Self::LaterVersion,
-            ObjectCondition::Whole(_) if !entry.is_current() => Self::OtherVersion,
-            ObjectCondition::Whole(_) => Self::Whole,
+            ObjectCondition::Intact(_) if entry.is_newer_version() => Self::LaterVersion,
+            ObjectCondition::Intact(_) if !entry.is_current() => Self::OtherVersion,
+            ObjectCondition::Intact(_) => Self::Whole,
         }
     }
 }
@@ -133,7 +133,7 @@ impl CacheLsAnswer {
             StageTotals { states, sum }
         });
         let (dead, living): (Vec<AbandonedDraft>, Vec<AbandonedDraft>) =
-            store.drafts_left().into_iter().partition(|draft| draft.dead);
+            store.abandoned_drafts().into_iter().partition(|draft| draft.dead);
         Self {
             store: store.root().display().to_string(),
             stages: stages.collect(),
@@ -228,9 +228,9 @@ impl CacheVerifyAnswer {
         let found: Vec<(InventoryItem, DamagedArtifact)> = entries
             .into_par_iter()
             .filter_map(|entry| {
-                let (error, text) = match &entry.found {
+                let (error, text) = match &entry.condition {
                     ObjectCondition::Damaged(error) => describe(error),
-                    ObjectCondition::Whole(artifact) => describe(&artifact.verify().err()?),
+                    ObjectCondition::Intact(artifact) => describe(&artifact.verify().err()?),
                 };
                 let key = entry.hash.clone();
                 let stage = entry.stage.clone();

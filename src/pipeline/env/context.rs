@@ -98,7 +98,7 @@ impl<'a> RunContext<'a> {
     /// Marks a cell as failed, and records the failed attempt so that other workers see it.
     pub(crate) fn fail_at(&self, cell: usize, key: &Key, reason: String) {
         if !self.has_failed(cell) {
-            self.store.note_attempt(key.hash(), &self.grid.cells[cell].to_string(), &reason);
+            self.store.record_attempt(key.hash(), &self.grid.cells[cell].to_string(), &reason);
         }
         self.fail(cell, reason);
     }
@@ -235,7 +235,7 @@ impl<'a> RunContext<'a> {
     /// Reads an object and verifies it. A damaged object is reported and treated as absent.
     pub(crate) fn get(&self, key: &Key) -> Option<StoredObject> {
         match self.store.get(key) {
-            Lookup::Whole(artifact) => Some(artifact),
+            Lookup::Intact(artifact) => Some(artifact),
             Lookup::Absent => None,
             Lookup::Damaged(error) => {
                 self.store_view.mark_damaged(key);
@@ -251,8 +251,8 @@ impl<'a> RunContext<'a> {
             return Ok(None);
         }
         match self.store.lease(name)? {
-            LeaseResult::Mine(lease) => Ok(Some(lease)),
-            LeaseResult::Theirs(process) => {
+            LeaseResult::Acquired(lease) => Ok(Some(lease)),
+            LeaseResult::Contended(process) => {
                 let text = format!("{what}: leased by process {}", process.owner.pid);
                 if lock(&self.reported_damage).insert(text.clone()) {
                     self.note(text);
@@ -349,7 +349,7 @@ impl<'a> LeaseGuard<'a> {
     /// Records progress and resets the count of crashes, because the remaining work did not cause them.
     pub(crate) fn record_progress(&self) {
         if !self.has_progressed.replace(true) {
-            self.run.store.forgive_deaths(self.name);
+            self.run.store.clear_deaths(self.name);
         }
     }
 }

@@ -85,8 +85,8 @@ pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
     loop {
         if !store.is_still_leased(name) {
             match store.lease(name)? {
-                LeaseResult::Mine(lease) => return Ok(lease),
-                LeaseResult::Theirs(process) => {
+                LeaseResult::Acquired(lease) => return Ok(lease),
+                LeaseResult::Contended(process) => {
                     if !std::mem::replace(&mut warned, true) {
                         let text = format!("{what}: waiting for process {}", process.owner.pid);
                         reporter.event(Event::Note { text });

@@ -165,7 +165,7 @@ impl Inputs {
         let files: Vec<_> = files.filter(|(file, _)| paths.iter().any(|path| file.starts_with(path))).collect();
         match paths.iter().find(|path| !files.iter().any(|(file, _)| file.starts_with(path)) && path.exists()) {
             Some(path) => Err(new_file_error(path)),
-            None => Store::guarded(&files, read),
+            None => Store::read_unchanged(&files, read),
         }
     }
 

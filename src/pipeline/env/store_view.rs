@@ -89,7 +89,7 @@ impl StoreView {
     fn find(&self, changed: &mut HashMap<String, bool>, store: &Store, key: &Key) -> bool {
         let is_stored = match self.known(changed, key.hash()) {
             Some(true) => return true,
-            Some(false) => matches!(store.get(key), Lookup::Whole(_)),
+            Some(false) => matches!(store.get(key), Lookup::Intact(_)),
             None => store.has(key),
         };
         if is_stored {

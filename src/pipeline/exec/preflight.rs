@@ -109,7 +109,7 @@ fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
 /// information.
 fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Result<()> {
     for CalibrationPlan { calibration, tokens, .. } in &backbone.calibrations {
-        let Lookup::Whole(object) = store.lookup(tokens) else { continue };
+        let Lookup::Intact(object) = store.lookup(tokens) else { continue };
         let (windows, corpus_tokens, _) = extent(&object)?;
         let drawn = windows.saturating_mul(calibration.length);
         if drawn > corpus_tokens {

@@ -39,7 +39,7 @@ impl SeatLease {
                 if taken.contains(&name) {
                     continue;
                 }
-                if let Ok(LeaseResult::Mine(lease)) = store.lease(&name) {
+                if let Ok(LeaseResult::Acquired(lease)) = store.lease(&name) {
                     *seat = Some(lease);
                     return backbone;
                 }
@@ -104,8 +104,8 @@ mod tests {
         };
         assert!(!is_leased_elsewhere(&calibration) && !is_leased_elsewhere(&text), "no worker is left");
         let leases = ["calibrate", "text-1", "text-2"].map(|name| match store.lease(name).unwrap() {
-            LeaseResult::Mine(lease) => lease,
-            LeaseResult::Theirs(_) => panic!("{name} is taken"),
+            LeaseResult::Acquired(lease) => lease,
+            LeaseResult::Contended(_) => panic!("{name} is taken"),
         });
         assert!(is_leased_elsewhere(&calibration), "the holder of the only lease does all of it");
         assert!(!is_leased_elsewhere(&text), "a chunk may be free");

@@ -22,7 +22,7 @@ use crate::criterion::Depth;
 use crate::distill::Finetune;
 use crate::grid::Draw;
 use crate::model::{self, DeviceName, EngineName, EngineRequest, KernelFamily};
-use ghostlab_store::About;
+use ghostlab_store::KeyDescription;
 
 /// Identity of a measured number, apart from its metric. An identity without a `measure` identifies a variant. One
 /// without a `cut` identifies the dense backbone. Parts are shared through `Arc`.
@@ -329,7 +329,7 @@ impl MeasureId {
     }
 }
 
-impl About for Identity {
+impl KeyDescription for Identity {
     fn json(&self) -> Value {
         // Serialization cannot fail, because map keys are strings and numbers are integers.
         serde_json::to_value(self).unwrap_or_default()

@@ -61,7 +61,7 @@ struct TokensRead {
 impl TokensRead {
     fn read(grid: &Grid, evaluation: &Evaluation, store: &Store) -> Result<Self> {
         let mut scored = Self { text: None, answer_key: AnswerKey::read(evaluation, store)? };
-        if let (EvalTarget::Windows(text), Lookup::Whole(object)) =
+        if let (EvalTarget::Windows(text), Lookup::Intact(object)) =
             (&evaluation.target, store.lookup(&evaluation.tokens))
         {
             let rule: Rule = grid.corpora[&text.corpus].rule.parse()?;
@@ -253,7 +253,7 @@ impl<'a> BackboneReader<'a> {
     fn savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
         let config = &self.backbone.config;
         let stored = [&variant.selection, &variant.repair().cloned()];
-        if stored.into_iter().flatten().any(|key| !matches!(self.store.lookup(key), Lookup::Whole(_))) {
+        if stored.into_iter().flatten().any(|key| !matches!(self.store.lookup(key), Lookup::Intact(_))) {
             return Ok(None);
         }
         let program = match variant.repair() {
@@ -264,7 +264,7 @@ impl<'a> BackboneReader<'a> {
     }
 
     fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {
-        let Lookup::Whole(artifact) = self.store.lookup(key) else { return None };
+        let Lookup::Intact(artifact) = self.store.lookup(key) else { return None };
         let meta = artifact.meta();
         self.read_by(&meta.key, result);
         result.made_from.push(UsedObject {

@@ -29,7 +29,7 @@ impl KeepSet {
 
     /// Returns whether the plans read all files from which an object was computed.
     pub fn has_all_inputs(&self, entry: &InventoryItem) -> bool {
-        let ObjectCondition::Whole(object) = &entry.found else { return true };
+        let ObjectCondition::Intact(object) = &entry.condition else { return true };
         let mut hashes = BTreeSet::new();
         hashes_in(&object.meta().key["of"], &mut hashes);
         hashes.is_subset(&self.contents)
@@ -83,7 +83,7 @@ impl KeepSet {
 /// Returns the engines used to compute an object and its inputs.
 pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     let mut found = BTreeSet::new();
-    if let ObjectCondition::Whole(artifact) = &entry.found {
+    if let ObjectCondition::Intact(artifact) = &entry.condition {
         engines_in(&artifact.meta().key, &mut found);
     }
     found

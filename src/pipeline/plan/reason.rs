@@ -99,8 +99,8 @@ impl Reasons {
     fn from_store(store: &Store, used: &HashSet<&str>) -> Self {
         let mut stored = HashMap::<_, Vec<KeyParts>>::new();
         let mut by_partial_hash = HashMap::new();
-        for InventoryItem { found, hash, .. } in store.entries() {
-            let ObjectCondition::Whole(artifact) = found else { continue };
+        for InventoryItem { condition, hash, .. } in store.entries() {
+            let ObjectCondition::Intact(artifact) = condition else { continue };
             if used.contains(hash.as_str()) {
                 continue;
             }

@@ -86,7 +86,7 @@ impl StoreState {
         if variant.selection.as_ref().is_some_and(|key| self.has(key)) {
             return variant.steps.len() + 1;
         }
-        let last = variant.steps.iter().rposition(|key| matches!(self.store.lookup(key), Lookup::Whole(_)));
+        let last = variant.steps.iter().rposition(|key| matches!(self.store.lookup(key), Lookup::Intact(_)));
         last.map_or(0, |last| last + 1)
     }
 
@@ -144,7 +144,7 @@ impl ObjectState {
         let artifact = match store.lookup(key) {
             Lookup::Absent => return Self::Absent,
             Lookup::Damaged(error) => return Self::Damaged(error),
-            Lookup::Whole(artifact) => artifact,
+            Lookup::Intact(artifact) => artifact,
         };
         match Stage::for_kind(key.kind()).and_then(|stage| stage.check(&artifact, loaded)) {
             Ok(()) => Self::Whole(artifact),

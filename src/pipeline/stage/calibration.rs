@@ -84,7 +84,7 @@ fn make(
     }
     match &done {
         Ok(()) => run.store.clear_attempts(&name),
-        Err(error) if error.kind() == ErrorKind::Job => run.store.note_attempt(&name, &label, &error.one_line()),
+        Err(error) if error.kind() == ErrorKind::Job => run.store.record_attempt(&name, &label, &error.one_line()),
         Err(_) => {}
     }
     run.reset_idle();
@@ -205,5 +205,5 @@ fn selected_variants<'s>(
 }
 
 fn is_stored(run: &RunContext<'_>, key: &Arc<Key>) -> bool {
-    matches!(run.store.get(key), Lookup::Whole(_))
+    matches!(run.store.get(key), Lookup::Intact(_))
 }

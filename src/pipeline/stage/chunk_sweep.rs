@@ -88,7 +88,7 @@ impl ChunkRun<'_> {
             if self.run.store.is_listed_as_leased(&name) {
                 return Ok(ChunkLease::Others);
             }
-            let LeaseResult::Mine(lease) = self.run.store.lease(&name)? else { return Ok(ChunkLease::Others) };
+            let LeaseResult::Acquired(lease) = self.run.store.lease(&name)? else { return Ok(ChunkLease::Others) };
             // The previous holder wrote its records before it released the lease.
             self.catch_up(journal, candidates);
             let members: Vec<usize> =
@@ -126,7 +126,7 @@ impl ChunkRun<'_> {
             && error.kind() == ErrorKind::Job
         {
             for chunk in &group.chunks {
-                self.run.store.note_attempt(&self.lease_name(*chunk), self.label, &error.one_line());
+                self.run.store.record_attempt(&self.lease_name(*chunk), self.label, &error.one_line());
             }
         }
         sweep.unwritten.extend(group.leases);

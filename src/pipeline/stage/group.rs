@@ -129,7 +129,7 @@ pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant)
         return folder_program(&backbone.config, &backbone.folder);
     };
     let find = |key: &Key| match store.get(key) {
-        Lookup::Whole(artifact) => Ok(Some(artifact)),
+        Lookup::Intact(artifact) => Ok(Some(artifact)),
         Lookup::Absent => Ok(None),
         Lookup::Damaged(error) => Err(error),
     };

@@ -174,7 +174,7 @@ fn make(
     if !run.settings.retime
         && backbone.variants.iter().filter(|variant| !run.has_failed(variant.cell)).all(|variant| {
             let key = &variant.latencies[position];
-            let is_stored = matches!(run.store.get(key), Lookup::Whole(_));
+            let is_stored = matches!(run.store.get(key), Lookup::Intact(_));
             is_stored.then(|| run.store_view.insert(key)).is_some()
         })
     {

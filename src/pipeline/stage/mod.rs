@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 pub use crate::pipeline::env::backbone::BackboneKeyParts;
 use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::event::WorkKind;
-use ghostlab_store::{Key, ObjectKind, StoreWords, StoredObject};
+use ghostlab_store::{Key, ObjectKind, StoreSchema, StoredObject};
 
 /// Properties of one kind of stored object, for use in generic code.
 pub struct Stage {
@@ -116,7 +116,7 @@ pub const KINDS: [ObjectKind; STAGES.len()] = {
 };
 
 /// Settings that this program uses to open stores.
-pub const STORE_WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: scores::KIND, counts_death };
+pub const STORE_WORDS: StoreSchema = StoreSchema { kinds: &KINDS, packed: scores::KIND, counts_death };
 
 /// Returns whether the death of a lease's owner counts as a crash. This is the case only for leases on calibrations and
 /// chunks.

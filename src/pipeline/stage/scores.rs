@@ -149,7 +149,7 @@ pub fn trial_result(metric: TrialMetric, windows: Vec<f64>) -> f64 {
 
 /// Reads the result of a trial. Returns `None` if it is not stored.
 pub fn read_trial(store: &Store, key: &Key, metric: TrialMetric) -> Option<f64> {
-    let Lookup::Whole(object) = store.lookup(key) else { return None };
+    let Lookup::Intact(object) = store.lookup(key) else { return None };
     Some(trial_result(metric, read(&object).ok()?))
 }
 

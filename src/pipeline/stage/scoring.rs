@@ -113,7 +113,7 @@ fn reuse_full_scores(
             ScoredExtent::default(),
             &variant.identity,
         );
-        if let Lookup::Whole(object) = run.store.lookup(&full_key) {
+        if let Lookup::Intact(object) = run.store.lookup(&full_key) {
             known.push((key, read(&object)?));
         }
     }
@@ -167,7 +167,7 @@ fn reported_value(
     key: &Key,
 ) -> Result<Option<f64>> {
     let stored = || match run.store.lookup(key) {
-        Lookup::Whole(object) => Ok(object),
+        Lookup::Intact(object) => Ok(object),
         _ => Err(Error::job("the scores are not in the store")),
     };
     let values = || run.fresh_scores(key).map_or_else(|| read(&stored()?), Ok);

@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::simulated::network::{Client, Network, Server};
-use crate::tests::WORDS;
+use crate::tests::SCHEMA;
 
 /// Worker on its own machine.
 struct Machine {
@@ -17,8 +17,9 @@ struct Machine {
 
 fn machine(server: &Arc<Server>, number: usize, network: Network) -> Machine {
     let disk = Client::new(server, network, number);
-    let uses = Arc::new(GcRoots::new(Arc::<Client>::clone(&disk)));
-    let worker = Worker::new(Path::new("/store"), WORDS, disk.process(), Arc::<Client>::clone(&disk), uses).unwrap();
+    let gc_roots = Arc::new(GcRoots::new(Arc::<Client>::clone(&disk)));
+    let worker =
+        Worker::new(Path::new("/store"), SCHEMA, disk.process(), Arc::<Client>::clone(&disk), gc_roots).unwrap();
     Machine { heartbeat: worker.heartbeat(), disk, worker, work: None }
 }
 
@@ -90,8 +91,8 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
                 return None;
             }
             match current.worker.lease(&name) {
-                LeaseResult::Mine(lease) => Some((job, lease)),
-                LeaseResult::Theirs(_) => None,
+                LeaseResult::Acquired(lease) => Some((job, lease)),
+                LeaseResult::Contended(_) => None,
             }
         });
         acts[next] = now + if leased.is_some() { 20_000 + draws.below(20_000) } else { 10_000 };
@@ -145,8 +146,8 @@ fn waiting_worker_costs_one_operation_per_second() {
     let held: Vec<Lease> = names
         .iter()
         .map(|name| match busy.worker.lease(name) {
-            LeaseResult::Mine(lease) => lease,
-            LeaseResult::Theirs(_) => panic!("{name} is already leased"),
+            LeaseResult::Acquired(lease) => lease,
+            LeaseResult::Contended(_) => panic!("{name} is already leased"),
         })
         .collect();
     let before = server.operations();
@@ -159,7 +160,7 @@ fn waiting_worker_costs_one_operation_per_second() {
         // A worker that has waited for some time retries less often.
         if second % 10 == 0 {
             let unlisted = names.iter().filter(|name| !idle.worker.is_listed_as_leased(name));
-            unlisted.for_each(|name| assert!(matches!(idle.worker.lease(name), LeaseResult::Theirs(_))));
+            unlisted.for_each(|name| assert!(matches!(idle.worker.lease(name), LeaseResult::Contended(_))));
         }
     }
     let waiting = (server.operations() - before) as f64 / 600.0;
@@ -171,8 +172,8 @@ fn waiting_worker_costs_one_operation_per_second() {
     let taken = names.iter().filter(|name| !idle.worker.is_listed_as_leased(name));
     // Keep the leases until all are counted so that releases are not counted too.
     let taken = taken.filter_map(|name| match idle.worker.lease(name) {
-        LeaseResult::Mine(lease) => Some(lease),
-        LeaseResult::Theirs(_) => None,
+        LeaseResult::Acquired(lease) => Some(lease),
+        LeaseResult::Contended(_) => None,
     });
     let taken: Vec<Lease> = taken.collect();
     let leased = (server.operations() - before) as f64 / 300.0;

@@ -8,15 +8,15 @@ use std::time::{Duration, SystemTime};
 use crate::disk::{Disk, SystemDisk};
 use crate::gc_roots::GcRoots;
 use crate::process::Process;
-use crate::processes::all;
-use crate::tests::WORDS;
+use crate::processes::list_processes;
+use crate::tests::SCHEMA;
 use crate::worker::{Lease, LeaseResult, Worker, attempts, lock};
 use ghostlab_core::files::atomic::STALE_AFTER;
 use ghostlab_core::files::owner::Owner;
 
 fn start_worker(root: &Path) -> Worker {
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk::default());
-    Worker::start(root, WORDS, Arc::clone(&disk), Arc::new(GcRoots::new(disk))).unwrap()
+    Worker::start(root, SCHEMA, Arc::clone(&disk), Arc::new(GcRoots::new(disk))).unwrap()
 }
 
 fn workers() -> (tempfile::TempDir, Worker, Worker) {
@@ -29,14 +29,14 @@ fn workers() -> (tempfile::TempDir, Worker, Worker) {
 #[test]
 fn lease_is_exclusive_until_dropped() {
     let (_folder, one, two) = workers();
-    let LeaseResult::Mine(lease) = one.lease("a") else { panic!("not free") };
-    let LeaseResult::Theirs(owner) = two.lease("a") else { panic!("the lease was granted twice") };
+    let LeaseResult::Acquired(lease) = one.lease("a") else { panic!("not free") };
+    let LeaseResult::Contended(owner) = two.lease("a") else { panic!("the lease was granted twice") };
     assert_eq!(owner.id, one.id());
-    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "another thread of the process holds the lease");
-    assert!(matches!(two.lease("b"), LeaseResult::Mine(_)));
-    assert!(matches!(two.lease("a"), LeaseResult::Theirs(_)), "a failed attempt must not change the lease");
+    assert!(matches!(one.lease("a"), LeaseResult::Contended(_)), "another thread of the process holds the lease");
+    assert!(matches!(two.lease("b"), LeaseResult::Acquired(_)));
+    assert!(matches!(two.lease("a"), LeaseResult::Contended(_)), "a failed attempt must not change the lease");
     drop(lease);
-    assert!(matches!(two.lease("a"), LeaseResult::Mine(_)));
+    assert!(matches!(two.lease("a"), LeaseResult::Acquired(_)));
 }
 
 #[test]
@@ -44,10 +44,10 @@ fn existing_link_to_own_record_counts_as_acquired() {
     let (_folder, one, two) = workers();
     // State after a lost reply from the server: the link exists although the call failed.
     fs::hard_link(&one.record, one.leases.join("a")).unwrap();
-    assert!(matches!(two.lease("a"), LeaseResult::Theirs(_)));
-    let LeaseResult::Mine(lease) = one.lease("a") else { panic!("waits for its own lease") };
+    assert!(matches!(two.lease("a"), LeaseResult::Contended(_)));
+    let LeaseResult::Acquired(lease) = one.lease("a") else { panic!("waits for its own lease") };
     drop(lease);
-    assert!(matches!(two.lease("a"), LeaseResult::Mine(_)));
+    assert!(matches!(two.lease("a"), LeaseResult::Acquired(_)));
 }
 
 /// Id of a process on another machine.
@@ -68,10 +68,10 @@ fn lease_of_a_dead_process_is_taken_over_at_once() {
     let owner = &one.process.owner;
     for owner in [Owner { pid: 99_999_999, ..owner.clone() }, Owner { started: Some(1), ..owner.clone() }] {
         plant_lease(&one, &Process { id: "3-0123456789ab".into(), owner, beat: 0 });
-        assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
+        assert!(matches!(one.lease("a"), LeaseResult::Acquired(_)));
     }
     fs::write(one.leases.join("a"), "no record").unwrap();
-    assert!(matches!(one.lease("a"), LeaseResult::Mine(_)), "a damaged lease must be free");
+    assert!(matches!(one.lease("a"), LeaseResult::Acquired(_)), "a damaged lease must be free");
 }
 
 #[test]
@@ -80,16 +80,16 @@ fn remote_process_is_alive_while_its_heartbeat_changes() {
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
     let mut remote = Process { id: REMOTE_PROCESS.into(), owner, beat: 0 };
     plant_lease(&one, &remote);
-    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a possibly running process counts as dead");
+    assert!(matches!(one.lease("a"), LeaseResult::Contended(_)), "a possibly running process counts as dead");
     // Pretend that no heartbeat was observed for longer than the timeout. The observation does not depend on any wall
     // clock.
     let before = one.disk.now() - STALE_AFTER * 2;
     one.seen.lock().unwrap().insert(REMOTE_PROCESS.into(), (0, before));
     remote.beat = 1;
     plant_lease(&one, &remote);
-    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a new heartbeat must count");
+    assert!(matches!(one.lease("a"), LeaseResult::Contended(_)), "a new heartbeat must count");
     one.seen.lock().unwrap().insert(REMOTE_PROCESS.into(), (1, before));
-    assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
+    assert!(matches!(one.lease("a"), LeaseResult::Acquired(_)));
 }
 
 #[test]
@@ -101,15 +101,15 @@ fn remote_process_with_old_record_is_dead_at_once() {
     let file = fs::File::options().append(true).open(&record).unwrap();
     file.set_modified(SystemTime::now() - STALE_AFTER * 2).unwrap();
     assert_eq!(count_dead(folder.path()), 1);
-    let LeaseResult::Mine(lease) = one.lease("a") else { panic!("waits for a dead process") };
+    let LeaseResult::Acquired(lease) = one.lease("a") else { panic!("waits for a dead process") };
     drop(lease);
     // A process without a record is dead, so its leases are free.
     fs::rename(&record, one.leases.join("b")).unwrap();
-    assert!(matches!(two.lease("b"), LeaseResult::Mine(_)));
+    assert!(matches!(two.lease("b"), LeaseResult::Acquired(_)));
 }
 
 fn count_dead(folder: &Path) -> usize {
-    all(&SystemDisk::default(), folder).iter().filter(|known| known.dead).count()
+    list_processes(&SystemDisk::default(), folder).iter().filter(|known| known.dead).count()
 }
 
 #[test]
@@ -131,38 +131,38 @@ fn wait_until(what: &str, until: &dyn Fn() -> bool) {
 #[test]
 fn ended_process_leaves_no_record() {
     let (folder, one, two) = workers();
-    assert_eq!(all(&SystemDisk::default(), folder.path()).len(), 2);
+    assert_eq!(list_processes(&SystemDisk::default(), folder.path()).len(), 2);
     drop((one, two));
-    assert_eq!(all(&SystemDisk::default(), folder.path()).len(), 0);
+    assert_eq!(list_processes(&SystemDisk::default(), folder.path()).len(), 0);
 }
 
 #[test]
 fn dropped_lease_keeps_the_lease_of_another_process() {
     let (_folder, one, two) = workers();
-    let LeaseResult::Mine(lease) = one.lease("a") else { panic!("not free") };
+    let LeaseResult::Acquired(lease) = one.lease("a") else { panic!("not free") };
     // This process was stopped for longer than the timeout, and another one took over its lease.
     fs::remove_file(one.leases.join("a")).unwrap();
-    let LeaseResult::Mine(theirs) = two.lease("a") else { panic!("not free") };
+    let LeaseResult::Acquired(theirs) = two.lease("a") else { panic!("not free") };
     drop(lease);
-    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "the lease of the other process was removed");
+    assert!(matches!(one.lease("a"), LeaseResult::Contended(_)), "the lease of the other process was removed");
     drop(theirs);
-    assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
+    assert!(matches!(one.lease("a"), LeaseResult::Acquired(_)));
 }
 
 #[test]
 fn resumed_process_withdraws_its_recorded_death() {
     let (folder, one, two) = workers();
     let name = "compute-a";
-    let LeaseResult::Mine(lease) = one.lease(name) else { panic!("not free") };
+    let LeaseResult::Acquired(lease) = one.lease(name) else { panic!("not free") };
     // Simulate a process on another machine that has had no heartbeat for longer than the timeout.
     let remote =
         Process { owner: Owner { system: Some("another".into()), ..one.process.owner.clone() }, ..one.process.clone() };
     fs::write(&one.record, remote.record()).unwrap();
     two.seen.lock().unwrap().insert(remote.id.clone(), (0, two.disk.now() - STALE_AFTER * 2));
-    let LeaseResult::Mine(_theirs) = two.lease(name) else { panic!("waits forever") };
-    assert_eq!(attempts::for_job(&SystemDisk::default(), folder.path(), name).len(), 1);
+    let LeaseResult::Acquired(_theirs) = two.lease(name) else { panic!("waits forever") };
+    assert_eq!(attempts::read_attempts(&SystemDisk::default(), folder.path(), name).len(), 1);
     drop(lease);
-    assert_eq!(attempts::for_job(&SystemDisk::default(), folder.path(), name).len(), 0);
+    assert_eq!(attempts::read_attempts(&SystemDisk::default(), folder.path(), name).len(), 0);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn suspended_process_notices_its_lost_leases() {
     assert!(lease.is_held(), "a recent check must be reused");
     expire_lease(&lease);
     assert!(!lease.is_held(), "the lease was removed");
-    let LeaseResult::Mine(theirs) = two.lease("a") else { panic!("not free") };
+    let LeaseResult::Acquired(theirs) = two.lease("a") else { panic!("not free") };
     assert!(!lease.is_held(), "another process holds the lease");
     drop(theirs);
     drop(lease);
@@ -186,23 +186,23 @@ fn suspended_process_notices_its_lost_leases() {
     drop(lease);
     // Taking a lease first restores the record of this process.
     let lease = acquire_lease(&one);
-    assert!(one.record.exists() && matches!(two.lease("a"), LeaseResult::Theirs(_)));
+    assert!(one.record.exists() && matches!(two.lease("a"), LeaseResult::Contended(_)));
     // A change of the system clock does not hide the loss of a lease.
-    lock(&lease.known).1 += STALE_AFTER * 9;
+    lock(&lease.last_confirmed).1 += STALE_AFTER * 9;
     fs::remove_file(one.leases.join("a")).unwrap();
     assert!(!lease.is_held());
 }
 
 fn acquire_lease(worker: &Worker) -> Lease {
     match worker.lease("a") {
-        LeaseResult::Mine(lease) => lease,
-        LeaseResult::Theirs(_) => panic!("not free"),
+        LeaseResult::Acquired(lease) => lease,
+        LeaseResult::Contended(_) => panic!("not free"),
     }
 }
 
 /// Moves the last lease check into the past, as if the process had been suspended since.
 fn expire_lease(lease: &Lease) {
-    lock(&lease.known).0 -= STALE_AFTER * 2;
+    lock(&lease.last_confirmed).0 -= STALE_AFTER * 2;
 }
 
 #[test]
@@ -217,10 +217,10 @@ fn unreadable_record_is_dead_after_the_timeout() {
         } else {
             fs::write(&record, "{").unwrap();
         }
-        assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a possibly running process counts as dead");
+        assert!(matches!(one.lease("a"), LeaseResult::Contended(_)), "a possibly running process counts as dead");
         let before = one.disk.now() - STALE_AFTER * 2;
         one.seen.lock().unwrap().insert(REMOTE_PROCESS.into(), (u64::MAX, before));
-        assert!(matches!(one.lease("a"), LeaseResult::Mine(_)), "the lease must expire");
+        assert!(matches!(one.lease("a"), LeaseResult::Acquired(_)), "the lease must expire");
     }
 }
 
@@ -229,10 +229,10 @@ fn folder_in_place_of_a_lease_is_ignored() {
     let (_folder, one, _two) = workers();
     for _ in 0..3 {
         fs::create_dir_all(one.leases.join("a/b")).unwrap();
-        assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
+        assert!(matches!(one.lease("a"), LeaseResult::Acquired(_)));
     }
 }
 
 fn beat_of(folder: &Path, id: &str) -> Option<u64> {
-    all(&SystemDisk::default(), folder).iter().find(|known| known.process.id == id).map(|k| k.process.beat)
+    list_processes(&SystemDisk::default(), folder).iter().find(|known| known.process.id == id).map(|k| k.process.beat)
 }

@@ -427,7 +427,7 @@ impl Disk for Client {
         }
     }
 
-    fn every(&self, _period: Duration, mut act: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync> {
+    fn run_periodically(&self, _period: Duration, mut act: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync> {
         /// Heartbeat period of the program. Tests in real time use a shorter one.
         const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
         match &self.time {

@@ -220,7 +220,7 @@ fn results(stage: &SimulatedGrid, played: &SimulationResult) -> Vec<(PathBuf, Ve
         Store::open_on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT), stage::STORE_WORDS);
     let mut all = Vec::new();
     for key in plan.variants().flat_map(|(_, variant)| variant.keys()) {
-        let ghostlab_store::Lookup::Whole(artifact) = store.get(key) else { panic!("not whole: {}", key.short()) };
+        let ghostlab_store::Lookup::Intact(artifact) = store.get(key) else { panic!("not whole: {}", key.short()) };
         for name in artifact.payloads().filter(|name| !name.ends_with(".json")) {
             all.push((Path::new(key.hash()).join(name), artifact.read(name).unwrap()));
         }

@@ -48,7 +48,7 @@ impl AnswerKey {
     /// # Errors
     /// Fails if the object is damaged.
     pub(crate) fn read(evaluation: &Evaluation, store: &Store) -> Result<Option<Self>> {
-        let (EvalTarget::Task(task), Lookup::Whole(object)) = (&evaluation.target, store.lookup(&evaluation.tokens))
+        let (EvalTarget::Task(task), Lookup::Intact(object)) = (&evaluation.target, store.lookup(&evaluation.tokens))
         else {
             return Ok(None);
         };

@@ -133,7 +133,7 @@ fn load_or_remake<T>(
     }
     tokenize_again(GridInputs { grid: run.grid, inputs: run.inputs }, backbone, key, run.store)?;
     match run.store.get(key) {
-        Lookup::Whole(artifact) => read(&artifact),
+        Lookup::Intact(artifact) => read(&artifact),
         _ => Err(Error::job("tokens are missing from the store").at(key.short().to_string())),
     }
 }
@@ -174,7 +174,7 @@ fn is_intact(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
             reporter.event(Event::Note { text: format!("tokens: {}; recomputing", error.one_line()) });
             false
         }
-        Lookup::Whole(_) => true,
+        Lookup::Intact(_) => true,
     }
 }
 
