@@ -91,9 +91,9 @@ impl Times {
         for _ in 0..3 {
             let (seconds, expected) = padded(decoder, documents);
             best.padded = best.padded.min(seconds);
-            profile::begin();
+            profile::enable();
             let (seconds, scores) = ours(decoder, documents, dense);
-            let inside = profile::end() / (seconds * rayon::current_num_threads() as f64);
+            let inside = profile::disable() / (seconds * rayon::current_num_threads() as f64);
             if seconds < best.ours {
                 best.ours = seconds;
                 best.in_products = inside;

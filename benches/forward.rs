@@ -49,11 +49,11 @@ fn main() {
                 trie.run(decoder, &batches[0], &mut ()).unwrap();
                 *best = [*best, {
                     let started = Instant::now();
-                    profile::begin();
+                    profile::enable();
                     for batch in &batches {
                         trie.run(decoder, batch, &mut ()).unwrap();
                     }
-                    let inside = profile::end() / rayon::current_num_threads() as f64;
+                    let inside = profile::disable() / rayon::current_num_threads() as f64;
                     (started.elapsed().as_secs_f64(), inside)
                 }]
                 .into_iter()

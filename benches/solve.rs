@@ -125,7 +125,7 @@ fn solving(c: usize) {
         let mut normal = NormalEquations::new(c);
         normal.add(&x, &y);
         once.time("SVD of R and solution", 0.0, || tall.solve(1e-6).unwrap());
-        once.time("minimum norm by eigenvalues", 0.0, || normal.minimum_norm().unwrap());
+        once.time("minimum norm by eigenvalues", 0.0, || normal.solve_minimum_norm().unwrap());
         for line in &once.lines {
             println!(
                 "{:<38} {:>10.4} {:>10} {:>8.2}",

@@ -43,7 +43,7 @@ impl Model {
             architecture: config.architecture.model_type,
             layers: config.layers,
             context: config.max_positions,
-            can_rotate: hadamard::exists(config.hidden),
+            can_rotate: hadamard::is_supported(config.hidden),
             tokenizer: Arc::new(tokenizer),
             config,
             depths: Vec::new(),

@@ -14,7 +14,7 @@ use ghostlab_kernels::linalg::bf16_amx::Bf16Amx;
 use ghostlab_kernels::linalg::bf16_split::Bf16Split;
 use ghostlab_kernels::linalg::float32::F32;
 use ghostlab_kernels::linalg::gemm::{MatrixView, Update};
-use ghostlab_kernels::linalg::panels::{Kind, Panels, product};
+use ghostlab_kernels::linalg::panels::{PackedFormat, Panels, matmul};
 use rayon::prelude::*;
 
 /// `(inner, outer)` shapes of layers and output heads in models with 256, 576 and 4,096 channels.
@@ -44,7 +44,7 @@ fn main() {
 }
 
 /// Measures the throughput of one shape in GFLOP/s per thread.
-fn rate<K: Kind>(threads: usize, inner: usize, outer: usize) -> f64 {
+fn rate<K: PackedFormat>(threads: usize, inner: usize, outer: usize) -> f64 {
     let panels = random_panels::<K>(inner, outer);
     let x = noise(threads * BLOCK_ROWS * inner);
     let mut out = vec![0.0; threads * BLOCK_ROWS * outer];
@@ -56,15 +56,15 @@ fn rate<K: Kind>(threads: usize, inner: usize, outer: usize) -> f64 {
         }
         let started = Instant::now();
         let blocks = x.par_chunks(BLOCK_ROWS * inner).zip(out.par_chunks_mut(BLOCK_ROWS * outer));
-        blocks.for_each(|(x, out)| product(out, Update::Replace, MatrixView::rows(x, BLOCK_ROWS, inner), &panels));
+        blocks.for_each(|(x, out)| matmul(out, Update::Replace, MatrixView::rows(x, BLOCK_ROWS, inner), &panels));
         fastest = fastest.min(started.elapsed());
     }
     (2 * BLOCK_ROWS * inner * outer) as f64 / fastest.as_secs_f64() / 1e9
 }
 
 /// Packs the same random column into all columns of each panel.
-fn random_panels<K: Kind>(inner: usize, outer: usize) -> Panels<K> {
-    let mut panel = vec![K::Word::default(); Panels::<K>::panel(inner)];
+fn random_panels<K: PackedFormat>(inner: usize, outer: usize) -> Panels<K> {
+    let mut panel = vec![K::Word::default(); Panels::<K>::panel_words(inner)];
     let column = noise(inner);
     (0..K::lanes()).for_each(|lane| K::pack_column(&column, lane, &mut panel));
     Panels::new(panel.repeat(outer.div_ceil(K::lanes())), inner, outer)

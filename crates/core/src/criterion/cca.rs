@@ -160,7 +160,7 @@ pub(super) fn bound(activations: &Activations, sides: [RowSource<'_>; 2]) -> Res
     }
     let [x_squares, y_squares] = squares;
     normal.set_source_squared_norm(x_squares);
-    Ok(channels as f64 - normal.correlations(gram, y_squares)?)
+    Ok(channels as f64 - normal.squared_canonical_correlations(gram, y_squares)?)
 }
 
 #[cfg(test)]

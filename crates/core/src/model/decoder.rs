@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use ghostlab_kernels::forward::{self as kernels, Ends, Heads, Linear, Norm, Scratch};
+use ghostlab_kernels::forward::{self as kernels, AttentionParams, HeadParams, Linear, Norm, Scratch};
 
 use super::batch::{Batch, Divergence, Prediction};
 use super::batching::PassPlanner;
@@ -47,14 +47,14 @@ trait AttentionContext {
     ///
     /// # Shapes
     /// `qkv [tokens, (H + 2K)·D]`; result `[tokens, H·D]`.
-    fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch>;
+    fn attention(&self, qkv: &[f32], params: &AttentionParams<'_>, rotary: &Rotary) -> Result<Scratch>;
 }
 
 impl AttentionContext for Batch {
-    fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
+    fn attention(&self, qkv: &[f32], params: &AttentionParams<'_>, rotary: &Rotary) -> Result<Scratch> {
         let (table, table_rows) = rotary.rows(self)?;
-        let rotated = kernels::rotate(qkv, heads, &table_rows, &table);
-        Ok(kernels::attention(qkv, &rotated, heads, self.attended_rows()))
+        let rotated = kernels::prepare_queries_and_keys(qkv, params, &table_rows, &table);
+        Ok(kernels::attention(qkv, &rotated, params, self.attended_rows()))
     }
 }
 
@@ -131,8 +131,8 @@ impl Decoder {
         let x = elements(state)?;
         let norm = elements(&self.final_norm)?;
         let c = self.config.hidden;
-        let ends = self.ends(&norm);
-        tensor(kernels::logits(&x, c, ends, head.head()?.packed(), rows), &[rows.len(), self.config.vocab])
+        let head_params = self.head_params(&norm);
+        tensor(kernels::logits(&x, c, head_params, head.head()?.packed(), rows), &[rows.len(), self.config.vocab])
     }
 
     /// Returns the backbone with `operator` folded into the last projection of a sublayer, which implements
@@ -230,21 +230,21 @@ impl Decoder {
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
         let [bias, output_bias] = [slices(layer.bias.as_ref())?, slices(layer.output_bias.as_ref())?];
         let inputs = Linear { weight: layer.qkv.weight(), bias: bias.as_deref() };
-        let qkv = kernels::project(&x, c, before, inputs); // [tokens, (H + 2K)·D]
+        let qkv = kernels::norm_linear(&x, c, before, inputs); // [tokens, (H + 2K)·D]
         let query_norm = slices(layer.query_norm.as_ref())?;
         let key_norm = slices(layer.key_norm.as_ref())?;
-        let heads = Heads {
-            queries: config.heads,
-            keys: config.kv_heads,
+        let params = AttentionParams {
+            query_heads: config.heads,
+            kv_heads: config.kv_heads,
             head_dim: config.head_dim,
             query_norm: self.norm(query_norm.as_deref()),
             key_norm: self.norm(key_norm.as_deref()),
             window: layer.window.unwrap_or(usize::MAX),
             scale: config.scale,
             cap: config.score_cap,
-            paired: self.products.bf16_kernels(),
+            bf16_kernels: self.products.bf16_kernels(),
         };
-        let context = seen.attention(&qkv, &heads, rotary)?; // [tokens, H·D]
+        let context = seen.attention(&qkv, &params, rotary)?; // [tokens, H·D]
         let width = config.heads * config.head_dim;
         let stream = (end == End::Stream).then_some(&*x);
         let after = after.filter(|_| end != End::Projection);
@@ -265,10 +265,10 @@ impl Decoder {
             Mlp::Experts(router) => {
                 let mut out = self.experts(router, layer, &x, before)?;
                 if let Some(norm) = after {
-                    kernels::norm(&mut out, norm);
+                    kernels::apply_norm(&mut out, norm);
                 }
                 if let Some(stream) = stream {
-                    kernels::add(&mut out, stream);
+                    kernels::add_assign(&mut out, stream);
                 }
                 out
             }
@@ -307,19 +307,19 @@ impl Decoder {
             .ok_or_else(|| Error::job("a backbone has experts that its config does not describe"))?;
         let mut normed = x.to_vec();
         if let Some(norm) = before {
-            kernels::norm(&mut normed, norm);
+            kernels::apply_norm(&mut normed, norm);
         }
         let router = elements(router)?;
         let router = kernels::Weight::Plain(&router, experts.count);
-        let routes = experts.routes(&kernels::project(&normed, c, None, router.into())); // [tokens, E]
+        let routes = experts.routes(&kernels::norm_linear(&normed, c, None, router.into())); // [tokens, E]
         let mut out = vec![0.0; x.len()];
         for (number, (tokens, weights)) in
             routes.per_expert.iter().enumerate().filter(|(_, (tokens_of_expert, _))| !tokens_of_expert.is_empty())
         {
             let part = self.parts.expert(&self.config, layer, number)?;
-            let rows = kernels::gather(&normed, c, tokens);
+            let rows = kernels::gather_rows(&normed, c, tokens);
             let expert_output = self.gated(part.expert()?, &rows, None, None, None)?; // [tokens of the expert, C]
-            kernels::scatter(&mut out, c, tokens, weights, &expert_output);
+            kernels::scatter_add(&mut out, c, tokens, weights, &expert_output);
         }
         Ok(out)
     }
@@ -341,9 +341,9 @@ impl Decoder {
         let branch = self.run_sublayer(sublayer, layer, seen, x, end)?; // [tokens, C]
         let mut out = operator.apply(&elements(&branch)?)?;
         if let Some(norm) = before {
-            kernels::norm(&mut out, norm);
+            kernels::apply_norm(&mut out, norm);
         }
-        kernels::add(&mut out, &elements(x)?);
+        kernels::add_assign(&mut out, &elements(x)?);
         tensor(out, x.dims())
     }
 
@@ -374,8 +374,8 @@ impl Decoder {
         }
     }
 
-    fn ends<'a>(&self, norm: &'a [f32]) -> Ends<'a> {
-        Ends { norm: Norm { weight: norm, eps: self.config.norm_eps }, cap: self.config.logit_cap }
+    fn head_params<'a>(&self, norm: &'a [f32]) -> HeadParams<'a> {
+        HeadParams { norm: Norm { weight: norm, eps: self.config.norm_eps }, cap: self.config.logit_cap }
     }
 
     fn norm<'a>(&self, weight: Option<&'a [f32]>) -> Option<Norm<'a>> {
@@ -417,8 +417,8 @@ impl Model for Decoder {
         let x = elements(x)?;
         let norm = elements(&self.final_norm)?;
         let c = self.config.hidden;
-        let ends = self.ends(&norm);
-        Ok(kernels::predictions(&x, c, ends, head.head()?.packed(), &targets))
+        let head_params = self.head_params(&norm);
+        Ok(kernels::predictions(&x, c, head_params, head.head()?.packed(), &targets))
     }
 }
 
@@ -438,9 +438,9 @@ impl Compare for Decoder {
         let [reference, x] = &streams;
         let streams = [elements(reference)?, elements(x)?];
         let norm = elements(&self.final_norm)?;
-        let ends = self.ends(&norm);
+        let head_params = self.head_params(&norm);
         let streams = [&*streams[0], &*streams[1]];
-        Ok(kernels::divergences(streams, self.config.hidden, ends, head.head()?.packed(), &targets))
+        Ok(kernels::divergences(streams, self.config.hidden, head_params, head.head()?.packed(), &targets))
     }
 }
 

@@ -204,7 +204,7 @@ impl Operator {
         };
         if let Some(bias) = &self.bias {
             let bias = elements(bias)?;
-            out.chunks_exact_mut(self.channels).for_each(|row| kernels::add(row, &bias));
+            out.chunks_exact_mut(self.channels).for_each(|row| kernels::add_assign(row, &bias));
         }
         Ok(out)
     }
@@ -215,7 +215,10 @@ impl Operator {
         let weight = elements(&norm.weight)?;
         let map = Linear::from(Weight::Plain(&matrix, self.channels));
         let mut out = x.to_vec();
-        kernels::add(&mut out, &kernels::project(x, self.channels, Some(Norm { weight: &weight, eps: norm.eps }), map));
+        kernels::add_assign(
+            &mut out,
+            &kernels::norm_linear(x, self.channels, Some(Norm { weight: &weight, eps: norm.eps }), map),
+        );
         Ok(out)
     }
 

@@ -12,7 +12,7 @@ use super::resident_weights::{ElementEncoding, TensorInfo};
 use super::shard::Shard;
 use crate::error::{Error, Result};
 use crate::files::gguf::{self, Blocks};
-use crate::linalg::panels::{Kind, Panels};
+use crate::linalg::panels::{PackedFormat, Panels};
 use crate::linalg::simd;
 
 /// Number of bytes that a thread reads at a time.
@@ -289,7 +289,7 @@ fn subtract_one(bytes: &mut [u8]) {
 }
 
 /// Packs stacked matrices `[outer, inner]` into panels. Values are converted or rounded to the type of the panels.
-pub(super) fn panels<K: Kind>(matrices: &[StoredTensor<'_>], inner: usize) -> Result<Panels<K>> {
+pub(super) fn panels<K: PackedFormat>(matrices: &[StoredTensor<'_>], inner: usize) -> Result<Panels<K>> {
     let rows: Vec<(usize, usize)> = matrices
         .iter()
         .enumerate()
@@ -299,8 +299,8 @@ pub(super) fn panels<K: Kind>(matrices: &[StoredTensor<'_>], inner: usize) -> Re
     if rows.is_empty() {
         return Ok(Panels::new(Vec::new(), inner, 0));
     }
-    let mut out = vec![K::Word::default(); Panels::<K>::length(inner, rows.len())];
-    let panels = out.par_chunks_mut(Panels::<K>::panel(inner)).zip(rows.par_chunks(K::lanes()));
+    let mut out = vec![K::Word::default(); Panels::<K>::total_words(inner, rows.len())];
+    let panels = out.par_chunks_mut(Panels::<K>::panel_words(inner)).zip(rows.par_chunks(K::lanes()));
     first_error(panels.map(|(panel, rows)| {
         let mut numbers = vec![0.0; rows.len() * inner]; // [up to lanes, inner]
         let mut left = &mut numbers[..];

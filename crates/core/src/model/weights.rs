@@ -15,7 +15,7 @@ use super::stored::{self, Float, StoredTensor};
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::regular;
-use crate::linalg::panels::{Kind, Panels};
+use crate::linalg::panels::{PackedFormat, Panels};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -202,7 +202,11 @@ impl Weights {
     ///
     /// # Errors
     /// See [`Self::take`].
-    pub(super) fn panels<K: Kind, N: AsRef<str>>(&self, matrices: &[(N, usize)], inner: usize) -> Result<Panels<K>> {
+    pub(super) fn panels<K: PackedFormat, N: AsRef<str>>(
+        &self,
+        matrices: &[(N, usize)],
+        inner: usize,
+    ) -> Result<Panels<K>> {
         let located = matrices.iter().map(|(name, outer)| self.locate(name.as_ref(), &[*outer, inner]));
         stored::panels(&located.collect::<Result<Vec<_>>>()?, inner)
     }

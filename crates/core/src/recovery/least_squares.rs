@@ -58,7 +58,7 @@ pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Re
             Err(_) => {}
         }
     }
-    let solution = normal.minimum_norm()?;
+    let solution = normal.solve_minimum_norm()?;
     Ok(LeastSquaresSolution {
         matrix: solution.solution,
         system,
@@ -249,7 +249,7 @@ fn best_ridge(training: &NormalEquations, held_out: &NormalEquations) -> Option<
     let mut default_excess = f64::NAN;
     for share in [None].into_iter().chain(SHARES.map(Some)) {
         let Ok(map) = training.solve(ridge_of(share, training)) else { continue };
-        let excess = held_out.excess(&map);
+        let excess = held_out.loss_change(&map);
         if share.is_none() {
             default_excess = excess;
         }

@@ -79,7 +79,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
 
 impl Recovery for LinearPatch {
     fn check(&self, config: &Config) -> Result<()> {
-        if !self.rotate || hadamard::exists(config.hidden) {
+        if !self.rotate || hadamard::is_supported(config.hidden) {
             return Ok(());
         }
         Err(Error::bad_input(format!("`{ROTATE}` has no Hadamard matrix of the backbone's hidden size"))
@@ -123,7 +123,7 @@ fn rotated(scale: &[f32]) -> Vec<f32> {
     for row in matrix.chunks_exact_mut(scale.len()) {
         row.iter_mut().zip(scale).for_each(|(v, d)| *v *= d);
     }
-    hadamard::inverse(&mut matrix, scale.len());
+    hadamard::inverse_transform(&mut matrix, scale.len());
     matrix
 }
 

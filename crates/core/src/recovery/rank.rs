@@ -69,7 +69,7 @@ impl Recovery for Rank {
         let channels = boundary.channels();
         let normal = boundary.normal_equations()?;
         let solved = least_squares::solve(&normal, channels, RIDGE)?;
-        let factors = normal.low_rank(&solved.matrix, self.rank)?;
+        let factors = normal.low_rank_approximation(&solved.matrix, self.rank)?;
         let down = factors.down.into_iter().map(|v| v as f32).collect();
         let up = factors.up.into_iter().map(|v| v as f32).collect();
         let operator = Operator::low_rank(channels, down, up)?;

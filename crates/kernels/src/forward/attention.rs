@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::scratch::{Scratch, scratch};
+use super::scratch::{Scratch, take_scratch};
 use super::{Norm, RotaryTable, Segments, block_rows};
 use crate::linalg::bf16::Bf16Kernels;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
@@ -17,10 +17,10 @@ use crate::linalg::simd;
 pub(super) const QUERY_ROWS: usize = 64;
 
 /// Shape and parameters of attention.
-pub struct Heads<'a> {
-    pub queries: usize,
-    /// Number of key and value heads. Each of them is shared by a group of `queries / keys` query heads.
-    pub keys: usize,
+pub struct AttentionParams<'a> {
+    pub query_heads: usize,
+    /// Number of key and value heads. Each of them is shared by a group of `query_heads / kv_heads` query heads.
+    pub kv_heads: usize,
     pub head_dim: usize,
     pub query_norm: Option<Norm<'a>>,
     pub key_norm: Option<Norm<'a>>,
@@ -30,13 +30,13 @@ pub struct Heads<'a> {
     pub scale: f32,
     pub cap: Option<f32>,
     /// Kernels for bf16 products (queries by keys and weights by values). `None` selects f32.
-    pub paired: Option<Bf16Kernels>,
+    pub bf16_kernels: Option<Bf16Kernels>,
 }
 
-impl Heads<'_> {
+impl AttentionParams<'_> {
     /// Returns the widths of a row's queries and keys.
     pub(super) fn widths(&self) -> (usize, usize) {
-        (self.queries * self.head_dim, self.keys * self.head_dim)
+        (self.query_heads * self.head_dim, self.kv_heads * self.head_dim)
     }
 }
 
@@ -44,12 +44,17 @@ impl Heads<'_> {
 ///
 /// # Shapes
 /// See [`super::attention`].
-pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Scratch {
-    let (q_width, k_width) = heads.widths();
+pub(super) fn attention_in_f32(
+    qkv: &[f32],
+    rotated: &[f32],
+    params: &AttentionParams<'_>,
+    segments: Segments<'_>,
+) -> Scratch {
+    let (q_width, k_width) = params.widths();
     let tokens = qkv.len() / (q_width + 2 * k_width);
-    let projections = Projections { qkv, rotated, heads };
-    let mut out = scratch(tokens * q_width);
-    let blocks = query_blocks(&mut out, q_width, segments, heads.window);
+    let projections = Projections { qkv, rotated, params };
+    let mut out = take_scratch(tokens * q_width);
+    let blocks = query_blocks(&mut out, q_width, segments, params.window);
     blocks.into_par_iter().for_each(|block| attend(&projections, block));
     out
 }
@@ -61,34 +66,34 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
 struct Projections<'a> {
     qkv: &'a [f32],
     rotated: &'a [f32],
-    heads: &'a Heads<'a>,
+    params: &'a AttentionParams<'a>,
 }
 
 impl<'a> Projections<'a> {
     /// Returns the queries of a head in the given rows, `[rows, D]`.
     fn queries(&self, head: usize, rows: Range<usize>) -> MatrixView<'a, f32> {
-        self.rotated_columns(head * self.heads.head_dim, rows)
+        self.rotated_columns(head * self.params.head_dim, rows)
     }
 
     /// Returns the keys of a key head in the given rows, `[rows, D]`.
     fn keys(&self, head: usize, rows: Range<usize>) -> MatrixView<'a, f32> {
-        let (q_width, _) = self.heads.widths();
-        self.rotated_columns(q_width + head * self.heads.head_dim, rows)
+        let (q_width, _) = self.params.widths();
+        self.rotated_columns(q_width + head * self.params.head_dim, rows)
     }
 
     /// Returns the values of a key head in the given rows, `[rows, D]`.
     fn values(&self, head: usize, rows: Range<usize>) -> MatrixView<'a, f32> {
-        let (q_width, k_width) = self.heads.widths();
+        let (q_width, k_width) = self.params.widths();
         let stride = q_width + 2 * k_width;
-        let start = rows.start * stride + q_width + k_width + head * self.heads.head_dim;
-        MatrixView::strided(&self.qkv[start..], rows.len(), self.heads.head_dim, stride)
+        let start = rows.start * stride + q_width + k_width + head * self.params.head_dim;
+        MatrixView::strided(&self.qkv[start..], rows.len(), self.params.head_dim, stride)
     }
 
     fn rotated_columns(&self, column: usize, rows: Range<usize>) -> MatrixView<'a, f32> {
-        let (q_width, k_width) = self.heads.widths();
+        let (q_width, k_width) = self.params.widths();
         let stride = q_width + k_width;
         let start = rows.start * stride + column;
-        MatrixView::strided(&self.rotated[start..], rows.len(), self.heads.head_dim, stride)
+        MatrixView::strided(&self.rotated[start..], rows.len(), self.params.head_dim, stride)
     }
 }
 
@@ -97,19 +102,19 @@ impl<'a> Projections<'a> {
 /// The block attends to the prefix and to a range of rows. The range starts at the first key that the first query sees,
 /// and ends at the last query. Scores for other keys would be masked for all queries, so they are never computed.
 fn attend(projections: &Projections<'_>, block: Block<'_>) {
-    let heads = projections.heads;
-    let head_dim = heads.head_dim;
-    let (q_width, _) = heads.widths();
+    let params = projections.params;
+    let head_dim = params.head_dim;
+    let (q_width, _) = params.widths();
     let Block { out, first, prefix, starts } = block;
     let rows = out.len() / q_width;
     let before = prefix.len();
-    let visible_rows = starts[0].own..first + rows;
+    let visible_rows = starts[0].segment_start..first + rows;
     let visible = visible_rows.len();
     let seen = before + visible;
-    let mut scores = scratch(rows * seen);
+    let mut scores = take_scratch(rows * seen);
     let mut sums = [0.0; QUERY_ROWS];
-    for head in 0..heads.queries {
-        let kv = head * heads.keys / heads.queries;
+    for head in 0..params.query_heads {
+        let kv = head * params.kv_heads / params.query_heads;
         let queries = projections.queries(head, first..first + rows);
         // The scores are `[rows, before]` and `[rows, visible]`, concatenated along the columns.
         if before > 0 {
@@ -122,7 +127,7 @@ fn attend(projections: &Projections<'_>, block: Block<'_>) {
             queries,
             projections.keys(kv, visible_rows.clone()).t(),
         );
-        masked_numerators(&mut scores, &mut sums, before, &starts, heads.cap);
+        masked_numerators(&mut scores, &mut sums, before, &starts, params.cap);
         let mut into = Update::Replace;
         if before > 0 {
             gemm(
@@ -156,7 +161,7 @@ fn attend(projections: &Projections<'_>, block: Block<'_>) {
 fn masked_numerators(scores: &mut [f32], sums: &mut [f32], before: usize, starts: &[Start], cap: Option<f32>) {
     let rows = starts.len();
     let seen = scores.len() / rows;
-    let start = starts[0].own;
+    let start = starts[0].segment_start;
     simd::in_widest!({
         for (row, (scores, sum)) in scores.chunks_exact_mut(seen).zip(sums).enumerate() {
             let (visible, masked) = scores.split_at_mut(seen - rows + row + 1);
@@ -165,7 +170,7 @@ fn masked_numerators(scores: &mut [f32], sums: &mut [f32], before: usize, starts
             }
             // Masked keys are the part of the prefix outside the window, and the rows of the block's range that precede
             // the query's segment or window.
-            let unseen = [0..starts[row].prefix, before..before + starts[row].own - start];
+            let unseen = [0..starts[row].prefix, before..before + starts[row].segment_start - start];
             unseen.iter().for_each(|keys| visible[keys.clone()].fill(f32::NEG_INFINITY));
             *sum = simd::softmax_numerators(visible);
             unseen.into_iter().for_each(|keys| visible[keys].fill(0.0));
@@ -191,7 +196,7 @@ pub(super) struct Start {
     /// First visible row of the prefix, relative to its start.
     pub(super) prefix: usize,
     /// First visible row of the query's own segment, as a row of the batch.
-    pub(super) own: usize,
+    pub(super) segment_start: usize,
 }
 
 /// Splits the output into blocks. A block may span several segments only if all of them have the same parent. The
@@ -214,7 +219,7 @@ pub(super) fn query_blocks<'a>(
         let starts = group.iter().flat_map(|rows| {
             rows.clone().map(|row| Start {
                 prefix: (prefix.len() + row + 1 - rows.start).saturating_sub(window).min(prefix.len()),
-                own: rows.start.max((row + 1).saturating_sub(window)),
+                segment_start: rows.start.max((row + 1).saturating_sub(window)),
             })
         });
         let starts: Vec<Start> = starts.collect();
@@ -227,7 +232,7 @@ pub(super) fn query_blocks<'a>(
         }
         segment += siblings;
     }
-    blocks.sort_by_key(|block| std::cmp::Reverse(block.prefix.len() + block.first - block.starts[0].own));
+    blocks.sort_by_key(|block| std::cmp::Reverse(block.prefix.len() + block.first - block.starts[0].segment_start));
     blocks
 }
 
@@ -236,16 +241,21 @@ pub(super) fn query_blocks<'a>(
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]`, `positions [tokens]` (rows of the table), result `[tokens, (H + K)·D]`.
-pub fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &RotaryTable) -> Scratch {
-    let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
+pub fn prepare_queries_and_keys(
+    qkv: &[f32],
+    params: &AttentionParams<'_>,
+    positions: &[usize],
+    table: &RotaryTable,
+) -> Scratch {
+    let (head_dim, (q_width, k_width)) = (params.head_dim, params.widths());
     let stride = q_width + 2 * k_width;
     let width = q_width + k_width;
     let tokens = qkv.len() / stride;
-    let scale = heads.scale;
-    let mut out = scratch(tokens * width);
+    let scale = params.scale;
+    let mut out = take_scratch(tokens * width);
     let step = block_rows(tokens, 64, 256);
     out.par_chunks_mut(step * width).enumerate().for_each(|(task, out)| {
-        let mut normed = scratch(q_width.max(k_width));
+        let mut normed = take_scratch(q_width.max(k_width));
         simd::in_widest!({
             for (row, out) in out.chunks_exact_mut(width).enumerate() {
                 let row = task * step + row;
@@ -253,7 +263,7 @@ pub fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &Rotar
                 let source = &qkv[row * stride..row * stride + width];
                 let (q, k) = source.split_at(q_width);
                 let (q_out, k_out) = out.split_at_mut(q_width);
-                for (x, out, norm, scale) in [(q, q_out, heads.query_norm, scale), (k, k_out, heads.key_norm, 1.0)] {
+                for (x, out, norm, scale) in [(q, q_out, params.query_norm, scale), (k, k_out, params.key_norm, 1.0)] {
                     let x = norm.map_or(x, |norm| {
                         let normed = &mut normed[..x.len()];
                         let group = norm.weight.len();

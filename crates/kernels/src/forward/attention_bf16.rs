@@ -9,11 +9,11 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::Segments;
-use super::attention::{Block, Heads, QUERY_ROWS, Start, query_blocks};
-use super::scratch::{Scratch, scratch};
+use super::attention::{AttentionParams, Block, QUERY_ROWS, Start, query_blocks};
+use super::scratch::{Scratch, take_scratch};
 use crate::linalg::bf16::{Bf16, Bf16Kernels, PairPanels, RowWords, pair};
 use crate::linalg::gemm::profile;
-use crate::linalg::panels::{Kind, LANES};
+use crate::linalg::panels::{LANES, PackedFormat};
 use crate::linalg::simd;
 
 /// Packed keys and values of one segment and key head.
@@ -157,34 +157,39 @@ impl SeenKeys<'_> {
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]`, `rotated [tokens, (H + K)·D]`, result `[tokens, H·D]`.
-pub(super) fn paired_attention(
+pub(super) fn attention_in_bf16(
     kernels: Bf16Kernels,
     qkv: &[f32],
     rotated: &[f32],
-    heads: &Heads<'_>,
+    params: &AttentionParams<'_>,
     segments: Segments<'_>,
 ) -> Scratch {
-    let (q_width, k_width) = heads.widths();
+    let (q_width, k_width) = params.widths();
     let stride = q_width + 2 * k_width;
-    let packed = pack_segments(qkv, rotated, heads, segments);
-    let batch = PackedBatch { kernels, rotated, heads, segments, packed: &packed };
-    let mut out = scratch(qkv.len() / stride * q_width);
-    let blocks = query_blocks(&mut out, q_width, segments, heads.window);
+    let packed = pack_segments(qkv, rotated, params, segments);
+    let batch = PackedBatch { kernels, rotated, params, segments, packed: &packed };
+    let mut out = take_scratch(qkv.len() / stride * q_width);
+    let blocks = query_blocks(&mut out, q_width, segments, params.window);
     blocks.into_par_iter().for_each(|block| batch.attend(block));
     out
 }
 
 /// Packs the keys and values of all segments and key heads, as `[segment, head]`.
-fn pack_segments(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Vec<PackedSegment> {
-    let head_dim = heads.head_dim;
-    let (q_width, k_width) = heads.widths();
+fn pack_segments(
+    qkv: &[f32],
+    rotated: &[f32],
+    params: &AttentionParams<'_>,
+    segments: Segments<'_>,
+) -> Vec<PackedSegment> {
+    let head_dim = params.head_dim;
+    let (q_width, k_width) = params.widths();
     let stride = q_width + 2 * k_width;
     let rotated_stride = q_width + k_width;
-    let pairs = (0..segments.rows.len() * heads.keys).into_par_iter();
+    let pairs = (0..segments.rows.len() * params.kv_heads).into_par_iter();
     pairs
         .map(|pair| {
-            let rows = segments.rows[pair / heads.keys].clone();
-            let channel = pair % heads.keys * head_dim;
+            let rows = segments.rows[pair / params.kv_heads].clone();
+            let channel = pair % params.kv_heads * head_dim;
             if rows.is_empty() {
                 return PackedSegment::default();
             }
@@ -200,7 +205,7 @@ struct PackedBatch<'a> {
     kernels: Bf16Kernels,
     /// Rotated queries and keys `[tokens, (H + K)·D]`.
     rotated: &'a [f32],
-    heads: &'a Heads<'a>,
+    params: &'a AttentionParams<'a>,
     segments: Segments<'a>,
     /// Packed keys and values as `[segment, head]`.
     packed: &'a [PackedSegment],
@@ -209,37 +214,37 @@ struct PackedBatch<'a> {
 impl<'a> PackedBatch<'a> {
     /// Computes attention for one block of queries.
     fn attend(&self, block: Block<'_>) {
-        let Self { kernels, heads, .. } = *self;
-        let head_dim = heads.head_dim;
-        let (q_width, _) = heads.widths();
+        let Self { kernels, params, .. } = *self;
+        let head_dim = params.head_dim;
+        let (q_width, _) = params.widths();
         let Block { out, first, starts, .. } = block;
         let rows = out.len() / q_width;
         let seen = self.seen_keys(first..first + rows, &starts);
         let stride = seen.iter().map(|run| run.column + run.width(run.rows.end - 1)).max().unwrap_or_default();
-        let mask = BlockMask { seen: &seen, starts: &starts, first, cap: heads.cap };
+        let mask = BlockMask { seen: &seen, starts: &starts, first, cap: params.cap };
         let depth = head_dim.div_ceil(2);
         let wide = head_dim.next_multiple_of(LANES);
-        let mut scores = scratch(rows * stride);
-        let mut sums = scratch(rows * wide);
+        let mut scores = take_scratch(rows * stride);
+        let mut sums = take_scratch(rows * wide);
         let row_words = kernels.row_words(head_dim);
         let mut queries = Vec::with_capacity(rows * row_words);
         let mut words = Vec::new();
         let mut parts = [0.0; QUERY_ROWS];
-        for head in 0..heads.queries {
-            let kv = head * heads.keys / heads.queries;
+        for head in 0..params.query_heads {
+            let kv = head * params.kv_heads / params.query_heads;
             self.push_queries(head, first..first + rows, &mut queries);
-            let started = profile::start();
+            let started = profile::start_timer();
             seen.iter().for_each(|run| run.score(kv, (&queries, row_words), depth, (&mut scores, stride)));
-            profile::stop(started, 1);
+            profile::stop_timer(started, 1);
             for run in seen.iter().filter(|run| run.more > 0) {
                 mask.replace_by_numerators(run, (&mut scores, stride), &mut parts);
             }
-            let started = profile::start();
+            let started = profile::start_timer();
             for (index, run) in seen.iter().enumerate() {
                 let adds = index > 0 && mask.prefix().is_some();
                 run.sum(kv, (&scores, stride), (&mut sums, wide), adds, &mut words);
             }
-            profile::stop(started, 1);
+            profile::stop_timer(started, 1);
             simd::in_widest!({
                 for ((row, sums), part) in out.chunks_exact_mut(q_width).zip(sums.chunks_exact(wide)).zip(parts) {
                     let scale = 1.0 / part;
@@ -271,7 +276,7 @@ impl<'a> PackedBatch<'a> {
         let overlapping = later.take_while(|(_, rows_of_segment)| rows_of_segment.start < block.end);
         for (segment, rows_of_segment) in overlapping.filter(|(_, rows_of_segment)| !rows_of_segment.is_empty()) {
             let rows = rows_of_segment.start.max(first) - first..rows_of_segment.end.min(block.end) - first;
-            let from = (starts[rows.start].own - rows_of_segment.start) / LANES;
+            let from = (starts[rows.start].segment_start - rows_of_segment.start) / LANES;
             let first_end = first + rows.start + 1 - rows_of_segment.start;
             seen.push(SeenKeys {
                 kernels,
@@ -288,14 +293,14 @@ impl<'a> PackedBatch<'a> {
 
     /// Returns the packed keys and values of a segment, by key head.
     fn packed_segments(&self, segment: usize) -> &'a [PackedSegment] {
-        &self.packed[segment * self.heads.keys..(segment + 1) * self.heads.keys]
+        &self.packed[segment * self.params.kv_heads..(segment + 1) * self.params.kv_heads]
     }
 
     /// Replaces `queries` with the packed queries of a head in the given rows.
     #[inline]
     fn push_queries(&self, head: usize, rows: Range<usize>, queries: &mut Vec<u32>) {
-        let head_dim = self.heads.head_dim;
-        let (q_width, k_width) = self.heads.widths();
+        let head_dim = self.params.head_dim;
+        let (q_width, k_width) = self.params.widths();
         let stride = q_width + k_width;
         queries.clear();
         simd::in_widest!({
@@ -350,7 +355,7 @@ impl BlockMask<'_> {
                     visible[..start].fill(f32::NEG_INFINITY);
                     visible[end..column].fill(f32::NEG_INFINITY);
                 }
-                let count = first + row + 1 - starts[row].own; // visible keys of the query's own segment
+                let count = first + row + 1 - starts[row].segment_start; // visible keys of the query's own segment
                 let hidden = run.end(row) - count - run.from * LANES;
                 visible[column..column + hidden].fill(f32::NEG_INFINITY);
                 parts[row] = simd::softmax_numerators(visible);

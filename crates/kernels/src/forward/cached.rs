@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::attention::Heads;
-use super::scratch::{Scratch, scratch};
+use super::attention::AttentionParams;
+use super::scratch::{Scratch, take_scratch};
 use crate::linalg::simd;
 
 /// Cache block with the rotated keys and the values of one layer, each `[tokens, K·D]`.
@@ -26,15 +26,21 @@ impl KeyValues {
 
 /// New rows of a sequence and its cache blocks. `first` is the position of the first new row. `blocks` holds all blocks
 /// of the sequence from its first token on, each with its number of tokens.
-pub struct SeenRun<'a> {
+pub struct CachedRun<'a> {
     pub rows: Range<usize>,
     pub first: usize,
     pub blocks: Vec<(&'a KeyValues, usize)>,
 }
 
 /// Appends the keys and values of rows to a cache block.
-pub fn keep(block: &mut KeyValues, rotated: &[f32], qkv: &[f32], heads: &Heads<'_>, rows: Range<usize>) {
-    let (q_width, k_width) = heads.widths();
+pub fn append_keys_values(
+    block: &mut KeyValues,
+    rotated: &[f32],
+    qkv: &[f32],
+    params: &AttentionParams<'_>,
+    rows: Range<usize>,
+) {
+    let (q_width, k_width) = params.widths();
     let stride = q_width + 2 * k_width;
     let rotated_stride = q_width + k_width;
     for row in rows {
@@ -47,31 +53,38 @@ pub fn keep(block: &mut KeyValues, rotated: &[f32], qkv: &[f32], heads: &Heads<'
 ///
 /// # Shapes
 /// `rotated [tokens, (H + K)·D]`, result `[tokens, H·D]`.
-pub fn attention_over(rotated: &[f32], heads: &Heads<'_>, runs: &[SeenRun<'_>]) -> Scratch {
-    let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
+pub fn attention_with_cache(rotated: &[f32], params: &AttentionParams<'_>, runs: &[CachedRun<'_>]) -> Scratch {
+    let (head_dim, (q_width, k_width)) = (params.head_dim, params.widths());
     let rotated_stride = q_width + k_width;
     let tokens = rotated.len() / rotated_stride;
-    let group = heads.queries / heads.keys * head_dim;
-    let mut out = scratch(tokens * q_width);
-    let rows: Vec<(usize, &SeenRun<'_>)> =
+    let group = params.query_heads / params.kv_heads * head_dim;
+    let mut out = take_scratch(tokens * q_width);
+    let rows: Vec<(usize, &CachedRun<'_>)> =
         runs.iter().flat_map(|run| run.rows.clone().map(move |row| (run.first + row - run.rows.start, run))).collect();
     out.par_chunks_mut(group).enumerate().for_each(|(task, out)| {
-        let row = task / heads.keys;
-        let head = task % heads.keys;
+        let row = task / params.kv_heads;
+        let head = task % params.kv_heads;
         let (position, run) = rows[row];
         let queries = &rotated[row * rotated_stride + head * group..][..group];
-        let seen = (position + 1).saturating_sub(heads.window)..position + 1;
-        attend(queries, run, seen, head * head_dim, heads, out);
+        let seen = (position + 1).saturating_sub(params.window)..position + 1;
+        attend(queries, run, seen, head * head_dim, params, out);
     });
     out
 }
 
 /// Computes attention at one position for the query heads that share a key head. `queries [G, D]`, `out [G, D]`.
-fn attend(queries: &[f32], run: &SeenRun<'_>, seen: Range<usize>, channel: usize, heads: &Heads<'_>, out: &mut [f32]) {
-    let width = heads.keys * heads.head_dim;
-    let head_dim = heads.head_dim;
+fn attend(
+    queries: &[f32],
+    run: &CachedRun<'_>,
+    seen: Range<usize>,
+    channel: usize,
+    params: &AttentionParams<'_>,
+    out: &mut [f32],
+) {
+    let width = params.kv_heads * params.head_dim;
+    let head_dim = params.head_dim;
     let count = seen.len();
-    let mut scores = scratch(queries.len() / head_dim * count);
+    let mut scores = take_scratch(queries.len() / head_dim * count);
     let first = seen.start;
     let end = seen.end;
     let mut before = 0;
@@ -88,7 +101,7 @@ fn attend(queries: &[f32], run: &SeenRun<'_>, seen: Range<usize>, channel: usize
             }
         }
         out.fill(0.0);
-        if let Some(cap) = heads.cap {
+        if let Some(cap) = params.cap {
             simd::soft_cap(&mut scores, cap);
         }
         let sums = scores.chunks_exact_mut(count).map(simd::softmax_numerators).collect::<Vec<_>>();

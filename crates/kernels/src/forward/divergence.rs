@@ -2,11 +2,11 @@
 
 use rayon::prelude::*;
 
-use super::head::{Ends, Softmax, TILE_VOCAB, cap, norm_rows, tile_rows};
-use super::scratch::scratch;
+use super::head::{HeadParams, Softmax, TILE_VOCAB, apply_soft_cap, norm_rows, tile_rows};
+use super::scratch::take_scratch;
 use super::{PackedWeights, Prediction, ScoredRow, block_rows, with_panels};
 use crate::linalg::gemm::{MatrixView, Update};
-use crate::linalg::panels::{Kind, Panels, columns};
+use crate::linalg::panels::{PackedFormat, Panels, matmul_columns};
 use crate::linalg::simd;
 
 /// Divergence between two next-token distributions: `p` of a reference model and `q` of a variant.
@@ -35,11 +35,11 @@ pub struct Divergence {
 pub fn divergences(
     [reference, variant]: [&[f32]; 2],
     channels: usize,
-    ends: Ends<'_>,
+    head_params: HeadParams<'_>,
     weight: PackedWeights<'_>,
     targets: &[ScoredRow],
 ) -> Vec<Divergence> {
-    with_panels!(weight, |weight| divergences_in([reference, variant], channels, ends, weight, targets))
+    with_panels!(weight, |weight| divergences_with_panels([reference, variant], channels, head_params, weight, targets))
 }
 
 /// Computes the divergence at each target from the logits of two models.
@@ -63,41 +63,44 @@ pub fn divergences_of_logits(
         .collect()
 }
 
-fn divergences_in<K: Kind>(
+fn divergences_with_panels<K: PackedFormat>(
     streams: [&[f32]; 2],
     channels: usize,
-    ends: Ends<'_>,
+    head_params: HeadParams<'_>,
     weight: &Panels<K>,
     targets: &[ScoredRow],
 ) -> Vec<Divergence> {
     // All targets of a row stay in one task, so that the row is projected once.
     let rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
     let step = block_rows(rows.len(), 1, tile_rows()).max(1);
-    rows.par_chunks(step).map(|rows| compare(streams, channels, ends, weight, rows)).flatten_iter().collect()
+    rows.par_chunks(step)
+        .map(|rows| compare_rows(streams, channels, head_params, weight, rows))
+        .flatten_iter()
+        .collect()
 }
 
-fn compare<K: Kind>(
+fn compare_rows<K: PackedFormat>(
     streams: [&[f32]; 2],
     channels: usize,
-    ends: Ends<'_>,
+    head_params: HeadParams<'_>,
     weight: &Panels<K>,
     rows: &[&[ScoredRow]],
 ) -> Vec<Divergence> {
     let vocab = weight.outer();
-    let mut normed = streams.map(|_| scratch(rows.len() * channels));
-    let mut tiles = streams.map(|_| scratch(rows.len() * TILE_VOCAB.min(vocab)));
+    let mut normed = streams.map(|_| take_scratch(rows.len() * channels));
+    let mut tiles = streams.map(|_| take_scratch(rows.len() * TILE_VOCAB.min(vocab)));
     for (x, normed) in streams.iter().zip(&mut normed) {
-        norm_rows(x, channels, ends.norm, rows.iter().map(|targets| targets[0].row), normed);
+        norm_rows(x, channels, head_params.norm, rows.iter().map(|targets| targets[0].row), normed);
     }
-    let ready = normed.each_ref().map(|normed| K::rows(MatrixView::rows(normed, rows.len(), channels)));
+    let packed_rows = normed.each_ref().map(|normed| K::rows(MatrixView::rows(normed, rows.len(), channels)));
     let mut pairs: Vec<SoftmaxPair<'_>> = rows.iter().map(|targets| SoftmaxPair::new(targets)).collect();
     for first in (0..vocab).step_by(TILE_VOCAB) {
         let width = TILE_VOCAB.min(vocab - first);
-        for (tile, ready) in tiles.iter_mut().zip(&ready) {
+        for (tile, packed_rows) in tiles.iter_mut().zip(&packed_rows) {
             // [rows, width]
             let logits = &mut tile[..rows.len() * width];
-            columns(logits, Update::Replace, ready, rows.len(), weight, first..first + width);
-            cap(logits, ends.cap);
+            matmul_columns(logits, Update::Replace, packed_rows, rows.len(), weight, first..first + width);
+            apply_soft_cap(logits, head_params.cap);
         }
         let [reference, variant] = tiles.each_ref().map(|tile| tile.chunks_exact(width));
         for (pair, (p, q)) in pairs.iter_mut().zip(reference.zip(variant)) {
@@ -112,7 +115,7 @@ fn compare<K: Kind>(
 struct SoftmaxPair<'a> {
     targets: &'a [ScoredRow],
     /// Logits `[z, w]` of each target.
-    picked: Vec<[f32; 2]>,
+    target_logits: Vec<[f32; 2]>,
     p: Softmax,
     q: Softmax,
     sums: Sums,
@@ -134,8 +137,8 @@ struct Sums {
 
 impl<'a> SoftmaxPair<'a> {
     fn new(targets: &'a [ScoredRow]) -> Self {
-        let picked = vec![[f32::NAN; 2]; targets.len()];
-        Self { targets, picked, p: Softmax::default(), q: Softmax::default(), sums: Sums::default() }
+        let target_logits = vec![[f32::NAN; 2]; targets.len()];
+        Self { targets, target_logits, p: Softmax::default(), q: Softmax::default(), sums: Sums::default() }
     }
 
     /// Adds the logits of a tile that starts at token `first`.
@@ -153,9 +156,9 @@ impl<'a> SoftmaxPair<'a> {
             self.sums.qp *= carried[1];
         }
         self.sums.add(z, w, [self.p.greatest, self.q.greatest]);
-        for (target, picked) in self.targets.iter().zip(&mut self.picked) {
+        for (target, target_logits) in self.targets.iter().zip(&mut self.target_logits) {
             if let Some(column) = (target.token as usize).checked_sub(first).filter(|&column| column < z.len()) {
-                *picked = [z[column], w[column]];
+                *target_logits = [z[column], w[column]];
             }
         }
     }
@@ -165,7 +168,7 @@ impl<'a> SoftmaxPair<'a> {
         let ln_q = f64::from(self.q.greatest) + self.sums.q.ln();
         let kl_pq = self.sums.pq / self.sums.p - (ln_p - ln_q);
         let kl_qp = self.sums.qp / self.sums.q - (ln_q - ln_p);
-        let divergences = self.targets.iter().zip(&self.picked).map(|(target, &[z, w])| Divergence {
+        let divergences = self.targets.iter().zip(&self.target_logits).map(|(target, &[z, w])| Divergence {
             prediction: self.q.predict(target.token, w),
             ln_p: f64::from(z) - ln_p,
             ln_q: f64::from(w) - ln_q,
@@ -222,7 +225,7 @@ mod tests {
     const CHANNELS: usize = 8;
     /// Vocabulary size of two and a half tiles.
     const VOCAB: usize = 2 * TILE_VOCAB + TILE_VOCAB / 2;
-    const ENDS: Ends<'_> = Ends { norm: Norm { weight: &[1.0; CHANNELS], eps: 1e-5 }, cap: None };
+    const ENDS: HeadParams<'_> = HeadParams { norm: Norm { weight: &[1.0; CHANNELS], eps: 1e-5 }, cap: None };
 
     fn streams() -> [Vec<f32>; 2] {
         [0.37f32, 0.41].map(|turn| (0..3 * CHANNELS).map(|i| (i as f32 * turn).sin() * 4.0).collect())

@@ -2,10 +2,10 @@
 
 use rayon::prelude::*;
 
-use super::scratch::scratch;
+use super::scratch::take_scratch;
 use super::{Norm, PackedWeights, Prediction, ScoredRow, block_rows, with_panels};
-use crate::linalg::gemm::{MatrixView, Update, profile, second_level_cache};
-use crate::linalg::panels::{Kind, Panels, columns};
+use crate::linalg::gemm::{MatrixView, Update, l2_cache_bytes, profile};
+use crate::linalg::panels::{PackedFormat, Panels, matmul_columns};
 use crate::linalg::simd;
 
 /// Number of tokens per tile of logits. A tile fits into a core's cache regardless of the vocabulary size.
@@ -14,13 +14,13 @@ pub(super) const TILE_VOCAB: usize = 1024;
 /// Returns the number of rows per tile of logits. With more rows, the weights are read less often. Results do not
 /// depend on this number.
 pub(super) fn tile_rows() -> usize {
-    const LARGE_SECOND_LEVEL: usize = 2 << 20;
-    if second_level_cache() >= LARGE_SECOND_LEVEL { 256 } else { 128 }
+    const LARGE_L2_BYTES: usize = 2 << 20;
+    if l2_cache_bytes() >= LARGE_L2_BYTES { 256 } else { 128 }
 }
 
 /// Final norm before the output projection, and soft cap on the logits after it.
 #[derive(Clone, Copy)]
-pub struct Ends<'a> {
+pub struct HeadParams<'a> {
     pub norm: Norm<'a>,
     pub cap: Option<f32>,
 }
@@ -75,17 +75,17 @@ impl Softmax {
 pub fn predictions(
     x: &[f32],
     channels: usize,
-    ends: Ends<'_>,
+    head_params: HeadParams<'_>,
     weight: PackedWeights<'_>,
     targets: &[ScoredRow],
 ) -> Vec<Prediction> {
-    with_panels!(weight, |weight| predictions_of(x, channels, ends, weight, targets))
+    with_panels!(weight, |weight| predict_with_panels(x, channels, head_params, weight, targets))
 }
 
-fn predictions_of<K: Kind>(
+fn predict_with_panels<K: PackedFormat>(
     x: &[f32],
     channels: usize,
-    ends: Ends<'_>,
+    head_params: HeadParams<'_>,
     weight: &Panels<K>,
     targets: &[ScoredRow],
 ) -> Vec<Prediction> {
@@ -96,39 +96,39 @@ fn predictions_of<K: Kind>(
     let step = block_rows(rows.len(), 1, tile_rows());
     rows.par_chunks_mut(step)
         .map(|rows| {
-            let mut normed = scratch(rows.len() * channels);
-            let mut tile = scratch(rows.len() * TILE_VOCAB.min(vocab));
-            score(x, channels, ends, weight, rows, &mut normed, &mut tile)
+            let mut normed = take_scratch(rows.len() * channels);
+            let mut tile = take_scratch(rows.len() * TILE_VOCAB.min(vocab));
+            predict_rows(x, channels, head_params, weight, rows, &mut normed, &mut tile)
         })
         .flatten_iter()
         .collect()
 }
 
-fn score<K: Kind>(
+fn predict_rows<K: PackedFormat>(
     x: &[f32],
     channels: usize,
-    ends: Ends<'_>,
+    head_params: HeadParams<'_>,
     weight: &Panels<K>,
     rows: &[&[ScoredRow]],
     normed: &mut [f32],
     tile: &mut [f32],
 ) -> Vec<Prediction> {
     let vocab = weight.outer();
-    norm_rows(x, channels, ends.norm, rows.iter().map(|targets| targets[0].row), normed);
-    let ready = K::rows(MatrixView::rows(normed, rows.len(), channels));
+    norm_rows(x, channels, head_params.norm, rows.iter().map(|targets| targets[0].row), normed);
+    let packed_rows = K::rows(MatrixView::rows(normed, rows.len(), channels));
     let mut softmax = vec![Softmax::default(); rows.len()];
-    let mut picked: Vec<Vec<f32>> = rows.iter().map(|targets| vec![f32::NAN; targets.len()]).collect();
+    let mut target_logits: Vec<Vec<f32>> = rows.iter().map(|targets| vec![f32::NAN; targets.len()]).collect();
     for first in (0..vocab).step_by(TILE_VOCAB) {
         let width = TILE_VOCAB.min(vocab - first);
-        let started = profile::start();
+        let started = profile::start_timer();
         // [rows, width]
         let logits = &mut tile[..rows.len() * width];
-        columns(logits, Update::Replace, &ready, rows.len(), weight, first..first + width);
-        profile::stop(started, 1);
-        cap(logits, ends.cap);
+        matmul_columns(logits, Update::Replace, &packed_rows, rows.len(), weight, first..first + width);
+        profile::stop_timer(started, 1);
+        apply_soft_cap(logits, head_params.cap);
         for (i, logits) in tile.chunks_exact(width).take(rows.len()).enumerate() {
             simd::in_widest!(softmax[i].add(first, logits));
-            for (target, value) in rows[i].iter().zip(&mut picked[i]) {
+            for (target, value) in rows[i].iter().zip(&mut target_logits[i]) {
                 if let Some(&logit) = (target.token as usize).checked_sub(first).and_then(|column| logits.get(column)) {
                     *value = logit;
                 }
@@ -137,8 +137,9 @@ fn score<K: Kind>(
     }
     let mut predictions = Vec::with_capacity(rows.iter().map(|targets| targets.len()).sum());
     for (i, targets) in rows.iter().enumerate() {
-        predictions
-            .extend(targets.iter().zip(&picked[i]).map(|(target, &logit)| softmax[i].predict(target.token, logit)));
+        predictions.extend(
+            targets.iter().zip(&target_logits[i]).map(|(target, &logit)| softmax[i].predict(target.token, logit)),
+        );
     }
     predictions
 }
@@ -147,17 +148,23 @@ fn score<K: Kind>(
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [C, vocab]`; result `[rows, vocab]`.
-pub fn logits(x: &[f32], channels: usize, ends: Ends<'_>, weight: PackedWeights<'_>, rows: &[usize]) -> Vec<f32> {
+pub fn logits(
+    x: &[f32],
+    channels: usize,
+    head_params: HeadParams<'_>,
+    weight: PackedWeights<'_>,
+    rows: &[usize],
+) -> Vec<f32> {
     let vocab = weight.outer();
     let mut normed = vec![0.0; rows.len() * channels];
-    norm_rows(x, channels, ends.norm, rows.iter().copied(), &mut normed);
+    norm_rows(x, channels, head_params.norm, rows.iter().copied(), &mut normed);
     let mut out = vec![0.0; rows.len() * vocab];
-    weight.product(MatrixView::rows(&normed, rows.len(), channels), true, Update::Replace, &mut out);
-    cap(&mut out, ends.cap);
+    weight.matmul(MatrixView::rows(&normed, rows.len(), channels), true, Update::Replace, &mut out);
+    apply_soft_cap(&mut out, head_params.cap);
     out
 }
 
-pub(super) fn cap(logits: &mut [f32], cap: Option<f32>) {
+pub(super) fn apply_soft_cap(logits: &mut [f32], cap: Option<f32>) {
     let Some(cap) = cap else { return };
     simd::in_widest!(simd::soft_cap(logits, cap));
 }
@@ -191,7 +198,7 @@ mod tests {
             weight[token] = 1.0;
         }
         let panels = Panels::<F32>::from_rows(&weight, 1, vocab);
-        let norm = Ends { norm: Norm { weight: &[1.0], eps: 1e-5 }, cap: None };
+        let norm = HeadParams { norm: Norm { weight: &[1.0], eps: 1e-5 }, cap: None };
         let targets = [7, 9, TILE_VOCAB + 3, 0].map(|token| ScoredRow { row: 0, token: token as u32 });
         let flags: Vec<bool> =
             predictions(&[2.0], 1, norm, PackedWeights::F32(&panels), &targets).iter().map(|p| p.likeliest).collect();
@@ -206,7 +213,7 @@ mod tests {
         let x: Vec<f32> = (0..3 * channels).map(|i| (i as f32 * 0.37).sin() * 4.0).collect();
         let weight: Vec<f32> = (0..channels * vocab).map(|i| (i as f32 * 0.011).cos()).collect();
         let ones = vec![1.0; channels];
-        let norm = Ends { norm: Norm { weight: &ones, eps: 1e-5 }, cap: None };
+        let norm = HeadParams { norm: Norm { weight: &ones, eps: 1e-5 }, cap: None };
         let targets = [(0, 5), (2, 0), (2, vocab as u32 - 1)].map(|(row, token)| ScoredRow { row, token });
         let single = Panels::<F32>::from_rows(&weight, channels, vocab);
         let half = Panels::<Bf16>::from_rows(&weight, channels, vocab);

@@ -5,16 +5,16 @@ use std::ptr;
 
 use rayon::prelude::*;
 
-use super::scratch::{Scratch, scratch};
+use super::scratch::{Scratch, take_scratch};
 use super::{Norm, PackedWeights, block_rows, with_panels};
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
-use crate::linalg::panels::{product, product_of_few};
+use crate::linalg::panels::{matmul, matmul_few_rows};
 use crate::linalg::simd;
 
 /// Maximum number of rows per task. It is small enough that the MLP intermediates stay in cache, and large enough that
 /// repacking plain weights for each task costs little.
-pub const MAX_ROWS: usize = 256;
-const MIN_ROWS: usize = 64;
+pub const MAX_BLOCK_ROWS: usize = 256;
+const MIN_BLOCK_ROWS: usize = 64;
 
 #[derive(Clone, Copy)]
 pub enum Weight<'a> {
@@ -30,10 +30,10 @@ impl PackedWeights<'_> {
     }
 
     /// Computes the same product as [`Weight::product`].
-    pub(super) fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
-        with_panels!(self, |panels| match few {
-            true => product_of_few(out, into, x, panels),
-            false => product(out, into, x, panels),
+    pub(super) fn matmul(self, x: MatrixView<'_, f32>, is_single_block: bool, into: Update, out: &mut [f32]) {
+        with_panels!(self, |panels| match is_single_block {
+            true => matmul_few_rows(out, into, x, panels),
+            false => matmul(out, into, x, panels),
         });
     }
 }
@@ -46,18 +46,18 @@ impl Weight<'_> {
         }
     }
 
-    /// Computes `out ← x·W` or `out ← out + x·W`. If `few` is set, all threads share the product. This is faster for a
-    /// few rows without concurrent work.
+    /// Computes `out ← x·W` or `out ← out + x·W`. If `is_single_block` is set, all threads share the product. This is
+    /// faster for a few rows without concurrent work.
     ///
     /// # Shapes
     /// `x [rows, inner]`, `out [rows, outer]`.
-    fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
+    fn matmul(self, x: MatrixView<'_, f32>, is_single_block: bool, into: Update, out: &mut [f32]) {
         match self {
             Self::Plain(weight, outer) => {
                 let (rows, weight) = (x.height(), MatrixView::rows(weight, x.width(), outer));
                 gemm(MatrixViewMut::rows(out, rows, outer), into, x, weight);
             }
-            Self::PackedWeights(packed) => packed.product(x, few, into, out),
+            Self::PackedWeights(packed) => packed.matmul(x, is_single_block, into, out),
         }
     }
 }
@@ -78,10 +78,10 @@ impl<'a> From<Weight<'a>> for Linear<'a> {
 
 impl Linear<'_> {
     /// Computes [`Weight::product`] and adds the bias.
-    pub(super) fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
-        self.weight.product(x, few, into, out);
+    pub(super) fn matmul(self, x: MatrixView<'_, f32>, is_single_block: bool, into: Update, out: &mut [f32]) {
+        self.weight.matmul(x, is_single_block, into, out);
         if let Some(bias) = self.bias {
-            out.chunks_exact_mut(self.weight.outer()).for_each(|row| add(row, bias));
+            out.chunks_exact_mut(self.weight.outer()).for_each(|row| add_assign(row, bias));
         }
     }
 }
@@ -90,13 +90,13 @@ impl Linear<'_> {
 ///
 /// # Shapes
 /// `x [rows, inner]`, result `[rows, outer]`.
-pub fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, projection: Linear<'_>) -> Scratch {
+pub fn norm_linear(x: &[f32], inner: usize, input_norm: Option<Norm<'_>>, projection: Linear<'_>) -> Scratch {
     let outer = projection.weight.outer();
-    let mut out = scratch(x.len() / inner * outer);
-    each_block(x, inner, &mut out, outer, |x, _, out, few| {
-        let normed = before.map(|norm| normed(x, norm));
+    let mut out = take_scratch(x.len() / inner * outer);
+    each_block(x, inner, &mut out, outer, |x, _, out, is_single_block| {
+        let normed = input_norm.map(|norm| normalized(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), x.len() / inner, inner);
-        projection.product(x, few, Update::Replace, out);
+        projection.matmul(x, is_single_block, Update::Replace, out);
     });
     out
 }
@@ -109,14 +109,14 @@ pub fn linear(
     x: &[f32],
     inner: usize,
     projection: Linear<'_>,
-    after: Option<Norm<'_>>,
+    output_norm: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
     let outer = projection.weight.outer();
-    new_blocks(x, inner, outer, direct_residual(after, residual), |x, first, out, few| {
+    new_blocks(x, inner, outer, direct_residual(output_norm, residual), |x, first, out, is_single_block| {
         let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
         let x = MatrixView::rows(x, x.len() / inner, inner);
-        write(x, projection, few, out, after, residual);
+        linear_into(x, projection, is_single_block, out, output_norm, residual);
     })
 }
 
@@ -140,7 +140,7 @@ pub fn apply_diagonal(x: &[f32], diagonal: &[f32]) -> Vec<f32> {
 ///
 /// # Shapes
 /// `x [rows, C]`.
-pub fn norm(x: &mut [f32], norm: Norm<'_>) {
+pub fn apply_norm(x: &mut [f32], norm: Norm<'_>) {
     simd::in_widest!({
         for row in x.chunks_exact_mut(norm.weight.len()) {
             simd::rms_norm_in_place(row, norm.weight, norm.eps);
@@ -149,14 +149,14 @@ pub fn norm(x: &mut [f32], norm: Norm<'_>) {
 }
 
 /// Gathers rows of `x [rows, C]`.
-pub fn gather(x: &[f32], channels: usize, rows: &[u32]) -> Vec<f32> {
+pub fn gather_rows(x: &[f32], channels: usize, rows: &[u32]) -> Vec<f32> {
     let mut out = Vec::with_capacity(rows.len() * channels);
     rows.iter().for_each(|&row| out.extend_from_slice(&x[row as usize * channels..][..channels]));
     out
 }
 
 /// Adds rows of `values`, each multiplied by its factor, to the given rows of `out [rows, C]`.
-pub fn scatter(out: &mut [f32], channels: usize, rows: &[u32], factors: &[f32], values: &[f32]) {
+pub fn scatter_add(out: &mut [f32], channels: usize, rows: &[u32], factors: &[f32], values: &[f32]) {
     simd::in_widest!({
         for ((&row, factor), values) in rows.iter().zip(factors).zip(values.chunks_exact(channels)) {
             let out = &mut out[row as usize * channels..][..channels];
@@ -166,13 +166,13 @@ pub fn scatter(out: &mut [f32], channels: usize, rows: &[u32], factors: &[f32], 
 }
 
 /// Computes `x ← x + y`.
-pub fn add(x: &mut [f32], y: &[f32]) {
+pub fn add_assign(x: &mut [f32], y: &[f32]) {
     simd::in_widest!(simd::add(x, y));
 }
 
 /// Returns the residual stream if the product is added to it directly, without a norm in between.
-pub(super) fn direct_residual<'a>(after: Option<Norm<'_>>, residual: Option<&'a [f32]>) -> Option<&'a [f32]> {
-    residual.filter(|_| after.is_none())
+pub(super) fn direct_residual<'a>(output_norm: Option<Norm<'_>>, residual: Option<&'a [f32]>) -> Option<&'a [f32]> {
+    residual.filter(|_| output_norm.is_none())
 }
 
 /// Allocates `[rows, outer]` and runs `task` on its blocks like [`each_block`]. Each block is initialized with the
@@ -188,7 +188,7 @@ pub(super) fn new_blocks(
     let len = x.len() / inner * outer;
     assert!(initial_rows.is_none_or(|rows| rows.len() == len), "shape mismatch of the residual stream");
     let mut out: Vec<f32> = Vec::with_capacity(len);
-    each_block(x, inner, &mut out.spare_capacity_mut()[..len], outer, |x, first, block, few| {
+    each_block(x, inner, &mut out.spare_capacity_mut()[..len], outer, |x, first, block, is_single_block| {
         match initial_rows {
             Some(rows) => {
                 let rows = &rows[first * outer..];
@@ -198,7 +198,7 @@ pub(super) fn new_blocks(
         }
         // SAFETY: every element of the block was just initialized.
         let block = unsafe { &mut *(ptr::from_mut(block) as *mut [f32]) };
-        task(x, first, block, few);
+        task(x, first, block, is_single_block);
     });
     // SAFETY: the blocks cover all `len` elements, and each was initialized.
     unsafe { out.set_len(len) };
@@ -215,7 +215,7 @@ fn each_block<T: Send>(
     task: impl Fn(&[f32], usize, &mut [T], bool) + Sync,
 ) {
     let rows = x.len() / inner;
-    let step = block_rows(rows, MIN_ROWS, MAX_ROWS);
+    let step = block_rows(rows, MIN_BLOCK_ROWS, MAX_BLOCK_ROWS);
     if rows <= step {
         return task(x, 0, out, true);
     }
@@ -224,8 +224,8 @@ fn each_block<T: Send>(
 }
 
 /// Returns the rows of `x` after the norm.
-pub(super) fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
-    let mut out = scratch(x.len());
+pub(super) fn normalized(x: &[f32], norm: Norm<'_>) -> Scratch {
+    let mut out = take_scratch(x.len());
     let width = norm.weight.len();
     simd::in_widest!({
         for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
@@ -236,17 +236,17 @@ pub(super) fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
 }
 
 /// Writes `x·W + b` to `out`, followed by the norm and the residual addition of [`linear`].
-pub(super) fn write(
+pub(super) fn linear_into(
     x: MatrixView<'_, f32>,
     projection: Linear<'_>,
-    few: bool,
+    is_single_block: bool,
     out: &mut [f32],
-    after: Option<Norm<'_>>,
+    output_norm: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) {
-    let into = if after.is_none() && residual.is_some() { Update::Add } else { Update::Replace };
-    projection.product(x, few, into, out);
-    let Some(norm) = after else { return };
+    let into = if output_norm.is_none() && residual.is_some() { Update::Add } else { Update::Replace };
+    projection.matmul(x, is_single_block, into, out);
+    let Some(norm) = output_norm else { return };
     simd::in_widest!({
         for row in out.chunks_exact_mut(norm.weight.len()) {
             simd::rms_norm_in_place(row, norm.weight, norm.eps);

@@ -1,14 +1,14 @@
 //! Gated MLP, with norms and residual additions fused in.
 
-use super::linear::{Linear, Weight, add, direct_residual, new_blocks, normed, write};
-use super::scratch::{Scratch, scratch};
+use super::linear::{Linear, Weight, add_assign, direct_residual, linear_into, new_blocks, normalized};
+use super::scratch::{Scratch, take_scratch};
 use super::{Activation, Norm, with_panels};
 use crate::linalg::gemm::{MatrixView, Update, profile};
-use crate::linalg::panels::{Kind, LANES, Panels, columns};
+use crate::linalg::panels::{LANES, PackedFormat, Panels, matmul_columns};
 use crate::linalg::simd;
 
 /// Maximum number of activation inputs per block of rows (8 MiB) that are computed in one piece.
-const MAX_WHOLE_GATE: usize = 1 << 21;
+const MAX_UNSPLIT_GATE_ELEMENTS: usize = 1 << 21;
 /// Number of columns per piece. This is an odd number of panels, so that consecutive rows use different cache sets.
 const PIECE_COLUMNS: usize = 17 * LANES;
 
@@ -27,27 +27,27 @@ pub struct Mlp<'a> {
 pub fn mlp(
     x: &[f32],
     channels: usize,
-    before: Option<Norm<'_>>,
+    input_norm: Option<Norm<'_>>,
     mlp_weights: Mlp<'_>,
-    after: Option<Norm<'_>>,
+    output_norm: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
     let width = mlp_weights.gate_up.weight.outer() / 2;
-    new_blocks(x, channels, channels, direct_residual(after, residual), |x, first, out, few| {
+    new_blocks(x, channels, channels, direct_residual(output_norm, residual), |x, first, out, is_single_block| {
         let block = x.len() / channels;
-        let normed = before.map(|norm| normed(x, norm));
+        let normed = input_norm.map(|norm| normalized(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
-        let gated = match few {
+        let gated = match is_single_block {
             false => mlp_weights.gated_in_pieces(x, width),
             true => None,
         };
         if let Some(gated) = gated {
             let activations = MatrixView::rows(&gated, block, width);
-            return write(activations, mlp_weights.down, few, out, after, residual);
+            return linear_into(activations, mlp_weights.down, is_single_block, out, output_norm, residual);
         }
-        let mut hidden = scratch(block * 2 * width);
-        mlp_weights.gate_up.product(x, few, Update::Replace, &mut hidden); // [block, 2F]
+        let mut hidden = take_scratch(block * 2 * width);
+        mlp_weights.gate_up.matmul(x, is_single_block, Update::Replace, &mut hidden); // [block, 2F]
         simd::in_widest!({
             for row in hidden.chunks_exact_mut(2 * width) {
                 let (gate, up) = row.split_at_mut(width);
@@ -56,7 +56,7 @@ pub fn mlp(
         });
         // The activations occupy the first half of each row: [block, F] with row stride 2F.
         let activations = MatrixView::strided(&hidden, block, width, 2 * width);
-        write(activations, mlp_weights.down, few, out, after, residual);
+        linear_into(activations, mlp_weights.down, is_single_block, out, output_norm, residual);
     })
 }
 
@@ -79,28 +79,28 @@ impl Mlp<'_> {
     /// `x [rows, C]`, result `[rows, F]`.
     fn gated_in_pieces(&self, x: MatrixView<'_, f32>, width: usize) -> Option<Scratch> {
         let Weight::PackedWeights(weights) = self.gate_up.weight else { return None };
-        if x.height() * 2 * width <= MAX_WHOLE_GATE || !width.is_multiple_of(LANES) {
+        if x.height() * 2 * width <= MAX_UNSPLIT_GATE_ELEMENTS || !width.is_multiple_of(LANES) {
             return None;
         }
         Some(with_panels!(weights, |panels| self.gated(x, width, panels)))
     }
 
     /// Computes [`Self::gated_in_pieces`] with the panels of [`Self::gate_up`].
-    fn gated<K: Kind>(&self, x: MatrixView<'_, f32>, width: usize, panels: &Panels<K>) -> Scratch {
+    fn gated<K: PackedFormat>(&self, x: MatrixView<'_, f32>, width: usize, panels: &Panels<K>) -> Scratch {
         let height = x.height();
         let rows = K::rows(x);
-        let mut gated = scratch(height * width);
-        let mut pieces = scratch(height * 2 * PIECE_COLUMNS);
+        let mut gated = take_scratch(height * width);
+        let mut pieces = take_scratch(height * 2 * PIECE_COLUMNS);
         for first in (0..width).step_by(PIECE_COLUMNS) {
             let piece = PIECE_COLUMNS.min(width - first);
             let (gates, ups) = pieces.split_at_mut(height * PIECE_COLUMNS);
             for (start, out) in [(first, &mut *gates), (width + first, &mut *ups)] {
                 let out = &mut out[..height * piece];
-                let started = profile::start();
-                columns(out, Update::Replace, &rows, height, panels, start..start + piece);
-                profile::stop(started, 1);
+                let started = profile::start_timer();
+                matmul_columns(out, Update::Replace, &rows, height, panels, start..start + piece);
+                profile::stop_timer(started, 1);
                 if let Some(bias) = self.gate_up.bias {
-                    out.chunks_exact_mut(piece).for_each(|row| add(row, &bias[start..start + piece]));
+                    out.chunks_exact_mut(piece).for_each(|row| add_assign(row, &bias[start..start + piece]));
                 }
             }
             let rows = gates.chunks_exact_mut(piece).zip(ups.chunks_exact(piece));
@@ -129,7 +129,10 @@ mod tests {
     }
 
     /// Compares activations computed in several pieces with those computed in one piece.
-    fn compare<'a, K: Kind<Word: 'a> + 'a>(panels: &'a Panels<K>, packed: fn(&'a Panels<K>) -> PackedWeights<'a>) {
+    fn compare<'a, K: PackedFormat<Word: 'a> + 'a>(
+        panels: &'a Panels<K>,
+        packed: fn(&'a Panels<K>) -> PackedWeights<'a>,
+    ) {
         let [height, channels, width] = [5, 70, 2 * PIECE_COLUMNS + LANES];
         let x: Vec<f32> = (0..height * channels).map(noise).collect();
         let bias: Vec<f32> = (0..2 * width).map(noise).collect();
@@ -138,7 +141,7 @@ mod tests {
         let rows = MatrixView::rows(&x, height, channels);
         let pieces = mlp.gated(rows, width, panels);
         let mut hidden = vec![0.0; height * 2 * width];
-        gate_up.product(rows, false, Update::Replace, &mut hidden);
+        gate_up.matmul(rows, false, Update::Replace, &mut hidden);
         for (hidden, piece) in hidden.chunks_exact_mut(2 * width).zip(pieces.chunks_exact(width)) {
             let (gate, up) = hidden.split_at_mut(width);
             simd::in_widest!(mlp.activation.gate(gate, up));

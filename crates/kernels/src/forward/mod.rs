@@ -16,14 +16,16 @@ mod scratch;
 
 use std::ops::Range;
 
-pub use attention::{Heads, rotate};
-pub use cached::{KeyValues, SeenRun, attention_over, keep};
+pub use attention::{AttentionParams, prepare_queries_and_keys};
+pub use cached::{CachedRun, KeyValues, append_keys_values, attention_with_cache};
 pub use divergence::{Divergence, divergences, divergences_of_logits};
-pub use head::{Ends, logits, predictions};
-pub use linear::MAX_ROWS as BLOCK_ROWS;
-pub use linear::{Linear, Weight, add, apply_diagonal, gather, linear, norm, project, scatter};
+pub use head::{HeadParams, logits, predictions};
+pub use linear::MAX_BLOCK_ROWS as BLOCK_ROWS;
+pub use linear::{
+    Linear, Weight, add_assign, apply_diagonal, apply_norm, gather_rows, linear, norm_linear, scatter_add,
+};
 pub use mlp::{Mlp, mlp};
-pub use rows::{add_rows, attention_weights, denominators, normalize_rows, rotate_rows, silu_mul};
+pub use rows::{add_rows, attention_weights, log_denominators, normalize_rows, rotate_rows, silu_mul};
 pub use scratch::Scratch;
 
 use crate::linalg::bf16::Bf16;
@@ -130,10 +132,10 @@ impl RotaryTable {
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side), `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
-pub fn attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Scratch {
-    match heads.paired {
-        Some(kernels) => attention_bf16::paired_attention(kernels, qkv, rotated, heads, segments),
-        None => attention::plain_attention(qkv, rotated, heads, segments),
+pub fn attention(qkv: &[f32], rotated: &[f32], params: &AttentionParams<'_>, segments: Segments<'_>) -> Scratch {
+    match params.bf16_kernels {
+        Some(kernels) => attention_bf16::attention_in_bf16(kernels, qkv, rotated, params, segments),
+        None => attention::attention_in_f32(qkv, rotated, params, segments),
     }
 }
 

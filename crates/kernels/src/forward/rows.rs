@@ -6,16 +6,16 @@ use super::Norm;
 use crate::linalg::simd;
 
 /// Number of rows per task.
-const ROWS: usize = 32;
+const ROWS_PER_TASK: usize = 32;
 /// Number of elements per task in elementwise operations.
-const NUMBERS: usize = 1 << 14;
+const ELEMENTS_PER_TASK: usize = 1 << 14;
 
 /// Computes `x ← norm(x)`.
 ///
 /// # Shapes
 /// `x [rows, C]`.
 pub fn normalize_rows(x: &mut [f32], norm: Norm<'_>) {
-    x.par_chunks_mut(ROWS * norm.weight.len().max(1)).for_each(|rows| super::norm(rows, norm));
+    x.par_chunks_mut(ROWS_PER_TASK * norm.weight.len().max(1)).for_each(|rows| super::apply_norm(rows, norm));
 }
 
 /// Applies the rotary embedding to all channels of each head.
@@ -23,19 +23,21 @@ pub fn normalize_rows(x: &mut [f32], norm: Norm<'_>) {
 /// # Shapes
 /// `x`, `out [tokens, heads·D]`, `cos`, `sin [tokens, D/2]`.
 pub fn rotate_rows(x: &[f32], heads: usize, head_dim: usize, [cos, sin]: [&[f32]; 2], out: &mut [f32]) {
-    let wide = heads * head_dim;
+    let row_width = heads * head_dim;
     let half = head_dim / 2;
-    let tasks = out.par_chunks_mut(ROWS * wide).zip(x.par_chunks(ROWS * wide));
-    tasks.zip(cos.par_chunks(ROWS * half).zip(sin.par_chunks(ROWS * half))).for_each(|((out, x), (cos, sin))| {
-        simd::in_widest!({
-            let rows = out.chunks_exact_mut(wide).zip(x.chunks_exact(wide));
-            for ((out, x), (cos, sin)) in rows.zip(cos.chunks_exact(half).zip(sin.chunks_exact(half))) {
-                for (out, x) in out.chunks_exact_mut(head_dim).zip(x.chunks_exact(head_dim)) {
-                    simd::rotate(x, cos, sin, 1.0, out);
+    let tasks = out.par_chunks_mut(ROWS_PER_TASK * row_width).zip(x.par_chunks(ROWS_PER_TASK * row_width));
+    tasks.zip(cos.par_chunks(ROWS_PER_TASK * half).zip(sin.par_chunks(ROWS_PER_TASK * half))).for_each(
+        |((out, x), (cos, sin))| {
+            simd::in_widest!({
+                let rows = out.chunks_exact_mut(row_width).zip(x.chunks_exact(row_width));
+                for ((out, x), (cos, sin)) in rows.zip(cos.chunks_exact(half).zip(sin.chunks_exact(half))) {
+                    for (out, x) in out.chunks_exact_mut(head_dim).zip(x.chunks_exact(head_dim)) {
+                        simd::rotate(x, cos, sin, 1.0, out);
+                    }
                 }
-            }
-        });
-    });
+            });
+        },
+    );
 }
 
 /// Replaces scores with attention weights: the softmax of the scaled, capped and masked scores.
@@ -62,12 +64,12 @@ pub fn attention_weights(scores: &mut [f32], mask: &[f32], keys: usize, scale: f
 /// Computes `x ← x + y`. Panics if the lengths differ.
 pub fn add_rows(x: &mut [f32], y: &[f32]) {
     assert!(x.len() == y.len(), "shape mismatch in a sum");
-    x.par_chunks_mut(NUMBERS).zip(y.par_chunks(NUMBERS)).for_each(|(x, y)| super::add(x, y));
+    x.par_chunks_mut(ELEMENTS_PER_TASK).zip(y.par_chunks(ELEMENTS_PER_TASK)).for_each(|(x, y)| super::add_assign(x, y));
 }
 
 /// Computes `gate ← silu(gate) * up`.
 pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
-    gate.par_chunks_mut(NUMBERS).zip(up.par_chunks(NUMBERS)).for_each(|(gate, up)| {
+    gate.par_chunks_mut(ELEMENTS_PER_TASK).zip(up.par_chunks(ELEMENTS_PER_TASK)).for_each(|(gate, up)| {
         simd::in_widest!(simd::silu_mul(gate, up));
     });
 }
@@ -77,7 +79,7 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
 ///
 /// # Shapes
 /// `logits [rows, vocab]`, results `[rows]`.
-pub fn denominators(logits: &[f32], vocab: usize) -> (Vec<f32>, Vec<Option<usize>>) {
+pub fn log_denominators(logits: &[f32], vocab: usize) -> (Vec<f32>, Vec<Option<usize>>) {
     logits
         .par_chunks(vocab)
         .map(|row| {

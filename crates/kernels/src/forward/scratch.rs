@@ -21,7 +21,7 @@ pub struct Scratch {
 }
 
 /// Returns `len` elements with arbitrary values. Callers must write the elements before reading them.
-pub(super) fn scratch(len: usize) -> Scratch {
+pub(super) fn take_scratch(len: usize) -> Scratch {
     let mut buffer = FREE_BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default();
     if buffer.len() < len {
         buffer.resize(len, 0.0);
@@ -60,19 +60,19 @@ mod tests {
 
     #[test]
     fn scratch_buffers_are_reused_but_never_shared() {
-        let first = scratch(8);
-        let second = scratch(8);
+        let first = take_scratch(8);
+        let second = take_scratch(8);
         let a = first.as_ptr();
         let b = second.as_ptr();
         assert_ne!(a, b);
         drop(second);
-        assert_eq!(scratch(4).as_ptr(), b);
-        assert_eq!(scratch(4).len(), 4);
+        assert_eq!(take_scratch(4).as_ptr(), b);
+        assert_eq!(take_scratch(4).len(), 4);
     }
 
     #[test]
     fn large_scratch_buffer_is_not_kept() {
-        drop(scratch(MAX_POOLED_ELEMENTS + 1));
+        drop(take_scratch(MAX_POOLED_ELEMENTS + 1));
         assert_eq!(FREE_BUFFERS.with_borrow(Vec::len), 0);
     }
 }

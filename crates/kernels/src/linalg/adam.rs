@@ -9,8 +9,8 @@ use rayon::prelude::*;
 pub struct Adam {
     learning_rate: f32,
     weight_decay: f32,
-    first: Vec<f32>,
-    second: Vec<f32>,
+    first_moment: Vec<f32>,
+    second_moment: Vec<f32>,
     steps: i32,
 }
 
@@ -21,7 +21,7 @@ impl Adam {
     /// Creates the initial optimizer state, without weight decay.
     pub fn new(parameters: usize, learning_rate: f32) -> Self {
         let zeros = vec![0.0; parameters];
-        Self { learning_rate, weight_decay: 0.0, first: zeros.clone(), second: zeros, steps: 0 }
+        Self { learning_rate, weight_decay: 0.0, first_moment: zeros.clone(), second_moment: zeros, steps: 0 }
     }
 
     #[must_use]
@@ -32,18 +32,19 @@ impl Adam {
 
     /// Restores the state after `steps` steps with the given moments.
     #[must_use]
-    pub fn with_state(mut self, steps: usize, first: Vec<f32>, second: Vec<f32>) -> Self {
-        (self.first, self.second, self.steps) = (first, second, i32::try_from(steps).unwrap_or(i32::MAX));
+    pub fn with_state(mut self, steps: usize, first_moment: Vec<f32>, second_moment: Vec<f32>) -> Self {
+        (self.first_moment, self.second_moment, self.steps) =
+            (first_moment, second_moment, i32::try_from(steps).unwrap_or(i32::MAX));
         self
     }
 
     pub fn parameters(&self) -> usize {
-        self.first.len().min(self.second.len())
+        self.first_moment.len().min(self.second_moment.len())
     }
 
     /// Returns the running means of the gradient and of its square.
     pub fn moments(&self) -> (&[f32], &[f32]) {
-        (&self.first, &self.second)
+        (&self.first_moment, &self.second_moment)
     }
 
     pub fn update(&mut self, parameters: &mut [f32], gradient: &[f32]) {
@@ -54,7 +55,7 @@ impl Adam {
         let root = (1.0 - f64::from(b2).powi(self.steps)).sqrt() as f32;
         let rate = rate as f32;
         let decay = 1.0 - self.learning_rate * self.weight_decay;
-        let moments = self.first.par_iter_mut().zip(&mut self.second);
+        let moments = self.first_moment.par_iter_mut().zip(&mut self.second_moment);
         parameters.par_iter_mut().zip(gradient).zip(moments).for_each(|((p, &g), (m, v))| {
             *m = b1 * *m + (1.0 - b1) * g;
             *v = b2 * *v + (1.0 - b2) * g * g;

@@ -7,9 +7,9 @@
 use super::amx;
 use super::bf16_tile::Bf16Tile;
 use super::gemm::MatrixView;
-pub use super::pairs::{PairPanels, RowWords, pair};
-use super::pairs::{halves, push_pairs, spread};
-use super::panels::{Kind, LANES, PanelPiece, ROWS, TileOut, pack_panel};
+pub use super::pairs::{PairPanels, RowWords, pack_bf16_pair};
+use super::pairs::{padded_stride, push_bf16_pairs, unpack_bf16_pair};
+use super::panels::{LANES, PackedFormat, PanelPiece, ROWS, TileOutput, pack_panel};
 use super::simd;
 
 /// Marker type for bf16 weights, stored as pairs in one word.
@@ -21,7 +21,7 @@ pub struct Bf16Rows {
     row_words: usize,
 }
 
-impl Kind for Bf16 {
+impl PackedFormat for Bf16 {
     type Word = u32;
     type Rows<'x> = Bf16Rows;
 
@@ -33,7 +33,7 @@ impl Kind for Bf16 {
     #[inline(always)]
     fn pack_column(row: &[f32], column: usize, panel: &mut [u32]) {
         for (line, pair_values) in panel.chunks_exact_mut(LANES).zip(row.chunks(2)) {
-            line[column] = pair(pair_values[0], pair_values.get(1).copied().unwrap_or(0.0));
+            line[column] = pack_bf16_pair(pair_values[0], pair_values.get(1).copied().unwrap_or(0.0));
         }
     }
 
@@ -41,8 +41,8 @@ impl Kind for Bf16 {
         pack_panel::<Self>(columns, inner, panel);
     }
 
-    fn number(panel: &[u32], k: usize, column: usize) -> f32 {
-        halves(panel[k / 2 * LANES + column])[k % 2]
+    fn weight_at(panel: &[u32], k: usize, column: usize) -> f32 {
+        unpack_bf16_pair(panel[k / 2 * LANES + column])[k % 2]
     }
 
     fn rows(x: MatrixView<'_, f32>) -> Bf16Rows {
@@ -60,7 +60,7 @@ impl Kind for Bf16 {
     }
 
     #[inline]
-    fn multiply(rows: &Bf16Rows, height: usize, piece: PanelPiece<'_, u32>, out: TileOut<'_>) {
+    fn multiply(rows: &Bf16Rows, height: usize, piece: PanelPiece<'_, u32>, out: TileOutput<'_>) {
         Bf16Tile::best().multiply((&rows.words, rows.row_words), piece.words, height, out);
     }
 }
@@ -79,7 +79,7 @@ impl Bf16Kernels {
     pub fn row_words(self, inner: usize) -> usize {
         match self {
             Self::Portable => Bf16Tile::best().row_words(inner),
-            Self::Amx => spread(inner.div_ceil(2)),
+            Self::Amx => padded_stride(inner.div_ceil(2)),
         }
     }
 
@@ -89,7 +89,7 @@ impl Bf16Kernels {
             Self::Portable => Bf16Tile::best().push_row(row, words),
             Self::Amx => {
                 let end = words.len() + self.row_words(row.len());
-                push_pairs(row, words);
+                push_bf16_pairs(row, words);
                 words.resize(end, 0);
             }
         }
@@ -115,7 +115,7 @@ impl Bf16Kernels {
         let (tile, (out, stride)) = (Bf16Tile::best(), out);
         for panel in 0..panels.count {
             let words = &panels.words[panel * panels.stride..][..panels.lines * LANES];
-            let out = TileOut::new(&mut out[panel * LANES..], [LANES, stride], adds);
+            let out = TileOutput::new(&mut out[panel * LANES..], [LANES, stride], adds);
             tile.multiply((rows.words, rows.row_words), words, rows.count, out);
         }
     }
@@ -198,7 +198,7 @@ mod tests {
                 let mut words = Vec::new();
                 x.chunks_exact(inner).take(rows).for_each(|row| tile.push_row(row, &mut words));
                 let mut sums = vec![0.5f32; LANES * rows];
-                let out = TileOut::new(&mut sums, [LANES; 2], adds);
+                let out = TileOutput::new(&mut sums, [LANES; 2], adds);
                 tile.multiply((&words, tile.row_words(inner)), panel, rows, out);
                 sums.into_iter().map(f32::to_bits).collect::<Vec<_>>()
             };

@@ -4,7 +4,7 @@ use super::amx::{Parts, product};
 use super::bf16::{Bf16, Bf16Kernels};
 use super::gemm::MatrixView;
 use super::pairs::{PairPanels, RowWords};
-use super::panels::{Kind, PanelPiece, TileOut};
+use super::panels::{PackedFormat, PanelPiece, TileOutput};
 use super::simd;
 
 /// Marker type for bf16 weights with the layout of [`Bf16`], multiplied on tile registers.
@@ -24,7 +24,7 @@ impl PairRows {
     ///
     /// # Shapes
     /// `panels [count, width, 32]`, `out [height, count * 32]` with the given row stride.
-    pub(super) fn product(
+    pub(super) fn matmul(
         &self,
         height: usize,
         panels: &[u32],
@@ -39,7 +39,7 @@ impl PairRows {
     }
 }
 
-impl Kind for Bf16Amx {
+impl PackedFormat for Bf16Amx {
     type Word = u32;
     type Rows<'x> = PairRows;
 
@@ -56,8 +56,8 @@ impl Kind for Bf16Amx {
         Bf16::pack_panel(columns, inner, panel);
     }
 
-    fn number(panel: &[u32], k: usize, column: usize) -> f32 {
-        Bf16::number(panel, k, column)
+    fn weight_at(panel: &[u32], k: usize, column: usize) -> f32 {
+        Bf16::weight_at(panel, k, column)
     }
 
     fn rows(x: MatrixView<'_, f32>) -> PairRows {
@@ -75,9 +75,9 @@ impl Kind for Bf16Amx {
 
     const JOINS_PANELS: bool = true;
 
-    fn multiply(rows: &PairRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOut<'_>) {
+    fn multiply(rows: &PairRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOutput<'_>) {
         let adds = out.adds;
-        rows.product(height, piece.words, 1, out.slice(), adds, Parts::One);
+        rows.matmul(height, piece.words, 1, out.slice(), adds, Parts::One);
     }
 
     fn multiply_panels(
@@ -88,6 +88,6 @@ impl Kind for Bf16Amx {
         out: (&mut [f32], usize),
         adds: bool,
     ) {
-        rows.product(height, panels, count, out, adds, Parts::One);
+        rows.matmul(height, panels, count, out, adds, Parts::One);
     }
 }

@@ -8,13 +8,13 @@
 use super::amx::Parts;
 use super::bf16_amx::PairRows;
 use super::gemm::MatrixView;
-use super::pairs::{halves, round_to_bf16, spread};
-use super::panels::{Kind, LANES, PanelPiece, TileOut, pack_panel};
+use super::pairs::{padded_stride, round_to_bf16, unpack_bf16_pair};
+use super::panels::{LANES, PackedFormat, PanelPiece, TileOutput, pack_panel};
 use super::simd;
 
 /// Number of row elements that are multiplied in one step.
-const STEP: usize = 32;
-const STEP_PAIRS: usize = STEP / 2;
+const STEP_ELEMENTS: usize = 32;
+const STEP_PAIRS: usize = STEP_ELEMENTS / 2;
 
 /// Marker type for f32 weights that are stored as sums of `PARTS` (2 or 3) bf16 numbers.
 pub struct Bf16Split<const PARTS: usize>;
@@ -30,10 +30,10 @@ impl<const PARTS: usize> Bf16Split<PARTS> {
     /// two consecutive numbers.
     #[inline(always)]
     fn split(row: &[f32], mut put: impl FnMut(usize, u32)) {
-        for (step, numbers) in row.chunks(STEP).enumerate() {
+        for (step, numbers) in row.chunks(STEP_ELEMENTS).enumerate() {
             for (pair, numbers) in numbers.chunks(2).enumerate() {
-                let first = parts::<PARTS>(numbers[0]);
-                let second = parts::<PARTS>(numbers.get(1).copied().unwrap_or(0.0));
+                let first = split_into_bf16::<PARTS>(numbers[0]);
+                let second = split_into_bf16::<PARTS>(numbers.get(1).copied().unwrap_or(0.0));
                 for (part, (first, second)) in first.into_iter().zip(second).enumerate() {
                     put((step * PARTS + part) * STEP_PAIRS + pair, first >> 16 | second);
                 }
@@ -45,7 +45,7 @@ impl<const PARTS: usize> Bf16Split<PARTS> {
 /// Splits a number into bf16 parts, each in the upper half of a word. If the first part is not finite, the other parts
 /// are zero.
 #[inline(always)]
-fn parts<const PARTS: usize>(x: f32) -> [u32; PARTS] {
+fn split_into_bf16<const PARTS: usize>(x: f32) -> [u32; PARTS] {
     let mut rest = x;
     std::array::from_fn(|_| {
         let part = round_to_bf16(rest);
@@ -55,7 +55,7 @@ fn parts<const PARTS: usize>(x: f32) -> [u32; PARTS] {
     })
 }
 
-impl<const PARTS: usize> Kind for Bf16Split<PARTS> {
+impl<const PARTS: usize> PackedFormat for Bf16Split<PARTS> {
     type Word = u32;
     type Rows<'x> = PairRows;
 
@@ -72,18 +72,18 @@ impl<const PARTS: usize> Kind for Bf16Split<PARTS> {
         pack_panel::<Self>(columns, inner, panel);
     }
 
-    fn number(panel: &[u32], k: usize, column: usize) -> f32 {
+    fn weight_at(panel: &[u32], k: usize, column: usize) -> f32 {
         // Add the smallest part first, so that the sum is rounded only once.
         let parts = (0..PARTS).rev().map(|part| {
-            let line = (k / STEP * PARTS + part) * STEP_PAIRS + k % STEP / 2;
-            halves(panel[line * LANES + column])[k % 2]
+            let line = (k / STEP_ELEMENTS * PARTS + part) * STEP_PAIRS + k % STEP_ELEMENTS / 2;
+            unpack_bf16_pair(panel[line * LANES + column])[k % 2]
         });
         parts.sum()
     }
 
     fn rows(x: MatrixView<'_, f32>) -> PairRows {
         let width = Self::panel_depth(x.width());
-        let row_words = spread(width);
+        let row_words = padded_stride(width);
         let mut words = vec![0; x.height() * row_words];
         simd::in_widest!({
             for (row, words) in words.chunks_exact_mut(row_words.max(1)).enumerate() {
@@ -95,9 +95,9 @@ impl<const PARTS: usize> Kind for Bf16Split<PARTS> {
 
     const JOINS_PANELS: bool = true;
 
-    fn multiply(rows: &PairRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOut<'_>) {
+    fn multiply(rows: &PairRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOutput<'_>) {
         let adds = out.adds;
-        rows.product(height, piece.words, 1, out.slice(), adds, Self::PARTS);
+        rows.matmul(height, piece.words, 1, out.slice(), adds, Self::PARTS);
     }
 
     fn multiply_panels(
@@ -108,7 +108,7 @@ impl<const PARTS: usize> Kind for Bf16Split<PARTS> {
         out: (&mut [f32], usize),
         adds: bool,
     ) {
-        rows.product(height, panels, count, out, adds, Self::PARTS);
+        rows.matmul(height, panels, count, out, adds, Self::PARTS);
     }
 }
 
@@ -128,8 +128,8 @@ mod tests {
         let numbers = (0..10_000).map(|i| noise(i) * 1e3).chain([0.0, -1.0, 1e30, -1e-30, std::f32::consts::PI]);
         for x in numbers {
             let sum = |parts: &[u32]| parts.iter().rev().map(|&part| f32::from_bits(part)).sum::<f32>();
-            assert_eq!(sum(&parts::<3>(x)), x);
-            assert!((sum(&parts::<2>(x)) - x).abs() <= x.abs() * 2.0f32.powi(-16), "{x}");
+            assert_eq!(sum(&split_into_bf16::<3>(x)), x);
+            assert!((sum(&split_into_bf16::<2>(x)) - x).abs() <= x.abs() * 2.0f32.powi(-16), "{x}");
         }
     }
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// Returns the root mean square of the errors in a product, relative to the root mean square of `Σ |x·w|`.
-    fn relative_error<K: Kind>([rows, inner, outer]: [usize; 3]) -> f64 {
+    fn relative_error<K: PackedFormat>([rows, inner, outer]: [usize; 3]) -> f64 {
         let x: Vec<f32> = (0..rows * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
         let mut out = vec![0.0; rows * outer];

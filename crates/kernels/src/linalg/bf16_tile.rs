@@ -4,8 +4,8 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::pairs::{halves, push_pairs, round_to_bf16, spread};
-use super::panels::{LANES, TileOut};
+use super::pairs::{padded_stride, push_bf16_pairs, round_to_bf16, unpack_bf16_pair};
+use super::panels::{LANES, TileOutput};
 #[cfg(target_arch = "x86_64")]
 use super::panels::{ROWS, by_rows, tiles};
 use super::simd;
@@ -72,14 +72,14 @@ impl Bf16Tile {
         if !self.widens_rows() {
             return inner.div_ceil(2);
         }
-        spread(inner.next_multiple_of(2))
+        padded_stride(inner.next_multiple_of(2))
     }
 
     /// Appends a row in the format of this instruction set.
     #[inline(always)]
     pub(super) fn push_row(self, row: &[f32], words: &mut Vec<u32>) {
         if !self.widens_rows() {
-            return push_pairs(row, words);
+            return push_bf16_pairs(row, words);
         }
         let end = words.len() + self.row_words(row.len());
         words.extend(row.iter().map(|&x| round_to_bf16(x)));
@@ -96,19 +96,19 @@ impl Bf16Tile {
         (words, row_words): (&[u32], usize),
         panel: &[u32],
         rows: usize,
-        mut out: TileOut<'_>,
+        mut out: TileOutput<'_>,
     ) {
         let width = panel.len() / LANES;
         assert!(words.len() >= rows * row_words && row_words >= self.row_words(2 * width));
         match self {
             Self::Plain => {
                 for (index, row) in words.chunks_exact(row_words.max(1)).take(rows).enumerate() {
-                    out.put(index, &plain(&row[..width], panel));
+                    out.store_row(index, &plain(&row[..width], panel));
                 }
             }
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `supported` detected the instruction set, the assertion above bounds all reads, and
-            // `TileOut::rows` all writes.
+            // `TileOutput::rows` all writes.
             Self::Avx512Bf16 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
                 for top in (0..rows).step_by(ROWS) {
@@ -165,9 +165,9 @@ fn plain(row: &[u32], panel: &[u32]) -> [f32; LANES] {
     let mut parts = [0.0f32; LANES];
     simd::in_widest!({
         for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
-            let x = halves(x);
+            let x = unpack_bf16_pair(x);
             for (part, &weight) in parts.iter_mut().zip(weights) {
-                let weight = halves(weight);
+                let weight = unpack_bf16_pair(weight);
                 *part += x[1] * weight[1];
                 *part += x[0] * weight[0];
             }

@@ -98,7 +98,7 @@ fn dot(x: &[f32], y: &[f32]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linalg::gemm::run_crate;
+    use crate::linalg::gemm::multiply_with_gemm_crate;
 
     const EXPECTED: [u32; 7] = [3197763780, 3223464942, 3224045135, 3231905519, 3240617766, 3246582712, 3259283644];
 
@@ -132,7 +132,7 @@ mod tests {
                 let a = MatrixView::rows(&x, rows, inner);
                 let b = MatrixView::rows(&y, columns, inner).t();
                 products(&mut MatrixViewMut::rows(&mut ours, rows, columns), into, a, b);
-                run_crate(&mut MatrixViewMut::rows(&mut theirs, rows, columns), into, a, b, 1);
+                multiply_with_gemm_crate(&mut MatrixViewMut::rows(&mut theirs, rows, columns), into, a, b, 1);
                 assert_eq!(bits(&ours), bits(&theirs), "[{rows}, {columns}] of {inner}, {into:?}");
             }
         }

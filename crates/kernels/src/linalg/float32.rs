@@ -1,14 +1,14 @@
 //! Matrix products with f32 weights in the [`super::panels`] layout, with one kernel per instruction set.
 
-use super::gemm::{MatrixView, second_level_cache};
-use super::panels::{Kind, LANES, PanelPiece, TileOut, pack_panel, piece};
+use super::gemm::{MatrixView, l2_cache_bytes};
+use super::panels::{LANES, PackedFormat, PanelPiece, TileOutput, pack_panel, piece_depth};
 #[cfg(target_arch = "x86_64")]
 use super::panels::{ROWS, by_rows, tiles};
 
 /// Marker type for f32 weights.
 pub struct F32;
 
-impl Kind for F32 {
+impl PackedFormat for F32 {
     type Word = f32;
     /// Unconverted rows. Each element is read once per panel, and stays in cache between panels.
     type Rows<'x> = MatrixView<'x, f32>;
@@ -30,7 +30,7 @@ impl Kind for F32 {
         pack_panel::<Self>(columns, inner, panel);
     }
 
-    fn number(panel: &[f32], k: usize, column: usize) -> f32 {
+    fn weight_at(panel: &[f32], k: usize, column: usize) -> f32 {
         panel[k * Self::lanes() + column]
     }
 
@@ -40,19 +40,19 @@ impl Kind for F32 {
 
     /// Limits a sweep to one piece along `inner` if the rows exceed half of the L2 cache but one piece of them fits.
     /// The other half of the cache is left for panels and sums.
-    fn sweep(height: usize, inner: usize) -> usize {
-        let cache_bytes = second_level_cache() / 2;
-        if !fits_cache(inner, cache_bytes, height) && fits_cache(piece(inner), cache_bytes, height) {
-            piece(inner)
+    fn sweep_depth(height: usize, inner: usize) -> usize {
+        let cache_bytes = l2_cache_bytes() / 2;
+        if !fits_cache(inner, cache_bytes, height) && fits_cache(piece_depth(inner), cache_bytes, height) {
+            piece_depth(inner)
         } else {
             inner
         }
     }
 
     #[inline]
-    fn multiply(rows: &MatrixView<'_, f32>, height: usize, part: PanelPiece<'_, f32>, out: TileOut<'_>) {
+    fn multiply(rows: &MatrixView<'_, f32>, height: usize, part: PanelPiece<'_, f32>, out: TileOutput<'_>) {
         let (numbers, row_stride) = rows.elements();
-        F32Tile::best().multiply((&numbers[part.first..], row_stride), height, &part, piece(rows.width()), out);
+        F32Tile::best().multiply((&numbers[part.first..], row_stride), height, &part, piece_depth(rows.width()), out);
     }
 }
 
@@ -101,7 +101,14 @@ impl F32Tile {
     /// # Shapes
     /// `x [rows, inner]`, `part.words [inner, lanes]`. Panics if they are too short.
     #[inline]
-    fn multiply(self, x: (&[f32], usize), rows: usize, part: &PanelPiece<'_, f32>, piece: usize, mut out: TileOut<'_>) {
+    fn multiply(
+        self,
+        x: (&[f32], usize),
+        rows: usize,
+        part: &PanelPiece<'_, f32>,
+        piece: usize,
+        mut out: TileOutput<'_>,
+    ) {
         let (inner, (numbers, row_stride)) = (part.words.len() / self.lanes(), x);
         assert!(rows > 0 && (rows - 1) * row_stride + inner <= numbers.len());
         // Each piece of the panel stays in L1 for all rows, while the next one is prefetched.
@@ -123,13 +130,13 @@ impl F32Tile {
         (x, row_stride): (&[f32], usize),
         rows: usize,
         [panel, next]: [&[f32]; 2],
-        out: &mut TileOut<'_>,
+        out: &mut TileOutput<'_>,
     ) {
         assert!((rows - 1) * row_stride + panel.len() / self.lanes() <= x.len());
         match self {
             Self::Plain => plain((x, row_stride), rows, panel, out),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `best` detected the instruction set, the assertion above bounds all reads, and `TileOut::rows`
+            // SAFETY: `best` detected the instruction set, the assertion above bounds all reads, and `TileOutput::rows`
             // all writes.
             Self::Avx512 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
@@ -185,7 +192,7 @@ impl<'a> PrefetchSchedule<'a> {
 
 /// Multiplies rows by a panel on any CPU. Without hardware FMA (x86 before 2013), products and sums are rounded
 /// separately, as in the `gemm` crate.
-fn plain((x, row_stride): (&[f32], usize), rows: usize, panel: &[f32], out: &mut TileOut<'_>) {
+fn plain((x, row_stride): (&[f32], usize), rows: usize, panel: &[f32], out: &mut TileOutput<'_>) {
     for (index, row) in (0..rows).map(|row| &x[row * row_stride..][..panel.len() / LANES]).enumerate() {
         let mut parts = [0.0f32; LANES];
         for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
@@ -199,7 +206,7 @@ fn plain((x, row_stride): (&[f32], usize), rows: usize, panel: &[f32], out: &mut
                 }
             });
         }
-        out.put(index, &parts);
+        out.store_row(index, &parts);
     }
 }
 
@@ -325,7 +332,7 @@ mod tests {
         for first in (0..LANES).step_by(lanes) {
             let panel: Vec<f32> = panel.chunks(LANES).flat_map(|line| &line[first..first + lanes]).copied().collect();
             let part = PanelPiece { first: 0, words: &panel, next: &panel };
-            tile.multiply((x, inner), rows, &part, 128, TileOut::new(&mut sums[first..], [lanes, LANES], adds));
+            tile.multiply((x, inner), rows, &part, 128, TileOutput::new(&mut sums[first..], [lanes, LANES], adds));
         }
         sums
     }
@@ -351,7 +358,7 @@ mod tests {
     }
 
     fn count_sweeps(rows: usize) -> usize {
-        2200usize.div_ceil(F32::sweep(rows, 2200))
+        2200usize.div_ceil(F32::sweep_depth(rows, 2200))
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub fn gemm<T: Element>(
     a: MatrixView<'_, T>,
     b: MatrixView<'_, T>,
 ) {
-    run(&mut destination, into, a, b, 1);
+    multiply(&mut destination, into, a, b, 1);
 }
 
 /// Computes [`gemm`] on all rayon threads. Meant for products that do not run concurrently with other work.
@@ -73,12 +73,12 @@ pub fn gemm_parallel<T: Element>(
     a: MatrixView<'_, T>,
     b: MatrixView<'_, T>,
 ) {
-    run(&mut destination, into, a, b, rayon::current_num_threads());
+    multiply(&mut destination, into, a, b, rayon::current_num_threads());
 }
 
 /// Number of rows of the triangle that [`gram_parallel`] computes at a time. The number is large enough for full speed,
 /// and small enough to waste little work below the diagonal.
-const BAND: usize = 256;
+const GRAM_BAND_ROWS: usize = 256;
 
 /// Adds `xᵀ·x` to the upper triangle of `destination` on all rayon threads, at half the cost of a full product.
 ///
@@ -90,8 +90,8 @@ pub fn gram_parallel<T: Element>(destination: &mut [T], x: &[T], columns: usize)
     if rows == 0 {
         return;
     }
-    for first in (0..columns).step_by(BAND) {
-        let high = BAND.min(columns - first);
+    for first in (0..columns).step_by(GRAM_BAND_ROWS) {
+        let high = GRAM_BAND_ROWS.min(columns - first);
         let wide = columns - first;
         let band = MatrixView::strided(&x[first..], rows, high, columns); // [rows, high]
         let rest = MatrixView::strided(&x[first..], rows, wide, columns); // [rows, wide], including the band
@@ -101,11 +101,11 @@ pub fn gram_parallel<T: Element>(destination: &mut [T], x: &[T], columns: usize)
 }
 
 /// Returns the L2 cache size per core in bytes, which the `gemm` crate also uses for blocking.
-pub(crate) fn second_level_cache() -> usize {
+pub(crate) fn l2_cache_bytes() -> usize {
     gemm_common::cache::CACHE_INFO[1].cache_bytes
 }
 
-fn run<T: Element>(
+fn multiply<T: Element>(
     destination: &mut MatrixViewMut<'_, T>,
     into: Update,
     a: MatrixView<'_, T>,
@@ -127,17 +127,17 @@ fn run<T: Element>(
         // gives the same result as in a product with many rows.
         let mut pair = row.repeat(2);
         let mut out = MatrixViewMut::rows(&mut pair, 2, b.columns);
-        run(&mut out, into, MatrixView { rows: 2, row_stride: 0, ..a }, b, threads);
+        multiply(&mut out, into, MatrixView { rows: 2, row_stride: 0, ..a }, b, threads);
         row.copy_from_slice(&pair[..b.columns]);
         return;
     }
     if !T::small_product(destination, into, a, b) {
-        run_crate(destination, into, a, b, threads);
+        multiply_with_gemm_crate(destination, into, a, b, threads);
     }
 }
 
 /// Multiplies matrices with the `gemm` crate.
-pub(super) fn run_crate<T: Element>(
+pub(super) fn multiply_with_gemm_crate<T: Element>(
     destination: &mut MatrixViewMut<'_, T>,
     into: Update,
     a: MatrixView<'_, T>,
@@ -145,7 +145,7 @@ pub(super) fn run_crate<T: Element>(
     threads: usize,
 ) {
     assert!(a.rows == destination.rows && b.columns == destination.columns && a.columns == b.rows);
-    let started = profile::start();
+    let started = profile::start_timer();
     // SAFETY: the constructors of `MatrixView` and `MatrixViewMut` checked that all addressed elements lie inside their
     // slices. The shapes match, and the borrow rules keep the destination disjoint from both operands.
     unsafe {
@@ -171,7 +171,7 @@ pub(super) fn run_crate<T: Element>(
             if threads == 1 { Parallelism::None } else { Parallelism::Rayon(threads) },
         );
     }
-    profile::stop(started, threads);
+    profile::stop_timer(started, threads);
 }
 
 /// Total time spent in matrix products (including bf16), summed over threads. Disabled unless a benchmark enables it.
@@ -183,22 +183,22 @@ pub mod profile {
     static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 
     /// Resets the counter and starts counting.
-    pub fn begin() {
+    pub fn enable() {
         NANOSECONDS.store(0, Relaxed);
         ENABLED.store(true, Relaxed);
     }
 
-    /// Stops counting and returns the thread-seconds spent in products since [`begin`].
-    pub fn end() -> f64 {
+    /// Stops counting and returns the thread-seconds spent in products since [`enable`].
+    pub fn disable() -> f64 {
         ENABLED.store(false, Relaxed);
         NANOSECONDS.load(Relaxed) as f64 * 1e-9
     }
 
-    pub fn start() -> Option<Instant> {
+    pub fn start_timer() -> Option<Instant> {
         ENABLED.load(Relaxed).then(Instant::now)
     }
 
-    pub fn stop(started: Option<Instant>, threads: usize) {
+    pub fn stop_timer(started: Option<Instant>, threads: usize) {
         if let Some(started) = started {
             let nanoseconds = started.elapsed().as_nanos() as u64 * threads as u64;
             NANOSECONDS.fetch_add(nanoseconds, Relaxed);
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn gram_upper_triangle_equals_naive_sums() {
-        for columns in [3, BAND, BAND + 70] {
+        for columns in [3, GRAM_BAND_ROWS, GRAM_BAND_ROWS + 70] {
             let x: Vec<f64> = (0..5 * columns).map(|i| (i % 11) as f64 - 5.0).collect();
             let mut gram = vec![1.0; columns * columns];
             gram_parallel(&mut gram, &x, columns);

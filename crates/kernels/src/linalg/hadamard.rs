@@ -27,17 +27,17 @@ const BASES: [(usize, &str); 7] = [
 /// Number of f32 lanes per vector register.
 const LANES: usize = 16;
 /// Number of terms that the base product adds at a time. It must divide every base order.
-const TERMS: usize = 4;
+const BASE_PRODUCT_TERMS: usize = 4;
 
 /// Returns whether a Hadamard matrix of this order is supported.
-pub fn exists(order: usize) -> bool {
-    factors(order).is_some()
+pub fn is_supported(order: usize) -> bool {
+    split_order(order).is_some()
 }
 
 /// Computes `x ← x·H` for each row.
 ///
 /// # Shapes
-/// `x [rows, order]`. Panics if the order is unsupported ([`exists`]).
+/// `x [rows, order]`. Panics if the order is unsupported ([`is_supported`]).
 pub fn transform(x: &mut [f32], order: usize) {
     apply(x, order, Side::Right);
 }
@@ -46,7 +46,7 @@ pub fn transform(x: &mut [f32], order: usize) {
 ///
 /// # Shapes
 /// See [`transform`].
-pub fn inverse(x: &mut [f32], order: usize) {
+pub fn inverse_transform(x: &mut [f32], order: usize) {
     apply(x, order, Side::RightTransposed);
 }
 
@@ -68,14 +68,14 @@ enum Side {
 }
 
 /// Returns the base for an order, if there is one, and the power-of-two factor.
-fn factors(order: usize) -> Option<(Option<(usize, &'static str)>, usize)> {
+fn split_order(order: usize) -> Option<(Option<(usize, &'static str)>, usize)> {
     let base = BASES.into_iter().find(|(base, _)| order > 0 && order.is_multiple_of(*base));
     let power = base.map_or(order, |(base, _)| order / base);
     power.is_power_of_two().then_some((base, power))
 }
 
 /// Returns signs `[base, base]`. Element `[o, i]` is the sign of input block `i` in output block `o`.
-fn signs(base: usize, rows: &str, side: Side) -> Vec<f32> {
+fn parse_signs(base: usize, rows: &str, side: Side) -> Vec<f32> {
     let mut signs = vec![0.0; base * base];
     for (row, line) in rows.lines().enumerate() {
         for (column, sign) in line.bytes().enumerate() {
@@ -88,17 +88,17 @@ fn signs(base: usize, rows: &str, side: Side) -> Vec<f32> {
 }
 
 fn apply(x: &mut [f32], order: usize, side: Side) {
-    let found = factors(order);
+    let found = split_order(order);
     assert!(found.is_some(), "no Hadamard matrix of order {order}");
     let Some((base, power)) = found else { return };
     assert!(x.len().is_multiple_of(order), "rows of order {order} in {} elements", x.len());
-    let signs = base.map(|(base, rows)| signs(base, rows, side)).unwrap_or_default();
+    let signs = base.map(|(base, rows)| parse_signs(base, rows, side)).unwrap_or_default();
     let scale = 1.0 / (order as f32).sqrt();
     // Each thread needs a copy of a row, because the base product does not work in place.
     let scratch = || vec![0.0; if base.is_some() { order } else { 0 }];
     x.par_chunks_mut(order).for_each_init(scratch, |scratch, row| {
         simd::in_widest!({
-            sylvester(row, power);
+            sylvester_transform(row, power);
             if let Some((base, _)) = base {
                 scratch.copy_from_slice(row);
                 base_product(row, scratch, base, power, &signs);
@@ -112,7 +112,7 @@ fn apply(x: &mut [f32], order: usize, side: Side) {
 
 /// Applies `S` to each block of `power` elements, without scaling.
 #[inline(always)]
-fn sylvester(row: &mut [f32], power: usize) {
+fn sylvester_transform(row: &mut [f32], power: usize) {
     let mut half = 1;
     if power >= LANES {
         // Within one register, partners are combined by lane shuffles, which the compiler would not generate from loops
@@ -154,7 +154,9 @@ fn butterfly<const HALF: usize>(chunk: &mut [f32; LANES]) {
 fn base_product(output: &mut [f32], input: &[f32], base: usize, power: usize, signs: &[f32]) {
     output.fill(0.0);
     for (output, signs) in output.chunks_exact_mut(power).zip(signs.chunks_exact(base)) {
-        for (blocks, signs) in input.chunks_exact(TERMS * power).zip(signs.as_chunks::<TERMS>().0) {
+        for (blocks, signs) in
+            input.chunks_exact(BASE_PRODUCT_TERMS * power).zip(signs.as_chunks::<BASE_PRODUCT_TERMS>().0)
+        {
             let (a, blocks) = blocks.split_at(power);
             let (b, blocks) = blocks.split_at(power);
             let (c, d) = blocks.split_at(power);
@@ -222,7 +224,7 @@ mod tests {
     }
 
     fn base_and_power(order: usize) -> Option<(usize, usize)> {
-        factors(order).map(|(base, power)| (base.map_or(1, |(base, _)| base), power))
+        split_order(order).map(|(base, power)| (base.map_or(1, |(base, _)| base), power))
     }
 
     #[test]
@@ -261,7 +263,7 @@ mod tests {
             let mut forward = x.clone();
             let mut back = x.clone();
             transform(&mut forward, order);
-            inverse(&mut back, order);
+            inverse_transform(&mut back, order);
             assert!(is_close(&forward, &dense(&x, &h, order, false), 1e-5), "x·H, order {order}");
             assert!(is_close(&back, &dense(&x, &h, order, true), 1e-5), "x·Hᵀ, order {order}");
         }
@@ -271,7 +273,7 @@ mod tests {
     fn matrix_is_the_base_times_the_sylvester_matrix() {
         // Checks `H` entry by entry. The dense product above only shows that the transform is linear.
         for order in orders() {
-            let Some((base, power)) = factors(order) else { panic!("no factors of {order}") };
+            let Some((base, power)) = split_order(order) else { panic!("no factors of {order}") };
             let rows: Vec<&[u8]> =
                 base.map_or(vec![b"+" as &[u8]], |(_, rows)| rows.lines().map(str::as_bytes).collect());
             let mut expected = Vec::new();
@@ -292,7 +294,7 @@ mod tests {
             let x = sample(2, order);
             let mut there_and_back = x.clone();
             transform(&mut there_and_back, order);
-            inverse(&mut there_and_back, order);
+            inverse_transform(&mut there_and_back, order);
             assert!(x.iter().zip(&there_and_back).all(|(a, b)| (a - b).abs() < 2e-6), "order {order}");
         }
     }

@@ -32,7 +32,7 @@ impl NormalEquations {
     ///
     /// # Shapes
     /// `map [C, C]`, row-major.
-    pub fn excess(&self, map: &[f64]) -> f64 {
+    pub fn loss_change(&self, map: &[f64]) -> f64 {
         let c = self.channels;
         let mut image = vec![0.0; c * c]; // XᵀX·M
         // Fill in the lower triangle.
@@ -54,7 +54,7 @@ impl NormalEquations {
     ///
     /// # Errors
     /// Fails if the eigendecomposition does not converge.
-    pub fn low_rank(&self, map: &[f64], rank: usize) -> Result<LowRankFactors> {
+    pub fn low_rank_approximation(&self, map: &[f64], rank: usize) -> Result<LowRankFactors> {
         let c = self.channels;
         let mut common = vec![0.0; c * c]; // YᵀX·M, symmetric within rounding
         let view = MatrixView::rows(map, c, c);
@@ -88,25 +88,25 @@ impl NormalEquations {
     /// `tr((XᵀX)⁺XᵀY·(YᵀY)⁺YᵀX)`, the trace of the map from `X` to `Y` times the map back.
     ///
     /// # Errors
-    /// Fails in the same cases as [`Self::minimum_norm`].
-    pub fn correlations(&self, others: Vec<f64>, source_squared_norm: f64) -> Result<f64> {
+    /// Fails in the same cases as [`Self::solve_minimum_norm`].
+    pub fn squared_canonical_correlations(&self, others: Vec<f64>, source_squared_norm: f64) -> Result<f64> {
         let c = self.channels;
         let mut turned = vec![0.0; c * c];
         transpose(&mut turned, c, 0, &self.cross, c);
         let back = Self { channels: c, gram: others, cross: turned, rows: self.rows, source_squared_norm };
-        let there = self.least_norm()?;
-        let back = back.least_norm()?;
+        let there = self.solve_unregularized()?;
+        let back = back.solve_unregularized()?;
         Ok((0..c).map(|i| (0..c).map(|j| there[i * c + j] * back[j * c + i]).sum::<f64>()).sum())
     }
 
     /// Computes the solution without a ridge, which has minimum norm if the system is singular.
-    fn least_norm(&self) -> Result<Vec<f64>> {
+    fn solve_unregularized(&self) -> Result<Vec<f64>> {
         if self.spectrum()?.rank == self.channels
             && let Ok(solution) = self.solve(0.0)
         {
             return Ok(solution);
         }
-        Ok(self.minimum_norm()?.solution)
+        Ok(self.solve_minimum_norm()?.solution)
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
         let y = [1.0, 3.0, 2.0, 0.0];
         let map = [1.0, 0.0, 2.0, 1.0];
         // X·M = (5, 2), (2, 1): errors 4, −1, 0, 1, sum of squares 18, ‖Y‖² = 14.
-        assert!((equations(2, &x, &y).excess(&map) - 4.0).abs() < 1e-12);
+        assert!((equations(2, &x, &y).loss_change(&map) - 4.0).abs() < 1e-12);
     }
 
     #[test]
@@ -138,13 +138,13 @@ mod tests {
         // XᵀX = diag(16, 1) and M = diag(1, 3). The first channel contributes outputs of size 4, the second of size 3.
         let normal = equations(2, &[4.0, 0.0, 0.0, 1.0], &[4.0, 0.0, 0.0, 3.0]);
         let map = normal.solve(0.0).unwrap();
-        let factors = normal.low_rank(&map, 1).unwrap();
+        let factors = normal.low_rank_approximation(&map, 1).unwrap();
         let product: Vec<f64> = (0..4).map(|index| factors.down[index / 2] * factors.up[index % 2]).collect();
         for (found, expected) in product.iter().zip([1.0, 0.0, 0.0, 0.0]) {
             assert!((found - expected).abs() < 1e-12, "{product:?}");
         }
         assert!((factors.share - 16.0 / 25.0).abs() < 1e-12, "{}", factors.share);
-        let full = normal.low_rank(&map, 2).unwrap();
+        let full = normal.low_rank_approximation(&map, 2).unwrap();
         for (i, expected) in [1.0, 3.0].into_iter().enumerate() {
             let product: f64 = (0..2).map(|r| full.down[i * 2 + r] * full.up[r * 2 + i]).sum();
             assert!((product - expected).abs() < 1e-12, "{product}");
@@ -180,7 +180,7 @@ mod tests {
         ] {
             let mut gram = vec![0.0; 4];
             super::super::gemm::gram_parallel(&mut gram, &y, 2);
-            let found = equations(2, &x, &y).correlations(gram, 0.0).unwrap();
+            let found = equations(2, &x, &y).squared_canonical_correlations(gram, 0.0).unwrap();
             assert!((found - expected).abs() < 1e-9, "{found} {expected}");
         }
     }

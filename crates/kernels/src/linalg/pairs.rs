@@ -27,7 +27,7 @@ impl<'a> PairPanels<'a> {
 /// Returns the stride, in words, for rows of `words` words. The stride is never a multiple of 4 KiB, because all rows
 /// would then map to the same cache sets.
 #[inline]
-pub(super) fn spread(words: usize) -> usize {
+pub(super) fn padded_stride(words: usize) -> usize {
     if words.is_multiple_of(1024) { words + 16 } else { words }
 }
 
@@ -41,20 +41,20 @@ pub(super) fn round_to_bf16(x: f32) -> u32 {
 
 /// Packs two consecutive numbers along `inner` as bf16 in one word.
 #[inline(always)]
-pub fn pair(first: f32, second: f32) -> u32 {
+pub fn pack_bf16_pair(first: f32, second: f32) -> u32 {
     round_to_bf16(first) >> 16 | round_to_bf16(second)
 }
 
 /// Unpacks both numbers of a pair.
 #[inline(always)]
-pub(super) fn halves(word: u32) -> [f32; 2] {
+pub(super) fn unpack_bf16_pair(word: u32) -> [f32; 2] {
     [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)]
 }
 
 /// Appends the pairs of a row. A row of odd length is padded with a zero.
 #[inline(always)]
-pub(super) fn push_pairs(row: &[f32], words: &mut Vec<u32>) {
+pub(super) fn push_bf16_pairs(row: &[f32], words: &mut Vec<u32>) {
     let (pairs, rest) = row.as_chunks::<2>();
-    words.extend(pairs.iter().map(|&[first, second]| pair(first, second)));
-    words.extend(rest.iter().map(|&last| pair(last, 0.0)));
+    words.extend(pairs.iter().map(|&[first, second]| pack_bf16_pair(first, second)));
+    words.extend(rest.iter().map(|&last| pack_bf16_pair(last, 0.0)));
 }

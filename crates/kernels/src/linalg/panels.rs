@@ -19,7 +19,7 @@ pub const LANES: usize = 32;
 /// panel.
 pub const ROWS: usize = 8;
 /// Maximum number of products along `inner` that are summed in one piece.
-const PIECE: usize = 512;
+const MAX_PIECE_DEPTH: usize = 512;
 /// Maximum number of operations in a product that is not distributed over threads.
 const MAX_SERIAL_OPERATIONS: usize = 1 << 21;
 
@@ -46,7 +46,7 @@ pub(super) fn tiles(rows: usize, max_rows: usize) -> impl Iterator<Item = Range<
 }
 
 /// Destination for the sums of one panel. It consists of rows with stride `stride` and `columns` columns.
-pub struct TileOut<'a> {
+pub struct TileOutput<'a> {
     numbers: &'a mut [f32],
     columns: usize,
     stride: usize,
@@ -54,7 +54,7 @@ pub struct TileOut<'a> {
     pub(super) adds: bool,
 }
 
-impl<'a> TileOut<'a> {
+impl<'a> TileOutput<'a> {
     pub(super) fn new(numbers: &'a mut [f32], [columns, stride]: [usize; 2], adds: bool) -> Self {
         Self { numbers, columns, stride, adds }
     }
@@ -73,14 +73,14 @@ impl<'a> TileOut<'a> {
     }
 
     /// Stores the sums of one row, or adds them if `adds` is set.
-    pub(super) fn put(&mut self, row: usize, sums: &[f32]) {
+    pub(super) fn store_row(&mut self, row: usize, sums: &[f32]) {
         let out = &mut self.numbers[row * self.stride..][..self.columns];
         out.iter_mut().zip(sums).for_each(|(out, sum)| *out = if self.adds { *out + sum } else { *sum });
     }
 }
 
 /// Storage type of weights, with its matrix multiplication kernels.
-pub trait Kind: Sized {
+pub trait PackedFormat: Sized {
     /// Unit of storage, which contains one or more weights of the same column.
     type Word: Copy + Default + Send + Sync;
     /// Rows in the format of the kernel.
@@ -105,7 +105,7 @@ pub trait Kind: Sized {
     fn pack_panel(columns: &[f32], inner: usize, panel: &mut [Self::Word]);
 
     /// Returns weight `k` of a column.
-    fn number(panel: &[Self::Word], k: usize, column: usize) -> f32;
+    fn weight_at(panel: &[Self::Word], k: usize, column: usize) -> f32;
 
     fn rows(x: MatrixView<'_, f32>) -> Self::Rows<'_>;
 
@@ -114,13 +114,13 @@ pub trait Kind: Sized {
 
     /// Returns the number of weights along `inner` per sweep. A sweep multiplies this part of the rows by all panels,
     /// so that a short part stays in cache. The default is a single sweep. Results do not depend on this number.
-    fn sweep(height: usize, inner: usize) -> usize {
+    fn sweep_depth(height: usize, inner: usize) -> usize {
         let _ = height;
         inner
     }
 
     /// Multiplies all `height` rows by a piece of a panel.
-    fn multiply(rows: &Self::Rows<'_>, height: usize, piece: PanelPiece<'_, Self::Word>, out: TileOut<'_>);
+    fn multiply(rows: &Self::Rows<'_>, height: usize, piece: PanelPiece<'_, Self::Word>, out: TileOutput<'_>);
 
     /// Multiplies all `height` rows by consecutive complete panels.
     ///
@@ -138,7 +138,7 @@ pub trait Kind: Sized {
         let lanes = Self::lanes();
         for (index, words) in panels.chunks_exact(panels.len() / count.max(1)).enumerate() {
             let piece = PanelPiece { first: 0, words, next: &[] };
-            Self::multiply(rows, height, piece, TileOut::new(&mut out[index * lanes..], [lanes, stride], adds));
+            Self::multiply(rows, height, piece, TileOutput::new(&mut out[index * lanes..], [lanes, stride], adds));
         }
     }
 }
@@ -153,33 +153,33 @@ pub struct PanelPiece<'a, W> {
 }
 
 /// Weights `[inner, outer]` packed as `[outer / lanes, depth of inner, lanes]`. The last panel is padded with zeros.
-pub struct Panels<K: Kind> {
+pub struct Panels<K: PackedFormat> {
     words: Vec<K::Word>,
     inner: usize,
     outer: usize,
 }
 
-impl<K: Kind> Panels<K> {
+impl<K: PackedFormat> Panels<K> {
     /// Returns the number of words in one panel.
-    pub fn panel(inner: usize) -> usize {
+    pub fn panel_words(inner: usize) -> usize {
         K::panel_depth(inner) * K::lanes()
     }
 
     /// Returns the number of words in all panels.
-    pub fn length(inner: usize, outer: usize) -> usize {
-        Self::panel(inner) * outer.div_ceil(K::lanes())
+    pub fn total_words(inner: usize, outer: usize) -> usize {
+        Self::panel_words(inner) * outer.div_ceil(K::lanes())
     }
 
     /// Wraps packed panels. Panics if the length differs from [`Self::length`].
     pub fn new(words: Vec<K::Word>, inner: usize, outer: usize) -> Self {
-        assert!(words.len() == Self::length(inner, outer), "wrong panel size for the matrix");
+        assert!(words.len() == Self::total_words(inner, outer), "wrong panel size for the matrix");
         Self { words, inner, outer }
     }
 
     /// Packs rows `[inner, outer]`.
     pub fn from_rows(rows: &[f32], inner: usize, outer: usize) -> Self {
-        let mut words = vec![K::Word::default(); Self::length(inner, outer)];
-        for (panel, words) in words.chunks_exact_mut(Self::panel(inner).max(1)).enumerate() {
+        let mut words = vec![K::Word::default(); Self::total_words(inner, outer)];
+        for (panel, words) in words.chunks_exact_mut(Self::panel_words(inner).max(1)).enumerate() {
             for column in panel * K::lanes()..outer.min((panel + 1) * K::lanes()) {
                 let numbers: Vec<f32> = rows.iter().skip(column).step_by(outer).copied().collect();
                 K::pack_column(&numbers, column % K::lanes(), words);
@@ -193,8 +193,8 @@ impl<K: Kind> Panels<K> {
         (0..self.inner)
             .flat_map(|k| {
                 (0..self.outer).map(move |column| {
-                    let panel = &self.words[column / K::lanes() * Self::panel(self.inner)..];
-                    K::number(panel, k, column % K::lanes())
+                    let panel = &self.words[column / K::lanes() * Self::panel_words(self.inner)..];
+                    K::weight_at(panel, k, column % K::lanes())
                 })
             })
             .collect()
@@ -205,8 +205,8 @@ impl<K: Kind> Panels<K> {
     pub fn weighted_sum(matrices: &[(f64, &Self)]) -> Self {
         let [inner, outer] = [matrices[0].1.inner, matrices[0].1.outer];
         assert!(matrices.iter().all(|(_, matrix)| [matrix.inner, matrix.outer] == [inner, outer]), "shapes differ");
-        let mut words = vec![K::Word::default(); Self::length(inner, outer)];
-        let size = Self::panel(inner).max(1);
+        let mut words = vec![K::Word::default(); Self::total_words(inner, outer)];
+        let size = Self::panel_words(inner).max(1);
         let share = outer.div_ceil(K::lanes()).div_ceil(rayon::current_num_threads()).max(1);
         std::thread::scope(|scope| {
             for (thread, words) in words.chunks_mut(share * size).enumerate() {
@@ -214,7 +214,7 @@ impl<K: Kind> Panels<K> {
                     for (index, words) in words.chunks_exact_mut(size).enumerate() {
                         let panel = thread * share + index;
                         for column in 0..K::lanes().min(outer - panel * K::lanes()) {
-                            K::pack_column(&Self::summed_column(matrices, panel, column), column, words);
+                            K::pack_column(&Self::weighted_column(matrices, panel, column), column, words);
                         }
                     }
                 });
@@ -224,12 +224,12 @@ impl<K: Kind> Panels<K> {
     }
 
     /// Computes `Σ factor·matrix` for one column of a panel.
-    fn summed_column(matrices: &[(f64, &Self)], panel: usize, column: usize) -> Vec<f32> {
-        let first = panel * Self::panel(matrices[0].1.inner);
+    fn weighted_column(matrices: &[(f64, &Self)], panel: usize, column: usize) -> Vec<f32> {
+        let first = panel * Self::panel_words(matrices[0].1.inner);
         let number = |k: usize| {
             let terms = matrices
                 .iter()
-                .map(|(factor, matrix)| factor * f64::from(K::number(&matrix.words[first..], k, column)));
+                .map(|(factor, matrix)| factor * f64::from(K::weight_at(&matrix.words[first..], k, column)));
             terms.sum::<f64>() as f32
         };
         (0..matrices[0].1.inner).map(number).collect()
@@ -247,14 +247,14 @@ impl<K: Kind> Panels<K> {
     /// Returns the lines of a panel for at most `numbers` weights along `inner`, starting at `first`. The slice is
     /// empty if `first` is past the end.
     fn piece(&self, panel: usize, first: usize, numbers: usize) -> &[K::Word] {
-        let words = Self::panel(self.inner);
+        let words = Self::panel_words(self.inner);
         let [start, end] = [first, first + numbers].map(|number| K::panel_depth(number.min(self.inner)) * K::lanes());
         &self.words[panel * words..][start..end]
     }
 }
 
-/// Implements [`Kind::pack_panel`].
-pub(super) fn pack_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::Word]) {
+/// Implements [`PackedFormat::pack_panel`].
+pub(super) fn pack_panel<K: PackedFormat>(columns: &[f32], inner: usize, panel: &mut [K::Word]) {
     // Number of weights along `inner` per pass. Their panel lines stay in L1 until all columns are filled.
     const PASS_WEIGHTS: usize = 64;
     simd::in_widest!({
@@ -272,22 +272,27 @@ pub(super) fn pack_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K:
 ///
 /// # Shapes
 /// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`. Panics if the shapes do not match.
-pub fn product<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
+pub fn matmul<K: PackedFormat>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
     assert!(destination.len() == x.height() * weights.outer, "shape mismatch in a matrix product");
-    let started = profile::start();
+    let started = profile::start_timer();
     let rows = K::rows(x);
     let height = x.height();
     assert!(x.width() == weights.inner, "shape mismatch in a matrix product");
-    columns(destination, into, &rows, height, weights, 0..weights.outer);
-    profile::stop(started, 1);
+    matmul_columns(destination, into, &rows, height, weights, 0..weights.outer);
+    profile::stop_timer(started, 1);
 }
 
-/// Computes [`product`] for a few rows, with the columns distributed over rayon threads.
-pub fn product_of_few<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
+/// Computes [`matmul`] for a few rows, with the columns distributed over rayon threads.
+pub fn matmul_few_rows<K: PackedFormat>(
+    destination: &mut [f32],
+    into: Update,
+    x: MatrixView<'_, f32>,
+    weights: &Panels<K>,
+) {
     let outer = weights.outer;
     let threads = rayon::current_num_threads();
     if threads == 1 || 2 * x.height() * x.width() * outer < MAX_SERIAL_OPERATIONS {
-        return product(destination, into, x, weights);
+        return matmul(destination, into, x, weights);
     }
     assert!(
         destination.len() == x.height() * outer && x.width() == weights.inner,
@@ -300,14 +305,14 @@ pub fn product_of_few<K: Kind>(destination: &mut [f32], into: Update, x: MatrixV
     let parts: Vec<Vec<f32>> = starts
         .par_iter()
         .map(|&first| {
-            let started = profile::start();
+            let started = profile::start_timer();
             let range = first..outer.min(first + width);
             let mut part = match into {
                 Update::Replace => vec![0.0; height * range.len()],
                 Update::Add => destination.chunks_exact(outer).flat_map(|row| &row[range.clone()]).copied().collect(),
             };
-            columns(&mut part, into, &rows, height, weights, range);
-            profile::stop(started, 1);
+            matmul_columns(&mut part, into, &rows, height, weights, range);
+            profile::stop_timer(started, 1);
             part
         })
         .collect();
@@ -323,7 +328,7 @@ pub fn product_of_few<K: Kind>(destination: &mut [f32], into: Update, x: MatrixV
 ///
 /// # Shapes
 /// `rows [height, inner]`, `destination [height, range]`.
-pub fn columns<K: Kind>(
+pub fn matmul_columns<K: PackedFormat>(
     destination: &mut [f32],
     into: Update,
     rows: &K::Rows<'_>,
@@ -340,11 +345,11 @@ pub fn columns<K: Kind>(
     let mut joined = 0;
     if K::JOINS_PANELS {
         joined = width / lanes;
-        let words = Panels::<K>::panel(weights.inner);
+        let words = Panels::<K>::panel_words(weights.inner);
         let panels = &weights.words[range.start / lanes * words..][..joined * words];
         K::multiply_panels(rows, height, panels, joined, (&mut *destination, width), into == Update::Add);
     }
-    let sweep = K::sweep(height, weights.inner).max(1);
+    let sweep = K::sweep_depth(height, weights.inner).max(1);
     for first in (0..weights.inner.max(1)).step_by(sweep) {
         let adds = into == Update::Add || first > 0;
         for column in (range.start + joined * lanes..range.end).step_by(lanes) {
@@ -359,7 +364,7 @@ pub fn columns<K: Kind>(
             let start = column - range.start;
             let wide = lanes.min(range.end - column);
             if wide == lanes {
-                K::multiply(rows, height, piece, TileOut::new(&mut destination[start..], [lanes, width], adds));
+                K::multiply(rows, height, piece, TileOutput::new(&mut destination[start..], [lanes, width], adds));
                 continue;
             }
             // The last panel is wider than the remaining columns.
@@ -367,7 +372,7 @@ pub fn columns<K: Kind>(
             for (row, tile) in destination.chunks_exact(width).zip(tile.chunks_exact_mut(lanes)) {
                 tile[..wide].copy_from_slice(&row[start..start + wide]);
             }
-            K::multiply(rows, height, piece, TileOut::new(&mut tile, [lanes; 2], adds));
+            K::multiply(rows, height, piece, TileOutput::new(&mut tile, [lanes; 2], adds));
             for (row, tile) in destination.chunks_exact_mut(width).zip(tile.chunks_exact(lanes)) {
                 row[start..start + wide].copy_from_slice(&tile[..wide]);
             }
@@ -376,6 +381,6 @@ pub fn columns<K: Kind>(
 }
 
 /// Returns the length of all pieces along `inner` except the last, which may be shorter.
-pub(super) fn piece(inner: usize) -> usize {
-    inner.div_ceil(inner.div_ceil(PIECE).max(1)).max(1)
+pub(super) fn piece_depth(inner: usize) -> usize {
+    inner.div_ceil(inner.div_ceil(MAX_PIECE_DEPTH).max(1)).max(1)
 }

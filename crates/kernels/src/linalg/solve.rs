@@ -41,7 +41,7 @@ pub struct MinimumNorm {
 
 /// Cholesky factorization `XᵀX + ridge·I = L·Lᵀ`. The solution and the spectrum can be computed from the same
 /// factorization.
-pub struct Factor<'a> {
+pub struct CholeskyFactor<'a> {
     normal: &'a NormalEquations,
     ridge: f64,
     /// `L [C, C]`, column-major. Elements above the diagonal are unspecified.
@@ -66,9 +66,9 @@ impl NormalEquations {
     }
 
     /// Returns the largest eigenvalue that counts as zero, given the largest eigenvalue `greatest`.
-    fn floor(&self, greatest: f64) -> f64 {
+    fn rank_cutoff(&self, greatest: f64) -> f64 {
         let trace: f64 = self.gram.iter().step_by(self.channels + 1).sum();
-        spectrum::floor(self.channels, greatest, trace.max(self.source_squared_norm))
+        spectrum::rank_cutoff(self.channels, greatest, trace.max(self.source_squared_norm))
     }
 
     /// Adds rows.
@@ -139,7 +139,7 @@ impl NormalEquations {
     /// Solves `(XᵀX + ridge·I)·M = XᵀY` for `M`, `[C, C]` row-major.
     ///
     /// # Errors
-    /// Fails in the same cases as [`NormalEquations::factor`] and [`Factor::solve`].
+    /// Fails in the same cases as [`NormalEquations::factor`] and [`CholeskyFactor::solve`].
     pub fn solve(&self, ridge: f64) -> Result<Vec<f64>> {
         self.factor(ridge)?.solve()
     }
@@ -149,22 +149,23 @@ impl NormalEquations {
     /// # Errors
     /// Fails if values are not finite or if the matrix is not positive definite in f64. Typical causes are too few rows
     /// and dead or duplicate channels.
-    pub fn factor(&self, ridge: f64) -> Result<Factor<'_>> {
+    pub fn factor(&self, ridge: f64) -> Result<CholeskyFactor<'_>> {
         let c = self.channels;
         self.check_finite()?;
         // A row-major upper triangle of a symmetric matrix is also its column-major lower triangle.
         let mut lower = self.gram.clone();
         lower.iter_mut().step_by(c + 1).for_each(|v| *v += ridge);
-        let mut memory = MemBuffer::new(llt::factor::cholesky_in_place_scratch::<f64>(c, threads(), Spec::default()));
+        let mut memory =
+            MemBuffer::new(llt::factor::cholesky_in_place_scratch::<f64>(c, all_threads(), Spec::default()));
         llt::factor::cholesky_in_place(
             MatMut::from_column_major_slice_mut(&mut lower, c, c),
             llt::factor::LltRegularization::default(),
-            threads(),
+            all_threads(),
             MemStack::new(&mut memory),
             Spec::default(),
         )
         .map_err(|_| SolveError::Singular { rows: self.rows, channels: c, ridge })?;
-        Ok(Factor { normal: self, ridge, lower })
+        Ok(CholeskyFactor { normal: self, ridge, lower })
     }
 
     /// Computes the `M` of minimum Frobenius norm that minimizes `‖X·M − Y‖`, i.e. the pseudo-inverse of `XᵀX` times
@@ -177,13 +178,13 @@ impl NormalEquations {
     ///
     /// # Errors
     /// Fails if the sums are not finite or the eigendecomposition does not converge.
-    pub fn minimum_norm(&self) -> Result<MinimumNorm> {
+    pub fn solve_minimum_norm(&self) -> Result<MinimumNorm> {
         let c = self.channels;
         self.check_finite()?;
-        let eigen = self.lower().self_adjoint_eigen(Side::Lower).map_err(|_| self.eigenvalue_error())?;
+        let eigen = self.gram_view().self_adjoint_eigen(Side::Lower).map_err(|_| self.eigenvalue_error())?;
         let values = eigen.S().column_vector();
         let vectors = eigen.U();
-        let cutoff = self.floor(values[c - 1]);
+        let cutoff = self.rank_cutoff(values[c - 1]);
         let rank = values.iter().filter(|&&value| value > cutoff).count();
         // Eigenvalues are ascending, so the kept ones are last. M = U·Λ⁻¹·Uᵀ·(XᵀY).
         let retained = vectors.subcols(c - rank, rank); // [C, rank]
@@ -193,20 +194,20 @@ impl NormalEquations {
         }
         let mut solution = vec![0.0; c * c];
         let destination = MatMut::from_row_major_slice_mut(&mut solution, c, c);
-        matmul(destination, Accum::Replace, retained, &coefficients, 1.0, threads());
-        Ok(MinimumNorm { solution: finite(solution)?, rank })
+        matmul(destination, Accum::Replace, retained, &coefficients, 1.0, all_threads());
+        Ok(MinimumNorm { solution: require_finite(solution)?, rank })
     }
 
     /// Computes the rank and condition number of `X`.
     ///
     /// Above a condition number of 8e6 (up to C = 64) to 1e6 (C = 4096), the smallest squares are lost to rounding, and
-    /// `X` appears rank-deficient ([`NormalEquations::minimum_norm`]). Below this limit, the relative error of the
-    /// condition number is about 1e-16 times its square. For C > 512, only the extreme eigenvalues are computed, which
+    /// `X` appears rank-deficient ([`NormalEquations::solve_minimum_norm`]). Below this limit, the relative error of
+    /// the condition number is about 1e-16 times its square. For C > 512, only the extreme eigenvalues are computed, which
     /// usually adds a relative error of 1e-4. The bound on the mean error is 0.3 %. If these eigenvalues indicate a
     /// singular matrix, all eigenvalues are computed, which takes many times longer.
     ///
     /// # Errors
-    /// Fails in the same cases as [`NormalEquations::minimum_norm`].
+    /// Fails in the same cases as [`NormalEquations::solve_minimum_norm`].
     pub fn spectrum(&self) -> Result<Spectrum> {
         self.check_finite()?;
         if self.channels > MAX_FULL_ORDER
@@ -214,17 +215,17 @@ impl NormalEquations {
         {
             return factor.spectrum();
         }
-        self.all_eigenvalues()
+        self.full_spectrum()
     }
 
-    fn all_eigenvalues(&self) -> Result<Spectrum> {
-        let values = self.lower().self_adjoint_eigenvalues(Side::Lower).map_err(|_| self.eigenvalue_error())?;
-        let cutoff = self.floor(values.last().copied().unwrap_or(0.0));
+    fn full_spectrum(&self) -> Result<Spectrum> {
+        let values = self.gram_view().self_adjoint_eigenvalues(Side::Lower).map_err(|_| self.eigenvalue_error())?;
+        let cutoff = self.rank_cutoff(values.last().copied().unwrap_or(0.0));
         Ok(Spectrum::from_squares(&values, cutoff))
     }
 
     /// Returns a view of `XᵀX`. Only its lower triangle is valid.
-    pub(super) fn lower(&self) -> MatRef<'_, f64> {
+    pub(super) fn gram_view(&self) -> MatRef<'_, f64> {
         MatRef::from_column_major_slice(&self.gram, self.channels, self.channels)
     }
 
@@ -241,7 +242,7 @@ impl NormalEquations {
     }
 }
 
-impl Factor<'_> {
+impl CholeskyFactor<'_> {
     /// Solves `(XᵀX + ridge·I)·M = XᵀY` for `M`, `[C, C]` row-major.
     ///
     /// # Errors
@@ -252,31 +253,31 @@ impl Factor<'_> {
         llt::solve::solve_in_place(
             MatRef::from_column_major_slice(&self.lower, c, c),
             MatMut::from_column_major_slice_mut(&mut columns, c, c),
-            threads(),
-            MemStack::new(&mut MemBuffer::new(llt::solve::solve_in_place_scratch::<f64>(c, c, threads()))),
+            all_threads(),
+            MemStack::new(&mut MemBuffer::new(llt::solve::solve_in_place_scratch::<f64>(c, c, all_threads()))),
         );
         let mut solution = vec![0.0; c * c];
         transpose(&mut solution, c, 0, &columns, c);
-        finite(solution)
+        require_finite(solution)
     }
 
     /// Computes [`NormalEquations::spectrum`] with this factorization.
     ///
     /// # Errors
-    /// Fails in the same cases as [`NormalEquations::minimum_norm`].
+    /// Fails in the same cases as [`NormalEquations::solve_minimum_norm`].
     pub fn spectrum(&self) -> Result<Spectrum> {
         let c = self.normal.channels;
         if c <= MAX_FULL_ORDER {
-            return self.normal.all_eigenvalues();
+            return self.normal.full_spectrum();
         }
-        let greatest = spectrum::greatest(c, |x, y| self.multiply(x, y)) - self.ridge;
-        let smallest = 1.0 / spectrum::greatest(c, |x, y| self.divide(x, y)) - self.ridge;
-        if smallest > self.normal.floor(greatest) && smallest > self.ridge {
+        let greatest = spectrum::largest_eigenvalue(c, |x, y| self.multiply(x, y)) - self.ridge;
+        let smallest = 1.0 / spectrum::largest_eigenvalue(c, |x, y| self.solve_vector(x, y)) - self.ridge;
+        if smallest > self.normal.rank_cutoff(greatest) && smallest > self.ridge {
             return Ok(Spectrum { rank: c, condition: (greatest / smallest).sqrt() });
         }
         // A ridge above the smallest eigenvalue hides this eigenvalue. Without the ridge, it may be above the rounding
         // error.
-        if self.ridge > 0.0 { self.normal.spectrum() } else { self.normal.all_eigenvalues() }
+        if self.ridge > 0.0 { self.normal.spectrum() } else { self.normal.full_spectrum() }
     }
 
     /// Returns column `j` of `L`, starting at the diagonal element, `[C − j]`.
@@ -296,7 +297,7 @@ impl Factor<'_> {
     }
 
     /// Computes `y ← (L·Lᵀ)⁻¹·x`.
-    fn divide(&self, x: &[f64], y: &mut [f64]) {
+    fn solve_vector(&self, x: &[f64], y: &mut [f64]) {
         y.copy_from_slice(x);
         for j in 0..x.len() {
             let column = self.column(j);
@@ -312,7 +313,7 @@ impl Factor<'_> {
 }
 
 /// Returns the solution if it is finite, which implies that `Y` is finite.
-pub(super) fn finite(solution: Vec<f64>) -> Result<Vec<f64>> {
+pub(super) fn require_finite(solution: Vec<f64>) -> Result<Vec<f64>> {
     if solution.par_iter().all(|v| v.is_finite()) {
         return Ok(solution);
     }
@@ -324,7 +325,7 @@ pub(super) fn not_finite_error(matrix: &str) -> SolveError {
 }
 
 /// Returns the faer setting that uses all rayon threads.
-pub(super) fn threads() -> Par {
+pub(super) fn all_threads() -> Par {
     Par::rayon(0)
 }
 
@@ -379,7 +380,7 @@ mod tests {
             let mut normal = NormalEquations::new(2);
             normal.add(&[x, 0.0, 2.0, 1.0, 3.0, 7.0], &[y; 6]);
             assert!(normal.solve(0.0).is_err());
-            assert!(normal.minimum_norm().is_err());
+            assert!(normal.solve_minimum_norm().is_err());
         }
     }
 
@@ -396,7 +397,7 @@ mod tests {
             .collect();
         let mut normal = NormalEquations::new(c);
         normal.add(&x, &x);
-        let full = normal.all_eigenvalues().unwrap();
+        let full = normal.full_spectrum().unwrap();
         let quick = normal.spectrum().unwrap();
         assert!((quick.rank, full.rank) == (c, c) && full.condition > 1e4);
         assert!((quick.condition / full.condition - 1.0).abs() < 1e-3, "{quick:?} {full:?}");

@@ -5,15 +5,15 @@ use faer::Mat;
 /// Maximum number of Lanczos steps. From a random start, the mean relative error of an extreme eigenvalue after `k`
 /// steps is below `0.103·(ln(C·(k − 1)⁴) / (k − 1))²` for any spectrum (Kuczyński and Woźniakowski 1992). At C = 4096
 /// this is below 0.6 %, and half that for the condition number.
-const STEPS: usize = 120;
+const MAX_LANCZOS_STEPS: usize = 120;
 /// Number of steps between convergence tests.
-const STRIDE: usize = 6;
+const CONVERGENCE_TEST_STEPS: usize = 6;
 /// Relative residual at which an eigenvalue counts as converged. The relative error of the eigenvalue is at most this
 /// value, and usually about its square.
-const TOLERANCE: f64 = 1e-4;
+const RESIDUAL_TOLERANCE: f64 = 1e-4;
 
 /// Assumed rounding error of a layer's f32 result, in units in the last place.
-const ROUNDINGS: f64 = 4.0;
+const F32_ROUNDING_ULPS: f64 = 4.0;
 
 /// Rank and condition number of a matrix `X [rows, C]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,8 +45,8 @@ impl Spectrum {
 /// ([`StreamingQr`](super::streaming_qr::StreamingQr)). The terms were computed in f32, so directions below the total
 /// of all their rounding errors are indistinguishable from zero. If `X` is a small difference of large numbers (a
 /// stream minus its mean), this second bound dominates.
-pub(super) fn floor(channels: usize, greatest: f64, numbers: f64) -> f64 {
-    let rounding = ROUNDINGS * f64::from(f32::EPSILON);
+pub(super) fn rank_cutoff(channels: usize, greatest: f64, numbers: f64) -> f64 {
+    let rounding = F32_ROUNDING_ULPS * f64::from(f32::EPSILON);
     (channels.max(64) as f64 * f64::EPSILON * greatest).max(rounding * rounding * numbers)
 }
 
@@ -55,8 +55,8 @@ pub(super) fn floor(channels: usize, greatest: f64, numbers: f64) -> f64 {
 ///
 /// Uses Lanczos with full reorthogonalization, which prevents spurious copies of eigenvalues. The result is
 /// deterministic.
-pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) -> f64 {
-    let mut basis: Vec<Vec<f64>> = vec![start(order)];
+pub(super) fn largest_eigenvalue(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) -> f64 {
+    let mut basis: Vec<Vec<f64>> = vec![start_vector(order)];
     let (mut diagonal, mut off_diagonal): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
     let mut next = vec![0.0; order];
     loop {
@@ -71,16 +71,16 @@ pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) 
             }
         }
         let norm = dot(&next, &next).sqrt();
-        let last = steps == STEPS.min(order);
-        if last || steps.is_multiple_of(STRIDE) {
-            let (value, end) = greatest_of_tridiagonal(&diagonal, &off_diagonal);
-            if last || norm * end.abs() <= TOLERANCE * value {
+        let last = steps == MAX_LANCZOS_STEPS.min(order);
+        if last || steps.is_multiple_of(CONVERGENCE_TEST_STEPS) {
+            let (value, end) = largest_tridiagonal_eigenvalue(&diagonal, &off_diagonal);
+            if last || norm * end.abs() <= RESIDUAL_TOLERANCE * value {
                 return value;
             }
         }
         if norm == 0.0 || !norm.is_finite() {
             // The Krylov space of the start vector is exhausted.
-            return greatest_of_tridiagonal(&diagonal, &off_diagonal).0;
+            return largest_tridiagonal_eigenvalue(&diagonal, &off_diagonal).0;
         }
         off_diagonal.push(norm);
         basis.push(next.iter().map(|n| n / norm).collect());
@@ -89,7 +89,7 @@ pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) 
 
 /// Computes the largest eigenvalue of a symmetric tridiagonal matrix and the last element of its unit eigenvector. NaN
 /// inputs give NaN.
-fn greatest_of_tridiagonal(diagonal: &[f64], off_diagonal: &[f64]) -> (f64, f64) {
+fn largest_tridiagonal_eigenvalue(diagonal: &[f64], off_diagonal: &[f64]) -> (f64, f64) {
     let order = diagonal.len();
     let matrix = Mat::from_fn(order, order, |i, j| match i.abs_diff(j) {
         0 => diagonal[i],
@@ -101,7 +101,7 @@ fn greatest_of_tridiagonal(diagonal: &[f64], off_diagonal: &[f64]) -> (f64, f64)
 }
 
 /// Returns a fixed pseudo-random unit vector (SplitMix64).
-fn start(order: usize) -> Vec<f64> {
+fn start_vector(order: usize) -> Vec<f64> {
     let mut state = 0u64;
     let mut vector: Vec<f64> = std::iter::repeat_with(|| {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn greatest_eigenvalue_of_a_diagonal_is_found() {
         for order in [1, 2, 7, 100, 1000] {
-            let found = greatest(order, |x, y| {
+            let found = largest_eigenvalue(order, |x, y| {
                 y.iter_mut().zip(x).enumerate().for_each(|(i, (y, x))| *y = (i + 1) as f64 * x);
             });
             assert!((found / order as f64 - 1.0).abs() < 1e-6, "order {order}: {found}");
@@ -145,8 +145,8 @@ mod tests {
 
     #[test]
     fn greatest_eigenvalue_of_identity_and_zero_is_found() {
-        assert!((greatest(50, |x, y| y.copy_from_slice(x)) - 1.0).abs() < 1e-12);
-        assert_eq!(greatest(50, |_, y| y.fill(0.0)), 0.0);
+        assert!((largest_eigenvalue(50, |x, y| y.copy_from_slice(x)) - 1.0).abs() < 1e-12);
+        assert_eq!(largest_eigenvalue(50, |_, y| y.fill(0.0)), 0.0);
     }
 
     #[test]
@@ -157,15 +157,15 @@ mod tests {
     }
 
     fn spectrum_of(squares: &[f64]) -> Spectrum {
-        Spectrum::from_squares(squares, floor(squares.len(), squares[squares.len() - 1], 1.0))
+        Spectrum::from_squares(squares, rank_cutoff(squares.len(), squares[squares.len() - 1], 1.0))
     }
 
     #[test]
     fn rank_cutoff_accounts_for_input_rounding() {
         // Computed by hand: (4·2⁻²³)² = 2.27e-13. If the squares of the numbers sum to 1e6, directions up to 2.27e-7 are
         // rounding errors.
-        assert!((floor(64, 1e-9, 1e6) / 2.273_7e-7 - 1.0).abs() < 1e-4);
+        assert!((rank_cutoff(64, 1e-9, 1e6) / 2.273_7e-7 - 1.0).abs() < 1e-4);
         // If the numbers are `X` itself, the f64 bound dominates for many channels: 4096·2.2e-16.
-        assert!((floor(4096, 1.0, 1.0) / 9.094_9e-13 - 1.0).abs() < 1e-4);
+        assert!((rank_cutoff(4096, 1.0, 1.0) / 9.094_9e-13 - 1.0).abs() < 1e-4);
     }
 }

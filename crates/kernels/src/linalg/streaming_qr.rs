@@ -15,33 +15,34 @@ use faer::linalg::qr::no_pivoting::factor::{qr_in_place, qr_in_place_scratch};
 use faer::{Accum, Conj, Mat, MatMut, MatRef, Spec};
 use rayon::prelude::*;
 
-use super::solve::{finite, not_finite_error, threads};
+use super::solve::{all_threads, not_finite_error, require_finite};
 use super::solve_error::{Result, SolveError};
 use super::transpose::transpose;
 
 /// Number of channels per panel. The reflections of a panel are applied to the other columns in one matrix product,
 /// which has this inner dimension.
-const PANEL: usize = 128;
+const PANEL_CHANNELS: usize = 128;
 /// Bounds on the number of rows that are collected before they are rotated in. Within these bounds, a block has as many
 /// rows as channels. Larger blocks are hardly faster. The upper bound keeps the working memory below that of `R` and
 /// `Z` for large `C`.
-const BLOCK: std::ops::RangeInclusive<usize> = 256..=2048;
+const BLOCK_ROWS: std::ops::RangeInclusive<usize> = 256..=2048;
 
 /// Running `R` and `QᵀY` of the QR decomposition of `X [rows, C]`.
 pub struct StreamingQr {
     channels: usize,
     block: usize,
     /// `[R | Z] [C, 2C]`, column-major, with zeros below the diagonal of `R`.
-    kept: Vec<f64>,
-    /// `[X | Y] [PANEL + block, 2C]`, column-major: space for the kept rows of one panel, then the pending rows.
-    work: Vec<f64>,
-    waiting: usize,
+    r_and_z: Vec<f64>,
+    /// `[X | Y] [PANEL_CHANNELS + block, 2C]`, column-major: space for the kept rows of one panel, then the pending
+    /// rows.| Y] [PANEL_CHANNELS + block, 2C]`, column-major: space for the kept rows of one panel, then the pending rows.
+    workspace: Vec<f64>,
+    pending_rows: usize,
     rows: usize,
 }
 
 /// Least-squares solution from the singular value decomposition of `X`.
 #[derive(Debug)]
-pub struct Svd {
+pub struct SvdSolution {
     /// `M [C, C]`, row-major. It has the minimum Frobenius norm among the minimizers of `‖X·M − Y‖` within the kept
     /// singular values.
     pub solution: Vec<f64>,
@@ -53,13 +54,13 @@ pub struct Svd {
 
 impl StreamingQr {
     pub fn new(channels: usize) -> Self {
-        let block = channels.clamp(*BLOCK.start(), *BLOCK.end());
+        let block = channels.clamp(*BLOCK_ROWS.start(), *BLOCK_ROWS.end());
         Self {
             channels,
             block,
-            kept: vec![0.0; channels * 2 * channels],
-            work: vec![0.0; (PANEL + block) * 2 * channels],
-            waiting: 0,
+            r_and_z: vec![0.0; channels * 2 * channels],
+            workspace: vec![0.0; (PANEL_CHANNELS + block) * 2 * channels],
+            pending_rows: 0,
             rows: 0,
         }
     }
@@ -74,16 +75,16 @@ impl StreamingQr {
         let mut x = x;
         let mut y = y;
         while !x.is_empty() {
-            let stride = PANEL + self.block;
-            let take = (self.block - self.waiting).min(x.len() / c);
-            let (work_x, work_y) = self.work.split_at_mut(stride * c);
-            transpose(work_x, stride, PANEL + self.waiting, &x[..take * c], c);
-            transpose(work_y, stride, PANEL + self.waiting, &y[..take * c], c);
+            let stride = PANEL_CHANNELS + self.block;
+            let take = (self.block - self.pending_rows).min(x.len() / c);
+            let (work_x, work_y) = self.workspace.split_at_mut(stride * c);
+            transpose(work_x, stride, PANEL_CHANNELS + self.pending_rows, &x[..take * c], c);
+            transpose(work_y, stride, PANEL_CHANNELS + self.pending_rows, &y[..take * c], c);
             (x, y) = (&x[take * c..], &y[take * c..]);
-            self.waiting += take;
+            self.pending_rows += take;
             self.rows += take;
-            if self.waiting == self.block {
-                self.rotate();
+            if self.pending_rows == self.block {
+                self.absorb_pending();
             }
         }
     }
@@ -100,10 +101,10 @@ impl StreamingQr {
     ///
     /// # Errors
     /// Fails if any value is not finite or the decomposition does not converge.
-    pub fn solve(&mut self, cutoff: f64) -> Result<Svd> {
+    pub fn solve(&mut self, cutoff: f64) -> Result<SvdSolution> {
         let c = self.channels;
-        self.rotate();
-        let (r, z) = self.kept.split_at(c * c);
+        self.absorb_pending();
+        let (r, z) = self.r_and_z.split_at(c * c);
         if r.par_iter().any(|v| !v.is_finite()) {
             return Err(not_finite_error("X of the least-squares system"));
         }
@@ -123,32 +124,32 @@ impl StreamingQr {
         }
         let mut solution = vec![0.0; c * c];
         let destination = MatMut::from_row_major_slice_mut(&mut solution, c, c);
-        matmul(destination, Accum::Replace, svd.V().subcols(0, rank), &coefficients, 1.0, threads());
-        Ok(Svd { solution: finite(solution)?, rank, condition })
+        matmul(destination, Accum::Replace, svd.V().subcols(0, rank), &coefficients, 1.0, all_threads());
+        Ok(SvdSolution { solution: require_finite(solution)?, rank, condition })
     }
 
     /// Rotates the pending rows into `R` and `Z`.
-    fn rotate(&mut self) {
-        if self.waiting == 0 {
+    fn absorb_pending(&mut self) {
+        if self.pending_rows == 0 {
             return;
         }
         let c = self.channels;
-        let stride = PANEL + self.block;
-        for first in (0..c).step_by(PANEL) {
-            let width = PANEL.min(c - first);
-            let top = PANEL - width..PANEL;
+        let stride = PANEL_CHANNELS + self.block;
+        for first in (0..c).step_by(PANEL_CHANNELS) {
+            let width = PANEL_CHANNELS.min(c - first);
+            let top = PANEL_CHANNELS - width..PANEL_CHANNELS;
             // Copy the panel's rows of [R | Z], starting at its first column, into the space above the pending rows.
-            let columns = self.work[first * stride..].par_chunks_exact_mut(stride);
-            columns.zip(self.kept[first * c..].par_chunks_exact(c)).for_each(|(work, kept)| {
+            let columns = self.workspace[first * stride..].par_chunks_exact_mut(stride);
+            columns.zip(self.r_and_z[first * c..].par_chunks_exact(c)).for_each(|(work, kept)| {
                 work[top.clone()].copy_from_slice(&kept[first..first + width]);
             });
-            let height = width + self.waiting;
-            let work = &mut self.work[first * stride + top.start..];
+            let height = width + self.pending_rows;
+            let work = &mut self.workspace[first * stride + top.start..];
             let work = MatMut::from_column_major_slice_with_stride_mut(work, height, 2 * c - first, stride);
             let (mut panel, rest) = work.split_at_col_mut(width); // [height, width], [height, 2C − first − width]
-            reflect(panel.as_mut(), rest);
-            let columns = self.work[first * stride..].par_chunks_exact(stride);
-            self.kept[first * c..].par_chunks_exact_mut(c).zip(columns).enumerate().for_each(
+            apply_householder(panel.as_mut(), rest);
+            let columns = self.workspace[first * stride..].par_chunks_exact(stride);
+            self.r_and_z[first * c..].par_chunks_exact_mut(c).zip(columns).enumerate().for_each(
                 |(column, (kept, work))| {
                     // Skip the elements below the panel's diagonal, which hold its reflections.
                     let high = width.min(column + 1);
@@ -156,21 +157,21 @@ impl StreamingQr {
                 },
             );
         }
-        self.waiting = 0;
+        self.pending_rows = 0;
     }
 }
 
 /// Triangularizes `panel [height, width]`, `height > width`, by Householder reflections, and applies them to
 /// `rest [height, ..]`.
-fn reflect(mut panel: MatMut<'_, f64>, rest: MatMut<'_, f64>) {
+fn apply_householder(mut panel: MatMut<'_, f64>, rest: MatMut<'_, f64>) {
     let (height, width) = panel.shape();
     let mut coefficients = Mat::zeros(width, width);
-    let scratch = qr_in_place_scratch::<f64>(height, width, width, threads(), Spec::default());
+    let scratch = qr_in_place_scratch::<f64>(height, width, width, all_threads(), Spec::default());
     let scratch = scratch.or(apply_scratch::<f64>(height, width, rest.ncols()));
     let mut memory = MemBuffer::new(scratch);
     let stack = MemStack::new(&mut memory);
-    qr_in_place(panel.as_mut(), coefficients.as_mut(), threads(), stack, Spec::default());
-    apply_transposed(panel.as_ref(), coefficients.as_ref(), Conj::No, rest, threads(), stack);
+    qr_in_place(panel.as_mut(), coefficients.as_mut(), all_threads(), stack, Spec::default());
+    apply_transposed(panel.as_ref(), coefficients.as_ref(), Conj::No, rest, all_threads(), stack);
 }
 
 #[cfg(test)]
@@ -208,7 +209,7 @@ mod tests {
     }
 
     /// Solves the system by QR and accumulates its normal equations, from the same blocks of rows.
-    fn solve_both_ways(x: &[f64], y: &[f64], c: usize) -> (Svd, NormalEquations) {
+    fn solve_both_ways(x: &[f64], y: &[f64], c: usize) -> (SvdSolution, NormalEquations) {
         let mut tall = StreamingQr::new(c);
         let mut normal = NormalEquations::new(c);
         for (x, y) in x.chunks(c * 97).zip(y.chunks(c * 97)) {
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn streaming_qr_recovers_a_known_map() {
-        for (c, rows) in [(1, 5), (3, 3), (PANEL, 700), (PANEL + 22, 1000), (300, 300)] {
+        for (c, rows) in [(1, 5), (3, 3), (PANEL_CHANNELS, 700), (PANEL_CHANNELS + 22, 1000), (300, 300)] {
             let x = random(rows * c, 1);
             let map = random(c * c, 2);
             let (svd, _) = solve_both_ways(&x, &product(&x, &map, c, c), c);
@@ -233,12 +234,12 @@ mod tests {
 
     #[test]
     fn qr_and_normal_equations_agree_at_full_rank() {
-        for (c, rows) in [(2, 40), (64, 500), (PANEL + 40, 900)] {
+        for (c, rows) in [(2, 40), (64, 500), (PANEL_CHANNELS + 40, 900)] {
             let x = random(rows * c, 3);
             let y = random(rows * c, 4);
             let (svd, normal) = solve_both_ways(&x, &y, c);
             let solved = normal.solve(0.0).unwrap();
-            let minimum = normal.minimum_norm().unwrap();
+            let minimum = normal.solve_minimum_norm().unwrap();
             assert_eq!((svd.rank, minimum.rank), (c, c));
             assert!(difference(&svd.solution, &solved) < 1e-11, "{c}: Cholesky");
             assert!(difference(&svd.solution, &minimum.solution) < 1e-11, "{c}: eigenvalues");
@@ -251,7 +252,7 @@ mod tests {
     /// orthogonal to these directions, and the columns of a minimum-norm solution are in the row space of `X`.
     fn assert_minimum_norm(x: &[f64], y: &[f64], c: usize, rank: usize, blind: &[Vec<f64>]) {
         let (svd, normal) = solve_both_ways(x, y, c);
-        let minimum = normal.minimum_norm().unwrap();
+        let minimum = normal.solve_minimum_norm().unwrap();
         assert!(normal.solve(0.0).is_err() || normal.spectrum().unwrap().rank < c);
         assert_eq!((svd.rank, minimum.rank, normal.spectrum().unwrap().rank), (rank, rank, rank));
         assert!(svd.condition > 1e12 && normal.spectrum().unwrap().condition.is_infinite(), "{}", svd.condition);
@@ -274,7 +275,7 @@ mod tests {
 
     #[test]
     fn underdetermined_system_yields_minimum_norm_solution() {
-        for (c, rows) in [(5, 2), (64, 30), (PANEL + 30, PANEL + 10)] {
+        for (c, rows) in [(5, 2), (64, 30), (PANEL_CHANNELS + 30, PANEL_CHANNELS + 10)] {
             let x = random(rows * c, 5);
             let y = random(rows * c, 6);
             // A direction orthogonal to all rows: a random vector minus its projection onto the row space.
@@ -297,9 +298,14 @@ mod tests {
 
     #[test]
     fn zero_and_duplicate_channels_yield_minimum_norm_solution() {
-        let c = PANEL + 50;
+        let c = PANEL_CHANNELS + 50;
         let rows = 700;
-        for (silent, doubled) in [(0, (3, 4)), (5, (1, c - 1)), (c - 1, (PANEL - 1, PANEL)), (PANEL, (0, PANEL + 1))] {
+        for (silent, doubled) in [
+            (0, (3, 4)),
+            (5, (1, c - 1)),
+            (c - 1, (PANEL_CHANNELS - 1, PANEL_CHANNELS)),
+            (PANEL_CHANNELS, (0, PANEL_CHANNELS + 1)),
+        ] {
             let mut x = random(rows * c, 8);
             let y = random(rows * c, 9);
             for row in x.chunks_exact_mut(c) {
@@ -362,7 +368,7 @@ mod tests {
         assert_eq!((svd.rank, svd.solution), (0, vec![0.0; 4]));
         let mut normal = NormalEquations::new(2);
         normal.add(&[0.0; 6], &[1.0; 6]);
-        assert_eq!(normal.minimum_norm().unwrap().solution, [0.0; 4]);
+        assert_eq!(normal.solve_minimum_norm().unwrap().solution, [0.0; 4]);
     }
 
     #[test]

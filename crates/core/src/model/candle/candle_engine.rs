@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::batch_layout::{AttentionContext, Layout, Piece, Placing};
 use super::device::{DeviceName, FloatType};
-use super::head::Ends;
+use super::head::HeadParams;
 use super::layer::End;
 use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory, out_of_memory_error};
 use super::notes::Notes;
@@ -152,8 +152,8 @@ impl CandleEngine {
         f64::from(self.config.norm_eps)
     }
 
-    fn ends(&self) -> Ends<'_> {
-        Ends { norm: &self.final_norm, eps: self.eps(), cap: self.config.logit_cap }
+    fn head_params(&self) -> HeadParams<'_> {
+        HeadParams { norm: &self.final_norm, eps: self.eps(), cap: self.config.logit_cap }
     }
 
     fn is_cpu(&self) -> bool {
@@ -349,7 +349,7 @@ impl Model for CandleEngine {
         let targets = batch.targets_for_rows(stream.x.dim(0)?);
         let mut rows = self.numbers() / self.config.vocab;
         loop {
-            let done = head::predictions(&stream.x, self.ends(), &weight, &targets, rows);
+            let done = head::predictions(&stream.x, self.head_params(), &weight, &targets, rows);
             match done {
                 Err(error) if is_out_of_memory(&error) && rows > 1 => rows /= 2,
                 done => return done,
@@ -374,7 +374,7 @@ impl Compare for CandleEngine {
         // Use the same number of rows as without a comparison, because the number may affect the rounding of a product.
         let mut rows = self.numbers() / self.config.vocab;
         loop {
-            let done = head::divergences([&reference.x, &stream.x], self.ends(), &weight, &targets, rows);
+            let done = head::divergences([&reference.x, &stream.x], self.head_params(), &weight, &targets, rows);
             match done {
                 Err(error) if is_out_of_memory(&error) && rows > 1 => rows /= 2,
                 done => return done,
@@ -459,7 +459,7 @@ impl Engine for CandleEngine {
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows> {
         let c = self.config.hidden;
         let x = Tensor::from_slice(stream, (stream.len() / c, c), &self.device)?.to_dtype(self.dtype.tensors())?;
-        head::logits(&x, self.ends(), &self.parts.head()?, rows)?.flatten_all()?.rows()
+        head::logits(&x, self.head_params(), &self.parts.head()?, rows)?.flatten_all()?.rows()
     }
 
     fn notes(&self) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Final norm, output projection and log-softmax on a device, restricted to the scored rows.
 
 use candle_core::{D, DType, Tensor};
-use ghostlab_kernels::forward::{Divergence, denominators, divergences_of_logits};
+use ghostlab_kernels::forward::{Divergence, divergences_of_logits, log_denominators};
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -15,7 +15,7 @@ const TILE: usize = 1 << 24;
 
 /// Final norm `[C]` before the output projection, and soft cap of the logits after it.
 #[derive(Clone, Copy)]
-pub(super) struct Ends<'a> {
+pub(super) struct HeadParams<'a> {
     pub(super) norm: &'a Tensor,
     pub(super) eps: f64,
     pub(super) cap: Option<f32>,
@@ -29,7 +29,7 @@ pub(super) struct Ends<'a> {
 /// of logits are in memory at a time.
 pub(super) fn predictions(
     x: &Tensor,
-    ends: Ends<'_>,
+    head_params: HeadParams<'_>,
     weight: &Tensor,
     targets: &[ScoredRow],
     max_rows: usize,
@@ -38,7 +38,7 @@ pub(super) fn predictions(
     let mut predictions = Vec::with_capacity(targets.len());
     for rows in rows.chunks(max_rows.max(1)) {
         let indices: Vec<usize> = rows.iter().map(|targets| targets[0].row).collect();
-        let logits = logits(x, ends, weight, &indices)?; // [rows, vocab]
+        let logits = logits(x, head_params, weight, &indices)?; // [rows, vocab]
         let (target_rows, token): (Vec<u32>, Vec<u32>) =
             rows.iter().enumerate().flat_map(|(i, row)| row.iter().map(move |target| (i as u32, target.token))).unzip();
         let (values, likeliest) = score_rows(&logits, &target_rows, &token)?;
@@ -58,7 +58,7 @@ pub(super) fn predictions(
 /// Like [`predictions`], for both streams.
 pub(super) fn divergences(
     [reference, variant]: [&Tensor; 2],
-    ends: Ends<'_>,
+    head_params: HeadParams<'_>,
     weight: &Tensor,
     targets: &[ScoredRow],
     max_rows: usize,
@@ -72,8 +72,8 @@ pub(super) fn divergences(
         let renumbered: Vec<ScoredRow> = numbered
             .flat_map(|(row, targets)| targets.iter().map(move |target| ScoredRow { row, token: target.token }))
             .collect();
-        let p: Vec<f32> = logits(reference, ends, weight, &indices)?.flatten_all()?.to_vec1()?;
-        let tensor = logits(variant, ends, weight, &indices)?;
+        let p: Vec<f32> = logits(reference, head_params, weight, &indices)?.flatten_all()?.to_vec1()?;
+        let tensor = logits(variant, head_params, weight, &indices)?;
         let q: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
         let mut done = divergences_of_logits([&p, &q], vocab, &renumbered);
         if !tensor.device().is_cpu() {
@@ -96,21 +96,21 @@ pub(super) fn divergences(
 ///
 /// # Shapes
 /// Like [`predictions`]; result `[rows, vocab]`.
-pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]) -> Result<Tensor> {
+pub(super) fn logits(x: &Tensor, head_params: HeadParams<'_>, weight: &Tensor, rows: &[usize]) -> Result<Tensor> {
     let all = rows.len() == x.dim(0)? && rows.iter().enumerate().all(|(index, &row)| index == row);
     let x = if all {
         x.clone()
     } else {
         x.index_select(&(Tensor::new(rows.iter().map(|&row| row as u32).collect::<Vec<u32>>(), x.device()))?, 0)?
     };
-    let x = ops::rms_norm(&x, ends.norm, ends.eps)?;
+    let x = ops::rms_norm(&x, head_params.norm, head_params.eps)?;
     #[cfg(feature = "cuda")]
     if weight.dtype() != DType::F32 && cuda::supports(&[&x, weight]) {
-        return ops::capped(cuda::wide_linear(&x, weight)?, ends.cap);
+        return ops::capped(cuda::wide_linear(&x, weight)?, head_params.cap);
     }
     let x = ops::widen(&x)?;
     if weight.dtype() == DType::F32 {
-        return ops::capped(ops::linear(&x, weight)?, ends.cap);
+        return ops::capped(ops::linear(&x, weight)?, head_params.cap);
     }
     // Convert the table in tiles, because a complete f32 copy would take twice the memory of the table.
     let (vocab, channels) = weight.dims2()?;
@@ -119,7 +119,7 @@ pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]
         .step_by(tile)
         .map(|first| ops::linear(&x, &ops::widen(&weight.narrow(0, first, tile.min(vocab - first))?)?))
         .collect::<Result<Vec<_>>>()?;
-    ops::capped(if tiles.len() == 1 { tiles[0].clone() } else { Tensor::cat(&tiles, 1)? }, ends.cap)
+    ops::capped(if tiles.len() == 1 { tiles[0].clone() } else { Tensor::cat(&tiles, 1)? }, head_params.cap)
 }
 
 /// Computes [`decoding::likeliest`] of each row of `logits [rows, vocab]`.
@@ -141,10 +141,10 @@ fn score_rows(logits: &Tensor, target_rows: &[u32], token: &[u32]) -> Result<(Ve
     if device.is_cpu() {
         return scored_here(&logits.flatten_all()?.to_vec1()?, vocab, target_rows, token);
     }
-    let picked = |denominators: &Tensor| -> Result<Vec<f32>> {
+    let picked = |log_denominators: &Tensor| -> Result<Vec<f32>> {
         let places: Vec<u32> = target_rows.iter().zip(token).map(|(&row, &token)| row * vocab as u32 + token).collect();
         let picked = logits.flatten_all()?.index_select(&Tensor::new(places, device)?, 0)?;
-        Ok((picked - denominators.index_select(&Tensor::new(target_rows, device)?, 0)?)?.to_vec1()?)
+        Ok((picked - log_denominators.index_select(&Tensor::new(target_rows, device)?, 0)?)?.to_vec1()?)
     };
     #[cfg(feature = "cuda")]
     if cuda::supports(&[logits]) {
@@ -153,20 +153,20 @@ fn score_rows(logits: &Tensor, target_rows: &[u32], token: &[u32]) -> Result<(Ve
     }
     let greatest = logits.max_keepdim(D::Minus1)?; // [rows, 1]
     let sums = logits.broadcast_sub(&greatest)?.exp()?.sum_keepdim(D::Minus1)?;
-    let denominators = (sums.log()? + &greatest)?.flatten_all()?; // [rows]
+    let log_denominators = (sums.log()? + &greatest)?.flatten_all()?; // [rows]
     // Token ids are below 2^24, so f32 represents them exactly.
     let tokens = Tensor::arange(0f32, vocab as f32, device)?.reshape((1, vocab))?.broadcast_as(logits.shape())?;
     let none = tokens.ones_like()?.affine(0.0, f64::from(f32::MAX))?;
     let likeliest = logits.broadcast_eq(&greatest)?.where_cond(&tokens, &none)?.min(D::Minus1)?;
-    Ok((picked(&denominators)?, likeliest.to_vec1()?))
+    Ok((picked(&log_denominators)?, likeliest.to_vec1()?))
 }
 
 /// Computes [`score_rows`] in host memory in one pass.
 fn scored_here(logits: &[f32], vocab: usize, target_rows: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
-    let (denominators, likeliest) = denominators(logits, vocab);
+    let (log_denominators, likeliest) = log_denominators(logits, vocab);
     let likeliest = likeliest.into_iter().map(|token| token.map_or(f32::MAX, |token| token as f32)).collect();
     let scored_targets = target_rows.iter().zip(token).map(|(&row, &token)| (row as usize, token as usize));
-    let values = scored_targets.map(|(row, token)| logits[row * vocab + token] - denominators[row]).collect();
+    let values = scored_targets.map(|(row, token)| logits[row * vocab + token] - log_denominators[row]).collect();
     Ok((values, likeliest))
 }
 
@@ -188,7 +188,7 @@ mod tests {
             let x = half_tensor(&x, (1, channels), dtype);
             let weight = half_tensor(&weight, (vocab, channels), dtype);
             let norm = Tensor::ones(channels, DType::F32, &Device::Cpu).unwrap();
-            let ours = logits(&x, Ends { norm: &norm, eps: 0.0, cap: None }, &weight, &[0])
+            let ours = logits(&x, HeadParams { norm: &norm, eps: 0.0, cap: None }, &weight, &[0])
                 .unwrap()
                 .flatten_all()
                 .unwrap()
@@ -227,7 +227,8 @@ mod tests {
         // The norm maps each row to 1, so three logits are 1 and the other 61 are 0.
         let denominator = (3.0 * 1f64.exp() + 61.0).ln();
         for max_rows in [1, 2, 100] {
-            let ours = predictions(&x, Ends { norm: &norm, eps: 0.0, cap: None }, &weight, &targets, max_rows).unwrap();
+            let ours =
+                predictions(&x, HeadParams { norm: &norm, eps: 0.0, cap: None }, &weight, &targets, max_rows).unwrap();
             for (ours, (logit, likeliest)) in ours.iter().zip([(1.0, true), (1.0, false), (0.0, false), (1.0, true)]) {
                 assert!((f64::from(ours.log_probability) - (logit - denominator)).abs() < 1e-6, "{ours:?}");
                 assert_eq!(ours.likeliest, likeliest);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use candle_core::Tensor;
-use ghostlab_kernels::forward::{self as kernels, Heads, KeyValues, Scratch, SeenRun};
+use ghostlab_kernels::forward::{self as kernels, AttentionParams, CachedRun, KeyValues, Scratch};
 
 use super::{AttentionContext, Decoder};
 use crate::error::Result;
@@ -21,24 +21,24 @@ type Blocks = HashMap<BlockId, HashMap<usize, KeyValues>>;
 type PastRows<'a> = CacheView<'a, (), Blocks>;
 
 impl AttentionContext for PastRows<'_> {
-    fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
+    fn attention(&self, qkv: &[f32], params: &AttentionParams<'_>, rotary: &Rotary) -> Result<Scratch> {
         let (table, table_rows) = rotary.decoding_rows(self.runs);
-        let rotated = kernels::rotate(qkv, heads, &table_rows, &table);
+        let rotated = kernels::prepare_queries_and_keys(qkv, params, &table_rows, &table);
         let mut blocks = self.blocks.borrow_mut();
         for placed in self.runs {
             if let Some(block) = blocks.get_mut(&placed.run.block).and_then(|block| block.get_mut(&self.node)) {
-                kernels::keep(block, &rotated, qkv, heads, placed.rows.clone());
+                kernels::append_keys_values(block, &rotated, qkv, params, placed.rows.clone());
             }
         }
         let seen = self.runs.iter().map(|placed| {
-            Ok(SeenRun {
+            Ok(CachedRun {
                 rows: placed.rows.clone(),
                 first: placed.first,
                 blocks: placed.chain(|id| blocks.get(&id)?.get(&self.node))?,
             })
         });
-        let seen: Vec<SeenRun<'_>> = seen.collect::<Result<_>>()?;
-        Ok(kernels::attention_over(&rotated, heads, &seen))
+        let seen: Vec<CachedRun<'_>> = seen.collect::<Result<_>>()?;
+        Ok(kernels::attention_with_cache(&rotated, params, &seen))
     }
 }
 

@@ -7,7 +7,7 @@ use super::*;
 use crate::linalg::bf16::Bf16;
 use crate::linalg::float32::F32;
 use crate::linalg::gemm::{MatrixView, Update};
-use crate::linalg::panels::product;
+use crate::linalg::panels::matmul;
 use crate::model::weights::Weights;
 
 /// Writes a file that contains a single tensor `w`.
@@ -83,7 +83,7 @@ fn panels_hold_pairs_of_all_rows_for_any_dtype_and_shape() {
                 let mut unit = vec![0.0; inner];
                 unit[k] = 1.0;
                 let mut row = vec![0.0; 2 * outer];
-                product(&mut row, Update::Replace, MatrixView::rows(&unit, 1, inner), &panels);
+                matmul(&mut row, Update::Replace, MatrixView::rows(&unit, 1, inner), &panels);
                 assert_eq!(row, plain[k * 2 * outer..][..2 * outer], "{dtype} [{outer}, {inner}] row {k}");
             }
         }

@@ -125,9 +125,19 @@ fn attention_by_kernels(qkv: &[f32], batch: &Batch, d: usize, paired: Option<Bf1
     let ([queries, keys], scale) = (HEADS, 1.0 / (d as f32).sqrt());
     let query_norm = None;
     let key_norm = None;
-    let heads = Heads { queries, keys, head_dim: d, query_norm, key_norm, window, scale, cap: None, paired };
-    let rotated = rotate(qkv, &heads, &batch.positions(), &table(batch, d));
-    attention(qkv, &rotated, &heads, batch.segments()).to_vec()
+    let params = AttentionParams {
+        query_heads: queries,
+        kv_heads: keys,
+        head_dim: d,
+        query_norm,
+        key_norm,
+        window,
+        scale,
+        cap: None,
+        bf16_kernels: paired,
+    };
+    let rotated = prepare_queries_and_keys(qkv, &params, &batch.positions(), &table(batch, d));
+    attention(qkv, &rotated, &params, batch.segments()).to_vec()
 }
 
 fn compute_both_ways(

@@ -6,7 +6,7 @@
 //! Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS.
 
 use super::{Parts, TILE_PAIRS};
-use crate::linalg::pairs::{PairPanels, RowWords, halves};
+use crate::linalg::pairs::{PairPanels, RowWords, unpack_bf16_pair};
 use crate::linalg::panels::LANES;
 
 /// Computes [`super::product`] on any processor.
@@ -45,7 +45,7 @@ pub(super) fn product(
 fn accumulate(sum: f32, pairs: impl Iterator<Item = (u32, u32)>) -> f32 {
     let mut parts = [0.0f32; 2];
     for (left, right) in pairs {
-        let products = halves(left).into_iter().zip(halves(right));
+        let products = unpack_bf16_pair(left).into_iter().zip(unpack_bf16_pair(right));
         for (part, (left, right)) in parts.iter_mut().zip(products) {
             *part = flush(flush(left).mul_add(flush(right), *part));
         }
@@ -62,7 +62,7 @@ fn flush(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    fn pair(first: f32, second: f32) -> u32 {
+    fn pack_bf16_pair(first: f32, second: f32) -> u32 {
         first.to_bits() >> 16 | second.to_bits() & 0xffff_0000
     }
 
@@ -71,7 +71,10 @@ mod tests {
         // 2^24 + 1 rounds to 2^24, so a single running sum would lose both ones.
         let large = 16_777_216.0;
         let one = 1.0;
-        let pairs = [(pair(large, one), pair(1.0, 1.0)), (pair(-large, one), pair(1.0, 1.0))];
+        let pairs = [
+            (pack_bf16_pair(large, one), pack_bf16_pair(1.0, 1.0)),
+            (pack_bf16_pair(-large, one), pack_bf16_pair(1.0, 1.0)),
+        ];
         assert_eq!(accumulate(0.5, pairs.into_iter()), 2.5);
     }
 
@@ -86,7 +89,7 @@ mod tests {
             ("sum", -tiny, tiny, 1.5, 0.0),
             ("normal", 0.0, tiny, 1.0, tiny),
         ] {
-            let pairs = [(pair(left, 0.0), pair(right, 0.0))];
+            let pairs = [(pack_bf16_pair(left, 0.0), pack_bf16_pair(right, 0.0))];
             assert_eq!(accumulate(sum, pairs.into_iter()), expected, "{case}");
         }
     }

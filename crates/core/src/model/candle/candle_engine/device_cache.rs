@@ -145,7 +145,7 @@ impl CandleEngine {
     /// `x [rows, C]`; result `[rows, vocab]`.
     fn every_logit(&self, x: &Tensor) -> Result<Tensor> {
         let rows: Vec<usize> = (0..x.dim(0)?).collect();
-        head::logits(x, self.ends(), &self.parts.head()?, &rows)
+        head::logits(x, self.head_params(), &self.parts.head()?, &rows)
     }
 }
 
