@@ -34,7 +34,7 @@ pub struct StreamingQr {
     /// `[R | Z] [C, 2C]`, column-major, with zeros below the diagonal of `R`.
     r_and_z: Vec<f64>,
     /// `[X | Y] [PANEL_CHANNELS + block, 2C]`, column-major: space for the kept rows of one panel, then the pending
-    /// rows.| Y] [PANEL_CHANNELS + block, 2C]`, column-major: space for the kept rows of one panel, then the pending rows.
+    /// rows.
     workspace: Vec<f64>,
     pending_rows: usize,
     rows: usize,
