@@ -109,7 +109,7 @@ impl Times {
 
 /// Scores documents with this engine. Returns the elapsed seconds and each program's scores.
 fn ours(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>], programs: &[Program]) -> (f64, Vec<Vec<f64>>) {
-    let trie = Trie::scoring(programs);
+    let trie = Trie::for_scoring(programs);
     let mut seconds = vec![0.0; trie.len()];
     let started = Instant::now();
     let exam = MultipleChoiceEval::new(documents.to_vec(), decoder.config(), BUDGET).unwrap();
@@ -169,7 +169,7 @@ fn padded(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>]) -> (f64, Ve
             let count = all[index].continuation.len();
             for prediction in &predictions[input - count..input] {
                 scores[index].log_likelihood += f64::from(prediction.log_probability);
-                scores[index].greedy &= prediction.likeliest;
+                scores[index].greedy &= prediction.is_greedy;
             }
         }
     }

@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use ghostlab::model::{Config, Decoder, Engine, Products, Program, Run, Trie};
+use ghostlab::model::{Config, Decoder, Engine, Products, Program, SequenceInput, Trie};
 use rayon::prelude::*;
 
 #[global_allocator]
@@ -60,22 +60,23 @@ fn weight_bytes(config: &Config, products: Products) -> u64 {
 
 /// Times `steps` decoding steps, each with one token per sequence.
 fn decode(decoder: &Decoder, trie: &Trie, rows: usize, steps: usize) -> f64 {
-    let mut decoding = decoder.decoding(trie).unwrap();
+    let mut decoding = decoder.start_decoding(trie).unwrap();
     let vocab = decoder.config().vocab;
-    let prompts: Vec<Run> = (0..rows)
+    let prompts: Vec<SequenceInput> = (0..rows)
         .map(|row| prompt_run(row, (0..PROMPT).map(|position| sample_id(row * 31 + position, vocab)).collect(), steps))
         .collect();
     decoding.run(&prompts).unwrap();
     let started = Instant::now();
     for step in 0..steps {
-        let next: Vec<Run> = (0..rows).map(|row| prompt_run(row, vec![sample_id(row + step, vocab)], steps)).collect();
+        let next: Vec<SequenceInput> =
+            (0..rows).map(|row| prompt_run(row, vec![sample_id(row + step, vocab)], steps)).collect();
         decoding.run(&next).unwrap();
     }
     started.elapsed().as_secs_f64()
 }
 
-fn prompt_run(block: usize, ids: Vec<u32>, steps: usize) -> Run {
-    Run { ids, programs: vec![0], before: Vec::new(), block, room: PROMPT + steps }
+fn prompt_run(block: usize, ids: Vec<u32>, steps: usize) -> SequenceInput {
+    SequenceInput { ids, programs: vec![0], context: Vec::new(), block, capacity: PROMPT + steps }
 }
 
 fn sample_id(index: usize, vocab: usize) -> u32 {

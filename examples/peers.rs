@@ -102,7 +102,7 @@ fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let starts = (0..ids.len()).map(|index| Start { document: 0, token: index * length }).collect();
     let windows = Windows { ids: ids.concat(), length, starts, corpus_tokens: 0, bytes: 0 };
     let decoder = decoder_of(backbone, kind)?;
-    let trie = Trie::scoring(&[Program::dense(decoder.config().layers)]);
+    let trie = Trie::for_scoring(&[Program::dense(decoder.config().layers)]);
     let eval_set = PerplexityEval::new(&windows, BATCH_TOKENS);
     rounds(|_| {
         let started = Instant::now();
@@ -172,7 +172,7 @@ fn parse_number(text: &str) -> Result<usize> {
 fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let ids = windows_of(windows)?;
     let decoder = decoder_of(backbone, kind)?;
-    let trie = Trie::scoring(&[Program::dense(decoder.config().layers)]);
+    let trie = Trie::for_scoring(&[Program::dense(decoder.config().layers)]);
     // Fill each batch with the tokens that one worker thread runs at a time, rounded up to whole windows.
     let batches =
         ids.chunks(Engine::part_tokens(&decoder).div_ceil((ids.first().map_or(0, Vec::len)).max(1))).map(|windows| {

@@ -22,7 +22,7 @@ fn score_documents(engine: &dyn Engine, programs: &[Program], documents: &[Docum
         .iter()
         .map(|choices| choices.iter().map(|(input, continuation)| TokenizedChoice { input, continuation }).collect())
         .collect();
-    let trie = Trie::scoring(programs);
+    let trie = Trie::for_scoring(programs);
     let mut tokens = 0;
     let mut seconds = vec![0.0; trie.len()];
     let exam = MultipleChoiceEval::new(borrowed, engine.config(), budget).unwrap();

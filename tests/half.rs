@@ -51,7 +51,7 @@ fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
         .map(|document| document.iter().map(|(input, continuation)| TokenizedChoice { input, continuation }).collect())
         .collect();
     let exam = MultipleChoiceEval::new(borrowed, engine.config(), 2048).unwrap();
-    let trie = Trie::scoring(&[Program::dense(engine.config().layers)]);
+    let trie = Trie::for_scoring(&[Program::dense(engine.config().layers)]);
     let values = score(&exam, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(())).unwrap().remove(0);
     let mut scores = scores_of_choices(&values).into_iter().map(|score| score.log_likelihood);
     documents

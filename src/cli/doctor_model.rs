@@ -177,7 +177,7 @@ fn vector_norm(values: &mut dyn Iterator<Item = f64>) -> f64 {
 struct LastStream(Option<HostRows>);
 
 impl Observer<dyn ResidualStream> for LastStream {
-    fn after(&mut self, _: usize, state: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+    fn after_step(&mut self, _: usize, state: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
         self.0 = state.map(ResidualStream::rows).transpose()?;
         Ok(())
     }

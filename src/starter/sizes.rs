@@ -117,7 +117,7 @@ fn estimate_flops(sizes: Sizes, models: &[Model], scored_data: &ScoredData) -> f
         }
         let dense = activations::pass_flops(&model.config, &Load::windows(1, length));
         for load in &loads {
-            let trie = Trie::scoring(&programs).flops(&model.config, load);
+            let trie = Trie::for_scoring(&programs).flops(&model.config, load);
             // A repaired variant shares the layers below the cut with plain removal, but not those above it.
             let above: f64 = depths.iter().map(|depth| (layers - depth) as f64 / (2 * layers) as f64).sum();
             let head = 2.0 * load.scored as f64 * (model.config.hidden * model.config.vocab) as f64;

@@ -248,7 +248,7 @@ impl<'a> ShrinkingModel<'a> {
         let programs = trials.iter().map(|trial| self.program_without(&trial.removed)).collect::<Result<Vec<_>>>()?;
         match metric {
             TrialMetric::Perplexity => {
-                let trie = Trie::scoring(&programs);
+                let trie = Trie::for_scoring(&programs);
                 let eval_set = PerplexityEval::new(self.windows, self.batch_tokens);
                 let losses = score(&eval_set, self.engine, &trie, &mut vec![0.0; trie.len()], progress)?;
                 Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())

@@ -29,7 +29,7 @@ fn engines(name: &str, config: &str) -> Vec<Box<dyn Engine>> {
 struct Streams(Vec<Vec<f32>>);
 
 impl Observer<dyn ResidualStream> for Streams {
-    fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+    fn after_step(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
         self.0.push(stream.unwrap().rows()?.values()?.to_vec());
         Ok(())
     }

@@ -12,7 +12,7 @@ use ghostlab_core::evaluate::generation::GenerationEval;
 use ghostlab_core::generate::{Detokenizer, End, Generation, GenerationObserver, Prompt, Sampling, Settings, generate};
 use ghostlab_core::model::{
     Batch, CandleEngine, Config, Cut, Decoder, DeviceName, Engine, FloatType, LayerMerge, MergeForm, Observer,
-    Operator, Placement, Program, Repairs, ResidualStream, RmsNorm, Run, Sublayer, Trie,
+    Operator, Placement, Program, Repairs, ResidualStream, RmsNorm, SequenceInput, Sublayer, Trie,
 };
 
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
@@ -94,7 +94,7 @@ fn ids(seed: u32, count: usize) -> Vec<u32> {
 struct LastStream(Vec<f32>);
 
 impl Observer<dyn ResidualStream> for LastStream {
-    fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+    fn after_step(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
         self.0 = stream.unwrap().rows()?.values()?.to_vec();
         Ok(())
     }
@@ -138,12 +138,18 @@ fn assert_steps_equal_full_pass(name: &str, engine: &dyn Engine) {
     let mut programs = programs(engine);
     programs.push(without_attention(engine.config().layers));
     let trie = Trie::new(&programs);
-    let mut decoding = engine.decoding(&trie).unwrap();
+    let mut decoding = engine.start_decoding(&trie).unwrap();
     let text = ids(1, TOKENS);
     let expected: Vec<_> = programs.iter().map(|program| full_pass_logits(engine, program, &text)).collect();
     let all: Vec<usize> = (0..programs.len()).collect();
     let mut run = |ids: &[u32], programs: &[usize], before: &[(usize, usize)], block| {
-        let run = Run { ids: ids.to_vec(), programs: programs.to_vec(), before: before.to_vec(), block, room: TOKENS };
+        let run = SequenceInput {
+            ids: ids.to_vec(),
+            programs: programs.to_vec(),
+            context: before.to_vec(),
+            block,
+            capacity: TOKENS,
+        };
         decoding.run(&[run]).unwrap().remove(0)
     };
     let hold = |position: usize, program: usize, logits: &[f32]| {
@@ -281,13 +287,13 @@ struct RecordingWatcher {
 }
 
 impl GenerationObserver for RecordingWatcher {
-    fn finished(&mut self, prompt: usize, generations: &[Generation]) -> Result<()> {
+    fn on_prompt_finished(&mut self, prompt: usize, generations: &[Generation]) -> Result<()> {
         assert_eq!(generations.len(), 10);
         self.done.push(prompt);
         Ok(())
     }
 
-    fn round(&mut self) -> Result<()> {
+    fn on_round(&mut self) -> Result<()> {
         self.rounds -= 1;
         if self.rounds == 0 { Err(Error::interrupted("stopped")) } else { Ok(()) }
     }
@@ -439,7 +445,7 @@ fn longrope_answer_beyond_the_context_is_recomputed() {
             assert_eq!(ours, alone, "{}, batch {batch}", engine.id());
         }
         // The cache has room for each prompt with its answers, but no room to recompute a text.
-        let token = engine.decoding(&trie).unwrap().token_bytes(&[0, 1]);
+        let token = engine.start_decoding(&trie).unwrap().token_bytes(&[0, 1]);
         let short = Settings { cache_bytes: token * 60, ..Settings::greedy(12, 100) };
         let error = generate(&*engine, &trie, &prompts, &short, &DigitDetokenizer, &mut ()).unwrap_err();
         assert!(error.to_string().contains("a prompt does not fit in the KV cache"), "{error}");
@@ -451,9 +457,15 @@ fn cached_keys_of_another_rope_regime_are_rejected() {
     let Some(folder) = shared("cases/turn4/longrope-lengths/model") else { return };
     for engine in engines(&folder) {
         let trie = Trie::new(&[Program::dense(engine.config().layers)]);
-        let mut decoding = engine.decoding(&trie).unwrap();
+        let mut decoding = engine.start_decoding(&trie).unwrap();
         let mut run = |ids: &[u32], block| {
-            decoding.run(&[Run { ids: ids.to_vec(), programs: vec![0], before: Vec::new(), block, room: 40 }])
+            decoding.run(&[SequenceInput {
+                ids: ids.to_vec(),
+                programs: vec![0],
+                context: Vec::new(),
+                block,
+                capacity: 40,
+            }])
         };
         assert!(run(&ids(1, 24), 0).is_ok() && run(&ids(1, 30), 1).is_ok() && run(&[5], 1).is_ok());
         let error = run(&[5], 0).unwrap_err();

@@ -24,7 +24,12 @@ fn logits(engine: &dyn Engine, ids: &[Vec<u32>]) -> Vec<f64> {
     #[derive(Default)]
     struct LastStream(Vec<f32>);
     impl Observer<dyn ResidualStream> for LastStream {
-        fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> ghostlab_core::error::Result<()> {
+        fn after_step(
+            &mut self,
+            _: usize,
+            stream: Option<&dyn ResidualStream>,
+            _: f64,
+        ) -> ghostlab_core::error::Result<()> {
             self.0 = stream.unwrap().rows()?.values()?.to_vec();
             Ok(())
         }

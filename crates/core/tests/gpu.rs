@@ -137,7 +137,7 @@ fn batch(vocab: usize) -> Batch {
 }
 
 fn log_probabilities(engine: &dyn Engine, batch: Batch) -> Vec<f64> {
-    let trie = Trie::scoring(&[Program::dense(engine.config().layers), Program::pruned(4, &[1, 2], |_| None)]);
+    let trie = Trie::for_scoring(&[Program::dense(engine.config().layers), Program::pruned(4, &[1, 2], |_| None)]);
     let batches = [batch];
     let outputs = engine.score(&trie, &batches, &mut vec![0.0; trie.len()]).unwrap();
     outputs.into_iter().flatten().flatten().flatten().map(|prediction| f64::from(prediction.log_probability)).collect()

@@ -152,7 +152,7 @@ fn without_steps(program: &Program, cut: &Cut) -> Program {
 
 fn measure(engine: &dyn Engine, windows: &Windows, metric: TrialMetric, programs: &[Program]) -> Result<Vec<f64>> {
     let TrialMetric::Distance(distance) = metric else {
-        let trie = Trie::scoring(programs);
+        let trie = Trie::for_scoring(programs);
         let eval_set = evaluate::perplexity::PerplexityEval::new(windows, BATCH);
         let losses = evaluate::score(&eval_set, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(()))?;
         return Ok(losses.into_iter().map(|windows| evaluate::perplexity::Losses { windows }.perplexity()).collect());

@@ -45,7 +45,7 @@ fn to_f64(rows: &HostRows) -> Vec<f64> {
 struct Inputs(Vec<HostRows>);
 
 impl Observer<dyn ResidualStream> for Inputs {
-    fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+    fn after_step(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
         // Even trie nodes are the embedding and the MLPs, whose outputs are the inputs to the layers and to the head.
         if node.is_multiple_of(2) {
             self.0.push(stream.unwrap().rows()?);

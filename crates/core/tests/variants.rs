@@ -51,7 +51,7 @@ fn skipping_unscored_rows_does_not_change_scores() {
         batch.targets.insert(5, again);
         for engine in engines {
             let all = engine.run(&Trie::new(&programs), &batch, &mut ()).unwrap();
-            let scored = engine.run(&Trie::scoring(&programs), &batch, &mut ()).unwrap();
+            let scored = engine.run(&Trie::for_scoring(&programs), &batch, &mut ()).unwrap();
             for ((program, all), scored) in programs.iter().zip(all).zip(scored) {
                 let all = all.unwrap();
                 let scored = scored.unwrap();

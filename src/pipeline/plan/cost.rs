@@ -159,7 +159,7 @@ impl BackboneEstimator<'_> {
     /// Returns the total costs of the backbone, and the cost of each of its jobs.
     fn estimate(&self, spool_bytes: u64, memory: u64) -> Result<(Estimate, Vec<(Job, Cost)>)> {
         let programs = self.programs()?;
-        let all = Trie::scoring(&programs);
+        let all = Trie::for_scoring(&programs);
         let mut jobs = self.score_jobs(&programs, &all)?;
         jobs.extend(self.latency_jobs(&all));
         let mut total = Estimate::default();

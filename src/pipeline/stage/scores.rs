@@ -112,7 +112,7 @@ pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &
     let mut cost = Cost { separate, shared, ..Cost::default() };
     if !missing.is_empty() {
         let left =
-            reference.map_or_else(|| Trie::scoring(missing), |reference| Trie::with_reference(reference, missing));
+            reference.map_or_else(|| Trie::for_scoring(missing), |reference| Trie::with_reference(reference, missing));
         cost.left = left.flops(config, load).shared;
         let item_bytes = if reference.is_some() { 8 * WIDTH as u64 } else { 16 };
         cost.disk = missing.len() as u64 * item_bytes * load.scored as u64 / load.length.max(1) as u64;

@@ -193,7 +193,7 @@ struct StreamCollector<'a, 'p> {
 }
 
 impl BatchObserver for StreamCollector<'_, '_> {
-    fn after(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()> {
+    fn after_step(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()> {
         let sites = self.sites.get(&node).into_iter().flatten();
         sites.copied().try_for_each(|site| self.visit(batch, site, stream))
     }

@@ -159,7 +159,7 @@ impl<'a> MultipleChoiceEval<'a> {
             let mut values = [0.0, 1.0].repeat(choices);
             for (choice, prediction) in target_choices.iter().zip(predictions) {
                 values[2 * choice] += f64::from(prediction.log_probability);
-                if !prediction.likeliest {
+                if !prediction.is_greedy {
                     values[2 * choice + 1] = 0.0;
                 }
             }

@@ -234,7 +234,7 @@ mod tests {
     use crate::model::Prediction;
 
     fn divergence(p: f64, q: f64, kl: f64, same_top: bool) -> Divergence {
-        let prediction = Prediction { log_probability: q.ln() as f32, likeliest: true };
+        let prediction = Prediction { log_probability: q.ln() as f32, is_greedy: true };
         Divergence { prediction, ln_p: p.ln(), ln_q: q.ln(), kl_pq: kl, kl_qp: 2.0 * kl, same_top }
     }
 

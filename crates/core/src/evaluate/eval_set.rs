@@ -30,7 +30,7 @@ pub trait EvalSet: Sync {
 
     /// Builds the trie of the given programs in the form that [`Self::run`] expects.
     fn trie(&self, programs: &[Program]) -> Trie {
-        Trie::scoring(programs)
+        Trie::for_scoring(programs)
     }
 
     /// Runs the given chunks together. Adds the seconds spent in each trie node to `seconds`, which is indexed by node.

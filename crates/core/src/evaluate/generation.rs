@@ -144,7 +144,7 @@ impl EvalSet for GenerationEval<'_> {
     /// Returns the preferred number of tokens per pass. On a device that is faster with more sequences, a pass has
     /// several chunks.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
-        let min = if engine.sums_device().is_some() { self.device_tokens } else { 0 };
+        let min = if engine.accumulation_device().is_some() { self.device_tokens } else { 0 };
         engine.pass_tokens(programs).max(min)
     }
 

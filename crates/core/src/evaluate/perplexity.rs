@@ -46,7 +46,7 @@ impl Losses {
 /// # Errors
 /// Fails if a tensor operation fails.
 pub fn of(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<f64>> {
-    let trie = Trie::scoring(programs);
+    let trie = Trie::for_scoring(programs);
     let mut seconds = vec![0.0; trie.len()];
     let eval_set = PerplexityEval::new(windows, BATCH_TOKENS);
     let losses = score(&eval_set, engine, &trie, &mut seconds, |_| Ok(()))?;

@@ -44,7 +44,7 @@ struct EndStreams<'a> {
 }
 
 impl Observer<dyn ResidualStream> for EndStreams<'_> {
-    fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+    fn after_step(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
         let Some(stream) = stream.filter(|_| self.ends.contains(&node)) else { return Ok(()) };
         let rows = stream.rows()?;
         for (end, kept) in self.ends.iter().zip(&mut self.streams) {

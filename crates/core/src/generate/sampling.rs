@@ -4,7 +4,7 @@ use rand_mt::Mt;
 use sha2::{Digest, Sha256};
 
 use super::settings::Sampling;
-use crate::model::likeliest;
+use crate::model::argmax;
 
 /// Sampling state of one sequence.
 pub(super) struct TokenSampler {
@@ -25,7 +25,7 @@ impl TokenSampler {
 
     /// Samples the next token. Returns `None` if no logit is finite or one is NaN or +∞.
     pub(super) fn next(&mut self, logits: &[f32]) -> Option<u32> {
-        likeliest(logits)?;
+        argmax(logits)?;
         // Use 53 random bits, like CPython's `random.random()`.
         let high = self.generator.next_u32() >> 5;
         let low = self.generator.next_u32() >> 6;

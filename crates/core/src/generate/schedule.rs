@@ -13,7 +13,7 @@ use super::processors::GeneratedSequence;
 use super::sampling::TokenSampler;
 use super::settings::Settings;
 use crate::error::{Error, Result};
-use crate::model::{BlockId, Config, Decoding, Engine, Run, Trie, likeliest};
+use crate::model::{BlockId, Config, Decoding, Engine, SequenceInput, Trie, argmax};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
@@ -26,17 +26,17 @@ pub struct Prompt {
 /// Progress callbacks. An error stops the generation.
 pub trait GenerationObserver {
     /// Called when a prompt is finished, with its continuation under each program.
-    fn finished(&mut self, prompt: usize, generations: &[Generation]) -> Result<()>;
+    fn on_prompt_finished(&mut self, prompt: usize, generations: &[Generation]) -> Result<()>;
 
     /// Called before each round that adds a token to every running sequence.
-    fn round(&mut self) -> Result<()> {
+    fn on_round(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
 /// No-op implementation.
 impl GenerationObserver for () {
-    fn finished(&mut self, _: usize, _: &[Generation]) -> Result<()> {
+    fn on_prompt_finished(&mut self, _: usize, _: &[Generation]) -> Result<()> {
         Ok(())
     }
 }
@@ -51,7 +51,7 @@ pub fn generate(
     trie: &Trie,
     prompts: &[Prompt],
     settings: &Settings,
-    text: &dyn Detokenizer,
+    detokenizer: &dyn Detokenizer,
     observer: &mut dyn GenerationObserver,
 ) -> Result<Vec<Vec<Generation>>> {
     settings.check()?;
@@ -60,40 +60,40 @@ pub fn generate(
     let settings = &Settings { cache_bytes, ..settings.clone() };
     let mut schedule = Schedule::new(engine, trie, prompts, settings)?;
     while schedule.is_busy() {
-        observer.round()?;
-        schedule.round(text, observer)?;
+        observer.on_round()?;
+        schedule.round(detokenizer, observer)?;
     }
-    let done = schedule.done.into_iter().map(|outcomes| outcomes.into_iter().flatten().collect());
-    Ok(done.collect())
+    let generations = schedule.generations.into_iter().map(|outcomes| outcomes.into_iter().flatten().collect());
+    Ok(generations.collect())
 }
 
 /// Blocks of the KV cache in order, each with the number of its tokens in use.
-type Chain = Vec<(BlockId, usize)>;
+type BlockChain = Vec<(BlockId, usize)>;
 
 /// Continuation of one prompt under one program.
 struct Sequence {
     prompt: usize,
     program: usize,
     /// Blocks that hold the prompt, kept until it is finished under all programs.
-    chain: Chain,
+    chain: BlockChain,
     block: BlockId,
     /// Whether `block` includes the prompt because the sequence was recomputed in another length regime.
-    is_whole: bool,
+    includes_prompt: bool,
     ids: Vec<u32>,
     /// Sampling state, or `None` for greedy decoding.
-    choice: Option<TokenSampler>,
+    sampler: Option<TokenSampler>,
 }
 
 impl Sequence {
     /// Chooses the next token from its logits. Returns `None` if no logit is finite or one is NaN or +∞.
     fn next(&mut self, logits: &mut [f32], prompt: &[u32], settings: &Settings) -> Option<u32> {
-        likeliest(logits)?;
+        argmax(logits)?;
         settings
             .processors
             .apply(logits, GeneratedSequence { prompt, new: &self.ids, max_new_tokens: settings.max_new_tokens });
-        match &mut self.choice {
-            Some(choice) => choice.next(logits),
-            None => likeliest(logits),
+        match &mut self.sampler {
+            Some(sampler) => sampler.next(logits),
+            None => argmax(logits),
         }
     }
 }
@@ -108,16 +108,16 @@ struct Schedule<'a> {
     /// Token ids of each prompt, truncated to the context length.
     ids: Vec<&'a [u32]>,
     programs: Vec<usize>,
-    waiting: VecDeque<usize>,
-    live: Vec<Sequence>,
+    pending_prompts: VecDeque<usize>,
+    sequences: Vec<Sequence>,
     /// Generations indexed by `[prompt][program]`.
-    done: Vec<Vec<Option<Generation>>>,
+    generations: Vec<Vec<Option<Generation>>>,
     /// Reference count and size in bytes of each block.
     blocks: HashMap<BlockId, (usize, u64)>,
     /// Most recent prompt, whose blocks are kept for the next one.
-    last: Option<(usize, Chain)>,
-    used: u64,
-    next: BlockId,
+    previous_prompt: Option<(usize, BlockChain)>,
+    used_bytes: u64,
+    next_block: BlockId,
 }
 
 impl<'a> Schedule<'a> {
@@ -128,22 +128,22 @@ impl<'a> Schedule<'a> {
             prompts.iter().map(|prompt| &prompt.ids[prompt.ids.len().saturating_sub(max_prompt)..]).collect();
         let mut order: Vec<usize> = (0..prompts.len()).collect();
         order.sort_by_key(|&prompt| ids[prompt]);
-        let done = vec![vec![None; programs.len()]; prompts.len()];
+        let generations = vec![vec![None; programs.len()]; prompts.len()];
         let schedule = Self {
-            decoding: engine.decoding(trie)?,
+            decoding: engine.start_decoding(trie)?,
             config: engine.config(),
             prompt_tokens: engine.prompt_tokens(),
             settings,
             prompts,
             ids,
             programs,
-            waiting: order.into(),
-            live: Vec::new(),
-            done,
+            pending_prompts: order.into(),
+            sequences: Vec::new(),
+            generations,
             blocks: HashMap::new(),
-            last: None,
-            used: 0,
-            next: 0,
+            previous_prompt: None,
+            used_bytes: 0,
+            next_block: 0,
         };
         for (index, (prompt, ids)) in schedule.prompts.iter().zip(&schedule.ids).enumerate() {
             if ids.is_empty() {
@@ -151,7 +151,7 @@ impl<'a> Schedule<'a> {
                     .at(format!("prompt `{}`", prompt.identity))
                     .hint("add the backbone's BOS token"));
             }
-            let bytes = schedule.prompt_bytes(ids.len()) + schedule.new_bytes(index);
+            let bytes = schedule.prompt_bytes(ids.len()) + schedule.sequences_bytes(index);
             if bytes > settings.cache_bytes {
                 return Err(Error::missing("a prompt does not fit in the KV cache")
                     .at(format!("prompt `{}`", prompt.identity))
@@ -164,7 +164,7 @@ impl<'a> Schedule<'a> {
     }
 
     fn is_busy(&self) -> bool {
-        !self.programs.is_empty() && (!self.waiting.is_empty() || !self.live.is_empty())
+        !self.programs.is_empty() && (!self.pending_prompts.is_empty() || !self.sequences.is_empty())
     }
 
     /// Returns the cache size in bytes for `tokens` tokens under all programs.
@@ -183,40 +183,40 @@ impl<'a> Schedule<'a> {
     /// Returns the maximum number of tokens in the block of a sequence. The block holds the new tokens, and also the
     /// prompt if the sequence may be recomputed.
     fn block_tokens(&self, prompt: usize) -> usize {
-        let anew = if self.may_recompute(prompt) { self.ids[prompt].len() } else { 0 };
-        self.settings.max_new_tokens + anew
+        let recomputed = if self.may_recompute(prompt) { self.ids[prompt].len() } else { 0 };
+        self.settings.max_new_tokens + recomputed
     }
 
     /// Returns the cache size in bytes for a sequence under one program, excluding the prompt's blocks.
-    fn own_bytes(&self, prompt: usize, program: usize) -> u64 {
+    fn sequence_bytes(&self, prompt: usize, program: usize) -> u64 {
         self.decoding.token_bytes(&[program]) * self.block_tokens(prompt) as u64
     }
 
-    fn new_bytes(&self, prompt: usize) -> u64 {
-        self.programs.iter().map(|&program| self.own_bytes(prompt, program)).sum()
+    fn sequences_bytes(&self, prompt: usize) -> u64 {
+        self.programs.iter().map(|&program| self.sequence_bytes(prompt, program)).sum()
     }
 
-    fn block(&mut self) -> BlockId {
-        self.next += 1;
-        self.next
+    fn new_block(&mut self) -> BlockId {
+        self.next_block += 1;
+        self.next_block
     }
 
-    fn release(&mut self, chain: &Chain) {
+    fn release_chain(&mut self, chain: &BlockChain) {
         for (block, _) in chain {
             let Some((users, bytes)) = self.blocks.get_mut(block) else { continue };
             *users -= 1;
             if *users == 0 {
-                self.used -= *bytes;
+                self.used_bytes -= *bytes;
                 self.blocks.remove(block);
-                self.decoding.free(*block);
+                self.decoding.free_block(*block);
             }
         }
     }
 
     /// Returns the cached blocks that a prompt shares with the most recent prompt. The last token of the new prompt
     /// always runs and is excluded. Keys from another length regime cannot be shared.
-    fn shared(&self, prompt: usize) -> Chain {
-        let Some((last, chain)) = &self.last else { return Vec::new() };
+    fn shared_chain(&self, prompt: usize) -> BlockChain {
+        let Some((last, chain)) = &self.previous_prompt else { return Vec::new() };
         let prompt_ids = self.ids[prompt];
         let other = self.ids[*last];
         if self.config.length_regime(prompt_ids.len()) != self.config.length_regime(other.len()) {
@@ -235,24 +235,24 @@ impl<'a> Schedule<'a> {
     }
 
     /// Starts as many waiting prompts as the batch size and the cache allow, and returns their runs.
-    fn admit(&mut self) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
+    fn start_prompts(&mut self) -> Vec<SequenceInput> {
+        let mut runs: Vec<SequenceInput> = Vec::new();
         let mut prefill = 0;
         // The batch size limits the number of prompts, both running and newly started.
-        let running = self.live.iter().map(|sequence| sequence.prompt).collect::<HashSet<usize>>().len();
-        while let Some(&prompt) = self.waiting.front() {
+        let running = self.sequences.iter().map(|sequence| sequence.prompt).collect::<HashSet<usize>>().len();
+        while let Some(&prompt) = self.pending_prompts.front() {
             if running + runs.len() >= self.settings.batch {
                 break;
             }
-            let mut chain = self.shared(prompt);
+            let mut chain = self.shared_chain(prompt);
             let mut tokens = self.ids[prompt].len() - chain.iter().map(|(_, tokens)| tokens).sum::<usize>();
-            if self.used + self.prompt_bytes(tokens) + self.new_bytes(prompt) > self.settings.cache_bytes {
-                if !self.live.is_empty() {
+            if self.used_bytes + self.prompt_bytes(tokens) + self.sequences_bytes(prompt) > self.settings.cache_bytes {
+                if !self.sequences.is_empty() {
                     break;
                 }
                 // No sequence is running, so the cached blocks of the last prompt can be released.
-                if let Some((_, last)) = self.last.take() {
-                    self.release(&last);
+                if let Some((_, last)) = self.previous_prompt.take() {
+                    self.release_chain(&last);
                 }
                 (chain, tokens) = (Vec::new(), self.ids[prompt].len());
             }
@@ -260,12 +260,12 @@ impl<'a> Schedule<'a> {
                 break;
             }
             prefill += tokens;
-            self.waiting.pop_front();
-            let block = self.block();
+            self.pending_prompts.pop_front();
+            let block = self.new_block();
             let bytes = self.prompt_bytes(tokens);
-            let before = chain.clone();
+            let context = chain.clone();
             self.blocks.insert(block, (0, bytes));
-            self.used += bytes + self.new_bytes(prompt);
+            self.used_bytes += bytes + self.sequences_bytes(prompt);
             chain.push((block, tokens));
             // Count two users of each block: this prompt, and the next prompt, which may reuse the block.
             for (block, _) in chain.iter().chain(&chain) {
@@ -273,65 +273,75 @@ impl<'a> Schedule<'a> {
                     *users += 1;
                 }
             }
-            if let Some((_, last)) = self.last.replace((prompt, chain.clone())) {
-                self.release(&last);
+            if let Some((_, last)) = self.previous_prompt.replace((prompt, chain.clone())) {
+                self.release_chain(&last);
             }
             let ids = self.ids[prompt];
-            runs.push(Run {
+            runs.push(SequenceInput {
                 ids: ids[ids.len() - tokens..].to_vec(),
                 programs: self.programs.clone(),
-                before,
+                context,
                 block,
-                room: tokens,
+                capacity: tokens,
             });
-            for program in self.programs.clone() {
-                let identity = &self.prompts[prompt].identity;
-                let choice = self.settings.sampling.map(|sampling| TokenSampler::new(sampling, identity));
-                let block = self.block();
-                let chain = chain.clone();
-                self.live.push(Sequence { prompt, program, chain, block, is_whole: false, ids: Vec::new(), choice });
-            }
+            self.push_sequences(prompt, &chain);
         }
         runs
     }
 
+    /// Adds the sequences of a new prompt, one per program.
+    fn push_sequences(&mut self, prompt: usize, chain: &BlockChain) {
+        for program in self.programs.clone() {
+            let identity = &self.prompts[prompt].identity;
+            let sampler = self.settings.sampling.map(|sampling| TokenSampler::new(sampling, identity));
+            let block = self.new_block();
+            let chain = chain.clone();
+            let ids = Vec::new();
+            self.sequences.push(Sequence { prompt, program, chain, block, includes_prompt: false, ids, sampler });
+        }
+    }
+
     /// Adds one token to each sequence and starts prompts that fit.
-    fn round(&mut self, text: &dyn Detokenizer, observer: &mut dyn GenerationObserver) -> Result<()> {
-        let going = self.live.len();
-        let mut live = std::mem::take(&mut self.live);
-        let mut runs: Vec<Run> = live.iter_mut().map(|sequence| self.continuation(sequence)).collect();
-        self.live = live;
-        runs.extend(self.admit());
-        let live = std::mem::take(&mut self.live);
-        let nexts = self.next_tokens(&runs, live)?;
-        debug_assert!(going <= nexts.len());
+    fn round(&mut self, detokenizer: &dyn Detokenizer, observer: &mut dyn GenerationObserver) -> Result<()> {
+        let running_before = self.sequences.len();
+        let mut sequences = std::mem::take(&mut self.sequences);
+        let mut runs: Vec<SequenceInput> = sequences.iter_mut().map(|sequence| self.next_input(sequence)).collect();
+        self.sequences = sequences;
+        runs.extend(self.start_prompts());
+        let sequences = std::mem::take(&mut self.sequences);
+        let sequences_with_tokens = self.next_tokens(&runs, sequences)?;
+        debug_assert!(running_before <= sequences_with_tokens.len());
         // Detokenizing all sequences takes about as long as a step of a small backbone, so run it in parallel.
         let settings = self.settings;
-        let ends = nexts.into_par_iter().map(|(mut sequence, next)| {
+        let ends = sequences_with_tokens.into_par_iter().map(|(mut sequence, next)| {
             sequence.ids.extend(next);
-            let end = if next.is_none() { Some(End::NotFinite) } else { end(&sequence.ids, settings, text)? };
+            let end = if next.is_none() { Some(End::NotFinite) } else { end(&sequence.ids, settings, detokenizer)? };
             Ok((sequence, end))
         });
         let mut finished = Vec::new();
         for (sequence, end) in ends.collect::<Result<Vec<_>>>()? {
             match end {
-                None => self.live.push(sequence),
+                None => self.sequences.push(sequence),
                 Some(end) => finished.push((sequence, end)),
             }
         }
-        finished.into_iter().try_for_each(|(sequence, end)| self.finish(sequence, end, text, observer))
+        finished.into_iter().try_for_each(|(sequence, end)| self.finish(sequence, end, detokenizer, observer))
     }
 
-    /// Chooses the next token of each sequence. `live` must be in the order of `runs`, with one sequence per program
-    /// for each new prompt.
-    fn next_tokens(&mut self, runs: &[Run], live: Vec<Sequence>) -> Result<Vec<(Sequence, Option<u32>)>> {
+    /// Chooses the next token of each sequence. `sequences` must be in the order of `runs`, with one sequence per
+    /// program for each new prompt.
+    fn next_tokens(
+        &mut self,
+        runs: &[SequenceInput],
+        sequences: Vec<Sequence>,
+    ) -> Result<Vec<(Sequence, Option<u32>)>> {
         let settings = self.settings;
         if settings.sampling.is_none() && settings.processors.is_empty() {
-            return Ok(live.into_iter().zip(self.decoding.likeliest(runs)?.into_iter().flatten()).collect());
+            return Ok(sequences.into_iter().zip(self.decoding.greedy_tokens(runs)?.into_iter().flatten()).collect());
         }
         let logits: Vec<Vec<f32>> = self.decoding.run(runs)?.into_iter().flatten().collect();
         let prompts = &self.ids;
-        let chosen = live.into_par_iter().zip(logits).map(|(mut sequence, mut logits)| {
+        let chosen = sequences.into_par_iter().zip(logits).map(|(mut sequence, mut logits)| {
             let next = sequence.next(&mut logits, prompts[sequence.prompt], settings);
             (sequence, next)
         });
@@ -340,37 +350,38 @@ impl<'a> Schedule<'a> {
 
     /// Returns the run that computes the next token of a sequence. The run contains the last token, or all tokens if
     /// the cached keys belong to another length regime and must be recomputed.
-    fn continuation(&mut self, sequence: &mut Sequence) -> Run {
+    fn next_input(&mut self, sequence: &mut Sequence) -> SequenceInput {
         let prompt = self.ids[sequence.prompt];
         let length = prompt.len() + sequence.ids.len();
-        let grown = self.config.length_regime(length) != self.config.length_regime(length - 1);
+        let is_new_regime = self.config.length_regime(length) != self.config.length_regime(length - 1);
         let mut ids = sequence.ids.last().copied().into_iter().collect();
-        if grown && self.config.recomputes_in_new_regime() {
-            self.decoding.free(sequence.block);
-            sequence.block = self.block();
-            sequence.is_whole = true;
+        if is_new_regime && self.config.recomputes_in_new_regime() {
+            self.decoding.free_block(sequence.block);
+            sequence.block = self.new_block();
+            sequence.includes_prompt = true;
             ids = [prompt, sequence.ids.as_slice()].concat();
         }
-        let (before, capacity) = match sequence.is_whole {
+        let (context, capacity) = match sequence.includes_prompt {
             true => (Vec::new(), self.block_tokens(sequence.prompt)),
             false => (sequence.chain.clone(), self.settings.max_new_tokens),
         };
-        Run { ids, programs: vec![sequence.program], before, block: sequence.block, room: capacity }
+        SequenceInput { ids, programs: vec![sequence.program], context, block: sequence.block, capacity }
     }
 
     fn finish(
         &mut self,
         sequence: Sequence,
         end: End,
-        text: &dyn Detokenizer,
+        detokenizer: &dyn Detokenizer,
         observer: &mut dyn GenerationObserver,
     ) -> Result<()> {
-        self.decoding.free(sequence.block);
-        self.used -= self.own_bytes(sequence.prompt, sequence.program);
-        self.done[sequence.prompt][sequence.program] = Some(Generation::new(sequence.ids, end, self.settings, text)?);
-        let all: Option<Vec<Generation>> = self.done[sequence.prompt].iter().cloned().collect();
+        self.decoding.free_block(sequence.block);
+        self.used_bytes -= self.sequence_bytes(sequence.prompt, sequence.program);
+        self.generations[sequence.prompt][sequence.program] =
+            Some(Generation::new(sequence.ids, end, self.settings, detokenizer)?);
+        let all: Option<Vec<Generation>> = self.generations[sequence.prompt].iter().cloned().collect();
         let Some(all) = all else { return Ok(()) };
-        self.release(&sequence.chain);
-        observer.finished(sequence.prompt, &all)
+        self.release_chain(&sequence.chain);
+        observer.on_prompt_finished(sequence.prompt, &all)
     }
 }

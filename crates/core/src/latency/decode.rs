@@ -9,7 +9,7 @@ use super::rounds::{
 };
 use super::spread::{Speedup, TimeSpread};
 use crate::error::Result;
-use crate::model::{Config, Engine, Load, Program, Run, Trie};
+use crate::model::{Config, Engine, Load, Program, SequenceInput, Trie};
 
 /// Decoding times of a variant for new tokens after one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -93,22 +93,22 @@ pub fn decoded(
 
 /// Decodes the new tokens. Returns the time in milliseconds and the tokens chosen in each step.
 fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Result<(f64, Vec<u32>)> {
-    let mut decoding = engine.decoding(trie)?;
+    let mut decoding = engine.start_decoding(trie)?;
     let ids = prompt.as_batch(engine.config().vocab).ids;
-    let run = |(block, ids): (usize, &[u32])| Run {
+    let run = |(block, ids): (usize, &[u32])| SequenceInput {
         ids: ids.to_vec(),
         programs: vec![0],
-        before: Vec::new(),
+        context: Vec::new(),
         block,
-        room: prompt.length + tokens,
+        capacity: prompt.length + tokens,
     };
-    let runs: Vec<Run> = ids.chunks(prompt.length.max(1)).enumerate().map(run).collect();
-    let mut next = next_of(decoding.likeliest(&runs)?);
+    let runs: Vec<SequenceInput> = ids.chunks(prompt.length.max(1)).enumerate().map(run).collect();
+    let mut next = first_program_tokens(decoding.greedy_tokens(&runs)?);
     let mut new = Vec::with_capacity(tokens * prompt.batch);
     let started = Instant::now();
     for _ in 0..tokens {
-        let runs: Vec<Run> = next.chunks(1).enumerate().map(run).collect();
-        next = next_of(decoding.likeliest(&runs)?);
+        let runs: Vec<SequenceInput> = next.chunks(1).enumerate().map(run).collect();
+        next = first_program_tokens(decoding.greedy_tokens(&runs)?);
         new.extend_from_slice(&next);
     }
     Ok((started.elapsed().as_secs_f64() * 1e3, new))
@@ -116,8 +116,8 @@ fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Res
 
 /// Returns the next token for each sequence of a single program. Sequences with invalid logits continue with token 0,
 /// because the time does not depend on the token.
-fn next_of(likeliest: Vec<Vec<Option<u32>>>) -> Vec<u32> {
-    likeliest.into_iter().map(|programs| programs.first().copied().flatten().unwrap_or(0)).collect()
+fn first_program_tokens(greedy_tokens: Vec<Vec<Option<u32>>>) -> Vec<u32> {
+    greedy_tokens.into_iter().map(|programs| programs.first().copied().flatten().unwrap_or(0)).collect()
 }
 
 /// Estimates the FLOPs for the new tokens as the FLOPs for the extended prompts minus those for the prompts.

@@ -255,8 +255,8 @@ mod tests {
             self.inner.run(trie, batch, observer)
         }
 
-        fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
-            self.inner.resume(batch, steps, stream)
+        fn run_steps(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
+            self.inner.run_steps(batch, steps, stream)
         }
 
         fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows> {
@@ -339,8 +339,8 @@ mod tests {
             self.inner.run(trie, batch, observer)
         }
 
-        fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
-            self.inner.resume(batch, steps, stream)
+        fn run_steps(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
+            self.inner.run_steps(batch, steps, stream)
         }
 
         fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows> {

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use rayon::prelude::*;
 
 use super::batch::{Batch, Divergence};
-use super::engine::{BatchDivergences, Lockstep, StepTimer, in_parallel};
+use super::engine::{BatchDivergences, Lockstep, StepTimer, run_timed_in_parallel};
 use super::program::Step;
 use super::trie::{Model, Trie};
 use crate::error::{Error, Result};
@@ -79,7 +79,7 @@ pub(super) fn compare_parts_in_parallel<M>(
 where
     M: Compare<Batch = Batch, Divergences = Vec<Divergence>> + Sync,
 {
-    in_parallel(parts, seconds, |batch, nodes| compare_trie(model, trie, None, batch, nodes))
+    run_timed_in_parallel(parts, seconds, |batch, nodes| compare_trie(model, trie, None, batch, nodes))
 }
 
 /// Model wrapper that stores the stream of the reference program during a run.
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn trie_without_a_reference_is_rejected() {
-        let trie = Trie::scoring(&[Program::dense(2)]);
+        let trie = Trie::for_scoring(&[Program::dense(2)]);
         let error = compare_trie(&ListingModel, &trie, None, &(), &mut vec![0.0; trie.len()]).unwrap_err();
         assert!(error.to_string().contains("no reference program"), "{error}");
     }

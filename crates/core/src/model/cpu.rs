@@ -74,11 +74,11 @@ impl Engine for Decoder {
             .map(drop)
     }
 
-    fn decoding<'a>(&'a self, trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
+    fn start_decoding<'a>(&'a self, trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
         Ok(Box::new(TrieDecoding::new(self, trie)?))
     }
 
-    fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
+    fn run_steps(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
         let mut x = Tensor::from_slice(stream, (batch.tokens(), self.config().hidden), &Device::Cpu)?;
         for step in steps {
             x = self.advance(batch, step, &x)?;

@@ -23,17 +23,17 @@ pub type BlockId = usize;
 
 /// New tokens to run for one sequence.
 #[derive(Debug, Clone)]
-pub struct Run {
+pub struct SequenceInput {
     pub ids: Vec<u32>,
     /// Indices of the programs that run the tokens. There must be at least one.
     pub programs: Vec<usize>,
     /// Blocks that precede `block`, each with the number of its tokens in use. They may belong to earlier runs of the
     /// same call.
-    pub before: Vec<(BlockId, usize)>,
+    pub context: Vec<(BlockId, usize)>,
     /// Block to which the keys and values of the new tokens are appended.
     pub block: BlockId,
     /// Capacity of the block in tokens.
-    pub room: usize,
+    pub capacity: usize,
 }
 
 /// Decoding session: the programs of one trie and their KV cache.
@@ -42,23 +42,23 @@ pub trait Decoding {
     ///
     /// # Errors
     /// Fails if a step fails or an id is outside the vocabulary. The session must not be used afterwards.
-    fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>>;
+    fn run(&mut self, runs: &[SequenceInput]) -> Result<Vec<Vec<Vec<f32>>>>;
 
     /// Returns the argmax of the next-token logits (lowest id on ties), or `None` if no logit is finite or any logit is
     /// NaN or +∞. Only the ids are transferred from the device.
     ///
     /// # Errors
     /// See [`Self::run`].
-    fn likeliest(&mut self, runs: &[Run]) -> Result<Vec<Vec<Option<u32>>>>;
+    fn greedy_tokens(&mut self, runs: &[SequenceInput]) -> Result<Vec<Vec<Option<u32>>>>;
 
-    fn free(&mut self, block: BlockId);
+    fn free_block(&mut self, block: BlockId);
 
     /// Returns how many bytes of KV cache the given programs need per token.
     fn token_bytes(&self, programs: &[usize]) -> u64;
 }
 
 /// Returns the argmax of the logits (lowest id on ties), or `None` if no logit is finite or any logit is NaN or +∞.
-pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
+pub(crate) fn argmax(logits: &[f32]) -> Option<u32> {
     let mut best = (None, f32::NEG_INFINITY);
     for (token, &logit) in (0..).zip(logits) {
         if logit.is_nan() || logit == f32::INFINITY {
@@ -90,21 +90,27 @@ pub(super) trait CachedModel: Model + Sync {
     ///
     /// # Errors
     /// Fails if a block is not cached.
-    fn shared(&self, runs: &[RunPlacement<'_>], blocks: &Self::Blocks) -> Result<Self::StepData>;
+    fn prepare_step_data(&self, runs: &[RunPlacement<'_>], blocks: &Self::Blocks) -> Result<Self::StepData>;
 
     /// Computes a step.
     ///
     /// # Shapes
     /// `x` and the result are `[tokens, C]`.
-    fn step(&self, step: &Step, x: &Tensor, past: &CacheView<'_, Self::StepData, Self::Blocks>) -> Result<Tensor>;
+    fn step(&self, step: &Step, x: &Tensor, cache: &CacheView<'_, Self::StepData, Self::Blocks>) -> Result<Tensor>;
 
     /// Allocates a block of `capacity` tokens for the given trie nodes, which are in ascending order.
     ///
     /// # Errors
     /// Fails if there is not enough memory.
-    fn make_room(&self, blocks: &mut Self::Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()>;
+    fn allocate_block(
+        &self,
+        blocks: &mut Self::Blocks,
+        nodes: Vec<usize>,
+        block: BlockId,
+        capacity: usize,
+    ) -> Result<()>;
 
-    fn forget(blocks: &mut Self::Blocks, block: BlockId);
+    fn free_block(blocks: &mut Self::Blocks, block: BlockId);
 
     /// Computes the logits for each row.
     ///
@@ -112,9 +118,9 @@ pub(super) trait CachedModel: Model + Sync {
     /// `x [rows, C]`; result `[rows][vocab]`.
     fn row_logits(&self, x: &Tensor) -> Result<Vec<Vec<f32>>>;
 
-    /// Returns the result of [`likeliest`] for each row.
-    fn likeliest(&self, x: &Tensor) -> Result<Vec<Option<u32>>> {
-        Ok(self.row_logits(x)?.iter().map(|logits| likeliest(logits)).collect())
+    /// Returns the result of [`argmax`] for each row.
+    fn greedy_tokens(&self, x: &Tensor) -> Result<Vec<Option<u32>>> {
+        Ok(self.row_logits(x)?.iter().map(|logits| argmax(logits)).collect())
     }
 
     /// Returns the size in bytes of one token's keys and values across all heads.
@@ -127,19 +133,19 @@ pub(super) struct RunPlacement<'a> {
     pub(super) rows: Range<usize>,
     /// Position of the first new token.
     pub(super) first: usize,
-    pub(super) run: &'a Run,
+    pub(super) run: &'a SequenceInput,
 }
 
 impl RunPlacement<'_> {
     /// Returns the position of the first new token within the run's own block.
-    pub(super) fn place(&self) -> usize {
-        self.first - self.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>()
+    pub(super) fn offset_in_block(&self) -> usize {
+        self.first - self.run.context.iter().map(|(_, tokens)| tokens).sum::<usize>()
     }
 
     /// Returns the blocks that are visible to the last row, each with the number of its visible tokens.
     pub(super) fn chain<'b, B>(&self, block: impl Fn(BlockId) -> Option<&'b B>) -> Result<Vec<(&'b B, usize)>> {
-        let visible = self.place() + self.rows.len();
-        let chain = self.run.before.iter().copied().chain([(self.run.block, visible)]);
+        let visible = self.offset_in_block() + self.rows.len();
+        let chain = self.run.context.iter().copied().chain([(self.run.block, visible)]);
         let found = chain.map(|(id, tokens)| Some((block(id)?, tokens))).collect::<Option<_>>();
         found.ok_or_else(not_cached_error)
     }
@@ -153,7 +159,7 @@ pub(super) fn not_cached_error() -> Error {
 /// Cached rows to which a stream attends at one step.
 pub(super) struct CacheView<'a, S, B> {
     pub(super) runs: &'a [RunPlacement<'a>],
-    pub(super) shared: &'a S,
+    pub(super) step_data: &'a S,
     pub(super) blocks: RefCell<&'a mut B>,
     /// Trie node that the step belongs to.
     pub(super) node: usize,
@@ -175,7 +181,7 @@ struct RunGroup<'r, S> {
     placed: Vec<RunPlacement<'r>>,
     /// Index of each run in the arguments of [`Decoding::run`].
     runs: Vec<usize>,
-    shared: S,
+    step_data: S,
 }
 
 /// Step that can run next, with its input.
@@ -192,36 +198,36 @@ impl<'a, M: CachedModel> TrieDecoding<'a, M> {
     /// # Errors
     /// Fails if a program has no head.
     pub(super) fn new(model: &'a M, trie: &'a Trie) -> Result<Self> {
-        let headless =
+        let program_without_head =
             (0..trie.programs()).find(|&program| trie.path(program).last().map(|&n| trie.step(n)) != Some(&Step::Head));
-        if let Some(program) = headless {
+        if let Some(program) = program_without_head {
             return Err(Error::job("cannot generate from a program without a head").at(format!("program {program}")));
         }
         Ok(Self { model, trie, blocks: M::Blocks::default(), lengths: HashMap::new(), regimes: HashMap::new() })
     }
 
-    fn attention(&self, programs: &[usize]) -> Vec<usize> {
+    fn attention_nodes(&self, programs: &[usize]) -> Vec<usize> {
         let nodes: BTreeSet<usize> = programs.iter().flat_map(|&program| self.trie.path(program)).copied().collect();
         nodes.into_iter().filter(|&node| self.trie.step(node).is_attention()).collect()
     }
 
     /// Returns the number of tokens in a run's sequence that are already cached.
-    fn tokens_before(&self, run: &Run) -> usize {
-        let before: usize = run.before.iter().map(|(_, tokens)| tokens).sum();
+    fn cached_tokens(&self, run: &SequenceInput) -> usize {
+        let before: usize = run.context.iter().map(|(_, tokens)| tokens).sum();
         before + self.lengths.get(&run.block).copied().unwrap_or(0)
     }
 
     /// Records the length regime of a new block. Fails if cached keys have a different regime and transformers would
     /// recompute them ([`Config::recomputes_in_new_regime`]).
-    fn check_regime(&mut self, run: &Run) -> Result<()> {
+    fn check_regime(&mut self, run: &SequenceInput) -> Result<()> {
         let config = self.model.backbone();
         if !config.has_length_regimes() {
             return Ok(());
         }
-        let length = self.tokens_before(run) + run.ids.len();
+        let length = self.cached_tokens(run) + run.ids.len();
         let regime = config.length_regime(length);
         self.regimes.entry(run.block).or_insert(regime);
-        let mut seen = run.before.iter().map(|(block, _)| block).chain([&run.block]);
+        let mut seen = run.context.iter().map(|(block, _)| block).chain([&run.block]);
         let is_kept = seen.all(|block| self.regimes.get(block).is_none_or(|kept_regime| *kept_regime == regime));
         if is_kept || !config.recomputes_in_new_regime() {
             return Ok(());
@@ -233,10 +239,10 @@ impl<'a, M: CachedModel> TrieDecoding<'a, M> {
     }
 
     /// Adds the child steps of a node, each with the runs of its programs.
-    fn branch<'r>(
+    fn push_children<'r>(
         &self,
         from: &PendingStep<'r, M::StepData>,
-        runs: &'r [Run],
+        runs: &'r [SequenceInput],
         ready: &mut Vec<PendingStep<'r, M::StepData>>,
     ) -> Result<()> {
         for &node in self.trie.children(from.node) {
@@ -259,35 +265,35 @@ impl<'a, M: CachedModel> TrieDecoding<'a, M> {
         Ok(())
     }
 
-    fn run_group<'r>(&self, runs: &'r [Run], members: Vec<usize>) -> Result<Rc<RunGroup<'r, M::StepData>>> {
+    fn run_group<'r>(&self, runs: &'r [SequenceInput], members: Vec<usize>) -> Result<Rc<RunGroup<'r, M::StepData>>> {
         let mut start = 0;
         let placed = members.iter().map(|&member| {
             let run = &runs[member];
             let rows = start..start + run.ids.len();
             start = rows.end;
-            RunPlacement { rows, first: self.tokens_before(run), run }
+            RunPlacement { rows, first: self.cached_tokens(run), run }
         });
         let placed: Vec<RunPlacement<'_>> = placed.collect();
-        let shared = self.model.shared(&placed, &self.blocks)?;
-        Ok(Rc::new(RunGroup { placed, runs: members, shared }))
+        let step_data = self.model.prepare_step_data(&placed, &self.blocks)?;
+        Ok(Rc::new(RunGroup { placed, runs: members, step_data }))
     }
 
     /// Removes and returns the next step in layer order, so that weights loaded on demand are loaded only once.
-    fn take<'r>(&self, ready: &mut Vec<PendingStep<'r, M::StepData>>) -> Option<PendingStep<'r, M::StepData>> {
+    fn take_next<'r>(&self, ready: &mut Vec<PendingStep<'r, M::StepData>>) -> Option<PendingStep<'r, M::StepData>> {
         let next = (0..ready.len()).min_by_key(|&next| {
             let node = ready[next].node;
             (self.trie.step(node).weights(), node)
         })?;
-        let taken = ready.remove(next);
-        let now = self.trie.step(taken.node).weights();
+        let current = ready.remove(next);
+        let now = self.trie.step(current.node).weights();
         // Look up the next weights in any program that contains the node.
         let path =
-            (0..self.trie.programs()).map(|program| self.trie.path(program)).find(|path| path.contains(&taken.node));
+            (0..self.trie.programs()).map(|program| self.trie.path(program)).find(|path| path.contains(&current.node));
         let after = path.unwrap_or(self.trie.path(0)).iter().copied();
-        let ahead = after.skip(taken.depth).chain(ready.iter().map(|candidate| candidate.node));
+        let ahead = after.skip(current.depth).chain(ready.iter().map(|candidate| candidate.node));
         let next = ahead.filter_map(|node| self.trie.step(node).weights()).find(|weights| Some(*weights) != now);
         self.model.announce_weights(now, next);
-        Some(taken)
+        Some(current)
     }
 }
 
@@ -297,7 +303,11 @@ fn select(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
 
 impl<M: CachedModel> TrieDecoding<'_, M> {
     /// Runs the new tokens of each run through its programs, and applies `head` to each run's last row.
-    fn forward<T: Clone>(&mut self, runs: &[Run], head: impl Fn(&M, &Tensor) -> Result<Vec<T>>) -> Result<Vec<Vec<T>>> {
+    fn forward<T: Clone>(
+        &mut self,
+        runs: &[SequenceInput],
+        head: impl Fn(&M, &Tensor) -> Result<Vec<T>>,
+    ) -> Result<Vec<Vec<T>>> {
         if runs.is_empty() {
             return Ok(Vec::new());
         }
@@ -305,36 +315,41 @@ impl<M: CachedModel> TrieDecoding<'_, M> {
         for run in runs {
             self.check_regime(run)?;
             if !self.lengths.contains_key(&run.block) {
-                let nodes = self.attention(&run.programs);
-                self.model.make_room(&mut self.blocks, nodes, run.block, run.room)?;
+                let nodes = self.attention_nodes(&run.programs);
+                self.model.allocate_block(&mut self.blocks, nodes, run.block, run.capacity)?;
             }
         }
         let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
         let rows = self.run_group(runs, (0..runs.len()).collect())?;
         let root = PendingStep { node: 0, depth: 0, rows, x: self.model.embed(&ids)? };
         let mut ready = Vec::new();
-        self.branch(&root, runs, &mut ready)?;
+        self.push_children(&root, runs, &mut ready)?;
         drop(root);
-        while let Some(mut taken) = self.take(&mut ready) {
-            let step = self.trie.step(taken.node);
-            let placed = &taken.rows.placed;
+        while let Some(mut current) = self.take_next(&mut ready) {
+            let step = self.trie.step(current.node);
+            let placed = &current.rows.placed;
             if *step == Step::Head {
-                let ends: Vec<u32> = placed.iter().map(|placed| placed.rows.end as u32 - 1).collect();
-                let all = taken.x.dim(0)? == ends.len();
-                let made = head(self.model, &if all { taken.x } else { select(&taken.x, ends)? })?;
-                for (&run, made) in taken.rows.runs.iter().zip(made) {
+                let last_rows: Vec<u32> = placed.iter().map(|placed| placed.rows.end as u32 - 1).collect();
+                let is_all_rows = current.x.dim(0)? == last_rows.len();
+                let head_outputs =
+                    head(self.model, &if is_all_rows { current.x } else { select(&current.x, last_rows)? })?;
+                for (&run, head_outputs) in current.rows.runs.iter().zip(head_outputs) {
                     for (output, &program) in outputs[run].iter_mut().zip(&runs[run].programs) {
-                        if self.trie.path(program).last() == Some(&taken.node) {
-                            *output = Some(made.clone());
+                        if self.trie.path(program).last() == Some(&current.node) {
+                            *output = Some(head_outputs.clone());
                         }
                     }
                 }
                 continue;
             }
-            let shared = &taken.rows.shared;
+            let step_data = &current.rows.step_data;
             let blocks = RefCell::new(&mut self.blocks);
-            taken.x = self.model.step(step, &taken.x, &CacheView { runs: placed, shared, blocks, node: taken.node })?;
-            self.branch(&taken, runs, &mut ready)?;
+            current.x = self.model.step(
+                step,
+                &current.x,
+                &CacheView { runs: placed, step_data, blocks, node: current.node },
+            )?;
+            self.push_children(&current, runs, &mut ready)?;
         }
         for run in runs {
             *self.lengths.entry(run.block).or_default() += run.ids.len();
@@ -349,22 +364,22 @@ impl<M: CachedModel> TrieDecoding<'_, M> {
 impl<M: CachedModel> Decoding for TrieDecoding<'_, M> {
     // Enters the thread pool only once. A token needs about a hundred small products. Submitting each of them from
     // outside the pool would wake a worker each time.
-    fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>> {
+    fn run(&mut self, runs: &[SequenceInput]) -> Result<Vec<Vec<Vec<f32>>>> {
         rayon::scope(|_| self.forward(runs, M::row_logits))
     }
 
-    fn likeliest(&mut self, runs: &[Run]) -> Result<Vec<Vec<Option<u32>>>> {
-        rayon::scope(|_| self.forward(runs, M::likeliest))
+    fn greedy_tokens(&mut self, runs: &[SequenceInput]) -> Result<Vec<Vec<Option<u32>>>> {
+        rayon::scope(|_| self.forward(runs, M::greedy_tokens))
     }
 
-    fn free(&mut self, block: BlockId) {
+    fn free_block(&mut self, block: BlockId) {
         self.lengths.remove(&block);
         self.regimes.remove(&block);
-        M::forget(&mut self.blocks, block);
+        M::free_block(&mut self.blocks, block);
     }
 
     fn token_bytes(&self, programs: &[usize]) -> u64 {
-        self.attention(programs).len() as u64 * self.model.key_value_bytes()
+        self.attention_nodes(programs).len() as u64 * self.model.key_value_bytes()
     }
 }
 
@@ -374,11 +389,11 @@ mod tests {
 
     #[test]
     fn first_of_equal_logits_wins_and_nan_never_does() {
-        assert_eq!(likeliest(&[1.0, 3.0, 3.0]), Some(1));
-        assert_eq!(likeliest(&[f32::NEG_INFINITY, -2.0]), Some(1));
+        assert_eq!(argmax(&[1.0, 3.0, 3.0]), Some(1));
+        assert_eq!(argmax(&[f32::NEG_INFINITY, -2.0]), Some(1));
         for wrong in [[1.0, f32::NAN], [f32::NAN, 1.0], [f32::INFINITY, 1.0], [f32::NEG_INFINITY; 2]] {
-            assert_eq!(likeliest(&wrong), None);
+            assert_eq!(argmax(&wrong), None);
         }
-        assert_eq!(likeliest(&[]), None);
+        assert_eq!(argmax(&[]), None);
     }
 }

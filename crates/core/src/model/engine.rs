@@ -153,7 +153,7 @@ pub trait Engine: Send + Sync {
     ///
     /// # Shapes
     /// `stream [tokens, C]`; result `[tokens, C]`.
-    fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows>;
+    fn run_steps(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows>;
 
     /// Computes the logits for some rows of a given residual stream.
     ///
@@ -174,12 +174,12 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// Fails if a program has no head, or the engine does not support decoding.
-    fn decoding<'a>(&'a self, _trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
+    fn start_decoding<'a>(&'a self, _trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
         Err(Error::job("this engine does not support decoding").at(self.id()))
     }
 
     /// Returns the device on which sums over rows are computed, or `None` for the CPU.
-    fn sums_device(&self) -> Option<Device> {
+    fn accumulation_device(&self) -> Option<Device> {
         None
     }
 
@@ -193,15 +193,15 @@ pub trait Engine: Send + Sync {
 /// Observer for the residual streams of several batches.
 pub trait BatchObserver {
     /// Called after each step of a batch, with the resulting stream.
-    fn after(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()>;
+    fn after_step(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()>;
 }
 
 /// Adapter that passes the streams of one batch to a [`BatchObserver`].
 struct SingleBatchObserver<'a>(usize, &'a mut dyn BatchObserver);
 
 impl Observer<dyn ResidualStream> for SingleBatchObserver<'_> {
-    fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
-        stream.map_or(Ok(()), |stream| self.1.after(self.0, node, stream))
+    fn after_step(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+        stream.map_or(Ok(()), |stream| self.1.after_step(self.0, node, stream))
     }
 }
 
@@ -234,11 +234,11 @@ pub(super) fn run_parts_in_parallel<E: Engine + ?Sized>(
     parts: &[Batch],
     seconds: &mut [f64],
 ) -> Result<Vec<BatchPredictions>> {
-    in_parallel(parts, seconds, |batch, nodes| engine.run(trie, batch, &mut StepTimer(nodes)))
+    run_timed_in_parallel(parts, seconds, |batch, nodes| engine.run(trie, batch, &mut StepTimer(nodes)))
 }
 
 /// Runs the parts in parallel, and adds the time spent at each trie node to `seconds`.
-pub(super) fn in_parallel<T: Send>(
+pub(super) fn run_timed_in_parallel<T: Send>(
     parts: &[Batch],
     seconds: &mut [f64],
     run: impl Fn(&Batch, &mut [f64]) -> Result<T> + Sync,
@@ -267,10 +267,10 @@ pub(super) fn run_lockstep<M: Model<Batch = Batch, Output = Vec<Prediction>, Res
 }
 
 /// Outputs indexed by `[program][part]`.
-pub(super) type Outputs<T> = Vec<Option<Vec<T>>>;
+pub(super) type ProgramOutputs<T> = Vec<Option<Vec<T>>>;
 
 /// Regroups the outputs of each program by part.
-pub(super) fn regroup_by_part<T: Clone>(program_outputs: Outputs<T>, parts: usize) -> Vec<Vec<Option<T>>> {
+pub(super) fn regroup_by_part<T: Clone>(program_outputs: ProgramOutputs<T>, parts: usize) -> Vec<Vec<Option<T>>> {
     let mut part_outputs = vec![Vec::with_capacity(program_outputs.len()); parts];
     for outputs in program_outputs {
         let outputs = outputs.map_or_else(|| vec![None; parts], |outputs| outputs.into_iter().map(Some).collect());
@@ -331,9 +331,9 @@ impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + 
 pub(super) struct PerBatchObserver<'a>(pub(super) &'a mut dyn BatchObserver);
 
 impl<S: ResidualStream + 'static> Observer<Vec<S>> for PerBatchObserver<'_> {
-    fn after(&mut self, node: usize, streams: Option<&Vec<S>>, _: f64) -> Result<()> {
+    fn after_step(&mut self, node: usize, streams: Option<&Vec<S>>, _: f64) -> Result<()> {
         let mut streams = streams.into_iter().flatten().enumerate();
-        streams.try_for_each(|(batch, stream)| self.0.after(batch, node, stream))
+        streams.try_for_each(|(batch, stream)| self.0.after_step(batch, node, stream))
     }
 }
 
@@ -341,7 +341,7 @@ impl<S: ResidualStream + 'static> Observer<Vec<S>> for PerBatchObserver<'_> {
 pub(super) struct StepTimer<'a>(pub(super) &'a mut [f64]);
 
 impl<S: ?Sized> Observer<S> for StepTimer<'_> {
-    fn after(&mut self, node: usize, _: Option<&S>, seconds: f64) -> Result<()> {
+    fn after_step(&mut self, node: usize, _: Option<&S>, seconds: f64) -> Result<()> {
         self.0[node] += seconds;
         Ok(())
     }
@@ -380,8 +380,8 @@ impl ResidualStream for Tensor {
 pub(super) struct StreamAdapter<'a>(pub(super) &'a mut dyn Observer<dyn ResidualStream>);
 
 impl<S: ResidualStream + 'static> Observer<S> for StreamAdapter<'_> {
-    fn after(&mut self, node: usize, state: Option<&S>, seconds: f64) -> Result<()> {
-        self.0.after(node, state.map(|stream| stream as &dyn ResidualStream), seconds)
+    fn after_step(&mut self, node: usize, state: Option<&S>, seconds: f64) -> Result<()> {
+        self.0.after_step(node, state.map(|stream| stream as &dyn ResidualStream), seconds)
     }
 }
 

@@ -75,8 +75,8 @@ pub use cost::Load;
 pub use cut::Cut;
 pub use deci::DECI;
 pub use decoder::Decoder;
-pub(crate) use decoding::likeliest;
-pub use decoding::{BlockId, Decoding, Run};
+pub(crate) use decoding::argmax;
+pub use decoding::{BlockId, Decoding, SequenceInput};
 pub use deployed::{DeployedModel, deployed, folder_program, merged};
 pub use engine::{
     BatchDivergences, BatchObserver, BatchPredictions, CPU, Engine, EngineId, HostRows, ResidualStream, Tolerance,

@@ -39,12 +39,12 @@ pub trait Model {
 /// Observer that is notified of every executed step, such as the calibration pass or a timer.
 pub trait Observer<S: ?Sized> {
     /// Called after a step with its output state, or with `None` after the head.
-    fn after(&mut self, node: usize, state: Option<&S>, seconds: f64) -> Result<()>;
+    fn after_step(&mut self, node: usize, state: Option<&S>, seconds: f64) -> Result<()>;
 }
 
 /// Observer that does nothing.
 impl<S: ?Sized> Observer<S> for () {
-    fn after(&mut self, _: usize, _: Option<&S>, _: f64) -> Result<()> {
+    fn after_step(&mut self, _: usize, _: Option<&S>, _: f64) -> Result<()> {
         Ok(())
     }
 }
@@ -54,11 +54,11 @@ struct TrieNode {
     step: Step,
     children: Vec<usize>,
     /// Programs that end at this node.
-    ends: Vec<usize>,
+    ending_programs: Vec<usize>,
     /// Number of programs that pass through this node or end at it.
     programs: usize,
     /// Whether this step and all following steps only need the scored rows.
-    narrow: bool,
+    needs_only_scored_rows: bool,
 }
 
 /// A prefix tree of programs. Its root, node 0, is `Embed`.
@@ -82,22 +82,28 @@ pub struct Cost {
 impl Trie {
     /// Builds the trie. Every program must begin with `Embed`. Equal prefixes share their nodes.
     pub fn new(programs: &[Program]) -> Self {
-        let root = TrieNode { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0, narrow: false };
+        let root = TrieNode {
+            step: Step::Embed,
+            children: Vec::new(),
+            ending_programs: Vec::new(),
+            programs: 0,
+            needs_only_scored_rows: false,
+        };
         let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()), reference: None };
         // Find children through a hash map, because a node in a large grid may have thousands of children.
-        let mut known: HashMap<(usize, Content<'_>), usize> = HashMap::new();
+        let mut node_by_content: HashMap<(usize, Content<'_>), usize> = HashMap::new();
         for (index, program) in programs.iter().enumerate() {
             assert_eq!(program.0.first(), Some(&Step::Embed), "a program must begin with `Embed`");
             let mut path = vec![0];
             for step in &program.0[1..] {
                 let parent = path[path.len() - 1];
-                let node = *known.entry((parent, step.content())).or_insert_with(|| trie.add(parent, step));
+                let node = *node_by_content.entry((parent, step.content())).or_insert_with(|| trie.add(parent, step));
                 path.push(node);
             }
             for &node in &path {
                 trie.nodes[node].programs += 1;
             }
-            trie.nodes[path[path.len() - 1]].ends.push(index);
+            trie.nodes[path[path.len() - 1]].ending_programs.push(index);
             trie.paths.push(path);
         }
         trie
@@ -105,25 +111,26 @@ impl Trie {
 
     /// Builds a trie like [`Self::new`], but for callers that only need the outputs of the heads. Steps after the last
     /// attention run on scored rows only, so an observer sees fewer rows.
-    pub fn scoring(programs: &[Program]) -> Self {
+    pub fn for_scoring(programs: &[Program]) -> Self {
         let mut trie = Self::new(programs);
         // Children have higher indices than their parents.
         for node in (0..trie.nodes.len()).rev() {
             let TrieNode { step, children, .. } = &trie.nodes[node];
-            let onward = *step == Step::Head || !children.is_empty();
-            trie.nodes[node].narrow =
-                step.is_rowwise() && onward && children.iter().all(|&child| trie.nodes[child].narrow);
+            let reaches_head = *step == Step::Head || !children.is_empty();
+            trie.nodes[node].needs_only_scored_rows = step.is_rowwise()
+                && reaches_head
+                && children.iter().all(|&child| trie.nodes[child].needs_only_scored_rows);
         }
         trie
     }
 
-    /// Builds a trie like [`Self::scoring`] in which the programs are compared with `reference`.
+    /// Builds a trie like [`Self::for_scoring`] in which the programs are compared with `reference`.
     pub fn with_reference(reference: &Program, programs: &[Program]) -> Self {
         // Insert the reference first, so that its head runs first.
-        let mut trie = Self::scoring(&[std::slice::from_ref(reference), programs].concat());
+        let mut trie = Self::for_scoring(&[std::slice::from_ref(reference), programs].concat());
         trie.reference = Some(trie.paths.remove(0));
         for node in &mut trie.nodes {
-            node.ends = node.ends.iter().filter_map(|program| program.checked_sub(1)).collect();
+            node.ending_programs = node.ending_programs.iter().filter_map(|program| program.checked_sub(1)).collect();
         }
         trie
     }
@@ -144,9 +151,9 @@ impl Trie {
         self.nodes.push(TrieNode {
             step: step.clone(),
             children: Vec::new(),
-            ends: Vec::new(),
+            ending_programs: Vec::new(),
             programs: 0,
-            narrow: false,
+            needs_only_scored_rows: false,
         });
         self.nodes[parent].children.push(node);
         node
@@ -207,12 +214,12 @@ impl Trie {
             let is_compared = node.step == Step::Head && self.reference.is_some();
             let times = if !is_compared {
                 1.0
-            } else if node.ends.is_empty() {
+            } else if node.ending_programs.is_empty() {
                 0.0
             } else {
                 2.0
             };
-            let cost = times * step_cost(&node.step, node.narrow);
+            let cost = times * step_cost(&node.step, node.needs_only_scored_rows);
             shared += cost;
             separate += cost * node.programs as f64;
         }
@@ -229,7 +236,7 @@ impl Trie {
         batch: &M::Batch,
         observer: &mut impl Observer<M::Residual>,
     ) -> Result<Vec<Option<M::Output>>> {
-        self.run_in(|ready| ready.len() - 1, model, batch, observer)
+        self.run_in_order(|ready| ready.len() - 1, model, batch, observer)
     }
 
     /// Runs all programs layer by layer, so that each layer's weights are needed only once. If this would keep more
@@ -241,7 +248,7 @@ impl Trie {
         batch: &M::Batch,
         observer: &mut impl Observer<M::Residual>,
     ) -> Result<Vec<Option<M::Output>>> {
-        self.run_in(
+        self.run_in_order(
             |ready: &[PendingStep<M::Residual>]| {
                 let held: BTreeSet<*const M::Residual> =
                     ready.iter().map(|candidate| Rc::as_ptr(&candidate.state)).collect();
@@ -261,7 +268,7 @@ impl Trie {
     }
 
     /// Runs all steps. `pick` selects the next step among those whose input state is available.
-    fn run_in<M: Model<Output: Clone>>(
+    fn run_in_order<M: Model<Output: Clone>>(
         &self,
         pick: impl Fn(&[PendingStep<M::Residual>]) -> usize,
         model: &M,
@@ -274,47 +281,48 @@ impl Trie {
         }
         let started = Instant::now();
         let state = model.begin(batch)?;
-        observer.after(0, Some(&state), started.elapsed().as_secs_f64())?;
+        observer.after_step(0, Some(&state), started.elapsed().as_secs_f64())?;
         let mut ready = Vec::new();
-        self.branch(0, state, &mut ready);
+        self.push_children(0, state, &mut ready);
         while !ready.is_empty() {
             let PendingStep { node, state } = ready.remove(pick(&ready));
-            let TrieNode { step, children, ends, .. } = &self.nodes[node];
+            let TrieNode { step, children, ending_programs, .. } = &self.nodes[node];
             let started = Instant::now();
             let now = step.weights();
             model.announce_weights(
                 now,
-                self.next(now, children.iter().copied().chain(ready.iter().map(|candidate| candidate.node))),
+                self.next_weights(now, children.iter().copied().chain(ready.iter().map(|candidate| candidate.node))),
             );
             if *step == Step::Head {
                 let output = model.finish_at(node, batch, &state)?;
-                observer.after(node, None, started.elapsed().as_secs_f64())?;
-                for &program in ends {
+                observer.after_step(node, None, started.elapsed().as_secs_f64())?;
+                for &program in ending_programs {
                     outputs[program] = Some(output.clone());
                 }
                 continue;
             }
             let next = model.advance(batch, step, &state)?;
-            observer.after(node, Some(&next), started.elapsed().as_secs_f64())?;
-            let narrows = !self.nodes[node].narrow && children.iter().all(|&child| self.nodes[child].narrow);
+            observer.after_step(node, Some(&next), started.elapsed().as_secs_f64())?;
+            let narrows = !self.nodes[node].needs_only_scored_rows
+                && children.iter().all(|&child| self.nodes[child].needs_only_scored_rows);
             let next = if narrows && !children.is_empty() { model.narrow(batch, next)? } else { next };
             // Free the input state unless other branches share it.
             drop(state);
-            self.branch(node, next, &mut ready);
+            self.push_children(node, next, &mut ready);
         }
         Ok(outputs)
     }
 
     /// Adds the children of a node to the ready list, in reverse order because [`Self::run`] takes the last entry
     /// first.
-    fn branch<R>(&self, node: usize, state: R, ready: &mut Vec<PendingStep<R>>) {
+    fn push_children<R>(&self, node: usize, state: R, ready: &mut Vec<PendingStep<R>>) {
         let state = Rc::new(state);
         let children = self.nodes[node].children.iter().rev();
         ready.extend(children.map(|&node| PendingStep { node, state: Rc::clone(&state) }));
     }
 
     /// Returns the next weights, other than `now`, that any of the given steps or their successors needs.
-    fn next(&self, now: Option<usize>, steps: impl Iterator<Item = usize>) -> Option<usize> {
+    fn next_weights(&self, now: Option<usize>, steps: impl Iterator<Item = usize>) -> Option<usize> {
         let all: BTreeSet<usize> = steps
             .filter_map(|mut node: usize| {
                 loop {

@@ -147,7 +147,7 @@ impl Boundary<'_> {
 
     /// Returns empty sums for the channels of this boundary.
     pub(super) fn sums(&self) -> Sums {
-        Sums::new(self.channels(), self.backbone.sums_device())
+        Sums::new(self.channels(), self.backbone.accumulation_device())
     }
 
     /// Computes `XᵀX` and `XᵀΔ` over the operator sequences, where `X = X_pre` and `Δ = X_post − X_pre`.
@@ -204,7 +204,7 @@ impl Boundary<'_> {
             steps.extend((span.end..next).flat_map(|layer| [Step::Attention(layer), Step::Mlp(layer)]));
         }
         let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
-        self.backbone.resume(&batch, &steps, self.activations.rows(HookPoint::Stream(first.start), rows)?)
+        self.backbone.run_steps(&batch, &steps, self.activations.rows(HookPoint::Stream(first.start), rows)?)
     }
 
     /// Reads the residual stream `[rows, C]` before the MLP of layer `start − 1`. The MLP's output `A` is `X_pre` minus

@@ -136,7 +136,7 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
 fn rerun(boundary: &Boundary<'_>, layer: usize, steps: &[Step], rows: Range<usize>) -> Result<HostRows> {
     let entering = boundary.activations.rows(HookPoint::Stream(layer), rows.clone())?;
     let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
-    boundary.backbone.resume(&batch, steps, entering)
+    boundary.backbone.run_steps(&batch, steps, entering)
 }
 
 fn less(x: &[f32], y: &[f32]) -> Vec<f64> {

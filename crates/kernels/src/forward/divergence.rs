@@ -144,18 +144,18 @@ impl<'a> SoftmaxPair<'a> {
     /// Adds the logits of a tile that starts at token `first`.
     #[inline(always)]
     fn add(&mut self, first: usize, z: &[f32], w: &[f32]) {
-        let before = [self.p.greatest, self.q.greatest];
+        let before = [self.p.max, self.q.max];
         self.p.add(first, z);
         self.q.add(first, w);
         if first > 0 {
-            let [p, q] = [self.p.greatest, self.q.greatest];
+            let [p, q] = [self.p.max, self.q.max];
             let carried = [f64::from(before[0] - p).exp(), f64::from(before[1] - q).exp()];
             self.sums.p *= carried[0];
             self.sums.pq *= carried[0];
             self.sums.q *= carried[1];
             self.sums.qp *= carried[1];
         }
-        self.sums.add(z, w, [self.p.greatest, self.q.greatest]);
+        self.sums.add(z, w, [self.p.max, self.q.max]);
         for (target, target_logits) in self.targets.iter().zip(&mut self.target_logits) {
             if let Some(column) = (target.token as usize).checked_sub(first).filter(|&column| column < z.len()) {
                 *target_logits = [z[column], w[column]];
@@ -164,8 +164,8 @@ impl<'a> SoftmaxPair<'a> {
     }
 
     fn finish(&self) -> Vec<Divergence> {
-        let ln_p = f64::from(self.p.greatest) + self.sums.p.ln();
-        let ln_q = f64::from(self.q.greatest) + self.sums.q.ln();
+        let ln_p = f64::from(self.p.max) + self.sums.p.ln();
+        let ln_q = f64::from(self.q.max) + self.sums.q.ln();
         let kl_pq = self.sums.pq / self.sums.p - (ln_p - ln_q);
         let kl_qp = self.sums.qp / self.sums.q - (ln_q - ln_p);
         let divergences = self.targets.iter().zip(&self.target_logits).map(|(target, &[z, w])| Divergence {
@@ -174,7 +174,7 @@ impl<'a> SoftmaxPair<'a> {
             ln_q: f64::from(w) - ln_q,
             kl_pq,
             kl_qp,
-            same_top: self.p.likeliest == self.q.likeliest,
+            same_top: self.p.argmax == self.q.argmax,
         });
         divergences.collect()
     }

@@ -29,16 +29,16 @@ pub struct HeadParams<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Softmax {
     /// Maximum logit so far.
-    pub(super) greatest: f32,
+    pub(super) max: f32,
     /// Lowest token id with the maximum logit.
-    pub(super) likeliest: usize,
-    /// `Σ e^(logit − greatest)`
+    pub(super) argmax: usize,
+    /// `Σ e^(logit − max)`
     sum: f32,
 }
 
 impl Default for Softmax {
     fn default() -> Self {
-        Self { greatest: f32::NEG_INFINITY, likeliest: 0, sum: 0.0 }
+        Self { max: f32::NEG_INFINITY, argmax: 0, sum: 0.0 }
     }
 }
 
@@ -47,23 +47,20 @@ impl Softmax {
     #[inline(always)]
     pub(super) fn add(&mut self, first: usize, logits: &[f32]) {
         let tile_max = simd::max(logits);
-        let top = if tile_max > self.greatest { tile_max } else { self.greatest };
-        if tile_max > self.greatest {
+        let top = if tile_max > self.max { tile_max } else { self.max };
+        if tile_max > self.max {
             // Rare: few tiles contain a new maximum.
-            self.likeliest = first + logits.iter().position(|&logit| logit == tile_max).unwrap_or(0);
+            self.argmax = first + logits.iter().position(|&logit| logit == tile_max).unwrap_or(0);
         }
         // The first tile has no previous sum.
-        let carried = if first == 0 { 0.0 } else { self.sum * simd::exp(self.greatest - top) };
+        let carried = if first == 0 { 0.0 } else { self.sum * simd::exp(self.max - top) };
         self.sum = carried + simd::sum_exp(logits, top);
-        self.greatest = top;
+        self.max = top;
     }
 
     /// Returns the prediction for a token with the given logit.
     pub(super) fn predict(&self, token: u32, logit: f32) -> Prediction {
-        Prediction {
-            log_probability: logit - (self.greatest + self.sum.ln()),
-            likeliest: token as usize == self.likeliest,
-        }
+        Prediction { log_probability: logit - (self.max + self.sum.ln()), is_greedy: token as usize == self.argmax }
     }
 }
 
@@ -201,7 +198,7 @@ mod tests {
         let norm = HeadParams { norm: Norm { weight: &[1.0], eps: 1e-5 }, cap: None };
         let targets = [7, 9, TILE_VOCAB + 3, 0].map(|token| ScoredRow { row: 0, token: token as u32 });
         let flags: Vec<bool> =
-            predictions(&[2.0], 1, norm, PackedWeights::F32(&panels), &targets).iter().map(|p| p.likeliest).collect();
+            predictions(&[2.0], 1, norm, PackedWeights::F32(&panels), &targets).iter().map(|p| p.is_greedy).collect();
         assert_eq!(flags, [true, false, false, false]);
     }
 
@@ -230,7 +227,7 @@ mod tests {
                 assert!((f64::from(ours.log_probability) - exact).abs() < 1e-5, "{ours:?} {exact}");
                 let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 let first = row.iter().position(|&logit| logit == highest).unwrap();
-                assert_eq!(ours.likeliest, target.token as usize == first);
+                assert_eq!(ours.is_greedy, target.token as usize == first);
             }
         }
     }

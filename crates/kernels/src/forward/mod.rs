@@ -91,7 +91,7 @@ pub struct Prediction {
     /// `ln p(token | row)`
     pub log_probability: f32,
     /// Whether the token is the most likely one. Ties go to the lowest token id.
-    pub likeliest: bool,
+    pub is_greedy: bool,
 }
 
 /// Segments of a ragged batch.

@@ -85,8 +85,8 @@ pub fn log_denominators(logits: &[f32], vocab: usize) -> (Vec<f32>, Vec<Option<u
         .map(|row| {
             simd::in_widest!({
                 let greatest = simd::max(row);
-                let likeliest = row.iter().position(|&logit| logit == greatest);
-                (greatest + simd::sum_exp(row, greatest).ln(), likeliest)
+                let argmax = row.iter().position(|&logit| logit == greatest);
+                (greatest + simd::sum_exp(row, greatest).ln(), argmax)
             })
         })
         .unzip()

@@ -77,7 +77,7 @@ pub struct CandleEngine {
     notes: Notes,
     /// Simulated memory limit: pieces with more tokens fail.
     #[cfg(test)]
-    room: usize,
+    max_test_rows: usize,
 }
 
 /// A residual stream and the attention layout of its rows.
@@ -133,7 +133,7 @@ impl CandleEngine {
             piece_tokens: AtomicUsize::new(piece_tokens),
             notes: Notes::default(),
             #[cfg(test)]
-            room: usize::MAX,
+            max_test_rows: usize::MAX,
             config,
         };
         if !engine.parts.keeps_all() {
@@ -197,7 +197,7 @@ impl CandleEngine {
         loop {
             let run_piece = |piece: &Piece| {
                 #[cfg(test)]
-                if piece.rows.len() > self.room {
+                if piece.rows.len() > self.max_test_rows {
                     return Err(Error::job("a tensor operation failed").found("CUDA_ERROR_OUT_OF_MEMORY"));
                 }
                 run(piece, &stream.x.narrow(0, piece.rows.start, piece.rows.len())?)
@@ -402,7 +402,7 @@ impl Engine for CandleEngine {
         Ok(RmsNorm { eps: self.config.norm_eps, weight })
     }
 
-    fn sums_device(&self) -> Option<Device> {
+    fn accumulation_device(&self) -> Option<Device> {
         (!self.device.is_cpu()).then(|| self.device.clone())
     }
 
@@ -446,11 +446,11 @@ impl Engine for CandleEngine {
         compare_trie(&model, trie, None, parts, seconds).map(|outputs| regroup_by_part(outputs, parts.len()))
     }
 
-    fn decoding<'a>(&'a self, trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
+    fn start_decoding<'a>(&'a self, trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
         Ok(Box::new(TrieDecoding::new(self, trie)?))
     }
 
-    fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
+    fn run_steps(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
         let x = Tensor::from_slice(stream, (batch.tokens(), self.config.hidden), &self.device)?;
         let stream = self.stream(batch, x.to_dtype(self.dtype.tensors())?)?;
         steps.iter().try_fold(stream, |stream, step| self.advance(batch, step, &stream))?.rows()

@@ -11,7 +11,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaDType, WrapErr};
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Error, Layout, Shape, Tensor};
 
-pub(super) use self::attend::{BlockPlace, Places, VisibleBlocks, attend, place};
+pub(super) use self::attend::{AddressTable, BlockAddress, VisibleBlocks, attend, device_address};
 use self::kernel::kernel;
 pub(super) use self::prefill::{PieceSight, prefill};
 use super::fused::Scores;
@@ -141,7 +141,7 @@ impl DeviceTensor<'_> {
     }
 
     /// Allocates `count` uninitialized elements on the device.
-    fn room<T: Number>(&self, count: usize) -> candle_core::Result<CudaSlice<T>> {
+    fn allocate<T: Number>(&self, count: usize) -> candle_core::Result<CudaSlice<T>> {
         // SAFETY: every kernel writes its complete output before it is read.
         unsafe { self.0.device().alloc::<T>(count) }
     }
@@ -237,7 +237,7 @@ impl BinaryOp for Norm {
 
     fn run<T: Number>(&self, x: &DeviceTensor<'_>, weight: &DeviceTensor<'_>) -> CudaResult {
         let width = x.width();
-        let out = x.room::<T>(x.count())?;
+        let out = x.allocate::<T>(x.count())?;
         let threads = if width > THREADS { THREADS } else { WARP };
         launch!(
             kernel(x.0.device(), &format!("rms_norm_{}", T::NAME)),
@@ -259,7 +259,7 @@ impl TernaryOp for Rotate {
     const NAME: &'static str = "rotate";
 
     fn run<T: Number>(&self, [x, cos, sin]: [&DeviceTensor<'_>; 3]) -> CudaResult {
-        let ((_, heads, width), out) = (x.1.shape().dims3()?, x.room::<T>(x.count())?);
+        let ((_, heads, width), out) = (x.1.shape().dims3()?, x.allocate::<T>(x.count())?);
         let count = x.count() / 2;
         launch!(
             kernel(x.0.device(), &format!("rotate_{}", T::NAME)),
@@ -285,7 +285,7 @@ impl BinaryOp for Weights {
     fn run<T: Number>(&self, scores: &DeviceTensor<'_>, mask: &DeviceTensor<'_>) -> CudaResult {
         let (queries, keys) = mask.1.shape().dims2()?;
         let rows = scores.count() / keys.max(1);
-        let out = scores.room::<T>(scores.count())?;
+        let out = scores.allocate::<T>(scores.count())?;
         launch!(
             kernel(scores.0.device(), &format!("weights_{}", T::NAME)),
             rows.div_ceil(THREADS / WARP),
@@ -309,7 +309,7 @@ impl BinaryOp for SiluMul {
     const NAME: &'static str = "silu_mul";
 
     fn run<T: Number>(&self, gate: &DeviceTensor<'_>, up: &DeviceTensor<'_>) -> CudaResult {
-        let out = gate.room::<T>(gate.count())?;
+        let out = gate.allocate::<T>(gate.count())?;
         launch!(
             kernel(gate.0.device(), &format!("silu_mul_{}", T::NAME)),
             gate.count().div_ceil(THREADS),
@@ -337,8 +337,8 @@ impl CustomOp1 for HeadRows {
     fn cuda_fwd(&self, logits: &CudaStorage, logits_layout: &Layout) -> CudaResult {
         let logits = DeviceTensor(logits, logits_layout);
         let (rows, vocab) = logits_layout.shape().dims2()?;
-        let mut out = logits.room::<f32>(2 * rows)?;
-        let (mut denominators, mut likeliest) = out.split_at_mut(rows);
+        let mut out = logits.allocate::<f32>(2 * rows)?;
+        let (mut denominators, mut argmax) = out.split_at_mut(rows);
         launch!(
             kernel(logits.0.device(), "head_rows"),
             rows,
@@ -346,7 +346,7 @@ impl CustomOp1 for HeadRows {
             &logits.view::<f32>()?,
             &(vocab as u32),
             &mut denominators,
-            &mut likeliest
+            &mut argmax
         );
         Ok((logits.stored(out), (2, rows).into()))
     }
@@ -360,7 +360,7 @@ impl BinaryOp for WideLinear {
     fn run<T: Number>(&self, x: &DeviceTensor<'_>, weight: &DeviceTensor<'_>) -> CudaResult {
         let ((rows, inner), (outer, _)) = (x.1.shape().dims2()?, weight.1.shape().dims2()?);
         let device = x.0.device();
-        let mut out = x.room::<f32>(rows * outer)?;
+        let mut out = x.allocate::<f32>(rows * outer)?;
         {
             let stream = device.cuda_stream();
             let blas = device.cublas_handle();

@@ -41,11 +41,11 @@ pub(super) fn predictions(
         let logits = logits(x, head_params, weight, &indices)?; // [rows, vocab]
         let (target_rows, token): (Vec<u32>, Vec<u32>) =
             rows.iter().enumerate().flat_map(|(i, row)| row.iter().map(move |target| (i as u32, target.token))).unzip();
-        let (values, likeliest) = score_rows(&logits, &target_rows, &token)?;
+        let (values, argmax_tokens) = score_rows(&logits, &target_rows, &token)?;
         let scored_targets = values.into_iter().zip(&target_rows).zip(token);
         predictions.extend(scored_targets.map(|((log_probability, &row), token)| Prediction {
             log_probability,
-            likeliest: likeliest[row as usize] == token as f32,
+            is_greedy: argmax_tokens[row as usize] == token as f32,
         }));
     }
     Ok(predictions)
@@ -80,10 +80,10 @@ pub(super) fn divergences(
             // Recompute the losses on the device, so that their bits equal those of a run without divergences.
             let (row, token): (Vec<u32>, Vec<u32>) =
                 renumbered.iter().map(|target| (target.row as u32, target.token)).unzip();
-            let (values, likeliest) = score_rows(&tensor, &row, &token)?;
+            let (values, argmax_tokens) = score_rows(&tensor, &row, &token)?;
             for ((divergence, target), log_probability) in done.iter_mut().zip(&renumbered).zip(values) {
-                let likeliest = likeliest[target.row] == target.token as f32;
-                divergence.prediction = Prediction { log_probability, likeliest };
+                let is_greedy = argmax_tokens[target.row] == target.token as f32;
+                divergence.prediction = Prediction { log_probability, is_greedy };
             }
         }
         divergences.extend(done);
@@ -122,15 +122,15 @@ pub(super) fn logits(x: &Tensor, head_params: HeadParams<'_>, weight: &Tensor, r
     ops::capped(if tiles.len() == 1 { tiles[0].clone() } else { Tensor::cat(&tiles, 1)? }, head_params.cap)
 }
 
-/// Computes [`decoding::likeliest`] of each row of `logits [rows, vocab]`.
-pub(super) fn likeliest(logits: &Tensor) -> Result<Vec<Option<u32>>> {
+/// Computes [`decoding::argmax`] of each row of `logits [rows, vocab]`.
+pub(super) fn argmax(logits: &Tensor) -> Result<Vec<Option<u32>>> {
     #[cfg(feature = "cuda")]
     if cuda::supports(&[logits]) {
         let both: Vec<Vec<f32>> = cuda::head_rows(logits)?.to_vec2()?;
         // The sum is not finite if the row contains NaN or +∞, or only −∞.
         return Ok(both[0].iter().zip(&both[1]).map(|(sum, token)| sum.is_finite().then_some(*token as u32)).collect());
     }
-    Ok(logits.to_vec2()?.iter().map(|row| decoding::likeliest(row)).collect())
+    Ok(logits.to_vec2()?.iter().map(|row| decoding::argmax(row)).collect())
 }
 
 /// Computes the log-probability of each target and the most likely token of each row of `logits [rows, vocab]`. Ties,
@@ -157,17 +157,17 @@ fn score_rows(logits: &Tensor, target_rows: &[u32], token: &[u32]) -> Result<(Ve
     // Token ids are below 2^24, so f32 represents them exactly.
     let tokens = Tensor::arange(0f32, vocab as f32, device)?.reshape((1, vocab))?.broadcast_as(logits.shape())?;
     let none = tokens.ones_like()?.affine(0.0, f64::from(f32::MAX))?;
-    let likeliest = logits.broadcast_eq(&greatest)?.where_cond(&tokens, &none)?.min(D::Minus1)?;
-    Ok((picked(&log_denominators)?, likeliest.to_vec1()?))
+    let argmax_tokens = logits.broadcast_eq(&greatest)?.where_cond(&tokens, &none)?.min(D::Minus1)?;
+    Ok((picked(&log_denominators)?, argmax_tokens.to_vec1()?))
 }
 
 /// Computes [`score_rows`] in host memory in one pass.
 fn scored_here(logits: &[f32], vocab: usize, target_rows: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
-    let (log_denominators, likeliest) = log_denominators(logits, vocab);
-    let likeliest = likeliest.into_iter().map(|token| token.map_or(f32::MAX, |token| token as f32)).collect();
+    let (log_denominators, argmax_tokens) = log_denominators(logits, vocab);
+    let argmax_tokens = argmax_tokens.into_iter().map(|token| token.map_or(f32::MAX, |token| token as f32)).collect();
     let scored_targets = target_rows.iter().zip(token).map(|(&row, &token)| (row as usize, token as usize));
     let values = scored_targets.map(|(row, token)| logits[row * vocab + token] - log_denominators[row]).collect();
-    Ok((values, likeliest))
+    Ok((values, argmax_tokens))
 }
 
 #[cfg(test)]
@@ -229,9 +229,9 @@ mod tests {
         for max_rows in [1, 2, 100] {
             let ours =
                 predictions(&x, HeadParams { norm: &norm, eps: 0.0, cap: None }, &weight, &targets, max_rows).unwrap();
-            for (ours, (logit, likeliest)) in ours.iter().zip([(1.0, true), (1.0, false), (0.0, false), (1.0, true)]) {
+            for (ours, (logit, is_greedy)) in ours.iter().zip([(1.0, true), (1.0, false), (0.0, false), (1.0, true)]) {
                 assert!((f64::from(ours.log_probability) - (logit - denominator)).abs() < 1e-6, "{ours:?}");
-                assert_eq!(ours.likeliest, likeliest);
+                assert_eq!(ours.is_greedy, is_greedy);
             }
         }
     }

@@ -18,9 +18,9 @@ use crate::model::trie::Model;
 /// Keys and values by block and trie node.
 type Blocks = HashMap<BlockId, HashMap<usize, KeyValues>>;
 
-type PastRows<'a> = CacheView<'a, (), Blocks>;
+type AttentionCacheView<'a> = CacheView<'a, (), Blocks>;
 
-impl AttentionContext for PastRows<'_> {
+impl AttentionContext for AttentionCacheView<'_> {
     fn attention(&self, qkv: &[f32], params: &AttentionParams<'_>, rotary: &Rotary) -> Result<Scratch> {
         let (table, table_rows) = rotary.decoding_rows(self.runs);
         let rotated = kernels::prepare_queries_and_keys(qkv, params, &table_rows, &table);
@@ -56,21 +56,21 @@ impl CachedModel for Decoder {
         self.begin(&batch)
     }
 
-    fn shared(&self, _: &[RunPlacement<'_>], _: &Blocks) -> Result<()> {
+    fn prepare_step_data(&self, _: &[RunPlacement<'_>], _: &Blocks) -> Result<()> {
         Ok(())
     }
 
-    fn step(&self, step: &Step, x: &Tensor, past: &PastRows<'_>) -> Result<Tensor> {
-        self.step_of(step, past, x)
+    fn step(&self, step: &Step, x: &Tensor, cache: &AttentionCacheView<'_>) -> Result<Tensor> {
+        self.step_of(step, cache, x)
     }
 
-    fn make_room(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()> {
+    fn allocate_block(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()> {
         let width = self.config.kv_heads * self.config.head_dim;
         blocks.insert(block, nodes.into_iter().map(|node| (node, KeyValues::with_capacity(capacity, width))).collect());
         Ok(())
     }
 
-    fn forget(blocks: &mut Blocks, block: BlockId) {
+    fn free_block(blocks: &mut Blocks, block: BlockId) {
         blocks.remove(&block);
     }
 

@@ -57,7 +57,7 @@ impl Model for AddingEngine {
         Ok(batch
             .targets
             .iter()
-            .map(|target| Prediction { log_probability: -stream.0[target.row * self.config.hidden], likeliest: true })
+            .map(|target| Prediction { log_probability: -stream.0[target.row * self.config.hidden], is_greedy: true })
             .collect())
     }
 }
@@ -84,7 +84,7 @@ impl Engine for AddingEngine {
         trie.run(self, batch, &mut StreamAdapter(observer))
     }
 
-    fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
+    fn run_steps(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
         let stream = RemoteStream(stream.to_vec(), Arc::clone(&self.copied));
         steps.iter().try_fold(stream, |stream, step| self.advance(batch, step, &stream))?.rows()
     }

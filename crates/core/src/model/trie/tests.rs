@@ -157,13 +157,13 @@ fn rows_after_the_last_needed_attention_are_skipped() {
     let mut programs = vec![Program::dense(6), Program::pruned(6, &[5], |_| Some(Arc::clone(&operator)))];
     programs.push(Program::pruned(6, &[1], |_| None));
     let expected = ["Mlp", "Head", "Apply", "Head", "Mlp", "Head"];
-    assert_eq!(narrow_steps(&Trie::scoring(&programs)), expected);
+    assert_eq!(narrow_steps(&Trie::for_scoring(&programs)), expected);
     assert!(narrow_steps(&Trie::new(&programs)).is_empty());
-    assert!(narrow_steps(&Trie::scoring(&[Program::trunk(6)])).is_empty(), "without a head, all rows are needed");
+    assert!(narrow_steps(&Trie::for_scoring(&[Program::trunk(6)])).is_empty(), "without a head, all rows are needed");
 }
 
 fn narrow_steps(trie: &Trie) -> Vec<String> {
-    let nodes = trie.nodes.iter().filter(|node| node.narrow);
+    let nodes = trie.nodes.iter().filter(|node| node.needs_only_scored_rows);
     nodes
         .map(|node| format!("{:?}", node.step).split_once('(').map_or("Head", |step_parts| step_parts.0).to_owned())
         .collect()

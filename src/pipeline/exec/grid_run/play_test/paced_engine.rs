@@ -76,7 +76,7 @@ impl Engine for PacedEngine {
                     .iter()
                     .map(|target| Prediction {
                         log_probability: made_up(target.token, target.row, 0, 0) - 1.0,
-                        likeliest: true,
+                        is_greedy: true,
                     })
                     .collect();
                 vec![Some(predictions); trie.programs()]
@@ -94,13 +94,13 @@ impl Engine for PacedEngine {
                     .enumerate()
                     .flat_map(|(position, &id)| (0..CHANNELS).map(move |c| made_up(id, position, node, c)))
                     .collect();
-                observer.after(index, node, &SyntheticStream(rows))?;
+                observer.after_step(index, node, &SyntheticStream(rows))?;
             }
         }
         Ok(())
     }
 
-    fn resume(&self, _: &Batch, _: &[ProgramStep], stream: &[f32]) -> Result<HostRows> {
+    fn run_steps(&self, _: &Batch, _: &[ProgramStep], stream: &[f32]) -> Result<HostRows> {
         HostRows::new(stream.to_vec())
     }
 

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::model::batch::Batch;
 use crate::model::candle::batch_layout::AttentionContext;
 #[cfg(feature = "cuda")]
-use crate::model::candle::cuda::{self, BlockPlace, Places, VisibleBlocks};
+use crate::model::candle::cuda::{self, AddressTable, BlockAddress, VisibleBlocks};
 use crate::model::candle::{head, ops};
 use crate::model::config::Config;
 use crate::model::decoding::{BlockId, CacheView, CachedModel, RunPlacement};
@@ -21,7 +21,7 @@ use crate::model::rope;
 /// Rotated keys and values of one block for all of its steps, in the engine's dtype. They share one allocation because
 /// each allocation costs two driver calls.
 pub(in crate::model) struct KeyValues {
-    all: Tensor, // [nodes, 2, room, K, D]
+    tensor: Tensor, // [nodes, 2, capacity, K, D]
     /// Steps in ascending order.
     nodes: Arc<[usize]>,
     /// Device address of the allocation.
@@ -30,26 +30,26 @@ pub(in crate::model) struct KeyValues {
 }
 
 impl KeyValues {
-    /// Returns `[keys, values]` of a step, each `[room, K, D]`.
-    fn both(&self, node: usize) -> Result<[Tensor; 2]> {
+    /// Returns `[keys, values]` of a step, each `[capacity, K, D]`.
+    fn keys_and_values(&self, node: usize) -> Result<[Tensor; 2]> {
         let index = self.nodes.binary_search(&node).map_err(|_| Error::job("a block of the KV cache is full"))?;
-        let both = self.all.get(index)?;
-        Ok([both.get(0)?, both.get(1)?])
+        let pair = self.tensor.get(index)?;
+        Ok([pair.get(0)?, pair.get(1)?])
     }
 
     #[cfg(feature = "cuda")]
-    fn place(&self) -> BlockPlace {
-        let side = self.all.stride()[1] * self.all.dtype().size_in_bytes();
-        BlockPlace { nodes: Arc::clone(&self.nodes), first: self.first, side: side as u64 }
+    fn block_address(&self) -> BlockAddress {
+        let value_offset = self.tensor.stride()[1] * self.tensor.dtype().size_in_bytes();
+        BlockAddress { nodes: Arc::clone(&self.nodes), first: self.first, value_offset: value_offset as u64 }
     }
 }
 
 #[derive(Default)]
 pub(in crate::model) struct Blocks {
-    all: HashMap<BlockId, KeyValues>,
+    key_values: HashMap<BlockId, KeyValues>,
     /// Block addresses for each step, as computed in the last call.
     #[cfg(feature = "cuda")]
-    last: HashMap<usize, Places>,
+    last_addresses: HashMap<usize, AddressTable>,
 }
 
 /// Data of the new rows, shared by all steps.
@@ -60,7 +60,7 @@ pub(in crate::model) struct StepData {
     visible: Option<VisibleBlocks>,
 }
 
-type PastRows<'a> = CacheView<'a, StepData, Blocks>;
+type AttentionCacheView<'a> = CacheView<'a, StepData, Blocks>;
 
 /// Computes attention for one sequence over its cached blocks.
 ///
@@ -75,7 +75,7 @@ fn attend(
 ) -> Result<Tensor> {
     let parts = placed.chain(|id| blocks.get(&id))?;
     let [keys, values] = [0, 1].map(|side| -> Result<Tensor> {
-        let parts = parts.iter().map(|(block, tokens)| Ok(block.both(node)?[side].narrow(0, 0, *tokens)?));
+        let parts = parts.iter().map(|(block, tokens)| Ok(block.keys_and_values(node)?[side].narrow(0, 0, *tokens)?));
         Ok(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?.unsqueeze(0)?)
     });
     let keys = keys?; // [1, k, K, D]
@@ -93,9 +93,9 @@ fn attend(
     Ok(ops::attention(&queries.unsqueeze(0)?, &keys, &values, &mask, scores)?.squeeze(0)?)
 }
 
-impl AttentionContext for PastRows<'_> {
+impl AttentionContext for AttentionCacheView<'_> {
     fn cos_sin(&self, rotary: usize) -> Option<&(Tensor, Tensor)> {
-        self.shared.cos_sin.get(rotary).and_then(Option::as_ref)
+        self.step_data.cos_sin.get(rotary).and_then(Option::as_ref)
     }
 
     fn attention(
@@ -106,19 +106,23 @@ impl AttentionContext for PastRows<'_> {
     ) -> Result<Tensor> {
         let blocks = &mut **self.blocks.borrow_mut();
         #[cfg(feature = "cuda")]
-        if let Some(visible) = &self.shared.visible {
-            let places = match blocks.last.remove(&self.node).filter(|last| last.are_of(visible)) {
+        if let Some(visible) = &self.step_data.visible {
+            let addresses = match blocks.last_addresses.remove(&self.node).filter(|last| last.is_for(visible)) {
                 Some(last) => last,
-                None => visible.places(self.node, queries.device())?,
+                None => visible.address_table(self.node, queries.device())?,
             };
-            let attended = cuda::attend([queries, keys, values], visible, &places, window, scores);
-            blocks.last.insert(self.node, places);
+            let attended = cuda::attend([queries, keys, values], visible, &addresses, window, scores);
+            blocks.last_addresses.insert(self.node, addresses);
             return attended;
         }
         for placed in self.runs {
-            let Some(block) = blocks.all.get(&placed.run.block) else { continue };
-            for (x, to) in [keys, values].into_iter().zip(block.both(self.node)?) {
-                to.slice_set(&x.narrow(0, placed.rows.start, placed.rows.len())?.contiguous()?, 0, placed.place())?;
+            let Some(block) = blocks.key_values.get(&placed.run.block) else { continue };
+            for (x, to) in [keys, values].into_iter().zip(block.keys_and_values(self.node)?) {
+                to.slice_set(
+                    &x.narrow(0, placed.rows.start, placed.rows.len())?.contiguous()?,
+                    0,
+                    placed.offset_in_block(),
+                )?;
             }
         }
         let runs = self
@@ -128,7 +132,7 @@ impl AttentionContext for PastRows<'_> {
                 attend(
                     placed,
                     &queries.narrow(0, placed.rows.start, placed.rows.len())?,
-                    (&blocks.all, self.node),
+                    (&blocks.key_values, self.node),
                     window,
                     scores,
                 )
@@ -143,7 +147,7 @@ impl CandleEngine {
     ///
     /// # Shapes
     /// `x [rows, C]`; result `[rows, vocab]`.
-    fn every_logit(&self, x: &Tensor) -> Result<Tensor> {
+    fn all_logits(&self, x: &Tensor) -> Result<Tensor> {
         let rows: Vec<usize> = (0..x.dim(0)?).collect();
         head::logits(x, self.head_params(), &self.parts.head()?, &rows)
     }
@@ -165,7 +169,7 @@ impl CachedModel for CandleEngine {
     }
 
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "used only by CUDA kernels"))]
-    fn shared(&self, runs: &[RunPlacement<'_>], blocks: &Blocks) -> Result<StepData> {
+    fn prepare_step_data(&self, runs: &[RunPlacement<'_>], blocks: &Blocks) -> Result<StepData> {
         let cos_sin = self.rotaries.map_used(|rotary| {
             let (table, rows) = rotary.decoding_rows(runs);
             rope::tensors(&table, &rows, &self.device)
@@ -174,46 +178,46 @@ impl CachedModel for CandleEngine {
             cos_sin,
             #[cfg(feature = "cuda")]
             visible: VisibleBlocks::new(runs, self.config.head_dim, &self.device, |id| {
-                blocks.all.get(&id).map(KeyValues::place)
+                blocks.key_values.get(&id).map(KeyValues::block_address)
             })?,
         })
     }
 
-    fn step(&self, step: &Step, x: &Tensor, past: &PastRows<'_>) -> Result<Tensor> {
+    fn step(&self, step: &Step, x: &Tensor, cache: &AttentionCacheView<'_>) -> Result<Tensor> {
         #[cfg(test)]
-        if x.dim(0)? > self.room {
+        if x.dim(0)? > self.max_test_rows {
             return Err(Error::job("a tensor operation failed").found("CUDA_ERROR_OUT_OF_MEMORY"));
         }
-        let x = self.step(step, past, x)?;
+        let x = self.step(step, cache, x)?;
         self.stays_finite(step, &x)?;
         Ok(x)
     }
 
-    fn make_room(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()> {
+    fn allocate_block(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()> {
         let shape = [nodes.len(), 2, capacity, self.config.kv_heads, self.config.head_dim];
-        let all = Tensor::zeros(&shape, self.dtype.tensors(), &self.device)?;
+        let tensor = Tensor::zeros(&shape, self.dtype.tensors(), &self.device)?;
         let key_values = KeyValues {
             nodes: nodes.into(),
             #[cfg(feature = "cuda")]
-            first: cuda::place(&all)?,
-            all,
+            first: cuda::device_address(&tensor)?,
+            tensor,
         };
-        blocks.all.insert(block, key_values);
+        blocks.key_values.insert(block, key_values);
         Ok(())
     }
 
-    fn forget(blocks: &mut Blocks, block: BlockId) {
-        blocks.all.remove(&block);
+    fn free_block(blocks: &mut Blocks, block: BlockId) {
+        blocks.key_values.remove(&block);
         #[cfg(feature = "cuda")]
-        blocks.last.clear();
+        blocks.last_addresses.clear();
     }
 
     fn row_logits(&self, x: &Tensor) -> Result<Vec<Vec<f32>>> {
-        Ok(self.every_logit(x)?.to_vec2()?)
+        Ok(self.all_logits(x)?.to_vec2()?)
     }
 
-    fn likeliest(&self, x: &Tensor) -> Result<Vec<Option<u32>>> {
-        head::likeliest(&self.every_logit(x)?)
+    fn greedy_tokens(&self, x: &Tensor) -> Result<Vec<Option<u32>>> {
+        head::argmax(&self.all_logits(x)?)
     }
 
     fn key_value_bytes(&self) -> u64 {

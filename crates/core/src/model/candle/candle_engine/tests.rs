@@ -58,7 +58,7 @@ fn full_device_memory_reduces_tokens_and_is_noted_once() {
         assert_eq!(engine.notes(), [""; 0]);
         // The batch has 272 rows, so it is divided into pieces. Its longest tree has 90 rows, and a tree is never
         // split.
-        engine.room = 100;
+        engine.max_test_rows = 100;
         let piecewise = log_probabilities(&engine);
         assert_eq!(all.len(), piecewise.len());
         assert!(all.iter().zip(&piecewise).all(|(a, b)| (a - b).abs() < 1e-5), "{name}");
@@ -67,7 +67,7 @@ fn full_device_memory_reduces_tokens_and_is_noted_once() {
         // The engine keeps the reduced piece size, so a second run adds no notes.
         assert_eq!(log_probabilities(&engine), piecewise);
         assert_eq!(engine.notes(), [""; 0]);
-        engine.room = 89;
+        engine.max_test_rows = 89;
         let error = engine.run(&Trie::new(&programs()), &batch(), &mut ()).err().unwrap();
         assert!(error.exit_code() == 3 && error.to_string().contains("90 tokens"), "{error}");
     }
@@ -97,10 +97,10 @@ fn full_device_memory_reduces_concurrent_prompts() {
     // The prompts have 159 tokens in total and at most 9 each, so none of these capacities suffices for all of them at
     // once.
     for capacity in [158, 60, 9] {
-        engine.room = capacity;
+        engine.max_test_rows = capacity;
         assert_eq!(made(&engine).unwrap(), all, "capacity of {capacity} rows");
     }
-    engine.room = 8;
+    engine.max_test_rows = 8;
     let error = made(&engine).err().unwrap();
     assert!(error.exit_code() == 3 && error.to_string().contains("a prompt of 15 tokens"), "{error}");
 }
@@ -109,7 +109,7 @@ fn full_device_memory_reduces_concurrent_prompts() {
 fn resumed_stream_matches_the_original_run() {
     struct Streams(Vec<HostRows>);
     impl Observer<dyn ResidualStream> for Streams {
-        fn after(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+        fn after_step(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
             self.0.extend(stream.map(ResidualStream::rows).transpose()?);
             Ok(())
         }
@@ -121,7 +121,7 @@ fn resumed_stream_matches_the_original_run() {
     let [input, expected] = [3, 6].map(|index| streams.0[index].values().unwrap().to_vec());
     let steps = [Step::Mlp(1), Step::Attention(2), Step::Mlp(2)];
     // `input` is the stream after the embedding and the first three sublayers.
-    assert_eq!(engine.resume(&batch, &steps, &input).unwrap().values().unwrap().to_vec(), expected);
+    assert_eq!(engine.run_steps(&batch, &steps, &input).unwrap().values().unwrap().to_vec(), expected);
 }
 
 #[test]

@@ -29,14 +29,14 @@ const MAX_HEADS_PER_BLOCK: usize = 8;
 const MIN_BLOCKS: usize = 512;
 
 /// Location of one block's keys and values on the device.
-pub(in crate::model::candle) struct BlockPlace {
+pub(in crate::model::candle) struct BlockAddress {
     /// Program steps whose keys and values the block stores.
     pub(in crate::model::candle) nodes: Arc<[usize]>,
     /// Device address of the first step's keys.
     pub(in crate::model::candle) first: u64,
     /// Size in bytes of one step's keys. The step's values follow and have the same size. The keys of the next step
     /// come after them.
-    pub(in crate::model::candle) side: u64,
+    pub(in crate::model::candle) value_offset: u64,
 }
 
 /// Rows that the new rows attend to. They are the same for all steps of a program.
@@ -47,7 +47,7 @@ pub(in crate::model::candle) struct VisibleBlocks {
     rows: usize,
     /// Blocks in the order of the table.
     blocks: Vec<BlockId>,
-    places: Vec<BlockPlace>,
+    block_addresses: Vec<BlockAddress>,
 }
 
 impl VisibleBlocks {
@@ -56,7 +56,7 @@ impl VisibleBlocks {
         runs: &[RunPlacement<'_>],
         head_dim: usize,
         device: &Device,
-        block_place: impl Fn(BlockId) -> Option<BlockPlace>,
+        block_address: impl Fn(BlockId) -> Option<BlockAddress>,
     ) -> Result<Option<Self>> {
         let Device::Cuda(device) = device else { return Ok(None) };
         if width_of(head_dim).is_none() {
@@ -67,17 +67,17 @@ impl VisibleBlocks {
         let mut blocks = Vec::new();
         for placed in runs {
             let first = blocks.len();
-            let count = placed.run.before.len() + 1;
+            let count = placed.run.context.len() + 1;
             let mut before = 0;
-            for (block, tokens) in &placed.run.before {
+            for (block, tokens) in &placed.run.context {
                 before += tokens;
                 ends.push(before as u32);
                 blocks.push(*block);
             }
             let last = placed.first + placed.rows.len();
-            if last - before > placed.run.room {
+            if last - before > placed.run.capacity {
                 return Err(Error::job("a block of the KV cache has too few slots")
-                    .expected(format!("at most {}", placed.run.room))
+                    .expected(format!("at most {}", placed.run.capacity))
                     .found(last - before));
             }
             ends.push(last as u32);
@@ -88,33 +88,37 @@ impl VisibleBlocks {
         }
         let rows = table.len() / 4;
         table.extend(ends);
-        let places = blocks.iter().map(|&id| block_place(id)).collect::<Option<_>>().ok_or_else(not_cached_error)?;
-        Ok(Some(Self { table: device.clone_htod(&table)?, rows, blocks, places }))
+        let block_addresses =
+            blocks.iter().map(|&id| block_address(id)).collect::<Option<_>>().ok_or_else(not_cached_error)?;
+        Ok(Some(Self { table: device.clone_htod(&table)?, rows, blocks, block_addresses }))
     }
 
     /// Returns the addresses of the blocks' keys and values for one program step.
-    pub(in crate::model::candle) fn places(&self, node: usize, device: &Device) -> Result<Places> {
+    pub(in crate::model::candle) fn address_table(&self, node: usize, device: &Device) -> Result<AddressTable> {
         let table: Vec<[u64; 2]> = self
-            .places
+            .block_addresses
             .iter()
             .map(|block| {
-                let keys = block.first + 2 * block.nodes.binary_search(&node).ok()? as u64 * block.side;
-                Some([keys, keys + block.side])
+                let keys = block.first + 2 * block.nodes.binary_search(&node).ok()? as u64 * block.value_offset;
+                Some([keys, keys + block.value_offset])
             })
             .collect::<Option<_>>()
             .ok_or_else(not_cached_error)?;
-        Ok(Places { table: device.as_cuda_device()?.clone_htod(table.as_flattened())?, blocks: self.blocks.clone() })
+        Ok(AddressTable {
+            table: device.as_cuda_device()?.clone_htod(table.as_flattened())?,
+            blocks: self.blocks.clone(),
+        })
     }
 }
 
 /// Device addresses of each block's keys and values for one program step. They do not change between tokens.
-pub(in crate::model::candle) struct Places {
+pub(in crate::model::candle) struct AddressTable {
     table: CudaSlice<u64>,
     blocks: Vec<BlockId>,
 }
 
-impl Places {
-    pub(in crate::model::candle) fn are_of(&self, visible: &VisibleBlocks) -> bool {
+impl AddressTable {
+    pub(in crate::model::candle) fn is_for(&self, visible: &VisibleBlocks) -> bool {
         self.blocks == visible.blocks
     }
 }
@@ -122,20 +126,20 @@ impl Places {
 /// Appends the keys and values of new rows to their blocks and computes attention over the cache.
 ///
 /// # Shapes
-/// `given`: queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
+/// `operands`: queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
 pub(in crate::model::candle) fn attend(
-    given: [&Tensor; 3],
+    operands: [&Tensor; 3],
     visible: &VisibleBlocks,
-    places: &Places,
+    addresses: &AddressTable,
     window: Option<usize>,
     scores: Scores,
 ) -> Result<Tensor> {
-    let operation = Attend { visible, places, window: window.unwrap_or(usize::MAX), scores };
-    apply_ternary(operation, given)
+    let operation = Attend { visible, addresses, window: window.unwrap_or(usize::MAX), scores };
+    apply_ternary(operation, operands)
 }
 
 /// Returns the device address of a contiguous CUDA tensor.
-pub(in crate::model::candle) fn place(x: &Tensor) -> Result<u64> {
+pub(in crate::model::candle) fn device_address(x: &Tensor) -> Result<u64> {
     let (storage, layout) = x.storage_and_layout();
     Ok(match &*storage {
         Storage::Cuda(storage) => {
@@ -148,7 +152,7 @@ pub(in crate::model::candle) fn place(x: &Tensor) -> Result<u64> {
 
 struct Attend<'a> {
     visible: &'a VisibleBlocks,
-    places: &'a Places,
+    addresses: &'a AddressTable,
     window: usize,
     scores: Scores,
 }
@@ -163,7 +167,7 @@ impl TernaryOp for Attend<'_> {
             return Err(Failed::msg(format!("attention got {rows} rows, expected {}", self.visible.rows)));
         }
         let device = queries.0.device();
-        let out = queries.room::<T>(queries.count())?;
+        let out = queries.allocate::<T>(queries.count())?;
         launch!(
             kernel(device, &format!("keep_{}", T::NAME)),
             rows,
@@ -171,7 +175,7 @@ impl TernaryOp for Attend<'_> {
             &keys.view::<T>()?,
             &values.view::<T>()?,
             &self.visible.table,
-            &self.places.table,
+            &self.addresses.table,
             &((shared * width) as u32)
         );
         // Group query heads that share keys as long as enough thread blocks remain to fill the GPU.
@@ -186,7 +190,7 @@ impl TernaryOp for Attend<'_> {
             THREADS,
             &queries.view::<T>()?,
             &self.visible.table,
-            &self.places.table,
+            &self.addresses.table,
             &out,
             &(rows as u32),
             &(heads as u32),

@@ -73,15 +73,15 @@ impl PieceSight {
 /// Computes the attention of each query over its visible rows.
 ///
 /// # Shapes
-/// `given`: queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
+/// `operands`: queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
 pub(in crate::model::candle) fn prefill(
-    given: [&Tensor; 3],
+    operands: [&Tensor; 3],
     sight: &PieceSight,
     window: Option<usize>,
     scores: Scores,
 ) -> Result<Tensor> {
     let operation = Prefill { sight, window: window.unwrap_or(usize::MAX), scores };
-    apply_ternary(operation, given)
+    apply_ternary(operation, operands)
 }
 
 struct Prefill<'a> {
@@ -99,7 +99,7 @@ impl TernaryOp for Prefill<'_> {
         if rows != self.sight.rows {
             return Err(Failed::msg(format!("attention got {rows} rows, expected {}", self.sight.rows)));
         }
-        let out = queries.room::<T>(queries.count())?;
+        let out = queries.allocate::<T>(queries.count())?;
         // In half precision, a warp processes 16 queries, which is the tile height of tensor cores.
         let threads = if T::KIND == f32::KIND { THREADS } else { THREADS / 2 };
         launch!(
