@@ -15,7 +15,7 @@ use ghostlab::linalg::gemm::profile;
 use ghostlab::model::{Batch, Decoder, Operator, Program, ScoredRow, Trie};
 use ghostlab::tasks::{Bos, DocumentLimit, Score, Task};
 use ghostlab_definitions::tokens::tokenize_requests;
-use ghostlab_definitions::{FileRows, Setting, builtin};
+use ghostlab_definitions::{FileRows, PromptSettings, builtin};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -46,7 +46,7 @@ fn main() {
         let task = Task::find(file.split('.').next().unwrap()).unwrap();
         let limit = Some(DocumentLimit::new(count).unwrap());
         let read = builtin::task(task, &shared.join("tasks").join(file), limit).unwrap();
-        let requests = read.requests(&FileRows::default(), &Setting::default()).unwrap();
+        let requests = read.requests(&FileRows::default(), &PromptSettings::default()).unwrap();
         let tokens = tokenize_requests(&read, &requests, &encoder, Bos::Tokenizer, 1024).unwrap();
         let documents: Vec<Vec<TokenizedChoice<'_>>> = tokens
             .iter()

@@ -17,7 +17,7 @@ use ghostlab::evaluate::{TaskEncoder, score};
 use ghostlab::model::{Config, Decoder, DeviceName, Engine, FloatType, Products, Program, Trie};
 use ghostlab::tasks::{Bos, DocumentLimit, Task};
 use ghostlab_definitions::tokens::tokenize_requests;
-use ghostlab_definitions::{FileRows, Setting, builtin};
+use ghostlab_definitions::{FileRows, PromptSettings, builtin};
 
 /// Number of windows of 512 tokens. Together with `DOCUMENTS`, the number of documents per task, it suffices to detect
 /// a difference of 0.5 % and one changed answer in fifty.
@@ -37,7 +37,7 @@ fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
     let task = Task::find(file.split('.').next().unwrap()).unwrap();
     let limit = Some(DocumentLimit::new(DOCUMENTS).unwrap());
     let read = builtin::task(task, &folder.join("tasks").join(file), limit).unwrap();
-    let requests = read.requests(&FileRows::default(), &Setting::default()).unwrap();
+    let requests = read.requests(&FileRows::default(), &PromptSettings::default()).unwrap();
     let all = tokenize_requests(&read, &requests, &encoder, Bos::Tokenizer, 1024).unwrap();
     all.into_iter()
         .map(|requests| requests.into_iter().map(|one| (one.input_ids, one.continuation_ids)).collect())

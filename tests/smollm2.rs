@@ -22,7 +22,7 @@ use ghostlab::pipeline::exec::{self, RunSettings};
 use ghostlab::pipeline::stage;
 use ghostlab::starter::{SplitText, Starter};
 use ghostlab::tasks::{DocumentLimit, Task};
-use ghostlab_definitions::{FileRows, RequestKind, Setting, builtin};
+use ghostlab_definitions::{FileRows, PromptSettings, RequestKind, builtin};
 use ghostlab_store::Store;
 use serde_json::{Map, Value, json};
 
@@ -69,7 +69,7 @@ fn requests(real: &Path, file: &str) -> Vec<(String, String)> {
     let known = Task::find(task_name(file)).unwrap();
     let limit = DocumentLimit::new(f64::from(DOCUMENTS)).unwrap();
     let task = builtin::task(known, &real.join("tasks").join(file), Some(limit)).unwrap();
-    let requests = task.requests(&FileRows::default(), &Setting::default()).unwrap();
+    let requests = task.requests(&FileRows::default(), &PromptSettings::default()).unwrap();
     let texts = requests.into_iter().map(|request| match request.kind {
         RequestKind::LogLikelihood { context, continuation } => (context, continuation),
         other => panic!("{other:?}"),

@@ -19,7 +19,7 @@ use ghostlab::tasks::{
     TaskResult, TokenizedRequest, average, max_length,
 };
 use ghostlab_definitions::tokens::tokenize_requests;
-use ghostlab_definitions::{FileRows, Request, RequestKind, Setting, builtin};
+use ghostlab_definitions::{FileRows, PromptSettings, Request, RequestKind, builtin};
 use serde_json::{Value, json};
 
 /// Tokenizer read from a `tokenizer.json`. Its BOS token has the id 0.
@@ -70,7 +70,7 @@ struct TokenizedTask {
 
 impl TokenizedTask {
     fn new(task: ghostlab_definitions::Task, encoder: &impl Encoder, bos: Bos, length: usize) -> Result<Self> {
-        let requests = task.requests(&FileRows::default(), &Setting::default())?;
+        let requests = task.requests(&FileRows::default(), &PromptSettings::default())?;
         let tokens = tokenize_requests(&task, &requests, encoder, bos, length)?;
         Ok(Self { task, requests, tokens })
     }

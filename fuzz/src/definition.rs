@@ -39,7 +39,7 @@ fn question_row(index: usize) -> Value {
 
 /// Parses a definition, which must yield an error or requests, but never panic.
 pub(super) fn definition(data: &[u8]) {
-    use ghostlab_definitions::{Definition, FileRows, Library, Setting, Task};
+    use ghostlab_definitions::{Definition, FileRows, Library, PromptSettings, Task};
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("it.yaml"), data).unwrap();
     let rows: String = documents().iter().map(|row| row.json(None) + "\n").collect();
@@ -63,7 +63,7 @@ pub(super) fn definition(data: &[u8]) {
         let splits = [Some(task.evaluated_split()), task.example_split()].into_iter().flatten().collect::<Vec<_>>();
         let made = FileRows::find_in(folder.path(), &task.data, &splits).and_then(|rows| {
             let task = Task::new(task.clone(), &rows)?;
-            task.requests(&rows, &Setting { shots: Some(1), ..Setting::default() })
+            task.requests(&rows, &PromptSettings { shots: Some(1), ..PromptSettings::default() })
         });
         match made {
             Err(error) => assert_user_error(&error),
@@ -93,9 +93,9 @@ pub(super) fn template_seeds() -> Vec<Vec<u8>> {
 /// Renders a text as a document template and as a chat template.
 pub(super) fn template(data: &[u8]) {
     use ghostlab_definitions::prompt::Role;
-    use ghostlab_definitions::{ChatTemplate, template::Template, yaml::Place};
+    use ghostlab_definitions::{ChatTemplate, template::Template, yaml::SourceLocation};
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let source = Place { file: "it.yaml".into(), line: 1 };
+    let source = SourceLocation { file: "it.yaml".into(), line: 1 };
     match Template::new(text, &source) {
         Err(error) => assert_user_error(&error),
         Ok(template) => {

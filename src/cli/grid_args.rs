@@ -165,7 +165,7 @@ fn print_details(grid: &Grid) {
     for (name, task) in grid.task_data() {
         let location = match &task.source {
             TaskSource::Builtin { .. } => String::new(),
-            TaskSource::Defined { definition, .. } => format!(", {}", definition.place),
+            TaskSource::Defined { definition, .. } => format!(", {}", definition.location),
         };
         let files: Vec<String> = task.paths().into_iter().map(|path| path.display().to_string()).collect();
         detail!("  task {name}{location}: {}", files.join(", "));

@@ -61,7 +61,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let starter = Starter::new(&arguments.folder, &texts, embedded.as_deref(), target, probe());
     let starter = starter.map_err(|error| match &split {
-        Some((text, _)) if error.parts().place.as_deref().is_some_and(|position| refers_to_part(position, &texts)) => {
+        Some((text, _))
+            if error.parts().location.as_deref().is_some_and(|position| refers_to_part(position, &texts)) =>
+        {
             error.at(text.display())
         }
         _ => error,

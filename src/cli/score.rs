@@ -232,7 +232,9 @@ fn load_grid(arguments: &Arguments, length: usize) -> Result<Grid> {
 /// Removes the location in the generated grid from an error, because the user did not write that grid.
 fn without_location(error: Error) -> Error {
     let line = format!("{FILE}:");
-    let Some(position) = error.parts().place.clone().filter(|position| position.contains(&line)) else { return error };
+    let Some(position) = error.parts().location.clone().filter(|position| position.contains(&line)) else {
+        return error;
+    };
     let others: Vec<&str> = position.split(", ").filter(|part| !part.starts_with(&line)).collect();
     error.replace_location(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
 }

@@ -246,7 +246,7 @@ fn check_supported(definition: &Definition) -> Result<()> {
         Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),
         Output::Generate => GenerationConfig::read(&definition.generation)
             .map(drop)
-            .map_err(|error| error.at(format!("task {}, {}", definition.name, definition.place))),
+            .map_err(|error| error.at(format!("task {}, {}", definition.name, definition.location))),
     }
 }
 
@@ -257,10 +257,10 @@ fn select_definitions(at: &EntryPosition<'_>, entry: &DefinitionEntry) -> Result
     let path = resolve_path(Path::new(&entry.definition), &named).value;
     let folder = entry.folder.as_ref().map(|folder| resolve_path(folder, &at.key("folder")).value);
     let add_position =
-        |error: Error| if error.parts().place.is_none() { error.at(named.position().to_string()) } else { error };
+        |error: Error| if error.parts().location.is_none() { error.at(named.position().to_string()) } else { error };
     let probe = Probe::Definitions { path: path.clone(), name: entry.definition.clone(), folder: folder.clone() };
     sandbox::check_probe(probe).map_err(add_position)?;
-    let Some(selection) = Library::at(&path, &entry.definition, folder.as_deref()) else {
+    let Some(selection) = Library::find_at(&path, &entry.definition, folder.as_deref()) else {
         return Err(named
             .error("definition not found")
             .expected("a file, a folder of files, or a name with `folder`")
@@ -287,7 +287,7 @@ fn find_rows_origin(at: &EntryPosition<'_>, entry: &DefinitionEntry, definition:
         }
         None => {}
     }
-    let folder = Path::new(&*definition.place.file).parent().unwrap_or(Path::new("")).to_owned();
+    let folder = Path::new(&*definition.location.file).parent().unwrap_or(Path::new("")).to_owned();
     // Like the `datasets` loader, prefer a path that exists relative to the current directory. Otherwise, resolve the
     // path relative to the definition so that the two can be moved together.
     let local =
@@ -306,12 +306,12 @@ fn find_rows_origin(at: &EntryPosition<'_>, entry: &DefinitionEntry, definition:
         };
         let splits = splits.ok_or_else(|| {
             Error::bad_input("unsupported value of `data_files`")
-                .at(definition.place.to_string())
+                .at(definition.location.to_string())
                 .expected("paths of files, or of files by split")
                 .found(files.repr())
                 .hint("download the files and name them in the grid: `data: {SPLIT: FILE}`")
         })?;
-        return Ok(RowsOrigin::Files(splits, format!("task {name}, `data_files`, {}", definition.place)));
+        return Ok(RowsOrigin::Files(splits, format!("task {name}, `data_files`, {}", definition.location)));
     }
     if local(path).is_dir() {
         return Ok(RowsOrigin::Input(Box::new(InputRef::for_rows(name, Some(local(path)), None, at.position()))));
@@ -328,7 +328,7 @@ fn hub_dataset(entry: &DefinitionEntry, definition: &Definition) -> Result<RepoF
     let revision = entry.revision.as_deref().or_else(|| options.get("revision")?.as_text());
     let source = Repo::new(RepoKind::Dataset, path).and_then(|repo| Source::new(repo, revision)).map_err(|error| {
         error
-            .at(format!("{}, dataset_path", definition.place))
+            .at(format!("{}, dataset_path", definition.location))
             .hint("set `data: FOLDER` or `data: {SPLIT: FILE}` in the grid")
     })?;
     Ok(RepoFiles { source, files: Vec::new() })
@@ -363,7 +363,7 @@ const UNSUPPORTED_BUILDERS: [&str; 11] = [
 /// Rejects a dataset path that is the name of a `datasets` builder. On the Hub, a dataset of that name either does not
 /// exist or is unrelated.
 fn check_builder(definition: &Definition, path: &str) -> Result<()> {
-    let position = format!("{}, dataset_path", definition.place);
+    let position = format!("{}, dataset_path", definition.location);
     if UNSUPPORTED_BUILDERS.contains(&path) {
         return Err(Error::bad_input(format!("`{path}` is an unsupported builder of `datasets`"))
             .at(position)

@@ -269,7 +269,7 @@ pub(super) fn with_other_missing(first: Error, needs: &[InputRef], resolver: &In
     let lines: Vec<String> = errors
         .iter()
         .map(|error| {
-            let ErrorParts { what, place: position, expected, .. } = error.parts();
+            let ErrorParts { what, location: position, expected, .. } = error.parts();
             let position = position.clone().unwrap_or_default();
             let expected = expected.clone().unwrap_or_default();
             format!("{what} ({position}): {}", expected.replace('\n', " "))
@@ -289,7 +289,7 @@ pub(super) fn with_other_missing(first: Error, needs: &[InputRef], resolver: &In
 }
 
 fn missing_key(error: &Error) -> (String, Option<String>) {
-    (error.parts().what.clone(), error.parts().place.clone())
+    (error.parts().what.clone(), error.parts().location.clone())
 }
 
 pub(super) fn find_corpora(

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use ghostlab_definitions::metric::Output;
-use ghostlab_definitions::task::SEED;
+use ghostlab_definitions::task::FEW_SHOT_SEED;
 use ghostlab_definitions::{Definition, FileRows, builtin};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
@@ -43,7 +43,16 @@ pub struct TaskSettings {
 impl Default for TaskSettings {
     fn default() -> Self {
         let bos = Bos::default();
-        Self { shots: None, seed: SEED, chat: None, system: None, limit: None, bos, max_length: None, draw: None }
+        Self {
+            shots: None,
+            seed: FEW_SHOT_SEED,
+            chat: None,
+            system: None,
+            limit: None,
+            bos,
+            max_length: None,
+            draw: None,
+        }
     }
 }
 
@@ -60,7 +69,7 @@ impl fmt::Display for TaskSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut options: Vec<String> = Vec::new();
         options.extend(self.shots.map(|shots| format!("shots={shots}")));
-        options.extend((self.seed != SEED).then(|| format!("seed={}", self.seed)));
+        options.extend((self.seed != FEW_SHOT_SEED).then(|| format!("seed={}", self.seed)));
         options.extend(self.chat.map(|multiturn| if multiturn { "chat" } else { "chat=one-turn" }.to_owned()));
         // System texts can be long, so they are identified by a hash.
         options.extend(self.system.as_ref().map(|text| format!("system={}", &sha256::of_bytes(text)[..8])));
@@ -252,7 +261,7 @@ impl TaskData {
         let rows = self.rows()?.into_owned();
         let origin = match &self.source {
             TaskSource::Builtin { path, .. } => path.display().to_string(),
-            TaskSource::Defined { .. } => format!("task {}, {}", definition.name, definition.place),
+            TaskSource::Defined { .. } => format!("task {}, {}", definition.name, definition.location),
         };
         let TaskSettings { shots, seed, limit, ref system, chat, .. } = *how;
         let system = system.clone();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ghostlab_definitions::generation::GenerationConfig;
 use ghostlab_definitions::metric::Output;
-use ghostlab_definitions::{ChatTemplate, Definition, FileRows, Library, Setting, Task};
+use ghostlab_definitions::{ChatTemplate, Definition, FileRows, Library, PromptSettings, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -15,7 +15,7 @@ use crate::tasks::DocumentLimit;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
-    /// Reads and compiles the definitions that a grid entry refers to ([`Library::at`]).
+    /// Reads and compiles the definitions that a grid entry refers to ([`Library::find_at`]).
     Definitions { path: PathBuf, name: String, folder: Option<PathBuf> },
     /// Compiles the chat template in a model's folder.
     Chat { folder: PathBuf },
@@ -42,7 +42,7 @@ impl Probe {
     pub(super) fn run(&self) -> Result<()> {
         match self {
             Self::Definitions { path, name, folder } => {
-                let Some(selected) = Library::at(path, name, folder.as_deref()) else { return Ok(()) };
+                let Some(selected) = Library::find_at(path, name, folder.as_deref()) else { return Ok(()) };
                 selected?.tasks.iter().try_for_each(read_generation)
             }
             Self::Chat { folder } => ChatTemplate::from_folder(folder).map(drop),
@@ -101,7 +101,7 @@ impl TaskProbe {
         let limit = self.limit.map(DocumentLimit::new).transpose()?;
         let task = Task::limited(self.definition.clone(), &self.rows, limit)?;
         let chat = self.chat.as_ref().map(|(folder, _)| ChatTemplate::from_folder(folder)).transpose()?;
-        let setting = Setting {
+        let setting = PromptSettings {
             shots: self.shots,
             seed: self.seed,
             system: self.system.clone(),

@@ -50,7 +50,7 @@ pub struct ErrorParts {
     pub what: String,
     /// Location, such as a file, a line of YAML, a tensor or a cell.
     #[serde(rename = "where")]
-    pub place: Option<String>,
+    pub location: Option<String>,
     /// Expected value.
     pub expected: Option<String>,
     /// Found value.
@@ -64,7 +64,7 @@ impl Error {
         Self(Box::new(ErrorParts {
             kind,
             what: what.to_string(),
-            place: None,
+            location: None,
             expected: None,
             found: None,
             hint: None,
@@ -113,7 +113,7 @@ impl Error {
     /// the existing one.
     #[must_use]
     pub fn at(mut self, location: impl fmt::Display) -> Self {
-        self.0.place = Some(match self.0.place.take() {
+        self.0.location = Some(match self.0.location.take() {
             Some(inner) => format!("{location}, {inner}"),
             None => location.to_string(),
         });
@@ -160,7 +160,7 @@ impl Error {
 
     #[must_use]
     pub fn replace_location(mut self, location: impl fmt::Display) -> Self {
-        self.0.place = Some(location.to_string());
+        self.0.location = Some(location.to_string());
         self
     }
 
@@ -193,7 +193,7 @@ impl Error {
     pub fn one_line(&self) -> String {
         let parts = &self.0;
         let mut line = parts.what.clone();
-        for (word, text) in [("at", &parts.place), ("expected", &parts.expected), ("found", &parts.found)] {
+        for (word, text) in [("at", &parts.location), ("expected", &parts.expected), ("found", &parts.found)] {
             if let Some(text) = text {
                 line.push_str(&format!("; {word} {text}"));
             }
@@ -207,7 +207,7 @@ impl fmt::Display for Error {
         let parts = &self.0;
         f.write_str(&printable(&parts.what))?;
         for (label, text) in
-            [("where", &parts.place), ("expected", &parts.expected), ("found", &parts.found), ("hint", &parts.hint)]
+            [("where", &parts.location), ("expected", &parts.expected), ("found", &parts.found), ("hint", &parts.hint)]
         {
             if let Some(text) = text {
                 let text = printable(text);

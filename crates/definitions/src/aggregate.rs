@@ -10,8 +10,8 @@ use crate::translation::{bleu, chrf};
 use crate::value::Value;
 
 /// Default number of bootstrap samples that lm-evaluation-harness draws for a standard error.
-pub const DRAWS: usize = 100_000;
-const SLOW_METRIC_DRAWS: usize = 100;
+pub const BOOTSTRAP_DRAWS: usize = 100_000;
+const SLOW_METRIC_BOOTSTRAP_DRAWS: usize = 100;
 
 /// Value that a metric records for one document.
 #[derive(Debug, Clone, PartialEq)]
@@ -180,7 +180,7 @@ impl Aggregation {
 
     /// Computes the standard error. Returns `None` where lm-evaluation-harness reports `N/A`. [`Mean`](Self::Mean) has
     /// a closed form. The other aggregations use `draws` bootstrap samples, but at most 100 for BLEU, chrF and TER. As
-    /// in lm-evaluation-harness, which draws [`DRAWS`] samples, each chunk of at most 1,000 samples has its own
+    /// in lm-evaluation-harness, which draws [`BOOTSTRAP_DRAWS`] samples, each chunk of at most 1,000 samples has its own
     /// generator: Python's `Random(i)` for chunk `i`.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ impl Aggregation {
                 let numbers: Vec<f64> = items.iter().filter_map(Item::number).collect();
                 return Ok(Some(deviation(&numbers) / (items.len() as f64).sqrt()));
             }
-            Self::Bleu | Self::Chrf | Self::Ter => draws.min(SLOW_METRIC_DRAWS),
+            Self::Bleu | Self::Chrf | Self::Ter => draws.min(SLOW_METRIC_BOOTSTRAP_DRAWS),
             Self::Median | Self::NanMean | Self::Perplexity | Self::F1 | Self::Matthews => draws,
             Self::WeightedPerplexity | Self::BitsPerByte | Self::WeightedF1 | Self::Brier => return Ok(None),
         };

@@ -64,7 +64,7 @@ pub(crate) fn next_tag(text: &str) -> Option<usize> {
 
 /// Returns the number of operators in the rest of a tag, and the position just after the tag.
 fn operators(code: &str) -> (usize, usize) {
-    const WORDS: [&str; 7] = ["and", "or", "not", "is", "in", "if", "else"];
+    const OPERATOR_WORDS: [&str; 7] = ["and", "or", "not", "is", "in", "if", "else"];
     let mut count = 0;
     let mut quote = None;
     let mut last = ' ';
@@ -75,7 +75,7 @@ fn operators(code: &str) -> (usize, usize) {
             last = c;
             continue;
         }
-        count += usize::from(WORDS.contains(&&code[word..position]));
+        count += usize::from(OPERATOR_WORDS.contains(&&code[word..position]));
         word = position + c.len_utf8();
         match quote {
             Some(mark) if c == mark && last != '\\' => quote = None,

@@ -6,7 +6,7 @@ use super::*;
 use ghostlab_core::tasks::{Split, TASKS};
 
 use crate::Row;
-use crate::task::{RequestKind, Setting};
+use crate::task::{PromptSettings, RequestKind};
 
 struct Prompt {
     choices: Vec<Choice>,
@@ -26,11 +26,11 @@ fn render_last(name: &str, rows: Vec<Value>) -> Result<Prompt> {
     let task = Task::from_rows(
         definition(known)?.clone(),
         rows.into_iter()
-            .map(|fields| Row { place: "x.jsonl:3".to_owned(), value: serde_json::from_value(fields).unwrap() })
+            .map(|fields| Row { location: "x.jsonl:3".to_owned(), value: serde_json::from_value(fields).unwrap() })
             .collect(),
         None,
     )?;
-    let mut requests = task.requests(&FileRows::default(), &Setting::default())?;
+    let mut requests = task.requests(&FileRows::default(), &PromptSettings::default())?;
     requests.retain(|request| request.document == last);
     let (texts, gold) = task.solution(last)?;
     assert_eq!(requests.len(), texts.len());
@@ -247,10 +247,10 @@ fn row_without_label_is_rejected_with_its_location() {
 }
 
 fn unlabeled(rows: Vec<Value>) -> Option<String> {
-    let rows = rows
-        .into_iter()
-        .enumerate()
-        .map(|(at, value)| Row { place: format!("x.jsonl:{}", at + 1), value: serde_json::from_value(value).unwrap() });
+    let rows = rows.into_iter().enumerate().map(|(at, value)| Row {
+        location: format!("x.jsonl:{}", at + 1),
+        value: serde_json::from_value(value).unwrap(),
+    });
     let known = definition(Known::find("rte").unwrap()).unwrap().clone();
     Task::from_rows(known, rows.collect(), None).unwrap().unlabeled()
 }

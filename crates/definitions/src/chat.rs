@@ -20,16 +20,17 @@ use crate::bounds::check_operators;
 use crate::exchange::{python, variables};
 use crate::jinja::reset_render_state;
 use crate::prompt::{Message, Role};
-use crate::template::{compiled, environment, render_catching_panics, template_error};
+use crate::template::{compile, environment, render_catching_panics, template_error};
 use crate::value::{JsonStyle, Value};
 
 /// Marker that transformers appends to the last message, so that it can find the end of the message in the rendered
 /// text.
-const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+const CONTINUE_MARKER: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 const TEMPLATE_FILE: &str = "chat_template.jinja";
-const TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+const SPECIAL_TOKEN_KEYS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 /// Keys of the same tokens in GGUF files, below `tokenizer.ggml`. The format spells "seperator" like this.
-const GGUF_TOKENS: [&str; 7] = [
+const GGUF_TOKEN_KEYS: [&str; 7] = [
     "bos_token_id",
     "eos_token_id",
     "unknown_token_id",
@@ -45,12 +46,12 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     source: String,
     tokens: Vec<(Value, Value)>,
-    place: String,
+    location: String,
 }
 
 impl fmt::Debug for ChatTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ChatTemplate({})", self.place)
+        write!(f, "ChatTemplate({})", self.location)
     }
 }
 
@@ -91,7 +92,7 @@ impl ChatTemplate {
         };
         Self::new(
             &source,
-            TOKENS
+            SPECIAL_TOKEN_KEYS
                 .into_iter()
                 .filter_map(|name| {
                     let token = config.get(name)?;
@@ -111,7 +112,7 @@ impl ChatTemplate {
         let beside = parts::sibling_file(path, TEMPLATE_FILE);
         let (source, location) = match file.text(KEY)? {
             _ if beside.exists() => (read_template(&beside)?, beside.display().to_string()),
-            Some(text) => (text.to_owned(), file.place(KEY)),
+            Some(text) => (text.to_owned(), file.location(KEY)),
             None => {
                 return Err(template_file_error("the model has no chat template", path)
                     .expected(format!("`{KEY}` in this file, or a file {TEMPLATE_FILE} next to it")));
@@ -119,7 +120,7 @@ impl ChatTemplate {
         };
         let vocabulary = file.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
         let mut tokens = Vec::new();
-        for (name, key) in TOKENS.into_iter().zip(GGUF_TOKENS) {
+        for (name, key) in SPECIAL_TOKEN_KEYS.into_iter().zip(GGUF_TOKEN_KEYS) {
             let id = file.count(&format!("tokenizer.ggml.{key}"))?;
             let text = id.and_then(|id| vocabulary.get(usize::try_from(id).ok()?));
             tokens.extend(text.map(|text| (Value::from(name), Value::from(*text))));
@@ -142,19 +143,19 @@ impl ChatTemplate {
             environment.add_function("raise_exception", |message: String| {
                 Err::<Jinja, _>(JinjaError::new(ErrorKind::InvalidOperation, message))
             });
-            environment.add_function("strftime_now", |format: String| strftime(&format, now()));
+            environment.add_function("strftime_now", |format: String| strftime(&format, unix_time()));
             environment
         });
         activity::started(format_args!("{location}, chat template"));
         check_operators(source).map_err(|error| error.at(location))?;
-        let environment = compiled(&LENIENT_ENVIRONMENT, &plain_generation(source))
+        let environment = compile(&LENIENT_ENVIRONMENT, &remove_generation_tags(source))
             .map_err(|error| template_error(&error).at(location))?;
-        Ok(Self { environment, source: source.to_owned(), tokens, place: location.to_owned() })
+        Ok(Self { environment, source: source.to_owned(), tokens, location: location.to_owned() })
     }
 
     /// Returns the location of the template for error messages.
-    pub(crate) fn place(&self) -> &str {
-        &self.place
+    pub(crate) fn location(&self) -> &str {
+        &self.location
     }
 
     /// Returns the template source and special tokens, which together determine the output.
@@ -176,11 +177,11 @@ impl ChatTemplate {
     }
 
     fn render_once(&self, messages: &[Message], continued: bool) -> Result<String> {
-        activity::started(format_args!("{}, chat template", self.place));
+        activity::started(format_args!("{}, chat template", self.location));
         reset_render_state();
         let last = messages.len().saturating_sub(1);
         let shown = messages.iter().enumerate().map(|(index, one)| {
-            let mark = if continued && index == last { MARK } else { "" };
+            let mark = if continued && index == last { CONTINUE_MARKER } else { "" };
             Value::Map(vec![
                 (Value::from("role"), Value::from(one.role.name())),
                 (Value::from("content"), Value::Text(format!("{}{mark}", one.content))),
@@ -196,20 +197,22 @@ impl ChatTemplate {
         let template = self.environment.get_template("it");
         let text = template
             .and_then(|template| render_catching_panics(|| template.render(variables(&Value::Map(context)))))
-            .map_err(|error| template_error(&error).at(&self.place))?;
+            .map_err(|error| template_error(&error).at(&self.location))?;
         if !continued {
             return Ok(text);
         }
         let content = messages.last().map_or("", |last| last.content.trim_matches(is_space));
-        let start = text.rfind(MARK.trim_end()).filter(|_| self.source.contains("content") && text.contains(content));
+        let start = text
+            .rfind(CONTINUE_MARKER.trim_end())
+            .filter(|_| self.source.contains("content") && text.contains(content));
         let start = start.ok_or_else(|| {
             Error::bad_input("the chat template does not contain the message to continue")
-                .at(&self.place)
+                .at(&self.location)
                 .expected(format!("{content:?} unchanged"))
                 .hint("remove `gen_prefix` or the chat template")
         })?;
         // If the template trimmed the marker, trim the whitespace before it too.
-        let is_whole_mark = text[start..].starts_with(MARK);
+        let is_whole_mark = text[start..].starts_with(CONTINUE_MARKER);
         Ok(if is_whole_mark { text[..start].to_owned() } else { text[..start].trim_end_matches(is_space).to_owned() })
     }
 }
@@ -242,7 +245,7 @@ fn tojson(value: &Jinja, kwargs: &Kwargs) -> std::result::Result<String, JinjaEr
 }
 
 /// Replaces each `generation` block, which marks assistant text, with its content.
-fn plain_generation(source: &str) -> String {
+fn remove_generation_tags(source: &str) -> String {
     let mut out = String::new();
     let mut rest = source;
     while let Some(open) = rest.find("{%") {
@@ -266,7 +269,7 @@ fn plain_generation(source: &str) -> String {
 }
 
 /// Returns the current Unix time in seconds.
-fn now() -> i64 {
+fn unix_time() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0))
 }
 

@@ -9,7 +9,7 @@ use crate::definition::Definition;
 use crate::literal::literal;
 use crate::metric::Kind;
 use crate::value::Value;
-use crate::yaml::{Node, Place, Tree};
+use crate::yaml::{Node, SourceLocation, Tree};
 
 /// Keys that affect neither requests nor scores: names, data locations and row checks. The number of few-shot examples
 /// is also ignored, because it is set separately.
@@ -87,7 +87,7 @@ struct WrittenDefinition {
 
 impl Serialize for Definition {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let Place { file, line } = &self.place;
+        let SourceLocation { file, line } = &self.location;
         WrittenDefinition { file: file.to_string(), line: *line, source: self.source.repr() }.serialize(serializer)
     }
 }
@@ -95,20 +95,20 @@ impl Serialize for Definition {
 impl<'de> Deserialize<'de> for Definition {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let WrittenDefinition { file, line, source } = WrittenDefinition::deserialize(deserializer)?;
-        let location = Place { file: file.as_str().into(), line };
+        let location = SourceLocation { file: file.as_str().into(), line };
         let value = literal(&source).ok_or_else(|| Error::bad_input("not a task definition").at(&location));
         let read = value.and_then(|value| Self::read(&node(value, &location)));
         read.map_err(|error| de::Error::custom(error.one_line()))
     }
 }
 
-fn node(value: Value, location: &Place) -> Node {
+fn node(value: Value, location: &SourceLocation) -> Node {
     let tree = match value {
         Value::List(items) => Tree::List(items.into_iter().map(|item| node(item, location)).collect()),
         Value::Map(pairs) => Tree::Map(pairs.into_iter().map(|(key, value)| (key, node(value, location))).collect()),
         other => Tree::Scalar(other),
     };
-    Node { tree, place: location.clone() }
+    Node { tree, location: location.clone() }
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
         let one = read(TEXT);
         let again: Definition = serde_json::from_str(&serde_json::to_string(&one).unwrap()).unwrap();
         assert_eq!(
-            (again.request_keys(), again.scoring_keys(), again.place.to_string()),
+            (again.request_keys(), again.scoring_keys(), again.location.to_string()),
             (one.request_keys(), one.scoring_keys(), "a.yaml:1".into())
         );
         assert_eq!(one, again);

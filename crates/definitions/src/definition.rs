@@ -7,11 +7,11 @@ use ghostlab_core::tasks::NonFiniteScore;
 
 use crate::filter::Pipeline;
 use crate::metric::{Metric, Output};
-use crate::prepared::Prepare;
+use crate::prepared::RowPreparation;
 use crate::row::{self, Column};
 use crate::template::Template;
 use crate::value::Value;
-use crate::yaml::{Node, Place, value_error};
+use crate::yaml::{Node, SourceLocation, value_error};
 use key_reader::KeyReader;
 
 /// Data set on the Hub or in a folder.
@@ -81,7 +81,7 @@ pub struct Definition {
     /// Row filter, given as pairs of a column and its allowed values.
     pub keep_rows: Vec<(String, Vec<Value>)>,
     /// Hook that adds columns to each row.
-    pub prepare: Option<Prepare>,
+    pub prepare: Option<RowPreparation>,
     pub output: Output,
     /// Field that contains the question.
     pub text: Field,
@@ -107,7 +107,7 @@ pub struct Definition {
     pub metrics: Vec<Metric>,
     /// Rule for documents without a finite score. Only built-in tasks deviate from lm-evaluation-harness.
     pub non_finite: NonFiniteScore,
-    pub place: Place,
+    pub location: SourceLocation,
     /// Complete source, with includes and overrides resolved.
     pub(crate) source: Value,
 }

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 
 use ghostlab_core::tasks::python::words;
 
-const MAX_WORDS: usize = 10;
-const MAX_DISTANCE: usize = 50;
-const BEAM: usize = 25;
-const MAX_CANDIDATES: usize = 1000;
+const MAX_SHIFTED_WORDS: usize = 10;
+const MAX_SHIFT_DISTANCE: usize = 50;
+const BEAM_WIDTH: usize = 25;
+const MAX_SHIFT_CANDIDATES: usize = 1000;
 const INFINITE_COST: i64 = 10_000_000_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,18 +53,18 @@ fn count_edits(text: &[usize], reference: &[usize]) -> usize {
     let mut shifts = 0;
     let mut checked = 0;
     while let Some((gain, shifted)) = best_shift(&words, reference, &mut checked) {
-        if checked >= MAX_CANDIDATES || gain <= 0 {
+        if checked >= MAX_SHIFT_CANDIDATES || gain <= 0 {
             break;
         }
         shifts += 1;
         words = shifted;
     }
-    shifts + usize::try_from(distance(&words, reference).0).unwrap_or(0)
+    shifts + usize::try_from(edit_distance(&words, reference).0).unwrap_or(0)
 }
 
 /// Returns the best shift, as its gain and the shifted words, or `None` if no shift is possible.
 fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Option<(i64, Vec<usize>)> {
-    let (before, trace) = distance(text, reference);
+    let (before, trace) = edit_distance(text, reference);
     let aligned = Alignment::from_edits(&trace);
     // A sort key, and the shifted words. The key is (gain, length, negated source position, negated target position).
     // The best shift is the one with the largest key.
@@ -72,21 +72,22 @@ fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Optio
     let mut best: Option<RankedShift> = None;
     for from in 0..text.len() {
         for to in 0..reference.len() {
-            if from.abs_diff(to) > MAX_DISTANCE {
+            if from.abs_diff(to) > MAX_SHIFT_DISTANCE {
                 continue;
             }
             let mut length = 0;
-            while length < MAX_WORDS && text[from + length] == reference[to + length] {
+            while length < MAX_SHIFTED_WORDS && text[from + length] == reference[to + length] {
                 length += 1;
-                candidates(&aligned, from, to, length, &mut |target| {
-                    let shifted = shifted(text, from, length, target);
+                for_each_shift_target(&aligned, from, to, length, &mut |target| {
+                    let shifted = apply_shift(text, from, length, target);
                     *checked += 1;
-                    let key = (before - distance(&shifted, reference).0, length, -to_signed(from), -to_signed(target));
+                    let key =
+                        (before - edit_distance(&shifted, reference).0, length, -to_signed(from), -to_signed(target));
                     if best.as_ref().is_none_or(|(old, _)| key > *old) {
                         best = Some((key, shifted));
                     }
                 });
-                if *checked >= MAX_CANDIDATES {
+                if *checked >= MAX_SHIFT_CANDIDATES {
                     return best.map(|(key, shifted)| (key.0, shifted));
                 }
                 if text.len() == from + length || reference.len() == to + length {
@@ -103,14 +104,14 @@ fn to_signed(index: usize) -> i64 {
 }
 
 /// Calls `take` with each position to which a span of the text may be moved.
-fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: &mut dyn FnMut(usize)) {
+fn for_each_shift_target(aligned: &Alignment, from: usize, to: usize, length: usize, take: &mut dyn FnMut(usize)) {
     if aligned.text_wrong[from..from + length].iter().all(|wrong| !wrong)
         || aligned.reference_wrong[to..to + length].iter().all(|wrong| !wrong)
     {
         return;
     }
     if aligned
-        .place
+        .text_positions
         .get(to)
         .is_none_or(|index| usize::try_from(*index).is_ok_and(|index| (from..from + length).contains(&index)))
     {
@@ -122,7 +123,7 @@ fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: 
         // word.
         let target = match (to + offset).checked_sub(1) {
             None => Some(0),
-            Some(index) => aligned.place.get(index).and_then(|index| usize::try_from(index + 1).ok()),
+            Some(index) => aligned.text_positions.get(index).and_then(|index| usize::try_from(index + 1).ok()),
         };
         let Some(target) = target else { break };
         if last != Some(target) {
@@ -132,7 +133,7 @@ fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: 
     }
 }
 
-fn shifted(words: &[usize], from: usize, length: usize, target: usize) -> Vec<usize> {
+fn apply_shift(words: &[usize], from: usize, length: usize, target: usize) -> Vec<usize> {
     let piece = &words[from..from + length];
     let parts: [&[usize]; 4] = if target < from {
         [&words[..target], piece, &words[target..from], &words[from + length..]]
@@ -147,7 +148,7 @@ fn shifted(words: &[usize], from: usize, length: usize, target: usize) -> Vec<us
 
 /// Alignment between a text and its reference, with a flag for each word that differs.
 struct Alignment {
-    place: Vec<i64>,
+    text_positions: Vec<i64>,
     text_wrong: Vec<bool>,
     reference_wrong: Vec<bool>,
 }
@@ -155,7 +156,7 @@ struct Alignment {
 impl Alignment {
     /// Builds the alignment from an edit trace that turns the text into the reference.
     fn from_edits(trace: &[Edit]) -> Self {
-        let mut aligned = Self { place: Vec::new(), text_wrong: Vec::new(), reference_wrong: Vec::new() };
+        let mut aligned = Self { text_positions: Vec::new(), text_wrong: Vec::new(), reference_wrong: Vec::new() };
         let mut position = -1;
         for edit in trace {
             let wrong = *edit != Edit::Keep;
@@ -164,7 +165,7 @@ impl Alignment {
                 aligned.text_wrong.push(wrong);
             }
             if *edit != Edit::Delete {
-                aligned.place.push(position);
+                aligned.text_positions.push(position);
                 aligned.reference_wrong.push(wrong);
             }
         }
@@ -173,7 +174,7 @@ impl Alignment {
 }
 
 /// Computes the edit distance within a beam around the diagonal. Returns the distance and the edit trace.
-fn distance(text: &[usize], reference: &[usize]) -> (i64, Vec<Edit>) {
+fn edit_distance(text: &[usize], reference: &[usize]) -> (i64, Vec<Edit>) {
     let rows = text.len() + 1;
     let columns = reference.len() + 1;
     let mut table = vec![vec![(INFINITE_COST, Edit::Unknown); columns]; rows];
@@ -181,7 +182,8 @@ fn distance(text: &[usize], reference: &[usize]) -> (i64, Vec<Edit>) {
         *cell = (cost, Edit::Insert);
     }
     let ratio = if text.is_empty() { 1.0 } else { reference.len() as f64 / text.len() as f64 };
-    let beam = if (BEAM as f64) < ratio / 2.0 { (ratio / 2.0 + BEAM as f64).ceil() as usize } else { BEAM };
+    let beam =
+        if (BEAM_WIDTH as f64) < ratio / 2.0 { (ratio / 2.0 + BEAM_WIDTH as f64).ceil() as usize } else { BEAM_WIDTH };
     for i in 1..rows {
         let diagonal = (i as f64 * ratio).floor() as usize;
         let end = if i + 1 == rows { columns } else { columns.min(diagonal + beam) };

@@ -16,9 +16,9 @@ use ghostlab_core::files::regular;
 use crate::literal::literal;
 use crate::pattern::Pattern;
 use crate::value::Value;
-use crate::yaml::{Node, Place, Tree};
+use crate::yaml::{Node, SourceLocation, Tree};
 
-fn source(hook: &str, location: &Place) -> Option<(String, String)> {
+fn read_hook_module(hook: &str, location: &SourceLocation) -> Option<(String, String)> {
     let (module, function) = hook.trim().rsplit_once('.')?;
     if !module.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
         return None;
@@ -28,7 +28,7 @@ fn source(hook: &str, location: &Place) -> Option<(String, String)> {
 }
 
 /// Returns the body of a top-level function as a list of trimmed nonempty lines.
-fn body<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
+fn function_body<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
     let begin = format!("def {function}(");
     let mut lines = text.lines().map(str::trim_end).skip_while(|line| !line.starts_with(&begin));
     let head = lines.next()?;
@@ -37,17 +37,17 @@ fn body<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
 }
 
 /// Returns whether an aggregation hook computes an F1 score weighted by label frequency.
-pub fn is_weighted_f1(hook: &str, location: &Place) -> bool {
+pub fn is_weighted_f1(hook: &str, location: &SourceLocation) -> bool {
     if hook.trim() == "lm_eval.utils.weighted_f1_score" {
         return true;
     }
-    let Some((text, function)) = source(hook, location) else { return false };
+    let Some((text, function)) = read_hook_module(hook, location) else { return false };
     if function == "weighted_f1_score"
         && text.lines().any(|line| line.trim_end() == "from lm_eval.utils import weighted_f1_score")
     {
         return true;
     }
-    let Some(lines) = body(&text, &function) else { return false };
+    let Some(lines) = function_body(&text, &function) else { return false };
     const KNOWN_LINES: [&str; 6] = [
         "from sklearn.metrics import f1_score",
         "unzipped_list = list(zip(*items))",
@@ -114,12 +114,12 @@ fn only(pattern: &str, text: &str) -> Option<Vec<String>> {
 }
 
 /// Returns the mapping `{column: value}` for a hook that only filters rows by one value, or `None` for any other hook.
-pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
-    let (text, function) = source(hook, location)?;
-    if let Some(lines) = body(&text, &function) {
+pub fn kept_rows(hook: &str, location: &SourceLocation) -> Option<Value> {
+    let (text, function) = read_hook_module(hook, location)?;
+    if let Some(lines) = function_body(&text, &function) {
         return RowFilter::read(&lines)?.with(None);
     }
-    let filter = RowFilter::read(&body(&text, "process_docs")?)?;
+    let filter = RowFilter::read(&function_body(&text, "process_docs")?)?;
     let parameter = filter.parameter.clone()?;
     // First form: the file contains one `partial` call per value.
     let one = format!(r"(?:^|\n){function} = partial\(\s*process_docs,\s*{parameter}=({TEXT}),?\s*\)");
@@ -187,7 +187,7 @@ fn metrics(node: &Node) -> Result<Value> {
             .iter()
             .map(|item| {
                 let pairs = item.pairs().iter().map(|(key, value)| {
-                    let same = matches!(&value.tree, Tree::Hook(hook) if is_weighted_f1(hook, &value.place));
+                    let same = matches!(&value.tree, Tree::Hook(hook) if is_weighted_f1(hook, &value.location));
                     Ok((key.clone(), if same { Value::from("weighted_f1") } else { value.plain()? }))
                 });
                 Ok(Value::Map(pairs.collect::<Result<_>>()?))
@@ -200,18 +200,18 @@ fn metrics(node: &Node) -> Result<Value> {
 mod tests {
     use super::*;
 
-    fn place(text: &str) -> (tempfile::TempDir, Place) {
+    fn write_hook(text: &str) -> (tempfile::TempDir, SourceLocation) {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("utils.py"), text).unwrap();
         let file = folder.path().join("a.yaml").display().to_string();
-        (folder, Place { file: file.into(), line: 1 })
+        (folder, SourceLocation { file: file.into(), line: 1 })
     }
 
     #[test]
     fn only_recognized_python_hooks_are_replaced() {
         let filter = "def law(dataset):\n    return dataset.filter(lambda x: x[\"subject\"] == \"law\")\n\n\ndef other(d):\n    print(1)\n    \
             return d.filter(lambda x: x['a'] == 'b')\n";
-        let (_folder, location) = place(filter);
+        let (_folder, location) = write_hook(filter);
         assert_eq!(kept_rows("utils.law", &location).unwrap().repr(), "{'subject': 'law'}");
         assert!(kept_rows("utils.other", &location).is_none());
         assert!(kept_rows("utils.absent", &location).is_none());
@@ -220,29 +220,29 @@ mod tests {
             return dataset.filter(lambda x: x[\"area\"] == subject)\n\n\nprocess_functions = {\n    \
             f\"process_{one.lower().replace(' & ', '_')}\": partial(\n        process_docs, subject=one\n    )\n    \
             for one in SUBJECTS\n}\n\nglobals().update(process_functions)\n";
-        let (_folder, location) = place(each);
+        let (_folder, location) = write_hook(each);
         assert_eq!(kept_rows("utils.process_law_order", &location).unwrap().repr(), "{'area': 'Law & Order'}");
         assert!(kept_rows("utils.process_sea", &location).is_none());
         let (_folder, location) =
-            place(&each.replace("\"Marine\"", "\"Marine  Law\"").replace("' & ', '_'", "' ', ''"));
+            write_hook(&each.replace("\"Marine\"", "\"Marine  Law\"").replace("' & ', '_'", "' ', ''"));
         assert_eq!(kept_rows("utils.process_marinelaw", &location).unwrap().repr(), "{'area': 'Marine  Law'}");
-        let (_folder, location) = place(&each.replace(".lower()", ".title()"));
+        let (_folder, location) = write_hook(&each.replace(".lower()", ".title()"));
         assert!(kept_rows("utils.process_law_order", &location).is_none());
         let named = "def process_docs(dataset: datasets.Dataset, of) -> datasets.Dataset:\n    return dataset.filter(\n        \
             lambda row: row['name'] == f\"all.{of}\"\n    )\n\n\nlaw = partial(process_docs, of=\"law\")\n\
             art = partial(\n    process_docs, of=\"art\"\n)\n";
-        let (_folder, location) = place(named);
+        let (_folder, location) = write_hook(named);
         assert_eq!(kept_rows("utils.art", &location).unwrap().repr(), "{'name': 'all.art'}");
         assert!(kept_rows("utils.sea", &location).is_none());
         // A direct call does not pass the argument `of`, and an f-string with an unknown name does not match.
         assert!(kept_rows("utils.process_docs", &location).is_none());
-        let (_folder, location) = place(&named.replace("all.{of}", "{other}.{of}"));
+        let (_folder, location) = write_hook(&named.replace("all.{of}", "{other}.{of}"));
         assert!(kept_rows("utils.art", &location).is_none());
         let weighted = "def weighted_f1_score(items):\n    unzipped_list = list(zip(*items))\n    golds = unzipped_list[0]\n    \
             preds = unzipped_list[1]\n    fscore = f1_score(golds, preds, average=\"weighted\")\n    return fscore\n";
-        let (_folder, location) = place(weighted);
+        let (_folder, location) = write_hook(weighted);
         assert!(is_weighted_f1("utils.weighted_f1_score", &location));
-        let (_folder, location) = place(&weighted.replace("weighted\"", "macro\""));
+        let (_folder, location) = write_hook(&weighted.replace("weighted\"", "macro\""));
         assert!(!is_weighted_f1("utils.weighted_f1_score", &location));
     }
 }

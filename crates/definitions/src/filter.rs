@@ -11,9 +11,9 @@ use crate::value::Value;
 use crate::yaml::{Node, Tree, hook_error, value_error};
 
 /// Default result of an extraction if its pattern does not match.
-const FALLBACK: &str = "[invalid]";
+const DEFAULT_FALLBACK: &str = "[invalid]";
 /// Default pattern for an extraction, which finds the number after `####`.
-const NUMBER: &str = r"#### (\-?[0-9\.\,]+)";
+const DEFAULT_NUMBER_PATTERN: &str = r"#### (\-?[0-9\.\,]+)";
 
 /// Sequence of filters.
 #[derive(Debug, Clone)]
@@ -25,8 +25,8 @@ pub struct Pipeline {
 
 #[derive(Debug, Clone)]
 enum FilterStep {
-    Regex(Box<Extraction>),
-    Choice { own: Box<Extraction>, lower: bool, bare: bool, ignored: Vec<Pattern> },
+    Regex(Box<RegexExtraction>),
+    Choice { own: Box<RegexExtraction>, lower: bool, bare: bool, ignored: Vec<Pattern> },
     TakeFirst,
     TakeFirstK(usize),
     Majority,
@@ -37,7 +37,7 @@ enum FilterStep {
 }
 
 #[derive(Debug, Clone)]
-struct Extraction {
+struct RegexExtraction {
     pattern: Pattern,
     select: i64,
     fallback: String,
@@ -95,7 +95,7 @@ impl FilterStep {
     fn read(node: &Node) -> Result<Self> {
         let mut options = FilterOptions { node, used: vec!["function"] };
         let name = match node.get("function") {
-            Some(Node { tree: Tree::Hook(hook), place: location }) => {
+            Some(Node { tree: Tree::Hook(hook), location }) => {
                 return Err(hook_error("filter_list.function", hook, location));
             }
             function => {
@@ -106,8 +106,8 @@ impl FilterStep {
             "regex" => Self::Regex(Box::new(options.extraction()?)),
             "multi_choice_regex" => Self::Choice {
                 own: Box::new(options.extraction()?),
-                lower: options.truth("ignore_case")?,
-                bare: options.truth("ignore_punctuation")?,
+                lower: options.flag("ignore_case")?,
+                bare: options.flag("ignore_punctuation")?,
                 ignored: options.patterns("regexes_to_ignore")?,
             },
             "take_first" => Self::TakeFirst,
@@ -135,7 +135,7 @@ impl FilterStep {
                 ));
             }
         };
-        options.all_used()?;
+        options.check_all_used()?;
         Ok(step)
     }
 
@@ -203,7 +203,7 @@ fn items(value: &Value) -> Result<Vec<Value>> {
     }
 }
 
-impl Extraction {
+impl RegexExtraction {
     /// Returns the selected match, and whether it has several groups that are all empty. Returns `None` if nothing
     /// matches.
     fn find(&self, text: &str) -> Result<Option<(String, bool)>> {
@@ -228,7 +228,7 @@ fn select_match(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool
 }
 
 fn choice(
-    extraction: &Extraction,
+    extraction: &RegexExtraction,
     lower: bool,
     bare: bool,
     ignored: &[Pattern],
@@ -237,7 +237,7 @@ fn choice(
 ) -> Result<Value> {
     static PUNCTUATION: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"\p{P}").ok());
     let cleaned = |text: &str| -> Result<String> {
-        let mut text = ignored.iter().try_fold(text.to_owned(), |text, pattern| pattern.removed(&text))?;
+        let mut text = ignored.iter().try_fold(text.to_owned(), |text, pattern| pattern.remove_matches(&text))?;
         if lower {
             text = text.to_lowercase();
         }
@@ -267,20 +267,20 @@ fn choice(
                 .map_or(String::new(), |(part, _)| part);
             // If several choices have the same text, the last one wins.
             let index = texts.iter().rposition(|text| *text == found);
-            part = lettered(found, index);
+            part = add_choice_letter(found, index);
         }
         if part.is_empty() {
             let found =
                 select_match(&by_letter.find_all(answer)?, extraction.select)?.map_or(String::new(), |(part, _)| part);
             let index = (0..texts.len()).find(|index| choice_letter(*index) == found);
-            part = lettered(found, index);
+            part = add_choice_letter(found, index);
         }
         Ok(Value::Text(if part.is_empty() { extraction.fallback.clone() } else { part }))
     })
 }
 
 /// Returns the parenthesized letter of the matched choice, or `text` itself if it is empty or matches no choice.
-fn lettered(text: String, choice: Option<usize>) -> String {
+fn add_choice_letter(text: String, choice: Option<usize>) -> String {
     match choice {
         Some(index) if !text.is_empty() => format!("({})", choice_letter(index)),
         _ => text,
@@ -303,7 +303,7 @@ impl FilterOptions<'_> {
         self.node.get(key).and_then(|node| node.plain().ok())
     }
 
-    fn truth(&mut self, key: &'static str) -> Result<bool> {
+    fn flag(&mut self, key: &'static str) -> Result<bool> {
         match self.get(key) {
             None | Some(Value::None) => Ok(false),
             Some(Value::Bool(truth)) => Ok(truth),
@@ -315,7 +315,7 @@ impl FilterOptions<'_> {
         match self.get(key) {
             None | Some(Value::None) => Ok(Vec::new()),
             Some(Value::List(all)) if all.iter().all(|one| one.as_text().is_some()) => {
-                all.iter().map(|one| Pattern::new(&one.text()).map_err(|error| error.at(&self.node.place))).collect()
+                all.iter().map(|one| Pattern::new(&one.text()).map_err(|error| error.at(&self.node.location))).collect()
             }
             Some(_) => Err(value_error(key, "a list of regular expressions", self.node)),
         }
@@ -329,21 +329,21 @@ impl FilterOptions<'_> {
         }
     }
 
-    fn extraction(&mut self) -> Result<Extraction> {
-        let source = self.text("regex_pattern", NUMBER)?;
-        let fallback = self.text("fallback", FALLBACK)?;
+    fn extraction(&mut self) -> Result<RegexExtraction> {
+        let source = self.text("regex_pattern", DEFAULT_NUMBER_PATTERN)?;
+        let fallback = self.text("fallback", DEFAULT_FALLBACK)?;
         let select = match self.get("group_select") {
             None => 0,
             Some(value) => value.as_int().ok_or_else(|| value_error("group_select", "a whole number", self.node))?,
         };
-        let location = self.node.get("regex_pattern").unwrap_or(self.node).place.to_string();
-        Ok(Extraction { pattern: Pattern::new(&source).map_err(|error| error.at(location))?, select, fallback })
+        let location = self.node.get("regex_pattern").unwrap_or(self.node).location.to_string();
+        Ok(RegexExtraction { pattern: Pattern::new(&source).map_err(|error| error.at(location))?, select, fallback })
     }
 
-    fn all_used(&self) -> Result<()> {
+    fn check_all_used(&self) -> Result<()> {
         let odd = self.node.pairs().iter().find(|(key, _)| !self.used.contains(&key.as_text().unwrap_or("")));
         match odd {
-            Some((key, Node { tree: Tree::Hook(hook), place: location })) => {
+            Some((key, Node { tree: Tree::Hook(hook), location })) => {
                 Err(hook_error(&format!("filter_list.{}", key.text()), hook, location))
             }
             Some((key, node)) => Err(value_error(&key.text(), &format!("one of {}", self.used.join(", ")), node)),

@@ -10,7 +10,7 @@ const DEFAULT_MAX_TOKENS: usize = 256;
 /// lm-evaluation-harness.
 const LENGTH_LIMITS: [&str; 4] = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
 /// Default value of `top_k` in transformers.
-const TOP_K: usize = 50;
+const DEFAULT_TOP_K: usize = 50;
 
 /// Stop sequences, maximum length and sampling parameters.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,7 +81,8 @@ impl GenerationConfig {
                 return Err(value_error("temperature", "more than 0 if `do_sample` is true", &found));
             }
             let top_p = read_setting("top_p", settings).map_or(Ok(1.0), |value| number("top_p", value))?;
-            let top_k = read_setting("top_k", settings).map_or(Ok(TOP_K as f64), |value| number("top_k", value))?;
+            let top_k =
+                read_setting("top_k", settings).map_or(Ok(DEFAULT_TOP_K as f64), |value| number("top_k", value))?;
             // 0 and -1 disable `top_k`.
             Ok(Sampling { temperature, top_p, top_k: (top_k >= 1.0).then_some(top_k as usize) })
         });

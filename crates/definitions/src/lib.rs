@@ -74,5 +74,5 @@ pub use library::{Group, Library, Selection};
 pub use results::Answer;
 pub use row::Row;
 pub use rows::{FileRows, Rows};
-pub use task::{Request, RequestKind, Setting, Task};
+pub use task::{PromptSettings, Request, RequestKind, Task};
 pub use value::Value;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::aggregate::GroupMetric;
 use crate::definition::Definition;
 use crate::value::Value;
-use crate::yaml::{Node, Place, Tree, read_file, texts, value_error};
+use crate::yaml::{Node, SourceLocation, Tree, read_file, texts, value_error};
 
 /// Keys that belong to a group itself. Other keys in its file override settings of the tasks in the group.
 const GROUP_KEYS: [&str; 5] = ["group", "group_alias", "task", "aggregate_metric_list", "metadata"];
@@ -85,7 +85,7 @@ impl Library {
     ///
     /// # Errors
     /// Fails in the same cases as [`Library::from_folders`] and [`Library::select`].
-    pub fn at(path: &Path, name: &str, folder: Option<&Path>) -> Option<Result<Selection>> {
+    pub fn find_at(path: &Path, name: &str, folder: Option<&Path>) -> Option<Result<Selection>> {
         if path.is_file() {
             return Some(Self::select_file(path, folder));
         }
@@ -174,7 +174,7 @@ impl Library {
             for (task, node) in nodes.tasks {
                 if let Some(other) = sources.get(&task) {
                     let same = Error::bad_input(format!("the task `{task}` is requested twice"));
-                    return Err(same.at(&node.place).found(format!("in `{other}` and in `{name}`")));
+                    return Err(same.at(&node.location).found(format!("in `{other}` and in `{name}`")));
                 }
                 selection.tasks.push(Definition::read(&node)?);
                 sources.insert(task, (*name).to_owned());
@@ -228,13 +228,13 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     }
     let mut node = read_file(path)?;
     let Some(include) = node.take("include") else { return Ok(node) };
-    let mut merged = Node::empty(node.place.clone());
+    let mut merged = Node::empty(node.location.clone());
     for name in include.items() {
         let Some(text) = name.text() else {
             return Err(value_error("include", "a file, or a list of files", name));
         };
         let base = path.parent().unwrap_or_else(|| Path::new("."));
-        let mut other = with_includes(&base.join(text), seen).map_err(|error| error.at(&include.place))?;
+        let mut other = with_includes(&base.join(text), seen).map_err(|error| error.at(&include.location))?;
         other.take("task_list");
         merged.set_all(&other);
     }
@@ -259,7 +259,7 @@ impl<'a> Nodes<'a> {
     }
 
     fn add_by_name(mut self, name: &str) -> Result<Self> {
-        let empty = Node::empty(Place { file: name.into(), line: 1 });
+        let empty = Node::empty(SourceLocation { file: name.into(), line: 1 });
         match self.library.entries.get(name) {
             Some(entry) => {
                 self.entry(name, entry, &empty, 0)?;
@@ -291,7 +291,10 @@ impl<'a> Nodes<'a> {
         if self.known.insert(name.clone()) {
             let mut node = node.clone();
             node.set_all(overrides);
-            node.set(&Value::from("task"), Node { tree: Tree::Scalar(Value::from(&*name)), place: node.place.clone() });
+            node.set(
+                &Value::from("task"),
+                Node { tree: Tree::Scalar(Value::from(&*name)), location: node.location.clone() },
+            );
             self.tasks.push((name.clone(), node));
         }
         name
@@ -315,13 +318,13 @@ impl<'a> Nodes<'a> {
 
     fn group(&mut self, name: &str, node: &Node, overrides: &Node, depth: usize) -> Result<Vec<String>> {
         if depth > MAX_DEPTH {
-            return Err(Error::bad_input(format!("the group `{name}` contains itself")).at(&node.place));
+            return Err(Error::bad_input(format!("the group `{name}` contains itself")).at(&node.location));
         }
         let index = self.groups.len();
         let alias = node.get("group_alias").and_then(Node::text).unwrap_or(name).to_owned();
         self.groups.push(Group { name: name.to_owned(), alias, tasks: Vec::new(), metrics: group_metrics(node)? });
         // All other keys are settings for the group's tasks. An outer group may override them.
-        let mut below = Node::empty(node.place.clone());
+        let mut below = Node::empty(node.location.clone());
         for (key, value) in node.pairs() {
             if !GROUP_KEYS.iter().any(|known_key| key.as_text() == Some(known_key)) {
                 below.set(key, value.clone());
@@ -338,7 +341,7 @@ impl<'a> Nodes<'a> {
             self.members += 1;
             if self.members > MAX_MEMBERS {
                 return Err(Error::bad_input(format!("the group `{name}` contains too many tasks and groups"))
-                    .at(&member.place)
+                    .at(&member.location)
                     .expected(format!("at most {MAX_MEMBERS} members, inner groups expanded")));
             }
             let tasks = self.member(name, member, &below, depth)?;
@@ -351,7 +354,7 @@ impl<'a> Nodes<'a> {
     fn member(&mut self, group: &str, member: &Node, overrides: &Node, depth: usize) -> Result<Vec<String>> {
         let library = self.library;
         if let Some(name) = member.text() {
-            let entry = library.entries.get(name).ok_or_else(|| self.unknown_name_error(name).at(&member.place))?;
+            let entry = library.entries.get(name).ok_or_else(|| self.unknown_name_error(name).at(&member.location))?;
             return self.entry(name, entry, overrides, depth + 1);
         }
         let mut member_overrides = overrides.clone();
@@ -372,12 +375,12 @@ impl<'a> Nodes<'a> {
             None => Ok(vec![self.task(
                 format!("{group}::{name}"),
                 &member_overrides,
-                &Node::empty(member_overrides.place.clone()),
+                &Node::empty(member_overrides.location.clone()),
             )]),
             Some(Entry::Tag(tasks)) if tasks.len() > 1 => {
                 // lm-evaluation-harness would give every task the name of the tag.
                 Err(Error::bad_input(format!("a group cannot override settings of the tag `{name}`"))
-                    .at(&member.place)
+                    .at(&member.location)
                     .hint("list the tasks individually, or set the overrides for the whole group"))
             }
             Some(entry) => {

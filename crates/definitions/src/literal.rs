@@ -10,8 +10,8 @@ use crate::keys::KeyIndex;
 use crate::value::Value;
 
 /// Maximum nesting depth, which bounds recursion.
-const DEPTH: usize = 64;
-const VALUE: &str = "a list, a dict, a string or a number";
+const MAX_NESTING_DEPTH: usize = 64;
+const EXPECTED_VALUE: &str = "a list, a dict, a string or a number";
 
 /// Parses one literal, or returns `None` where Python would raise an exception.
 pub fn literal(text: &str) -> Option<Value> {
@@ -25,7 +25,7 @@ pub fn literal(text: &str) -> Option<Value> {
 /// Fails in the same cases as `ast.literal_eval`, and for bytes, complex numbers and lone surrogates. The error gives
 /// the position.
 pub fn read(text: &str) -> Result<Value> {
-    let mut reader = LiteralReader { text, at: 0 };
+    let mut reader = LiteralReader { text, position: 0 };
     reader.skip_space();
     let first = reader.value(0)?;
     reader.skip_space();
@@ -48,12 +48,12 @@ pub fn read(text: &str) -> Result<Value> {
 struct LiteralReader<'a> {
     text: &'a str,
     /// Byte position, which is always at a character boundary.
-    at: usize,
+    position: usize,
 }
 
 impl LiteralReader<'_> {
     fn rest(&self) -> &str {
-        self.text.get(self.at..).unwrap_or_default()
+        self.text.get(self.position..).unwrap_or_default()
     }
 
     fn peek(&self) -> Option<char> {
@@ -62,7 +62,7 @@ impl LiteralReader<'_> {
 
     fn next(&mut self) -> Option<char> {
         let character = self.peek()?;
-        self.at += character.len_utf8();
+        self.position += character.len_utf8();
         Some(character)
     }
 
@@ -70,7 +70,7 @@ impl LiteralReader<'_> {
     fn take(&mut self, word: &str) -> bool {
         let found = self.rest().starts_with(word);
         if found {
-            self.at += word.len();
+            self.position += word.len();
         }
         found
     }
@@ -78,12 +78,12 @@ impl LiteralReader<'_> {
     /// Skips the whitespace that Python allows between tokens.
     fn skip_space(&mut self) {
         while self.peek().is_some_and(|character| matches!(character, ' ' | '\t' | '\n' | '\r' | '\u{c}')) {
-            self.at += 1;
+            self.position += 1;
         }
     }
 
     fn syntax_error(&self, expected: &str) -> Error {
-        let read = self.text.get(..self.at).unwrap_or_default();
+        let read = self.text.get(..self.position).unwrap_or_default();
         let excerpt: String = self.rest().chars().take(20).collect();
         let found = if excerpt.is_empty() { "the end".to_owned() } else { format!("{excerpt:?}") };
         Error::bad_input("invalid Python literal")
@@ -93,8 +93,8 @@ impl LiteralReader<'_> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Value> {
-        if depth > DEPTH {
-            return Err(self.syntax_error(&format!("at most {DEPTH} levels of brackets")));
+        if depth > MAX_NESTING_DEPTH {
+            return Err(self.syntax_error(&format!("at most {MAX_NESTING_DEPTH} levels of brackets")));
         }
         match self.peek() {
             Some('[') => self.list(']', depth),
@@ -103,7 +103,7 @@ impl LiteralReader<'_> {
             Some(sign) if sign.is_ascii_digit() || matches!(sign, '-' | '+' | '.') => self.number(),
             _ if self.begins_text() => self.texts().map(Value::Text),
             Some(letter) if letter.is_ascii_alphabetic() => self.word(),
-            _ => Err(self.syntax_error(VALUE)),
+            _ => Err(self.syntax_error(EXPECTED_VALUE)),
         }
     }
 
@@ -113,9 +113,9 @@ impl LiteralReader<'_> {
             "True" => Value::Bool(true),
             "False" => Value::Bool(false),
             "None" => Value::None,
-            _ => return Err(self.syntax_error(VALUE)),
+            _ => return Err(self.syntax_error(EXPECTED_VALUE)),
         };
-        self.at += length;
+        self.position += length;
         Ok(value)
     }
 
@@ -179,7 +179,7 @@ impl LiteralReader<'_> {
     }
 
     fn number(&mut self) -> Result<Value> {
-        let start = self.at;
+        let start = self.position;
         let negative = self.take("-");
         if !negative {
             self.take("+");
@@ -196,11 +196,11 @@ impl LiteralReader<'_> {
             .map_or(rest.len(), |(position, _)| position);
         match unsigned(&rest[..length]) {
             Some(number) => {
-                self.at += length;
+                self.position += length;
                 Ok(if negative { number.negated() } else { number })
             }
             None => {
-                self.at = start;
+                self.position = start;
                 Err(self.syntax_error("a plain number"))
             }
         }
@@ -216,10 +216,10 @@ impl LiteralReader<'_> {
         let mut text = String::new();
         loop {
             self.quoted(&mut text)?;
-            let end = self.at;
+            let end = self.position;
             self.skip_space();
             if !self.begins_text() {
-                self.at = end;
+                self.position = end;
                 return Ok(text);
             }
         }
@@ -266,7 +266,7 @@ impl LiteralReader<'_> {
     }
 
     fn escape(&mut self, text: &mut String) -> Result<()> {
-        let start = self.at;
+        let start = self.position;
         self.next();
         let plain = match self.peek() {
             Some(same @ ('\\' | '\'' | '"')) => same,
@@ -295,7 +295,7 @@ impl LiteralReader<'_> {
                 return self.digits(length, 8, start, text);
             }
             Some('N') => {
-                self.at = start;
+                self.position = start;
                 return Err(self.syntax_error("no named character"));
             }
             // Python keeps the backslash if the escape is unknown.
@@ -318,11 +318,11 @@ impl LiteralReader<'_> {
         let digits = self.rest().get(..length).filter(|digits| digits.chars().all(|digit| digit.is_digit(radix)));
         let character = digits.and_then(|digits| u32::from_str_radix(digits, radix).ok()).and_then(char::from_u32);
         if let Some(character) = character {
-            self.at += length;
+            self.position += length;
             text.push(character);
             return Ok(());
         }
-        self.at = start;
+        self.position = start;
         Err(self.syntax_error(&format!("{length} digits of a character code")))
     }
 }

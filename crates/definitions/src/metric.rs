@@ -115,7 +115,7 @@ impl Metric {
     /// Fails if the metric does not support the output type, or has options that would have no effect.
     pub fn read(node: &Node, output: Output) -> Result<Self> {
         let named = match node.get("metric") {
-            Some(Node { tree: Tree::Hook(hook), place: location }) => {
+            Some(Node { tree: Tree::Hook(hook), location }) => {
                 return Err(hook_error("metric_list.metric", hook, location));
             }
             named => named.ok_or_else(|| value_error("metric_list", "entries with `metric`", node))?,
@@ -131,7 +131,7 @@ impl Metric {
             if let Tree::Hook(hook) = &value.tree
                 && key.as_text() != Some("metric")
             {
-                return Err(hook_error(&format!("metric_list.{}", key.text()), hook, &value.place));
+                return Err(hook_error(&format!("metric_list.{}", key.text()), hook, &value.location));
             }
             match (key.as_text().unwrap_or(""), &value.tree) {
                 ("metric", _) | ("hf_evaluate", Tree::Scalar(Value::Bool(false))) => {}
@@ -139,7 +139,7 @@ impl Metric {
                 ("higher_is_better", Tree::Scalar(Value::Bool(higher))) => metric.higher_is_better = *higher,
                 ("hf_evaluate", _) => {
                     return Err(
-                        Error::bad_input("metrics of Hugging Face's `evaluate` are not supported").at(&value.place)
+                        Error::bad_input("metrics of Hugging Face's `evaluate` are not supported").at(&value.location)
                     );
                 }
                 // lm-eval drops these options if the metric does not accept them.
@@ -177,7 +177,7 @@ impl Matching {
                 for item in items {
                     let source =
                         item.text().ok_or_else(|| value_error("regexes_to_ignore", "a list of strings", item))?;
-                    self.patterns.push(Pattern::new(source).map_err(|error| error.at(&item.place))?);
+                    self.patterns.push(Pattern::new(source).map_err(|error| error.at(&item.location))?);
                 }
             }
             ("regexes_to_ignore", Tree::Scalar(Value::None)) => {}
@@ -199,7 +199,7 @@ impl Matching {
 
     /// Removes the ignored parts of a text.
     pub(crate) fn remove_ignored(&self, text: &str) -> Result<String> {
-        let mut text = self.patterns.iter().try_fold(text.to_owned(), |text, pattern| pattern.removed(&text))?;
+        let mut text = self.patterns.iter().try_fold(text.to_owned(), |text, pattern| pattern.remove_matches(&text))?;
         if self.case {
             text = text.to_lowercase();
         }

@@ -93,7 +93,7 @@ fn frame_rows(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -
     Ok(rows
         .into_iter()
         .enumerate()
-        .map(|(index, row)| Row { place: row_name(index, path), value: Value::Map(row) })
+        .map(|(index, row)| Row { location: row_name(index, path), value: Value::Map(row) })
         .collect())
 }
 
@@ -194,7 +194,7 @@ mod tests {
             "text": ["a", "é\n"], "label": ["A", "B"]}})
         );
         assert_eq!(values[1], json!({"question": " two", "label": null, "choices": {"text": [], "label": ["1"]}}));
-        assert!(rows[1].place.ends_with("a.parquet, row 2"));
+        assert!(rows[1].location.ends_with("a.parquet, row 2"));
     }
 
     #[test]

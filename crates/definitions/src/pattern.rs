@@ -6,7 +6,7 @@ use ghostlab_core::error::{Error, Result, shortened};
 use crate::bounds::check_pattern;
 
 /// Maximum number of characters from a pattern that are shown in an error message.
-const MAX_SHOWN: usize = 200;
+const MAX_SHOWN_CHARS: usize = 200;
 
 /// Regular expression in the syntax of Python's `re`. Flags must be inline.
 #[derive(Debug, Clone)]
@@ -22,8 +22,8 @@ impl Pattern {
     /// Fails for an invalid pattern or an unsupported feature.
     pub fn new(source: &str) -> Result<Self> {
         check_pattern(source)?;
-        let regex = Regex::new(&rewritten(source)).map_err(|error| {
-            Error::bad_input("unsupported regular expression").found(shortened(source, MAX_SHOWN)).hint(error)
+        let regex = Regex::new(&translate_python_pattern(source)).map_err(|error| {
+            Error::bad_input("unsupported regular expression").found(shortened(source, MAX_SHOWN_CHARS)).hint(error)
         })?;
         Ok(Self { source: source.to_owned(), regex })
     }
@@ -50,15 +50,15 @@ impl Pattern {
     ///
     /// # Errors
     /// Fails if the backtracking limit is exceeded.
-    pub fn removed(&self, text: &str) -> Result<String> {
-        self.replaced(text, "", usize::MAX)
+    pub fn remove_matches(&self, text: &str) -> Result<String> {
+        self.replace_matches(text, "", usize::MAX)
     }
 
     /// Implements Python's `re.sub(pattern, replacement, text, count)`.
     ///
     /// # Errors
     /// Fails if the backtracking limit is exceeded or the replacement refers to an unknown group.
-    pub fn replaced(&self, text: &str, replacement: &str, count: usize) -> Result<String> {
+    pub fn replace_matches(&self, text: &str, replacement: &str, count: usize) -> Result<String> {
         let parts = replacement_parts(replacement)?;
         let mut out = String::new();
         let mut end = 0;
@@ -187,17 +187,17 @@ pub fn escaped(text: &str) -> String {
 }
 
 /// Characters that Python's `\w` matches: letters, digits and `_`. Rust's `\w` also matches marks.
-const WORD: &str = r"\p{L}\p{N}_";
+const WORD_CLASS: &str = r"\p{L}\p{N}_";
 
-fn rewritten(source: &str) -> String {
+fn translate_python_pattern(source: &str) -> String {
     let chars: Vec<char> = source.chars().collect();
     let mut out = String::new();
     let mut index = 0;
     while index < chars.len() {
         let c = chars[index];
         match c {
-            '\\' => index = escape(&chars, index, &mut out, false),
-            '[' => index = class(&chars, index, &mut out),
+            '\\' => index = rewrite_escape(&chars, index, &mut out, false),
+            '[' => index = rewrite_class(&chars, index, &mut out),
             // Python's `$` also matches before a final newline.
             '$' => out.push_str(r"(?=\n?\z)"),
             '{' if !opens_quantifier(&chars[index..]) => out.push_str(r"\{"),
@@ -240,21 +240,25 @@ fn closes_quantifier(before: &[char]) -> bool {
 }
 
 /// Rewrites the escape at `index` and returns the index of its last character.
-fn escape(chars: &[char], index: usize, out: &mut String, in_class: bool) -> usize {
+fn rewrite_escape(chars: &[char], index: usize, out: &mut String, in_class: bool) -> usize {
     let Some(next) = chars.get(index + 1) else {
         out.push('\\');
         return index;
     };
     match next {
-        'w' if in_class => out.push_str(WORD),
-        'w' => out.push_str(&format!("[{WORD}]")),
-        'W' => out.push_str(&format!("[^{WORD}]")),
+        'w' if in_class => out.push_str(WORD_CLASS),
+        'w' => out.push_str(&format!("[{WORD_CLASS}]")),
+        'W' => out.push_str(&format!("[^{WORD_CLASS}]")),
         's' if in_class => out.push_str(r"\s\x1c-\x1f"),
         's' => out.push_str(r"[\s\x1c-\x1f]"),
         'S' => out.push_str(r"[^\s\x1c-\x1f]"),
         'b' if in_class => out.push_str(r"\x08"),
-        'b' => out.push_str(&format!("(?:(?<=[{WORD}])(?![{WORD}])|(?<![{WORD}])(?=[{WORD}]))")),
-        'B' => out.push_str(&format!("(?:(?<=[{WORD}])(?=[{WORD}])|(?<![{WORD}])(?![{WORD}]))")),
+        'b' => {
+            out.push_str(&format!("(?:(?<=[{WORD_CLASS}])(?![{WORD_CLASS}])|(?<![{WORD_CLASS}])(?=[{WORD_CLASS}]))"))
+        }
+        'B' => {
+            out.push_str(&format!("(?:(?<=[{WORD_CLASS}])(?=[{WORD_CLASS}])|(?<![{WORD_CLASS}])(?![{WORD_CLASS}]))"))
+        }
         'Z' => out.push_str(r"\z"),
         // These escapes are word boundaries in the Rust engine and literals in Python.
         '<' | '>' => out.push(*next),
@@ -265,7 +269,7 @@ fn escape(chars: &[char], index: usize, out: &mut String, in_class: bool) -> usi
 }
 
 /// Rewrites a character class. Inside a class, `[`, `&&`, `--` and `~~` have a special meaning in the Rust engine.
-fn class(chars: &[char], open: usize, out: &mut String) -> usize {
+fn rewrite_class(chars: &[char], open: usize, out: &mut String) -> usize {
     out.push('[');
     let mut index = open + 1;
     if chars.get(index) == Some(&'^') {
@@ -279,7 +283,7 @@ fn class(chars: &[char], open: usize, out: &mut String) -> usize {
                 out.push(']');
                 return index;
             }
-            '\\' => index = escape(chars, index, out, true),
+            '\\' => index = rewrite_escape(chars, index, out, true),
             '[' | ']' | '&' | '~' | '^' | '#' | ' ' => out.extend(['\\', *c]),
             '-' if index == first || chars.get(index + 1) == Some(&']') => out.push_str(r"\-"),
             _ => out.push(*c),
@@ -308,8 +312,8 @@ mod tests {
         assert_eq!(joined_groups(r"\s", "\u{1c}x"), "\u{1c}");
         assert_eq!(joined_groups(r"\<b\>", "<b>"), "<b>");
         assert_eq!(joined_groups(r"x{,2}y", "xxxy"), "xxy");
-        assert_eq!(Pattern::new(r"(?s).*#### ").unwrap().removed("a\nb #### 5").unwrap(), "5");
-        assert_eq!(Pattern::new("b*").unwrap().removed("abbc").unwrap(), "ac");
+        assert_eq!(Pattern::new(r"(?s).*#### ").unwrap().remove_matches("a\nb #### 5").unwrap(), "5");
+        assert_eq!(Pattern::new("b*").unwrap().remove_matches("abbc").unwrap(), "ac");
         assert!(Pattern::new("(").is_err());
     }
 
@@ -321,7 +325,7 @@ mod tests {
     #[test]
     fn long_pattern_is_rewritten_in_linear_time() {
         for pattern in ["{".repeat(50_000), format!("{{{}", "}".repeat(49_999)), "\\{1".repeat(16_000)] {
-            assert!(!rewritten(&pattern).is_empty());
+            assert!(!translate_python_pattern(&pattern).is_empty());
         }
         let error = Pattern::new(&"{".repeat(50_001)).unwrap_err().to_string();
         assert!(error.contains("at most 50000 characters"), "{error}");

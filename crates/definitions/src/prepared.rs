@@ -13,21 +13,21 @@ type AddedColumns = Vec<(&'static str, Value)>;
 
 /// A built-in row hook.
 #[derive(Debug, Clone, Copy)]
-pub struct Prepare {
+pub struct RowPreparation {
     /// Name by which definitions refer to the hook.
     pub name: &'static str,
     make: fn(&Row) -> Result<AddedColumns>,
 }
 
-pub const ALL: [Prepare; 5] = [
-    Prepare { name: "hellaswag", make: hellaswag },
-    Prepare { name: "winogrande", make: winogrande },
-    Prepare { name: "copa", make: copa },
-    Prepare { name: "race", make: race },
-    Prepare { name: "race_v2", make: race_v2 },
+pub const PREPARATIONS: [RowPreparation; 5] = [
+    RowPreparation { name: "hellaswag", make: hellaswag },
+    RowPreparation { name: "winogrande", make: winogrande },
+    RowPreparation { name: "copa", make: copa },
+    RowPreparation { name: "race", make: race },
+    RowPreparation { name: "race_v2", make: race_v2 },
 ];
 
-impl Prepare {
+impl RowPreparation {
     /// Adds the derived columns to a row.
     ///
     /// # Errors
@@ -141,19 +141,19 @@ fn read_choice(field: &str, row: &Row) -> Result<String> {
 /// Adds the columns for version 3.0 of the RACE task. If an earlier question ends in a blank, the blank is removed and
 /// the text is kept.
 fn race(row: &Row) -> Result<AddedColumns> {
-    passage(row, |question| &question[..question.len() - CUT])
+    add_passage_columns(row, |question| &question[..question.len() - CUT_CHARS])
 }
 
 /// Adds the columns for versions of the RACE task before 3.0. If an earlier question ends in a blank, everything but
 /// the blank is removed. This bug affects all older published numbers.
 fn race_v2(row: &Row) -> Result<AddedColumns> {
-    passage(row, |question| &question[question.len() - CUT..])
+    add_passage_columns(row, |question| &question[question.len() - CUT_CHARS..])
 }
 
 /// Adds `query`, `choices` and `gold`. `query` consists of the passage, its earlier questions with answers, and the
-/// last question. `cloze` shortens an earlier question that ends in [`BLANK`].
-fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<AddedColumns> {
-    let problems = problems(row)?;
+/// last question. `cloze` shortens an earlier question that ends in [`CLOZE_BLANK`].
+fn add_passage_columns(row: &Row, cloze: fn(&str) -> &str) -> Result<AddedColumns> {
+    let problems = split_problems(row)?;
     let Some((last, earlier)) = problems.split_last() else {
         return Err(row.value_error("problems", "at least one problem", row.get("problems")?));
     };
@@ -162,7 +162,7 @@ fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<AddedColumns> {
         let question = problem.text("question")?;
         let (options, answer) = options_and_answer(problem)?;
         let option = &options[answer];
-        match question.ends_with(BLANK) {
+        match question.ends_with(CLOZE_BLANK) {
             true => query.push_str(&format!("{}{option}\n", cloze(question))),
             false => query.push_str(&format!("Question: {question}\nAnswer: {option}\n")),
         }
@@ -174,21 +174,21 @@ fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<AddedColumns> {
 }
 
 /// Exact text with which a cloze question ends.
-const BLANK: &str = "  _  .";
-/// Number of trailing characters that lm-eval cuts off: [`BLANK`] without its first space.
-const CUT: usize = 5;
+const CLOZE_BLANK: &str = "  _  .";
+/// Number of trailing characters that lm-eval cuts off: [`CLOZE_BLANK`] without its first space.
+const CUT_CHARS: usize = 5;
 
 /// Splits a passage into rows that contain one problem each. The Hub data set stores all problems of a passage as one
 /// Python literal.
-fn problems(row: &Row) -> Result<Vec<Row>> {
+fn split_problems(row: &Row) -> Result<Vec<Row>> {
     let text = row.text("problems")?;
-    let value = literal::read(text).map_err(|error| error.at("field `problems`").at(&row.place))?;
+    let value = literal::read(text).map_err(|error| error.at("field `problems`").at(&row.location))?;
     let Value::List(problems) = value else { return Err(row.value_error("problems", "a list of dicts", &value)) };
     problems
         .into_iter()
         .zip(1..)
         .map(|(value, number)| match value {
-            Value::Map(_) => Ok(Row { place: format!("{}, problem {number}", row.place), value }),
+            Value::Map(_) => Ok(Row { location: format!("{}, problem {number}", row.location), value }),
             other => Err(row.value_error("problems", "a list of dicts", &other)),
         })
         .collect()

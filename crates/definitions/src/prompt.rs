@@ -30,18 +30,18 @@ fn is_tight(before: &str, after: &str) -> bool {
 }
 
 /// Concatenates two texts. The delimiter is inserted if both texts are nonempty and no whitespace separates them.
-pub fn delimited(before: &str, after: &str, delimiter: &str) -> String {
+pub fn join_with_delimiter(before: &str, after: &str, delimiter: &str) -> String {
     let tight = !after.is_empty() && is_tight(before, after);
     format!("{before}{}{after}", if tight { delimiter } else { "" })
 }
 
-pub fn ends_blank(text: &str) -> bool {
+pub fn ends_with_whitespace(text: &str) -> bool {
     text.ends_with(is_space)
 }
 
 /// Question, with an optional answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Turn<'a> {
+pub struct QuestionTurn<'a> {
     pub text: &'a Value,
     /// Choices into which the answer may be an index, if there are any.
     pub choices: Option<&'a [Value]>,
@@ -53,7 +53,7 @@ pub struct Turn<'a> {
     pub delimiter: &'a str,
 }
 
-impl Turn<'_> {
+impl QuestionTurn<'_> {
     /// Returns the messages of this turn.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Turn<'_> {
         if let Some(answer) = answer {
             let chosen = match (self.choices, answer.as_int(), answer) {
                 (Some(choices), Some(number), _) if !choices.is_empty() => {
-                    let found = choice(choices, number);
+                    let found = choice_at(choices, number);
                     found.ok_or_else(|| Error::bad_input("the answer is not a valid choice index").found(number))?
                 }
                 (_, _, Value::List(items)) => {
@@ -84,7 +84,7 @@ impl Turn<'_> {
                 _ => answer,
             };
             let chosen = chosen.as_text().ok_or_else(|| missing_text_error("the answer of an example", chosen))?;
-            let content = delimited(prefix.unwrap_or(""), chosen, " ");
+            let content = join_with_delimiter(prefix.unwrap_or(""), chosen, " ");
             messages.push(Message { role: Role::Assistant, content, delimiter: self.delimiter.to_owned() });
         } else if let Some(prefix) = prefix {
             messages.push(Message { role: Role::Assistant, content: prefix.to_owned(), delimiter: String::new() });
@@ -98,7 +98,7 @@ fn missing_text_error(what: &str, found: &Value) -> Error {
 }
 
 /// Returns the choice with the given index. Negative indices count from the end, as in Python.
-pub fn choice(choices: &[Value], number: i64) -> Option<&Value> {
+pub fn choice_at(choices: &[Value], number: i64) -> Option<&Value> {
     let length = i64::try_from(choices.len()).ok()?;
     choices.get(usize::try_from(if number < 0 { number + length } else { number }).ok()?)
 }
@@ -125,15 +125,15 @@ pub(crate) fn label_error(expected: &str, found: impl std::fmt::Display) -> Erro
         .hint("use the validation split: many test splits on the hub have no labels")
 }
 
-pub fn plain(messages: &[Message]) -> String {
-    messages.iter().flat_map(|one| [one.content.as_str(), one.delimiter.as_str()]).collect()
+pub fn concatenate_messages(messages: &[Message]) -> String {
+    messages.iter().flat_map(|message| [message.content.as_str(), message.delimiter.as_str()]).collect()
 }
 
 /// Merges all messages except the system text and a partial answer into one user message.
 pub fn merge_turns(messages: &[Message]) -> Vec<Message> {
-    let system = usize::from(messages.first().is_some_and(|one| one.role == Role::System));
-    let end = messages.len() - usize::from(messages.last().is_some_and(|one| one.role == Role::Assistant));
-    let mut content = plain(&messages[system..end.max(system)]);
+    let system = usize::from(messages.first().is_some_and(|message| message.role == Role::System));
+    let end = messages.len() - usize::from(messages.last().is_some_and(|message| message.role == Role::Assistant));
+    let mut content = concatenate_messages(&messages[system..end.max(system)]);
     let last = messages[system..end.max(system)].last().map_or(0, |last| last.delimiter.len());
     content.truncate(content.len() - last);
     let mut all = messages[..system].to_vec();
@@ -144,30 +144,30 @@ pub fn merge_turns(messages: &[Message]) -> Vec<Message> {
 
 /// Few-shot examples, and the random state that all documents of a task share.
 #[derive(Debug, Clone)]
-pub struct Pool {
+pub struct FewShotPool {
     documents: Vec<Value>,
     random: PythonRandom,
     first: bool,
 }
 
-impl Pool {
+impl FewShotPool {
     /// Creates a pool from documents in the order of their split. If `first` is set, examples are taken in order
     /// instead of being sampled.
     pub fn new(documents: Vec<Value>, seed: u64, first: bool) -> Self {
         Self { documents, random: PythonRandom::new(seed), first }
     }
 
-    /// Returns the examples for one document. If `without` is given, draws one extra example, and drops the examples
-    /// that are equal to `without`.
+    /// Returns the examples for one document. If `excluded` is given, draws one extra example, and drops the examples
+    /// that are equal to `excluded`.
     ///
     /// # Errors
     /// Fails if there are too few examples.
-    pub fn sample(&mut self, count: usize, without: Option<&Value>) -> Result<Vec<Value>> {
-        let other = |document: &&Value| without.is_none_or(|without| *document != without);
+    pub fn sample(&mut self, count: usize, excluded: Option<&Value>) -> Result<Vec<Value>> {
+        let other = |document: &&Value| excluded.is_none_or(|excluded| *document != excluded);
         let drawn: Vec<Value> = if self.first {
             self.documents.iter().filter(other).take(count).cloned().collect()
         } else {
-            let more = usize::from(without.is_some());
+            let more = usize::from(excluded.is_some());
             let places =
                 self.random.sample(self.documents.len(), count + more).map_err(|_| self.too_few_error(count + more))?;
             places.iter().map(|index| &self.documents[*index]).filter(other).take(count).cloned().collect()
@@ -187,8 +187,8 @@ impl Pool {
 mod tests {
     use super::*;
 
-    fn pool(count: i64, first: bool) -> Pool {
-        Pool::new((0..count).map(Value::Int).collect(), 1234, first)
+    fn pool(count: i64, first: bool) -> FewShotPool {
+        FewShotPool::new((0..count).map(Value::Int).collect(), 1234, first)
     }
 
     fn numbers(values: &[Value]) -> Vec<i64> {
@@ -202,8 +202,8 @@ mod tests {
         let mut drawn = pool(100, false);
         assert_eq!(numbers(&drawn.sample(5, None).unwrap()), [99, 56, 14, 0, 11]);
         assert_eq!(numbers(&drawn.sample(5, None).unwrap()), [74, 4, 85, 88, 10]);
-        let mut without = pool(100, false);
-        assert_eq!(numbers(&without.sample(4, Some(&Value::Int(14))).unwrap()), [99, 56, 0, 11]);
+        let mut excluded = pool(100, false);
+        assert_eq!(numbers(&excluded.sample(4, Some(&Value::Int(14))).unwrap()), [99, 56, 0, 11]);
         assert_eq!(numbers(&pool(9, true).sample(3, Some(&Value::Int(1))).unwrap()), [0, 2, 3]);
         assert!(pool(3, false).sample(3, Some(&Value::Int(7))).unwrap_err().to_string().contains("too few"));
         assert!(pool(3, true).sample(4, None).is_err());

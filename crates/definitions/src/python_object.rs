@@ -125,7 +125,7 @@ fn date(days: i64) -> Option<PythonObject> {
 fn date_time(microseconds: i64, universal: bool) -> Option<PythonObject> {
     let moment: NaiveDateTime = DateTime::from_timestamp_micros(microseconds)?.naive_utc();
     let date = python_year(moment.date())?;
-    let clock = clock(moment.hour(), moment.minute(), moment.second(), microseconds.rem_euclid(1_000_000));
+    let clock = format_clock(moment.hour(), moment.minute(), moment.second(), microseconds.rem_euclid(1_000_000));
     let zone = if universal { "+00:00" } else { "" };
     let text = format!("{} {clock}{zone}", date.format("%Y-%m-%d"));
     let numbers = [moment.second().into(), microseconds.rem_euclid(1_000_000)];
@@ -136,7 +136,7 @@ fn date_time(microseconds: i64, universal: bool) -> Option<PythonObject> {
         date.day(),
         moment.hour(),
         moment.minute(),
-        trailing(numbers)
+        format_fraction(numbers)
     );
     Some(PythonObject::new("datetime", text, (!universal).then_some(repr)))
 }
@@ -147,11 +147,11 @@ fn time(microseconds: i64) -> Option<PythonObject> {
     let hour = seconds / 3600;
     let minute = seconds / 60 % 60;
     let second = seconds % 60;
-    let repr = format!("datetime.time({hour}, {minute}{})", trailing([second.into(), fraction]));
-    Some(PythonObject::new("time", clock(hour, minute, second, fraction), Some(repr)))
+    let repr = format!("datetime.time({hour}, {minute}{})", format_fraction([second.into(), fraction]));
+    Some(PythonObject::new("time", format_clock(hour, minute, second, fraction), Some(repr)))
 }
 
-fn clock(hour: u32, minute: u32, second: u32, fraction: i64) -> String {
+fn format_clock(hour: u32, minute: u32, second: u32, fraction: i64) -> String {
     let mut text = format!("{hour:02}:{minute:02}:{second:02}");
     if fraction != 0 {
         let _ = write!(text, ".{fraction:06}");
@@ -160,7 +160,7 @@ fn clock(hour: u32, minute: u32, second: u32, fraction: i64) -> String {
 }
 
 /// Formats seconds and microseconds as constructor arguments, omitting trailing arguments that are zero.
-fn trailing([second, fraction]: [i64; 2]) -> String {
+fn format_fraction([second, fraction]: [i64; 2]) -> String {
     match (second, fraction) {
         (0, 0) => String::new(),
         (second, 0) => format!(", {second}"),

@@ -6,7 +6,7 @@ use ghostlab_core::tasks::python::is_space;
 use crate::aggregate::{Aggregation, Item, TaskScore, grouped};
 use crate::library::Group;
 use crate::metric::{Kind, Metric, Output};
-use crate::prompt::choice;
+use crate::prompt::choice_at;
 use crate::task::{Request, Task};
 use crate::value::Value;
 
@@ -44,7 +44,7 @@ pub struct TaskScoreWithItems {
 }
 
 /// Computes the scores of a task for every metric and filter pipeline. `draws` is the number of bootstrap samples
-/// ([`DRAWS`](crate::aggregate::DRAWS) in lm-evaluation-harness).
+/// ([`BOOTSTRAP_DRAWS`](crate::aggregate::BOOTSTRAP_DRAWS) in lm-evaluation-harness).
 ///
 /// # Errors
 /// Fails if the answers do not match the requests, or if a filter or metric rejects them.
@@ -137,7 +137,7 @@ pub fn metric_items<'a, 'b>(
                 (Output::Generate, _) => Err(unexpected_answers_error(document_answers)),
                 _ => likelihoods(task, document, document_answers),
             };
-            let document_items = document_items.map_err(|error| error.at(task.place(index)))?;
+            let document_items = document_items.map_err(|error| error.at(task.location(index)))?;
             for ((items, chosen), (item, answer)) in scored.iter_mut().zip(document_items) {
                 items.push(item);
                 chosen.push(answer);
@@ -257,7 +257,7 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
 
 /// Returns the indices of the correct choices.
 fn gold_numbers(task: &Task, texts: &[&str], gold: &Value) -> Result<Vec<i64>> {
-    match (gold, task.several_targets) {
+    match (gold, task.has_several_targets) {
         (Value::List(items), true) => items.iter().map(|item| choice_number(task, texts, item)).collect(),
         (_, true) => Err(Error::bad_input("the first document has a list of right answers, but this one does not")
             .found(gold.repr())),
@@ -286,8 +286,8 @@ impl ScoredChoices<'_> {
         let golds = &self.golds;
         let rule = self.task.definition.non_finite;
         let index = match kind {
-            Kind::AccNorm => self.likeliest_per_unit(|text| text.chars().count()),
-            Kind::AccBytes => self.likeliest_per_unit(str::len),
+            Kind::AccNorm => self.argmax_per_unit(|text| text.chars().count()),
+            Kind::AccBytes => self.argmax_per_unit(str::len),
             Kind::AccMutualInfo => {
                 let bare = self.bare.ok_or_else(|| unexpected_answers_error(self.answers))?;
                 rule.best_choice(all.iter().zip(bare).map(|(with, bare)| (with - bare.0, 1)))
@@ -298,7 +298,7 @@ impl ScoredChoices<'_> {
         let item = match kind {
             Kind::ExactMatch => {
                 let greedy = Some(&Value::Bool(true));
-                let hit = golds.iter().any(|gold| *gold != -100 && choice(&self.greedy, *gold) == greedy);
+                let hit = golds.iter().any(|gold| *gold != -100 && choice_at(&self.greedy, *gold) == greedy);
                 return Ok((Item::hit(hit), Value::List(self.greedy.clone())));
             }
             Kind::F1 | Kind::Mcc => Item::Labels(Value::Int(self.only_gold()?), number),
@@ -315,14 +315,14 @@ impl ScoredChoices<'_> {
     }
 
     /// Returns the index of the choice with the largest log-likelihood per unit of length.
-    fn likeliest_per_unit(&self, length: fn(&str) -> usize) -> Option<usize> {
+    fn argmax_per_unit(&self, length: fn(&str) -> usize) -> Option<usize> {
         let texts = self.likelihoods.iter().zip(self.texts);
         self.task.definition.non_finite.best_choice(texts.map(|(number, text)| (*number, length(text))))
     }
 
     fn only_gold(&self) -> Result<i64> {
         match self.golds[..] {
-            [gold] if !self.task.several_targets => Ok(gold),
+            [gold] if !self.task.has_several_targets => Ok(gold),
             _ => Err(Error::bad_input("this metric requires exactly one right answer").found(self.gold.repr())),
         }
     }
@@ -332,7 +332,7 @@ impl ScoredChoices<'_> {
 fn choice_number(task: &Task, texts: &[&str], gold: &Value) -> Result<i64> {
     match (gold.as_int(), gold.as_text()) {
         (Some(number), _) => Ok(if number < i64::try_from(texts.len()).unwrap_or(i64::MAX) { number } else { -100 }),
-        (_, Some(text)) if !task.several_targets => Ok(texts
+        (_, Some(text)) if !task.has_several_targets => Ok(texts
             .iter()
             .position(|choice| *choice == text)
             .and_then(|index| i64::try_from(index).ok())
@@ -346,9 +346,9 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<ItemAn
     let target = task.columns.target(&definition.target, document)?;
     let gold = if let Some(field) = &definition.choices {
         let choices = task.columns.choices(field, document)?;
-        let found = target.as_int().and_then(|number| choice(&choices, number)).cloned();
+        let found = target.as_int().and_then(|number| choice_at(&choices, number)).cloned();
         found.ok_or_else(|| Error::bad_input("the answer is not a valid choice index").found(target.repr()))?
-    } else if task.several_targets {
+    } else if task.has_several_targets {
         match target {
             Value::List(items) => Value::List(items),
             // Python's `list()` splits a string into characters.
@@ -376,7 +376,7 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<ItemAn
 
 fn generated_item(task: &Task, metric: &Metric, gold: &Value, result: &Value) -> Result<Item> {
     match (metric.kind, gold) {
-        (Kind::ExactMatch, Value::List(several)) if task.several_targets => {
+        (Kind::ExactMatch, Value::List(several)) if task.has_several_targets => {
             // NumPy converts all items to strings if one is a string.
             let texts = several.iter().any(|one| one.as_text().is_some());
             let mut hit = false;

@@ -10,12 +10,12 @@ use crate::value::Value;
 use crate::yaml::{Node, value_error};
 
 /// Usual names of the column that contains the correct answer.
-const LABELS: [&str; 3] = ["answer", "answerKey", "label"];
+const LABEL_COLUMNS: [&str; 3] = ["answer", "answerKey", "label"];
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// File and line (`a.jsonl:3`) or file and row (`a.parquet, row 3`), counted from 1.
-    pub place: String,
+    pub location: String,
     /// Columns as a map.
     pub value: Value,
 }
@@ -94,7 +94,7 @@ impl Row {
             end += name.len();
             value = value.get(name).ok_or_else(|| {
                 let names = pairs.iter().filter_map(|(name, _)| name.as_text());
-                missing_column_error(&path[..end], names).at(&self.place)
+                missing_column_error(&path[..end], names).at(&self.location)
             })?;
             // Skip the dot.
             end += 1;
@@ -105,11 +105,11 @@ impl Row {
     /// Creates the error for a field with an invalid value.
     pub(crate) fn value_error(&self, path: &str, expected: &str, found: &Value) -> Error {
         let is_unlabeled = matches!(found, Value::Int(-1)) || found.as_text() == Some("");
-        if is_unlabeled && LABELS.contains(&path) {
-            return label_error(expected, describe(&json!(found))).at(format!("{}, field `{path}`", self.place));
+        if is_unlabeled && LABEL_COLUMNS.contains(&path) {
+            return label_error(expected, describe(&json!(found))).at(format!("{}, field `{path}`", self.location));
         }
         Error::bad_input(format!("invalid field `{path}`"))
-            .at(&self.place)
+            .at(&self.location)
             .expected(expected)
             .found(describe(&json!(found)))
     }
@@ -191,7 +191,7 @@ impl Column {
                     return Ok(());
                 }
                 Err(Error::bad_input(format!("invalid field `{path}`"))
-                    .at(&row.place)
+                    .at(&row.location)
                     .expected(format!("the same number of strings as `{other}`"))
                     .found(format!("{expected_length} and {others}")))
             }
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn field_error_names_the_expected_and_found_types() {
         let fields = json!({"label": "1 ", "n": 2, "x": 1.5, "c": {"text": ["a"], "mixed": ["a", 3]}});
-        let row = Row { place: "x.jsonl:7".to_owned(), value: serde_json::from_value(fields).unwrap() };
+        let row = Row { location: "x.jsonl:7".to_owned(), value: serde_json::from_value(fields).unwrap() };
         assert_eq!(row.integer_or_text("label").unwrap(), 1);
         assert_eq!(row.integer_or_text("n").unwrap(), 2);
         assert_eq!(row.texts("c.text").unwrap(), ["a"]);

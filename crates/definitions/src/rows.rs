@@ -138,7 +138,7 @@ pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     let rows = match form {
         RowForm::Parquet => {
             let rows = parquet::rows(file, path, columns)?;
-            rows.iter().try_for_each(|row| check_row(&row.value, &row.place))?;
+            rows.iter().try_for_each(|row| check_row(&row.value, &row.location))?;
             rows
         }
         RowForm::Json { zipped } => {
@@ -147,7 +147,7 @@ pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
                 false => json_rows(BufReader::new(file), path, false)?,
             };
             if columns.is_none() {
-                fill(&mut rows);
+                fill_missing_fields(&mut rows);
             }
             tabular::unify_numbers(&mut rows);
             rows
@@ -176,7 +176,7 @@ fn row(value: Value, location: String) -> Result<Row> {
     match value {
         Value::Map(_) => {
             check_row(&value, &location)?;
-            Ok(Row { place: location, value })
+            Ok(Row { location, value })
         }
         other => {
             Err(Error::bad_input("invalid row").at(location).expected("a JSON object").found(describe(&json!(other))))
@@ -199,7 +199,7 @@ fn is_json(path: &Path) -> bool {
     matches!(FILES.form(path), Ok(RowForm::Json { .. }))
 }
 
-fn fill(rows: &mut [Row]) {
+fn fill_missing_fields(rows: &mut [Row]) {
     let mut columns: Vec<Value> = Vec::new();
     for row in &*rows {
         let Value::Map(pairs) = &row.value else { continue };
@@ -231,7 +231,7 @@ mod tests;
 ///
 /// # Errors
 /// Fails if a declared column is missing or has the wrong type, or a computed column cannot be derived.
-pub(crate) fn prepared(definition: &Definition, mut rows: Vec<Row>) -> Result<Vec<Row>> {
+pub(crate) fn prepare_rows(definition: &Definition, mut rows: Vec<Row>) -> Result<Vec<Row>> {
     for row in &mut rows {
         definition
             .data
@@ -259,7 +259,7 @@ pub(crate) fn filtered_rows(definition: &Definition, rows: &dyn Rows, split: &st
     for (column, wanted) in &definition.keep_rows {
         if let Some(odd) = documents.iter().find(|row| row.value.get(column).is_none()) {
             let error = Error::bad_input(format!("a row has no column `{column}`, which `keep_rows` uses"));
-            return Err(name_task(error.at(&odd.place).found(odd.value.repr()), definition));
+            return Err(name_task(error.at(&odd.location).found(odd.value.repr()), definition));
         }
         documents.retain(|row| row.value.get(column).is_some_and(|value| wanted.contains(value)));
     }

@@ -44,7 +44,7 @@ fn json_lines_and_arrays_are_read_plain_or_compressed() {
         let rows = read(name, bytes).unwrap();
         assert_eq!(rows.len(), 2, "{name}");
         assert_eq!(json!(rows[0].value), json!({"a": "\u{2028}é\n", "b": {"c": [1]}}));
-        assert!(rows[1].place.ends_with(second), "{}", rows[1].place);
+        assert!(rows[1].location.ends_with(second), "{}", rows[1].location);
     }
 }
 

@@ -114,11 +114,11 @@ pub(crate) fn csv_rows(file: File, path: &Path) -> Result<Vec<Row>> {
     }
     let mut rows: Vec<Vec<(Value, Value)>> = vec![Vec::with_capacity(names.len()); places.len()];
     for (name, column) in names.iter().zip(&columns) {
-        let cells = typed(column);
+        let cells = infer_column(column);
         rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push((name.clone(), cell)));
     }
     let rows = rows.into_iter().zip(places);
-    Ok(rows.map(|(pairs, location)| Row { place: location, value: Value::Map(pairs) }).collect())
+    Ok(rows.map(|(pairs, location)| Row { location, value: Value::Map(pairs) }).collect())
 }
 
 fn table_error(error: csv::Error, path: &Path) -> Error {
@@ -127,11 +127,11 @@ fn table_error(error: csv::Error, path: &Path) -> Error {
 
 /// Converts a column to the narrowest type that fits all values, as pandas does. Integers with missing values become
 /// floats.
-fn typed(column: &[String]) -> Vec<Value> {
+fn infer_column(column: &[String]) -> Vec<Value> {
     let present: Vec<&str> = column.iter().map(String::as_str).filter(|text| !is_absent(text)).collect();
     let has_gaps = present.len() < column.len();
     let kinds: &[fn(&str) -> Option<Value>] =
-        if has_gaps { &[truth, broken_number] } else { &[truth, parse_integer, broken_number] };
+        if has_gaps { &[parse_bool, broken_number] } else { &[parse_bool, parse_integer, broken_number] };
     let kind = kinds.iter().find(|kind| present.iter().all(|text| kind(text).is_some()));
     column
         .iter()
@@ -147,7 +147,7 @@ fn is_absent(text: &str) -> bool {
     MISSING_VALUES.contains(&text)
 }
 
-fn truth(text: &str) -> Option<Value> {
+fn parse_bool(text: &str) -> Option<Value> {
     match text {
         "True" | "TRUE" | "true" => Some(Value::Bool(true)),
         "False" | "FALSE" | "false" => Some(Value::Bool(false)),
@@ -173,7 +173,7 @@ pub(crate) fn text_rows(file: File, path: &Path) -> Result<Vec<Row>> {
     for (line, number) in text.split_terminator('\n').zip(1..) {
         check_count(rows.len(), path.display())?;
         let value = Value::Map(vec![(Value::from("text"), Value::from(line))]);
-        rows.push(Row { place: format!("{}:{number}", path.display()), value });
+        rows.push(Row { location: format!("{}:{number}", path.display()), value });
     }
     Ok(rows)
 }

@@ -11,20 +11,20 @@ use crate::bounds::{MAX_ANSWERS, check_text};
 use crate::chat::ChatTemplate;
 use crate::definition::Definition;
 use crate::document::Columns;
-use crate::prompt::{Pool, check_label, choice};
+use crate::prompt::{FewShotPool, check_label, choice_at};
 use crate::row::Row;
-use crate::rows::{Rows, filtered_rows, prepared};
+use crate::rows::{Rows, filtered_rows, prepare_rows};
 use crate::value::Value;
 
 /// Default seed of lm-eval.
-pub const SEED: u64 = 1234;
+pub const FEW_SHOT_SEED: u64 = 1234;
 
 /// Number of documents rendered in one batch. If one document fails, the rest of the batch is still rendered.
 const BATCH_DOCUMENTS: usize = 64;
 
 /// Settings for building requests.
 #[derive(Debug, Clone)]
-pub struct Setting<'a> {
+pub struct PromptSettings<'a> {
     /// Number of few-shot examples. An explicit 0 in the definition takes precedence. `None` selects the definition's
     /// number, or 0.
     pub shots: Option<usize>,
@@ -38,9 +38,9 @@ pub struct Setting<'a> {
     pub multiturn: bool,
 }
 
-impl Default for Setting<'_> {
+impl Default for PromptSettings<'_> {
     fn default() -> Self {
-        Self { shots: None, seed: SEED, system: None, chat: None, multiturn: true }
+        Self { shots: None, seed: FEW_SHOT_SEED, system: None, chat: None, multiturn: true }
     }
 }
 
@@ -89,9 +89,9 @@ pub struct Task {
     /// Locations of the documents, for error messages. Empty if the task was built by [`Task::with_documents`].
     places: Vec<String>,
     pub(crate) columns: Columns,
-    /// Whether each choice has its own context. The first document determines this and `several_targets`.
-    pub(crate) several_contexts: bool,
-    pub(crate) several_targets: bool,
+    /// Whether each choice has its own context. The first document determines this and `has_several_targets`.
+    pub(crate) has_several_contexts: bool,
+    pub(crate) has_several_targets: bool,
 }
 
 impl Task {
@@ -121,8 +121,8 @@ impl Task {
     pub fn from_rows(definition: Definition, mut rows: Vec<Row>, limit: Option<DocumentLimit>) -> Result<Self> {
         let original = rows.len();
         rows.truncate(limit.map_or(original, |limit| limit.apply(original)));
-        let prepared = prepared(&definition, rows)?;
-        let (places, documents) = prepared.into_iter().map(|row| (row.place, row.value)).unzip();
+        let prepared = prepare_rows(&definition, rows)?;
+        let (places, documents) = prepared.into_iter().map(|row| (row.location, row.value)).unzip();
         Self::checked(definition, documents, places, original)
     }
 
@@ -137,7 +137,7 @@ impl Task {
 
     fn checked(definition: Definition, documents: Vec<Value>, places: Vec<String>, original: usize) -> Result<Self> {
         let split = definition.evaluated_split();
-        let place = |error: Error| error.at(place_of(&definition, &places, 0));
+        let place = |error: Error| error.at(location_of(&definition, &places, 0));
         let Some(first) = documents.first() else {
             return Err(
                 Error::bad_input("the task has no documents").at(format!("task {}, split {split}", definition.name))
@@ -150,11 +150,11 @@ impl Task {
         let columns = Columns { names, choices: definition.choices.is_some() };
         let text = columns.text(&definition.text, first).map_err(place)?;
         let target = columns.target(&definition.target, first).map_err(place)?;
-        let mut several_contexts = false;
+        let mut has_several_contexts = false;
         if let Some(field) = &definition.choices {
             let choices = columns.choices(field, first).map_err(place)?;
-            several_contexts = text.as_int().is_some();
-            if let Some(number) = target.as_int().filter(|number| choice(&choices, *number).is_none()) {
+            has_several_contexts = text.as_int().is_some();
+            if let Some(number) = target.as_int().filter(|number| choice_at(&choices, *number).is_none()) {
                 let error = Error::bad_input("the answer is not a valid choice index");
                 return Err(place(error.expected(format!("0 to {}", choices.len() - 1)).found(number)));
             }
@@ -162,17 +162,17 @@ impl Task {
                 return Err(place(Error::bad_input("a choice is empty or not text").found(odd.repr())));
             }
         }
-        let several_targets = matches!(target, Value::List(_));
-        Ok(Self { columns, several_contexts, several_targets, original, documents, places, definition })
+        let has_several_targets = matches!(target, Value::List(_));
+        Ok(Self { columns, has_several_contexts, has_several_targets, original, documents, places, definition })
     }
 
     /// Builds all requests, document by document.
     ///
     /// # Errors
     /// Fails if a document lacks required fields, there are too few examples, or the chat template fails.
-    pub fn requests(&self, rows: &dyn Rows, setting: &Setting<'_>) -> Result<Vec<Request>> {
+    pub fn requests(&self, rows: &dyn Rows, setting: &PromptSettings<'_>) -> Result<Vec<Request>> {
         let mut requests = Vec::new();
-        self.each_request(rows, setting, |some| requests.extend(some))?;
+        self.for_each_request(rows, setting, |some| requests.extend(some))?;
         Ok(requests)
     }
 
@@ -182,8 +182,8 @@ impl Task {
     /// # Errors
     /// Fails in the same cases as [`Task::requests`]. Gold answers that cannot be rendered are ignored, because not
     /// every score needs them.
-    pub fn dry_run(&self, rows: &dyn Rows, setting: &Setting<'_>) -> Result<()> {
-        self.each_request(rows, setting, drop)?;
+    pub fn dry_run(&self, rows: &dyn Rows, setting: &PromptSettings<'_>) -> Result<()> {
+        self.for_each_request(rows, setting, drop)?;
         self.documents.par_iter().enumerate().for_each(|(at, document)| {
             self.target(document).ok();
             if self.definition.choices.is_some() {
@@ -195,13 +195,21 @@ impl Task {
     }
 
     /// Passes the requests for each document to `take`.
-    fn each_request(&self, rows: &dyn Rows, setting: &Setting<'_>, mut take: impl FnMut(Vec<Request>)) -> Result<()> {
+    fn for_each_request(
+        &self,
+        rows: &dyn Rows,
+        setting: &PromptSettings<'_>,
+        mut take: impl FnMut(Vec<Request>),
+    ) -> Result<()> {
         let definition = &self.definition;
         self.check_answers()?;
         self.check_labels()?;
         let shots = definition.shots(setting.shots);
-        let mut pool =
-            Pool::new(if shots > 0 { self.pool(rows)? } else { Vec::new() }, setting.seed, definition.examples.first);
+        let mut pool = FewShotPool::new(
+            if shots > 0 { self.pool(rows)? } else { Vec::new() },
+            setting.seed,
+            definition.examples.first,
+        );
         let all: Vec<usize> = (0..self.documents.len()).collect();
         for some in all.chunks(BATCH_DOCUMENTS) {
             // Sampling is sequential because documents share the random state, whereas each document is rendered
@@ -218,7 +226,7 @@ impl Task {
                 .into_par_iter()
                 .map(|(at, examples)| {
                     let requests = self.requests_of(at, examples, setting);
-                    requests.inspect(|_| activity::finished()).map_err(|error| error.at(self.place(at)))
+                    requests.inspect(|_| activity::finished()).map_err(|error| error.at(self.location(at)))
                 })
                 .collect();
             for document_requests in made {
@@ -229,7 +237,12 @@ impl Task {
     }
 
     /// Builds the requests for one document.
-    fn requests_of(&self, at: usize, examples: Result<Vec<Value>>, setting: &Setting<'_>) -> Result<Vec<Request>> {
+    fn requests_of(
+        &self,
+        at: usize,
+        examples: Result<Vec<Value>>,
+        setting: &PromptSettings<'_>,
+    ) -> Result<Vec<Request>> {
         let document = &self.documents[at];
         let field = self.definition.choices.as_ref();
         let choices = field.map(|field| self.columns.choices(field, document)).transpose()?;
@@ -240,7 +253,7 @@ impl Task {
     }
 
     /// Rejects prompts that are too long.
-    fn check_prompts(&self, kinds: Vec<RequestKind>, setting: &Setting<'_>) -> Result<Vec<RequestKind>> {
+    fn check_prompts(&self, kinds: Vec<RequestKind>, setting: &PromptSettings<'_>) -> Result<Vec<RequestKind>> {
         for kind in &kinds {
             let bytes = match kind {
                 RequestKind::LogLikelihood { context, continuation } => context.len() + continuation.len(),
@@ -248,8 +261,8 @@ impl Task {
                 RequestKind::Generate { context, .. } => context.len(),
             };
             check_text(bytes).map_err(|error| match setting.chat {
-                Some(chat) => error.at(format!("a prompt of {}", chat.place())),
-                None => error.at(format!("a prompt of {}", self.definition.place)),
+                Some(chat) => error.at(format!("a prompt of {}", chat.location())),
+                None => error.at(format!("a prompt of {}", self.definition.location)),
             })?;
         }
         Ok(kinds)
@@ -264,7 +277,7 @@ impl Task {
             .filter_map(|(at, document): (usize, &Value)| {
                 let choices = self.columns.choices(field, document).ok()?;
                 let answer = self.gold(document).ok()?;
-                check_label(Some(&choices), &answer).err().map(|error| error.at(self.place(at)))
+                check_label(Some(&choices), &answer).err().map(|error| error.at(self.location(at)))
             })
             .collect()
     }
@@ -279,7 +292,7 @@ impl Task {
     /// Describes how many documents lack a label and where the first one is. Returns `None` if all have labels.
     pub fn unlabeled(&self) -> Option<String> {
         let errors = self.label_errors();
-        let first = errors.first()?.parts().place.clone()?;
+        let first = errors.first()?.parts().location.clone()?;
         let count = errors.len();
         let all = self.documents.len();
         let verb = if count == 1 { "has" } else { "have" };
@@ -294,7 +307,7 @@ impl Task {
         match self.documents.len().checked_mul(definition.repeats) {
             Some(0..=MAX_ANSWERS) => Ok(()),
             _ => Err(Error::bad_input("`repeats` is too large")
-                .at(format!("task {}, {}", definition.name, definition.place))
+                .at(format!("task {}, {}", definition.name, definition.location))
                 .expected(format!("at most {MAX_ANSWERS} answers for all documents"))
                 .found(format!("{} documents × {}", self.documents.len(), definition.repeats))),
         }
@@ -309,8 +322,8 @@ impl Task {
     }
 
     /// Returns the location of a document for error messages, such as `task arc_easy, test.jsonl:3`.
-    pub fn place(&self, document: usize) -> String {
-        place_of(&self.definition, &self.places, document)
+    pub fn location(&self, document: usize) -> String {
+        location_of(&self.definition, &self.places, document)
     }
 
     /// Returns the choices of a document and the correct answer.
@@ -322,19 +335,19 @@ impl Task {
         let row = &self.documents[document];
         let field = definition.choices.as_ref().ok_or_else(|| Error::job("the task has no choices"))?;
         let choices = self.columns.choices(field, row);
-        choices.and_then(|choices| Ok((choices, self.gold(row)?))).map_err(|error| error.at(self.place(document)))
+        choices.and_then(|choices| Ok((choices, self.gold(row)?))).map_err(|error| error.at(self.location(document)))
     }
 
     /// Returns the correct choice of a document as an index or text, or a list of all correct choices.
     pub(crate) fn gold(&self, document: &Value) -> Result<Value> {
-        match self.several_contexts {
+        match self.has_several_contexts {
             true => self.columns.text(&self.definition.text, document),
             false => self.columns.target(&self.definition.target, document),
         }
     }
 }
 
-fn place_of(definition: &Definition, places: &[String], document: usize) -> String {
+fn location_of(definition: &Definition, places: &[String], document: usize) -> String {
     let place = places.get(document).filter(|place| !place.is_empty());
     format!("task {}, {}", definition.name, place.cloned().unwrap_or_else(|| format!("document {}", document + 1)))
 }

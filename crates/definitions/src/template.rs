@@ -16,17 +16,17 @@ use crate::jinja::rewrite::rewritten;
 use crate::jinja::{extend, reset_render_state};
 use crate::method::{self, METHODS};
 use crate::value::{JsonStyle, Value};
-use crate::yaml::Place;
+use crate::yaml::SourceLocation;
 
 /// Maximum number of steps per rendering. The limit stops long loops.
-const FUEL: u64 = 2_000_000;
+const MAX_FUEL: u64 = 2_000_000;
 /// Lower bound on the step limit, which decreases with the size of the template. Real templates use far fewer steps.
 const MIN_FUEL: u64 = 100_000;
 /// Maximum factor by which assignments may lengthen a string. Each assignment can double the previous string.
 const MAX_GROWTH: f64 = 100_000.0;
 
 /// Rejects assignments that could make strings grow exponentially, and references to other templates.
-fn bounded(source: &str) -> Result<()> {
+fn check_growth(source: &str) -> Result<()> {
     let mut growth = 1.0;
     let mut rest = source;
     while let Some(open) = rest.find("{%") {
@@ -66,7 +66,7 @@ fn count_marks(text: &str, marks: &[char]) -> f64 {
 pub struct Template {
     environment: Environment<'static>,
     source: String,
-    place: Place,
+    location: SourceLocation,
 }
 
 impl fmt::Debug for Template {
@@ -80,7 +80,7 @@ impl Template {
     ///
     /// # Errors
     /// Fails if the template is invalid or uses an unsupported filter, test or method.
-    pub fn new(source: &str, location: &Place) -> Result<Self> {
+    pub fn new(source: &str, location: &SourceLocation) -> Result<Self> {
         static STRICT_ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
             let mut environment = environment();
             environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -97,14 +97,14 @@ impl Template {
             });
             environment
         });
-        bounded(source).and_then(|()| check_operators(source)).map_err(|error| error.at(location))?;
-        let environment = compiled(&STRICT_ENVIRONMENT, source).map_err(|error| template_error(&error).at(location))?;
-        known_names(&environment, source).map_err(|error| error.at(location))?;
-        Ok(Self { environment, source: source.to_owned(), place: location.clone() })
+        check_growth(source).and_then(|()| check_operators(source)).map_err(|error| error.at(location))?;
+        let environment = compile(&STRICT_ENVIRONMENT, source).map_err(|error| template_error(&error).at(location))?;
+        check_names(&environment, source).map_err(|error| error.at(location))?;
+        Ok(Self { environment, source: source.to_owned(), location: location.clone() })
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    pub(crate) fn location(&self) -> &SourceLocation {
+        &self.location
     }
 
     /// Renders the template for a document.
@@ -112,10 +112,11 @@ impl Template {
     /// # Errors
     /// Fails if a column is missing, the template raises an exception, or the step limit is exceeded.
     pub fn render(&self, document: &Value) -> Result<String> {
-        let template = self.environment.get_template("it").map_err(|error| template_error(&error).at(&self.place))?;
+        let template =
+            self.environment.get_template("it").map_err(|error| template_error(&error).at(&self.location))?;
         reset_render_state();
         render_catching_panics(|| template.render(variables(document))).map_err(|error| {
-            let Value::Map(pairs) = document else { return template_error(&error).at(&self.place) };
+            let Value::Map(pairs) = document else { return template_error(&error).at(&self.location) };
             let columns: Vec<&str> = pairs.iter().filter_map(|(name, _)| name.as_text()).collect();
             let named: BTreeSet<String> = template.undeclared_variables(false).into_iter().collect();
             let absent: Vec<String> = named
@@ -125,10 +126,10 @@ impl Template {
                 })
                 .collect();
             if error.kind() != ErrorKind::UndefinedError || absent.is_empty() {
-                return template_error(&error).at(&self.place);
+                return template_error(&error).at(&self.location);
             }
             Error::bad_input("a template reads a column that the document does not have")
-                .at(&self.place)
+                .at(&self.location)
                 .expected(format!("one of {}", columns.join(", ")))
                 .found(absent.join(", "))
                 .hint("check whether the dataset's columns have changed, or belong to another `dataset_name`")
@@ -139,7 +140,7 @@ impl Template {
 /// Creates the base environment for all templates: Python formatting, methods and filters, and a step limit.
 pub(crate) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
-    environment.set_fuel(Some(FUEL));
+    environment.set_fuel(Some(MAX_FUEL));
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_formatter(|out: &mut Output<'_>, _: &mut State<'_, '_>, value: &Jinja| {
         // Only the result of an inline `if` without `else` can be undefined here. minijinja rejects all other undefined
@@ -165,14 +166,14 @@ pub(crate) fn render_catching_panics(
 }
 
 /// Compiles a template under the name `it`.
-pub(crate) fn compiled(
+pub(crate) fn compile(
     base: &Environment<'static>,
     source: &str,
 ) -> std::result::Result<Environment<'static>, JinjaError> {
     let mut environment = base.clone();
     // A single step outputs at most the entire source.
     let steps = (MAX_BYTES / source.len().max(1)) as u64;
-    environment.set_fuel(Some(steps.clamp(MIN_FUEL, FUEL)));
+    environment.set_fuel(Some(steps.clamp(MIN_FUEL, MAX_FUEL)));
     // Jinja normalizes line endings.
     environment.add_template_owned("it", rewritten(&source.replace("\r\n", "\n").replace('\r', "\n"))?)?;
     Ok(environment)
@@ -190,7 +191,7 @@ pub(crate) fn template_error(error: &JinjaError) -> Error {
     }
     match error.kind() {
         ErrorKind::OutOfFuel => Error::bad_input("a template exceeds the step limit")
-            .expected(format!("at most {FUEL} steps"))
+            .expected(format!("at most {MAX_FUEL} steps"))
             .hint(format!("check for an endless loop{line}")),
         ErrorKind::UndefinedError => Error::bad_input(format!("a template uses an undefined value{line}"))
             .expected("a column, field or item of the document")
@@ -201,7 +202,7 @@ pub(crate) fn template_error(error: &JinjaError) -> Error {
 }
 
 /// Rejects unsupported filters, tests and methods before rendering.
-fn known_names(environment: &Environment<'static>, source: &str) -> Result<()> {
+fn check_names(environment: &Environment<'static>, source: &str) -> Result<()> {
     for (sort, name) in names(source) {
         let known = match sort {
             "filter" => {
@@ -280,7 +281,7 @@ mod tests {
     use super::*;
 
     fn render(source: &str, document: &str) -> Result<String> {
-        let location = Place { file: "f.yaml".into(), line: 3 };
+        let location = SourceLocation { file: "f.yaml".into(), line: 3 };
         Template::new(source, &location)?.render(&serde_json::from_str(document).unwrap())
     }
 

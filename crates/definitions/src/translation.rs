@@ -8,23 +8,23 @@ use std::sync::LazyLock;
 use fancy_regex::Regex;
 
 /// Maximum n-gram order for BLEU.
-const WORDS: usize = 4;
+const MAX_WORD_NGRAM: usize = 4;
 /// Maximum character n-gram order for chrF.
-const LETTERS: usize = 6;
+const MAX_CHARACTER_NGRAM: usize = 6;
 
 /// Computes BLEU (0 to 100) for `(reference, text)` pairs.
 pub fn bleu(pairs: &[(&str, &str)]) -> f64 {
     let mut length = 0usize;
     let mut reference_length = 0usize;
-    let mut correct = [0usize; WORDS];
-    let mut total = [0usize; WORDS];
+    let mut correct = [0usize; MAX_WORD_NGRAM];
+    let mut total = [0usize; MAX_WORD_NGRAM];
     for (reference, text) in pairs {
-        let reference = tokenized(reference);
-        let text = tokenized(text);
+        let reference = tokenize_13a(reference);
+        let text = tokenize_13a(text);
         let (reference, text): (Vec<&str>, Vec<&str>) = (words(&reference).collect(), words(&text).collect());
         length += text.len();
         reference_length += reference.len();
-        for n in 1..=WORDS {
+        for n in 1..=MAX_WORD_NGRAM {
             let expected = count_ngrams(&reference, n);
             for (gram, count) in count_ngrams(&text, n) {
                 total[n - 1] += count;
@@ -36,9 +36,9 @@ pub fn bleu(pairs: &[(&str, &str)]) -> f64 {
         return 0.0;
     }
     let penalty = if length < reference_length { (1.0 - reference_length as f64 / length as f64).exp() } else { 1.0 };
-    let mut precisions = [0.0; WORDS];
+    let mut precisions = [0.0; MAX_WORD_NGRAM];
     let mut smooth = 1.0;
-    for n in 0..WORDS {
+    for n in 0..MAX_WORD_NGRAM {
         if total[n] == 0 {
             break;
         }
@@ -51,7 +51,7 @@ pub fn bleu(pairs: &[(&str, &str)]) -> f64 {
     }
     // sacrebleu substitutes this number for the logarithm of 0.
     let logarithms = precisions.iter().map(|p| if *p == 0.0 { -9_999_999_999.0 } else { p.ln() });
-    penalty * (logarithms.sum::<f64>() / WORDS as f64).exp()
+    penalty * (logarithms.sum::<f64>() / MAX_WORD_NGRAM as f64).exp()
 }
 
 fn count_ngrams<T: std::hash::Hash + Eq>(items: &[T], n: usize) -> HashMap<&[T], usize> {
@@ -63,7 +63,7 @@ fn count_ngrams<T: std::hash::Hash + Eq>(items: &[T], n: usize) -> HashMap<&[T],
 }
 
 /// Implements the tokenizer `13a` of mteval-v13a.pl.
-fn tokenized(text: &str) -> String {
+fn tokenize_13a(text: &str) -> String {
     static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         let rules = [
             (r"([\{-\~\[-\` -\&\(-\+\:-\@\/])", " $1 "),
@@ -86,10 +86,10 @@ fn tokenized(text: &str) -> String {
 
 /// Computes chrF2 (0 to 100) for `(reference, text)` pairs.
 pub fn chrf(pairs: &[(&str, &str)]) -> f64 {
-    let mut counts = [[0usize; 3]; LETTERS];
+    let mut counts = [[0usize; 3]; MAX_CHARACTER_NGRAM];
     for (reference, text) in pairs {
-        let reference = letters_of(reference);
-        let text = letters_of(text);
+        let reference = characters_without_spaces(reference);
+        let text = characters_without_spaces(text);
         for (n, [all, wanted, matched]) in (1..).zip(&mut counts) {
             let expected = count_ngrams(&reference, n);
             let found = count_ngrams(&text, n);
@@ -116,6 +116,6 @@ fn mean_order(part: fn(&(f64, f64)) -> f64, orders: &[(f64, f64)]) -> f64 {
     orders.iter().map(part).sum::<f64>() / orders.len() as f64
 }
 
-fn letters_of(text: &str) -> Vec<char> {
+fn characters_without_spaces(text: &str) -> Vec<char> {
     text.chars().filter(|c| !is_space(*c)).collect::<Vec<char>>()
 }

@@ -24,18 +24,18 @@ const MAX_DEPTH: usize = 100;
 /// Maximum total length in bytes of the strings in a file, with aliases expanded.
 const MAX_TEXT_BYTES: usize = 64_000_000;
 /// Maximum number of lines per file that continue a quoted string without indentation.
-const MARGINS: usize = 200;
+const MAX_MARGINS: usize = 200;
 
 /// Location of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLocation {
     /// File name for error messages.
     pub file: Arc<str>,
     /// Line number, starting at 1.
     pub line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
     }
@@ -46,7 +46,7 @@ impl fmt::Display for Place {
 pub struct Node {
     pub tree: Tree,
     /// Location where the value starts.
-    pub place: Place,
+    pub location: SourceLocation,
 }
 
 /// Content of a node.
@@ -82,8 +82,8 @@ impl Node {
         KeyIndex::new(pairs).set(pairs, name.clone(), node);
     }
 
-    pub(crate) fn empty(location: Place) -> Self {
-        Self { tree: Tree::Map(Vec::new()), place: location }
+    pub(crate) fn empty(location: SourceLocation) -> Self {
+        Self { tree: Tree::Map(Vec::new()), location }
     }
 
     /// Copies all entries of another mapping, replacing existing keys.
@@ -136,7 +136,7 @@ impl Node {
             Tree::Map(pairs) => {
                 Value::Map(pairs.iter().map(|(key, node)| Ok((key.clone(), node.plain()?))).collect::<Result<_>>()?)
             }
-            Tree::Hook(name) => return Err(hook_error("", name, &self.place)),
+            Tree::Hook(name) => return Err(hook_error("", name, &self.location)),
         })
     }
 
@@ -173,7 +173,7 @@ impl Node {
 }
 
 /// Creates the error for a Python function in a definition.
-pub(crate) fn hook_error(key: &str, function: &str, location: &Place) -> Error {
+pub(crate) fn hook_error(key: &str, function: &str, location: &SourceLocation) -> Error {
     let what = if key.is_empty() { "a Python hook".to_owned() } else { format!("`{key}` is a Python hook") };
     Error::bad_input(format!("{what}, which is not supported"))
         .at(location)
@@ -185,7 +185,7 @@ pub(crate) fn hook_error(key: &str, function: &str, location: &Place) -> Error {
 /// Creates the error for a key with an invalid value.
 pub(crate) fn value_error(key: &str, expected: &str, node: &Node) -> Error {
     let error = Error::bad_input(format!("invalid value of `{key}`"));
-    error.at(&node.place).expected(expected).found(node.kind())
+    error.at(&node.location).expected(expected).found(node.kind())
 }
 
 /// Returns the strings in a list, or a single string as a list of one.
@@ -206,7 +206,7 @@ pub fn read_file(path: &Path) -> Result<Node> {
     match root.tree {
         Tree::Map(_) => Ok(root),
         _ => Err(Error::bad_input("a definition must be a mapping")
-            .at(&root.place)
+            .at(&root.location)
             .expected("`task: name` or `group: name`")
             .found(root.kind())),
     }
@@ -220,7 +220,7 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
     let mut text = text.to_owned();
     // PyYAML accepts unindented continuation lines in quoted strings, but `granit_parser` does not. Indent each of them
     // by a space, which does not become part of the string.
-    for _ in 0..MARGINS {
+    for _ in 0..MAX_MARGINS {
         let error = match document(&text, file) {
             Err(error) => error,
             root => return root,
@@ -235,7 +235,7 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
 /// Returns the line of an unindented line in a quoted string, if that is the cause of an error.
 fn unindented_line(error: &Error) -> Option<usize> {
     let parts = error.parts();
-    let line = parts.place.as_deref()?.rsplit(':').next()?.parse::<usize>().ok();
+    let line = parts.location.as_deref()?.rsplit(':').next()?.parse::<usize>().ok();
     line.filter(|_| parts.what.contains("multiline quoted scalar"))
 }
 
@@ -252,7 +252,10 @@ fn document(text: &str, file: &str) -> Result<Node> {
             event => root = Some(reader.node(event, &span, &mut parser, 0)?),
         }
     }
-    Ok(root.unwrap_or_else(|| Node { tree: Tree::Scalar(Value::None), place: Place { file: file.into(), line: 1 } }))
+    Ok(root.unwrap_or_else(|| Node {
+        tree: Tree::Scalar(Value::None),
+        location: SourceLocation { file: file.into(), line: 1 },
+    }))
 }
 
 struct EventReader {
@@ -301,7 +304,7 @@ impl EventReader {
             self.text_bytes += text.len();
         }
         self.check_size(depth, span)?;
-        let location = Place { file: Arc::clone(&self.file), line: span.start.line() };
+        let location = SourceLocation { file: Arc::clone(&self.file), line: span.start.line() };
         let (tree, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag.as_deref()), anchor),
             Event::SequenceStart(_, anchor, _) => {
@@ -327,7 +330,7 @@ impl EventReader {
             }
             _ => return Err(self.yaml_error(span, "invalid YAML")),
         };
-        let node = Node { tree, place: location };
+        let node = Node { tree, location };
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }

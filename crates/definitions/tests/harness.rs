@@ -14,7 +14,9 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::DocumentLimit;
 use ghostlab_definitions::definition::Data;
 use ghostlab_definitions::rows::table;
-use ghostlab_definitions::{ChatTemplate, Library, Request, RequestKind, Row, Rows, Setting, Task, edits, translation};
+use ghostlab_definitions::{
+    ChatTemplate, Library, PromptSettings, Request, RequestKind, Row, Rows, Task, edits, translation,
+};
 
 /// Rows from `test.jsonl` or `test.json` files in a folder, or in a subfolder named after the data set.
 struct LocalRows {
@@ -100,11 +102,11 @@ fn compare_requests(out: &Path) {
         let with_chat = asked["chat"].as_bool().unwrap();
         let shots = usize::try_from(asked["shots"].as_u64().unwrap()).unwrap();
         let case = format!("{name}, {shots} shots{}", if with_chat { ", chat" } else { "" });
-        let setting = Setting {
+        let setting = PromptSettings {
             shots: Some(shots),
             system: with_chat.then(|| golden["system"].as_str().unwrap().to_owned()),
             chat: with_chat.then_some(&chat),
-            ..Setting::default()
+            ..PromptSettings::default()
         };
         let requests = library
             .select(&[name])

@@ -8,7 +8,7 @@ use std::path::Path;
 use ghostlab_definitions::ChatTemplate;
 use ghostlab_definitions::template::Template;
 use ghostlab_definitions::value::Value;
-use ghostlab_definitions::yaml::Place;
+use ghostlab_definitions::yaml::SourceLocation;
 use serde::{Deserialize, Serialize};
 
 /// Templates whose result differs from Jinja's.
@@ -58,7 +58,7 @@ fn deviations(rows: &[Value], cases: &[Case], render: impl Fn(&str, &Value) -> O
 #[test]
 fn task_templates_deviate_from_jinja_only_as_listed() {
     let table = table();
-    let location = Place { file: "task.yaml".into(), line: 1 };
+    let location = SourceLocation { file: "task.yaml".into(), line: 1 };
     let found = deviations(&table.rows, &table.task, |template, row| {
         Template::new(template, &location).and_then(|template| template.render(row)).ok()
     });

@@ -9,7 +9,7 @@ use ghostlab_core::corpus::read_rows;
 use ghostlab_definitions::rows::table;
 use ghostlab_definitions::template::Template;
 use ghostlab_definitions::value::Value;
-use ghostlab_definitions::yaml::Place;
+use ghostlab_definitions::yaml::SourceLocation;
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
@@ -50,7 +50,7 @@ fn table_values(path: &Path) -> Vec<Value> {
 fn parquet_columns_print_as_in_python() {
     let cases = std::fs::read(fixture("parquet/expected.json")).unwrap();
     let cases: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_slice(&cases).unwrap();
-    let location = Place { file: "task.yaml".into(), line: 1 };
+    let location = SourceLocation { file: "task.yaml".into(), line: 1 };
     for (name, expected) in &cases {
         let rows = table(&fixture(&format!("parquet/{name}")), None).unwrap();
         let first = &rows[0].value;
@@ -70,6 +70,6 @@ fn parquet_columns_print_as_in_python() {
     assert_eq!(cases.len(), 9);
 }
 
-fn template_at(source: &str, location: &Place) -> Template {
+fn template_at(source: &str, location: &SourceLocation) -> Template {
     Template::new(source, location).unwrap()
 }

@@ -10,7 +10,9 @@ use ghostlab_definitions::aggregate::{Aggregation, GroupMetric, Item, TaskScore,
 use ghostlab_definitions::definition::Data;
 use ghostlab_definitions::results::{score_task, scores};
 use ghostlab_definitions::yaml::parse;
-use ghostlab_definitions::{Answer, ChatTemplate, Definition, Request, RequestKind, Row, Rows, Setting, Task, Value};
+use ghostlab_definitions::{
+    Answer, ChatTemplate, Definition, PromptSettings, Request, RequestKind, Row, Rows, Task, Value,
+};
 
 /// Rows from a JSON list. Every split has the same rows, plus a column `s` with the split name.
 struct ListRows(&'static str);
@@ -23,7 +25,7 @@ impl Rows for ListRows {
             .enumerate()
             .map(|(index, mut value)| {
                 value.set("s", Value::from(split));
-                Row { place: format!("{split}.jsonl:{}", index + 1), value }
+                Row { location: format!("{split}.jsonl:{}", index + 1), value }
             })
             .collect())
     }
@@ -44,16 +46,16 @@ fn task_of(text: &str, rows: &'static str) -> Result<Task> {
     Task::new(Definition::read(&parse(text, "t.yaml")?)?, &ListRows(rows))
 }
 
-fn requests_of(text: &str, setting: &Setting<'_>) -> Vec<Request> {
+fn requests_of(text: &str, setting: &PromptSettings<'_>) -> Vec<Request> {
     task_of(text, ROWS).unwrap().requests(&ListRows(ROWS), setting).unwrap()
 }
 
-fn shots(count: usize) -> Setting<'static> {
-    Setting { shots: Some(count), ..Setting::default() }
+fn shots(count: usize) -> PromptSettings<'static> {
+    PromptSettings { shots: Some(count), ..PromptSettings::default() }
 }
 
 /// Returns the context and continuation of each request.
-fn texts(text: &str, setting: &Setting<'_>) -> Vec<(String, String)> {
+fn texts(text: &str, setting: &PromptSettings<'_>) -> Vec<(String, String)> {
     requests_of(text, setting)
         .into_iter()
         .map(|request| match request.kind {
@@ -64,7 +66,7 @@ fn texts(text: &str, setting: &Setting<'_>) -> Vec<(String, String)> {
         .collect()
 }
 
-fn first(text: &str, setting: &Setting<'_>) -> (String, String) {
+fn first(text: &str, setting: &PromptSettings<'_>) -> (String, String) {
     texts(text, setting).swap_remove(0)
 }
 

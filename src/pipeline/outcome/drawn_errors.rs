@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ghostlab_definitions::aggregate::{Aggregation, DRAWS, Item};
+use ghostlab_definitions::aggregate::{Aggregation, BOOTSTRAP_DRAWS, Item};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -68,14 +68,14 @@ impl<'a> DrawnErrors<'a> {
     /// Propagates errors from [`Aggregation::error`].
     pub(super) fn error(&self, aggregation: Aggregation, items: &[Item]) -> Result<Option<f64>> {
         if !aggregation.needs_bootstrap() {
-            return aggregation.error(items, DRAWS);
+            return aggregation.error(items, BOOTSTRAP_DRAWS);
         }
-        let content = sha256::of_bytes(format!("{VERSION} {} {DRAWS} {items:?}", aggregation.name()));
+        let content = sha256::of_bytes(format!("{VERSION} {} {BOOTSTRAP_DRAWS} {items:?}", aggregation.name()));
         let known = self.known.borrow().get(&content).copied();
         if let Some(bits) = known {
             return Ok(Some(f64::from_bits(bits)));
         }
-        let error = aggregation.error(items, DRAWS)?;
+        let error = aggregation.error(items, BOOTSTRAP_DRAWS)?;
         if let Some(error) = error {
             self.known.borrow_mut().insert(content, error.to_bits());
             self.is_changed.set(true);
@@ -108,7 +108,7 @@ mod tests {
         let items = [-1.5, -0.25, f64::NEG_INFINITY, -3.0].map(Item::Number);
         let sound = [items[0].clone(), items[1].clone(), items[3].clone()];
         let aggregation = Aggregation::Perplexity;
-        let expected = aggregation.error(&sound, DRAWS).unwrap().unwrap();
+        let expected = aggregation.error(&sound, BOOTSTRAP_DRAWS).unwrap().unwrap();
         let errors = DrawnErrors::open(&store, &key);
         assert_eq!(errors.error(aggregation, &sound).unwrap(), Some(expected));
         errors.save();
@@ -123,11 +123,17 @@ mod tests {
         assert_eq!(again.error(aggregation, &sound).unwrap(), Some(7.5));
         // Different documents have a different hash, so their error is computed instead of being taken from the cache.
         // This also works for an error that is not finite.
-        assert_eq!(again.error(aggregation, &sound[..2]).unwrap(), aggregation.error(&sound[..2], DRAWS).unwrap());
+        assert_eq!(
+            again.error(aggregation, &sound[..2]).unwrap(),
+            aggregation.error(&sound[..2], BOOTSTRAP_DRAWS).unwrap()
+        );
         let nan = again.error(aggregation, &items).unwrap().unwrap();
         assert!(!nan.is_finite() && again.known.borrow().values().any(|bits| *bits == nan.to_bits()));
         // A mean needs no draws and thus no cache. A damaged cache file is ignored.
-        assert_eq!(again.error(Aggregation::Mean, &sound).unwrap(), Aggregation::Mean.error(&sound, DRAWS).unwrap());
+        assert_eq!(
+            again.error(Aggregation::Mean, &sound).unwrap(),
+            Aggregation::Mean.error(&sound, BOOTSTRAP_DRAWS).unwrap()
+        );
         std::fs::write(&path, text.replace("errors", "error")).unwrap();
         assert_eq!(DrawnErrors::open(&store, &key).error(aggregation, &sound).unwrap(), Some(expected));
         std::fs::write(&path, text.replace(&7.5_f64.to_bits().to_string(), "1")).unwrap();

@@ -136,7 +136,7 @@ fn read_json(mut lines: JsonRows<impl BufRead + 'static>, column: Option<&str>) 
                 Ok(text)
             }
             _ if lines.last_bytes() > MAX_DESCRIBED => Err(Error::bad_input("the row has no text")
-                .at(lines.place())
+                .at(lines.location())
                 .expected(format!("text in column `{}`", columns.join("` or `")))
                 .found(format!("a row of {} bytes without the column", lines.last_bytes()))),
             _ => refuse_row(&lines, column.as_deref()),
@@ -152,7 +152,7 @@ const MAX_DESCRIBED: usize = 1 << 20;
 fn refuse_row<R: BufRead>(lines: &JsonRows<R>, column: Option<&str>) -> Result<String> {
     let row = lines.last_row()?;
     let name = column.map_or_else(|| pick(None, row.keys().map(String::as_str)), |name| Ok(name.to_owned()));
-    name.and_then(|name| take_text(row, &name)).map_err(|error| error.at(lines.place()))
+    name.and_then(|name| take_text(row, &name)).map_err(|error| error.at(lines.location()))
 }
 
 fn take_text(mut object: Map<String, Value>, column: &str) -> Result<String> {

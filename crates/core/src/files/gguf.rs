@@ -100,7 +100,7 @@ impl Gguf {
         match header.count("split.count")? {
             None | Some(0 | 1) => Ok(header),
             Some(parts) => Err(Error::bad_input("the GGUF file is one part of a split model")
-                .at(header.place("split.count"))
+                .at(header.location("split.count"))
                 .expected("a model in a single file")
                 .found(format!("{parts} parts"))
                 .hint("merge the parts with llama.cpp's llama-gguf-split --merge")),
@@ -108,7 +108,7 @@ impl Gguf {
     }
 
     /// Formats the location of a header entry for messages.
-    pub fn place(&self, key: &str) -> String {
+    pub fn location(&self, key: &str) -> String {
         format!("{}, {key}", self.path.display())
     }
 
@@ -130,7 +130,7 @@ impl Gguf {
 
     fn value_error(&self, key: &str, expected: &str) -> Error {
         Error::bad_input("missing or mistyped entry in a GGUF file")
-            .at(self.place(key))
+            .at(self.location(key))
             .expected(expected)
             .found(self.describe_entry(key))
     }

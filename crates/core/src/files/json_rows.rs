@@ -74,7 +74,7 @@ impl<R: BufRead> JsonRows<R> {
         if !is_read {
             return Ok(None);
         }
-        (self.check)(&self.row).map_err(|error| error.at(self.place()))?;
+        (self.check)(&self.row).map_err(|error| error.at(self.location()))?;
         self.parse(seed).map(Some)
     }
 
@@ -91,7 +91,7 @@ impl<R: BufRead> JsonRows<R> {
         match self.parse(PhantomData::<Value>)? {
             Value::Object(fields) => Ok(fields),
             other => {
-                let error = Error::bad_input("invalid row").at(self.place());
+                let error = Error::bad_input("invalid row").at(self.location());
                 Err(error.expected("a JSON object").found(describe(&other)))
             }
         }
@@ -119,7 +119,7 @@ impl<R: BufRead> JsonRows<R> {
     }
 
     /// Returns the location of the last value: file and line, or file and list index.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         match self.layout {
             JsonLayout::List | JsonLayout::EndedList => format!("{}, row {}", self.path.display(), self.count),
             _ => format!("{}:{}", self.path.display(), self.line),

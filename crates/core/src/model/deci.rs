@@ -167,7 +167,7 @@ fn is_zero(file: &Gguf, tensor: &str) -> Result<bool> {
 
 fn value_error(file: &Gguf, key: &str, expected: &str) -> Error {
     Error::bad_input("unsupported layers in a `deci` file")
-        .at(file.place(key))
+        .at(file.location(key))
         .expected(expected)
         .found(file.describe_entry(key))
         .hint("use a file written by `ghostlab export --gguf`; other `deci` files are not supported")

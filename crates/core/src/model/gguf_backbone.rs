@@ -69,7 +69,7 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
         names.sort_unstable();
         names.dedup();
         Error::bad_input("unknown architecture of a GGUF file")
-            .at(file.place("general.architecture"))
+            .at(file.location("general.architecture"))
             .expected(names.join(", "))
             .found(file.describe_entry("general.architecture"))
             .hint("use one of these decoders; other architectures are not supported in GGUF files")
@@ -187,7 +187,7 @@ fn count(file: &Gguf, key: &str) -> Result<u64> {
 }
 
 fn missing_key_error(file: &Gguf, key: &str, expected: &str) -> Error {
-    Error::bad_input("missing entry in a GGUF file").at(file.place(key)).expected(expected).found("nothing")
+    Error::bad_input("missing entry in a GGUF file").at(file.location(key)).expected(expected).found("nothing")
 }
 
 /// Reads the layers from a `deci` file. Returns `None` for other architectures.

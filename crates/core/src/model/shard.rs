@@ -78,7 +78,7 @@ impl Shard {
     }
 
     /// Returns the file and tensor name for error messages.
-    pub(super) fn place(&self, tensor: &str) -> String {
+    pub(super) fn location(&self, tensor: &str) -> String {
         format!("{}, tensor {tensor}", self.path.display())
     }
 
@@ -87,7 +87,7 @@ impl Shard {
         let position = info.start + first as u64;
         read_exact_at(&self.file, bytes, position).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => Error::bad_input("a weight file was truncated while it was read")
-                .at(self.place(tensor))
+                .at(self.location(tensor))
                 .expected(format!("{} bytes", info.bytes))
                 .found("the end of the file")
                 .hint("do not change the weights during a run; download the file again"),

@@ -210,7 +210,7 @@ impl StoredTensor<'_> {
         self.float.convert(bytes, &mut values);
         let index = values.iter().position(|v| !v.is_finite()).unwrap_or_default();
         Err(Error::bad_input("a weight is not a finite number")
-            .at(self.shard.place(self.name))
+            .at(self.shard.location(self.name))
             .found(format!("{} at element {} of {:?}", values[index], first + index, self.info.shape))
             .hint("check the file: it is damaged, or a value overflowed its float type when the model was saved"))
     }
@@ -228,7 +228,7 @@ impl StoredTensor<'_> {
         let to = (first + count).next_multiple_of(block);
         let mut values = vec![0.0; to - from];
         plain.convert(from, &mut values)?;
-        let values = gguf::round_values(dtype, &values).map_err(|error| error.at(self.shard.place(self.name)))?;
+        let values = gguf::round_values(dtype, &values).map_err(|error| error.at(self.shard.location(self.name)))?;
         bytes
             .as_chunks_mut()
             .0
@@ -276,7 +276,7 @@ impl StoredTensor<'_> {
         let to = (first + count).div_ceil(block);
         let mut blocks = Blocks::new(dtype, (to - from) * block);
         self.shard.read(self.name, &self.info, from * dtype.type_size(), blocks.bytes())?;
-        let values = blocks.values().map_err(|error| error.at(self.shard.place(self.name)))?;
+        let values = blocks.values().map_err(|error| error.at(self.shard.location(self.name)))?;
         let values = &values[first - from * block..];
         bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(out, value)| *out = value.to_le_bytes());
         Ok(())

@@ -222,7 +222,7 @@ impl Weights {
         let mut info = info.clone();
         if info.shape != stored_shape {
             return Err(Error::bad_input("a tensor has the wrong shape")
-                .at(shard.place(name))
+                .at(shard.location(name))
                 .expected(format!("{stored_shape:?}"))
                 .found(format!("{:?}", info.shape))
                 .hint("check that config.json and the weights belong to the same model, and that the config was not edited"));
@@ -232,12 +232,12 @@ impl Weights {
         let requested = shape.iter().product::<usize>();
         let there = stored_shape.iter().product::<usize>();
         if stored_shape.last() != shape.last() || first + requested > there {
-            return Err(Error::job("a tensor has too few rows").at(shard.place(name)));
+            return Err(Error::job("a tensor has too few rows").at(shard.location(name)));
         }
         info.shape = shape.to_vec();
         let Some(float) = Float::from_encoding(info.encoding) else {
             return Err(Error::bad_input("unsupported tensor type")
-                .at(shard.place(name))
+                .at(shard.location(name))
                 .expected("F64, F32, F16 or BF16")
                 .found(info.encoding));
         };

@@ -8,7 +8,7 @@ use crate::aggregate::Aggregation;
 use crate::bounds::MAX_REPEATS;
 use crate::filter::Pipeline;
 use crate::metric::{Kind, Metric, Output};
-use crate::prepared::{self, Prepare};
+use crate::prepared::{self, RowPreparation};
 use crate::row;
 use crate::template::Template;
 use crate::value::Value;
@@ -61,7 +61,7 @@ impl KeyReader<'_> {
     /// Returns the value of a key, or `None` for `null`. Rejects hooks.
     fn get(&self, key: &str) -> Result<Option<&Node>> {
         match self.node.get(key) {
-            Some(Node { tree: Tree::Hook(function), place: location }) => Err(hook_error(key, function, location)),
+            Some(Node { tree: Tree::Hook(function), location }) => Err(hook_error(key, function, location)),
             Some(node) if node.is_null() => Ok(None),
             other => Ok(other),
         }
@@ -90,18 +90,18 @@ impl KeyReader<'_> {
             let name = key.as_text().unwrap_or_default();
             if UNSUPPORTED_KEYS.contains(&name) && !node.is_null() {
                 let equivalent = matches!(&node.tree, Tree::Hook(hook)
-                    if name == "process_docs" && equivalent::kept_rows(hook, &node.place).is_some());
+                    if name == "process_docs" && equivalent::kept_rows(hook, &node.location).is_some());
                 if equivalent {
                     continue;
                 }
                 return Err(match &node.tree {
-                    Tree::Hook(function) => hook_error(name, function, &node.place),
-                    _ => Error::bad_input(format!("`{name}` is not supported")).at(&node.place).found(node.kind()),
+                    Tree::Hook(function) => hook_error(name, function, &node.location),
+                    _ => Error::bad_input(format!("`{name}` is not supported")).at(&node.location).found(node.kind()),
                 });
             }
             if !KEYS.contains(&name) && !KEYS_WITHOUT_EFFECT.contains(&name) && !UNSUPPORTED_KEYS.contains(&name) {
                 let near = nearest(name, KEYS.into_iter().chain(KEYS_WITHOUT_EFFECT));
-                let error = Error::bad_input(format!("unknown task key `{}`", key.text())).at(&node.place);
+                let error = Error::bad_input(format!("unknown task key `{}`", key.text())).at(&node.location);
                 return Err(
                     error.hint(near.map_or("remove the key".to_owned(), |near| format!("did you mean `{near}`?")))
                 );
@@ -110,12 +110,11 @@ impl KeyReader<'_> {
         if let Some(node) =
             self.node.get("unsafe_code").filter(|node| !matches!(node.tree, Tree::Scalar(Value::Bool(false))))
         {
-            return Err(
-                Error::bad_input("`unsafe_code` is not supported: model-generated code is never run").at(&node.place)
-            );
+            return Err(Error::bad_input("`unsafe_code` is not supported: model-generated code is never run")
+                .at(&node.location));
         }
         if let Some((path, node)) = self.other_hook() {
-            return Err(hook_error(&path, &node.kind().replace("!function ", ""), &node.place));
+            return Err(hook_error(&path, &node.kind().replace("!function ", ""), &node.location));
         }
         Ok(())
     }
@@ -132,7 +131,7 @@ impl KeyReader<'_> {
             for metric in metrics {
                 for (key, node) in metric.pairs() {
                     let fine = matches!(&node.tree, Tree::Hook(hook)
-                        if key.as_text() == Some("aggregation") && equivalent::is_weighted_f1(hook, &node.place));
+                        if key.as_text() == Some("aggregation") && equivalent::is_weighted_f1(hook, &node.location));
                     if let (false, Some((_, hook))) = (fine, node.hook()) {
                         return Some((format!("metric_list.{}", key.text()), hook));
                     }
@@ -148,7 +147,7 @@ impl KeyReader<'_> {
     }
 
     fn missing_key_error(&self, key: &str) -> Error {
-        Error::bad_input(format!("the task has no `{key}`")).at(&self.node.place).expected(format!("`{key}: …`"))
+        Error::bad_input(format!("the task has no `{key}`")).at(&self.node.location).expected(format!("`{key}: …`"))
     }
 
     pub(super) fn definition(&self, name: String) -> Result<Definition> {
@@ -189,7 +188,7 @@ impl KeyReader<'_> {
             filters: self.filters(output)?,
             metrics: self.metrics(output)?,
             non_finite: NonFiniteScore::NumpyArgmax,
-            place: self.node.place.clone(),
+            location: self.node.location.clone(),
             examples: Examples {
                 first: false,
                 split: self.text("fewshot_split")?,
@@ -228,7 +227,7 @@ impl KeyReader<'_> {
                 if let Some((key, odd)) = node.pairs().iter().find(|(key, _)| !LOADER_ARGUMENTS.contains(&&*key.text()))
                 {
                     let error = Error::bad_input(format!("`dataset_kwargs.{}` is not supported", key.text()));
-                    return Err(error.at(&odd.place).expected(LOADER_ARGUMENTS.join(", ")).found(odd.kind()));
+                    return Err(error.at(&odd.location).expected(LOADER_ARGUMENTS.join(", ")).found(odd.kind()));
                 }
                 node.plain()?
             }
@@ -263,17 +262,17 @@ impl KeyReader<'_> {
             .ok_or_else(|| value_error("repeats", &expected, node))
     }
 
-    fn prepare(&self) -> Result<Option<Prepare>> {
+    fn prepare(&self) -> Result<Option<RowPreparation>> {
         let Some(node) = self.get("prepare")? else { return Ok(None) };
-        let found = prepared::ALL.into_iter().find(|prepare| node.text() == Some(prepare.name));
+        let found = prepared::PREPARATIONS.into_iter().find(|prepare| node.text() == Some(prepare.name));
         found
             .map(Some)
-            .ok_or_else(|| value_error("prepare", &prepared::ALL.map(|prepare| prepare.name).join(", "), node))
+            .ok_or_else(|| value_error("prepare", &prepared::PREPARATIONS.map(|prepare| prepare.name).join(", "), node))
     }
 
     fn keep_rows(&self) -> Result<Vec<(String, Vec<Value>)>> {
         let mut found = Vec::new();
-        if let Some(Node { tree: Tree::Hook(hook), place: location }) = self.node.get("process_docs") {
+        if let Some(Node { tree: Tree::Hook(hook), location }) = self.node.get("process_docs") {
             found.extend(equivalent::kept_rows(hook, location));
         }
         if let Some(node) = self.get("keep_rows")? {
@@ -353,9 +352,9 @@ impl KeyReader<'_> {
             let weighted = matches!(item.get("aggregation"), Some(Node { tree: Tree::Hook(_), .. }));
             let mut item = item.clone();
             if weighted {
-                let location = item.place.clone();
+                let location = item.location.clone();
                 let name = Tree::Scalar(Value::from(Aggregation::WeightedF1.name()));
-                item.set(&Value::from("aggregation"), Node { tree: name, place: location });
+                item.set(&Value::from("aggregation"), Node { tree: name, location });
             }
             let metric = Metric::read(&item, output)?;
             // If a metric is listed twice, the last entry wins, as with duplicate keys in a mapping.
@@ -387,13 +386,13 @@ fn whole(node: &Node) -> Option<usize> {
 fn field(key: &str, node: &Node) -> Result<Field> {
     match &node.tree {
         Tree::Scalar(Value::Text(text)) => {
-            activity::started(format_args!("`{key}`, {}", node.place));
-            let template = Template::new(text, &node.place).map_err(|error| error.at(format!("`{key}`")))?;
+            activity::started(format_args!("`{key}`, {}", node.location));
+            let template = Template::new(text, &node.location).map_err(|error| error.at(format!("`{key}`")))?;
             Ok(Field::Text(Box::new(template), text.clone()))
         }
         Tree::Scalar(value @ (Value::Int(_) | Value::Bool(_))) => Ok(Field::Fixed(value.clone())),
         Tree::List(_) if key.ends_with("target") => Ok(Field::Fixed(node.plain()?)),
-        Tree::Hook(function) => Err(hook_error(key, function, &node.place)),
+        Tree::Hook(function) => Err(hook_error(key, function, &node.location)),
         _ => Err(value_error(key, "a column, a template or a number", node)),
     }
 }
@@ -417,7 +416,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
         let name = key.as_text().unwrap_or_default();
         let full = format!("fewshot_config.{name}");
         if let Tree::Hook(function) = &node.tree {
-            return Err(hook_error(&full, function, &node.place));
+            return Err(hook_error(&full, function, &node.location));
         }
         let text = || node.text().map(str::to_owned).ok_or_else(|| value_error(&full, "a string", node));
         match name {
@@ -447,7 +446,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
             "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
             "process_docs" if node.is_null() => {}
             _ => {
-                let error = Error::bad_input(format!("unknown example key `{full}`")).at(&node.place);
+                let error = Error::bad_input(format!("unknown example key `{full}`")).at(&node.location);
                 return Err(error.found(texts(node).join(", ")));
             }
         }

@@ -11,7 +11,8 @@ use crate::method::METHODS;
 /// Filters that return markup in Jinja. An operator with a markup operand escapes the other operand.
 const MARKUP: [&str; 4] = ["e", "escape", "forceescape", "safe"];
 /// Keywords that separate operands.
-const WORDS: [&str; 12] = ["and", "elif", "else", "endset", "for", "if", "in", "is", "not", "or", "recursive", "set"];
+const OPERATOR_WORDS: [&str; 12] =
+    ["and", "elif", "else", "endset", "for", "if", "in", "is", "not", "or", "recursive", "set"];
 
 struct Edit {
     offset: usize,
@@ -96,7 +97,7 @@ fn as_string(tokens: &[SpannedToken<'_>], start: usize, end: usize) -> Option<[E
 /// Returns whether a token can end an operand, which makes a following sign a binary operator.
 fn ends_operand(token: &Token<'_>) -> bool {
     match token {
-        Token::Ident(name) => !WORDS.contains(name),
+        Token::Ident(name) => !OPERATOR_WORDS.contains(name),
         Token::Str(_) | Token::String(_) | Token::Int(_) | Token::Int128(_) | Token::Float(_) => true,
         Token::BracketClose | Token::ParenClose | Token::BraceClose => true,
         _ => false,
@@ -123,7 +124,8 @@ fn is_boundary(tokens: &[SpannedToken<'_>], at: usize, level: Level) -> bool {
         Token::Ident("not") => !matches!(previous, Some(Token::Ident("is"))),
         // After a dot, a pipe or `is`, a keyword is a name.
         Token::Ident(word) => {
-            WORDS.contains(word) && !matches!(previous, Some(Token::Dot | Token::Pipe | Token::Ident("is" | "not")))
+            OPERATOR_WORDS.contains(word)
+                && !matches!(previous, Some(Token::Dot | Token::Pipe | Token::Ident("is" | "not")))
         }
         Token::Comma | Token::Colon | Token::Assign => true,
         Token::Eq | Token::Ne | Token::Gt | Token::Gte | Token::Lt | Token::Lte => true,
@@ -199,7 +201,7 @@ fn is_containment(tokens: &[SpannedToken<'_>], at: usize) -> bool {
         return false;
     }
     let mut others = tokens[..at].iter().rev().skip_while(|token| match token.0 {
-        Token::Ident(name) => !WORDS.contains(&name),
+        Token::Ident(name) => !OPERATOR_WORDS.contains(&name),
         Token::Comma | Token::ParenOpen | Token::ParenClose | Token::Dot => true,
         _ => false,
     });

@@ -114,7 +114,7 @@ fn regex_replace(
         Ok(count) => count,
         Err(_) => return Ok(text),
     };
-    let replaced = Pattern::new(&pattern).and_then(|pattern| pattern.replaced(&text, &replacement, count));
+    let replaced = Pattern::new(&pattern).and_then(|pattern| pattern.replace_matches(&text, &replacement, count));
     let replaced = replaced.map_err(|error| unsupported_error(error.one_line()))?;
     printed(replaced.len()).map(|()| replaced)
 }

@@ -2,11 +2,14 @@
 
 use ghostlab_core::error::{Error, Result};
 
-use super::{RequestKind, Setting, Task};
+use super::{PromptSettings, RequestKind, Task};
 use crate::document::Columns;
 use crate::metric::{Kind, Output};
-use crate::prompt::{Message, Role, Turn, check_label, choice, delimited, ends_blank, merge_turns, plain};
-use crate::rows::{Rows, filtered_rows, prepared};
+use crate::prompt::{
+    Message, QuestionTurn, Role, check_label, choice_at, concatenate_messages, ends_with_whitespace,
+    join_with_delimiter, merge_turns,
+};
+use crate::rows::{Rows, filtered_rows, prepare_rows};
 use crate::value::Value;
 
 impl Task {
@@ -14,7 +17,7 @@ impl Task {
     pub(super) fn pool(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
         let definition = &self.definition;
         match (definition.example_split(), &definition.examples.samples) {
-            (Some(split), _) => Ok(prepared(definition, filtered_rows(definition, rows, split)?)?
+            (Some(split), _) => Ok(prepare_rows(definition, filtered_rows(definition, rows, split)?)?
                 .into_iter()
                 .map(|row| row.value)
                 .collect()),
@@ -28,12 +31,12 @@ impl Task {
         document: &Value,
         examples: &[Value],
         choices: Option<&[Value]>,
-        setting: &Setting<'_>,
+        setting: &PromptSettings<'_>,
     ) -> Result<Vec<String>> {
         let definition = &self.definition;
         let prefix = definition.prefix.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
         let description = definition.description.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
-        let system = delimited(
+        let system = join_with_delimiter(
             setting.system.as_deref().unwrap_or(""),
             description.as_deref().unwrap_or(""),
             &definition.fewshot_delimiter,
@@ -46,7 +49,7 @@ impl Task {
             messages.extend(self.example(example)?);
         }
         let turn = |text: &Value, delimiter: &str| {
-            let turn = Turn {
+            let turn = QuestionTurn {
                 text,
                 choices,
                 answer: None,
@@ -56,7 +59,7 @@ impl Task {
             };
             turn.messages()
         };
-        let turns = if self.several_contexts {
+        let turns = if self.has_several_contexts {
             choices.into_iter().flatten().map(|text| turn(text, "")).collect::<Result<Vec<_>>>()?
         } else {
             vec![turn(&self.columns.text(&definition.text, document)?, &definition.target_delimiter)?]
@@ -67,7 +70,7 @@ impl Task {
             .map(|turn| {
                 let all = [messages.as_slice(), &turn].concat();
                 match setting.chat {
-                    None => Ok(plain(&all)),
+                    None => Ok(concatenate_messages(&all)),
                     Some(chat) if setting.multiturn => chat.render(&all, continued),
                     Some(chat) => chat.render(&merge_turns(&all), continued),
                 }
@@ -82,16 +85,16 @@ impl Task {
         let answer = self.columns.target(&fields.target, example)?;
         check_label(choices.as_deref(), &answer).map_err(|error| error.at("an example"))?;
         let prefix = fields.prefix.as_ref().map(|field| Columns::plain(field, example)).transpose()?;
-        if self.several_contexts {
+        if self.has_several_contexts {
             check_label(choices.as_deref(), &text).map_err(|error| error.at("an example"))?;
             let number = text.as_int().unwrap_or(i64::MAX);
-            let found = choices.as_deref().and_then(|choices| choice(choices, number)).cloned();
+            let found = choices.as_deref().and_then(|choices| choice_at(choices, number)).cloned();
             text = found.ok_or_else(|| {
                 Error::bad_input("the context of an example is not a valid choice index").found(text.repr())
             })?;
             choices = None;
         }
-        let turn = Turn {
+        let turn = QuestionTurn {
             text: &text,
             choices: choices.as_deref(),
             answer: Some(&answer),
@@ -135,13 +138,13 @@ impl Task {
                 };
                 // A chat template separates messages itself. A partial answer and its continuation still need the
                 // delimiter.
-                let delimiter = if !chat || !prefix.is_empty() && !ends_blank(prefix) {
+                let delimiter = if !chat || !prefix.is_empty() && !ends_with_whitespace(prefix) {
                     definition.target_delimiter.as_str()
                 } else {
                     ""
                 };
                 let Some(choices) = choices else { return Ok(Vec::new()) };
-                let mut kinds = if self.several_contexts {
+                let mut kinds = if self.has_several_contexts {
                     let target = self.columns.target(&definition.target, document)?.text();
                     std::iter::once(first())
                         .chain(contexts)
@@ -167,7 +170,7 @@ impl Task {
 
 /// Builds a log-likelihood request. Trailing whitespace in the context is scored as part of the continuation.
 fn likelihood(context: String, continuation: String) -> Result<RequestKind> {
-    if continuation.is_empty() && !ends_blank(&context) {
+    if continuation.is_empty() && !ends_with_whitespace(&context) {
         return Err(Error::bad_input("nothing to score after a context")
             .expected("a continuation of at least one character")
             .found("an empty text")

@@ -32,7 +32,7 @@ fn last_duplicate_key_wins_and_hooks_are_kept_by_name() {
     let node = parse("a: 1\nb:\n  - x: !function utils.f\na: 2\n", "file.yaml").unwrap();
     assert_eq!(node.get("a").unwrap().plain().unwrap(), Value::Int(2));
     let (path, hook) = node.hook().unwrap();
-    assert_eq!((path.as_str(), hook.place.to_string().as_str()), ("b.x", "file.yaml:3"));
+    assert_eq!((path.as_str(), hook.location.to_string().as_str()), ("b.x", "file.yaml:3"));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn mapping_of_many_keys_is_read_in_linear_time() {
     let node = parse(&text, "f").unwrap();
     let merged = node.get("b").unwrap();
     assert_eq!((merged.pairs().len(), merged.get("k5").unwrap().text()), (100_000, Some("own")));
-    let mut joined = Node::empty(node.place.clone());
+    let mut joined = Node::empty(node.location.clone());
     joined.set_all(merged);
     joined.set_all(merged);
     assert_eq!(joined.pairs().len(), 100_000);

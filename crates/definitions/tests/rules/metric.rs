@@ -5,7 +5,7 @@ use super::*;
 /// Computes the scores for a definition from the given answers to its requests.
 fn compute_scores(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Vec<(String, f64, Option<f64>)> {
     let task = task_of(text, rows).unwrap();
-    let requests = task.requests(&ListRows(rows), &Setting::default()).unwrap();
+    let requests = task.requests(&ListRows(rows), &PromptSettings::default()).unwrap();
     let answers: Vec<Answer> =
         requests.iter().zip(answers).map(|(request, answer)| answer_of(request, *answer)).collect();
     let all = scores(&task, &requests, &answers, 1000).unwrap();
@@ -121,14 +121,14 @@ fn first_document_determines_the_field_types() {
     // If the first document's question is a string, a later numeric question is rejected.
     const MIXED_TYPES: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
     let task = task_of(&choices(""), MIXED_TYPES).unwrap();
-    let error = task.requests(&ListRows(MIXED_TYPES), &Setting::default()).unwrap_err().to_string();
+    let error = task.requests(&ListRows(MIXED_TYPES), &PromptSettings::default()).unwrap_err().to_string();
     assert!(error.contains("the question is not text") && error.contains("test.jsonl:2"), "{error}");
 }
 
 fn rejection_of(rows: &'static str) -> String {
     let answers = [(-1.0, true), (-2.0, true), (-1.0, true), (-2.0, true)];
     let task = task_of(&choices(""), rows).unwrap();
-    let requests = task.requests(&ListRows(rows), &Setting::default()).unwrap();
+    let requests = task.requests(&ListRows(rows), &PromptSettings::default()).unwrap();
     let answers: Vec<Answer> = answers.iter().map(|(number, greedy)| Answer::LogLikelihood(*number, *greedy)).collect();
     scores(&task, &requests, &answers, 100).unwrap_err().to_string()
 }
@@ -163,7 +163,7 @@ fn chosen_answers(text: &str, rows: &'static str, answers: &[Answer]) -> Vec<Val
 fn score_generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<f64>> {
     let text = choices(&format!("output_type: generate_until\n{more}"));
     let task = task_of(&text, rows)?;
-    let requests = task.requests(&ListRows(rows), &Setting::default())?;
+    let requests = task.requests(&ListRows(rows), &PromptSettings::default())?;
     assert_eq!(requests.len(), answers.len());
     let answers: Vec<Answer> = answers
         .iter()

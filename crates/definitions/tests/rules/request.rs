@@ -65,7 +65,7 @@ fn explicit_zero_shots_are_kept_and_default_is_zero() {
 }
 
 fn first_context(more: &str, asked: Option<usize>) -> String {
-    first(&choices(more), &Setting { shots: asked, ..Setting::default() }).0
+    first(&choices(more), &PromptSettings { shots: asked, ..PromptSettings::default() }).0
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn description_is_joined_and_system_text_separated() {
     assert_eq!(first(&choices("description: ' Choose.'"), &system_setting("Be short.")).0, "Be short. Choose.one");
 }
 
-fn system_setting(text: &str) -> Setting<'_> {
-    Setting { system: Some(text.to_owned()), ..Setting::default() }
+fn system_setting(text: &str) -> PromptSettings<'_> {
+    PromptSettings { system: Some(text.to_owned()), ..PromptSettings::default() }
 }
 
 #[test]
@@ -134,14 +134,14 @@ fn mutual_information_scores_choices_without_context() {
 #[test]
 fn chat_choice_has_no_delimiter_without_gen_prefix() {
     let chat = ChatTemplate::new("{% for m in messages %}<{{m.content}}>{% endfor %}", Vec::new(), "t").unwrap();
-    let setting = Setting { chat: Some(&chat), ..Setting::default() };
+    let setting = PromptSettings { chat: Some(&chat), ..PromptSettings::default() };
     assert_eq!(first(&choices(""), &setting), pair("<one>", "a"));
     assert_eq!(first(&choices("gen_prefix: It is"), &setting), pair("<one><It is", " a"));
     assert_eq!(first(&choices("gen_prefix: 'It is '"), &setting).1, "a");
-    let in_one = Setting { shots: Some(1), multiturn: false, chat: Some(&chat), ..Setting::default() };
+    let in_one = PromptSettings { shots: Some(1), multiturn: false, chat: Some(&chat), ..PromptSettings::default() };
     let text = choices("fewshot_config: {sampler: first_n}\ndescription: Choose.");
     assert_eq!(first(&text, &in_one).0, "<Choose.><one a\n\none>");
-    assert_eq!(first(&text, &Setting { multiturn: true, ..in_one }).0, "<Choose.><one><a><one>");
+    assert_eq!(first(&text, &PromptSettings { multiturn: true, ..in_one }).0, "<Choose.><one><a><one>");
 }
 
 #[test]
@@ -160,7 +160,8 @@ fn unusable_request_is_rejected_with_its_location() {
 }
 
 fn request_error(more: &str, rows: &'static str) -> String {
-    let task = task_of(&choices(more), rows).and_then(|task| task.requests(&ListRows(rows), &Setting::default()));
+    let task =
+        task_of(&choices(more), rows).and_then(|task| task.requests(&ListRows(rows), &PromptSettings::default()));
     task.unwrap_err().to_string()
 }
 

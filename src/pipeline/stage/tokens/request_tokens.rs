@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ghostlab_definitions::generation::GenerationConfig;
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::tokens::tokenize_requests;
-use ghostlab_definitions::{Request, RequestKind, Setting, Task, builtin};
+use ghostlab_definitions::{PromptSettings, Request, RequestKind, Task, builtin};
 use rayon::prelude::*;
 
 use super::answer_key::{DOCUMENTS, Documents, SOLUTIONS};
@@ -47,7 +47,7 @@ pub(crate) fn build_requests(
     let how = &used.how;
     let rows = given.grid.task(used).rows()?;
     let chat = how.chat.map(|_| given.inputs.read_chat_template(&backbone.folder)).transpose()?;
-    let setting = Setting {
+    let setting = PromptSettings {
         shots: how.shots,
         seed: how.seed,
         system: how.system.clone(),
@@ -181,7 +181,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
             let RequestKind::Generate { context, .. } = &request.kind else {
                 return Err(Error::job("expected a generation request, found a likelihood request"));
             };
-            tasks::prompt(context, &encoder, used.how.bos).map_err(|error| error.at(task.place(request.document)))
+            tasks::prompt(context, &encoder, used.how.bos).map_err(|error| error.at(task.location(request.document)))
         })
         .collect();
     let all: Vec<Vec<u32>> = all.into_iter().collect::<Result<_>>()?;

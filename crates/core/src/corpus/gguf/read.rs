@@ -59,7 +59,7 @@ pub(in crate::corpus) fn tokenizer_from_gguf(file: &Gguf) -> Result<Value> {
 
 fn missing_entry_error(key: &str, expected: &str, file: &Gguf) -> Error {
     Error::bad_input("cannot read the tokenizer of a GGUF file")
-        .at(file.place(key))
+        .at(file.location(key))
         .expected(expected)
         .found(file.describe_entry(key))
         .hint("add a tokenizer.json next to the file, which is then used instead")
@@ -72,7 +72,7 @@ impl GgufVocabulary<'_> {
         let merges: Vec<Vec<&str>> = merges.iter().map(|merge| merge.splitn(2, ' ').collect()).collect();
         if let Some(merge) = merges.iter().find(|merge| merge.len() != 2) {
             return Err(Error::bad_input("invalid merge in a GGUF file")
-                .at(self.file.place("tokenizer.ggml.merges"))
+                .at(self.file.location("tokenizer.ggml.merges"))
                 .expected("two tokens")
                 .found(format!("`{}`", merge.concat())));
         }
@@ -150,7 +150,7 @@ impl GgufVocabulary<'_> {
         let fits = usize::try_from(id).ok().filter(|id| *id < self.tokens.len());
         fits.map(Some).ok_or_else(|| {
             Error::bad_input("invalid special token in a GGUF file")
-                .at(self.file.place(&key))
+                .at(self.file.location(&key))
                 .expected(format!("an id below {}", self.tokens.len()))
                 .found(id)
         })

@@ -207,7 +207,7 @@ fn single(value: f64) -> f64 {
 
 fn unsupported_error(file: &Gguf, key: &str, expected: &str) -> Error {
     Error::bad_input("unsupported value in the GGUF file")
-        .at(file.place(key))
+        .at(file.location(key))
         .expected(expected)
         .found(file.describe_entry(key))
 }
@@ -220,7 +220,7 @@ fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result
     if let Some(divisors) = file.values(ROPE_FACTORS)? {
         if let Some(kind) = kind {
             return Err(Error::bad_input("duplicate RoPE scaling in a GGUF file")
-                .at(file.place(ROPE_FACTORS))
+                .at(file.location(ROPE_FACTORS))
                 .expected(format!("no {}", scaling_key("type", entry)))
                 .found(format!("`{kind}`")));
         }
@@ -228,7 +228,7 @@ fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result
             || divisors.iter().any(|divisor| !divisor.is_finite() || *divisor <= 0.0)
         {
             return Err(Error::bad_input("invalid divisors of the rotary embedding")
-                .at(file.place(ROPE_FACTORS))
+                .at(file.location(ROPE_FACTORS))
                 .expected(format!("{} positive numbers", head_dim / 2))
                 .found(format!("{} numbers", divisors.len())));
         }
