@@ -12,7 +12,7 @@ use crate::common::{assert_close, checkout, json, numbers, python, shared, smoll
 use crate::exported;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ghostlab::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
+use ghostlab::corpus::{Tokenizer, WindowRule, calibration_windows, evaluation_windows, read_rows};
 use ghostlab::grid::Grid;
 use ghostlab::model::{EngineName, EngineRequest};
 use ghostlab::pipeline::exec::{self, RunSettings};
@@ -32,11 +32,11 @@ fn calibration_and_evaluation_windows_equal_reference() {
     let tokenizer = Tokenizer::load(folder.join("backbone/tokenizer.json")).unwrap();
     let [validation, test] = ["wikitext2-validation.parquet", "wikitext2-test.parquet"]
         .map(|name| read_rows(folder.join("corpora").join(name), None).unwrap());
-    let drawn = calibration(Rule::Wikitext2, &validation, &tokenizer, 32, 512, 0).unwrap();
+    let drawn = calibration_windows(WindowRule::Wikitext2, &validation, &tokenizer, 32, 512, 0).unwrap();
     let starts: Vec<f64> = drawn.starts.iter().map(|start| start.token as f64).collect();
     assert_eq!(starts, numbers(&reference["window_starts"]));
     assert_eq!(drawn.corpus_tokens as u64, reference["calibration_tokens"].as_u64().unwrap());
-    let cut = evaluation(Rule::Wikitext2, &test, &tokenizer, 512, None).unwrap();
+    let cut = evaluation_windows(WindowRule::Wikitext2, &test, &tokenizer, 512, None).unwrap();
     assert_eq!(cut.corpus_tokens as u64, reference["evaluation_tokens"].as_u64().unwrap());
     assert_eq!(cut.count() as u64, reference["windows"].as_u64().unwrap());
 }

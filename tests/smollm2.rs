@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use crate::common::world::World;
 use crate::common::{assert_close, json, numbers, python, shared, smollm2};
 use crate::llama_cpp;
-use ghostlab::corpus::{Rule, Tokenizer, evaluation, read_rows};
+use ghostlab::corpus::{Tokenizer, WindowRule, evaluation_windows, read_rows};
 use ghostlab::grid::Grid;
 use ghostlab::pipeline::exec::{self, RunSettings};
 use ghostlab::pipeline::stage;
@@ -124,7 +124,8 @@ fn perplexity_equals_that_of_llama_cpp() {
     let Some(real) = shared("real") else { return };
     let text = real.join("corpora/wikitext2-test.parquet");
     let rows = read_rows(&text, None).unwrap();
-    let windows = evaluation(Rule::Wikitext2, &rows, &Tokenizer::load(&model).unwrap(), LENGTH, Some(4)).unwrap();
+    let windows =
+        evaluation_windows(WindowRule::Wikitext2, &rows, &Tokenizer::load(&model).unwrap(), LENGTH, Some(4)).unwrap();
     assert_eq!(windows.count(), 4);
     let world = World::new();
     world.write("grid.yaml", dense_grid(&model, &real));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::corpus::Rule;
+use crate::corpus::WindowRule;
 use crate::criterion::Criterion;
 use crate::distill::Finetune;
 use crate::error::Error;
@@ -236,7 +236,8 @@ const UNSPECIFIED_SETTINGS: [&str; 2] = ["recovery.boundary", "criterion.order"]
 /// Number of sequences on which an operator is fine-tuned (appendix D).
 const TRAINING_SEQUENCES: usize = 5000;
 /// Rule for splitting each of the paper's texts. The authors may have used either order of a stream's shards.
-const RULES: [(&str, Rule); 3] = [("wikitext2", Rule::Wikitext2), ("c4", Rule::C4Stream), ("ptb", Rule::Ptb)];
+const RULES: [(&str, WindowRule); 3] =
+    [("wikitext2", WindowRule::Wikitext2), ("c4", WindowRule::C4Stream), ("ptb", WindowRule::Ptb)];
 
 /// Lists how a measurement's protocol differs from the paper's.
 pub(super) fn differences(measurement: &Measurement) -> Vec<String> {

@@ -17,7 +17,7 @@ use super::terminal::format_columns;
 use super::{fetch, progress, requested_work, stop};
 use crate::artifact;
 use crate::artifact::figure::{Axis, Curves, Drawing, Figure, Line, Plot, Point, Surroundings};
-use crate::corpus::Rule;
+use crate::corpus::WindowRule;
 use crate::criterion::{self, DepthUnit, Ranking};
 use crate::error::{Error, Result};
 use crate::files::output::OutputFile;
@@ -45,7 +45,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]
     length: u32,
     /// Rule for joining the rows of a text file and drawing sequences from it.
-    #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
+    #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(WindowRule::ALL.map(WindowRule::name)))]
     rule: String,
     /// Use only these criteria [default: all that rank layers or sublayers].
     ///

@@ -16,7 +16,7 @@ use super::named_entries::{SharedEntries, absolute_path, backbone_entry, is_file
 use super::terminal::format_columns;
 use super::{fetch, progress, requested_work, stop};
 use crate::artifact;
-use crate::corpus::Rule;
+use crate::corpus::WindowRule;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
@@ -73,7 +73,7 @@ pub(super) struct Arguments {
     /// Rule for joining the rows of text files and drawing windows from them.
     ///
     /// A .txt file is one row; a .jsonl file has one row per line.
-    #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
+    #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(WindowRule::ALL.map(WindowRule::name)))]
     rule: String,
     /// Maximum number of documents per task, or a fraction below 1.
     #[arg(long = "documents", visible_alias = "limit", value_name = "N")]

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::named_entries::{SharedEntries, backbone_entry, with_entries, with_fetch_hint};
 use super::search_methods;
 use super::terminal::format_json_value;
-use crate::corpus::Rule;
+use crate::corpus::WindowRule;
 use crate::criterion::{Depth, DepthUnit};
 use crate::error::{Error, Result};
 use crate::grid::{AxisChoice, Budget, Grid, GridFile, InputList, Latency, Search};
@@ -82,7 +82,7 @@ pub(super) struct SearchArgs {
     #[arg(long, value_name = "TOKENS[xBATCH][+NEW]", default_value = "512", value_parser = parse_prompt)]
     pub(super) prompt: Latency,
     /// Rule for joining the rows of text files and drawing windows from them.
-    #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
+    #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(WindowRule::ALL.map(WindowRule::name)))]
     rule: String,
     /// Profile that defines text and task names; for a grid file, its profile.
     #[arg(long, value_name = "NAME")]

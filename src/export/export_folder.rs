@@ -159,7 +159,7 @@ fn write_files(
         }
     }
     if is_gguf(source) {
-        put_file(draft, "tokenizer.json", &corpus::description(&parts::tokenizer(source), config.vocab)?)?;
+        put_file(draft, "tokenizer.json", &corpus::tokenizer_json(&parts::tokenizer(source), config.vocab)?)?;
     }
     write_tokenizer_config(draft, source, layout.needs_modeling_file())?;
     if layout.needs_modeling_file() {

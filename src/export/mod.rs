@@ -227,7 +227,7 @@ type GgufTexts = (Vec<(String, Entry)>, Vec<String>);
 /// Fails like [`to_gguf`], or if a file cannot be read.
 pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<GgufTexts> {
     let file = parts::tokenizer(backbone);
-    let tokenizer: Value = serde_json::from_slice(&corpus::description(&file, config.vocab)?)
+    let tokenizer: Value = serde_json::from_slice(&corpus::tokenizer_json(&file, config.vocab)?)
         .map_err(|error| Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string()))?;
     let source_config = Value::Object(read_config(backbone)?);
     let folder = parts::sibling_file(backbone, ".");

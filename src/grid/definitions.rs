@@ -14,7 +14,7 @@ use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
 use super::shards::{ShardsEntry, Stream};
 use super::validate;
 use super::weights::CalibratedOn;
-use crate::corpus::Rule;
+use crate::corpus::WindowRule;
 use crate::error::{Error, ErrorKind, ErrorParts, Result};
 use crate::files::parts;
 use crate::model::{self, Config, WeightType};
@@ -116,7 +116,7 @@ impl EntrySources<'_> {
 }
 
 pub fn rule_names() -> Vec<&'static str> {
-    Rule::ALL.into_iter().map(Rule::name).collect()
+    WindowRule::ALL.into_iter().map(WindowRule::name).collect()
 }
 
 pub fn task_names() -> Vec<&'static str> {

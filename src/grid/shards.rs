@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::node::EntryPosition;
-use crate::corpus::{Rule, ShardOrder};
+use crate::corpus::{ShardOrder, WindowRule};
 use crate::error::{Error, Result};
 
 /// Default number of shards to fetch and read per group. [`ShardOrder`] defines the groups. For C4, one shard contains
@@ -47,10 +47,10 @@ impl ShardsEntry {
         files: &[String],
         seeds: BTreeSet<u64>,
     ) -> Result<Option<Self>> {
-        if rule != Rule::C4Stream.name() {
+        if rule != WindowRule::C4Stream.name() {
             for (key, written) in [("shards", order.is_some()), ("shards_read", read.is_some())] {
                 if written {
-                    let error = at.key(key).error(format!("`{key}` requires `rule: {}`", Rule::C4Stream));
+                    let error = at.key(key).error(format!("`{key}` requires `rule: {}`", WindowRule::C4Stream));
                     return Err(error.found(format!("`rule: {rule}`")));
                 }
             }

@@ -6,7 +6,7 @@ use super::measurement::{CalibrationSummary, Measurement, Sample};
 use super::protocol_text::shard_order_text;
 use super::settings::{distinct, grouped};
 use super::{Protocol, capital};
-use crate::corpus::Rule;
+use crate::corpus::WindowRule;
 use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, PromptName};
@@ -104,7 +104,7 @@ pub(super) fn drawn_texts_note<'a>(numbers: impl IntoIterator<Item = &'a Measure
         .flat_map(|number| &number.setup.scored)
         .filter_map(|protocol| match protocol {
             Protocol::Windows { corpus, rule, .. } => {
-                rule.parse::<Rule>().is_ok_and(Rule::with_replacement).then_some(corpus)
+                rule.parse::<WindowRule>().is_ok_and(WindowRule::with_replacement).then_some(corpus)
             }
             _ => None,
         });

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::corpus::{Tokenizer, format};
+use crate::corpus::{Tokenizer, file_format};
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::{self, parts};
@@ -75,7 +75,7 @@ pub(super) fn read_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     }
     let mut texts: Vec<Corpus> = Vec::new();
     for path in files {
-        format(path)?;
+        file_format(path)?;
         let stem = file_stem(path);
         let free = (1..)
             .map(|number| if number == 1 { stem.clone() } else { format!("{stem}-{number}") })

@@ -12,7 +12,7 @@ use minijinja::{Environment, context};
 use sizes::{DEPTHS, ScoredData, Sizes, last_items};
 pub use split::{SplitText, WrittenParts};
 
-use crate::corpus::{Rule, read_rows};
+use crate::corpus::{WindowRule, read_rows};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::files::output::Input;
@@ -185,7 +185,7 @@ fn choose_windows(
 }
 
 /// Window rule for starter grids. It works with any text.
-const WINDOW_RULE: Rule = Rule::Wikitext2;
+const WINDOW_RULE: WindowRule = WindowRule::Wikitext2;
 
 const GRID_TEMPLATE: &str = include_str!("grid.yaml.j2");
 

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use ghostlab_core::corpus::{Rule, Tokenizer, evaluation, read_rows};
+use ghostlab_core::corpus::{Tokenizer, WindowRule, evaluation_windows, read_rows};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::evaluate::perplexity;
 use ghostlab_core::model::{Decoder, Program};
@@ -17,7 +17,7 @@ fn main() -> Result<()> {
     let folder = Path::new(folder);
     let decoder = Decoder::load(folder)?;
     let tokenizer = Tokenizer::load(folder.join("tokenizer.json"))?;
-    let windows = evaluation(Rule::Wikitext2, &read_rows(text, None)?, &tokenizer, 256, Some(32))?;
+    let windows = evaluation_windows(WindowRule::Wikitext2, &read_rows(text, None)?, &tokenizer, 256, Some(32))?;
     let dense = Program::dense(decoder.config().layers);
     let perplexities = perplexity::of(&decoder, &[dense], &windows)?;
     println!("{} windows of 256 tokens: perplexity {:.3}", windows.count(), perplexities[0]);

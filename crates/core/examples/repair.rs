@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use ghostlab_core::calibrate::{self, HookPoint};
-use ghostlab_core::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
+use ghostlab_core::corpus::{Tokenizer, WindowRule, calibration_windows, evaluation_windows, read_rows};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::evaluate::perplexity;
 use ghostlab_core::model::{Decoder, Program};
@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     let span = Span::layers(8, 11);
 
     // Collect the dense model's residual stream on both sides of the cut, in memory.
-    let sequences = calibration(Rule::C4, &read_rows(train, None)?, &tokenizer, 32, 256, 0)?;
+    let sequences = calibration_windows(WindowRule::C4, &read_rows(train, None)?, &tokenizer, 32, 256, 0)?;
     let activations =
         calibrate::in_memory(&decoder, &sequences, [HookPoint::Stream(span.start), HookPoint::Stream(span.end)])?;
     let boundary = Boundary::new(&decoder, &activations, span, 32);
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     let removed: Vec<usize> = (span.start..span.end).collect();
     let cut = Program::pruned(layers, &removed, |_| None);
     let repaired = Program::pruned(layers, &removed, |_| solution.repair.operator().cloned());
-    let windows = evaluation(Rule::Wikitext2, &read_rows(text, None)?, &tokenizer, 256, Some(32))?;
+    let windows = evaluation_windows(WindowRule::Wikitext2, &read_rows(text, None)?, &tokenizer, 256, Some(32))?;
     let scored = perplexity::of(&decoder, &[Program::dense(layers), cut, repaired], &windows)?;
     println!("perplexity: dense {:.3}, cut {:.3}, repaired {:.3}", scored[0], scored[1], scored[2]);
     Ok(())

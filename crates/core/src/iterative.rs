@@ -8,7 +8,7 @@
 //! trials. All measurements are taken on the pruned and repaired model. A trial removes one more candidate from it.
 //!
 //! ```
-//! use ghostlab_core::corpus::{Rule, Tokenizer, evaluation, read_rows};
+//! use ghostlab_core::corpus::{WindowRule, Tokenizer, evaluation_windows, read_rows};
 //! use ghostlab_core::criterion::{self, DepthUnit, PruneSpec};
 //! use ghostlab_core::iterative::ShrinkingModel;
 //! use ghostlab_core::model::Decoder;
@@ -19,7 +19,7 @@
 //! let decoder = Decoder::load(&data.join("llama"))?;
 //! let tokenizer = Tokenizer::load(data.join("llama/tokenizer.json"))?;
 //! let rows = read_rows(data.join("corpora/wiki-validation.jsonl.gz"), None)?;
-//! let windows = evaluation(Rule::Wikitext2, &rows, &tokenizer, 32, Some(2))?;
+//! let windows = evaluation_windows(WindowRule::Wikitext2, &rows, &tokenizer, 32, Some(2))?;
 //! let criterion = criterion::build("shortgpt", &Default::default())?;
 //! let recovery = recovery::build("none", &Default::default())?;
 //! let mut model = ShrinkingModel::new(&decoder, &windows, 1024, &*recovery, windows.count());

@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use crate::common::{json, shared};
-use ghostlab_core::corpus::{PythonRandom, Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
+use ghostlab_core::corpus::{
+    PythonRandom, Tokenizer, WindowRule, Windows, calibration_windows, evaluation_windows, read_rows,
+};
 use serde_json::Value;
 
 fn whole_numbers(value: &Value) -> Vec<u64> {
@@ -58,11 +60,11 @@ fn windows_of_a_plain_text_match_the_reference() {
     let seed = number_of_oracle("seed", oracle);
     let length = number_of_oracle("seqlen", oracle) as usize;
     let expected = whole_numbers(&oracle["train_starts"]);
-    let rule: Rule = oracle["rule"].as_str().unwrap().parse().unwrap();
+    let rule: WindowRule = oracle["rule"].as_str().unwrap().parse().unwrap();
     let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
 
     let rows = read_rows(folder.join("calibration.txt"), None).unwrap();
-    let windows = calibration(rule, &rows, &tokenizer, expected.len(), length, seed).unwrap();
+    let windows = calibration_windows(rule, &rows, &tokenizer, expected.len(), length, seed).unwrap();
     assert_eq!(windows.corpus_tokens as u64, number_of_oracle("total_tokens", oracle));
     assert_eq!(starts(&windows), expected);
     let all = ids(&folder.join("calibration.ids.json"));
@@ -83,7 +85,7 @@ fn windows_of_a_plain_text_match_the_reference() {
     }
 
     let rows = read_rows(folder.join("evaluation.txt"), None).unwrap();
-    let windows = evaluation(rule, &rows, &tokenizer, length, None).unwrap();
+    let windows = evaluation_windows(rule, &rows, &tokenizer, length, None).unwrap();
     // The perplexities in the reference data cover 262 windows.
     assert_eq!(windows.count(), 262);
     assert!(windows.ids == ids(&folder.join("evaluation.ids.json"))[..262 * length]);
@@ -102,12 +104,12 @@ fn windows_of_wikitext2_match_the_reference() {
 
     let rows = read_rows(folder.join("corpora/wikitext2-validation.parquet"), None).unwrap();
     assert_eq!(rows[..2], ["".to_owned(), " = Homarus gammarus = \n".to_owned()]);
-    let windows = calibration(Rule::Wikitext2, &rows, &tokenizer, 32, 512, 0).unwrap();
+    let windows = calibration_windows(WindowRule::Wikitext2, &rows, &tokenizer, 32, 512, 0).unwrap();
     assert_eq!(windows.corpus_tokens, count_of("calibration_tokens", &oracle));
     assert_eq!(starts(&windows), whole_numbers(&oracle["window_starts"]));
 
     let rows = read_rows(folder.join("corpora/wikitext2-test.parquet"), None).unwrap();
-    let windows = evaluation(Rule::Wikitext2, &rows, &tokenizer, 512, None).unwrap();
+    let windows = evaluation_windows(WindowRule::Wikitext2, &rows, &tokenizer, 512, None).unwrap();
     assert_eq!(windows.corpus_tokens, count_of("evaluation_tokens", &oracle));
     assert_eq!(windows.count(), count_of("windows", &oracle));
     assert_eq!(windows.window(0)[0], 0, "the text must start with BOS");
@@ -125,9 +127,9 @@ fn c4_windows_do_not_cross_documents() {
     let tokenizer = Tokenizer::load(folder.join("backbone/tokenizer.json")).unwrap();
     let rows = read_rows(folder.join("corpora/c4-sample.jsonl.gz"), None).unwrap();
     assert_eq!(rows.len(), 1000);
-    let train = calibration(Rule::C4, &rows, &tokenizer, 16, 512, 0).unwrap();
+    let train = calibration_windows(WindowRule::C4, &rows, &tokenizer, 16, 512, 0).unwrap();
     assert!(train.starts.iter().all(|start| start.document < 900));
-    let test = evaluation(Rule::C4, &rows, &tokenizer, 512, Some(16)).unwrap();
+    let test = evaluation_windows(WindowRule::C4, &rows, &tokenizer, 512, Some(16)).unwrap();
     for windows in [train, test] {
         assert_eq!(windows.count(), 16);
         for (ids, start) in windows.iter().zip(&windows.starts) {

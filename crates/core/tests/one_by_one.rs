@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use candle_core::Tensor;
 use ghostlab_core::calibrate::{self, ActivationShape, HookPoint, InMemory, PassRequest, WindowSubset};
-use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, read_rows};
+use ghostlab_core::corpus::{Tokenizer, WindowRule, Windows, calibration_windows, read_rows};
 use ghostlab_core::criterion::{
     self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, Trial, TrialMetric,
 };
@@ -87,7 +87,7 @@ impl World {
         let folder = checkout().join("data/tiny/llama");
         let rows = read_rows(checkout().join("data/tiny/corpora/wiki-train.jsonl.gz"), None).unwrap();
         let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
-        let windows = calibration(Rule::Wikitext2, &rows, &tokenizer, 4, 64, 0).unwrap();
+        let windows = calibration_windows(WindowRule::Wikitext2, &rows, &tokenizer, 4, 64, 0).unwrap();
         Self { engine: Decoder::load_with(Config::read(&folder).unwrap(), &folder).unwrap(), windows }
     }
 

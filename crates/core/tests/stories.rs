@@ -6,7 +6,7 @@ use crate::common;
 use crate::common::stories::{LAYERS, oracle, perplexities};
 use crate::common::{assert_close, flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::{Pair, SimilarityAxis};
-use ghostlab_core::corpus::{PythonRandom, Rule, Tokenizer, calibration};
+use ghostlab_core::corpus::{PythonRandom, Tokenizer, WindowRule, calibration_windows};
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection};
 use ghostlab_core::error::Result;
 use ghostlab_core::linalg::hadamard;
@@ -206,7 +206,7 @@ fn tokens_and_calibration_windows_equal_the_reference() {
         assert!(ours == oracle.ids(&format!("{name}.ids.json")), "{name}: {} tokens differ", ours.len());
     }
     let text = std::fs::read_to_string(oracle.folder.join("calibration.txt")).unwrap();
-    let windows = calibration(Rule::Wikitext2, &[text], &tokenizer, 16, 128, 0).unwrap();
+    let windows = calibration_windows(WindowRule::Wikitext2, &[text], &tokenizer, 16, 128, 0).unwrap();
     let starts: Vec<f64> = windows.starts.iter().map(|start| start.token as f64).collect();
     assert_eq!(starts, numbers(&oracle.values["windows"]["train_starts"]));
     assert_eq!(windows.corpus_tokens as u64, oracle.values["windows"]["total_tokens"].as_u64().unwrap());

@@ -10,7 +10,7 @@ use super::cell_result::{
     Answers, CellResult, EvalResult, GridOutcome, TaskExtent, TaskScores, TextExtent, UsedObject,
 };
 use super::drawn_errors::DrawnErrors;
-use crate::corpus::Rule;
+use crate::corpus::WindowRule;
 use crate::error::Result;
 use crate::grid::{EvalTask, Grid};
 use crate::machine;
@@ -64,7 +64,7 @@ impl TokensRead {
         if let (EvalTarget::Windows(text), Lookup::Intact(object)) =
             (&evaluation.target, store.lookup(&evaluation.tokens))
         {
-            let rule: Rule = grid.corpora[&text.corpus].rule.parse()?;
+            let rule: WindowRule = grid.corpora[&text.corpus].rule.parse()?;
             let (windows, corpus_tokens, bytes) = extent(&object)?;
             let all = rule.windows(corpus_tokens, text.length);
             scored.text = Some(TextExtent { windows, all, bytes });

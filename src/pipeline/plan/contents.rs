@@ -77,7 +77,7 @@ impl<'a> BackboneContents<'a> {
         let read = self.hashes(&files)?;
         let column = entry.column.clone();
         let rule = entry.rule.clone();
-        let format = files.first().map_or(Ok(""), |file| corpus::format(file))?.to_owned();
+        let format = files.first().map_or(Ok(""), |file| corpus::file_format(file))?.to_owned();
         Ok(match &entry.stream {
             None => TextId { bytes: read.concat(), format, column, rule, shards: None },
             Some(stream) => {

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use ghostlab_core::calibrate::{HookPoint, in_memory};
-//! use ghostlab_core::corpus::{Rule, Tokenizer, evaluation, read_rows};
+//! use ghostlab_core::corpus::{WindowRule, Tokenizer, evaluation_windows, read_rows};
 //! use ghostlab_core::model::Decoder;
 //!
 //! # fn main() -> ghostlab_core::error::Result<()> {
@@ -14,7 +14,7 @@
 //! let decoder = Decoder::load(&data.join("llama"))?;
 //! let tokenizer = Tokenizer::load(data.join("llama/tokenizer.json"))?;
 //! let rows = read_rows(data.join("corpora/wiki-validation.jsonl.gz"), None)?;
-//! let windows = evaluation(Rule::Wikitext2, &rows, &tokenizer, 32, Some(2))?;
+//! let windows = evaluation_windows(WindowRule::Wikitext2, &rows, &tokenizer, 32, Some(2))?;
 //! // The residual stream that enters layer 3: one row of channels for each of 2 · 32 tokens.
 //! let activations = in_memory(&decoder, &windows, [HookPoint::Stream(3)])?;
 //! let stream = activations.rows(HookPoint::Stream(3), 0..64)?;

@@ -1,8 +1,8 @@
 //! Corpus text, and the token windows cut from it.
 //!
-//! [`read_rows`] reads the rows of a corpus file and [`Tokenizer`] tokenizes them. [`calibration`] and [`evaluation`]
-//! cut the windows on which a backbone is calibrated or evaluated. Random numbers match CPython's ([`PythonRandom`]),
-//! so a seed selects the same windows as in the paper's reference code.
+//! [`read_rows`] reads the rows of a corpus file and [`Tokenizer`] tokenizes them. [`calibration_windows`] and
+//! [`evaluation_windows`] cut the windows on which a backbone is calibrated or evaluated. Random numbers match
+//! CPython's ([`PythonRandom`]), so a seed selects the same windows as in the paper's reference code.
 //!
 //! ```
 //! // `random.Random(0).random()` in Python.
@@ -27,7 +27,10 @@ pub use added_tokens::{added_beside, files_beside, tokenizer_config};
 pub use draw::PythonRandom;
 pub use gguf::{GgufTokenizer, to_gguf};
 pub use stream::{ShardOrder, Shards};
-pub use text_files::{Rows, format, read_rows, read_rows_within, rows};
-pub use tokenizer::{Tokenizer, description, token_id};
-pub use window_rule::{EVALUATION_SEED, Rule, calibration, evaluation, streamed_calibration, streamed_evaluation};
+pub use text_files::{Rows, file_format, open_rows, read_rows, read_rows_within};
+pub use tokenizer::{Tokenizer, token_id, tokenizer_json};
+pub use window_rule::{
+    EVALUATION_SEED, WindowRule, calibration_windows, evaluation_windows, streamed_calibration_windows,
+    streamed_evaluation_windows,
+};
 pub use windows::{Start, Windows};

@@ -24,7 +24,7 @@ const FILES: RowFiles = RowFiles { noun: "corpus", endings: &[(".txt", RowForm::
 ///
 /// # Errors
 /// Fails if [`read_rows`] does not support the extension.
-pub fn format(path: &Path) -> Result<&'static str> {
+pub fn file_format(path: &Path) -> Result<&'static str> {
     Ok(match FILES.form(path)? {
         RowForm::Text if is_changed(path) => "text, line ends as \\n",
         RowForm::Text | RowForm::Csv => "text",
@@ -95,7 +95,7 @@ pub type Rows<'a> = Box<dyn Iterator<Item = Result<String>> + 'a>;
 ///
 /// # Errors
 /// Fails like [`read_rows`]. An invalid line fails when it is read.
-pub fn rows(path: &Path, column: Option<&str>) -> Result<Rows<'static>> {
+pub fn open_rows(path: &Path, column: Option<&str>) -> Result<Rows<'static>> {
     rows_within(path, column, TextLimit::current())
 }
 
@@ -266,9 +266,9 @@ mod tests {
         assert_eq!(read("a.txt", "\u{feff}a\r\n\r\nb\rc\n", None).unwrap(), ["a\n\nb\nc\n"]);
         assert_eq!(read("a.json", "[]", None).unwrap_err().exit_code(), 2);
         let (_folder, path) = write("a.txt", b"a\r\n");
-        assert_ne!(format(&path).unwrap(), "text");
+        assert_ne!(file_format(&path).unwrap(), "text");
         let (_folder, path) = write("b.txt", b"a\n");
-        assert_eq!(format(&path).unwrap(), "text");
+        assert_eq!(file_format(&path).unwrap(), "text");
         assert!(rejection_message("wiki.test.raw", "a", None).contains("name it .txt"));
     }
 

@@ -181,7 +181,7 @@ fn malformed_tokenizer_error(found: String, path: &Path) -> Error {
 ///
 /// # Errors
 /// Fails if a file cannot be read or a GGUF tokenizer is of an unsupported type.
-pub fn description(path: &Path, rows: usize) -> Result<Vec<u8>> {
+pub fn tokenizer_json(path: &Path, rows: usize) -> Result<Vec<u8>> {
     description_beside(path, rows).map(|(bytes, _)| bytes)
 }
 
@@ -196,7 +196,7 @@ pub fn token_id(path: &Path, token: &str) -> Result<Option<u32>> {
     }
 }
 
-/// Like [`description`], but also returns the texts of the tokens that only neighboring files add.
+/// Like [`tokenizer_json`], but also returns the texts of the tokens that only neighboring files add.
 fn description_beside(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
     if is_gguf(path) {
         return Ok((gguf::tokenizer_from_gguf(&Gguf::open(path)?)?.to_string().into_bytes(), Vec::new()));

@@ -15,7 +15,7 @@ pub const EVALUATION_SEED: u64 = 0;
 
 /// Rule that cuts windows from a corpus. Each rule is named after the corpus to which the reference code applies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Rule {
+pub enum WindowRule {
     /// Joins rows with blank lines and tokenizes them once. Calibration draws from the first 90 % of the tokens.
     Wikitext2,
     /// Joins rows with blank lines and tokenizes them once. Calibration draws from all tokens.
@@ -26,9 +26,9 @@ pub enum Rule {
     C4Stream,
 }
 
-crate::names!(Rule: Wikitext2 = "wikitext2", Ptb = "ptb", C4 = "c4", C4Stream = "c4-stream");
+crate::names!(WindowRule: Wikitext2 = "wikitext2", Ptb = "ptb", C4 = "c4", C4Stream = "c4-stream");
 
-impl Rule {
+impl WindowRule {
     /// Returns whether perplexity windows may overlap because they are drawn with replacement.
     pub fn with_replacement(self) -> bool {
         self == Self::C4
@@ -48,7 +48,7 @@ impl Rule {
     }
 }
 
-impl FromStr for Rule {
+impl FromStr for WindowRule {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
@@ -62,19 +62,19 @@ impl FromStr for Rule {
 /// Draws `sequences` windows of `length` tokens as the reference code does after `random.seed(seed)`.
 ///
 /// With `n` tokens in the joined text and `T` = `length`, a window starts at
-/// - [`Rule::Wikitext2`]: randint(0, int(0.9·n) − T − 1),
-/// - [`Rule::Ptb`]: randint(0, n − T − 1),
-/// - [`Rule::C4`]: document randint(0, int(0.9·documents) − 1), redrawn until it has at least T + 1 tokens, then token
-///   randint(0, its tokens − T − 1),
-/// - [`Rule::C4Stream`]: as in [`streamed_calibration`] with the rows as the only shard.
+/// - [`WindowRule::Wikitext2`]: randint(0, int(0.9·n) − T − 1),
+/// - [`WindowRule::Ptb`]: randint(0, n − T − 1),
+/// - [`WindowRule::C4`]: document randint(0, int(0.9·documents) − 1), redrawn until it has at least T + 1 tokens, then
+///   token randint(0, its tokens − T − 1),
+/// - [`WindowRule::C4Stream`]: as in [`streamed_calibration_windows`] with the rows as the only shard.
 ///
 /// Windows may overlap. Source: data loaders of the paper's reference code.
 ///
 /// # Errors
 /// Fails if `length` is below 2, `sequences` is 0, the corpus is too short for one window, or the text cannot be
 /// tokenized.
-pub fn calibration(
-    rule: Rule,
+pub fn calibration_windows(
+    rule: WindowRule,
     rows: &[String],
     tokenizer: &Tokenizer,
     sequences: usize,
@@ -84,19 +84,19 @@ pub fn calibration(
     check_length(length)?;
     check_sequences(sequences)?;
     let mut random = PythonRandom::new(seed);
-    if rule == Rule::C4Stream {
-        return one_shard(rows, |shards| streamed_calibration(shards, tokenizer, sequences, length, seed));
+    if rule == WindowRule::C4Stream {
+        return one_shard(rows, |shards| streamed_calibration_windows(shards, tokenizer, sequences, length, seed));
     }
-    if rule == Rule::C4 {
+    if rule == WindowRule::C4 {
         let part = nine_tenths(rows.len());
         return Documents::new(&rows[..part], tokenizer, length).draw_windows(sequences, &mut random);
     }
 
     let (ids, ends) = tokenizer.encode_with_ends(&rows.join("\n\n"))?;
-    let end = if rule == Rule::Wikitext2 { nine_tenths(ids.len()) } else { ids.len() };
+    let end = if rule == WindowRule::Wikitext2 { nine_tenths(ids.len()) } else { ids.len() };
     let Some(last) = last_start(end, length) else {
         let window = length.saturating_add(1);
-        let needed = if rule == Rule::Wikitext2 { window.saturating_mul(10).div_ceil(9) } else { window };
+        let needed = if rule == WindowRule::Wikitext2 { window.saturating_mul(10).div_ceil(9) } else { window };
         return Err(too_short_error(ids.len(), needed, rule, length));
     };
     let mut windows = Windows { corpus_tokens: ids.len(), ..Windows::new(length) };
@@ -108,15 +108,16 @@ pub fn calibration(
 
 /// Returns the perplexity windows of `length` tokens, limited to the first `limit`.
 ///
-/// - [`Rule::Wikitext2`], [`Rule::Ptb`]: consecutive windows from the first token on, without the incomplete last one.
-/// - [`Rule::C4`]: 256 windows after `random.seed(0)`. The document is randint(0, documents − 1), redrawn until it has
-///   more than T tokens. The window starts at token randint(0, its tokens − T − 1).
-/// - [`Rule::C4Stream`]: as in [`streamed_evaluation`] with the rows as the only shard.
+/// - [`WindowRule::Wikitext2`], [`WindowRule::Ptb`]: consecutive windows from the first token on, without the
+///   incomplete last one.
+/// - [`WindowRule::C4`]: 256 windows after `random.seed(0)`. The document is randint(0, documents − 1), redrawn until
+///   it has more than T tokens. The window starts at token randint(0, its tokens − T − 1).
+/// - [`WindowRule::C4Stream`]: as in [`streamed_evaluation_windows`] with the rows as the only shard.
 ///
 /// # Errors
 /// Fails if `length` is below 2, `limit` is 0, the corpus is too short for one window, or the text cannot be tokenized.
-pub fn evaluation(
-    rule: Rule,
+pub fn evaluation_windows(
+    rule: WindowRule,
     rows: &[String],
     tokenizer: &Tokenizer,
     length: usize,
@@ -124,10 +125,10 @@ pub fn evaluation(
 ) -> Result<Windows> {
     check_length(length)?;
     check_limit(limit)?;
-    if rule == Rule::C4Stream {
-        return one_shard(rows, |shards| streamed_evaluation(shards, tokenizer, length, limit));
+    if rule == WindowRule::C4Stream {
+        return one_shard(rows, |shards| streamed_evaluation_windows(shards, tokenizer, length, limit));
     }
-    if rule == Rule::C4 {
+    if rule == WindowRule::C4 {
         let count = limit.map_or(C4_WINDOWS, |limit| limit.min(C4_WINDOWS));
         let mut random = PythonRandom::new(EVALUATION_SEED);
         return Documents::new(rows, tokenizer, length).draw_windows(count, &mut random);
@@ -146,15 +147,15 @@ pub fn evaluation(
     Ok(Windows { ids, length, starts, corpus_tokens, bytes })
 }
 
-/// Draws `sequences` windows of `length` tokens from sharded text according to [`Rule::C4Stream`]. The documents form a
-/// stream that is shuffled with `seed`. After `random.seed(seed)`, each document in the stream with at least T + 1
-/// tokens yields one window, which starts at token randint(0, its tokens − T − 1).
+/// Draws `sequences` windows of `length` tokens from sharded text according to [`WindowRule::C4Stream`]. The documents
+/// form a stream that is shuffled with `seed`. After `random.seed(seed)`, each document in the stream with at least T +
+/// 1 tokens yields one window, which starts at token randint(0, its tokens − T − 1).
 ///
 /// Source: C4 loader of the official repository.
 ///
 /// # Errors
-/// Fails like [`calibration`], or if a shard cannot be read.
-pub fn streamed_calibration(
+/// Fails like [`calibration_windows`], or if a shard cannot be read.
+pub fn streamed_calibration_windows(
     shards: &Shards<'_>,
     tokenizer: &Tokenizer,
     sequences: usize,
@@ -166,12 +167,12 @@ pub fn streamed_calibration(
     draw_windows(shards, seed, tokenizer, (sequences, length), &mut PythonRandom::new(seed))
 }
 
-/// Returns the perplexity windows from sharded text according to [`Rule::C4Stream`], limited to the first `limit`. The
-/// 256 windows are drawn as in [`streamed_calibration`] with seed 0.
+/// Returns the perplexity windows from sharded text according to [`WindowRule::C4Stream`], limited to the first
+/// `limit`. The 256 windows are drawn as in [`streamed_calibration_windows`] with seed 0.
 ///
 /// # Errors
-/// Fails like [`evaluation`], or if a shard cannot be read.
-pub fn streamed_evaluation(
+/// Fails like [`evaluation_windows`], or if a shard cannot be read.
+pub fn streamed_evaluation_windows(
     shards: &Shards<'_>,
     tokenizer: &Tokenizer,
     length: usize,
@@ -220,7 +221,7 @@ fn check_limit(limit: Option<usize>) -> Result<()> {
         .hint("remove the limit to use all windows"))
 }
 
-fn too_short_error(found: usize, needed: usize, rule: Rule, length: usize) -> Error {
+fn too_short_error(found: usize, needed: usize, rule: WindowRule, length: usize) -> Error {
     Error::bad_input("the corpus is too short for one window")
         .expected(format!("at least {needed} tokens, for windows of {length} tokens under rule {rule}"))
         .found(format!("{found} tokens"))
@@ -262,13 +263,13 @@ mod tests {
     #[test]
     fn windows_of_joined_texts_equal_python_reference() {
         let tokenizer = sample::words();
-        let wikitext = calibration(Rule::Wikitext2, &hundred_texts(), &tokenizer, 6, 8, 5).unwrap();
+        let wikitext = calibration_windows(WindowRule::Wikitext2, &hundred_texts(), &tokenizer, 6, 8, 5).unwrap();
         assert_eq!(start_tokens(&wikitext), [79, 32, 45, 67, 3, 59]);
         assert_eq!((wikitext.corpus_tokens, wikitext.count(), wikitext.ids.len()), (101, 6, 48));
         let all = tokenizer.encode(&hundred_texts().join("\n\n")).unwrap();
         assert!(wikitext.iter().zip(&wikitext.starts).all(|(ids, start)| ids == &all[start.token..start.token + 8]));
         assert_eq!(wikitext.window(4), &all[3..11]);
-        let ptb = calibration(Rule::Ptb, &hundred_texts(), &tokenizer, 6, 8, 5).unwrap();
+        let ptb = calibration_windows(WindowRule::Ptb, &hundred_texts(), &tokenizer, 6, 8, 5).unwrap();
         assert_eq!(start_tokens(&ptb), [79, 32, 45, 88, 83, 67]);
     }
 
@@ -277,7 +278,7 @@ mod tests {
     /// `randint(0, sizes[d] - T - 1)`.
     #[test]
     fn short_documents_are_redrawn_as_in_python() {
-        let windows = calibration(Rule::C4, &documents(), &sample::words(), 6, 16, 3).unwrap();
+        let windows = calibration_windows(WindowRule::C4, &documents(), &sample::words(), 6, 16, 3).unwrap();
         assert_eq!(start_pairs(&windows), [(16, 4), (12, 0), (35, 0), (9, 0), (9, 2), (19, 0)]);
         // Document 9 is BOS, then words from letter 9 (`j`, id 11), so its token 2 has id 12.
         assert_eq!(windows.window(3)[..3], [1, 11, 12]);
@@ -289,12 +290,12 @@ mod tests {
     #[test]
     fn c4_evaluation_draws_256_windows_as_in_python() {
         let tokenizer = sample::words();
-        let windows = evaluation(Rule::C4, &documents(), &tokenizer, 16, None).unwrap();
+        let windows = evaluation_windows(WindowRule::C4, &documents(), &tokenizer, 16, None).unwrap();
         assert_eq!(windows.count(), 256);
         let first = [(26, 0), (16, 4), (19, 3), (22, 0), (32, 0), (6, 4)];
         assert_eq!(start_pairs(&windows)[..6], first);
         assert_eq!(start_pairs(&windows)[255], (39, 5));
-        let few = evaluation(Rule::C4, &documents(), &tokenizer, 16, Some(6)).unwrap();
+        let few = evaluation_windows(WindowRule::C4, &documents(), &tokenizer, 16, Some(6)).unwrap();
         assert_eq!(start_pairs(&few), first);
         assert!(few.corpus_tokens < windows.corpus_tokens, "a document was tokenized before it was drawn");
     }
@@ -302,12 +303,12 @@ mod tests {
     #[test]
     fn evaluation_drops_the_incomplete_last_window() {
         let tokenizer = sample::words();
-        for rule in [Rule::Wikitext2, Rule::Ptb] {
-            let windows = evaluation(rule, &hundred_texts(), &tokenizer, 25, None).unwrap();
+        for rule in [WindowRule::Wikitext2, WindowRule::Ptb] {
+            let windows = evaluation_windows(rule, &hundred_texts(), &tokenizer, 25, None).unwrap();
             assert_eq!(start_tokens(&windows), [0, 25, 50, 75]);
             assert_eq!((windows.ids.len(), windows.corpus_tokens), (100, 101));
-            assert_eq!(evaluation(rule, &hundred_texts(), &tokenizer, 25, Some(9)).unwrap(), windows);
-            let two = evaluation(rule, &hundred_texts(), &tokenizer, 25, Some(2)).unwrap();
+            assert_eq!(evaluation_windows(rule, &hundred_texts(), &tokenizer, 25, Some(9)).unwrap(), windows);
+            let two = evaluation_windows(rule, &hundred_texts(), &tokenizer, 25, Some(2)).unwrap();
             assert_eq!((two.count(), two.ids.len(), two.corpus_tokens), (2, 50, 101));
         }
     }
@@ -317,61 +318,77 @@ mod tests {
         let tokenizer = sample::words();
         // With 10 tokens, int(0.9 * 10) - 8 - 1 = 0 is the only start.
         let nine = [words(0, 9)];
-        assert_eq!(start_tokens(&calibration(Rule::Wikitext2, &nine, &tokenizer, 2, 8, 0).unwrap()), [0, 0]);
-        assert_eq!(start_tokens(&calibration(Rule::Ptb, &nine, &tokenizer, 2, 9, 0).unwrap()), [0, 0]);
-        assert_eq!(start_tokens(&evaluation(Rule::Ptb, &nine, &tokenizer, 10, None).unwrap()), [0]);
-        let error = calibration(Rule::Wikitext2, &nine, &tokenizer, 2, 9, 0).unwrap_err();
+        assert_eq!(
+            start_tokens(&calibration_windows(WindowRule::Wikitext2, &nine, &tokenizer, 2, 8, 0).unwrap()),
+            [0, 0]
+        );
+        assert_eq!(start_tokens(&calibration_windows(WindowRule::Ptb, &nine, &tokenizer, 2, 9, 0).unwrap()), [0, 0]);
+        assert_eq!(start_tokens(&evaluation_windows(WindowRule::Ptb, &nine, &tokenizer, 10, None).unwrap()), [0]);
+        let error = calibration_windows(WindowRule::Wikitext2, &nine, &tokenizer, 2, 9, 0).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         let message = error.to_string();
         // 12 tokens are needed: int(0.9 * 12) - 9 - 1 = 0, whereas int(0.9 * 11) = 9 is too small.
         assert!(message.contains("at least 12 tokens") && message.contains("10 tokens"), "{message}");
-        assert!(calibration(Rule::Ptb, &nine, &tokenizer, 2, 10, 0).unwrap_err().to_string().contains("at least 11"));
-        assert!(evaluation(Rule::Ptb, &nine, &tokenizer, 11, None).unwrap_err().to_string().contains("at least 11"));
+        assert!(
+            calibration_windows(WindowRule::Ptb, &nine, &tokenizer, 2, 10, 0)
+                .unwrap_err()
+                .to_string()
+                .contains("at least 11")
+        );
+        assert!(
+            evaluation_windows(WindowRule::Ptb, &nine, &tokenizer, 11, None)
+                .unwrap_err()
+                .to_string()
+                .contains("at least 11")
+        );
     }
 
     #[test]
     fn too_short_documents_are_rejected_with_their_length() {
         let tokenizer = sample::words();
-        let error = calibration(Rule::C4, &documents(), &tokenizer, 6, 24, 0).unwrap_err();
+        let error = calibration_windows(WindowRule::C4, &documents(), &tokenizer, 6, 24, 0).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         let message = error.to_string();
         assert!(message.contains("36 documents, the longest of 24 tokens"), "{message}");
         assert!(message.contains("at least 25 tokens"), "{message}");
-        assert!(evaluation(Rule::C4, &documents(), &tokenizer, usize::MAX, None).is_err());
+        assert!(evaluation_windows(WindowRule::C4, &documents(), &tokenizer, usize::MAX, None).is_err());
         // 90 % of one document rounds down to none, so calibration fails, but evaluation works.
-        assert!(calibration(Rule::C4, &[words(0, 40)], &tokenizer, 1, 8, 0).is_err());
-        assert_eq!(evaluation(Rule::C4, &[words(0, 40)], &tokenizer, 8, None).unwrap().count(), 256);
-        assert!(evaluation(Rule::C4, &[], &tokenizer, 8, None).is_err());
+        assert!(calibration_windows(WindowRule::C4, &[words(0, 40)], &tokenizer, 1, 8, 0).is_err());
+        assert_eq!(evaluation_windows(WindowRule::C4, &[words(0, 40)], &tokenizer, 8, None).unwrap().count(), 256);
+        assert!(evaluation_windows(WindowRule::C4, &[], &tokenizer, 8, None).is_err());
     }
 
     #[test]
     fn only_document_of_sufficient_length_is_drawn() {
         let mut rows = vec![words(0, 3); 2000];
         rows[1234] = words(0, 30);
-        let windows = calibration(Rule::C4, &rows, &sample::words(), 4, 20, 0).unwrap();
+        let windows = calibration_windows(WindowRule::C4, &rows, &sample::words(), 4, 20, 0).unwrap();
         assert!(windows.starts.iter().all(|start| start.document == 1234));
     }
 
     #[test]
     fn invalid_window_counts_and_lengths_are_rejected() {
         let tokenizer = sample::words();
-        for rule in Rule::ALL {
+        for rule in WindowRule::ALL {
             for (sequences, length) in [(0, 8), (4, 0), (4, 1), (4, usize::MAX)] {
-                let error = calibration(rule, &documents(), &tokenizer, sequences, length, 0).unwrap_err();
+                let error = calibration_windows(rule, &documents(), &tokenizer, sequences, length, 0).unwrap_err();
                 assert_eq!(error.exit_code(), 2);
             }
             for (length, limit) in [(1, None), (0, Some(1)), (8, Some(0)), (usize::MAX, None)] {
-                assert_eq!(evaluation(rule, &documents(), &tokenizer, length, limit).unwrap_err().exit_code(), 2);
+                assert_eq!(
+                    evaluation_windows(rule, &documents(), &tokenizer, length, limit).unwrap_err().exit_code(),
+                    2
+                );
             }
         }
     }
 
     #[test]
     fn window_rule_round_trips_through_its_name() {
-        for rule in Rule::ALL {
-            assert_eq!(rule.to_string().parse::<Rule>().unwrap(), rule);
+        for rule in WindowRule::ALL {
+            assert_eq!(rule.to_string().parse::<WindowRule>().unwrap(), rule);
         }
-        let error = "wikitext".parse::<Rule>().unwrap_err();
+        let error = "wikitext".parse::<WindowRule>().unwrap_err();
         assert!(error.to_string().contains("did you mean `wikitext2`?"), "{error}");
     }
 }

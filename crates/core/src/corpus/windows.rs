@@ -19,8 +19,8 @@ pub struct Windows {
     /// Number of tokens per window, at least 2.
     pub length: usize,
     pub starts: Vec<Start>,
-    /// Number of tokens in the corpus. With [`Rule::C4`](super::Rule::C4) and
-    /// [`Rule::C4Stream`](super::Rule::C4Stream), only the documents that were tokenized are counted.
+    /// Number of tokens in the corpus. With [`WindowRule::C4`](super::WindowRule::C4) and
+    /// [`WindowRule::C4Stream`](super::WindowRule::C4Stream), only the documents that were tokenized are counted.
     pub corpus_tokens: usize,
     /// Number of text bytes covered by the predicted tokens, which are all but the first token of each window.
     pub bytes: usize,

@@ -1,7 +1,7 @@
 //! Evaluation of variants: perplexity, multiple-choice tasks, generation, and damage relative to the dense model.
 //!
 //! ```
-//! use ghostlab_core::corpus::{Rule, Tokenizer, evaluation, read_rows};
+//! use ghostlab_core::corpus::{WindowRule, Tokenizer, evaluation_windows, read_rows};
 //! use ghostlab_core::evaluate::perplexity;
 //! use ghostlab_core::model::{Decoder, Program};
 //!
@@ -10,7 +10,7 @@
 //! let decoder = Decoder::load(&data.join("llama"))?;
 //! let tokenizer = Tokenizer::load(data.join("llama/tokenizer.json"))?;
 //! let rows = read_rows(data.join("corpora/wiki-test.jsonl.gz"), None)?;
-//! let windows = evaluation(Rule::Wikitext2, &rows, &tokenizer, 64, Some(4))?;
+//! let windows = evaluation_windows(WindowRule::Wikitext2, &rows, &tokenizer, 64, Some(4))?;
 //! let layers = decoder.config().layers;
 //! let programs = [Program::dense(layers), Program::pruned(layers, &[5, 6, 7, 8], |_| None)];
 //! let scored = perplexity::of(&decoder, &programs, &windows)?;

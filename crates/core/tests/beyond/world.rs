@@ -7,7 +7,7 @@ use crate::common::stories::perplexities;
 use crate::common::{assert_close, checkout, engines, json, numbers, shared, tensors};
 use crate::official::setting::count;
 use candle_core::Tensor;
-use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
+use ghostlab_core::corpus::{Tokenizer, WindowRule, Windows, calibration_windows, evaluation_windows, read_rows};
 use ghostlab_core::criterion::{Trial, TrialMetric};
 use ghostlab_core::error::Result;
 use ghostlab_core::evaluate::damage_eval::{Damage, Damages, WindowPart, measure_damage};
@@ -60,10 +60,11 @@ impl World {
         let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
         let rows = read_rows(calibration_text?, None).unwrap();
         let [sequences, length, seed] = ["sequences", "length", "seed"].map(|key| count(&settings["calibration"], key));
-        let calibration = calibration(Rule::Wikitext2, &rows, &tokenizer, sequences, length, seed as u64).unwrap();
+        let calibration =
+            calibration_windows(WindowRule::Wikitext2, &rows, &tokenizer, sequences, length, seed as u64).unwrap();
         let rows = read_rows(evaluation_text?, None).unwrap();
         let [length, limit] = ["length", "limit"].map(|key| count(&settings["evaluation"], key));
-        let evaluation = evaluation(Rule::Wikitext2, &rows, &tokenizer, length, Some(limit)).unwrap();
+        let evaluation = evaluation_windows(WindowRule::Wikitext2, &rows, &tokenizer, length, Some(limit)).unwrap();
         let numbers = json(&reference.join("numbers.json"))[name].take();
         let operators = tensors(&reference.join("operators.safetensors"));
         let world = Self { name, folder, calibration, evaluation, numbers, operators };

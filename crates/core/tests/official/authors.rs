@@ -13,7 +13,7 @@ use crate::common::stories::recovery;
 use crate::common::{assert_close, engines, flat, json, no_trials, numbers, python, relative_error, shared, tensors};
 use candle_core::Tensor;
 use ghostlab_core::calibrate::PassRequest;
-use ghostlab_core::corpus::{Tokenizer, Windows, description};
+use ghostlab_core::corpus::{Tokenizer, Windows, tokenizer_json};
 use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec};
 use ghostlab_core::model::{Decoder, Engine, Operator, Program};
 use ghostlab_core::options::Options;
@@ -78,7 +78,7 @@ fn tokenizer(backbone: &Path) -> Tokenizer {
     if backbone.is_dir() {
         return Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
     }
-    let mut file: Value = serde_json::from_slice(&description(backbone, usize::MAX).unwrap()).unwrap();
+    let mut file: Value = serde_json::from_slice(&tokenizer_json(backbone, usize::MAX).unwrap()).unwrap();
     file["pre_tokenizer"] =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     let folder = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use crate::common::stories::recovery;
 use crate::common::{assert_close, flat, json, no_trials, numbers, relative_error, shared, tensors};
 use candle_core::Tensor;
 use ghostlab_core::calibrate::{HookPoint, Pair, PassRequest, SimilarityAxis};
-use ghostlab_core::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
+use ghostlab_core::corpus::{Tokenizer, WindowRule, Windows, evaluation_windows, read_rows};
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec};
 use ghostlab_core::model::{Cut, Decoder, Program, Repairs, Sublayer};
 use ghostlab_core::options::Options;
@@ -116,11 +116,11 @@ fn perplexity_windows(
         return None;
     }
     // LinearPatch has its own loader for C4, which reads all documents.
-    let rule: Rule = if name == "c4" { Rule::C4 } else { name.parse().unwrap() };
+    let rule: WindowRule = if name == "c4" { WindowRule::C4 } else { name.parse().unwrap() };
     let length = count(setting, "ppl_length");
     let limit = count(&setting["limits"], name);
     let rows = read_rows(input(file), None).unwrap();
-    Some(evaluation(rule, &rows, tokenizer, length, Some(limit)).unwrap())
+    Some(evaluation_windows(rule, &rows, tokenizer, length, Some(limit)).unwrap())
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::common::{checkout, numbers, shared};
 use ghostlab_core::calibrate::{
     self, ActivationShape, Activations, InMemory, Pair, PassRequest, Similarities, WindowSubset,
 };
-use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
+use ghostlab_core::corpus::{Tokenizer, WindowRule, Windows, calibration_windows, evaluation_windows, read_rows};
 use ghostlab_core::evaluate::perplexity::{Losses, PerplexityEval};
 use ghostlab_core::evaluate::score;
 use ghostlab_core::files::sha256;
@@ -40,7 +40,7 @@ fn ids_hash(windows: &Windows) -> String {
     sha256::of_bytes(windows.ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())
 }
 
-fn rule(value: &Value) -> Rule {
+fn rule(value: &Value) -> WindowRule {
     text(value, "rule").parse().unwrap()
 }
 
@@ -48,7 +48,7 @@ fn rule(value: &Value) -> Rule {
 pub(crate) fn calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
     let [sequences, length, seed] = ["sequences", "length", "seed"].map(|key| count(expected, key));
-    let windows = calibration(rule(expected), &rows, tokenizer, sequences, length, seed as u64).unwrap();
+    let windows = calibration_windows(rule(expected), &rows, tokenizer, sequences, length, seed as u64).unwrap();
     if let Some(starts) = expected["starts"].as_array() {
         let starts: Vec<usize> = starts.iter().map(|start| start.as_u64().unwrap() as usize).collect();
         let ours: Vec<usize> = windows.starts.iter().map(|start| start.token).collect();
@@ -63,9 +63,9 @@ pub(crate) fn evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Win
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
     let rule = rule(expected);
     let length = count(expected, "length");
-    let all = evaluation(rule, &rows, tokenizer, length, None).unwrap();
+    let all = evaluation_windows(rule, &rows, tokenizer, length, None).unwrap();
     assert_eq!(all.count(), count(expected, "all_windows"), "windows of {}", expected["file"]);
-    let windows = evaluation(rule, &rows, tokenizer, length, Some(count(expected, "limit"))).unwrap();
+    let windows = evaluation_windows(rule, &rows, tokenizer, length, Some(count(expected, "limit"))).unwrap();
     assert_eq!(ids_hash(&windows), text(expected, "ids_sha256"), "evaluation ids of {}", expected["file"]);
     windows
 }

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::request_tokens::{self, TokensTarget};
 use super::{Prompts, TaskTokens, Text, read_windows, store_windows};
-use crate::corpus::{self, Rule, Shards, Tokenizer, Windows};
+use crate::corpus::{self, Shards, Tokenizer, WindowRule, Windows};
 use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
 use crate::files::parts;
@@ -254,7 +254,7 @@ impl Sources {
         for (_, what) in wanted {
             let TokensSource::Evaluation(EvalTarget::Windows(text)) = what else { continue };
             let entry = &given.grid.corpora[&text.corpus];
-            let rule: Rule = entry.rule.parse()?;
+            let rule: WindowRule = entry.rule.parse()?;
             let is_single = self.rows.get(&text.corpus).is_some_and(|rows| rows.len() == 1);
             let note = format!(
                 "corpus `{}` is a single row, so `{}` joins nothing; for the published form of WikiText-2, write each row as \
@@ -286,17 +286,21 @@ fn tokenize(to: TokensTarget<'_>, what: TokensSource<'_>, sources: &Sources) -> 
                 let rule = entry.rule.parse()?;
                 let rows = &sources.rows[corpus];
                 return match calibration {
-                    Some((sequences, seed)) => corpus::calibration(rule, rows, tokenizer, sequences, length, seed),
-                    None => corpus::evaluation(rule, rows, tokenizer, length, entry.limit),
+                    Some((sequences, seed)) => {
+                        corpus::calibration_windows(rule, rows, tokenizer, sequences, length, seed)
+                    }
+                    None => corpus::evaluation_windows(rule, rows, tokenizer, length, entry.limit),
                 };
             };
-            let open = |shard: usize| corpus::rows(&entry.shard(shard)?, entry.column.as_deref());
+            let open = |shard: usize| corpus::open_rows(&entry.shard(shard)?, entry.column.as_deref());
             let shards = Shards { count: stream.count, order: stream.shards, open: &open };
             let files = entry.files();
             let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
             given.inputs.read_unchanged(&files, || match calibration {
-                Some((sequences, seed)) => corpus::streamed_calibration(&shards, tokenizer, sequences, length, seed),
-                None => corpus::streamed_evaluation(&shards, tokenizer, length, entry.limit),
+                Some((sequences, seed)) => {
+                    corpus::streamed_calibration_windows(&shards, tokenizer, sequences, length, seed)
+                }
+                None => corpus::streamed_evaluation_windows(&shards, tokenizer, length, entry.limit),
             })
         };
         windows().map_err(|error| error.at(format!("corpus `{corpus}` ({})", entry.path.display())))
@@ -312,7 +316,7 @@ fn tokenize(to: TokensTarget<'_>, what: TokensSource<'_>, sources: &Sources) -> 
     store_windows(store, key, &windows, seconds_since(&started))?;
     Ok(match what {
         TokensSource::Calibration(calibration)
-            if given.grid.corpora[&calibration.corpus].rule.parse::<Rule>()?.joins_rows() =>
+            if given.grid.corpora[&calibration.corpus].rule.parse::<WindowRule>()?.joins_rows() =>
         {
             note_of_overlap(calibration, &windows)
         }
