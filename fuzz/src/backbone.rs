@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ghostlab::checkpoint::{GgufMetadata, GgufType, Layout};
 use ghostlab::corpus::{Tokenizer, to_gguf};
-use ghostlab::model::{Config, Decoder, Program, Scaling, check_weights, deployed};
+use ghostlab::model::{Config, Decoder, Program, Scaling, check_weights, deploy};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -185,7 +185,7 @@ pub(super) fn weights(data: &[u8]) {
 pub(super) fn gguf_seeds() -> Vec<Vec<u8>> {
     let folder = checkout("tests/fixtures/arch/qwen3");
     let config = Config::read(&folder).unwrap();
-    let dense = deployed(&Program::dense(config.layers), &config);
+    let dense = deploy(&Program::dense(config.layers), &config);
     let layout = Layout::plan(&config, &folder, &dense, None).unwrap();
     let vocab: serde_json::Map<String, Value> = (b'a'..=b'z')
         .chain(b'A'..=b'Z')

@@ -3,7 +3,7 @@
 use crate::metric::{Metric, MetricSource};
 use crate::quantity::pluralize;
 use crate::results::{Differences, ValueDifference, grouped};
-use crate::significance::stratified::holm;
+use crate::significance::stratified::holm_correction;
 
 /// Family-wise error rate for the paired tests.
 const ERROR_RATE: f64 = 0.05;
@@ -101,7 +101,7 @@ fn format_directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
 /// Formats how many paired tests are significant after Holm's correction.
 fn format_significance(values: &[ValueDifference]) -> String {
     let p: Vec<f64> = values.iter().filter_map(|value| Some(value.paired.as_ref()?.p)).collect();
-    let rejected = holm(&p, ERROR_RATE).into_iter().filter(|rejected| *rejected).count();
+    let rejected = holm_correction(&p, ERROR_RATE).into_iter().filter(|rejected| *rejected).count();
     match p.len() {
         0 => String::new(),
         tests => {

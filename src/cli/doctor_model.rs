@@ -13,7 +13,7 @@ use crate::files::parts;
 use crate::model::architecture::QueryKeyNorm;
 use crate::model::{
     Batch, CandleReference, Config, Cut, DeviceName, EngineChoice, FloatType, HostRows, Observer, Placement, Products,
-    Program, ResidualStream, Step, Sublayer, Trie, check_weights, deployed, folder_program,
+    Program, ResidualStream, Step, Sublayer, Trie, check_weights, deploy, folder_program,
 };
 use crate::options::Options;
 use crate::{machine, recovery};
@@ -33,7 +33,7 @@ const CANDLE_CHECK_LABEL: &str = "check, candle-transformers";
 pub(super) fn check_model(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     let config = Config::read_with_attachments(model)?;
     check_weights(&config, model)?;
-    let dense = deployed(&Program::without(config.layers, &config.dropped), &config);
+    let dense = deploy(&Program::without(config.layers, &config.dropped), &config);
     let layout = Layout::plan(&config, model, &dense, None)?;
     let mut lines = vec![
         CheckItem::ok("architecture", format_shape(&config)),
@@ -87,7 +87,7 @@ fn check_exports(config: &Config, layout: &Layout, model: &Path) -> Result<Vec<C
         CheckItem::ok("export to a folder with a code file", list_cuts(&cuts, |formats| formats.needs_code)),
     ];
     let without_attention = Program::without(config.layers, &Cut::sublayers([(0, Sublayer::Attention)]));
-    let of_sublayers = Layout::plan(config, model, &deployed(&without_attention, config), None)?;
+    let of_sublayers = Layout::plan(config, model, &deploy(&without_attention, config), None)?;
     let texts = gguf_texts(model, config);
     for (what, layout) in [("export --gguf", layout), ("export --gguf, as `deci`", &of_sublayers)] {
         let needs_deci = layout.needs_modeling_file();

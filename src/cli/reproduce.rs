@@ -25,7 +25,7 @@ use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::output::check_separate;
 use crate::grid::Grid;
-use crate::latency::{self, NOISE, TimeSpread};
+use crate::latency::{self, MAX_RELATIVE_DEVIATION, TimeSpread};
 use crate::pipeline::exec::RunSettings;
 use crate::pipeline::plan::{Plan, warnings};
 use crate::quantity::pluralize;
@@ -332,7 +332,7 @@ impl ReproduceRun<'_> {
             return Ok(done.again(artifact, &grid, &target));
         }
         if target.rejects_noisy_times() && will_measure_latency(&grid, runner) {
-            check_machine_is_quiet(&artifact.name, latency::machine_spread())?;
+            check_machine_is_quiet(&artifact.name, latency::measure_idle_spread())?;
         }
         let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
         if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
@@ -404,7 +404,7 @@ fn check_machine_is_quiet(artifact: &str, spread: TimeSpread) -> Result<()> {
         return Ok(());
     }
     let found = 100.0 * spread.relative();
-    let limit = 100.0 * NOISE;
+    let limit = 100.0 * MAX_RELATIVE_DEVIATION;
     Err(Error::job("the machine is too busy to record latencies")
         .at(artifact.to_owned())
         .expected(format!("latencies of a test computation within {limit:.0} % of their mean"))

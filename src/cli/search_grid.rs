@@ -310,7 +310,7 @@ impl SearchArgs {
         for unit in DepthUnit::ALL {
             let counting = criteria.iter().filter(|(_, rule)| rule.units().contains(&unit));
             let repairing = recoveries.iter().filter(|(_, rule)| {
-                !rule.repairs() || rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from) == unit
+                !rule.is_repairing() || rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from) == unit
             });
             let axes = Axes {
                 criteria: counting.map(|(entry, _)| entry.clone()).collect(),

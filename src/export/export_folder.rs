@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{ComputedCell, check_stop, source};
-use crate::checkpoint::{self, INDEX, MODELING, variant_config};
+use crate::checkpoint::{self, INDEX, MODELING_FILE, variant_config};
 use crate::corpus;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
@@ -93,7 +93,7 @@ pub fn check_folder(folder: &Path) -> Result<OutputFolder> {
     }
     let output = OutputFolder::new(folder, OUTPUT_KIND);
     let written = ["config.json", "generation_config.json", "tokenizer_config.json", "model.safetensors", "README.md"];
-    let names = written.iter().chain(&COPIED_FILES).chain(&[INDEX, MODELING, RECORD_FILE]);
+    let names = written.iter().chain(&COPIED_FILES).chain(&[INDEX, MODELING_FILE, RECORD_FILE]);
     output.check(&names.map(|name| (*name).to_owned()).collect::<Vec<_>>())?;
     Ok(output)
 }
@@ -163,7 +163,7 @@ fn write_files(
     }
     write_tokenizer_config(draft, source, layout.needs_modeling_file())?;
     if layout.needs_modeling_file() {
-        put_file(draft, MODELING, checkpoint::modeling(config.architecture).as_bytes())?;
+        put_file(draft, MODELING_FILE, checkpoint::modeling_source(config.architecture).as_bytes())?;
     }
     put_file(draft, "README.md", card.as_bytes())?;
     // Leave out the machine and the command line, because they are private.

@@ -82,7 +82,7 @@ fn formats_by_unit(config: &Config, rule: &dyn Recovery) -> Vec<(DepthUnit, Form
     if rule.check(config).is_err() || rule.check_export().is_err() {
         return Vec::new();
     }
-    let units = match rule.repairs() {
+    let units = match rule.is_repairing() {
         true => vec![rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from)],
         false => vec![DepthUnit::Layers, DepthUnit::Sublayers],
     };

@@ -36,7 +36,7 @@ use crate::files::output::{Input, OutputFile};
 use crate::files::{parts, regular};
 use crate::grid::{Cell, Evaluate, Grid};
 use crate::machine;
-use crate::model::{Config, DeployedModel, deployed, merged};
+use crate::model::{Config, DeployedModel, deploy, merged};
 use crate::pipeline::env::inputs::Inputs;
 use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, stored_program};
 use crate::pipeline::plan::{BackbonePlan, Plan};
@@ -86,7 +86,7 @@ impl Exporter<'_> {
         let Some((backbone, variant)) = plan.variants().next() else {
             return Err(Error::job("the plan does not contain the cell").at(cell.to_string()));
         };
-        let deployed = deployed(&stored_program(store, backbone, variant)?, &backbone.config);
+        let deployed = deploy(&stored_program(store, backbone, variant)?, &backbone.config);
         let deployed = merged(deployed, &backbone.config)?;
         let layout = Layout::plan(&backbone.config, &backbone.folder, &deployed, self.weight_format.dtype)?;
         then(ComputedCell { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })

@@ -325,7 +325,7 @@ fn read_metrics(at: &EntryPosition<'_>, entries: &OneOrMany<String>) -> Result<V
     if entries.explicit_values().is_some() {
         validate::read_values(at, &names)?;
     }
-    let known: Vec<&str> = metric::opt_in_names().collect();
+    let known: Vec<&str> = metric::names_of_opt_in_metrics().collect();
     match names.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
         None => Ok(names),
         Some((i, name)) => Err(at.item(i).error(format!("unknown metric `{name}`")).none_of(name, known)),

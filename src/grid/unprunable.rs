@@ -49,7 +49,7 @@ pub(super) fn find_unprunable(
 /// Returns an error if the recovery cannot repair a cut in the unit of `depth`.
 fn unsupported_unit_error(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Option<Error> {
     let repaired = recovery.rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from);
-    if depth.unit == repaired || !recovery.rule.repairs() {
+    if depth.unit == repaired || !recovery.rule.is_repairing() {
         return None;
     }
     if repaired != DepthUnit::Layers {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::measurement::{Measurement, Sample};
 use crate::metric::PairedTest;
-use crate::significance::{Discordant, paired_bootstrap, sign_flips};
+use crate::significance::{DiscordantCounts, paired_bootstrap, sign_flip_test};
 
 /// Paired test of two variants on the same items.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -72,12 +72,16 @@ pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
 /// of questions differ.
 fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
     let same = ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.len() == b.len() && !a.is_empty());
-    let tasks: Vec<Discordant> = ours
+    let tasks: Vec<DiscordantCounts> = ours
         .iter()
         .zip(theirs)
-        .map(|(a, b)| Discordant { questions: a.len() as u64, only_a: only_in_one(a, b), only_b: only_in_one(b, a) })
+        .map(|(a, b)| DiscordantCounts {
+            questions: a.len() as u64,
+            only_a: only_in_one(a, b),
+            only_b: only_in_one(b, a),
+        })
         .collect();
-    (same && !tasks.is_empty()).then(|| sign_flips(&tasks, DRAWS, SEED))
+    (same && !tasks.is_empty()).then(|| sign_flip_test(&tasks, DRAWS, SEED))
 }
 
 fn only_in_one(a: &[bool], b: &[bool]) -> u64 {

@@ -9,7 +9,7 @@ use super::atomic_file::{polars_error, write_parts};
 use super::settings::{distinct, grouped};
 use crate::error::Result;
 use crate::grid::Latency;
-use crate::latency::{DecodeResult, LatencyResult, NOISE, Rounds, TimeSpread};
+use crate::latency::{DecodeResult, LatencyResult, MAX_RELATIVE_DEVIATION, Rounds, TimeSpread};
 use crate::pipeline::outcome::{CellResult, GridOutcome};
 
 /// Name of the file in a results directory that holds the timed passes.
@@ -201,7 +201,7 @@ impl NoisyTimes {
         let verb = if *noisy == 1 { "deviates" } else { "deviate" };
         format!(
             "{noisy} of {all} times {verb} by more than {:.0} % from the mean, and by up to {:.0} % ({cell} over {prompt})",
-            100.0 * NOISE,
+            100.0 * MAX_RELATIVE_DEVIATION,
             100.0 * widest
         )
     }

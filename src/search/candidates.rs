@@ -10,7 +10,7 @@ use super::{Candidate, CandidateOutcome, CostModel, Costs, ExcludedCell, Score, 
 use crate::criterion::{Depth, DepthUnit};
 use crate::error::{Error, Result};
 use crate::grid::{Budget, Cell, Grid, Latency, Search};
-use crate::model::{Config, Cut, EngineChoice, Program, deployed};
+use crate::model::{Config, Cut, EngineChoice, Program, deploy};
 use crate::pipeline::exec::stored_program;
 use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
 use crate::significance::stratified::StratifiedMean;
@@ -293,7 +293,7 @@ pub(super) fn solve_candidates(
             left_out.push(ExcludedCell::new(&cell, reason.clone()));
             continue;
         }
-        let program = deployed(&stored_program(env.store, backbone, variant)?, &backbone.config).program;
+        let program = deploy(&stored_program(env.store, backbone, variant)?, &backbone.config).program;
         let costs = Costs::new(&program, &backbone.config, backbone.engine, spec.prompt);
         match costs.violated_bound(&spec.budget, dense) {
             Some(reason) => left_out.push(ExcludedCell::new(&cell, format!("with operators: {reason}"))),

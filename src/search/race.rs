@@ -7,7 +7,7 @@
 //! simulated savings and error rates.
 
 use crate::significance::mcnemar_exact;
-use crate::significance::stratified::{StratifiedMean, holm};
+use crate::significance::stratified::{StratifiedMean, holm_correction};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
@@ -45,7 +45,7 @@ pub fn eliminate<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], l
             Elimination { candidate, rival, p: p.min(1.0) }
         })
         .collect();
-    let rejected = holm(&exits.iter().map(|exit| exit.p).collect::<Vec<_>>(), level);
+    let rejected = holm_correction(&exits.iter().map(|exit| exit.p).collect::<Vec<_>>(), level);
     let out = exits.into_iter().zip(rejected).filter(|(_, out)| *out).map(|(exit, _)| exit).collect();
     Some(Verdict { leader, out })
 }

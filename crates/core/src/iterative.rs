@@ -143,18 +143,18 @@ impl<'a> ShrinkingModel<'a> {
         Ok(Program::repaired(self.engine.config().layers, &removed, &repairs))
     }
 
-    /// Selects `cut.depth` layers or sublayers, one at a time. Returns the scores of the removed candidates in removal
+    /// Selects `spec.depth` layers or sublayers, one at a time. Returns the scores of the removed candidates in removal
     /// order.
     ///
     /// # Errors
     /// Fails if a residual stream is not finite, a repair cannot be fitted, or `progress` fails.
     pub fn select(
         &mut self,
-        rule: &dyn Criterion,
-        cut: &PruneSpec<'_>,
+        criterion: &dyn Criterion,
+        spec: &PruneSpec<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<Selection> {
-        self.resume(rule, cut, &Selection::new(Cut::default(), Vec::new()), &mut |_| Ok(()), progress)
+        self.resume(criterion, spec, &Selection::new(Cut::default(), Vec::new()), &mut |_| Ok(()), progress)
     }
 
     /// Continues a selection after its first steps. `earlier` is the result of these steps, whose repairs are fitted
@@ -165,26 +165,26 @@ impl<'a> ShrinkingModel<'a> {
     /// See [`Self::select`]. Also fails if `on_step` fails.
     pub fn resume(
         &mut self,
-        rule: &dyn Criterion,
-        cut: &PruneSpec<'_>,
+        criterion: &dyn Criterion,
+        spec: &PruneSpec<'_>,
         earlier: &Selection,
         on_step: &mut dyn FnMut(&Selection) -> Result<()>,
         progress: &mut Progress<'_>,
     ) -> Result<Selection> {
-        let one = PruneSpec { depth: 1, ..*cut };
+        let step_spec = PruneSpec { depth: 1, ..*spec };
         let mut selection = earlier.clone();
-        if self.recovery.repairs() {
-            self.replay(cut.unit, earlier, progress)?;
+        if self.recovery.is_repairing() {
+            self.replay(spec.unit, earlier, progress)?;
         } else {
             self.removed.extend(&earlier.removed);
         }
-        while selection.scores.len() < cut.depth {
-            let score = self.next_removal(rule, &one, progress)?;
-            let chosen = removal(cut.unit, score.0);
+        while selection.scores.len() < spec.depth {
+            let score = self.next_removal(criterion, &step_spec, progress)?;
+            let chosen = removal(spec.unit, score.0);
             selection.removed.extend(&chosen);
             selection.scores.push(score);
             on_step(&selection)?;
-            if self.recovery.repairs() && selection.scores.len() < cut.depth {
+            if self.recovery.is_repairing() && selection.scores.len() < spec.depth {
                 self.remove(&chosen, progress)?;
             } else {
                 self.removed.extend(&chosen);
@@ -196,22 +196,23 @@ impl<'a> ShrinkingModel<'a> {
     /// Returns the candidate that a criterion removes next, with its score.
     fn next_removal(
         &self,
-        rule: &dyn Criterion,
-        one: &PruneSpec<'_>,
+        criterion: &dyn Criterion,
+        step_spec: &PruneSpec<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<(usize, f64)> {
-        let lowest_first = rule.importance().is_none_or(|importance| importance.lowest_first);
+        let lowest_first = criterion.importance().is_none_or(|importance| importance.lowest_first);
         let mut best: Option<(usize, f64)> = None;
-        for excluded in self.excluded_by_pass(rule, one) {
-            let request = self.request(rule, one, &excluded)?;
+        for excluded in self.excluded_by_pass(criterion, step_spec) {
+            let request = self.request(criterion, step_spec, &excluded)?;
             let (similarities, activations) = self.measure(&request, progress)?;
             let mut trials = |metric: TrialMetric, trials: &[Trial]| self.trials(metric, trials, progress);
             let norms = |layer: usize| self.engine.stream_norm(layer);
             let mut stats = CalibrationStats::new(&similarities, Some(&activations), &mut trials)
                 .with_norms(&norms)
                 .without(excluded);
-            let chosen = rule.select(one, &mut stats)?;
-            let score = chosen.scores.iter().find(|(candidate, _)| removal(one.unit, *candidate) == chosen.removed);
+            let chosen = criterion.select(step_spec, &mut stats)?;
+            let score =
+                chosen.scores.iter().find(|(candidate, _)| removal(step_spec.unit, *candidate) == chosen.removed);
             let &score =
                 score.ok_or_else(|| Error::job("a selected layer has no score").at(chosen.removed.to_string()))?;
             if best.is_none_or(|(_, value)| if lowest_first { score.1 < value } else { score.1 > value }) {
@@ -224,13 +225,18 @@ impl<'a> ShrinkingModel<'a> {
     /// Divides the candidates of a step among calibration passes. Several passes are needed if a criterion reads
     /// activations and those of all candidates exceed the memory limit. Returns one cut per pass, which holds the
     /// removed layers and the candidates of the other passes.
-    fn excluded_by_pass(&self, rule: &dyn Criterion, one: &PruneSpec<'_>) -> Vec<Cut> {
-        if rule.sites(one).is_empty() {
+    fn excluded_by_pass(&self, criterion: &dyn Criterion, step_spec: &PruneSpec<'_>) -> Vec<Cut> {
+        if criterion.sites(step_spec).is_empty() {
             return vec![self.removed.clone()];
         }
-        let mut candidates: Vec<Cut> = match one.unit.is_layers() {
-            true => (0..one.layers).map(|layer| Cut::layers([layer])).collect(),
-            false => one.unit.candidates(one.layers).into_iter().map(|sublayer| Cut::sublayers([sublayer])).collect(),
+        let mut candidates: Vec<Cut> = match step_spec.unit.is_layers() {
+            true => (0..step_spec.layers).map(|layer| Cut::layers([layer])).collect(),
+            false => step_spec
+                .unit
+                .candidates(step_spec.layers)
+                .into_iter()
+                .map(|sublayer| Cut::sublayers([sublayer]))
+                .collect(),
         };
         candidates.retain(|cut| cut.iter().all(|(layer, kind)| !self.removed.contains(layer, kind)));
         // A candidate needs at most two hook points: its input and its output.
@@ -271,11 +277,12 @@ impl<'a> ShrinkingModel<'a> {
 
     /// Returns the pass request for a criterion. Keeps only pairs whose two streams still exist in the model, and sites
     /// directly before or after a candidate that is not excluded.
-    fn request(&self, rule: &dyn Criterion, cut: &PruneSpec<'_>, excluded: &Cut) -> Result<PassRequest> {
+    fn request(&self, criterion: &dyn Criterion, spec: &PruneSpec<'_>, excluded: &Cut) -> Result<PassRequest> {
         let computed: BTreeSet<HookPoint> =
             computed_sites(&self.program()?).into_iter().map(|(_, site)| site).collect();
-        let pairs = rule.pairs(cut).into_iter().filter(|pair| pair.ends().iter().all(|site| computed.contains(site)));
-        let candidates = cut.unit.candidates(cut.layers).into_iter();
+        let pairs =
+            criterion.pairs(spec).into_iter().filter(|pair| pair.ends().iter().all(|site| computed.contains(site)));
+        let candidates = spec.unit.candidates(spec.layers).into_iter();
         let ends: BTreeSet<usize> = candidates
             .filter(|&(layer, kind)| !excluded.contains(layer, kind))
             .flat_map(|(layer, kind)| {
@@ -284,7 +291,7 @@ impl<'a> ShrinkingModel<'a> {
             })
             .collect();
         let sites =
-            rule.sites(cut).into_iter().filter(|site| computed.contains(site) && ends.contains(&site.position()));
+            criterion.sites(spec).into_iter().filter(|site| computed.contains(site) && ends.contains(&site.position()));
         Ok(PassRequest { pairs: pairs.collect(), sites: sites.collect() })
     }
 

@@ -39,15 +39,15 @@ pub struct Interval {
 /// The p-value is twice the smaller tail of a binomial distribution with probability ½, but at most 1. It is 1 if the
 /// variants never differ.
 pub fn mcnemar_exact(only_a: u64, only_b: u64) -> f64 {
-    let few = only_a.min(only_b);
+    let smaller = only_a.min(only_b);
     let differing = only_a.saturating_add(only_b);
-    (2.0 * at_most(few, differing, 0.5)).min(1.0)
+    (2.0 * binomial_cdf(smaller, differing, 0.5)).min(1.0)
 }
 
 /// Paired results for two variants on one task. A question is discordant if exactly one variant answers it correctly.
 /// In a mean over tasks, all tasks have equal weight, regardless of size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Discordant {
+pub struct DiscordantCounts {
     pub questions: u64,
     /// Number of questions that only the first variant answers correctly. `only_b` is the same number for the second
     /// variant.
@@ -65,42 +65,42 @@ const MAX_ENUMERATED_OUTCOMES: u64 = 1 << 20;
 /// The p-value is exact if there are few enough distinct outcomes, as with a single task (McNemar's test) or tasks of
 /// few distinct sizes. Otherwise, it is estimated from `draws` random assignments, with one added to both counts so
 /// that it is never 0. The same seed gives the same p-value on every machine.
-pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
+pub fn sign_flip_test(tasks: &[DiscordantCounts], draws: usize, seed: u64) -> f64 {
     // Questions from equally large tasks have equal weight, so pool these tasks.
-    let mut piles: Vec<Discordant> = Vec::new();
+    let mut groups: Vec<DiscordantCounts> = Vec::new();
     for task in tasks.iter().filter(|task| task.only_a + task.only_b > 0) {
-        match piles.iter_mut().find(|pile| pile.questions == task.questions) {
-            Some(pile) => (pile.only_a, pile.only_b) = (pile.only_a + task.only_a, pile.only_b + task.only_b),
-            None => piles.push(*task),
+        match groups.iter_mut().find(|group| group.questions == task.questions) {
+            Some(group) => (group.only_a, group.only_b) = (group.only_a + task.only_a, group.only_b + task.only_b),
+            None => groups.push(*task),
         }
     }
-    if let [only] = piles[..] {
+    if let [only] = groups[..] {
         return mcnemar_exact(only.only_a, only.only_b);
     }
-    let observed: f64 = piles
+    let observed: f64 = groups
         .iter()
-        .map(|pile| pile_weight(pile) * (count_to_f64(pile.only_a) - count_to_f64(pile.only_b)))
+        .map(|group| group_weight(group) * (count_to_f64(group.only_a) - count_to_f64(group.only_b)))
         .sum::<f64>()
         .abs();
-    let outcomes = piles.iter().try_fold(1_u64, |all, pile| all.checked_mul(pile.only_a + pile.only_b + 1));
+    let outcomes = groups.iter().try_fold(1_u64, |all, group| all.checked_mul(group.only_a + group.only_b + 1));
     if outcomes.is_some_and(|outcomes| outcomes <= MAX_ENUMERATED_OUTCOMES) {
-        return tail_probability(&piles, 0.0, 1.0, &pile_weight, &|difference| is_as_far(difference, observed))
+        return tail_probability(&groups, 0.0, 1.0, &group_weight, &|difference| is_as_far(difference, observed))
             .min(1.0);
     }
     let mut random = Mt64::new(seed);
     let mut hits = 0;
     for _ in 0..draws {
-        let drawn = piles.iter().map(|pile| {
-            let flips = pile.only_a + pile.only_b;
-            pile_weight(pile) * (2.0 * count_to_f64(heads(&mut random, flips)) - count_to_f64(flips))
+        let drawn = groups.iter().map(|group| {
+            let flips = group.only_a + group.only_b;
+            group_weight(group) * (2.0 * count_to_f64(flip_coins(&mut random, flips)) - count_to_f64(flips))
         });
         hits += usize::from(is_as_far(drawn.sum(), observed));
     }
     (to_f64(hits) + 1.0) / (to_f64(draws) + 1.0)
 }
 
-fn pile_weight(pile: &Discordant) -> f64 {
-    1.0 / count_to_f64(pile.questions)
+fn group_weight(group: &DiscordantCounts) -> f64 {
+    1.0 / count_to_f64(group.questions)
 }
 
 /// Returns whether a difference is at least as far from zero as the observed one. The tolerance covers rounding errors
@@ -109,28 +109,28 @@ fn is_as_far(difference: f64, observed: f64) -> bool {
     difference.abs() >= observed * (1.0 - 1e-9)
 }
 
-/// Computes the probability that `far` holds for the difference summed over all piles. `sum` is the difference over the
-/// piles before `piles`, and `chance` is its probability. A pile holds the discordant questions from all tasks of the
-/// same size.
+/// Computes the probability that `is_far` holds for the difference summed over all groups. `sum` is the difference over
+/// the groups before `groups`, and `chance` is its probability. A group holds the discordant questions from all tasks
+/// of the same size.
 fn tail_probability(
-    piles: &[Discordant],
+    groups: &[DiscordantCounts],
     sum: f64,
     chance: f64,
-    weight: &dyn Fn(&Discordant) -> f64,
-    far: &dyn Fn(f64) -> bool,
+    weight: &dyn Fn(&DiscordantCounts) -> f64,
+    is_far: &dyn Fn(f64) -> bool,
 ) -> f64 {
-    let Some((first, rest)) = piles.split_first() else { return if far(sum) { chance } else { 0.0 } };
+    let Some((first, rest)) = groups.split_first() else { return if is_far(sum) { chance } else { 0.0 } };
     let flips = first.only_a + first.only_b;
     (0..=flips)
         .map(|heads| {
             let sum = sum + weight(first) * (2.0 * count_to_f64(heads) - count_to_f64(flips));
-            tail_probability(rest, sum, chance * probability(heads, flips, 0.5), weight, far)
+            tail_probability(rest, sum, chance * binomial_probability(heads, flips, 0.5), weight, is_far)
         })
         .sum()
 }
 
 /// Flips `count` fair coins and returns the number of heads.
-fn heads(random: &mut Mt64, count: u64) -> u64 {
+fn flip_coins(random: &mut Mt64, count: u64) -> u64 {
     let whole_words = (0..count / 64).map(|_| u64::from(random.next_u64().count_ones())).sum::<u64>();
     let rest = random.next_u64() & ((1 << (count % 64)) - 1);
     whole_words + u64::from(rest.count_ones())
@@ -204,7 +204,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 }
 
 /// Computes P(X ≤ k) for a binomial distribution with n trials and probability p, where k ≤ n and 0 ≤ p ≤ 1.
-fn at_most(k: u64, n: u64, p: f64) -> f64 {
+fn binomial_cdf(k: u64, n: u64, p: f64) -> f64 {
     if k == n || p == 0.0 {
         return 1.0;
     }
@@ -212,10 +212,14 @@ fn at_most(k: u64, n: u64, p: f64) -> f64 {
         return 0.0;
     }
     // Sum the tail that does not contain the mode. Its terms decrease, so stop once a term no longer changes the sum.
-    if count_to_f64(k) <= count_to_f64(n) * p { lower_tail(k, n, p) } else { 1.0 - lower_tail(n - k - 1, n, 1.0 - p) }
+    if count_to_f64(k) <= count_to_f64(n) * p {
+        binomial_lower_tail(k, n, p)
+    } else {
+        1.0 - binomial_lower_tail(n - k - 1, n, 1.0 - p)
+    }
 }
 
-fn lower_tail(k: u64, n: u64, p: f64) -> f64 {
+fn binomial_lower_tail(k: u64, n: u64, p: f64) -> f64 {
     let odds = (1.0 - p) / p;
     let mut term = 1.0;
     let mut sum = 1.0;
@@ -226,7 +230,7 @@ fn lower_tail(k: u64, n: u64, p: f64) -> f64 {
             break;
         }
     }
-    (probability(k, n, p) * sum).min(1.0)
+    (binomial_probability(k, n, p) * sum).min(1.0)
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts of answers are far below 2⁵³")]
@@ -236,7 +240,7 @@ fn count_to_f64(count: u64) -> f64 {
 
 /// Computes P(X = k) for a binomial distribution, where 0 < p < 1. Uses Loader's saddle-point expansion, which avoids
 /// overflow and cancellation.
-fn probability(k: u64, n: u64, p: f64) -> f64 {
+fn binomial_probability(k: u64, n: u64, p: f64) -> f64 {
     let q = 1.0 - p;
     let x = count_to_f64(k);
     let y = count_to_f64(n - k);

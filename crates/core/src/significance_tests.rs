@@ -40,30 +40,30 @@ fn mcnemar_p_falls_as_counts_diverge() {
     assert!(row.iter().all(|p| (0.0..=1.0).contains(p)));
 }
 
-fn discordant_task(questions: u64, only_a: u64, only_b: u64) -> Discordant {
-    Discordant { questions, only_a, only_b }
+fn discordant_task(questions: u64, only_a: u64, only_b: u64) -> DiscordantCounts {
+    DiscordantCounts { questions, only_a, only_b }
 }
 
 #[test]
 fn sign_flips_equal_mcnemar_for_equally_sized_tasks() {
-    assert_close(sign_flips(&[discordant_task(50, 10, 2)], 10, 0), mcnemar_exact(10, 2));
+    assert_close(sign_flip_test(&[discordant_task(50, 10, 2)], 10, 0), mcnemar_exact(10, 2));
     assert_close(
         sign_flips(&[discordant_task(50, 7, 2), discordant_task(50, 3, 0), discordant_task(9, 0, 0)], 10, 0),
         mcnemar_exact(10, 2),
     );
-    assert_eq!(sign_flips(&[discordant_task(50, 0, 0), discordant_task(9, 0, 0)], 10, 0), 1.0);
+    assert_eq!(sign_flip_test(&[discordant_task(50, 0, 0), discordant_task(9, 0, 0)], 10, 0), 1.0);
 }
 
 #[test]
 fn few_sign_flips_are_enumerated_exactly() {
     // The weights are 1/2 and 1/3, and the observed difference is 1/2 + 1/3. Two of the four assignments are as
     // extreme.
-    assert_close(sign_flips(&[discordant_task(2, 1, 0), discordant_task(3, 1, 0)], 10, 0), 0.5);
+    assert_close(sign_flip_test(&[discordant_task(2, 1, 0), discordant_task(3, 1, 0)], 10, 0), 0.5);
     // The observed difference is 1/2 − 1/3, and all four assignments have at least this difference.
-    assert_close(sign_flips(&[discordant_task(2, 1, 0), discordant_task(3, 0, 1)], 10, 0), 1.0);
+    assert_close(sign_flip_test(&[discordant_task(2, 1, 0), discordant_task(3, 0, 1)], 10, 0), 1.0);
     // The weights are 1/2, 1/2 and 1/3, and the last question favors the other variant: |1 − 1/3| = 2/3. Of the 8
     // assignments, the 4 with sums ±1 ± 1/3 are as extreme, and those with sums ±1/3 are not.
-    assert_close(sign_flips(&[discordant_task(2, 2, 0), discordant_task(3, 0, 1)], 10, 0), 0.5);
+    assert_close(sign_flip_test(&[discordant_task(2, 2, 0), discordant_task(3, 0, 1)], 10, 0), 0.5);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn large_task_does_not_dominate_the_mean_of_tasks() {
     // tasks gains 5.1 points, whereas the total over questions loses 152.
     let mut tasks = vec![discordant_task(100, 8, 2); 8];
     tasks.push(discordant_task(10_000, 300, 500));
-    let p = sign_flips(&tasks, 10_000, 0);
+    let p = sign_flip_test(&tasks, 10_000, 0);
     assert!(p < 1e-3, "{p}");
     // The pooled test compares totals over questions, so it detects the loss.
     assert!(mcnemar_exact(300 + 64, 500 + 16) < 1e-6);
@@ -81,9 +81,9 @@ fn large_task_does_not_dominate_the_mean_of_tasks() {
 #[test]
 fn exact_and_sampled_assignments_agree_for_a_seed() {
     let tasks = [discordant_task(100, 9, 4), discordant_task(150, 12, 6), discordant_task(210, 3, 7)];
-    let exact = sign_flips(&tasks, 10, 0);
+    let exact = sign_flip_test(&tasks, 10, 0);
     // Slightly different sizes give too many distinct outcomes to enumerate.
-    let many: Vec<Discordant> = (0..12).map(|seed| discordant_task(1_000 + seed, 6 + seed % 3, 4)).collect();
+    let many: Vec<DiscordantCounts> = (0..12).map(|seed| discordant_task(1_000 + seed, 6 + seed % 3, 4)).collect();
     assert_eq!(sample_flips(1, &many), sample_flips(1, &many));
     assert!((sample_flips(1, &many) - sample_flips(2, &many)).abs() < 0.02);
     // With nearly equal weights, the result is close to McNemar's test on all questions.
@@ -99,13 +99,13 @@ fn exact_and_sampled_assignments_agree_for_a_seed() {
     assert_close(exact, 0.14217691735848348);
 }
 
-fn sample_flips(seed: u64, many: &[Discordant]) -> f64 {
-    sign_flips(many, 20_000, seed)
+fn sample_flips(seed: u64, many: &[DiscordantCounts]) -> f64 {
+    sign_flip_test(many, 20_000, seed)
 }
 
 /// Returns the probability that guessing answers at least `correct` out of `total` questions correctly.
 fn at_least(correct: u64, total: u64, chance: f64) -> f64 {
-    at_most(total - correct, total, 1.0 - chance)
+    binomial_cdf(total - correct, total, 1.0 - chance)
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn binomial_tail_matches_hand_computed_values() {
 fn binomial_tails_sum_to_one() {
     for (n, p) in [(1_u64, 0.5), (7, 0.2), (500, 0.25), (3270, 0.62)] {
         for k in (0..n).step_by(1 + usize::try_from(n).unwrap() / 40) {
-            let sum = at_most(k, n, p) + at_least(k + 1, n, p);
+            let sum = binomial_cdf(k, n, p) + at_least(k + 1, n, p);
             assert!((sum - 1.0).abs() < 1e-12, "{k} of {n}: {sum}");
         }
     }

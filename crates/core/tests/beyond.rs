@@ -13,7 +13,7 @@ use crate::official::setting::{CalibrationResult, calibrate, layers, losses, pru
 use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::checkpoint::Layout;
 use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection};
-use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, RmsNorm, deployed};
+use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, RmsNorm, deploy};
 use ghostlab_core::recovery::{Recovery, Repair, Solution, Span};
 use serde_json::{Value, json};
 use world::{OPERATOR, PERPLEXITY, SCORE, World};
@@ -65,7 +65,7 @@ impl World {
                 let solved = self.solve(engine, &calibrated, name, &removed);
                 self.compare_operators(engine, name, variant, &solved);
                 let program = pruned(all, &removed, &solved);
-                let deployed = deployed(&program, engine.config());
+                let deployed = deploy(&program, engine.config());
                 let checkpoint = Layout::plan(engine.config(), &self.folder, &deployed, None).unwrap();
                 assert_eq!(variant["parameters"], checkpoint.parameters(), "{}: {name}: parameters", self.name);
                 program

@@ -92,7 +92,7 @@ impl Case<'_> {
         let method = recovery::build(name, &options(&expected["options"])).unwrap();
         let all = self.calibrated.activations.shape().sequences;
         let one_block = removed.windows(2).all(|pair| pair[0] + 1 == pair[1]);
-        let fitted = method.fitted_on(one_block).count(all, self.operator_sequences);
+        let fitted = method.fit_sequences(one_block).count(all, self.operator_sequences);
         assert_eq!(fitted as u64, expected["fitted"].as_u64().unwrap(), "{what}");
         let regions = removed.chunk_by(|a, b| a + 1 == *b).map(|layers_of_region| {
             Span::layers(layers_of_region[0], layers_of_region[layers_of_region.len() - 1] + 1)
@@ -323,8 +323,8 @@ fn golden_cases_cover_every_method_and_option() {
             // Training does not depend on the initial operator (`trainings`), and `target` is determined by
             // `granularity`.
             let trained = held.iter().all(|case| !case["trainings"].as_array().unwrap().is_empty());
-            // `iterative.rs` compares iterative removal, and `tests/sublayers.rs` listed sublayers, with other reference
-            // data.
+            // `iterative.rs` compares iterative removal, and `tests/sublayers.rs` listed sublayers, with other
+            // reference data.
             let tested_elsewhere = ["target", "iterative", "sublayers"];
             for option in known
                 .filter(|option| !((*option == "finetune" && trained) || tested_elsewhere.contains(&option.as_str())))

@@ -9,7 +9,7 @@ use crate::common::stories::{perplexities, recovery};
 use crate::common::{assert_close, compare_matrix, engines_of_all_types, flat, tensors};
 use ghostlab_core::calibrate::{self, HookPoint};
 use ghostlab_core::checkpoint::Layout;
-use ghostlab_core::model::{CPU, Cut, Engine, FloatType, Program, Tolerance, deployed};
+use ghostlab_core::model::{CPU, Cut, Engine, FloatType, Program, Tolerance, deploy};
 use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Span, merged_layers, place_repairs};
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ impl<'a> Variant<'a> {
     fn compare_export(&self, world: &World, engine: &dyn Engine, program: &Program) {
         let what = format!("{}: {}", world.name, self.name);
         let layout =
-            Layout::plan(engine.config(), &world.folder, &deployed(program, engine.config()), Some(FloatType::F32))
+            Layout::plan(engine.config(), &world.folder, &deploy(program, engine.config()), Some(FloatType::F32))
                 .unwrap();
         assert_eq!(self.expected["parameters"], layout.parameters(), "{what}");
         assert!(!layout.needs_modeling_file(), "{what}");

@@ -143,7 +143,7 @@ fn write_error(error: &std::io::Error, path: &Path) -> Error {
 fn link(target: &Path, path: &Path) -> std::io::Result<bool> {
     // Temporary names must be unique, because files in one folder are linked concurrently.
     static NEXT_LINK_ID: AtomicU64 = AtomicU64::new(0);
-    let name = format!(".{}-{}.ghostlab-tmp", Owner::this().tag(), NEXT_LINK_ID.fetch_add(1, Ordering::Relaxed));
+    let name = format!(".{}-{}.ghostlab-tmp", Owner::current().tag(), NEXT_LINK_ID.fetch_add(1, Ordering::Relaxed));
     let temporary = path.with_file_name(name);
     #[cfg(unix)]
     let made = std::os::unix::fs::symlink(target, &temporary);

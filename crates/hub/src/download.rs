@@ -248,7 +248,7 @@ impl Hub {
     ) -> Result<u64, RequestFailure> {
         match check_continuation(reply, start, transfer) {
             Ok(()) => Ok(0),
-            Err(RejectedResponse::WholeFile) => Ok(start),
+            Err(RejectedResponse::StagedFile) => Ok(start),
             Err(RejectedResponse::Useless(why)) if reply.response.status() == StatusCode::OK => {
                 Err(self.keep_or_discard(transfer, start, why, control))
             }
@@ -303,7 +303,7 @@ impl Hub {
 /// Reason for rejecting a response as a continuation of the partial file.
 enum RejectedResponse {
     /// The response contains the file from its beginning, which is still usable.
-    WholeFile,
+    StagedFile,
     Useless(String),
 }
 
@@ -315,7 +315,7 @@ fn check_continuation(reply: &Reply, start: u64, transfer: &Transfer<'_>) -> Res
     if status != StatusCode::PARTIAL_CONTENT {
         return match (transfer.expected.bytes, length) {
             (Some(expected), Some(found)) if expected != found => Err(mismatch("the length is", expected, found)),
-            _ if start > 0 => Err(RejectedResponse::WholeFile),
+            _ if start > 0 => Err(RejectedResponse::StagedFile),
             _ => Ok(()),
         };
     }

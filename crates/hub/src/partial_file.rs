@@ -65,7 +65,7 @@ impl PartialFile {
         static NEXT_FILE_ID: AtomicU64 = AtomicU64::new(0);
         let shared = blobs.join(format!("{blob}{PARTIAL_FILE_SUFFIX}"));
         let file_name =
-            format!("{blob}.{}.{}{PARTIAL_FILE_SUFFIX}", Owner::this().tag(), NEXT_FILE_ID.fetch_add(1, Relaxed));
+            format!("{blob}.{}.{}{PARTIAL_FILE_SUFFIX}", Owner::current().tag(), NEXT_FILE_ID.fetch_add(1, Relaxed));
         let path = blobs.join(file_name);
         let mut left = list_abandoned(blobs, blob);
         left.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
@@ -289,9 +289,9 @@ mod tests {
     #[test]
     fn partial_file_is_taken_over_only_from_a_dead_process() {
         let blobs = tempfile::tempdir().unwrap();
-        let dead = Owner { pid: 99_999_999, ..Owner::this() }.tag();
+        let dead = Owner { pid: 99_999_999, ..Owner::current() }.tag();
         fs::write(blobs.path().join(format!("{SHA256}.{dead}.0{PARTIAL_FILE_SUFFIX}")), "1234").unwrap();
-        fs::write(blobs.path().join(format!("{SHA256}.{}.999{PARTIAL_FILE_SUFFIX}", Owner::this().tag())), "12")
+        fs::write(blobs.path().join(format!("{SHA256}.{}.999{PARTIAL_FILE_SUFFIX}", Owner::current().tag())), "12")
             .unwrap();
         fs::write(blobs.path().join(format!("{SHA256}.0a1b2c3d{PARTIAL_FILE_SUFFIX}")), "Python's").unwrap();
         let blob = &name(SHA256);

@@ -21,7 +21,7 @@ pub struct Process {
 
 impl Process {
     pub(super) fn current() -> Self {
-        let owner = Owner::this();
+        let owner = Owner::current();
         // A process may open a store several times, and each open store needs its own id.
         static NEXT_PROCESS_ID: AtomicU64 = AtomicU64::new(0);
         let opening = NEXT_PROCESS_ID.fetch_add(1, Relaxed);

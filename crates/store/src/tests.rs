@@ -144,7 +144,7 @@ fn plant_draft(root: &Path, id: &str, system: &str, pid: u32) -> (PathBuf, PathB
 #[test]
 fn only_drafts_of_dead_processes_are_removed() {
     let (folder, store) = store();
-    let this_system = ghostlab_core::files::owner::Owner::this().system.unwrap();
+    let this_system = ghostlab_core::files::owner::Owner::current().system.unwrap();
     let draft = store.draft().unwrap();
     let (_, killed) = plant_draft(folder.path(), "99999999-0123456789ab", &this_system, 99_999_999);
     let (record, remote_draft) = plant_draft(folder.path(), "5-0123456789ab", "another boot", 5);

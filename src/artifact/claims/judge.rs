@@ -71,7 +71,7 @@ impl Claim {
         let seeds = artifacts.get(SEEDS).and_then(|artifacts| artifacts.stored.as_deref());
         let question = BestQuestion {
             metric: self.best_by?,
-            method: recovery::papers_appearance()?.name,
+            method: recovery::paper_appearance()?.name,
             keeps: &|condition| (self.only)(condition),
             setting: &|condition| self.over.iter().map(|axis| axis.value(condition)).collect(),
         };

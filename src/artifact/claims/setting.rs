@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 
 use super::number::{ClaimCheck, Quantity, compare_approximately, short, sign};
-use crate::latency::NOISE;
+use crate::latency::MAX_RELATIVE_DEVIATION;
 use crate::metric::{Direction, Metric};
 use crate::results::distinct;
 use crate::results::number_record::{Condition, Record};
@@ -224,7 +224,7 @@ fn usable_value(record: &Record, method: &str) -> Result<f64, String> {
             short(value),
             short(error),
             100.0 * part,
-            100.0 * NOISE
+            100.0 * MAX_RELATIVE_DEVIATION
         )),
     }
 }

@@ -189,7 +189,7 @@ pub fn find_headline(folders: &[PathBuf], profile: &str) -> Result<Option<String
 
 /// Formats the headline from table 2 and, if available, from its repetitions with other seeds. Also returns the counts.
 pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<(String, BestCounts)> {
-    let ours = recovery::papers_appearance()?;
+    let ours = recovery::paper_appearance()?;
     let question = BestQuestion {
         metric: ACCURACY.id,
         method: ours.name,

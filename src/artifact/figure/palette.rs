@@ -154,7 +154,7 @@ fn pick_style(hash: u64, shift: u32, among: usize) -> usize {
 }
 
 pub(super) fn papers_color() -> Color {
-    recovery::papers_appearance().and_then(|method| method.style).map_or(color(Hue::Blue), |style| color(style.hue))
+    recovery::paper_appearance().and_then(|method| method.style).map_or(color(Hue::Blue), |style| color(style.hue))
 }
 
 /// Returns the color of an affine map that replaces a sublayer.

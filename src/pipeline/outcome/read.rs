@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::grid::{EvalTask, Grid};
 use crate::machine;
 use crate::metric::{self, Savings};
-use crate::model::{Cut, Program, deployed, describe_quantization};
+use crate::model::{Cut, Program, deploy, describe_quantization};
 use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Variant};
 use crate::pipeline::plan::Plan;
 use crate::pipeline::stage::group::stored_program;
@@ -260,7 +260,7 @@ impl<'a> BackboneReader<'a> {
             None => Program::without(config.layers, removed),
             Some(_) => stored_program(self.store, self.backbone, variant)?,
         };
-        Ok(Some(Savings::new(&deployed(&program, config).program, config)))
+        Ok(Some(Savings::new(&deploy(&program, config).program, config)))
     }
 
     fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {

@@ -249,8 +249,8 @@ pub(super) fn repair(
     RepairId {
         recovery: recovery.name.clone(),
         version: recovery::version(&recovery.name),
-        options: Canonical::from_value(&json!(recovery::untrained(&recovery.resolved))),
-        fitted: recovery.rule.fitted_on(criterion.rule.one_block(spec)).count(sequences, operator_sequences),
+        options: Canonical::from_value(&json!(recovery::without_finetune(&recovery.resolved))),
+        fitted: recovery.rule.fit_sequences(criterion.rule.one_block(spec)).count(sequences, operator_sequences),
         training: recovery.training,
     }
 }

@@ -7,7 +7,7 @@ use super::trial_count::CriterionTrials;
 use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
 use crate::criterion::{Depth, TrialMetric};
 use crate::error::Result;
-use crate::evaluate::generation::CHUNK;
+use crate::evaluate::generation::PROMPTS_PER_CHUNK;
 use crate::grid::{Draw, Grid};
 use crate::model::{Load, MergedLayer, Operator, Products, Program, Repairs, Trie};
 use crate::pipeline::env::run_settings::RunSettings;
@@ -132,7 +132,7 @@ fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state:
     let prompts = (load.tokens / load.length.max(1)).max(1);
     let new = load.scored / prompts;
     let one = backbone.config.prompt_cache_bytes(&trie, load.length.saturating_sub(new), new);
-    (one * prompts.min(CHUNK) as u64).min(RunSettings::cache_share(memory)).max(one)
+    (one * prompts.min(PROMPTS_PER_CHUNK) as u64).min(RunSettings::cache_share(memory)).max(one)
 }
 
 /// Cost estimator for one backbone in a plan.
@@ -372,7 +372,7 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
     let cell = &grid.cells[variant.cell];
     let known = variant.selection.as_ref().and_then(|key| state.selection(key));
     let removed = known.map_or_else(|| cell.depth.middle(layers), |selection| selection.removed.clone());
-    let Some(recovery) = cell.recovery.as_ref().map(|method| &*method.rule).filter(|rule| rule.repairs()) else {
+    let Some(recovery) = cell.recovery.as_ref().map(|method| &*method.rule).filter(|rule| rule.is_repairing()) else {
         return Ok(Program::without(layers, &removed));
     };
     let merges = known.map_or(&[][..], |selection| &selection.merges);
@@ -404,7 +404,8 @@ fn solve_flops(
     // If layers are removed one by one, each layer takes additional passes: two to select it, and one to repair it.
     let is_iterative = cell.criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
     let steps = if is_iterative { cell.depth.count } else { 0 };
-    let passes = 2 * (steps - state.selected_steps(variant).min(steps)) + if recovery.repairs() { steps } else { 0 };
+    let passes =
+        2 * (steps - state.selected_steps(variant).min(steps)) + if recovery.is_repairing() { steps } else { 0 };
     let passes = passes as f64 * activations::pass_flops(&backbone.config, load);
     Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted(), spans))
 }

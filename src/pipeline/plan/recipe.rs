@@ -254,7 +254,7 @@ impl BackbonePlan {
         let plan = &self.calibrations[position];
         let spec = self.cut(cell.depth);
         let repair = contents::repair(calibration, criterion, recovery, &spec);
-        let repaired = Some(&repair).filter(|_| criterion.rule.is_iterative() && recovery.rule.repairs());
+        let repaired = Some(&repair).filter(|_| criterion.rule.is_iterative() && recovery.rule.is_repairing());
         let rule = match repaired {
             Some(_) => format!("{criterion} with {recovery} on {}", repair.fitted),
             None => criterion.to_string(),

@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::grid::Latency;
 use crate::heap;
 use crate::latency::{
-    DecodeResult, ExtraRounds, LatencyResult, MAX_SESSIONS, PassTimes, Prompt, Rounds, Session, decode_work, decoded,
-    has_diagonal, interleaved, measure_until_stable, passes, with_dense_operators,
+    DecodeResult, ExtraRounds, LatencyResult, MAX_SESSIONS, PassTimes, Prompt, Rounds, Session, count_passes,
+    decode_work, has_diagonal, measure_decoding, measure_interleaved, measure_until_stable, with_dense_operators,
 };
-use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
+use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deploy};
 use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::coordination::{self, JobStatus, timing_lease};
@@ -82,7 +82,7 @@ pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
             let extra_rows = decode_overhead_rows(config, prompt.batch) * new as f64;
             pass_flops(prompt.length + new) + flops(config, all, extra_rows as usize, 1)
         });
-    let rounds = passes(1, Rounds::PAPER) as f64 * pass;
+    let rounds = count_passes(1, Rounds::PAPER) as f64 * pass;
     Cost { separate: rounds, shared: rounds, left: if left { rounds } else { 0.0 }, ..Cost::default() }
 }
 
@@ -225,7 +225,7 @@ fn find_candidates(
     let mut seen = BTreeSet::new();
     for variant in backbone.variants.iter().filter(|variant| !run.has_failed(variant.cell)) {
         let Some(program) = programs.load_or_fail(run, backbone, variant)? else { continue };
-        let program = deployed(&program, &backbone.config).program;
+        let program = deploy(&program, &backbone.config).program;
         let key = Arc::clone(&variant.latencies[position]);
         // Cells that share a key are timed only once.
         if !seen.insert(key.hash().to_string()) {
@@ -285,16 +285,16 @@ impl TimedComparison<'_> {
         let fitting: Vec<Program> = programs.filter(|program| self.fits_in_memory(program)).cloned().collect();
         let decode = self.latency.decode;
         let decode_tokens = decode.map_or(0, |new| self.prompt.tokens() + new * self.prompt.batch);
-        let tokens = passes(fitting.len(), Rounds::PAPER) * (self.prompt.tokens() + decode_tokens);
+        let tokens = count_passes(fitting.len(), Rounds::PAPER) * (self.prompt.tokens() + decode_tokens);
         let flops = cost(self.config, &Trie::new(&fitting), &self.latency, true).separate;
         let job = self.run.start(self.label, self.label, tokens, candidates.len(), flops);
         let prefill = self.run_session(self.label, (job, self.prompt.tokens()), |after| {
-            interleaved(self.engine, &fitting, self.prompt, Rounds::PAPER, ExtraRounds::DEFAULT, after)
+            measure_interleaved(self.engine, &fitting, self.prompt, Rounds::PAPER, ExtraRounds::DEFAULT, after)
         })?;
         let decoded = decode.map(|new| {
             let label = format!("{}, decoding", self.label);
             self.run_session(&label, (job, decode_tokens), |after| {
-                decoded(self.engine, &fitting, (self.prompt, new), Rounds::PAPER, ExtraRounds::DEFAULT, after)
+                measure_decoding(self.engine, &fitting, (self.prompt, new), Rounds::PAPER, ExtraRounds::DEFAULT, after)
             })
         });
         let mut prefill = SessionTimes::from(prefill);

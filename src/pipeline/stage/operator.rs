@@ -133,7 +133,7 @@ pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted
             // The layer before the cut runs once more.
             RepairTarget::Rows | RepairTarget::Layer => activations::pass_flops(config, load) / config.layers as f64,
         };
-    spans as f64 * (recovery.operations(config.hidden, fitted * load.length) + measured)
+    spans as f64 * (recovery.estimated_operations(config.hidden, fitted * load.length) + measured)
 }
 
 /// Cost of measuring a repair, in floating-point operations per value at the input of the repaired region. Fitted to

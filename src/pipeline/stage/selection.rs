@@ -243,7 +243,7 @@ impl SelectionSlot<'_> {
         let stored = variant.steps.iter().rev().find_map(|key| self::read(&job.run.get(key)?).ok());
         let earlier = stored.unwrap_or_else(|| Selection::new(Cut::default(), Vec::new()));
         let done = earlier.scores.len();
-        let passes = depth - done + if recovery.repairs() { depth - 1 } else { 0 };
+        let passes = depth - done + if recovery.is_repairing() { depth - 1 } else { 0 };
         let load = Load::windows(job.shape.sequences * job.shape.length, job.shape.length);
         let trials = self.criterion.remaining_trials(&self.cut, done);
         let trial_cost = scores::trial_cost(&job.backbone.config, self.criterion.trial_metric(), [&trials, &[]], &load);

@@ -246,7 +246,7 @@ fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Program, Repairs, Sublayer, deployed};
+    use crate::model::{Program, Repairs, Sublayer, deploy};
 
     fn config(name: &str) -> Config {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/fixtures/arch/{name}/config.json"));
@@ -255,7 +255,7 @@ mod tests {
 
     fn plan_places(config: &Config, removed: &[usize], repairs: &Repairs) -> (Vec<usize>, Vec<(usize, &'static str)>) {
         let program = Program::repaired(6, &Cut::layers(removed.iter().copied()), repairs);
-        let LayerPlan { kept, attached, .. } = plan_layers(config, &deployed(&program, config)).unwrap();
+        let LayerPlan { kept, attached, .. } = plan_layers(config, &deploy(&program, config)).unwrap();
         (kept, attached.iter().map(|attached| (attached.layer, attached.place.name())).collect())
     }
 
@@ -283,7 +283,7 @@ mod tests {
         let config = config("llama-gqa");
         let stream = [(1, one_channel_operator(2.0)), (2, one_channel_operator(5.0))].into();
         let program = Program::repaired(4, &Cut::layers([1, 2]), &Repairs { stream, ..Repairs::default() });
-        let LayerPlan { attached, .. } = plan_layers(&config, &deployed(&program, &config)).unwrap();
+        let LayerPlan { attached, .. } = plan_layers(&config, &deploy(&program, &config)).unwrap();
         assert_eq!(attached.len(), 1);
         assert_eq!(attached[0].operator.parts().unwrap().1, [10.0]);
     }
@@ -294,7 +294,7 @@ mod tests {
         let config = config("llama-gqa");
         let cut = Cut::layers([1]).with(0, Attention).with(2, Mlp);
         let program = Program::without(4, &cut);
-        let LayerPlan { kept, dropped, attached } = plan_layers(&config, &deployed(&program, &config)).unwrap();
+        let LayerPlan { kept, dropped, attached } = plan_layers(&config, &deploy(&program, &config)).unwrap();
         assert_eq!((kept, attached.len()), (vec![0, 2, 3], 0));
         assert_eq!(dropped, Cut::sublayers([(0, Attention), (1, Mlp)]));
     }
@@ -304,11 +304,11 @@ mod tests {
         let config = config("llama-gqa");
         let steps = [Step::Embed, Step::Apply(one_channel_operator(2.0)), Step::Mlp(3), Step::Head];
         let LayerPlan { kept, dropped, attached } =
-            plan_layers(&config, &deployed(&Program(steps.to_vec()), &config)).unwrap();
+            plan_layers(&config, &deploy(&Program(steps.to_vec()), &config)).unwrap();
         assert_eq!((kept, dropped), (vec![3], Cut::sublayers([(0, Sublayer::Attention)])));
         assert_eq!((attached[0].layer, attached[0].place), (0, BranchPlace::Before));
         let between = [Step::Attention(0), Step::Apply(one_channel_operator(2.0)), Step::Mlp(0)];
-        plan_layers(&config, &deployed(&Program(between.to_vec()), &config)).err().unwrap();
+        plan_layers(&config, &deploy(&Program(between.to_vec()), &config)).err().unwrap();
     }
 
     fn one_channel_operator(d: f32) -> Arc<Operator> {

@@ -11,12 +11,12 @@
 //!
 //! ```
 //! use ghostlab_core::checkpoint::Layout;
-//! use ghostlab_core::model::{Decoder, Program, deployed};
+//! use ghostlab_core::model::{Decoder, Program, deploy};
 //!
 //! # fn main() -> ghostlab_core::error::Result<()> {
 //! let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tiny/llama"));
 //! let config = Decoder::load(folder)?.config().clone();
-//! let pruned = deployed(&Program::pruned(config.layers, &[3, 4], |_| None), &config);
+//! let pruned = deploy(&Program::pruned(config.layers, &[3, 4], |_| None), &config);
 //! let layout = Layout::plan(&config, folder, &pruned, None)?;
 //! assert_eq!(layout.kept.len(), config.layers - 2);
 //! # Ok(())
@@ -35,4 +35,4 @@ pub use gguf_export::{GgufMetadata, fits_gguf};
 pub use gguf_tensor::GgufType;
 pub use layout::{AttachedOperator, Layout};
 pub use shards::{INDEX, WeightFiles, header};
-pub use variant_config::{MODELING, modeling, variant_config};
+pub use variant_config::{MODELING_FILE, modeling_source, variant_config};

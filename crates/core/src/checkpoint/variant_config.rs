@@ -46,11 +46,11 @@ pub fn variant_config(
         }
     }
     if layout.needs_modeling_file() {
-        let file = MODELING.trim_end_matches(".py");
+        let file = MODELING_FILE.trim_end_matches(".py");
         let named = |suffix: &str| format!("{file}.{}", class(architecture, suffix));
         let key = architecture.activation.0;
         config.insert(ENTRY.into(), export_entry(unpruned, layout)?);
-        config.insert(key.into(), GUARD.into());
+        config.insert(key.into(), REMOTE_CODE_HINT.into());
         config.insert("architectures".into(), json!([class(architecture, "ForCausalLM")]));
         config.insert("model_type".into(), architecture.model_type.into());
         let map = json!({"AutoConfig": named("Config"), "AutoModel": named("Model"), "AutoModelForCausalLM": named("ForCausalLM")});
@@ -113,21 +113,21 @@ fn retain_layers(config: &mut Map<String, Value>, unpruned: &Config, retained: &
 }
 
 /// File name of the modeling file.
-pub const MODELING: &str = "modeling_ghostlab.py";
+pub const MODELING_FILE: &str = "modeling_ghostlab.py";
 /// Template for the modeling file. Only the names of transformers' classes differ between architectures.
 const TEMPLATE: &str = include_str!("modeling.py");
 
 /// Value that replaces the activation's name in `config.json`. A loader that does not run the modeling file fails on
 /// it instead of loading an incomplete model.
-pub(super) const GUARD: &str = "load this model with trust_remote_code=True: modeling_ghostlab.py applies linear maps that are stored next to the weights";
+pub(super) const REMOTE_CODE_HINT: &str = "load this model with trust_remote_code=True: modeling_ghostlab.py applies linear maps that are stored next to the weights";
 
 /// Returns the modeling file for an architecture.
-pub fn modeling(architecture: &Architecture) -> String {
+pub fn modeling_source(architecture: &Architecture) -> String {
     let (inner, folder) = architecture.python.unwrap_or((prefix(architecture), architecture.model_type));
     let norms = architecture.norms.map(|norm| norm.map_or("None".to_owned(), |norm| format!("\"{norm}\""))).join(", ");
     let names = [
         ("NORM_NAMES", &*format!("({norms})")),
-        ("GUARD", GUARD),
+        ("GUARD", REMOTE_CODE_HINT),
         ("ACTIVATION", architecture.activation.0),
         ("BACKBONE", prefix(architecture)),
         ("INNER", inner),
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::Layout;
     use crate::model::architecture::ARCHITECTURES;
-    use crate::model::{Config, Operator, Program, deployed};
+    use crate::model::{Config, Operator, Program, deploy};
 
     /// Builds the config of a variant that removes layers 1 and 2 from a four-layer fixture.
     fn pruned_config(fixture: &str, operator: bool, more: &Value) -> Map<String, Value> {
@@ -161,7 +161,7 @@ mod tests {
         let config = Config::read(&folder).unwrap();
         let program =
             Program::pruned(4, &[1, 2], |_| operator.then(|| Operator::diagonal(vec![2.0; config.hidden]).unwrap()));
-        let layout = Layout::plan(&config, &folder, &deployed(&program, &config), None).unwrap();
+        let layout = Layout::plan(&config, &folder, &deploy(&program, &config), None).unwrap();
         let text = std::fs::read(folder.join("config.json")).unwrap();
         let mut entries: Map<String, Value> = serde_json::from_slice(&text).unwrap();
         entries.extend(more.as_object().unwrap().clone());
@@ -259,7 +259,10 @@ mod tests {
             (&config["model_type"], &config["architectures"]),
             (&json!("olmo2"), &json!(["GhostedOlmo2ForCausalLM"]))
         );
-        assert_eq!((&config["hidden_act"], &config["ghostlab"]["activation"]), (&json!(GUARD), &json!("silu")));
+        assert_eq!(
+            (&config["hidden_act"], &config["ghostlab"]["activation"]),
+            (&json!(REMOTE_CODE_HINT), &json!("silu"))
+        );
         let operator = json!({"layer": 1, "at": "before", "form": "diagonal", "bias": false});
         assert_eq!(config["ghostlab"]["operators"], json!([operator]));
         assert_eq!(config["auto_map"]["AutoModel"], "modeling_ghostlab.GhostedOlmo2Model");
@@ -268,7 +271,7 @@ mod tests {
     #[test]
     fn modeling_code_defines_classes_of_each_architecture() {
         for architecture in ARCHITECTURES {
-            let text = modeling(architecture);
+            let text = modeling_source(architecture);
             let left = ["BACKBONE", "INNER", "FOLDER", "GUARD", "ACTIVATION"].iter().find(|name| text.contains(**name));
             assert_eq!(left, None, "{}", architecture.class);
             for suffix in ["Config", "Model", "ForCausalLM"] {

@@ -30,13 +30,13 @@ struct Angular {
 }
 
 impl Criterion for Angular {
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, TOO_FEW_LAYERS, cut.layers, cut)
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+        check_depth(NAME, TOO_FEW_LAYERS, spec.layers, spec)
     }
 
-    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
-        (0..=cut.layers - cut.depth)
-            .map(|from| Pair { axis: SimilarityAxis::LastTokenAngle, from, to: from + cut.depth })
+    fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
+        (0..=spec.layers - spec.depth)
+            .map(|from| Pair { axis: SimilarityAxis::LastTokenAngle, from, to: from + spec.depth })
             .collect()
     }
 
@@ -52,8 +52,8 @@ impl Criterion for Angular {
         Some(Importance { quantity: "angle", lowest_first: true })
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        Selection::highest_block(cut, self.pairs(cut), stats, |angle| -angle)
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        Selection::highest_block(spec, self.pairs(spec), stats, |angle| -angle)
     }
 }
 
@@ -66,11 +66,11 @@ mod tests {
 
     #[test]
     fn block_with_the_smallest_angle_is_removed() {
-        let cut = PruneSpec { backbone: "b", layers: 5, depth: 2, unit: DepthUnit::Layers };
+        let spec = PruneSpec { backbone: "b", layers: 5, depth: 2, unit: DepthUnit::Layers };
         let angles = [0.5, 0.3, 0.4, 0.3];
-        let selection = select(&super::ENTRY, &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();
+        let selection = select(&super::ENTRY, &json!({}), &spec, |pair| angles[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [1, 2]);
-        let selection = select(&super::ENTRY, &json!({}), &cut, |pair| -(pair.from as f64), |_| 0.0).unwrap();
+        let selection = select(&super::ENTRY, &json!({}), &spec, |pair| -(pair.from as f64), |_| 0.0).unwrap();
         assert_eq!(selection.removed, [3, 4], "the last layer may be removed");
     }
 }

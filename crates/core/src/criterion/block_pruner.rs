@@ -36,12 +36,12 @@ impl Criterion for BlockPruner {
         DepthUnit::SUBLAYER_UNITS
     }
 
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        check_sublayers(NAME, cut)
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+        check_sublayers(NAME, spec)
     }
 
-    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
-        greedy_trials(cut)
+    fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
+        greedy_trials(spec)
     }
 
     fn is_iterative(&self) -> bool {
@@ -52,8 +52,8 @@ impl Criterion for BlockPruner {
         Some(Importance { quantity: "perplexity without", lowest_first: true })
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        remove_greedily(NAME, cut, cut.unit.candidates(cut.layers), TrialMetric::Perplexity, stats)
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        remove_greedily(NAME, spec, spec.unit.candidates(spec.layers), TrialMetric::Perplexity, stats)
     }
 }
 
@@ -68,14 +68,14 @@ mod tests {
 
     #[test]
     fn block_pruner_measures_remaining_sublayers_each_step() {
-        let cut = PruneSpec { backbone: "b", layers: 2, depth: 2, unit: DepthUnit::Sublayers };
+        let spec = PruneSpec { backbone: "b", layers: 2, depth: 2, unit: DepthUnit::Sublayers };
         let first = (1, Sublayer::Mlp);
         // When removed alone, the MLP of layer 1 costs least and the attention of layer 1 comes second. Once the MLP is
         // removed, removing the attention costs most.
         let selection = select(
             &super::ENTRY,
             &json!({}),
-            &cut,
+            &spec,
             |_| 0.0,
             |removed| match (removed.contains(1, Sublayer::Mlp), removed.len()) {
                 (true, 1) => 1.0,

@@ -71,25 +71,25 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 
 impl Cca {
     /// Returns the spans `[start, end)` to compare.
-    fn candidates(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
-        let length = if self.cut == Cut::Layers { 1 } else { cut.depth };
-        (0..=cut.layers - length).map(|start| (start, start + length)).collect()
+    fn candidates(&self, spec: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        let length = if self.cut == Cut::Layers { 1 } else { spec.depth };
+        (0..=spec.layers - length).map(|start| (start, start + length)).collect()
     }
 }
 
 impl Criterion for Cca {
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, TOO_FEW_LAYERS, cut.layers, cut)
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+        check_depth(NAME, TOO_FEW_LAYERS, spec.layers, spec)
     }
 
-    fn sites(&self, cut: &PruneSpec<'_>) -> Vec<HookPoint> {
-        (0..=cut.layers).map(HookPoint::Stream).collect()
+    fn sites(&self, spec: &PruneSpec<'_>) -> Vec<HookPoint> {
+        (0..=spec.layers).map(HookPoint::Stream).collect()
     }
 
-    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+    fn regions(&self, spec: &PruneSpec<'_>) -> Vec<(usize, usize)> {
         match self.cut {
-            Cut::Layers => super::rule::any_regions(cut),
-            Cut::Block => self.candidates(cut),
+            Cut::Layers => super::rule::any_regions(spec),
+            Cut::Block => self.candidates(spec),
         }
     }
 
@@ -105,10 +105,10 @@ impl Criterion for Cca {
         Some(Importance { quantity: "bound", lowest_first: true })
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let activations = stats.activations()?;
         let mut scores = Vec::new();
-        let spans = self.candidates(cut).into_iter();
+        let spans = self.candidates(spec).into_iter();
         for (start, end) in spans.filter(|&(start, _)| !stats.removed().contains_layer(start)) {
             let [input, output] = [start, end].map(HookPoint::Stream);
             let sides: [RowSource<'_>; 2] =
@@ -116,11 +116,11 @@ impl Criterion for Cca {
             scores.push((start, bound(activations, sides)?));
         }
         if self.cut == Cut::Layers {
-            return Ok(Selection::lowest(scores, cut.depth));
+            return Ok(Selection::lowest(scores, spec.depth));
         }
         let lowest =
             scores.iter().copied().fold((0, f64::INFINITY), |best, next| if next.1 < best.1 { next } else { best });
-        Ok(Selection::from_layers(lowest.0..lowest.0 + cut.depth, scores))
+        Ok(Selection::from_layers(lowest.0..lowest.0 + spec.depth, scores))
     }
 }
 
@@ -202,13 +202,13 @@ mod tests {
             spool.push(HookPoint::Stream(layer), &rows).unwrap();
         }
         let activations = spool.finish(ActivationShape { channels: 2, sequences: 2, length: 2 }).unwrap();
-        let cut = PruneSpec { backbone: "b", layers: 4, depth, unit: DepthUnit::Layers };
+        let spec = PruneSpec { backbone: "b", layers: 4, depth, unit: DepthUnit::Layers };
         let criterion = ENTRY.build(options.as_object().unwrap()).unwrap();
         let similarities = Similarities::default();
         let mut none = no_trials;
         let mut stats = CalibrationStats::new(&similarities, Some(&activations), &mut none);
-        let selection = criterion.select(&cut, &mut stats).unwrap();
-        assert!(selection.regions().iter().all(|region| criterion.regions(&cut).contains(region)));
+        let selection = criterion.select(&spec, &mut stats).unwrap();
+        assert!(selection.regions().iter().all(|region| criterion.regions(&spec).contains(region)));
         selection
     }
 
@@ -239,11 +239,11 @@ mod tests {
 
     #[test]
     fn cca_without_activations_names_the_missing_input() {
-        let cut = PruneSpec { backbone: "b", layers: 4, depth: 1, unit: DepthUnit::Layers };
+        let spec = PruneSpec { backbone: "b", layers: 4, depth: 1, unit: DepthUnit::Layers };
         let similarities = Similarities::default();
         let mut none = no_trials;
         let mut stats = CalibrationStats::new(&similarities, None, &mut none);
-        let error = ENTRY.build(&Options::new()).unwrap().select(&cut, &mut stats).unwrap_err();
+        let error = ENTRY.build(&Options::new()).unwrap().select(&spec, &mut stats).unwrap_err();
         assert!(error.to_string().contains("activations"), "{error}");
     }
 }

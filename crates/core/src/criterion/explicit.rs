@@ -70,24 +70,24 @@ impl Criterion for Explicit {
         }
     }
 
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
         match self {
-            Self::Layers(layers) => check_layers(layers, layers.len() == cut.depth, cut),
-            Self::Order(layers) => check_layers(layers, layers.len() >= cut.depth, cut),
-            Self::Sublayers(removed) => check_listed_sublayers(removed, cut),
+            Self::Layers(layers) => check_layers(layers, layers.len() == spec.depth, spec),
+            Self::Order(layers) => check_layers(layers, layers.len() >= spec.depth, spec),
+            Self::Sublayers(removed) => check_listed_sublayers(removed, spec),
         }
     }
 
-    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
-        self.removed(cut.depth).regions()
+    fn regions(&self, spec: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        self.removed(spec.depth).regions()
     }
 
-    fn one_block(&self, cut: &PruneSpec<'_>) -> bool {
-        self.removed(cut.depth).regions().len() == 1
+    fn one_block(&self, spec: &PruneSpec<'_>) -> bool {
+        self.removed(spec.depth).regions().len() == 1
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, _: &mut CalibrationStats<'_>) -> Result<Selection> {
-        Ok(Selection::new(self.removed(cut.depth), Vec::new()))
+    fn select(&self, spec: &PruneSpec<'_>, _: &mut CalibrationStats<'_>) -> Result<Selection> {
+        Ok(Selection::new(self.removed(spec.depth), Vec::new()))
     }
 }
 
@@ -101,40 +101,40 @@ impl Explicit {
 }
 
 /// Rejects layers that the backbone does not have. Also rejects a list whose length does not fit the depth.
-fn check_layers(layers: &[usize], fits: bool, cut: &PruneSpec<'_>) -> Result<()> {
-    if let Some(layer) = layers.iter().find(|&&layer| layer >= cut.layers) {
-        return Err(Error::bad_input(format!("`{NAME}` contains a layer that `{}` does not have", cut.backbone))
-            .expected(format!("layers below {}", cut.layers))
+fn check_layers(layers: &[usize], fits: bool, spec: &PruneSpec<'_>) -> Result<()> {
+    if let Some(layer) = layers.iter().find(|&&layer| layer >= spec.layers) {
+        return Err(Error::bad_input(format!("`{NAME}` contains a layer that `{}` does not have", spec.backbone))
+            .expected(format!("layers below {}", spec.layers))
             .found(layer));
     }
     if fits {
         return Ok(());
     }
-    Err(Error::bad_input(format!("`{NAME}` lists {} layers for a depth of {}", layers.len(), cut.depth))
-        .expected(format!("{} layers", cut.depth))
+    Err(Error::bad_input(format!("`{NAME}` lists {} layers for a depth of {}", layers.len(), spec.depth))
+        .expected(format!("{} layers", spec.depth))
         .found(format!("{layers:?}"))
         .hint("use `order` to remove the first `depth` layers of a longer list"))
 }
 
 /// Rejects sublayers that the depth does not count or the backbone does not have. Also rejects a list whose length
 /// differs from the depth.
-fn check_listed_sublayers(removed: &Cut, cut: &PruneSpec<'_>) -> Result<()> {
-    let candidates: Cut = cut.unit.candidates(cut.layers).into_iter().collect();
+fn check_listed_sublayers(removed: &Cut, spec: &PruneSpec<'_>) -> Result<()> {
+    let candidates: Cut = spec.unit.candidates(spec.layers).into_iter().collect();
     if let Some((layer, kind)) = removed.iter().find(|&(layer, kind)| !candidates.contains(layer, kind)) {
         return Err(Error::bad_input(format!("`{NAME}` contains a sublayer that cannot be removed"))
-            .expected(format!("{} of layers below {}", cut.unit.plural(), cut.layers))
+            .expected(format!("{} of layers below {}", spec.unit.plural(), spec.layers))
             .found(format!("{kind} {layer}")));
     }
-    if removed.len() != cut.depth {
+    if removed.len() != spec.depth {
         return Err(Error::bad_input(format!(
             "`{NAME}` lists {} sublayers for a depth of {}",
             removed.len(),
-            cut.depth
+            spec.depth
         ))
-        .expected(format!("{} different sublayers", cut.depth))
+        .expected(format!("{} different sublayers", spec.depth))
         .found(removed));
     }
-    check_sublayers(NAME, cut)
+    check_sublayers(NAME, spec)
 }
 
 #[cfg(test)]
@@ -145,13 +145,13 @@ mod tests {
     use crate::model::Cut;
     use serde_json::{Value, json};
 
-    fn cut(options: &Value, depth: usize, unit: DepthUnit) -> Result<Cut, String> {
-        let cut = PruneSpec { backbone: "b", layers: 6, depth, unit };
-        select(&super::ENTRY, options, &cut, |_| 0.0, |_| 0.0).map(|s| s.removed).map_err(|error| error.to_string())
+    fn select_cut(options: &Value, depth: usize, unit: DepthUnit) -> Result<Cut, String> {
+        let spec = PruneSpec { backbone: "b", layers: 6, depth, unit };
+        select(&super::ENTRY, options, &spec, |_| 0.0, |_| 0.0).map(|s| s.removed).map_err(|error| error.to_string())
     }
 
     fn removed_layers(options: &Value, depth: usize) -> Result<Vec<usize>, String> {
-        cut(options, depth, DepthUnit::Layers).map(|removed| removed.whole_layers())
+        select_cut(options, depth, DepthUnit::Layers).map(|removed| removed.whole_layers())
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
             (json!(["mlp 3"]), 1, DepthUnit::Mlp, "[mlp 3]"),
             (json!([3, "attention 1"]), 3, DepthUnit::Sublayers, "[attention 1, 3]"),
         ] {
-            let removed = cut(&json!({"sublayers": sublayers}), depth, unit).unwrap();
+            let removed = select_cut(&json!({"sublayers": sublayers}), depth, unit).unwrap();
             assert_eq!(removed.to_string(), expected);
         }
     }
@@ -208,7 +208,7 @@ mod tests {
             (json!(["gate 1"]), 1, Mlp, "`gate 1` is not a sublayer"),
             (json!("mlp 1"), 1, Mlp, "invalid options"),
         ] {
-            let text = cut(&json!({"sublayers": sublayers}), depth, unit).unwrap_err();
+            let text = select_cut(&json!({"sublayers": sublayers}), depth, unit).unwrap_err();
             assert!(text.contains(words), "{sublayers} {unit}: {text}");
         }
     }

@@ -39,8 +39,8 @@ struct FinerCut {
 
 /// Returns the candidates sorted by their names in the published code. The order determines which candidate wins ties:
 /// `model.layers.10.mlp.down_proj` comes before `model.layers.10.self_attn.o_proj` and `model.layers.2.mlp.down_proj`.
-fn in_order_of_names(cut: &PruneSpec<'_>) -> Vec<(usize, Sublayer)> {
-    let mut candidates = cut.unit.candidates(cut.layers);
+fn in_order_of_names(spec: &PruneSpec<'_>) -> Vec<(usize, Sublayer)> {
+    let mut candidates = spec.unit.candidates(spec.layers);
     candidates.sort_by_cached_key(|&(layer, kind)| (format!("{layer}."), kind == Sublayer::Attention));
     candidates
 }
@@ -50,12 +50,12 @@ impl Criterion for FinerCut {
         DepthUnit::SUBLAYER_UNITS
     }
 
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        check_sublayers(NAME, cut)
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+        check_sublayers(NAME, spec)
     }
 
-    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
-        greedy_trials(cut)
+    fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
+        greedy_trials(spec)
     }
 
     fn trial_metric(&self) -> TrialMetric {
@@ -74,8 +74,8 @@ impl Criterion for FinerCut {
         Some(Importance { quantity, lowest_first: true })
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        remove_greedily(NAME, cut, in_order_of_names(cut), self.trial_metric(), stats)
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        remove_greedily(NAME, spec, in_order_of_names(spec), self.trial_metric(), stats)
     }
 }
 
@@ -85,8 +85,8 @@ mod tests {
 
     #[test]
     fn finercut_candidates_are_sorted_by_published_name() {
-        let cut = PruneSpec { backbone: "b", layers: 11, depth: 1, unit: DepthUnit::Sublayers };
-        let order: Vec<usize> = in_order_of_names(&cut).iter().map(|(layer, kind)| kind.number(*layer)).collect();
+        let spec = PruneSpec { backbone: "b", layers: 11, depth: 1, unit: DepthUnit::Sublayers };
+        let order: Vec<usize> = in_order_of_names(&spec).iter().map(|(layer, kind)| kind.number(*layer)).collect();
         assert_eq!(order[..8], [1, 0, 3, 2, 21, 20, 5, 4]);
     }
 }

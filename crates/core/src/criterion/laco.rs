@@ -62,9 +62,9 @@ impl Default for Laco {
 
 impl Laco {
     /// Returns the position of the first trial, or `None` if no position is valid.
-    fn first(&self, cut: &PruneSpec<'_>) -> Option<usize> {
-        let highest = self.highest.unwrap_or(cut.layers.saturating_sub(1));
-        let first = highest.checked_sub(self.combine.min(cut.depth + 1))?;
+    fn first(&self, spec: &PruneSpec<'_>) -> Option<usize> {
+        let highest = self.highest.unwrap_or(spec.layers.saturating_sub(1));
+        let first = highest.checked_sub(self.combine.min(spec.depth + 1))?;
         (first >= self.lowest).then_some(first)
     }
 
@@ -92,7 +92,7 @@ impl Criterion for Laco {
         MergeForm::check(config)
     }
 
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
         if self.combine < 2 {
             return Err(option_error("combine", "2 or more layers", self.combine));
         }
@@ -102,26 +102,26 @@ impl Criterion for Laco {
         if !(-1.0..1.0).contains(&self.threshold) {
             return Err(option_error("threshold", "a cosine of at least -1 and less than 1", self.threshold));
         }
-        if let Some(highest) = self.highest.filter(|&highest| highest >= cut.layers) {
-            return Err(option_error("highest", format!("a layer below {}", cut.layers), highest));
+        if let Some(highest) = self.highest.filter(|&highest| highest >= spec.layers) {
+            return Err(option_error("highest", format!("a layer below {}", spec.layers), highest));
         }
-        if self.first(cut).is_none() {
+        if self.first(spec).is_none() {
             return Err(Error::bad_input(format!("`{NAME}` cannot merge any layers"))
-                .expected(format!("`lowest` at least {} below `highest`", self.combine.min(cut.depth + 1)))
-                .found(format!("a depth of {} for {} layers", cut.depth, cut.layers))
+                .expected(format!("`lowest` at least {} below `highest`", self.combine.min(spec.depth + 1)))
+                .found(format!("a depth of {} for {} layers", spec.depth, spec.layers))
                 .hint("reduce `depth`, `combine` or `lowest`"));
         }
         Ok(())
     }
 
-    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
-        any_regions(cut).into_iter().filter(|&(start, _)| start > self.lowest).collect()
+    fn regions(&self, spec: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        any_regions(spec).into_iter().filter(|&(start, _)| start > self.lowest).collect()
     }
 
     /// Returns one trial for each position, as an upper bound.
-    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
-        let Some(first) = self.first(cut) else { return Vec::new() };
-        let removed = (self.combine - 1).min(cut.depth);
+    fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
+        let Some(first) = self.first(spec) else { return Vec::new() };
+        let removed = (self.combine - 1).min(spec.depth);
         (self.lowest..=first).rev().map(|layer| Cut::layers(layer + 1..=layer + removed)).collect()
     }
 
@@ -129,12 +129,12 @@ impl Criterion for Laco {
         TrialMetric::Cosine
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        let mut layers: Vec<usize> = (0..cut.layers).collect();
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        let mut layers: Vec<usize> = (0..spec.layers).collect();
         let mut selection = Selection::from_layers([], Vec::new());
-        let mut position = self.first(cut);
-        while let Some(current) = position.filter(|_| layers.len() + cut.depth > cut.layers) {
-            let missing = layers.len() + cut.depth - cut.layers;
+        let mut position = self.first(spec);
+        while let Some(current) = position.filter(|_| layers.len() + spec.depth > spec.layers) {
+            let missing = layers.len() + spec.depth - spec.layers;
             let above = &layers[current + 1..];
             let absorbed = above[..above.len().min(self.combine - 1).min(missing)].to_vec();
             let mut merges = selection.merges.clone();
@@ -149,9 +149,9 @@ impl Criterion for Laco {
             }
             position = self.position_below(current, if is_accepted { self.interval } else { 1 });
         }
-        let removed = cut.layers - layers.len();
-        if removed < cut.depth {
-            return Err(Error::job(format!("`{NAME}` removed {removed} of {} layers", cut.depth))
+        let removed = spec.layers - layers.len();
+        if removed < spec.depth {
+            return Err(Error::job(format!("`{NAME}` removed {removed} of {} layers", spec.depth))
                 .expected(format!("more merges with a cosine above {}", self.threshold))
                 .hint("reduce `threshold` or `depth`"));
         }
@@ -172,8 +172,8 @@ mod tests {
     use crate::model::{Config, Cut};
 
     fn select_layers(options: &Value, depth: usize, cosine: impl Fn(&[usize]) -> f64) -> Result<Selection> {
-        let cut = PruneSpec { backbone: "b", layers: 10, depth, unit: DepthUnit::Layers };
-        select(&ENTRY, options, &cut, |_| 0.0, |removed: &Cut| cosine(&removed.whole_layers()))
+        let spec = PruneSpec { backbone: "b", layers: 10, depth, unit: DepthUnit::Layers };
+        select(&ENTRY, options, &spec, |_| 0.0, |removed: &Cut| cosine(&removed.whole_layers()))
     }
 
     fn merges(selection: &Selection) -> Vec<(usize, Vec<usize>)> {

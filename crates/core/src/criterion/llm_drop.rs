@@ -33,12 +33,12 @@ impl Criterion for LlmDrop {
         DepthUnit::SUBLAYER_UNITS
     }
 
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        check_sublayers(NAME, cut)
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+        check_sublayers(NAME, spec)
     }
 
-    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
-        cut.unit.candidates(cut.layers).into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect()
+    fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
+        spec.unit.candidates(spec.layers).into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect()
     }
 
     fn is_iterative(&self) -> bool {
@@ -49,13 +49,13 @@ impl Criterion for LlmDrop {
         Some(Importance { quantity: "1 − cosine", lowest_first: true })
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let mut scores = Vec::new();
-        let candidates = cut.unit.candidates(cut.layers).into_iter();
+        let candidates = spec.unit.candidates(spec.layers).into_iter();
         for (layer, kind) in candidates.filter(|&(layer, kind)| !stats.removed().contains(layer, kind)) {
             scores.push(((layer, kind), 1.0 - stats.similarity(Pair::around(layer, kind))?));
         }
-        Ok(lowest_sublayers(&scores, cut.depth))
+        Ok(lowest_sublayers(&scores, spec.depth))
     }
 }
 
@@ -76,12 +76,12 @@ mod tests {
             (DepthUnit::Sublayers, 1, r#"["attention 2"]"#),
             (DepthUnit::Sublayers, 3, r#"["attention 0","mlp 1","attention 2"]"#),
         ] {
-            let cut = PruneSpec { backbone: "b", layers: 3, depth, unit };
+            let spec = PruneSpec { backbone: "b", layers: 3, depth, unit };
             let cosines = [[0.8, 0.5], [0.1, 0.9], [0.9, 0.7]];
             let selection = select(
                 &super::ENTRY,
                 &json!({}),
-                &cut,
+                &spec,
                 |pair| cosines[pair.from][usize::from(pair.axis == crate::calibrate::SimilarityAxis::Mlp)],
                 |_| 0.0,
             );
@@ -93,8 +93,8 @@ mod tests {
     #[test]
     fn depth_that_removes_every_sublayer_is_rejected() {
         for (unit, depth) in [(DepthUnit::Attention, 4), (DepthUnit::Mlp, 4), (DepthUnit::Sublayers, 6)] {
-            let cut = PruneSpec { backbone: "b", layers: 3, depth, unit };
-            let error = select(&super::ENTRY, &json!({}), &cut, |_| 0.0, |_| 0.0).unwrap_err();
+            let spec = PruneSpec { backbone: "b", layers: 3, depth, unit };
+            let error = select(&super::ENTRY, &json!({}), &spec, |_| 0.0, |_| 0.0).unwrap_err();
             assert!(error.to_string().contains("too few sublayers"), "{error}");
         }
     }

@@ -46,12 +46,12 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 }
 
 impl Criterion for LlmStreamline {
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, "keeps the first and the last layer", cut.layers.saturating_sub(2), cut)
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+        check_depth(NAME, "keeps the first and the last layer", spec.layers.saturating_sub(2), spec)
     }
 
-    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
-        (1..cut.layers - cut.depth).map(|from| Pair { axis: self.axis, from, to: from + cut.depth }).collect()
+    fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
+        (1..spec.layers - spec.depth).map(|from| Pair { axis: self.axis, from, to: from + spec.depth }).collect()
     }
 
     fn one_block(&self, _: &PruneSpec<'_>) -> bool {
@@ -66,8 +66,8 @@ impl Criterion for LlmStreamline {
         Some(Importance { quantity: "cosine", lowest_first: false })
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        Selection::highest_block(cut, self.pairs(cut), stats, |cosine| cosine)
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        Selection::highest_block(spec, self.pairs(spec), stats, |cosine| cosine)
     }
 }
 
@@ -80,12 +80,12 @@ mod tests {
 
     #[test]
     fn streamline_keeps_end_layers_and_takes_first_of_ties() {
-        let cut = PruneSpec { backbone: "b", layers: 6, depth: 2, unit: DepthUnit::Layers };
+        let spec = PruneSpec { backbone: "b", layers: 6, depth: 2, unit: DepthUnit::Layers };
         // Blocks 0 and 4 are excluded although they are the most similar. Blocks 2 and 3 tie.
         let cosines = [1.0, 0.5, 0.7, 0.7, 1.0];
-        let selection = select(&super::ENTRY, &json!({}), &cut, |pair| cosines[pair.from], |_| 0.0).unwrap();
+        let selection = select(&super::ENTRY, &json!({}), &spec, |pair| cosines[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [2, 3]);
         assert_eq!(selection.scores.len(), 3);
-        assert!(select(&super::ENTRY, &json!({}), &PruneSpec { depth: 5, ..cut }, |_| 0.0, |_| 0.0).is_err());
+        assert!(select(&super::ENTRY, &json!({}), &PruneSpec { depth: 5, ..spec }, |_| 0.0, |_| 0.0).is_err());
     }
 }

@@ -33,29 +33,29 @@ struct Lorp {
 }
 
 impl Criterion for Lorp {
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, "keeps the first and the last layer", cut.layers.saturating_sub(2), cut)?;
-        match self.clusters.filter(|clusters| !(1..=cut.layers).contains(clusters)) {
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+        check_depth(NAME, "keeps the first and the last layer", spec.layers.saturating_sub(2), spec)?;
+        match self.clusters.filter(|clusters| !(1..=spec.layers).contains(clusters)) {
             None => Ok(()),
             Some(clusters) => Err(Error::bad_input(format!("invalid `clusters` of `{NAME}`"))
-                .expected(format!("1 to {}, for {} layers", cut.layers, cut.layers))
+                .expected(format!("1 to {}, for {} layers", spec.layers, spec.layers))
                 .found(clusters)),
         }
     }
 
-    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
-        let pairs = (0..cut.layers).flat_map(|from| (from + 1..cut.layers).map(move |to| (from, to)));
+    fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
+        let pairs = (0..spec.layers).flat_map(|from| (from + 1..spec.layers).map(move |to| (from, to)));
         pairs.map(|(from, to)| Pair { axis: SimilarityAxis::Token, from, to }).collect()
     }
 
-    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
-        any_regions(cut).into_iter().filter(|&(start, end)| start > 0 && end < cut.layers).collect()
+    fn regions(&self, spec: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        any_regions(spec).into_iter().filter(|&(start, end)| start > 0 && end < spec.layers).collect()
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        let layers = cut.layers;
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        let layers = spec.layers;
         let mut values = vec![1.0; layers * layers];
-        let pairs = self.pairs(cut);
+        let pairs = self.pairs(spec);
         let mut sum = 0.0;
         for &pair in &pairs {
             let similarity = stats.similarity(pair)?;
@@ -66,7 +66,7 @@ impl Criterion for Lorp {
         let clusters = self.clusters.unwrap_or_else(|| default_clusters(sum / pairs.len() as f64).min(layers));
         let affinity: Vec<f64> = values.iter().map(|similarity| (similarity + 1.0) / 2.0).collect();
         let labels = spectral::cluster(&affinity, layers, clusters)?;
-        let order = Clusters::new(&values, &labels, clusters).order(cut.depth);
+        let order = Clusters::new(&values, &labels, clusters).order(spec.depth);
         let removed: Vec<usize> = order.iter().map(|(layer, _)| *layer).collect();
         // A layer that is alone in its cluster has no redundancy and therefore no score.
         let scores = order.into_iter().filter_map(|(layer, redundancy)| Some((layer, redundancy?))).collect();
@@ -182,8 +182,8 @@ mod tests {
     }
 
     fn select_layers(options: &Value, depth: usize) -> (Vec<usize>, Vec<usize>) {
-        let cut = PruneSpec { backbone: "b", layers: 8, depth, unit: DepthUnit::Layers };
-        let selection = select(&ENTRY, options, &cut, similarity, |_| 0.0).unwrap();
+        let spec = PruneSpec { backbone: "b", layers: 8, depth, unit: DepthUnit::Layers };
+        let selection = select(&ENTRY, options, &spec, similarity, |_| 0.0).unwrap();
         (selection.removed.whole_layers(), selection.scores.iter().map(|(layer, _)| *layer).collect())
     }
 
@@ -207,8 +207,8 @@ mod tests {
     #[test]
     fn too_many_layers_or_clusters_are_rejected() {
         for (options, depth, words) in [(json!({}), 7, "at most 6"), (json!({"clusters": 9}), 1, "1 to 8")] {
-            let cut = PruneSpec { backbone: "b", layers: 8, depth, unit: DepthUnit::Layers };
-            let text = select(&ENTRY, &options, &cut, similarity, |_| 0.0).unwrap_err().to_string();
+            let spec = PruneSpec { backbone: "b", layers: 8, depth, unit: DepthUnit::Layers };
+            let text = select(&ENTRY, &options, &spec, similarity, |_| 0.0).unwrap_err().to_string();
             assert!(text.contains(words), "{text}");
         }
     }

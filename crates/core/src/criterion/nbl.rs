@@ -72,12 +72,12 @@ impl Criterion for Nbl {
         &[DepthUnit::Attention]
     }
 
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        check_sublayers(NAME, cut)
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+        check_sublayers(NAME, spec)
     }
 
-    fn sites(&self, cut: &PruneSpec<'_>) -> Vec<HookPoint> {
-        (0..cut.layers).flat_map(attention_sites).collect()
+    fn sites(&self, spec: &PruneSpec<'_>) -> Vec<HookPoint> {
+        (0..spec.layers).flat_map(attention_sites).collect()
     }
 
     fn is_iterative(&self) -> bool {
@@ -88,14 +88,14 @@ impl Criterion for Nbl {
         Some(Importance { quantity: "bound", lowest_first: true })
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let activations = stats.activations()?;
         let mut scores = Vec::new();
-        for layer in (0..cut.layers).filter(|&layer| !stats.removed().contains(layer, Sublayer::Attention)) {
+        for layer in (0..spec.layers).filter(|&layer| !stats.removed().contains(layer, Sublayer::Attention)) {
             let norm = if self.input.is_stream() { None } else { stats.input_norm(layer)? };
             scores.push(((layer, Sublayer::Attention), self.input.bound_at(activations, layer, norm.as_ref())?));
         }
-        Ok(lowest_sublayers(&scores, cut.depth))
+        Ok(lowest_sublayers(&scores, spec.depth))
     }
 }
 

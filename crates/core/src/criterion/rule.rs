@@ -157,48 +157,48 @@ pub trait Criterion: Send + Sync {
     }
 
     /// Rejects a request that the rule cannot satisfy. The unit of the request must be one of [`Self::units`].
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()>;
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()>;
 
     /// Returns the similarities that the calibration pass has to measure. A rule that needs neither pairs nor
     /// [`Self::sites`] selects before the pass.
-    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
-        let _ = cut;
+    fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
+        let _ = spec;
         Vec::new()
     }
 
     /// Returns the sites whose activations the rule reads. The pass spools them for all calibration sequences.
-    fn sites(&self, cut: &PruneSpec<'_>) -> Vec<HookPoint> {
-        let _ = cut;
+    fn sites(&self, spec: &PruneSpec<'_>) -> Vec<HookPoint> {
+        let _ = spec;
         Vec::new()
     }
 
     /// Returns the regions `[start, end)` that the selection may contain. The pass spools the activations at their
     /// boundaries.
-    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
-        if self.one_block(cut) {
-            return self.pairs(cut).iter().map(|pair| (pair.from, pair.to)).collect();
+    fn regions(&self, spec: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        if self.one_block(spec) {
+            return self.pairs(spec).iter().map(|pair| (pair.from, pair.to)).collect();
         }
-        any_regions(cut)
+        any_regions(spec)
     }
 
     /// Returns whether the rule always removes one block of adjacent layers. As in the reference code, rules that only
     /// happen to select adjacent layers return `false`.
-    fn one_block(&self, cut: &PruneSpec<'_>) -> bool {
-        let _ = cut;
+    fn one_block(&self, spec: &PruneSpec<'_>) -> bool {
+        let _ = spec;
         false
     }
 
     /// Returns cuts for the cost estimate. They stand in for the cuts that [`Self::select`] measures. A rule that
     /// returns none must not measure trials.
-    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
-        let _ = cut;
+    fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
+        let _ = spec;
         Vec::new()
     }
 
     /// Returns the part of [`Self::trials`] that is left after `done` steps of an iterative selection.
-    fn remaining_trials(&self, cut: &PruneSpec<'_>, done: usize) -> Vec<Cut> {
-        let measured = self.trials(&PruneSpec { depth: done, ..*cut }).len();
-        self.trials(cut).split_off(measured)
+    fn remaining_trials(&self, spec: &PruneSpec<'_>, done: usize) -> Vec<Cut> {
+        let measured = self.trials(&PruneSpec { depth: done, ..*spec }).len();
+        self.trials(spec).split_off(measured)
     }
 
     /// Returns the quantity by which [`Self::select`] ranks its trials.
@@ -211,8 +211,8 @@ pub trait Criterion: Send + Sync {
     ///
     /// # Errors
     /// See [`Self::check`].
-    fn prior_order(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
-        let _ = cut;
+    fn prior_order(&self, spec: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
+        let _ = spec;
         Ok(None)
     }
 
@@ -229,7 +229,7 @@ pub trait Criterion: Send + Sync {
     }
 
     /// Selects the layers to remove.
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection>;
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection>;
 }
 
 /// Selected cut with the scores of the candidates.
@@ -264,7 +264,7 @@ impl Selection {
     /// Selects the block with the highest score, or the first one if scores are equal. Scores are indexed by the start
     /// of the block. A removed layer does not start a block.
     pub(super) fn highest_block(
-        cut: &PruneSpec<'_>,
+        spec: &PruneSpec<'_>,
         pairs: Vec<Pair>,
         stats: &CalibrationStats<'_>,
         score: impl Fn(f64) -> f64,
@@ -274,7 +274,7 @@ impl Selection {
         let scores = scores.collect::<Result<Vec<(usize, f64)>>>()?;
         let best = scores.iter().copied().reduce(|best, next| if score(next.1) > score(best.1) { next } else { best });
         let (start, _) = best.ok_or_else(|| Error::job("no block of layers can be removed"))?;
-        Ok(Self::from_layers(start..start + cut.depth, scores))
+        Ok(Self::from_layers(start..start + spec.depth, scores))
     }
 
     /// Selects the `depth` candidates with the lowest scores. Lower layers win ties.
@@ -287,8 +287,8 @@ impl Selection {
 
 /// Returns every region that a selection of `depth` layers may contain. Sublayer cuts have no regions, because no
 /// repair applies to them.
-pub(super) fn any_regions(cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
-    let PruneSpec { layers, depth, unit, .. } = *cut;
+pub(super) fn any_regions(spec: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+    let PruneSpec { layers, depth, unit, .. } = *spec;
     if unit != DepthUnit::Layers {
         return Vec::new();
     }
@@ -319,23 +319,23 @@ impl Cosine {
 ///
 /// # Errors
 /// Fails with the reason if the request is rejected.
-pub fn check(name: &str, rule: &dyn Criterion, cut: &PruneSpec<'_>) -> Result<()> {
+pub fn check(name: &str, rule: &dyn Criterion, spec: &PruneSpec<'_>) -> Result<()> {
     let units = rule.units();
-    if units.contains(&cut.unit) {
-        return rule.check(cut);
+    if units.contains(&spec.unit) {
+        return rule.check(spec);
     }
     let counts_layers = units.contains(&DepthUnit::Layers);
     let removes = if counts_layers { "whole layers" } else { "sublayers" };
     let expected: Vec<String> = units
         .iter()
         .map(|unit| match unit {
-            DepthUnit::Layers => format!("`{}`", cut.depth),
-            unit => format!("`{{{unit}: {}}}`", cut.depth),
+            DepthUnit::Layers => format!("`{}`", spec.depth),
+            unit => format!("`{{{unit}: {}}}`", spec.depth),
         })
         .collect();
-    Err(Error::bad_input(format!("`{name}` removes {removes}, but the depth is given in {}", cut.unit))
+    Err(Error::bad_input(format!("`{name}` removes {removes}, but the depth is given in {}", spec.unit))
         .expected(format!("a depth such as {}", expected.join(", ")))
-        .found(format!("{} {}", cut.depth, cut.unit))
+        .found(format!("{} {}", spec.depth, spec.unit))
         .hint(if counts_layers {
             "use llm-drop, block-pruner or finercut to remove sublayers"
         } else {
@@ -344,13 +344,13 @@ pub fn check(name: &str, rule: &dyn Criterion, cut: &PruneSpec<'_>) -> Result<()
 }
 
 /// Rejects a depth that exceeds the number of candidates.
-pub(super) fn check_depth(name: &str, why: &str, max: usize, cut: &PruneSpec<'_>) -> Result<()> {
-    if cut.depth <= max {
+pub(super) fn check_depth(name: &str, why: &str, max: usize, spec: &PruneSpec<'_>) -> Result<()> {
+    if spec.depth <= max {
         return Ok(());
     }
     Err(Error::bad_input(format!("`{name}` {why}"))
-        .expected(format!("a depth of at most {max}, for {} layers", cut.layers))
-        .found(cut.depth))
+        .expected(format!("a depth of at most {max}, for {} layers", spec.layers))
+        .found(spec.depth))
 }
 
 /// Reason passed to [`check_depth`] by rules that do not restrict the layers.
@@ -381,13 +381,13 @@ const EQUAL_SCORES: f64 = 1e-9;
 /// rule that compares streams, and equal scores. Rules that read no calibration data always return an empty list.
 pub fn degenerate(
     criterion: &dyn Criterion,
-    cut: &PruneSpec<'_>,
+    spec: &PruneSpec<'_>,
     selection: &Selection,
     calibration: &Windows,
     channels: usize,
 ) -> Vec<String> {
-    let compares = !criterion.pairs(cut).is_empty() || !criterion.sites(cut).is_empty();
-    if !compares && criterion.trials(cut).is_empty() {
+    let compares = !criterion.pairs(spec).is_empty() || !criterion.sites(spec).is_empty();
+    if !compares && criterion.trials(spec).is_empty() {
         return Vec::new();
     }
     let tokens = calibration.ids.len();

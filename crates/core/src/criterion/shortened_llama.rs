@@ -123,8 +123,8 @@ fn released(text: &str) -> Result<Vec<ReleasedOrder>> {
 }
 
 /// Returns the released order for a score and backbone.
-fn order(score: &str, backbone: Option<&str>, cut: &PruneSpec<'_>) -> Result<Vec<usize>> {
-    let name = backbone.unwrap_or(cut.backbone);
+fn order(score: &str, backbone: Option<&str>, spec: &PruneSpec<'_>) -> Result<Vec<usize>> {
+    let name = backbone.unwrap_or(spec.backbone);
     let released = released(RELEASED_ORDERS)?;
     let found = released.iter().find(|entry| entry.backbone.eq_ignore_ascii_case(name) && entry.score == score);
     let Some(ReleasedOrder { backbone: known, order, .. }) = found else {
@@ -134,35 +134,35 @@ fn order(score: &str, backbone: Option<&str>, cut: &PruneSpec<'_>) -> Result<Vec
             .found(format!("`{name}`"))
             .hint("use `order: measured`, or name the order, such as `backbone: llama-3-8b`"));
     };
-    if order.iter().any(|&layer| layer >= cut.layers) {
+    if order.iter().any(|&layer| layer >= spec.layers) {
         return Err(Error::bad_input(format!("the released order of `{known}` belongs to a deeper model"))
-            .expected(format!("layers below {}, the number of layers of `{}`", cut.layers, cut.backbone))
+            .expected(format!("layers below {}, the number of layers of `{}`", spec.layers, spec.backbone))
             .found(format!("layers up to {}", order.iter().max().unwrap_or(&0))));
     }
     Ok(order.clone())
 }
 
 impl Criterion for ShortenedLlama {
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
         let candidates = match self {
-            Self::Measured { .. } => cut.layers,
-            Self::Released { score, backbone } => order(score, backbone.as_deref(), cut)?.len(),
+            Self::Measured { .. } => spec.layers,
+            Self::Released { score, backbone } => order(score, backbone.as_deref(), spec)?.len(),
         };
-        check_depth(NAME, TOO_FEW_LAYERS, candidates, cut)
+        check_depth(NAME, TOO_FEW_LAYERS, candidates, spec)
     }
 
-    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
+    fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
         match self {
-            Self::Measured { iterative: true } => greedy_layer_trials(cut),
-            Self::Measured { iterative: false } => (0..cut.layers).map(|layer| Cut::layers([layer])).collect(),
+            Self::Measured { iterative: true } => greedy_layer_trials(spec),
+            Self::Measured { iterative: false } => (0..spec.layers).map(|layer| Cut::layers([layer])).collect(),
             Self::Released { .. } => Vec::new(),
         }
     }
 
-    fn prior_order(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
+    fn prior_order(&self, spec: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
         match self {
             Self::Measured { .. } => Ok(None),
-            Self::Released { score, backbone } => order(score, backbone.as_deref(), cut).map(Some),
+            Self::Released { score, backbone } => order(score, backbone.as_deref(), spec).map(Some),
         }
     }
 
@@ -175,18 +175,18 @@ impl Criterion for ShortenedLlama {
             .then_some(Importance { quantity: "perplexity without", lowest_first: true })
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         match self {
             Self::Measured { .. } => {
                 let layers: Vec<usize> =
-                    (0..cut.layers).filter(|&layer| !stats.removed().contains_layer(layer)).collect();
+                    (0..spec.layers).filter(|&layer| !stats.removed().contains_layer(layer)).collect();
                 let trials: Vec<Cut> = layers.iter().map(|&layer| Cut::layers([layer])).collect();
                 let perplexities = stats.measure(TrialMetric::Perplexity, &trials)?;
-                Ok(Selection::lowest(layers.into_iter().zip(perplexities).collect(), cut.depth))
+                Ok(Selection::lowest(layers.into_iter().zip(perplexities).collect(), spec.depth))
             }
             Self::Released { score, backbone } => {
-                let mut removed = order(score, backbone.as_deref(), cut)?;
-                removed.truncate(cut.depth);
+                let mut removed = order(score, backbone.as_deref(), spec)?;
+                removed.truncate(spec.depth);
                 Ok(Selection::from_layers(removed, Vec::new()))
             }
         }
@@ -223,25 +223,25 @@ mod tests {
 
     #[test]
     fn released_order_is_found_by_backbone_name_or_option() {
-        let cut = PruneSpec { backbone: "LLaMA-3-8B", layers: 32, depth: 3, unit: DepthUnit::Layers };
+        let spec = PruneSpec { backbone: "LLaMA-3-8B", layers: 32, depth: 3, unit: DepthUnit::Layers };
         // Expected values: the first three layers of the row in `released_orders.csv`.
-        assert_eq!(order(&cut, &json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
+        assert_eq!(order(&spec, &json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
         let named = json!({"order": "released", "backbone": "llama-2-7b", "score": "ppl"});
-        assert_eq!(order(&cut, &named).unwrap().removed, [8, 11, 24]);
-        let text = order(&cut, &json!({"order": "released", "backbone": "gpt-2"})).unwrap_err().to_string();
+        assert_eq!(order(&spec, &named).unwrap().removed, [8, 11, 24]);
+        let text = order(&spec, &json!({"order": "released", "backbone": "gpt-2"})).unwrap_err().to_string();
         assert!(text.contains("llama-2-7b (taylor)") && text.contains("`gpt-2`"), "{text}");
-        let small = PruneSpec { layers: 16, ..cut };
+        let small = PruneSpec { layers: 16, ..spec };
         let text = select(&super::ENTRY, &json!({"order": "released"}), &small, |_| 0.0, |_| 0.0).unwrap_err();
         assert!(text.to_string().contains("layers below 16"), "{text}");
     }
 
     #[test]
     fn shortened_llama_removes_lowest_perplexity_layers() {
-        let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
+        let spec = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
         let selection = select(
             &super::ENTRY,
             &json!({}),
-            &cut,
+            &spec,
             |_| 0.0,
             |removed: &Cut| [9.0, 2.0, 4.0, 3.0][removed.whole_layers()[0]],
         )
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(selection.scores, [(0, 9.0), (1, 2.0), (2, 4.0), (3, 3.0)]);
     }
 
-    fn order(cut: &PruneSpec<'_>, options: &serde_json::Value) -> Result<Selection> {
-        select(&super::ENTRY, options, cut, |_| 0.0, |_| 0.0)
+    fn order(spec: &PruneSpec<'_>, options: &serde_json::Value) -> Result<Selection> {
+        select(&super::ENTRY, options, spec, |_| 0.0, |_| 0.0)
     }
 }

@@ -44,18 +44,18 @@ enum LastLayer {
 }
 
 impl ShortGpt {
-    fn candidates(&self, cut: &PruneSpec<'_>) -> usize {
-        cut.layers - usize::from(self.last_layer == LastLayer::Keep)
+    fn candidates(&self, spec: &PruneSpec<'_>) -> usize {
+        spec.layers - usize::from(self.last_layer == LastLayer::Keep)
     }
 }
 
 impl Criterion for ShortGpt {
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, TOO_FEW_LAYERS, self.candidates(cut), cut)
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+        check_depth(NAME, TOO_FEW_LAYERS, self.candidates(spec), spec)
     }
 
-    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
-        (0..self.candidates(cut)).map(|from| Pair { axis: self.cosine.axis(), from, to: from + 1 }).collect()
+    fn pairs(&self, spec: &PruneSpec<'_>) -> Vec<Pair> {
+        (0..self.candidates(spec)).map(|from| Pair { axis: self.cosine.axis(), from, to: from + 1 }).collect()
     }
 
     fn is_iterative(&self) -> bool {
@@ -66,10 +66,10 @@ impl Criterion for ShortGpt {
         Some(Importance { quantity: "block influence", lowest_first: true })
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        let left = self.pairs(cut).into_iter().filter(|pair| !stats.removed().contains_layer(pair.from));
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        let left = self.pairs(spec).into_iter().filter(|pair| !stats.removed().contains_layer(pair.from));
         let influences = left.map(|pair| Ok((pair.from, 1.0 - stats.similarity(pair)?)));
-        Ok(Selection::lowest(influences.collect::<Result<_>>()?, cut.depth))
+        Ok(Selection::lowest(influences.collect::<Result<_>>()?, spec.depth))
     }
 }
 
@@ -82,10 +82,10 @@ mod tests {
 
     #[test]
     fn shortgpt_removes_last_layer_only_if_allowed() {
-        let cut = PruneSpec { backbone: "b", layers: 5, depth: 2, unit: DepthUnit::Layers };
+        let spec = PruneSpec { backbone: "b", layers: 5, depth: 2, unit: DepthUnit::Layers };
         let cosines = [0.9, 0.2, 0.95, 0.3, 0.99];
         let removed =
-            |options| select(&super::ENTRY, &options, &cut, |pair| cosines[pair.from], |_| 0.0).unwrap().removed;
+            |options| select(&super::ENTRY, &options, &spec, |pair| cosines[pair.from], |_| 0.0).unwrap().removed;
         assert_eq!(removed(json!({})), [0, 2]);
         assert_eq!(removed(json!({"last_layer": "allow"})), [2, 4]);
     }

@@ -37,20 +37,20 @@ fn candidates(layers: usize, absent: &Cut, removed: &Cut) -> Vec<(usize, Cut)> {
 
 /// Returns cuts for the cost estimate, similar to those that a greedy removal of layers measures. Assumes that layers
 /// in the middle are removed first.
-pub(super) fn greedy_layer_trials(cut: &PruneSpec<'_>) -> Vec<Cut> {
-    let start = (cut.layers - cut.depth) / 2;
+pub(super) fn greedy_layer_trials(spec: &PruneSpec<'_>) -> Vec<Cut> {
+    let start = (spec.layers - spec.depth) / 2;
     let steps =
-        (0..cut.depth).flat_map(|step| candidates(cut.layers, &Cut::default(), &Cut::layers(start..start + step)));
+        (0..spec.depth).flat_map(|step| candidates(spec.layers, &Cut::default(), &Cut::layers(start..start + step)));
     steps.map(|(_, trial)| trial).collect()
 }
 
 impl Criterion for Sleb {
-    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
-        check_depth(NAME, TOO_FEW_LAYERS, cut.layers, cut)
+    fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
+        check_depth(NAME, TOO_FEW_LAYERS, spec.layers, spec)
     }
 
-    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
-        greedy_layer_trials(cut)
+    fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
+        greedy_layer_trials(spec)
     }
 
     fn is_iterative(&self) -> bool {
@@ -61,11 +61,11 @@ impl Criterion for Sleb {
         Some(Importance { quantity: "perplexity without", lowest_first: true })
     }
 
-    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+    fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let mut selection = Selection::from_layers([], Vec::new());
-        for _ in 0..cut.depth {
+        for _ in 0..spec.depth {
             let (layers, trials): (Vec<usize>, Vec<Cut>) =
-                candidates(cut.layers, stats.removed(), &selection.removed).into_iter().unzip();
+                candidates(spec.layers, stats.removed(), &selection.removed).into_iter().unzip();
             let perplexities = stats.measure(TrialMetric::Perplexity, &trials)?;
             let scored = layers.into_iter().zip(trials).zip(perplexities);
             let best = scored.reduce(|best, next| if next.1 < best.1 { next } else { best });
@@ -87,12 +87,12 @@ mod tests {
 
     #[test]
     fn nonfinite_trial_perplexity_is_rejected() {
-        let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
+        let spec = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
         for entry in [super::ENTRY, crate::criterion::shortened_llama::ENTRY] {
             for broken in [f64::NAN, f64::INFINITY] {
                 let some = |removed: &Cut| if removed.contains_layer(2) { broken } else { 3.0 };
                 for perplexity in [&some as &dyn Fn(&Cut) -> f64, &|_| broken] {
-                    let error = select(&entry, &json!({}), &cut, |_| 0.0, perplexity).unwrap_err();
+                    let error = select(&entry, &json!({}), &spec, |_| 0.0, perplexity).unwrap_err();
                     assert!(error.exit_code() == 4 && error.to_string().contains("is not finite"), "{error}");
                 }
             }
@@ -101,13 +101,13 @@ mod tests {
 
     #[test]
     fn sleb_measures_remaining_layers_each_step() {
-        let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
+        let spec = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
         // When removed alone, layer 1 costs least and layer 2 comes second. Once layer 1 is removed, layer 2 costs most
         // and layer 3 least.
         let selection = select(
             &super::ENTRY,
             &json!({}),
-            &cut,
+            &spec,
             |_| 0.0,
             |removed: &Cut| match removed.whole_layers()[..] {
                 [1] => 1.0,

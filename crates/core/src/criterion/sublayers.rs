@@ -5,10 +5,10 @@ use crate::error::{Error, Result};
 use crate::model::{Cut, Sublayer};
 
 /// Rejects a depth that exceeds the number of candidates or would remove all sublayers of the backbone.
-pub(super) fn check_sublayers(name: &str, cut: &PruneSpec<'_>) -> Result<()> {
-    let candidates = cut.unit.candidates(cut.layers).len();
-    let max = candidates - usize::from(candidates == 2 * cut.layers);
-    check_depth(name, "has too few sublayers to choose from", max, cut)
+pub(super) fn check_sublayers(name: &str, spec: &PruneSpec<'_>) -> Result<()> {
+    let candidates = spec.unit.candidates(spec.layers).len();
+    let max = candidates - usize::from(candidates == 2 * spec.layers);
+    check_depth(name, "has too few sublayers to choose from", max, spec)
 }
 
 /// Selects the candidates with the lowest scores. The first wins ties.
@@ -26,14 +26,14 @@ pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize
 /// after its removal.
 pub(super) fn remove_greedily(
     name: &str,
-    cut: &PruneSpec<'_>,
+    spec: &PruneSpec<'_>,
     mut candidates: Vec<(usize, Sublayer)>,
     metric: TrialMetric,
     stats: &mut CalibrationStats<'_>,
 ) -> Result<Selection> {
     candidates.retain(|&(layer, kind)| !stats.removed().contains(layer, kind));
     let mut selection = Selection::new(Cut::default(), Vec::new());
-    for _ in 0..cut.depth {
+    for _ in 0..spec.depth {
         let remaining = remaining(&candidates, &selection.removed);
         let trials: Vec<Cut> = remaining.iter().map(|&(layer, kind)| selection.removed.with(layer, kind)).collect();
         let measured = remaining.into_iter().zip(stats.measure(metric, &trials)?);
@@ -47,12 +47,12 @@ pub(super) fn remove_greedily(
 
 /// Returns cuts for the cost estimate, similar to those that [`remove_greedily`] measures. Assumes that candidates in
 /// the middle are removed first.
-pub(super) fn greedy_trials(cut: &PruneSpec<'_>) -> Vec<Cut> {
-    let candidates = cut.unit.candidates(cut.layers);
-    let start = candidates.len().saturating_sub(cut.depth) / 2;
+pub(super) fn greedy_trials(spec: &PruneSpec<'_>) -> Vec<Cut> {
+    let candidates = spec.unit.candidates(spec.layers);
+    let start = candidates.len().saturating_sub(spec.depth) / 2;
     let mut removed = Cut::default();
     let mut trials = Vec::new();
-    for &(layer, kind) in candidates.iter().skip(start).take(cut.depth) {
+    for &(layer, kind) in candidates.iter().skip(start).take(spec.depth) {
         trials.extend(remaining(&candidates, &removed).into_iter().map(|(layer, kind)| removed.with(layer, kind)));
         removed = removed.with(layer, kind);
     }

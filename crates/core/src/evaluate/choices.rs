@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::eval_set::{ChunkValues, EvalPart, EvalSet, in_parts};
+use super::eval_set::{ChunkValues, EvalPart, EvalSet, run_in_parts};
 use crate::error::{Error, Result};
 use crate::model::{Batch, Config, Engine, LengthRegime, Load, Prediction, ScoredRow, Trie};
 use crate::tasks::Score;
@@ -192,7 +192,7 @@ impl EvalSet for MultipleChoiceEval<'_> {
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
         let members: Vec<&[usize]> = chunks.iter().map(|&chunk| self.batches[chunk].as_slice()).collect();
-        in_parts(
+        run_in_parts(
             engine,
             trie,
             &members,

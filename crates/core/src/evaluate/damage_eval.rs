@@ -4,7 +4,7 @@
 //! the variant's. The second half of a window contains the predictions at positions T/2 … T − 2, like llama.cpp's
 //! `--kl-divergence`. The dense model runs in the same trie as its variants, so logits need not be stored.
 
-use super::eval_set::{ChunkValues, EvalPart, EvalSet, in_parts, score};
+use super::eval_set::{ChunkValues, EvalPart, EvalSet, run_in_parts, score};
 use super::perplexity::{BATCH_TOKENS, Losses, PerplexityEval};
 use crate::corpus::Windows;
 use crate::error::Result;
@@ -184,7 +184,7 @@ impl EvalSet for DamageEval<'_> {
         let windows = self.windows.windows;
         let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.windows.members(chunk).collect()).collect();
         let members: Vec<&[usize]> = members.iter().map(Vec::as_slice).collect();
-        in_parts(
+        run_in_parts(
             engine,
             trie,
             &members,

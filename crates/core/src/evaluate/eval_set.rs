@@ -105,7 +105,7 @@ pub(super) struct EvalPart<'a, T = Prediction> {
 /// returns each chunk's values per program, in member order. A part never spans two chunks.
 ///
 /// `part` builds a part from its members. Elapsed time is added to `seconds`, divided among the nodes.
-pub(super) fn in_parts<'a, M, T: TargetOutput>(
+pub(super) fn run_in_parts<'a, M, T: TargetOutput>(
     engine: &dyn Engine,
     trie: &Trie,
     chunks: &[&'a [M]],
@@ -190,7 +190,7 @@ mod tests {
 
     /// Computes the loss of the first token of each member under a program, with the members split into two parts.
     fn run(program: Program, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
-        let mut done = in_parts(
+        let mut done = run_in_parts(
             &AddingEngine::new(),
             &Trie::new(&[program]),
             &[&[5, 6, 7]],

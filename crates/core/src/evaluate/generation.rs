@@ -11,7 +11,7 @@ use crate::generate::{Detokenizer, End, Generation, Prompt, Settings, generate};
 use crate::model::{Engine, Load, Trie, is_out_of_memory, out_of_memory_error};
 
 /// Prompts per chunk. A killed run loses at most the chunks in progress: one on the CPU, one batch of chunks on a GPU.
-pub const CHUNK: usize = 64;
+pub const PROMPTS_PER_CHUNK: usize = 64;
 
 /// Number of prompts that run together on a GPU. [`DEVICE_TOKENS`] limits it for long prompts.
 const DEVICE_PROMPTS: usize = 1024;
@@ -36,7 +36,7 @@ impl<'a> GenerationEval<'a> {
         let mut eval = Self { prompts, settings, text, together: usize::MAX.into(), device_tokens: 0 };
         let tokens: usize = prompts.iter().map(|prompt| eval.size(prompt)).sum();
         // Allow half a chunk more, because chunks differ in size.
-        let together = tokens * (2 * DEVICE_PROMPTS + CHUNK) / (2 * prompts.len().max(1));
+        let together = tokens * (2 * DEVICE_PROMPTS + PROMPTS_PER_CHUNK) / (2 * prompts.len().max(1));
         eval.device_tokens = together.min(DEVICE_TOKENS);
         eval
     }
@@ -64,7 +64,7 @@ impl<'a> GenerationEval<'a> {
     }
 
     fn members(&self, chunk: usize) -> Range<usize> {
-        chunk * CHUNK..self.prompts.len().min((chunk + 1) * CHUNK)
+        chunk * PROMPTS_PER_CHUNK..self.prompts.len().min((chunk + 1) * PROMPTS_PER_CHUNK)
     }
 
     /// Returns the number of tokens in the truncated prompt plus the maximum number of new tokens.
@@ -115,7 +115,7 @@ fn values(generation: &Generation) -> impl Iterator<Item = f64> {
 
 impl EvalSet for GenerationEval<'_> {
     fn chunks(&self) -> usize {
-        self.prompts.len().div_ceil(CHUNK)
+        self.prompts.len().div_ceil(PROMPTS_PER_CHUNK)
     }
 
     /// Returns an upper bound, because a continuation may end early.
@@ -235,13 +235,17 @@ mod tests {
 
     #[test]
     fn device_batch_size_shrinks_for_long_prompts() {
-        assert_eq!((count_passes(4), count_passes(100)), (DEVICE_PROMPTS / CHUNK, DEVICE_PROMPTS / CHUNK));
-        assert_eq!(count_passes(1018), DEVICE_TOKENS / 1024 / CHUNK);
+        assert_eq!(
+            (count_passes(4), count_passes(100)),
+            (DEVICE_PROMPTS / PROMPTS_PER_CHUNK, DEVICE_PROMPTS / PROMPTS_PER_CHUNK)
+        );
+        assert_eq!(count_passes(1018), DEVICE_TOKENS / 1024 / PROMPTS_PER_CHUNK);
     }
 
     fn count_passes(length: usize) -> usize {
-        let prompts: Vec<Prompt> =
-            (0..40 * CHUNK).map(|index| Prompt { identity: index.to_string(), ids: vec![1; length] }).collect();
+        let prompts: Vec<Prompt> = (0..40 * PROMPTS_PER_CHUNK)
+            .map(|index| Prompt { identity: index.to_string(), ids: vec![1; length] })
+            .collect();
         let eval = GenerationEval::new(&prompts, Settings::greedy(6, 1 << 20), &LetterDetokenizer);
         eval.device_tokens / eval.tokens(0)
     }

@@ -3,7 +3,7 @@
 //! A window's loss is the mean negative log-likelihood of its T − 1 predicted tokens. The perplexity is `exp` of the
 //! mean over windows. All variants are scored in one run of their trie.
 
-use super::eval_set::{ChunkValues, EvalPart, EvalSet, in_parts, score};
+use super::eval_set::{ChunkValues, EvalPart, EvalSet, run_in_parts, score};
 use crate::corpus::Windows;
 use crate::error::Result;
 use crate::model::{Batch, Engine, Load, Prediction, Program, Trie};
@@ -94,7 +94,7 @@ impl EvalSet for PerplexityEval<'_> {
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
         let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.members(chunk).collect()).collect();
         let members: Vec<&[usize]> = members.iter().map(Vec::as_slice).collect();
-        in_parts(
+        run_in_parts(
             engine,
             trie,
             &members,

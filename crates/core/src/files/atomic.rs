@@ -42,7 +42,7 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
 ///
 /// # Errors
 /// Fails with the same errors as [`ensure_writable`].
-pub fn may_be_written(dir: &Path) -> Result<()> {
+pub fn check_writable_folder(dir: &Path) -> Result<()> {
     #[cfg(unix)]
     {
         use rustix::fs::{Access, access};
@@ -133,12 +133,12 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Completely written file that is not yet published. Dropping it removes the temporary file.
 #[derive(Debug)]
-pub struct WholeFile {
+pub struct StagedFile {
     temporary: NamedTempFile,
     path: PathBuf,
 }
 
-impl WholeFile {
+impl StagedFile {
     /// Writes bytes to a temporary file next to `path`. Creates the folder if necessary.
     ///
     /// # Errors
@@ -199,7 +199,7 @@ fn with_temporary_name<T>(
 ) -> std::io::Result<T> {
     // Most file systems limit names to 255 bytes.
     let name: String = name.chars().take(40).collect();
-    let prefix = format!(".{name}.{}.", Owner::this().tag());
+    let prefix = format!(".{name}.{}.", Owner::current().tag());
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(ENDING);
     // Temporary files are private by default, but results should have the user's usual permissions.
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn only_partial_files_of_dead_processes_are_removed() {
         let root = tempfile::tempdir().unwrap();
-        let this = Owner::this();
+        let this = Owner::current();
         let remote = Owner { system: Some("another machine".into()), ..this.clone() };
         let killed = part_of(&Owner { pid: 99_999_999, ..this.clone() }, "results.csv", root.path());
         let living = part_of(&this, "run.json", root.path());

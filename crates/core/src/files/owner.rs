@@ -19,7 +19,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    pub fn this() -> Self {
+    pub fn current() -> Self {
         let pid = std::process::id();
         let started = match process_state(Path::new(PROC), pid) {
             ProcState::Since(started) => Some(started),
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn liveness_is_known_only_for_local_processes() {
-        let this = Owner::this();
+        let this = Owner::current();
         // Linux process ids are below 2^22, so the first process does not exist. The start time of the second differs,
         // as if its id had been reused.
         let dead = [Owner { pid: 99_999_999, ..this.clone() }, Owner { started: Some(1), ..this.clone() }];

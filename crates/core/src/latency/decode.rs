@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::rounds::{
-    ExtraRounds, Prompt, Rounds, Session, counted_rounds, has_unstable_times, in_rounds, separate_tries,
+    ExtraRounds, Prompt, Rounds, Session, build_separate_tries, counted_rounds, has_unstable_times, run_rounds,
 };
 use super::spread::{Speedup, TimeSpread};
 use crate::error::Result;
@@ -68,12 +68,12 @@ impl DecodeResult {
 }
 
 /// Times greedy decoding of `tokens` new tokens per sequence, with each program in a separate trie. The prompt is
-/// processed first into an empty cache and is not timed. See [`in_rounds`] for the rounds.
+/// processed first into an empty cache and is not timed. See [`run_rounds`] for the rounds.
 ///
 /// # Errors
 /// Fails if the engine does not support decoding or a step fails for a reason other than insufficient memory.
 /// Propagates errors from `after`.
-pub fn decoded(
+pub fn measure_decoding(
     engine: &dyn Engine,
     programs: &[Program],
     (prompt, tokens): (Prompt, usize),
@@ -81,8 +81,8 @@ pub fn decoded(
     extra: ExtraRounds,
     after: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
-    let tries = separate_tries(programs);
-    in_rounds(
+    let tries = build_separate_tries(programs);
+    run_rounds(
         tries.len(),
         rounds,
         extra,
@@ -192,13 +192,14 @@ mod tests {
         let programs = [Program::dense(layers), Program::pruned(layers, &[1], |_| None)];
         let (rounds, extra) = (Rounds { warmups: 1, timed: 2 }, ExtraRounds { rounds: 0, seconds: 0.0 });
         let mut passes = 0;
-        let session = decoded(&engine, &programs, (PROMPT, 2), rounds, extra, &mut |_| {
+        let session = measure_decoding(&engine, &programs, (PROMPT, 2), rounds, extra, &mut |_| {
             passes += 1;
             Ok(())
         });
         let session = session.unwrap();
         assert_eq!((session.timed.len(), passes), (2, 6));
-        let error = decoded(&AddingEngine::new(), &programs, (PROMPT, 2), rounds, extra, &mut |_| Ok(())).unwrap_err();
+        let error =
+            measure_decoding(&AddingEngine::new(), &programs, (PROMPT, 2), rounds, extra, &mut |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("does not support decoding"), "{error}");
     }
 

@@ -30,10 +30,10 @@ mod rounds;
 mod sessions;
 mod spread;
 
-pub use decode::{DecodeResult, decode_work, decoded};
+pub use decode::{DecodeResult, decode_work, measure_decoding};
 pub use dense_operators::{has_diagonal, with_dense_operators};
-pub use idle::machine_spread;
+pub use idle::measure_idle_spread;
 pub use result::LatencyResult;
-pub use rounds::{ExtraRounds, PassTimes, Prompt, Rounds, Session, interleaved, passes};
+pub use rounds::{ExtraRounds, PassTimes, Prompt, Rounds, Session, count_passes, measure_interleaved};
 pub use sessions::{MAX_SESSIONS, measure_until_stable};
-pub use spread::{NOISE, Speedup, TimeSpread};
+pub use spread::{MAX_RELATIVE_DEVIATION, Speedup, TimeSpread};

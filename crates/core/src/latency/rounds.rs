@@ -63,18 +63,18 @@ pub(super) fn has_unstable_times(first: usize, times: [Option<&[f64]>; 2]) -> bo
     known.any(|spread| spread.is_noise())
 }
 
-/// Returns the number of passes that [`interleaved`] makes if no additional rounds are needed.
-pub fn passes(programs: usize, rounds: Rounds) -> usize {
+/// Returns the number of passes that [`measure_interleaved`] makes if no additional rounds are needed.
+pub fn count_passes(programs: usize, rounds: Rounds) -> usize {
     programs * (rounds.warmups + rounds.timed)
 }
 
 /// Times each program's pass over the prompt. Each program runs in its own trie, and the head is applied at every
 /// position. A pass ends only when its predictions are in host memory, so no work is pending on the device. See
-/// [`in_rounds`].
+/// [`run_rounds`].
 ///
 /// # Errors
 /// Fails if a step fails for a reason other than insufficient memory. Propagates errors from `after`.
-pub fn interleaved(
+pub fn measure_interleaved(
     engine: &dyn Engine,
     programs: &[Program],
     prompt: Prompt,
@@ -83,12 +83,12 @@ pub fn interleaved(
     after: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
     let batch = prompt.as_batch(engine.config().vocab);
-    let tries = separate_tries(programs);
-    in_rounds(tries.len(), rounds, extra, &mut |index| pass(engine, &tries[index], &batch), after)
+    let tries = build_separate_tries(programs);
+    run_rounds(tries.len(), rounds, extra, &mut |index| time_pass(engine, &tries[index], &batch), after)
 }
 
 /// Builds a separate trie for each program, so that programs share no steps.
-pub(super) fn separate_tries(programs: &[Program]) -> Vec<Trie> {
+pub(super) fn build_separate_tries(programs: &[Program]) -> Vec<Trie> {
     programs.iter().map(|program| Trie::new(std::slice::from_ref(program))).collect()
 }
 
@@ -100,7 +100,7 @@ pub(super) fn separate_tries(programs: &[Program]) -> Vec<Trie> {
 /// limits of `extra`. Only the last rounds are counted. If the times never stabilize, the consecutive rounds with
 /// the fewest unstable programs are counted instead. The counted rounds are the same for all programs. Source: Georges,
 /// Buytaert and Eeckhout, "Statistically rigorous Java performance evaluation", OOPSLA 2007, section 4.2.
-pub(super) fn in_rounds(
+pub(super) fn run_rounds(
     programs: usize,
     rounds: Rounds,
     extra: ExtraRounds,
@@ -169,7 +169,7 @@ fn quietest(timed: &[PassTimes], count: usize) -> usize {
     all.min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map_or(0, |(first, _)| first)
 }
 
-fn pass(engine: &dyn Engine, trie: &Trie, batch: &Batch) -> Result<f64> {
+fn time_pass(engine: &dyn Engine, trie: &Trie, batch: &Batch) -> Result<f64> {
     let started = Instant::now();
     let predictions = engine.run(trie, batch, &mut ())?;
     let took = started.elapsed().as_secs_f64() * 1e3;
@@ -206,11 +206,11 @@ impl Prompt {
 }
 
 fn sample_id(position: usize, vocab: usize) -> u32 {
-    (position.wrapping_mul(STRIDE) % vocab.max(1)) as u32
+    (position.wrapping_mul(SAMPLE_ID_STRIDE) % vocab.max(1)) as u32
 }
 
 /// Prime stride between ids, chosen so that consecutive ids rarely share a page of the embedding.
-const STRIDE: usize = 7919;
+const SAMPLE_ID_STRIDE: usize = 7919;
 
 #[cfg(test)]
 mod tests {
@@ -273,7 +273,7 @@ mod tests {
         let mut passes = 0;
         let rounds = Rounds { warmups: 1, timed: 3 };
         let prompt = Prompt { length: 3, batch: 2 };
-        let session = interleaved(&engine, &programs, prompt, rounds, NONE, &mut |_| {
+        let session = measure_interleaved(&engine, &programs, prompt, rounds, NONE, &mut |_| {
             passes += 1;
             Ok(())
         });
@@ -356,7 +356,7 @@ mod tests {
         let rounds = Rounds { warmups: 1, timed: 3 };
         let mut beyond = 0;
         let prompt = Prompt { length: 3, batch: 2 };
-        let session = interleaved(&engine, &[Program::dense(4)], prompt, rounds, extra, &mut |asked| {
+        let session = measure_interleaved(&engine, &[Program::dense(4)], prompt, rounds, extra, &mut |asked| {
             beyond += usize::from(!asked);
             Ok(())
         });

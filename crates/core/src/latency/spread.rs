@@ -3,7 +3,7 @@
 /// Maximum deviation of stable times, relative to the mean. Larger deviations indicate load from other programs. The
 /// paper's deviations are below 0.02, except for one of 0.13. For ten rounds, 0.05 corresponds to a 95 % confidence
 /// interval of ±3.6 % of the mean.
-pub const NOISE: f64 = 0.05;
+pub const MAX_RELATIVE_DEVIATION: f64 = 0.05;
 
 /// Mean and spread of times.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,7 +29,7 @@ impl TimeSpread {
 
     /// Returns whether the timing is unstable. Tables mark such times and claims exclude them.
     pub fn is_noise(&self) -> bool {
-        self.relative() > NOISE
+        self.relative() > MAX_RELATIVE_DEVIATION
     }
 }
 

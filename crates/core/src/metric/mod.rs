@@ -155,8 +155,8 @@ impl MetricEntry {
         Metric { id, label, entry: self, member: Some(name.to_owned()) }
     }
 
-    /// Returns the metric that compares the answers scored by `scored`, a metric of a task definition, with those of the
-    /// dense model.
+    /// Returns the metric that compares the answers scored by `scored`, a metric of a task definition, with those of
+    /// the dense model.
     pub fn metric_on(&'static self, scored: &Metric) -> Metric {
         let id = format!("{}_{}", self.id, scored.id);
         let label = format!("{}{}", scored.label, self.label);
@@ -354,7 +354,7 @@ pub fn is_size(name: &str) -> bool {
 }
 
 /// Returns the names of the metrics that a grid can enable by name.
-pub fn opt_in_names() -> impl Iterator<Item = &'static str> {
+pub fn names_of_opt_in_metrics() -> impl Iterator<Item = &'static str> {
     ENTRIES
         .iter()
         .filter(|entry| matches!(entry.shown, MetricVisibility::IfVocabulariesDiffer | MetricVisibility::IfNamed))

@@ -27,7 +27,7 @@ pub struct DeployedModel {
 /// Converts a program to its deployed form by folding operators into the projection at the end of a branch where
 /// possible. If the branch ends in a norm, only a diagonal operator can be folded, because it is applied before the
 /// norm.
-pub fn deployed(program: &Program, config: &Config) -> DeployedModel {
+pub fn deploy(program: &Program, config: &Config) -> DeployedModel {
     let mut folds = BTreeMap::new();
     let steps = program.0.iter().map(|step| {
         let Step::Edited(half, layer, operator) = step else { return step.clone() };
@@ -137,12 +137,12 @@ mod tests {
         let diagonal = Operator::diagonal(vec![1.0, 2.0]).unwrap();
         let plain = Program::pruned(3, &[1], |_| None);
         for (operator, architecture) in [(&dense, "llama-gqa"), (&diagonal, "olmo2")] {
-            let found = deployed(&repaired_mlp(operator.clone()), &config(architecture));
+            let found = deploy(&repaired_mlp(operator.clone()), &config(architecture));
             assert_eq!(found.program, plain);
             assert_eq!(found.folds[&(0, Sublayer::Mlp)].key(), operator.key());
         }
         // In OLMo-2, branches end in a norm.
-        let left = deployed(&repaired_mlp(dense.clone()), &config("olmo2"));
+        let left = deploy(&repaired_mlp(dense.clone()), &config("olmo2"));
         assert_eq!(left.program, repaired_mlp(dense));
         assert!(left.folds.is_empty());
     }
@@ -162,7 +162,7 @@ mod tests {
         let program = Program::pruned(4, &[1, 3], |start| {
             Some(Operator::diagonal(vec![if start == 1 { 1.75 } else { 0.5 }; config.hidden]).unwrap())
         });
-        let found = merged(deployed(&program, &config), &config).unwrap();
+        let found = merged(deploy(&program, &config), &config).unwrap();
         assert_eq!(found.program, Program::pruned(4, &[1, 3], |_| None));
         // Only the final norm follows the second factor, so nothing is folded for it.
         let halves = [(2, Sublayer::Attention), (2, Sublayer::Mlp)];
@@ -192,7 +192,7 @@ mod tests {
     fn is_a_step(name: &str, diagonal: &[f32]) -> bool {
         let config = config(name);
         let program = Program::pruned(4, &[1], |_| Operator::diagonal(diagonal.to_vec()).ok());
-        let found = merged(deployed(&program, &config), &config).unwrap();
+        let found = merged(deploy(&program, &config), &config).unwrap();
         found.program == program && found.folds.is_empty()
     }
 }

@@ -31,7 +31,7 @@ impl Recovery for Affine {
         self.boundary.spans(region)
     }
 
-    fn fitted_on(&self, _: bool) -> FitSequences {
+    fn fit_sequences(&self, _: bool) -> FitSequences {
         FitSequences::First
     }
 

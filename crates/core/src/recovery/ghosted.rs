@@ -90,7 +90,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
 }
 
 impl Recovery for Ghosted {
-    fn tunable(&self) -> bool {
+    fn is_tunable(&self) -> bool {
         self.boundary == Placement::Region && self.input.is_stream()
     }
 
@@ -112,11 +112,11 @@ impl Recovery for Ghosted {
         self.boundary.spans(region)
     }
 
-    fn fitted_on(&self, _: bool) -> FitSequences {
+    fn fit_sequences(&self, _: bool) -> FitSequences {
         FitSequences::First
     }
 
-    fn operations(&self, channels: usize, rows: usize) -> f64 {
+    fn estimated_operations(&self, channels: usize, rows: usize) -> f64 {
         let cube = (channels as f64).powi(3);
         match (self.solver, self.ridge) {
             (Solver::Normal, Ridge::Fixed(_)) => least_squares_operations(channels, rows),

@@ -88,7 +88,7 @@ impl Recovery for LinearPatch {
             .hint(format!("use `{DIAG}`")))
     }
 
-    fn tunable(&self) -> bool {
+    fn is_tunable(&self) -> bool {
         self.placement == Placement::Region
     }
 
@@ -98,11 +98,11 @@ impl Recovery for LinearPatch {
 
     /// Returns the sequences on which the scales are fitted. They depend on the criterion, but not on the layers that
     /// it selects, as in the reference code (design §1).
-    fn fitted_on(&self, one_block: bool) -> FitSequences {
+    fn fit_sequences(&self, one_block: bool) -> FitSequences {
         if one_block && self.placement == Placement::Region { FitSequences::All } else { FitSequences::First }
     }
 
-    fn operations(&self, channels: usize, rows: usize) -> f64 {
+    fn estimated_operations(&self, channels: usize, rows: usize) -> f64 {
         // A Hadamard transform takes log2(C) additions per element.
         let rotation = if self.rotate { ELEMENT_COST / 2.0 * (channels as f64).log2() } else { 0.0 };
         2.0 * (ELEMENT_COST + rotation) * (rows * channels) as f64

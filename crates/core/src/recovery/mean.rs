@@ -34,11 +34,11 @@ impl Recovery for Mean {
         self.boundary.spans(region)
     }
 
-    fn fitted_on(&self, _: bool) -> FitSequences {
+    fn fit_sequences(&self, _: bool) -> FitSequences {
         FitSequences::First
     }
 
-    fn operations(&self, channels: usize, rows: usize) -> f64 {
+    fn estimated_operations(&self, channels: usize, rows: usize) -> f64 {
         2.0 * ELEMENT_COST * (rows * channels) as f64
     }
 

@@ -54,7 +54,7 @@ impl Recovery for Merge {
         span.start.checked_sub(1).map(HookPoint::Stream).into_iter().chain([span.input(), span.output()]).collect()
     }
 
-    fn operations(&self, _: usize, _: usize) -> f64 {
+    fn estimated_operations(&self, _: usize, _: usize) -> f64 {
         0.0
     }
 

@@ -17,18 +17,18 @@ pub trait Recovery: Send + Sync {
     }
 
     /// Returns whether the method inserts a repair at the cut.
-    fn repairs(&self) -> bool {
+    fn is_repairing(&self) -> bool {
         true
     }
 
     /// Returns whether the repair is fitted on calibration activations.
     fn is_fitted(&self) -> bool {
-        self.repairs()
+        self.is_repairing()
     }
 
     /// Returns whether the operator can be fine-tuned ([`crate::distill`]). Fine-tuning requires one operator per
     /// region, on the residual stream.
-    fn tunable(&self) -> bool {
+    fn is_tunable(&self) -> bool {
         false
     }
 
@@ -73,7 +73,7 @@ pub trait Recovery: Send + Sync {
     /// `one_block` is set if the criterion removes one block
     /// ([`Criterion::one_block`](crate::criterion::Criterion::one_block)). The result is part of an operator's cache
     /// key, so it must not depend on the selected layers.
-    fn fitted_on(&self, one_block: bool) -> FitSequences {
+    fn fit_sequences(&self, one_block: bool) -> FitSequences {
         let _ = one_block;
         FitSequences::All
     }
@@ -83,7 +83,7 @@ pub trait Recovery: Send + Sync {
     ///
     /// An f64 operation counts as [`F64_COST`] operations, and an element-wise access as [`ELEMENT_COST`]. The default
     /// is the cost of a least-squares problem in f64.
-    fn operations(&self, channels: usize, rows: usize) -> f64 {
+    fn estimated_operations(&self, channels: usize, rows: usize) -> f64 {
         least_squares_operations(channels, rows)
     }
 

@@ -69,9 +69,9 @@ const ENTRIES: &[RecoveryEntry] = &[
 /// # Errors
 /// Fails if the name is unknown (the message suggests the nearest one), an option is unknown, or a value is invalid.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
-    let recovery = options::lookup("recovery", name, ENTRIES)?.build(&untrained(options))?;
-    if options.contains_key(FINETUNE) && !recovery.tunable() {
-        let names: Vec<&str> = tunable().collect();
+    let recovery = options::lookup("recovery", name, ENTRIES)?.build(&without_finetune(options))?;
+    if options.contains_key(FINETUNE) && !recovery.is_tunable() {
+        let names: Vec<&str> = tunable_methods().collect();
         return Err(Error::bad_input(format!("`{name}` does not support fine-tuning"))
             .expected(format!("one of {}, with one operator for each region", names.join(", ")))
             .found(format!("`{FINETUNE}` with `{name}`"))
@@ -86,7 +86,7 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
 pub const FINETUNE: &str = "finetune";
 
 /// Returns the options without [`FINETUNE`]. They identify the operator from which fine-tuning starts.
-pub fn untrained(options: &Options) -> Options {
+pub fn without_finetune(options: &Options) -> Options {
     options.iter().filter(|(name, _)| *name != FINETUNE).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
@@ -111,13 +111,13 @@ fn finetune_error(found: String, name: &str) -> Error {
 }
 
 /// Returns the names of the recoveries whose operators can be fine-tuned.
-fn tunable() -> impl Iterator<Item = &'static str> {
+fn tunable_methods() -> impl Iterator<Item = &'static str> {
     ENTRIES.iter().filter(|entry| is_tunable(entry)).map(|entry| entry.shown.name)
 }
 
 /// Returns whether the method, with default options, has an operator that can be fine-tuned.
 fn is_tunable(entry: &RecoveryEntry) -> bool {
-    entry.build(&Options::new()).is_ok_and(|recovery| recovery.tunable())
+    entry.build(&Options::new()).is_ok_and(|recovery| recovery.is_tunable())
 }
 
 /// Builds a recovery. Returns the recovery, its complete options as used in cache keys, and the fine-tuning settings if
@@ -128,7 +128,7 @@ fn is_tunable(entry: &RecoveryEntry) -> bool {
 pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Options, Option<Finetune>)> {
     let recovery = build(name, options)?;
     let training = finetune(name, options)?;
-    let mut resolved = options::lookup("recovery", name, ENTRIES)?.resolve(&untrained(options))?;
+    let mut resolved = options::lookup("recovery", name, ENTRIES)?.resolve(&without_finetune(options))?;
     if let Some(training) = &training {
         resolved.insert(FINETUNE.to_owned(), Value::Object(options::to_options(name, training)?));
     }
@@ -197,7 +197,7 @@ pub fn is_ours(name: &str) -> bool {
 }
 
 /// Returns the appearance of the method that the paper proposes.
-pub fn papers_appearance() -> Option<Appearance> {
+pub fn paper_appearance() -> Option<Appearance> {
     ENTRIES.iter().map(|entry| entry.shown).find(|shown| shown.ours)
 }
 
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn only_methods_trained_in_the_paper_are_tunable() {
         let finetune = |value: Value| finetune("ghosted", &option_map(&json!({"finetune": value})));
-        assert_eq!(tunable().collect::<Vec<_>>(), ["linearpatch-diag", "linearpatch-rotate", "ghosted"]);
+        assert_eq!(tunable_methods().collect::<Vec<_>>(), ["linearpatch-diag", "linearpatch-rotate", "ghosted"]);
         let found = finetune(json!({"sequences": 8, "length": 16})).unwrap();
         assert_eq!(found, Some(Finetune { sequences: 8, length: 16, seed: 0 }));
         for wrong in
@@ -262,7 +262,7 @@ mod tests {
         let [resolved, plain] = [json!({"finetune": {"length": 16, "sequences": 8}}), json!({})]
             .map(|value| resolved("ghosted", &option_map(&value)).unwrap().1);
         assert_eq!(resolved[FINETUNE], json!({"sequences": 8, "length": 16, "seed": 0}));
-        assert_eq!(untrained(&resolved), plain);
+        assert_eq!(without_finetune(&resolved), plain);
     }
 
     fn option_map(value: &Value) -> serde_json::Map<String, Value> {
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn exactly_one_method_is_marked_as_the_papers() {
         assert_eq!(ENTRIES.iter().filter(|entry| entry.shown.ours).count(), 1);
-        assert_eq!(papers_appearance().unwrap().name, "ghosted");
+        assert_eq!(paper_appearance().unwrap().name, "ghosted");
     }
 
     #[test]

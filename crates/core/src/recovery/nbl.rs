@@ -45,7 +45,7 @@ impl Recovery for Nbl {
         })
     }
 
-    fn fitted_on(&self, _: bool) -> FitSequences {
+    fn fit_sequences(&self, _: bool) -> FitSequences {
         FitSequences::First
     }
 

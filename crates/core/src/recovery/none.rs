@@ -21,7 +21,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE,
 struct None {}
 
 impl Recovery for None {
-    fn repairs(&self) -> bool {
+    fn is_repairing(&self) -> bool {
         false
     }
 
@@ -29,7 +29,7 @@ impl Recovery for None {
         RepairTarget::Nothing
     }
 
-    fn operations(&self, _: usize, _: usize) -> f64 {
+    fn estimated_operations(&self, _: usize, _: usize) -> f64 {
         0.0
     }
 
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn every_recovery_except_none_repairs() {
         for method in described() {
-            let repairs = build(&method.name, &Options::new()).unwrap().repairs();
+            let repairs = build(&method.name, &Options::new()).unwrap().is_repairing();
             assert_eq!(repairs, method.name != super::NAME, "{}", method.name);
         }
     }

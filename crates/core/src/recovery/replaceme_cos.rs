@@ -102,7 +102,7 @@ impl Recovery for Cosine {
         sites(span)
     }
 
-    fn operations(&self, channels: usize, rows: usize) -> f64 {
+    fn estimated_operations(&self, channels: usize, rows: usize) -> f64 {
         let c = channels as f64;
         // Counts two products with the map, and eight accesses per element: three streams in random order, and two
         // passes in f64.

@@ -33,7 +33,7 @@ impl Recovery for Sequential {
         self.boundary.spans(region)
     }
 
-    fn fitted_on(&self, _: bool) -> FitSequences {
+    fn fit_sequences(&self, _: bool) -> FitSequences {
         FitSequences::First
     }
 

@@ -12,7 +12,7 @@ pub struct StratifiedMean {
     /// Standard error of the mean. It is 0 if the items within each stratum are equal.
     pub error: f64,
     /// Degrees of freedom: the number of items minus the number of strata.
-    pub freedom: f64,
+    pub degrees_of_freedom: f64,
 }
 
 /// Weight of the pooled variance in each stratum, in items. It keeps the variance positive in strata that consist of a
@@ -26,11 +26,11 @@ impl StratifiedMean {
     pub fn from_strata<S: AsRef<[f64]>>(strata: &[S]) -> Option<Self> {
         let strata: Vec<(f64, f64, f64)> = strata.iter().map(|values| count_mean_squares(values.as_ref())).collect();
         let weight = 1.0 / strata.len() as f64;
-        let freedom = strata.iter().map(|(count, ..)| count - 1.0).sum::<f64>();
-        if strata.iter().any(|(count, ..)| *count == 0.0) || freedom < 1.0 {
+        let degrees_of_freedom = strata.iter().map(|(count, ..)| count - 1.0).sum::<f64>();
+        if strata.iter().any(|(count, ..)| *count == 0.0) || degrees_of_freedom < 1.0 {
             return None;
         }
-        let pooled = strata.iter().map(|(.., squares)| squares).sum::<f64>() / freedom;
+        let pooled = strata.iter().map(|(.., squares)| squares).sum::<f64>() / degrees_of_freedom;
         Some(Self {
             mean: strata.iter().map(|(_, mean, _)| mean * weight).sum(),
             error: strata
@@ -40,7 +40,7 @@ impl StratifiedMean {
                 })
                 .sum::<f64>()
                 .sqrt(),
-            freedom,
+            degrees_of_freedom,
         })
     }
 
@@ -56,12 +56,12 @@ impl StratifiedMean {
 
     /// Computes the two-sided p-value under the null hypothesis that the mean is zero. Returns 1 if nothing varies.
     pub fn p(&self) -> f64 {
-        if self.error > 0.0 { two_sided(self.mean / self.error, self.freedom) } else { 1.0 }
+        if self.error > 0.0 { two_sided_p_value(self.mean / self.error, self.degrees_of_freedom) } else { 1.0 }
     }
 
     /// Computes half the width of the mean's confidence interval at a confidence level such as 0.95.
     pub fn half_width(&self, confidence: f64) -> f64 {
-        self.error * critical(1.0 - confidence, self.freedom)
+        self.error * critical_value(1.0 - confidence, self.degrees_of_freedom)
     }
 }
 
@@ -73,7 +73,7 @@ fn count_mean_squares(values: &[f64]) -> (f64, f64, f64) {
 
 /// Returns which tests reject their null hypothesis at family-wise error rate `level` (Holm 1979). The smallest p-value
 /// is compared with level / m, the next one with level / (m − 1), and so on until a test does not reject.
-pub fn holm(p: &[f64], level: f64) -> Vec<bool> {
+pub fn holm_correction(p: &[f64], level: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|&a, &b| p[a].total_cmp(&p[b]));
     let mut rejected = vec![false; p.len()];
@@ -88,8 +88,8 @@ pub fn holm(p: &[f64], level: f64) -> Vec<bool> {
 
 /// Computes P(|T| ≥ |t|) for Student's t-distribution as the incomplete beta function I_x(ν/2, 1/2) at x = ν/(ν + t²)
 /// (Abramowitz and Stegun 26.7.1).
-pub fn two_sided(t: f64, freedom: f64) -> f64 {
-    if t.is_nan() || freedom.is_nan() || freedom <= 0.0 {
+pub fn two_sided_p_value(t: f64, degrees_of_freedom: f64) -> f64 {
+    if t.is_nan() || degrees_of_freedom.is_nan() || degrees_of_freedom <= 0.0 {
         return f64::NAN;
     }
     // Compute x and 1 − x separately to avoid cancellation.
@@ -97,19 +97,24 @@ pub fn two_sided(t: f64, freedom: f64) -> f64 {
     if square.is_infinite() {
         return 0.0;
     }
-    incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + square), square / (freedom + square))
+    incomplete_beta(
+        degrees_of_freedom / 2.0,
+        0.5,
+        degrees_of_freedom / (degrees_of_freedom + square),
+        square / (degrees_of_freedom + square),
+    )
 }
 
 /// Computes, by bisection, the t whose two-sided p-value is `p`.
-fn critical(p: f64, freedom: f64) -> f64 {
+fn critical_value(p: f64, degrees_of_freedom: f64) -> f64 {
     let mut low = 0.0;
     let mut high = 1.0;
-    while two_sided(high, freedom) > p && high < 1e12 {
+    while two_sided_p_value(high, degrees_of_freedom) > p && high < 1e12 {
         high *= 2.0;
     }
     for _ in 0..80 {
         let middle = f64::midpoint(low, high);
-        if two_sided(middle, freedom) > p { low = middle } else { high = middle }
+        if two_sided_p_value(middle, degrees_of_freedom) > p { low = middle } else { high = middle }
     }
     f64::midpoint(low, high)
 }
@@ -126,16 +131,16 @@ fn incomplete_beta(a: f64, b: f64, x: f64, y: f64) -> f64 {
     let ln_beta = ln_gamma(a) + ln_gamma(b) - ln_gamma(a + b);
     let front = (a * x.ln() + b * y.ln() - ln_beta).exp();
     if x < (a + 1.0) / (a + b + 2.0) {
-        (front * fraction(a, b, x) / a).clamp(0.0, 1.0)
+        (front * continued_fraction(a, b, x) / a).clamp(0.0, 1.0)
     } else {
-        (1.0 - front * fraction(b, a, y) / b).clamp(0.0, 1.0)
+        (1.0 - front * continued_fraction(b, a, y) / b).clamp(0.0, 1.0)
     }
 }
 
 /// Replacement for a zero denominator in the continued fraction.
 const TINY: f64 = 1e-300;
 
-fn fraction(a: f64, b: f64, x: f64) -> f64 {
+fn continued_fraction(a: f64, b: f64, x: f64) -> f64 {
     let mut c = 1.0;
     let mut d = 1.0 / at_least_tiny(1.0 - (a + b) * x / (a + 1.0));
     let mut value = d;
@@ -183,7 +188,7 @@ mod tests {
     #[test]
     fn student_t_tails_equal_scipy() {
         // The expected values are scipy.stats.t.sf(t, df) * 2, and 1 − 2/π·atan(t) for one degree of freedom.
-        for (t, freedom, p) in [
+        for (t, degrees_of_freedom, p) in [
             (1.0, 1.0, 0.5),
             (2.0, 10.0, 0.073_388_034_770_740_4),
             (-2.0, 10.0, 0.073_388_034_770_740_4),
@@ -192,17 +197,20 @@ mod tests {
             (3.0, 2_491.0, 0.002_726_553_389_360_098),
             (9.0, 287.0, 3.184_350_134_939_128e-17),
         ] {
-            let found = two_sided(t, freedom);
-            assert!((found / p - 1.0).abs() < 1e-9, "t {t}, {freedom} degrees: found {found:e}, expected {p:e}");
+            let found = two_sided_p_value(t, degrees_of_freedom);
+            assert!(
+                (found / p - 1.0).abs() < 1e-9,
+                "t {t}, {degrees_of_freedom} degrees: found {found:e}, expected {p:e}"
+            );
         }
-        assert_eq!((two_sided(0.0, 3.0), two_sided(f64::INFINITY, 3.0)), (1.0, 0.0));
-        assert!(two_sided(f64::NAN, 3.0).is_nan());
+        assert_eq!((two_sided_p_value(0.0, 3.0), two_sided_p_value(f64::INFINITY, 3.0)), (1.0, 0.0));
+        assert!(two_sided_p_value(f64::NAN, 3.0).is_nan());
     }
 
     #[test]
     fn interval_width_follows_the_t_quantile() {
         // The expected value is scipy.stats.t.ppf(0.975, 10) = 2.228138851986274.
-        let known = StratifiedMean { mean: 0.0, error: 2.0, freedom: 10.0 };
+        let known = StratifiedMean { mean: 0.0, error: 2.0, degrees_of_freedom: 10.0 };
         assert!((known.half_width(0.95) - 2.0 * 2.228_138_851_986_274).abs() < 1e-9);
     }
 
@@ -212,7 +220,7 @@ mod tests {
         // degrees of freedom, the pooled variance is 0.25.
         let found = StratifiedMean::from_strata(&[vec![1.0, 0.0, 1.0, 0.0], vec![1.0, 1.0]]).unwrap();
         let variances: [f64; 2] = [(1.0 + 5.0 * 0.25) / 8.0 / 4.0 / 4.0, (5.0 * 0.25) / 6.0 / 2.0 / 4.0];
-        assert_eq!((found.mean, found.freedom), (0.75, 4.0));
+        assert_eq!((found.mean, found.degrees_of_freedom), (0.75, 4.0));
         assert!((found.error - variances.iter().sum::<f64>().sqrt()).abs() < 1e-15);
         assert_eq!(StratifiedMean::from_strata(&[vec![1.0], vec![]]), None);
         assert_eq!(StratifiedMean::from_strata(&[vec![1.0], vec![2.0]]), None);
@@ -227,9 +235,9 @@ mod tests {
     #[test]
     fn holm_stops_at_the_first_nonrejection() {
         // Computed by hand: 0.01 ≤ 0.05/4 and 0.016 ≤ 0.05/3, but 0.03 > 0.05/2.
-        assert_eq!(holm(&[0.03, 0.01, 0.016, 0.9], 0.05), [false, true, true, false]);
-        assert_eq!(holm(&[0.04, f64::NAN], 0.05), [false, false]);
-        assert_eq!(holm(&[0.01, f64::NAN], 0.05), [true, false]);
-        assert!(holm(&[], 0.05).is_empty());
+        assert_eq!(holm_correction(&[0.03, 0.01, 0.016, 0.9], 0.05), [false, true, true, false]);
+        assert_eq!(holm_correction(&[0.04, f64::NAN], 0.05), [false, false]);
+        assert_eq!(holm_correction(&[0.01, f64::NAN], 0.05), [true, false]);
+        assert!(holm_correction(&[], 0.05).is_empty());
     }
 }

@@ -131,7 +131,7 @@ impl SettingGroup<'_> {
         let method = method(setting);
         let one_block = rule(setting).one_block(&cut(engine, setting));
         let fitted = method
-            .fitted_on(one_block)
+            .fit_sequences(one_block)
             .count(self.calibration.count(), count(&setting["calibration"], "operator_sequences"));
         let spans = spans(&*method, &removed);
         let mut solved: Vec<(Span, Solution)> =

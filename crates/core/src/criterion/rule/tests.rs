@@ -16,21 +16,21 @@ pub(crate) fn no_trials(_: TrialMetric, _: &[Trial]) -> Result<Vec<f64>> {
 pub(crate) fn select(
     entry: &CriterionEntry,
     options: &serde_json::Value,
-    cut: &PruneSpec<'_>,
+    spec: &PruneSpec<'_>,
     similarity: impl Fn(Pair) -> f64,
     perplexity: impl Fn(&Cut) -> f64,
 ) -> Result<Selection> {
     let criterion = entry.build(options.as_object().unwrap())?;
-    check(entry.shown.name, &*criterion, cut)?;
-    let pairs: BTreeSet<Pair> = criterion.pairs(cut).into_iter().collect();
+    check(entry.shown.name, &*criterion, spec)?;
+    let pairs: BTreeSet<Pair> = criterion.pairs(spec).into_iter().collect();
     let mut similarities = Similarities::new(&pairs);
     similarities.add_sums(&pairs.into_iter().map(similarity).collect::<Vec<_>>(), 1);
     let mut trials =
         |_: TrialMetric, trials: &[Trial]| Ok(trials.iter().map(|trial| perplexity(&trial.removed)).collect());
     let mut stats = CalibrationStats::new(&similarities, None, &mut trials);
-    let selection = criterion.select(cut, &mut stats)?;
+    let selection = criterion.select(spec, &mut stats)?;
     for region in selection.regions() {
-        assert!(criterion.regions(cut).contains(&region), "{region:?} was not declared");
+        assert!(criterion.regions(spec).contains(&region), "{region:?} was not declared");
     }
     Ok(selection)
 }
@@ -68,8 +68,8 @@ fn reasons(rule: &str, options: &serde_json::Value, ids: &[u32], scores: &[f64])
     let starts = vec![Start { document: 0, token: 0 }];
     let calibration = Windows { ids: ids.to_vec(), length: ids.len(), starts, corpus_tokens: ids.len(), bytes: 0 };
     let selection = Selection::from_layers([1], scores.iter().copied().enumerate().collect());
-    let cut = PruneSpec { backbone: "llama-3-8b", layers: 32, depth: 1, unit: DepthUnit::Layers };
-    degenerate(&*build(rule, options.as_object().unwrap()).unwrap(), &cut, &selection, &calibration, 4)
+    let spec = PruneSpec { backbone: "llama-3-8b", layers: 32, depth: 1, unit: DepthUnit::Layers };
+    degenerate(&*build(rule, options.as_object().unwrap()).unwrap(), &spec, &selection, &calibration, 4)
 }
 
 #[test]

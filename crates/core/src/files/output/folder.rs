@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::manifest::{FileState, HashCache, Manifest};
 use super::swap::{self, above};
 use crate::error::{Error, Result};
-use crate::files::atomic::{WholeFile, ensure_writable, may_be_written, try_exchange};
+use crate::files::atomic::{StagedFile, check_writable_folder, ensure_writable, try_exchange};
 use crate::files::owner::Owner;
 use crate::files::sha256;
 
@@ -60,7 +60,7 @@ impl OutputFolder {
     /// See [`Self::check`].
     pub fn precheck(&self, names: &[String]) -> Result<()> {
         self.check_names(names)?;
-        may_be_written(above(&self.path))
+        check_writable_folder(above(&self.path))
     }
 
     fn check_names(&self, names: &[String]) -> Result<()> {
@@ -86,7 +86,7 @@ impl OutputFolder {
         fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
         swap::sweep(&target, &self.seen);
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let id = format!("{}.{}", Owner::this().tag(), COUNT.fetch_add(1, Relaxed));
+        let id = format!("{}.{}", Owner::current().tag(), COUNT.fetch_add(1, Relaxed));
         let folder = swap::sibling_path(&target, &id, swap::DRAFT);
         fs::create_dir(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         let draft = Draft {
@@ -112,13 +112,13 @@ impl OutputFolder {
         fs::create_dir_all(&self.path).map_err(|error| Error::io("create", &self.path, &error))?;
         let hashes: Vec<String> = files.iter().map(|(_, bytes)| sha256::of_bytes(bytes)).collect();
         // Stage all files first, so that a full disk causes a failure before anything is listed or replaced.
-        let staged = files.iter().map(|(name, bytes)| WholeFile::stage(&self.path.join(name), bytes));
+        let staged = files.iter().map(|(name, bytes)| StagedFile::stage(&self.path.join(name), bytes));
         let staged = staged.collect::<Result<Vec<_>>>()?;
         let mut manifest = Manifest::read(&self.path).for_kind(self.kind);
         // Write the manifest first, so that a killed process never leaves an unlisted file.
         names.iter().zip(&hashes).for_each(|(name, hash)| manifest.add(name, hash.clone()));
         manifest.write(&self.path)?;
-        staged.into_iter().try_for_each(WholeFile::publish)?;
+        staged.into_iter().try_for_each(StagedFile::publish)?;
         names.iter().zip(hashes).for_each(|(name, hash)| manifest.replace_hashes(name, hash));
         manifest.write(&self.path)
     }

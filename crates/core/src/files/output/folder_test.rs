@@ -141,7 +141,7 @@ fn crash_leftovers_are_removed_and_user_files_are_kept() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("out"), "results");
     publish(&output, &[("one", "1")]).unwrap();
-    let killed = Owner { pid: 99_999_999, system: Some("another".into()), ..Owner::this() };
+    let killed = Owner { pid: 99_999_999, system: Some("another".into()), ..Owner::current() };
     let leftover =
         |count: u32, ending: &str| swap::sibling_path(output.path(), &format!("{}.{count}", killed.tag()), ending);
     // `half` is an incomplete draft with a hard link to a user file. `old` was already swapped out.
