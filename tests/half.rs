@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::{candle, gpu, json, shared};
-use ghostlab::corpus::{Tokenizer, WindowRule, Windows, evaluation, read_rows};
+use ghostlab::corpus::{Tokenizer, WindowRule, Windows, evaluation_windows, read_rows};
 use ghostlab::evaluate::choices::{MultipleChoiceEval, TokenizedChoice, scores_of_choices};
 use ghostlab::evaluate::perplexity::of as perplexity;
 use ghostlab::evaluate::{TaskEncoder, score};
@@ -77,7 +77,7 @@ impl Exam {
         let backbone = folder.join("backbone");
         let tokenizer = Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
         let text = read_rows(folder.join("corpora/wikitext2-test.parquet"), None).unwrap();
-        let windows = evaluation(WindowRule::Wikitext2, &text, &tokenizer, 512, Some(WINDOWS)).unwrap();
+        let windows = evaluation_windows(WindowRule::Wikitext2, &text, &tokenizer, 512, Some(WINDOWS)).unwrap();
         let tasks = TASKS.iter().map(|file| documents(&folder, &tokenizer, file)).collect();
         Some(Self { config: Config::read(&backbone).unwrap(), backbone, windows, tasks })
     }

@@ -21,13 +21,13 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<PruneAndCompOptions
 /// `d = mean|X_post| / mean|X_pre|` over all sequences.
 ///
 /// - `granularity: channel, target: boundary` (the paper's description): one factor per channel, on the output rows of
-///   `o_proj` and `down_proj` of layer `s − 1`. If a branch ends in a norm, the norm removes the common magnitude of
-///   the factors, and only their proportions reach the stream.
+///   `o_proj` and `down_proj` of layer `s − 1`. If a branch ends in a norm, the norm removes the common magnitude of the
+///   factors, and only their proportions reach the stream.
 /// - `granularity: scalar, target: stream` (the original method): one factor on the embedding and on every `o_proj` and
-///   `down_proj` before the region. An RMS norm ignores the scale of its input, so the branches before the region do
-///   not change and the stream arrives scaled. One factor on the stream at the boundary gives the same result and lets
-///   variants share the steps before it. If branches end in norms, factors on projections have no effect; the factor
-///   then is a separate step, with a note.
+///   `down_proj` before the region. An RMS norm ignores the scale of its input, so the branches before the region do not
+///   change and the stream arrives scaled. One factor on the stream at the boundary gives the same result and lets
+///   variants share the steps before it. If branches end in norms, factors on projections have no effect; the factor then
+///   is a separate step, with a note.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct PruneAndCompOptions {

@@ -29,7 +29,7 @@ impl PackedWeights<'_> {
         with_panels!(self, |panels| panels.outer())
     }
 
-    /// Computes the same product as [`Weight::product`].
+    /// Computes the same product as [`Weight::matmul`].
     pub(super) fn matmul(self, x: MatrixView<'_, f32>, is_single_block: bool, into: Update, out: &mut [f32]) {
         with_panels!(self, |panels| match is_single_block {
             true => matmul_few_rows(out, into, x, panels),
@@ -77,7 +77,7 @@ impl<'a> From<Weight<'a>> for Linear<'a> {
 }
 
 impl Linear<'_> {
-    /// Computes [`Weight::product`] and adds the bias.
+    /// Computes [`Weight::matmul`] and adds the bias.
     pub(super) fn matmul(self, x: MatrixView<'_, f32>, is_single_block: bool, into: Update, out: &mut [f32]) {
         self.weight.matmul(x, is_single_block, into, out);
         if let Some(bias) = self.bias {

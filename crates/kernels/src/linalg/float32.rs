@@ -318,7 +318,7 @@ mod x86 {
 mod tests {
     use super::*;
     use crate::linalg::gemm::{MatrixViewMut, Update, gemm};
-    use crate::linalg::panels::{Panels, product, product_of_few};
+    use crate::linalg::panels::{Panels, matmul, matmul_few_rows};
 
     fn noise(i: usize) -> f32 {
         (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
@@ -374,8 +374,8 @@ mod tests {
                 let mut few = theirs.clone();
                 let x = MatrixView::rows(&x, rows, inner);
                 gemm(MatrixViewMut::rows(&mut theirs, rows, outer), into, x, MatrixView::rows(&w, inner, outer));
-                product(&mut ours, into, x, &panels);
-                product_of_few(&mut few, into, x, &panels);
+                matmul(&mut ours, into, x, &panels);
+                matmul_few_rows(&mut few, into, x, &panels);
                 assert!(ours.iter().zip(&theirs).all(|(a, b)| a.to_bits() == b.to_bits()), "{rows} {inner} {outer}");
                 assert_eq!(ours, few, "{rows} {inner} {outer}");
             }
@@ -391,7 +391,7 @@ mod tests {
         let panels = Panels::<F32>::from_rows(&w, inner, outer);
         let product = |rows: usize| {
             let mut out = vec![0.0; rows * outer];
-            super::super::panels::product(
+            super::super::panels::matmul(
                 &mut out,
                 Update::Replace,
                 MatrixView::rows(&x[..rows * inner], rows, inner),

@@ -170,7 +170,7 @@ impl<K: PackedFormat> Panels<K> {
         Self::panel_words(inner) * outer.div_ceil(K::lanes())
     }
 
-    /// Wraps packed panels. Panics if the length differs from [`Self::length`].
+    /// Wraps packed panels. Panics if the length differs from [`Self::total_words`].
     pub fn new(words: Vec<K::Word>, inner: usize, outer: usize) -> Self {
         assert!(words.len() == Self::total_words(inner, outer), "wrong panel size for the matrix");
         Self { words, inner, outer }
