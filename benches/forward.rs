@@ -24,7 +24,7 @@ fn main() {
     }
     let config = Config::read(&folder).unwrap();
     let mut all = vec![Products::F32, Products::Bf16];
-    all.extend((KernelFamily::best() == KernelFamily::Amx).then_some(Products::Bf16Amx));
+    all.extend((KernelFamily::detect() == KernelFamily::Amx).then_some(Products::Bf16Amx));
     let decoders: Vec<Decoder> = all
         .iter()
         .map(|&products| Decoder::load_within(config.clone(), &folder, products, u64::MAX).unwrap())

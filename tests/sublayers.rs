@@ -142,8 +142,8 @@ fn layers_removed_one_by_one_match_the_reference() {
             .iter()
             .map(|name| match name.as_str().map(|name| name.split_once(' ').unwrap()) {
                 None => name.as_u64().unwrap() as usize,
-                Some(("attn", layer)) => Sublayer::Attention.number(layer.parse().unwrap()),
-                Some((_, layer)) => Sublayer::Mlp.number(layer.parse().unwrap()),
+                Some(("attn", layer)) => Sublayer::Attention.index_in_model(layer.parse().unwrap()),
+                Some((_, layer)) => Sublayer::Mlp.index_in_model(layer.parse().unwrap()),
             })
             .collect();
         assert_eq!(result.scores.iter().map(|(candidate, _)| *candidate).collect::<Vec<_>>(), order, "{variant}");
@@ -174,7 +174,7 @@ fn finercut_resumes_from_its_stored_trials() {
         assert_eq!(result.failure, None);
         for ((candidate, cost), step) in result.scores.iter().zip(reference["finercut_angle"].as_array().unwrap()) {
             let removed = cut(&Value::Array(vec![step["removed"].clone()]));
-            assert_eq!(removed, Cut::sublayers([Sublayer::numbered(*candidate)]));
+            assert_eq!(removed, Cut::sublayers([Sublayer::from_index(*candidate)]));
             assert_close("cost", *cost, step["cost"].as_f64().unwrap(), SCORE);
         }
         assert_eq!(result.scores.len(), depth);

@@ -215,7 +215,7 @@ fn predictions_and_lengths_match_the_harness() {
                 assert_eq!(number_of(ours.pred), golden["pred"], "{label}: pred");
                 assert_eq!(number_of(ours.pred_norm), golden["pred_norm"], "{label}: pred_norm");
                 for metric in task.metrics {
-                    let right = f64::from(u8::from(ours.right(*metric)));
+                    let right = f64::from(u8::from(ours.is_correct(*metric)));
                     assert_eq!(json!(right), golden[metric.name()], "{label}: {}", metric.name());
                 }
                 let lengths =

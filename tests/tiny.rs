@@ -127,7 +127,7 @@ fn dense_backbones_score_well_above_chance() {
         for ((_, answered), (task, chance)) in cell.answered_tasks().zip(CHANCE) {
             assert_eq!(answered.result.task.name, task);
             let metric = answered.result.task.column;
-            let right: Vec<bool> = answered.documents().map(|document| document.right(metric)).collect();
+            let right: Vec<bool> = answered.documents().map(|document| document.is_correct(metric)).collect();
             let (right, all) = (right.iter().filter(|right| **right).count(), right.len());
             let p = guess_probability(right, all, chance);
             assert!(p < 0.01, "{name} on {task}: {right} of {all}, p = {p:.3}");

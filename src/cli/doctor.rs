@@ -213,7 +213,11 @@ fn check_machine(needs: &[InputList]) -> Vec<CheckItem> {
     let Machine { cpu, gpu, threads, cpu_features, .. } = Machine::current();
     let cpu =
         format!("{}, {threads} threads, {}", cpu.as_deref().unwrap_or("unknown processor"), cpu_features.join(" "));
-    vec![memory, check_device(DeviceName::best(), DeviceName::best().gpu(), gpu, &cpu), check_kernels(amx::status())]
+    vec![
+        memory,
+        check_device(DeviceName::detect(), DeviceName::detect().gpu(), gpu, &cpu),
+        check_kernels(amx::status()),
+    ]
 }
 
 /// Reports the kernel family that `--kernels auto` selects and, if it is not AMX, the reason.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::answer::read_commands::{CheckItem, CheckStatus};
 use super::terminal::format_bytes;
-use crate::checkpoint::{GgufType, Layout, fits_gguf};
+use crate::checkpoint::{GgufType, Layout, gguf_form};
 use crate::corpus::Tokenizer;
 use crate::criterion::{self, DepthUnit, PruneSpec};
 use crate::error::{Error, Result};
@@ -92,7 +92,7 @@ fn check_exports(config: &Config, layout: &Layout, model: &Path) -> Result<Vec<C
     for (what, layout) in [("export --gguf", layout), ("export --gguf, as `deci`", &of_sublayers)] {
         let needs_deci = layout.needs_modeling_file();
         let cells = list_cuts(&cuts, |formats| formats.fits_gguf && formats.needs_code == needs_deci);
-        things.push(match (fits_gguf(config, layout), &texts) {
+        things.push(match (gguf_form(config, layout), &texts) {
             (Err(error), _) => CheckItem::from_result(what, Err(error)),
             (Ok(_), Err(error)) => CheckItem::note(what, error.one_line(), error.advice().unwrap_or_default()),
             (Ok(_), Ok((_, notes))) => {

@@ -231,7 +231,7 @@ fn split_columns(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionSco
         let (layer, sublayer) = match ranking.unit {
             DepthUnit::Layers => (candidate, None),
             _ => {
-                let (layer, sublayer) = Sublayer::numbered(candidate);
+                let (layer, sublayer) = Sublayer::from_index(candidate);
                 (layer, Some(sublayer))
             }
         };

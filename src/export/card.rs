@@ -6,7 +6,7 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
 use super::{ComputedCell, Exporter};
-use crate::checkpoint::{AttachedOperator, Layout, fits_gguf};
+use crate::checkpoint::{AttachedOperator, Layout, gguf_form};
 use crate::criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
@@ -134,7 +134,7 @@ fn card_values(exporter: &Exporter<'_>, grid: &Grid, made: &ComputedCell<'_>, nu
         amount: format_amount(&result.removed, result.layers),
         verb: change_verb(result),
         without: describe_missing_sublayers(layout),
-        in_gguf: fits_gguf(&backbone.config, layout).is_ok(),
+        in_gguf: gguf_form(&backbone.config, layout).is_ok(),
         criterion: cell
             .criterion
             .as_ref()
@@ -213,7 +213,7 @@ fn format_amount(removed: &Cut, layers: usize) -> String {
         return format!("{} of {layers} layers", removed.whole_layers().len());
     }
     let count = removed.len();
-    match Sublayer::BOTH.into_iter().find(|&kind| removed.iter().all(|(_, found)| found == kind)) {
+    match Sublayer::ALL.into_iter().find(|&kind| removed.iter().all(|(_, found)| found == kind)) {
         Some(Sublayer::Attention) => format!("{count} of {layers} attention sublayers"),
         Some(Sublayer::Mlp) => format!("{count} of {layers} MLP sublayers"),
         None => format!("{count} of {} sublayers", 2 * layers),

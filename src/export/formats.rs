@@ -1,6 +1,6 @@
 //! Formats that can hold a cut and its repair, derived from the registry of recoveries and the checks of the exporter.
 
-use crate::checkpoint::{fits_deci, fits_deci_step};
+use crate::checkpoint::{check_deci_step, check_deci_support};
 use crate::criterion::DepthUnit;
 use crate::error::Result;
 use crate::model::Config;
@@ -37,9 +37,9 @@ impl Formats {
 /// Rejects a cut or repair that GGUF cannot represent, given only its kind.
 pub(super) fn check_gguf(config: &Config, recovery: Option<&dyn Recovery>, unit: DepthUnit) -> Result<()> {
     match recovery.and_then(|recovery| recovery.step_form(config)) {
-        Some(step) => fits_deci_step(config, step),
+        Some(step) => check_deci_step(config, step),
         None if unit.is_layers() => Ok(()),
-        None => fits_deci(config),
+        None => check_deci_support(config),
     }
 }
 

@@ -27,7 +27,7 @@ use candle_core::quantized::gguf_file::Value as Entry;
 use export_folder::{check_disk_space, read_config, read_json_object};
 use serde_json::Value;
 
-use crate::checkpoint::{GgufMetadata, GgufType, Layout, fits_gguf};
+use crate::checkpoint::{GgufMetadata, GgufType, Layout, gguf_form};
 use crate::corpus::{self, GgufTokenizer, to_gguf};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
@@ -36,7 +36,7 @@ use crate::files::output::{Input, OutputFile};
 use crate::files::{parts, regular};
 use crate::grid::{Cell, Evaluate, Grid};
 use crate::machine;
-use crate::model::{Config, DeployedModel, deploy, merged};
+use crate::model::{Config, DeployedModel, deploy, fold_scalar_factors};
 use crate::pipeline::env::inputs::Inputs;
 use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, stored_program};
 use crate::pipeline::plan::{BackbonePlan, Plan};
@@ -87,7 +87,7 @@ impl Exporter<'_> {
             return Err(Error::job("the plan does not contain the cell").at(cell.to_string()));
         };
         let deployed = deploy(&stored_program(store, backbone, variant)?, &backbone.config);
-        let deployed = merged(deployed, &backbone.config)?;
+        let deployed = fold_scalar_factors(deployed, &backbone.config)?;
         let layout = Layout::plan(&backbone.config, &backbone.folder, &deployed, self.weight_format.dtype)?;
         then(ComputedCell { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })
     }
@@ -177,7 +177,7 @@ impl Exporter<'_> {
         }
         self.with_cell(grid, cell, &mut |ComputedCell { layout, backbone, result, inputs, .. }| {
             let config = &backbone.config;
-            fits_gguf(config, layout).map_err(|error| error.at(result.cell.to_string()))?;
+            gguf_form(config, layout).map_err(|error| error.at(result.cell.to_string()))?;
             let (mut entries, notes) = gguf_texts(&backbone.folder, config)?;
             entries.push((CELL_KEY.to_owned(), Entry::String(result.cell.to_string())));
             entries.push(("ghostlab.version".to_owned(), Entry::String(machine::program_version())));

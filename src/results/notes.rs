@@ -151,7 +151,7 @@ pub fn removed_text(cut: &Cut) -> String {
     if cut.is_whole_layers() {
         return ranges(&cut.whole_layers(), "-", ",");
     }
-    let kinds = Sublayer::BOTH.into_iter().filter_map(|kind| {
+    let kinds = Sublayer::ALL.into_iter().filter_map(|kind| {
         let layers: Vec<usize> = cut.iter().filter(|(_, other)| *other == kind).map(|(layer, _)| layer).collect();
         (!layers.is_empty()).then(|| format!("{kind} {}", ranges(&layers, "-", ",")))
     });

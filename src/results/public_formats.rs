@@ -168,7 +168,7 @@ fn evaluation_result(id: &str, name: &str, source: &Value, metric: &Value, score
 /// Returns the minimum and maximum of a text metric. The maximum is `None` if the metric is unbounded.
 fn range(metric: &MetricEntry) -> (f64, Option<f64>) {
     match metric.source {
-        MetricSource::Damage(damage, _) => damage.range(),
+        MetricSource::Damage(damage, _) => damage.value_range(),
         _ if metric.unit == Unit::One => (1.0, None),
         _ => (0.0, None),
     }

@@ -116,7 +116,7 @@ impl Checks {
         let column = match metric_of(number.number).source {
             // Another engine may break the tie between two equally likely tokens differently.
             MetricSource::Damage(Damage::SameTop, _) if !number.is_recorded_engine => return,
-            MetricSource::Damage(damage, part) => damage.column(part),
+            MetricSource::Damage(damage, part) => damage.value_index(part),
             _ => 0,
         };
         for (index, values) in windows {
@@ -155,7 +155,7 @@ impl Checks {
         let right = number.number.task_answers().unwrap_or_default();
         let losses = recorded.documents.as_ref().and_then(|all| all.get(&(cell.clone(), column.clone())));
         for &(index, ref document) in documents {
-            let found = document.right(kind);
+            let found = document.is_correct(kind);
             match right.get(index) {
                 Some(&recorded) if recorded == found || is_tie(document, kind, number.loss_tolerance) => {
                     self.documents.record_agreement(0.0);

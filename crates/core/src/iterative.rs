@@ -371,7 +371,7 @@ impl<'a> ShrinkingModel<'a> {
 
 /// Returns the cut that removes one candidate.
 fn removal(unit: DepthUnit, candidate: usize) -> Cut {
-    if unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::numbered(candidate)]) }
+    if unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::from_index(candidate)]) }
 }
 
 /// Maps a site in the layer before a span to the nearest remaining layer before the span. Returns `None` if no layer

@@ -396,7 +396,7 @@ fn batched_chunks_equal_separate_chunks() {
     let first = run_chunks(&[0]);
     let second = run_chunks(&[1]);
     assert_eq!(together, [second, first].concat());
-    assert!(eval.fits(1, &together[0][0]) && eval.fits(0, &together[1][0]));
+    assert!(eval.is_complete(1, &together[0][0]) && eval.is_complete(0, &together[1][0]));
 }
 
 /// Phi-3, which uses the long factors of `longrope` beyond 24 tokens. The expected values are the greedy tokens of

@@ -91,7 +91,7 @@ fn candidate(name: &Value) -> usize {
     let Some(text) = name.as_str() else { return name.as_u64().unwrap() as usize };
     let (kind, layer) = text.split_once(' ').unwrap();
     let kind = if kind == "attn" { Sublayer::Attention } else { Sublayer::Mlp };
-    kind.number(layer.parse().unwrap())
+    kind.index_in_model(layer.parse().unwrap())
 }
 
 /// Compares the removed candidates, their order and their scores. Returns the repaired program.

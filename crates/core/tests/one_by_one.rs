@@ -67,7 +67,7 @@ impl Case {
 
     /// Returns the cut that removes only the given candidate.
     fn removal(&self, candidate: usize) -> Cut {
-        if self.unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::numbered(candidate)]) }
+        if self.unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::from_index(candidate)]) }
     }
 
     /// Returns the candidate that a selection of depth 1 removed, and its score.

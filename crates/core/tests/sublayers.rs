@@ -164,7 +164,7 @@ impl GreedyTrials<'_> {
             let what = format!("{what} step {index}");
             let best = step["removed"].as_str().unwrap();
             let (layer, kind) = sublayer(best);
-            assert_eq!(Sublayer::numbered(*candidate), (layer, kind), "{what}: {:?}", selection.scores);
+            assert_eq!(Sublayer::from_index(*candidate), (layer, kind), "{what}: {:?}", selection.scores);
             let mut expected = vec![(best, &step["cost"]), (step["next"].as_str().unwrap(), &step["next_cost"])];
             if let Some(all) = step["all"].as_object() {
                 assert_eq!(all.len(), 2 * self.engine.config().layers, "{what}");

@@ -62,7 +62,7 @@ impl SublayerCut {
     /// Describes the removed and the replaced sublayers of each kind.
     pub(super) fn sentences(&self, layers: usize) -> Vec<String> {
         let mut sentences = Vec::new();
-        for kind in Sublayer::BOTH {
+        for kind in Sublayer::ALL {
             for (state, verb) in [(SublayerState::Removed, "removed"), (SublayerState::Replaced, "replaced")] {
                 let listed: Vec<usize> = (0..layers).filter(|&layer| self.state(layer, kind) == state).collect();
                 if !listed.is_empty() {
@@ -106,7 +106,7 @@ impl SplitStack<'_> {
             let bottom = self.ground - layer as f64 * LAYER_PITCH;
             let number = (self.x - STREAM_GAP - WIDTH - NUMBER_GAP, bottom - LAYER_HEIGHT / 2.0 + HALF);
             self.scene.text(number, &layer.to_string(), Anchor::End, TEXT);
-            for kind in Sublayer::BOTH {
+            for kind in Sublayer::ALL {
                 self.draw_sublayer(layer, kind, bottom);
             }
         }

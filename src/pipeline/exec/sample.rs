@@ -11,7 +11,7 @@ use super::preflight::{Preflight, TargetMachine, preflight};
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::evaluate::EvalSet;
-use crate::evaluate::damage_eval::WIDTH;
+use crate::evaluate::damage_eval::VALUES_PER_WINDOW;
 use crate::grid::Grid;
 use crate::model::Program;
 use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Variant};
@@ -286,7 +286,7 @@ fn sampled_items(
 ) -> Result<(SampledItems, usize)> {
     let sample = SampledValues::new(eval_set, chunks);
     match (&evaluation.target, answer_key) {
-        (EvalTarget::Windows(text), _) => Ok(sample.sampled_windows(if text.damage { WIDTH } else { 1 })),
+        (EvalTarget::Windows(text), _) => Ok(sample.sampled_windows(if text.damage { VALUES_PER_WINDOW } else { 1 })),
         (EvalTarget::Task(_), Some(AnswerKey::Builtin(solutions))) => sample.sampled_documents(solutions),
         (EvalTarget::Task(task), Some(AnswerKey::Defined(documents))) => {
             let definition = context.grid.task(task).definition()?;

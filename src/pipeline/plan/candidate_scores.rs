@@ -56,5 +56,5 @@ fn candidate(unit: DepthUnit, removed: &Cut) -> Option<usize> {
     if unit.is_layers() {
         return removed.whole_layers().first().copied();
     }
-    removed.iter().next().map(|(layer, sublayer)| sublayer.number(layer))
+    removed.iter().next().map(|(layer, sublayer)| sublayer.index_in_model(layer))
 }

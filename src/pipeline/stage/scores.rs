@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{BackboneKeyParts, Cost, Family, InputNames, Member, Stage};
 use crate::criterion::{Trial, TrialMetric};
 use crate::error::{Error, Result};
-use crate::evaluate::damage_eval::{Damages, WIDTH};
+use crate::evaluate::damage_eval::{Damages, VALUES_PER_WINDOW};
 use crate::evaluate::perplexity::Losses;
 use crate::evaluate::{EvalSet, choices};
 use crate::files::sha256;
@@ -114,7 +114,7 @@ pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &
         let left =
             reference.map_or_else(|| Trie::for_scoring(missing), |reference| Trie::with_reference(reference, missing));
         cost.left = left.flops(config, load).shared;
-        let item_bytes = if reference.is_some() { 8 * WIDTH as u64 } else { 16 };
+        let item_bytes = if reference.is_some() { 8 * VALUES_PER_WINDOW as u64 } else { 16 };
         cost.disk = missing.len() as u64 * item_bytes * load.scored as u64 / load.length.max(1) as u64;
         cost.inodes = pack_file_count(missing.len());
     }
@@ -214,7 +214,7 @@ pub(crate) fn window_scores(values: Vec<f64>, text: &Perplexity) -> Result<(Loss
     let damages = Damages::from_values(&values).ok_or_else(|| {
         Error::damaged("stored scores contain an incomplete window")
             .at(text.to_string())
-            .expected(format!("a multiple of {WIDTH} values"))
+            .expected(format!("a multiple of {VALUES_PER_WINDOW} values"))
             .found(count)
     })?;
     Ok((damages.losses.clone(), Some(damages)))
@@ -243,7 +243,7 @@ impl ScoredVariant {
     }
 
     pub(super) fn take(&mut self, record: &JournalRecord, eval_set: &dyn EvalSet) {
-        if eval_set.fits(record.chunk, &record.values) && self.chunks[record.chunk].is_none() {
+        if eval_set.is_complete(record.chunk, &record.values) && self.chunks[record.chunk].is_none() {
             self.chunks[record.chunk] = Some(record.values.clone());
             self.seconds += record.seconds;
         }

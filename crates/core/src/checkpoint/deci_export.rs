@@ -33,13 +33,13 @@ const LAYERS: &str = "model.layers.";
 ///
 /// # Errors
 /// Fails with the name of the first property that llama.cpp would ignore or fail to load.
-pub fn fits_deci(config: &Config) -> Result<()> {
+pub fn check_deci_support(config: &Config) -> Result<()> {
     let architecture = config.architecture;
     let lacks = [
         (config.architecture.gguf.is_none(), "an architecture that llama.cpp supports"),
         (config.experts.is_some(), "an MLP without experts"),
         (architecture.query_key_norm != QueryKeyNorm::None, "no query and key norms"),
-        (Sublayer::BOTH.iter().any(|&half| config.ends_in_norm(half)), "no norms after attention and MLP"),
+        (Sublayer::ALL.iter().any(|&half| config.ends_in_norm(half)), "no norms after attention and MLP"),
         (architecture.fused || architecture.rope != RopeEntries::One, "layers with the structure of Llama"),
         (config.activation != Activation::Silu, "the activation silu"),
         (config.biases.inputs && config.heads * config.head_dim != config.hidden, "query biases of the hidden size"),
@@ -56,10 +56,10 @@ pub fn fits_deci(config: &Config) -> Result<()> {
 /// Rejects an operator that is stored next to the weights if `deci` cannot represent it.
 ///
 /// # Errors
-/// Fails if [`fits_deci`] does, or if the operator maps the stream itself.
-pub fn fits_deci_step(config: &Config, step: StepForm) -> Result<()> {
+/// Fails if [`check_deci_support`] does, or if the operator maps the stream itself.
+pub fn check_deci_step(config: &Config, step: StepForm) -> Result<()> {
     match step {
-        StepForm::Normed | StepForm::Constant => fits_deci(config),
+        StepForm::Normed | StepForm::Constant => check_deci_support(config),
         StepForm::Stream | StepForm::Branch => {
             let expected = "a repair that folds into the weights, or a constant or a map of the normed stream";
             Err(unsupported_error(expected, step.text()))
@@ -69,7 +69,7 @@ pub fn fits_deci_step(config: &Config, step: StepForm) -> Result<()> {
 
 /// Returns the GGUF form of a variant that needs `deci`. Fails if `deci` cannot represent the variant.
 pub(super) fn form(config: &Config, layout: &Layout) -> Result<GgufForm> {
-    fits_deci(config)?;
+    check_deci_support(config)?;
     for AttachedOperator { place, operator, .. } in &layout.attached {
         let step = match place {
             BranchPlace::Norm(_) => StepForm::Branch,
@@ -77,7 +77,7 @@ pub(super) fn form(config: &Config, layout: &Layout) -> Result<GgufForm> {
             _ if operator.is_bias_only() => StepForm::Constant,
             _ => StepForm::Stream,
         };
-        fits_deci_step(config, step)?;
+        check_deci_step(config, step)?;
     }
     Ok(GgufForm::uniform(DECI, true))
 }
@@ -154,10 +154,10 @@ pub(super) fn counts(layout: &Layout, config: &Config) -> LayerCounts {
 }
 
 /// Returns the tensors of the GGUF file. Operators stay in f32, as in safetensors checkpoints.
-pub(super) fn tensors<'a>(layout: &'a Layout, config: &Config, numbers: GgufType) -> Result<Vec<GgufTensor<'a>>> {
+pub(super) fn tensors<'a>(layout: &'a Layout, config: &Config, file_type: GgufType) -> Result<Vec<GgufTensor<'a>>> {
     let mut tensors = Vec::new();
     for tensor in layout.tensors.iter().filter(|tensor| !tensor.name.starts_with(LAYERS)) {
-        tensors.push(checkpoint_tensor(config, &tensor.name, tensor, numbers)?);
+        tensors.push(checkpoint_tensor(config, &tensor.name, tensor, file_type)?);
     }
     for (index, block) in blocks(layout).iter().enumerate() {
         let prefix = format!("{LAYERS}{}.", block.layer);
@@ -170,11 +170,11 @@ pub(super) fn tensors<'a>(layout: &'a Layout, config: &Config, numbers: GgufType
             };
             let is_operator = layout.attached.iter().any(|at| at.layer == block.layer && at.holds(&tensor.name));
             if is_in_block && !is_operator {
-                tensors.push(checkpoint_tensor(config, &format!("{LAYERS}{index}.{part}"), tensor, numbers)?);
+                tensors.push(checkpoint_tensor(config, &format!("{LAYERS}{index}.{part}"), tensor, file_type)?);
             }
         }
         operator_tensors(layout, index, block, &mut tensors);
-        zero_tensors(index, block, config.hidden, numbers, &mut tensors);
+        zero_tensors(index, block, config.hidden, file_type, &mut tensors);
     }
     Ok(tensors)
 }
@@ -198,9 +198,15 @@ fn operator_tensors<'a>(layout: &'a Layout, index: usize, block: &Block<'a>, ten
 
 /// Adds placeholder tensors: an all-zero MLP if the layer has none, an all-zero map for a missing attention in the
 /// first layer, and ones for a norm without weights.
-fn zero_tensors(index: usize, block: &Block<'_>, hidden: usize, numbers: GgufType, tensors: &mut Vec<GgufTensor<'_>>) {
+fn zero_tensors(
+    index: usize,
+    block: &Block<'_>,
+    hidden: usize,
+    file_type: GgufType,
+    tensors: &mut Vec<GgufTensor<'_>>,
+) {
     let mut add = |part: &str, shape: &[usize], content: GgufContent<'static>| {
-        let info = gguf_info(index, part, numbers.ggml_dtype(shape), shape);
+        let info = gguf_info(index, part, file_type.ggml_dtype(shape), shape);
         tensors.push(GgufTensor { info, content });
     };
     let ones = || GgufContent::Numbers(vec![1.0; hidden]);

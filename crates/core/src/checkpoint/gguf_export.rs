@@ -31,19 +31,19 @@ pub struct GgufMetadata {
     pub entries: Vec<(String, Value)>,
 }
 
-/// Rejects a variant that a GGUF file cannot represent, or that llama.cpp would compute differently.
+/// Returns the form in which a GGUF file can store a variant.
 ///
 /// # Errors
 /// Fails if `deci` cannot represent the operators or dropped sublayers, if llama.cpp does not support the architecture,
 /// or if it would ignore the sliding windows.
-pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
+pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     let form =
         if layout.needs_modeling_file() { Some(deci_export::form(config, layout)?) } else { config.architecture.gguf };
     let form =
         form.ok_or_else(|| unsupported_error("an architecture that llama.cpp supports", config.architecture.class))?;
     let context = config.max_positions.unwrap_or(usize::MAX);
     let windows = || layout.kept.iter().map(|&layer| config.windows[layer].filter(|&window| window < context));
-    let unlike = |pattern: &dyn Fn(usize) -> bool, original: &dyn Fn(usize) -> bool| {
+    let mismatch = |pattern: &dyn Fn(usize) -> bool, original: &dyn Fn(usize) -> bool| {
         (0..layout.kept.len()).find(|&index| pattern(index) != original(layout.kept[index]))
     };
     if let (None, Some(window)) = (window_of(form), windows().flatten().min()) {
@@ -51,7 +51,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
         return Err(unsupported_error(&expected, format!("a window of {window} tokens")));
     }
     if let (Some(every), true) = (window_of(form), windows().any(|window| window.is_some())) {
-        if let Some(index) = unlike(&|index| is_in_window(index, every), &|layer| config.windows[layer].is_some()) {
+        if let Some(index) = mismatch(&|index| is_in_window(index, every), &|layer| config.windows[layer].is_some()) {
             let found = if is_in_window(index, every) { "no sliding window" } else { "a sliding window" };
             let expected =
                 format!("sliding windows in all layers except every {every}th, as in llama.cpp's `{}`", form.name);
@@ -62,7 +62,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
         }
     }
     if let GgufPlaces::Unrotated(every) = form.places
-        && let Some(index) = unlike(&|index| (index + 1) % every != 0, &|layer| config.rotated[layer])
+        && let Some(index) = mismatch(&|index| (index + 1) % every != 0, &|layer| config.rotated[layer])
     {
         let expected = format!("no rotary embedding in every {every}th layer, as in llama.cpp's `{}`", form.name);
         return Err(unsupported_error(&expected, format!("remaining layer {index} does not follow this rule")));
@@ -146,32 +146,32 @@ impl Layout {
     /// Computes the total size in bytes of the tensors in the GGUF file.
     ///
     /// # Errors
-    /// See [`fits_gguf`].
-    pub fn gguf_bytes(&self, config: &Config, numbers: GgufType) -> Result<u64> {
-        Ok(self.gguf_tensors(config, numbers)?.iter().map(|tensor| tensor.info.bytes() as u64).sum())
+    /// See [`gguf_form`].
+    pub fn gguf_bytes(&self, config: &Config, file_type: GgufType) -> Result<u64> {
+        Ok(self.gguf_tensors(config, file_type)?.iter().map(|tensor| tensor.info.bytes() as u64).sum())
     }
 
     /// Writes the variant as a GGUF file. Calls `wrote` with the size of each written block in bytes.
     ///
     /// # Errors
-    /// See [`fits_gguf`] and [`Layout::write`].
+    /// See [`gguf_form`] and [`Layout::write`].
     pub fn write_gguf(
         &self,
         config: &Config,
-        numbers: GgufType,
+        file_type: GgufType,
         text: &GgufMetadata,
         path: &Path,
         out: &mut dyn Write,
         wrote: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
-        let form = fits_gguf(config, self)?;
-        let tensors = self.gguf_tensors(config, numbers)?;
+        let form = gguf_form(config, self)?;
+        let tensors = self.gguf_tensors(config, file_type)?;
         let mut put = |bytes: &[u8]| {
             out.write_all(bytes).map_err(|error| Error::io("write", path, &error))?;
             wrote(bytes.len() as u64)
         };
         let infos: Vec<&GgufInfo> = tensors.iter().map(|tensor| &tensor.info).collect();
-        put(&gguf_writer::header(&self.gguf_entries(config, form, numbers, text)?, &infos)?)?;
+        put(&gguf_writer::header(&self.gguf_entries(config, form, file_type, text)?, &infos)?)?;
         for GgufTensor { info, content } in &tensors {
             match content {
                 GgufContent::Checkpoint(tensor) => self.put_checkpoint(config, form, tensor, info.dtype, &mut put)?,
@@ -217,11 +217,11 @@ impl Layout {
     }
 
     /// Returns the tensors of the GGUF file in file order.
-    fn gguf_tensors(&self, config: &Config, numbers: GgufType) -> Result<Vec<GgufTensor<'_>>> {
+    fn gguf_tensors(&self, config: &Config, file_type: GgufType) -> Result<Vec<GgufTensor<'_>>> {
         let mut tensors = if self.needs_modeling_file() {
-            deci_export::tensors(self, config, numbers)?
+            deci_export::tensors(self, config, file_type)?
         } else {
-            let named = self.tensors.iter().map(|tensor| checkpoint_tensor(config, &tensor.name, tensor, numbers));
+            let named = self.tensors.iter().map(|tensor| checkpoint_tensor(config, &tensor.name, tensor, file_type));
             named.collect::<Result<Vec<_>>>()?
         };
         if let Some(Scaling::Llama3(scaling)) = &config.rope.scaling {
@@ -243,14 +243,14 @@ impl Layout {
         &self,
         config: &Config,
         form: GgufForm,
-        numbers: GgufType,
+        file_type: GgufType,
         text: &GgufMetadata,
     ) -> Result<Vec<(String, Value)>> {
         let general = [
             ("architecture", Value::String(form.name.to_owned())),
             ("type", Value::String("model".to_owned())),
             ("name", Value::String(text.name.clone())),
-            ("file_type", Value::U32(numbers.number())),
+            ("file_type", Value::U32(file_type.code())),
             ("quantization_version", Value::U32(2)),
             ("alignment", Value::U32(32)),
         ];

@@ -23,7 +23,7 @@ named!(GgufType: F32 = "f32", Bf16 = "bf16", F16 = "f16", Q8_0 = "q8_0");
 
 impl GgufType {
     /// Returns `general.file_type` (`llama_ftype` in llama.h).
-    pub(super) fn number(self) -> u32 {
+    pub(super) fn code(self) -> u32 {
         match self {
             Self::F32 => 0,
             Self::F16 => 1,
@@ -81,11 +81,11 @@ pub(super) fn checkpoint_tensor<'a>(
     config: &Config,
     name: &str,
     tensor: &'a CheckpointTensor,
-    numbers: GgufType,
+    file_type: GgufType,
 ) -> Result<GgufTensor<'a>> {
     let name = name_in_gguf(config.architecture, name)
         .ok_or_else(|| Error::job("no GGUF name for the tensor").at(format!("tensor {name}")))?;
-    let info = GgufInfo { name, dtype: numbers.ggml_dtype(&tensor.shape), shape: tensor.shape.clone() };
+    let info = GgufInfo { name, dtype: file_type.ggml_dtype(&tensor.shape), shape: tensor.shape.clone() };
     Ok(GgufTensor { info, content: GgufContent::Checkpoint(tensor) })
 }
 

@@ -71,12 +71,12 @@ pub(super) enum TensorContent {
 }
 
 impl CheckpointTensor {
-    pub(super) fn numbers(&self) -> u64 {
+    pub(super) fn element_count(&self) -> u64 {
         self.shape.iter().map(|&side| side as u64).product()
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.numbers() * self.dtype.bytes()
+        self.element_count() * self.dtype.bytes()
     }
 }
 
@@ -160,7 +160,7 @@ impl Layout {
 
     /// Returns the number of parameters.
     pub fn parameters(&self) -> u64 {
-        self.tensors.iter().map(CheckpointTensor::numbers).sum()
+        self.tensors.iter().map(CheckpointTensor::element_count).sum()
     }
 }
 

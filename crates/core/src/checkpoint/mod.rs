@@ -30,8 +30,8 @@ mod layout;
 mod shards;
 mod variant_config;
 
-pub use deci_export::{fits_deci, fits_deci_step};
-pub use gguf_export::{GgufMetadata, fits_gguf};
+pub use deci_export::{check_deci_step, check_deci_support};
+pub use gguf_export::{GgufMetadata, gguf_form};
 pub use gguf_tensor::GgufType;
 pub use layout::{AttachedOperator, Layout};
 pub use shards::{INDEX, WeightFiles, header};

@@ -138,13 +138,13 @@ pub(super) fn each_block(
 ) -> Result<()> {
     let mut in_blocks = |values: &[f32]| values.chunks(BLOCK).try_for_each(&mut *each);
     match &tensor.content {
-        TensorContent::Stored(name) => weights.blocks(name, &tensor.shape, BLOCK, each),
+        TensorContent::Stored(name) => weights.read_blocks(name, &tensor.shape, BLOCK, each),
         TensorContent::Folded(name, operator) if tensor.shape.len() == 1 => {
             in_blocks(&operator.apply(&weights.take(name, &tensor.shape)?)?)
         }
         TensorContent::Folded(name, operator) => {
             let [c, inner] = [tensor.shape[0], tensor.shape[1]];
-            let columns = operator.apply(&weights.transposed(&[(name, c)], inner)?)?; // [inner, C]
+            let columns = operator.apply(&weights.read_transposed(&[(name, c)], inner)?)?; // [inner, C]
             in_rows(&columns, c, each)
         }
         TensorContent::Merged(part, merged) => in_blocks(&merged_values(part, merged, &tensor.shape, weights)?),

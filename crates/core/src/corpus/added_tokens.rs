@@ -44,7 +44,7 @@ impl AddedToken {
     }
 
     /// Creates a token with default flags.
-    fn plain(content: &str, special: bool) -> Self {
+    fn with_default_flags(content: &str, special: bool) -> Self {
         let [single_word, lstrip, rstrip] = [false; 3];
         Self { content: content.to_owned(), single_word, lstrip, rstrip, normalized: !special, special }
     }
@@ -122,7 +122,7 @@ pub fn added_beside(tokenizer: &Path) -> Result<Option<Value>> {
     let bytes = regular::read(tokenizer)?;
     // Damaged files are reported when they are loaded.
     let Ok(tokens) = serde_json::from_slice::<OwnTokens>(&bytes) else { return Ok(None) };
-    let added = changed(&tokens.added_tokens, tokenizer)?;
+    let added = tokens_to_add(&tokens.added_tokens, tokenizer)?;
     let added: Vec<Value> = added.iter().map(|token| token.with_id(0)).collect();
     Ok((!added.is_empty()).then(|| json!(added)))
 }
@@ -150,7 +150,7 @@ pub(super) fn merge(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Ve
         return Ok((bytes, Vec::new()));
     }
     let Ok(OwnTokens { mut added_tokens }) = serde_json::from_slice(&bytes) else { return Ok((bytes, Vec::new())) };
-    let added = changed(&added_tokens, tokenizer)?;
+    let added = tokens_to_add(&added_tokens, tokenizer)?;
     let Ok(mut file) = serde_json::from_slice::<Value>(&bytes) else { return Ok((bytes, Vec::new())) };
     if added.is_empty() || !file.is_object() {
         return Ok((bytes, Vec::new()));
@@ -184,7 +184,7 @@ pub(super) fn merge(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Ve
 
 /// Returns the tokens in neighboring files that the `tokenizer.json` lacks or lists with different flags, in the order
 /// in which they are added.
-fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
+fn tokens_to_add(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
     let config = tokenizer_config(&tokenizer.with_file_name(TOKENIZER_CONFIG))?;
     let extra = [&config["extra_special_tokens"], &config["additional_special_tokens"]];
     let extra = extra.into_iter().find_map(|list| list.as_array().filter(|list| !list.is_empty()));
@@ -198,7 +198,7 @@ fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> 
     } else if let Value::Object(older) = read_json(&tokenizer.with_file_name(ADDED_TOKENS))? {
         for (token, index) in &older {
             let is_special = roles.contains(&token.as_str()) || extra.iter().any(|known| known.content == *token);
-            listed.extend(index.as_u64().map(|index| (index, AddedToken::plain(token, is_special))));
+            listed.extend(index.as_u64().map(|index| (index, AddedToken::with_default_flags(token, is_special))));
         }
         // `tokenizer.json` takes precedence over the older file.
         known_tokens.iter().filter_map(|token| token["id"].as_u64()).for_each(|id| _ = listed.remove(&id));
@@ -220,7 +220,7 @@ fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> 
 /// Parses a special token given as a string or a map.
 fn parse_special_token(token: &Value) -> Option<AddedToken> {
     match token {
-        Value::String(content) => Some(AddedToken::plain(content, true)),
+        Value::String(content) => Some(AddedToken::with_default_flags(content, true)),
         map => AddedToken::from_map(map).map(|token| AddedToken { special: true, ..token }),
     }
 }

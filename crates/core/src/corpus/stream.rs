@@ -235,7 +235,7 @@ pub(super) fn draw_windows(
         windows.corpus_tokens += ids.len();
         longest = longest.max(ids.len());
         if let Some(last) = last_start(ids.len(), length) {
-            windows.draw(document, (&ids, &ends), last, random)?;
+            windows.push_random(document, (&ids, &ends), last, random)?;
         }
         document += 1;
     }

@@ -130,7 +130,7 @@ fn read_json(mut lines: JsonRows<impl BufRead + 'static>, column: Option<&str>) 
             Ok(row) => row?,
             Err(error) => return Some(Err(error)),
         };
-        let text = match row.take(&columns) {
+        let text = match row.take_column(&columns) {
             Some((name, TextRow { text: Some(text), .. })) => {
                 column = Some(name);
                 Ok(text)

@@ -14,7 +14,7 @@ pub(super) struct TextRow {
 
 impl TextRow {
     /// Removes and returns the first of `columns` that the row has.
-    pub(super) fn take(&mut self, columns: &[&str]) -> Option<(String, TextRow)> {
+    pub(super) fn take_column(&mut self, columns: &[&str]) -> Option<(String, TextRow)> {
         let index = columns.iter().find_map(|column| self.columns.iter().position(|(name, _)| name == column))?;
         Some(self.columns.swap_remove(index))
     }
@@ -104,16 +104,16 @@ mod tests {
     fn only_requested_columns_are_kept() {
         let mut row = read(r#"{"x": [1, {"text": 2}], "sentence": "é", "text": "a", "text": "b", "y": 1e999}"#);
         assert_eq!(row.columns.len(), 2);
-        assert_eq!(row.take(&["text", "sentence"]), Some(("text".into(), text("b"))));
-        assert_eq!(row.take(&["sentence"]), Some(("sentence".into(), text("é"))));
-        assert_eq!(row.take(&["sentence"]), None);
+        assert_eq!(row.take_column(&["text", "sentence"]), Some(("text".into(), text("b"))));
+        assert_eq!(row.take_column(&["sentence"]), Some(("sentence".into(), text("é"))));
+        assert_eq!(row.take_column(&["sentence"]), None);
     }
 
     #[test]
     fn non_string_values_are_not_text() {
         for value in ["null", "true", "1", "-1", "0.5", "[[1], {}]", "{\"text\": \"a\"}"] {
             let mut row = read(&format!("{{\"text\": {value}}}"));
-            assert_eq!(row.take(&["text"]), Some(("text".into(), TextRow::default())), "{value}");
+            assert_eq!(row.take_column(&["text"]), Some(("text".into(), TextRow::default())), "{value}");
             if !value.starts_with('{') {
                 assert_eq!(read(value), TextRow::default(), "{value}");
             }

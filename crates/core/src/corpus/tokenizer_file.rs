@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 /// Exclusive upper bound on token ids, far above any real vocabulary.
 const MAX_IDS: u64 = 1 << 24;
 /// Maximum number of special tokens in a post-processor, and of pieces in a template.
-const MAX_SPECIAL: usize = 64;
+const MAX_SPECIAL_TOKENS: usize = 64;
 /// Maximum factor by which the normalizer's replacements, taken together, may lengthen a text.
-const MAX_GROWTH: usize = 4096;
+const MAX_TEXT_GROWTH: usize = 4096;
 /// Maximum number of entries in any list in the settings.
 const MAX_ENTRIES: usize = 1 << 16;
 /// Maximum length of a string in the settings, in bytes.
-const MAX_TEXT: usize = 1 << 16;
+const MAX_STRING_BYTES: usize = 1 << 16;
 
 /// Explains why a tokenizer file is unsafe to load with `tokenizers`. Returns `None` if it is safe.
 pub(super) fn find_problem(file: &Value) -> Option<String> {
@@ -29,7 +29,7 @@ pub(super) fn find_problem(file: &Value) -> Option<String> {
     }
     let parts = ["normalizer", "pre_tokenizer", "post_processor", "decoder"];
     let mut growth = 1;
-    parts.iter().find_map(|part| setting(part, file.get(*part)?, &mut growth))
+    parts.iter().find_map(|part| find_setting_problem(part, file.get(*part)?, &mut growth))
 }
 
 fn exceeds_max_id(id: &Value) -> bool {
@@ -37,35 +37,37 @@ fn exceeds_max_id(id: &Value) -> bool {
 }
 
 /// Recursively checks the settings of one component of the tokenizer.
-fn setting(part: &str, value: &Value, growth: &mut usize) -> Option<String> {
+fn find_setting_problem(part: &str, value: &Value, growth: &mut usize) -> Option<String> {
     match value {
-        Value::Object(map) => object(part, map, growth)
-            .or_else(|| map.iter().find_map(|(key, value)| nested_defect(part, key, value, growth))),
+        Value::Object(map) => find_object_problem(part, map, growth)
+            .or_else(|| map.iter().find_map(|(key, value)| find_nested_problem(part, key, value, growth))),
         Value::Array(list) if list.len() > MAX_ENTRIES => Some(format!("a list of {} entries in {part}", list.len())),
-        Value::Array(list) => list.iter().find_map(|value| setting(part, value, growth)),
+        Value::Array(list) => list.iter().find_map(|value| find_setting_problem(part, value, growth)),
         Value::Number(number)
             if part == "post_processor" && number.as_f64().is_none_or(|n| n.abs() >= MAX_IDS as f64) =>
         {
             Some(format!("the number {number} in {part}"))
         }
-        Value::String(text) if text.len() > MAX_TEXT => Some(format!("a string of {} bytes in {part}", text.len())),
+        Value::String(text) if text.len() > MAX_STRING_BYTES => {
+            Some(format!("a string of {} bytes in {part}", text.len()))
+        }
         _ => None,
     }
 }
 
-fn nested_defect(part: &str, key: &str, value: &Value, growth: &mut usize) -> Option<String> {
+fn find_nested_problem(part: &str, key: &str, value: &Value, growth: &mut usize) -> Option<String> {
     match (key, value.as_str()) {
-        ("precompiled_charsmap", Some(map)) => charsmap(map),
-        _ => setting(part, value, growth),
+        ("precompiled_charsmap", Some(map)) => find_charsmap_problem(map),
+        _ => find_setting_problem(part, value, growth),
     }
 }
 
-fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<String> {
+fn find_object_problem(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<String> {
     match map.get("type").and_then(Value::as_str) {
         Some("Replace" | "Prepend") if part == "normalizer" => {
             let texts = ["content", "prepend"].iter().filter_map(|key| map.get(*key)?.as_str());
             *growth = growth.saturating_mul(texts.map(|text| text.chars().count()).sum::<usize>().max(1));
-            (*growth > MAX_GROWTH).then(|| format!("replacements that make a text {growth} times longer"))
+            (*growth > MAX_TEXT_GROWTH).then(|| format!("replacements that make a text {growth} times longer"))
         }
         Some("TemplateProcessing") => {
             let pieces = map.get("single").and_then(Value::as_array)?;
@@ -80,7 +82,7 @@ fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<St
                     .fold(0, usize::saturating_add),
                 pieces.iter().filter(|piece| piece.get("Sequence").is_some()).count(),
             );
-            (special > MAX_SPECIAL || texts > 1 || pieces.len() > MAX_SPECIAL).then(|| {
+            (special > MAX_SPECIAL_TOKENS || texts > 1 || pieces.len() > MAX_SPECIAL_TOKENS).then(|| {
                 format!(
                     "a template of {} pieces that inserts the text {texts} times and {special} special tokens",
                     pieces.len()
@@ -92,13 +94,9 @@ fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<St
 }
 
 /// Checks the trie size that is declared at the start of the charsmap. The library would allocate up to 8 GB for it.
-fn charsmap(text: &str) -> Option<String> {
+fn find_charsmap_problem(text: &str) -> Option<String> {
     // Decode base64: six bits per character.
-    let bits = text
-        .bytes()
-        .take(6)
-        .filter_map(base64_digit)
-        .fold(0u64, |bits, base64_digit| bits << 6 | u64::from(base64_digit));
+    let bits = text.bytes().take(6).filter_map(base64_digit).fold(0u64, |bits, digit| bits << 6 | u64::from(digit));
     let size = u32::swap_bytes((bits >> 4) as u32);
     let max = text.len() as u64 / 4 * 3;
     (text.len() < 8 || u64::from(size) > max)

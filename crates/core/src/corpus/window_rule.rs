@@ -101,7 +101,7 @@ pub fn calibration_windows(
     };
     let mut windows = Windows { corpus_tokens: ids.len(), ..Windows::new(length) };
     for _ in 0..sequences {
-        windows.draw(0, (&ids, &ends), last, &mut random)?;
+        windows.push_random(0, (&ids, &ends), last, &mut random)?;
     }
     Ok(windows)
 }

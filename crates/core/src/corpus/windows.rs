@@ -39,7 +39,7 @@ impl Windows {
 
     /// Adds a window that starts at a random token of a document, at token `last` at the latest. `tokens` holds the
     /// document's ids and the end of each token in its text.
-    pub(super) fn draw(
+    pub(super) fn push_random(
         &mut self,
         document: usize,
         tokens: (&[u32], &[usize]),
@@ -110,7 +110,7 @@ impl<'a> Documents<'a> {
     pub(super) fn draw_windows(mut self, count: usize, random: &mut PythonRandom) -> Result<Windows> {
         let mut windows = Windows::new(self.length);
         for _ in 0..count {
-            self.draw(random, &mut windows)?;
+            self.draw_window(random, &mut windows)?;
         }
         windows.corpus_tokens = self.tokens;
         Ok(windows)
@@ -120,7 +120,7 @@ impl<'a> Documents<'a> {
     ///
     /// Fails if all documents have been drawn and none is long enough. Repeated draws are cheap, because each document
     /// is tokenized only once.
-    fn draw(&mut self, random: &mut PythonRandom, out: &mut Windows) -> Result<()> {
+    fn draw_window(&mut self, random: &mut PythonRandom, out: &mut Windows) -> Result<()> {
         while self.waiting > 0 || self.long > 0 {
             let document = random.randint(0, self.rows.len() as u64 - 1)? as usize;
             if matches!(self.tokenized[document], Tokenization::NotYet) {
@@ -129,7 +129,7 @@ impl<'a> Documents<'a> {
             if let Tokenization::Ids(ids, ends) = &self.tokenized[document]
                 && let Some(last) = last_start(ids.len(), self.length)
             {
-                return out.draw(document, (ids, ends), last, random);
+                return out.push_random(document, (ids, ends), last, random);
             }
         }
         Err(Error::bad_input("all documents of the corpus are too short for a window")

@@ -56,7 +56,7 @@ impl DepthUnit {
     /// Returns the sublayers that a cut in this unit may remove: all attentions, then all MLPs. If candidates
     /// have equal scores, the first in this order is removed, as in the published code.
     pub fn candidates(self, layers: usize) -> Vec<(usize, Sublayer)> {
-        let kinds = Sublayer::BOTH.into_iter().filter(|kind| match self {
+        let kinds = Sublayer::ALL.into_iter().filter(|kind| match self {
             Self::Attention => *kind == Sublayer::Attention,
             Self::Mlp => *kind == Sublayer::Mlp,
             Self::Layers | Self::Sublayers => true,

@@ -86,7 +86,8 @@ mod tests {
     #[test]
     fn finercut_candidates_are_sorted_by_published_name() {
         let spec = PruneSpec { backbone: "b", layers: 11, depth: 1, unit: DepthUnit::Sublayers };
-        let order: Vec<usize> = in_order_of_names(&spec).iter().map(|(layer, kind)| kind.number(*layer)).collect();
+        let order: Vec<usize> =
+            in_order_of_names(&spec).iter().map(|(layer, kind)| kind.index_in_model(*layer)).collect();
         assert_eq!(order[..8], [1, 0, 3, 2, 21, 20, 5, 4]);
     }
 }

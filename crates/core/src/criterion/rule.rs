@@ -238,7 +238,7 @@ pub struct Selection {
     /// Removed layers or sublayers.
     pub removed: Cut,
     /// Pairs of candidate and score, in the criterion's order. Each criterion defines its candidates. Sublayers are
-    /// numbered by [`Sublayer::number`](crate::model::Sublayer::number).
+    /// numbered by [`Sublayer::index_in_model`](crate::model::Sublayer::index_in_model).
     pub scores: Vec<(usize, f64)>,
     /// Merges by which the layers were removed, in order. Empty if the criterion does not merge layers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

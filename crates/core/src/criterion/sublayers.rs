@@ -17,7 +17,7 @@ pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize
     // The sort is stable, so the first of several equal scores stays first.
     ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
     let removed: Cut = ranked.into_iter().take(depth).map(|(sublayer, _)| sublayer).collect();
-    let scores = scores.iter().map(|&((layer, kind), score)| (kind.number(layer), score)).collect();
+    let scores = scores.iter().map(|&((layer, kind), score)| (kind.index_in_model(layer), score)).collect();
     Selection::new(removed, scores)
 }
 
@@ -39,7 +39,7 @@ pub(super) fn remove_greedily(
         let measured = remaining.into_iter().zip(stats.measure(metric, &trials)?);
         let best = measured.reduce(|best, next| if next.1 < best.1 { next } else { best });
         let ((layer, kind), cost) = best.ok_or_else(|| Error::job("no sublayers left to remove").at(name))?;
-        selection.scores.push((kind.number(layer), cost));
+        selection.scores.push((kind.index_in_model(layer), cost));
         selection.removed = selection.removed.with(layer, kind);
     }
     Ok(selection)

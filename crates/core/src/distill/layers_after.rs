@@ -49,7 +49,7 @@ impl LayersAfter {
                 Entry::Vacant(free) => free.insert(causal(positions, layer.window, self.device())?),
             };
             let rotary = tables[self.weights.rotary_of(layer.index)].as_ref();
-            for sublayer in Sublayer::BOTH {
+            for sublayer in Sublayer::ALL {
                 x = (&x
                     + layer.branch(
                         &self.config,

@@ -49,7 +49,7 @@ impl Damage {
     }
 
     /// Returns the lower and upper bounds of the metric's values. `None` means unbounded.
-    pub fn range(self) -> (f64, Option<f64>) {
+    pub fn value_range(self) -> (f64, Option<f64>) {
         match self {
             Self::KlDenseVariant | Self::KlVariantDense | Self::PerplexityRatio => (0.0, None),
             Self::SameTop | Self::MeanAbsoluteChange | Self::RmsChange => (0.0, Some(1.0)),
@@ -58,10 +58,10 @@ impl Damage {
     }
 
     /// Returns the index of the metric among a window's values.
-    pub fn column(self, part: WindowPart) -> usize {
+    pub fn value_index(self, part: WindowPart) -> usize {
         let first = match part {
             WindowPart::All => 1,
-            WindowPart::SecondHalf => 1 + MEASURES,
+            WindowPart::SecondHalf => 1 + METRIC_COUNT,
         };
         first + self as usize
     }
@@ -75,13 +75,13 @@ pub enum WindowPart {
 }
 
 /// Number of damage metrics.
-const MEASURES: usize = 7;
+const METRIC_COUNT: usize = 7;
 /// Number of values per window: its loss, and all metrics over the full window and over its second half.
-pub const WIDTH: usize = 1 + 2 * MEASURES;
+pub const VALUES_PER_WINDOW: usize = 1 + 2 * METRIC_COUNT;
 
 /// Means over a window's predictions, in the order of [`Damage`]. The RMS change is stored as the mean square, and the
 /// perplexity ratio as the mean loss difference.
-type WindowMeans = [f64; MEASURES];
+type WindowMeans = [f64; METRIC_COUNT];
 
 /// Losses and damage metrics of every window for one variant.
 #[derive(Debug, Clone, Default)]
@@ -96,12 +96,12 @@ pub struct Damages {
 impl Damages {
     /// Decodes the values that [`DamageEval`] computes. Returns `None` if the last window is incomplete.
     pub fn from_values(values: &[f64]) -> Option<Self> {
-        let (windows, rest) = values.as_chunks::<WIDTH>();
+        let (windows, rest) = values.as_chunks::<VALUES_PER_WINDOW>();
         let mut damages = Self::default();
         for window in windows {
             damages.losses.windows.push(window[0]);
             damages.all.push(std::array::from_fn(|measure| window[1 + measure]));
-            damages.second_half.push(std::array::from_fn(|measure| window[1 + MEASURES + measure]));
+            damages.second_half.push(std::array::from_fn(|measure| window[1 + METRIC_COUNT + measure]));
         }
         rest.is_empty().then_some(damages)
     }
@@ -168,7 +168,7 @@ impl EvalSet for DamageEval<'_> {
     }
 
     fn count(&self, chunk: usize) -> usize {
-        WIDTH * self.windows.count(chunk)
+        VALUES_PER_WINDOW * self.windows.count(chunk)
     }
 
     /// Returns the preferred number of tokens per pass. The dense program counts as one more stream.
@@ -216,7 +216,7 @@ fn window_values(predictions: &[Divergence], length: usize) -> Vec<f64> {
 
 /// Averages the metrics over the given predictions. Returns NaN if there are none.
 fn means(predictions: &[Divergence]) -> WindowMeans {
-    let mut sums = [0.0; MEASURES];
+    let mut sums = [0.0; METRIC_COUNT];
     for at in predictions {
         let change = at.ln_q.exp() - at.ln_p.exp();
         // `f64::max` ignores NaN, so NaN must be handled explicitly.
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn damage_values_of_incomplete_window_are_rejected() {
-        assert!(Damages::from_values(&[0.0; WIDTH + 1]).is_none());
-        assert_eq!(Damages::from_values(&[0.0; WIDTH]).unwrap().losses.windows, [0.0]);
+        assert!(Damages::from_values(&[0.0; VALUES_PER_WINDOW + 1]).is_none());
+        assert_eq!(Damages::from_values(&[0.0; VALUES_PER_WINDOW]).unwrap().losses.windows, [0.0]);
     }
 }

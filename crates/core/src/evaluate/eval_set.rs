@@ -40,7 +40,7 @@ pub trait EvalSet: Sync {
     fn count(&self, chunk: usize) -> usize;
 
     /// Returns whether `values` contains all values of one program for a chunk.
-    fn fits(&self, chunk: usize, values: &[f64]) -> bool {
+    fn is_complete(&self, chunk: usize, values: &[f64]) -> bool {
         values.len() == self.count(chunk)
     }
 

@@ -180,7 +180,7 @@ impl EvalSet for GenerationEval<'_> {
         self.read(values).map(Some)
     }
 
-    fn fits(&self, chunk: usize, values: &[f64]) -> bool {
+    fn is_complete(&self, chunk: usize, values: &[f64]) -> bool {
         split_prompts(values).is_some_and(|parts| parts.len() == self.members(chunk).len())
     }
 
@@ -215,9 +215,9 @@ mod tests {
         let eval = GenerationEval::new(&prompts, settings, &LetterDetokenizer);
         assert_eq!(eval.read(&all).unwrap(), generations);
         assert_eq!(generations[0].text, "ab", "the text must end at the stop string");
-        assert!(eval.fits(0, &all));
+        assert!(eval.is_complete(0, &all));
         for other in [&all[..6], &all[..5], &all[..4], &[]] {
-            assert!(!eval.fits(0, other), "{other:?}");
+            assert!(!eval.is_complete(0, other), "{other:?}");
         }
         assert!(eval.read(&all[..5]).is_err());
         // Each prompt counts as its own length plus its maximum number of new tokens.

@@ -135,7 +135,7 @@ impl AttachedForm {
     /// Returns whether an operator of this form is valid at a position, given whether it has a bias.
     ///
     /// A diagonal after a norm is invalid, because the decoder applies diagonals before the norm.
-    pub(super) fn fits(self, place: BranchPlace, bias: bool) -> bool {
+    pub(super) fn is_allowed_at(self, place: BranchPlace, bias: bool) -> bool {
         let on_stream = !matches!(place, BranchPlace::Norm(_));
         match self {
             Self::Dense => true,

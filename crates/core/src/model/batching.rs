@@ -11,38 +11,38 @@ const MIN_STREAMS: usize = 4;
 
 pub(super) struct PassPlanner {
     /// Bytes available for residual streams.
-    bytes: u64,
+    stream_bytes: u64,
     /// Size of one token's residual stream in bytes.
-    row: u64,
+    row_bytes: u64,
     /// Current estimate of the tokens per pass.
     tokens: AtomicUsize,
 }
 
 impl PassPlanner {
-    pub(super) fn new(bytes: u64, channels: usize) -> Self {
-        Self { bytes, row: (4 * channels).max(1) as u64, tokens: AtomicUsize::new(0) }
+    pub(super) fn new(stream_bytes: u64, channels: usize) -> Self {
+        Self { stream_bytes, row_bytes: (4 * channels).max(1) as u64, tokens: AtomicUsize::new(0) }
     }
 
     /// Returns the number of tokens for the next pass with `streams` residual streams.
     pub(super) fn tokens(&self, streams: usize) -> usize {
-        self.tokens.load(Relaxed).min(self.rows() / streams.max(1))
+        self.tokens.load(Relaxed).min(self.max_rows() / streams.max(1))
     }
 
     /// Returns how many streams of `tokens` tokens fit in the budget.
     pub(super) fn streams(&self, tokens: usize) -> usize {
-        (self.rows() / tokens.max(1)).max(MIN_STREAMS)
+        (self.max_rows() / tokens.max(1)).max(MIN_STREAMS)
     }
 
-    /// Updates the estimate after a pass of `tokens` tokens. The pass took `seconds` in total, including `making`
-    /// seconds for loading weights.
-    pub(super) fn learn(&self, tokens: usize, seconds: f64, making: f64) {
-        if making > MAX_LOADING_SHARE * seconds {
+    /// Updates the estimate after a pass of `tokens` tokens. The pass took `seconds` in total, including
+    /// `loading_seconds` seconds for loading weights.
+    pub(super) fn record_pass(&self, tokens: usize, seconds: f64, loading_seconds: f64) {
+        if loading_seconds > MAX_LOADING_SHARE * seconds {
             self.tokens.fetch_max(2 * tokens, Relaxed);
         }
     }
 
-    fn rows(&self) -> usize {
-        usize::try_from(self.bytes / self.row).unwrap_or(usize::MAX)
+    fn max_rows(&self) -> usize {
+        usize::try_from(self.stream_bytes / self.row_bytes).unwrap_or(usize::MAX)
     }
 }
 
@@ -54,13 +54,13 @@ mod tests {
     fn pass_size_grows_up_to_weight_cost_or_memory_limit() {
         let passes = PassPlanner::new(4 * 10 * 64_000, 10);
         assert_eq!((passes.tokens(1), passes.streams(2000)), (0, 32));
-        passes.learn(2000, 10.0, 0.9);
+        passes.record_pass(2000, 10.0, 0.9);
         assert_eq!(passes.tokens(1), 0, "the pass must not grow further");
-        passes.learn(2000, 10.0, 4.0);
+        passes.record_pass(2000, 10.0, 4.0);
         assert_eq!(passes.tokens(1), 4000);
-        passes.learn(4000, 18.0, 4.0);
+        passes.record_pass(4000, 18.0, 4.0);
         // A short pass at the end of a text does not lower the estimate.
-        passes.learn(100, 2.0, 4.0);
+        passes.record_pass(100, 2.0, 4.0);
         assert_eq!((passes.tokens(1), passes.tokens(8), passes.tokens(16)), (8000, 8000, 4000));
         assert_eq!((passes.streams(8000), passes.streams(1_000_000)), (8, MIN_STREAMS));
         assert_eq!((PassPlanner::new(0, 10).tokens(3), PassPlanner::new(0, 10).streams(3)), (0, MIN_STREAMS));

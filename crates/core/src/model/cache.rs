@@ -15,13 +15,13 @@ use crate::files::panics;
 
 pub(super) struct Cache<T> {
     shared: Arc<SharedState<T>>,
-    makers: ThreadPool,
+    threads: ThreadPool,
 }
 
 struct SharedState<T> {
-    make: Box<dyn Fn(usize) -> Result<T> + Send + Sync>,
+    compute: Box<dyn Fn(usize) -> Result<T> + Send + Sync>,
     /// Size of each value in bytes.
-    bytes: Vec<u64>,
+    value_bytes: Vec<u64>,
     budget: u64,
     state: Mutex<State<T>>,
     changed: Condvar,
@@ -31,42 +31,42 @@ struct SharedState<T> {
 struct State<T> {
     slots: Vec<Slot<T>>,
     /// Total size in bytes of all values that are cached or being computed.
-    held: u64,
+    held_bytes: u64,
     /// Last requested index. `clock` counts how often the index changed.
-    last: usize,
+    last_index: usize,
     clock: u64,
 }
 
 enum Slot<T> {
     Absent,
-    Making,
+    Computing,
     /// Error from the last computation, kept until the value is requested.
     Failed(Error),
-    Kept {
+    Cached {
         value: Arc<T>,
-        used: u64,
+        last_use: u64,
     },
 }
 
 impl<T: Send + Sync + 'static> Cache<T> {
-    /// Creates a cache with one slot per entry of `bytes`, which lists the sizes of the values. The values in use may
-    /// exceed the budget.
+    /// Creates a cache with one slot per entry of `value_bytes`, which lists the sizes of the values. The values in use
+    /// may exceed the budget.
     ///
     /// # Errors
     /// Fails if the threads cannot be started.
     pub(super) fn new(
-        bytes: Vec<u64>,
+        value_bytes: Vec<u64>,
         budget: u64,
-        make: impl Fn(usize) -> Result<T> + Send + Sync + 'static,
+        compute: impl Fn(usize) -> Result<T> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let makers = ThreadPoolBuilder::new().num_threads(rayon::current_num_threads()).build();
-        let makers = makers.map_err(|error| Error::job("cannot start threads").found(error))?;
-        let slots = bytes.iter().map(|_| Slot::Absent).collect();
-        let state = Mutex::new(State { slots, held: 0, last: usize::MAX, clock: 0 });
+        let threads = ThreadPoolBuilder::new().num_threads(rayon::current_num_threads()).build();
+        let threads = threads.map_err(|error| Error::job("cannot start threads").found(error))?;
+        let slots = value_bytes.iter().map(|_| Slot::Absent).collect();
+        let state = Mutex::new(State { slots, held_bytes: 0, last_index: usize::MAX, clock: 0 });
         let changed = Condvar::new();
         let load_nanoseconds = AtomicU64::new(0);
-        let shared = SharedState { make: Box::new(make), bytes, budget, state, changed, load_nanoseconds };
-        Ok(Self { shared: Arc::new(shared), makers })
+        let shared = SharedState { compute: Box::new(compute), value_bytes, budget, state, changed, load_nanoseconds };
+        Ok(Self { shared: Arc::new(shared), threads })
     }
 
     /// Returns a value, computing it if it is not cached.
@@ -75,14 +75,14 @@ impl<T: Send + Sync + 'static> Cache<T> {
     /// Propagates errors from the computation.
     pub(super) fn get(&self, index: usize) -> Result<Arc<T>> {
         let mut state = self.shared.lock();
-        if state.last != index {
-            (state.last, state.clock) = (index, state.clock + 1);
+        if state.last_index != index {
+            (state.last_index, state.clock) = (index, state.clock + 1);
         }
         loop {
             let now = state.clock;
             match &mut state.slots[index] {
-                Slot::Kept { value, used } => {
-                    *used = now;
+                Slot::Cached { value, last_use } => {
+                    *last_use = now;
                     return Ok(Arc::clone(value));
                 }
                 slot @ Slot::Failed(_) => {
@@ -92,9 +92,9 @@ impl<T: Send + Sync + 'static> Cache<T> {
                 }
                 Slot::Absent => {
                     self.shared.make_room(&mut state, index, None);
-                    self.begin(&mut state, index);
+                    self.start_computing(&mut state, index);
                 }
-                Slot::Making => {
+                Slot::Computing => {
                     state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }
@@ -107,13 +107,14 @@ impl<T: Send + Sync + 'static> Cache<T> {
         // Start `now` first: its caller is about to request it and must not wait for `next`.
         if let Some(now) = now.filter(|&now| matches!(state.slots[now], Slot::Absent)) {
             self.shared.make_room(&mut state, now, None);
-            self.begin(&mut state, now);
+            self.start_computing(&mut state, now);
         }
         if matches!(state.slots[next], Slot::Absent)
-            && state.held - self.shared.freeable(&state, now) + self.shared.bytes[next] <= self.shared.budget
+            && state.held_bytes - self.shared.evictable_bytes(&state, now) + self.shared.value_bytes[next]
+                <= self.shared.budget
         {
             self.shared.make_room(&mut state, next, now);
-            self.begin(&mut state, next);
+            self.start_computing(&mut state, next);
         }
     }
 
@@ -122,21 +123,21 @@ impl<T: Send + Sync + 'static> Cache<T> {
         self.shared.load_nanoseconds.load(Relaxed) as f64 * 1e-9
     }
 
-    fn begin(&self, state: &mut State<T>, index: usize) {
-        state.held += self.shared.bytes[index];
-        state.slots[index] = Slot::Making;
+    fn start_computing(&self, state: &mut State<T>, index: usize) {
+        state.held_bytes += self.shared.value_bytes[index];
+        state.slots[index] = Slot::Computing;
         let shared = Arc::clone(&self.shared);
-        self.makers.spawn(move || {
+        self.threads.spawn(move || {
             let started = Instant::now();
-            let made = panics::catch(|| (shared.make)(index)).unwrap_or_else(|panic| {
+            let computed = panics::catch(|| (shared.compute)(index)).unwrap_or_else(|panic| {
                 Err(Error::job("loading weights of a backbone panicked; this is a bug").found(panic))
             });
             shared.load_nanoseconds.fetch_add(started.elapsed().as_nanos() as u64, Relaxed);
             let mut state = shared.lock();
-            state.slots[index] = match made {
-                Ok(value) => Slot::Kept { value: Arc::new(value), used: state.clock },
+            state.slots[index] = match computed {
+                Ok(value) => Slot::Cached { value: Arc::new(value), last_use: state.clock },
                 Err(error) => {
-                    state.held -= shared.bytes[index];
+                    state.held_bytes -= shared.value_bytes[index];
                     Slot::Failed(error)
                 }
             };
@@ -152,38 +153,38 @@ impl<T> SharedState<T> {
     }
 
     /// Returns the clock value at the last use, or `None` if the value is in use or not cached.
-    fn idle(&self, slot: &Slot<T>) -> Option<u64> {
+    fn last_use_if_idle(&self, slot: &Slot<T>) -> Option<u64> {
         match slot {
             // Values are handed out under the lock, so the reference count cannot increase meanwhile.
-            Slot::Kept { value, used } if Arc::strong_count(value) == 1 => Some(*used),
+            Slot::Cached { value, last_use } if Arc::strong_count(value) == 1 => Some(*last_use),
             _ => None,
         }
     }
 
-    fn freeable(&self, state: &State<T>, spared: Option<usize>) -> u64 {
-        let slots = state.slots.iter().zip(&self.bytes).enumerate();
+    fn evictable_bytes(&self, state: &State<T>, protected: Option<usize>) -> u64 {
+        let slots = state.slots.iter().zip(&self.value_bytes).enumerate();
         slots
-            .filter(|&(index, (slot, _))| Some(index) != spared && self.idle(slot).is_some())
-            .map(|(_, (_, bytes))| bytes)
+            .filter(|&(index, (slot, _))| Some(index) != protected && self.last_use_if_idle(slot).is_some())
+            .map(|(_, (_, value_bytes))| value_bytes)
             .sum()
     }
 
     /// Evicts idle values until value `index` fits or no idle value is left. Values whose next request is furthest away
     /// are evicted first.
-    fn make_room(&self, state: &mut State<T>, index: usize, spared: Option<usize>) {
-        let count = self.bytes.len();
-        while state.held + self.bytes[index] > self.budget {
-            let slots = state.slots.iter().enumerate().filter(|&(slot_index, _)| Some(slot_index) != spared);
-            let last = slots.filter_map(|(slot_index, slot)| {
-                let unused = state.clock - self.idle(slot)?;
+    fn make_room(&self, state: &mut State<T>, index: usize, protected: Option<usize>) {
+        let count = self.value_bytes.len();
+        while state.held_bytes + self.value_bytes[index] > self.budget {
+            let slots = state.slots.iter().enumerate().filter(|&(slot_index, _)| Some(slot_index) != protected);
+            let candidates = slots.filter_map(|(slot_index, slot)| {
+                let unused = state.clock - self.last_use_if_idle(slot)?;
                 // A value that has been unused for more than one cycle may no longer be part of the request cycle, so
                 // it is evicted first.
-                let left_out = unused.saturating_sub(count as u64);
-                Some((left_out, (slot_index + count - index) % count, slot_index))
+                let overdue = unused.saturating_sub(count as u64);
+                Some((overdue, (slot_index + count - index) % count, slot_index))
             });
-            let Some((_, _, slot_index)) = last.max() else { return };
+            let Some((_, _, slot_index)) = candidates.max() else { return };
             state.slots[slot_index] = Slot::Absent;
-            state.held -= self.bytes[slot_index];
+            state.held_bytes -= self.value_bytes[slot_index];
         }
     }
 }
@@ -217,7 +218,7 @@ mod tests {
 
     /// Waits until no value is being computed.
     fn wait_until_idle<T>(cache: &Cache<T>) {
-        while cache.shared.lock().slots.iter().any(|slot| matches!(slot, Slot::Making)) {
+        while cache.shared.lock().slots.iter().any(|slot| matches!(slot, Slot::Computing)) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -231,7 +232,7 @@ mod tests {
             for step in 0..10 * rounds {
                 let index = step % 10;
                 assert_eq!(*cache.get(index).unwrap(), index);
-                assert!(cache.shared.lock().held <= 10 * capacity);
+                assert!(cache.shared.lock().held_bytes <= 10 * capacity);
                 if step + 1 < 10 * rounds {
                     cache.prefetch(Some(index), (index + 1) % 10);
                 }
@@ -265,9 +266,9 @@ mod tests {
         let (cache, loads) = counting_cache(3, 10);
         let first = cache.get(0).unwrap();
         let second = cache.get(1).unwrap();
-        assert_eq!((*first, *second, cache.shared.lock().held), (0, 1, 20));
+        assert_eq!((*first, *second, cache.shared.lock().held_bytes), (0, 1, 20));
         drop((first, second));
-        assert_eq!((*cache.get(2).unwrap(), cache.shared.lock().held), (2, 10));
+        assert_eq!((*cache.get(2).unwrap(), cache.shared.lock().held_bytes), (2, 10));
         assert_eq!(load_counts(&loads), [1, 1, 1]);
     }
 
@@ -277,14 +278,14 @@ mod tests {
         cache.prefetch(Some(0), 1);
         wait_until_idle(&cache);
         assert_eq!(load_counts(&loads), [1, 1, 0]);
-        let held = cache.get(1).unwrap();
+        let held_value = cache.get(1).unwrap();
         cache.prefetch(Some(0), 2);
         wait_until_idle(&cache);
         assert_eq!(load_counts(&loads), [1, 1, 0], "parts in use must not be evicted");
         cache.prefetch(Some(1), 2);
         wait_until_idle(&cache);
-        drop(held);
-        assert_eq!((load_counts(&loads), cache.shared.lock().held), (vec![1, 1, 1], 20));
+        drop(held_value);
+        assert_eq!((load_counts(&loads), cache.shared.lock().held_bytes), (vec![1, 1, 1], 20));
     }
 
     #[test]
@@ -308,6 +309,6 @@ mod tests {
         assert!(cache.get(0).unwrap_err().to_string().contains("not finite"));
         assert!(cache.get(0).unwrap_err().to_string().contains("no such tensor"));
         assert_eq!(*cache.get(0).unwrap(), 2);
-        assert_eq!(cache.shared.lock().held, 10);
+        assert_eq!(cache.shared.lock().held_bytes, 10);
     }
 }

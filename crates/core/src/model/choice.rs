@@ -55,7 +55,7 @@ impl EngineRequest {
         let device = match self.device {
             Some(device) => device,
             None if self.engine == Some(EngineName::Cpu) => DeviceName::Cpu,
-            None => DeviceName::best(),
+            None => DeviceName::detect(),
         };
         let dtype = match self.dtype {
             Some(dtype) => dtype,
@@ -65,7 +65,7 @@ impl EngineRequest {
         let own_products = match (device, dtype) {
             (DeviceName::Cpu, ComputeType::F32) => Some(Products::F32),
             (DeviceName::Cpu, ComputeType::Bf16) => {
-                Some(Products::bf16(self.kernels.unwrap_or_else(KernelFamily::best)))
+                Some(Products::bf16(self.kernels.unwrap_or_else(KernelFamily::detect)))
             }
             (DeviceName::Cpu, ComputeType::Bf16x3) => Some(Products::Bf16x3),
             (DeviceName::Cpu, ComputeType::Bf16x6) => Some(Products::Bf16x6),
@@ -222,8 +222,8 @@ mod tests {
             (("", "cpu", ""), EngineChoice::Cpu(Products::F32)),
             (("cpu", "", ""), EngineChoice::Cpu(Products::F32)),
             (("", "cpu", "f32"), EngineChoice::Cpu(Products::F32)),
-            (("", "cpu", "bf16"), EngineChoice::Cpu(Products::bf16(KernelFamily::best()))),
-            (("cpu", "", "bf16"), EngineChoice::Cpu(Products::bf16(KernelFamily::best()))),
+            (("", "cpu", "bf16"), EngineChoice::Cpu(Products::bf16(KernelFamily::detect()))),
+            (("cpu", "", "bf16"), EngineChoice::Cpu(Products::bf16(KernelFamily::detect()))),
             (("candle", "cpu", ""), candle_on_cpu(FloatType::F32)),
             (("candle", "cpu", "bf16"), candle_on_cpu(FloatType::Bf16)),
             (("", "cpu", "bf16x3"), EngineChoice::Cpu(Products::Bf16x3)),
@@ -290,7 +290,7 @@ mod tests {
             (Products::Bf16x6, "--dtype f32"),
         ] {
             let refused = EngineChoice::Cpu(products).check().err();
-            assert_eq!(refused.is_some(), KernelFamily::best() == KernelFamily::Portable);
+            assert_eq!(refused.is_some(), KernelFamily::detect() == KernelFamily::Portable);
             if let Some(error) = refused {
                 assert!(error.exit_code() == 3 && error.to_string().contains(alternative), "{error}");
             }
@@ -304,7 +304,7 @@ mod tests {
             assert!(request.without_gpu().is_none(), "{request:?}");
         }
         let built = DeviceName::Cuda(0).is_built() || DeviceName::Metal.is_built();
-        let on_cpu = DeviceName::best() == DeviceName::Cpu;
+        let on_cpu = DeviceName::detect() == DeviceName::Cpu;
         assert_eq!(EngineRequest::default().without_gpu().is_some(), built && on_cpu);
     }
 

@@ -21,7 +21,7 @@ use super::side_operators::{self, Attachment, ExportEntries};
 use super::sublayer::Sublayer;
 use super::tensor_name::{EMBEDDING, HEAD};
 use super::weights::Weights;
-use super::window::{self, MAX_TOKENS};
+use super::window::{self, MAX_CONTEXT_LENGTH};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{self, parts, regular};
@@ -244,7 +244,7 @@ impl Config {
             }),
             windows,
             rounded: None,
-            max_positions: entries.optional_count("max_position_embeddings", MAX_TOKENS)?,
+            max_positions: entries.optional_count("max_position_embeddings", MAX_CONTEXT_LENGTH)?,
             attachments,
             dropped,
             notes,

@@ -32,7 +32,7 @@ pub fn tensor_hashes(path: &Path) -> Result<TensorHashes> {
     let tensors: Vec<(String, TensorInfo)> =
         shard.tensors.iter().map(|(name, info)| (name.clone(), info.clone())).collect();
     let hashes = tensors.into_par_iter().map(|tensor| tensor_hash(path, &shard, tensor)).collect::<Result<_>>()?;
-    shard.unchanged()?;
+    shard.check_unchanged()?;
     Ok(hashes)
 }
 

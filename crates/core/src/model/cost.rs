@@ -93,7 +93,7 @@ impl Config {
             Step::Attention(layer) => self.sublayer_parameters(Sublayer::Attention, *layer),
             Step::Mlp(layer) => self.sublayer_parameters(Sublayer::Mlp, *layer),
             Step::Merged(half, merged) => self.sublayer_parameters(*half, merged.layer()),
-            Step::Apply(operator) => operator.numbers(),
+            Step::Apply(operator) => operator.parameter_count(),
             // The operator is folded into the weights and adds no parameters.
             Step::Edited(half, layer, _) => self.sublayer_parameters(*half, *layer),
         }
@@ -235,7 +235,7 @@ impl Config {
 }
 
 fn operator_bytes(operator: &Operator) -> u64 {
-    (size_of::<f32>() * operator.numbers()) as u64
+    (size_of::<f32>() * operator.parameter_count()) as u64
 }
 
 #[cfg(test)]

@@ -101,9 +101,9 @@ impl Decoder {
     /// Runs batches through the layers, and reports the elapsed time to the planner `passes`.
     fn pass<T>(&self, passes: &PassPlanner, batches: &[Batch], run: impl FnOnce() -> T) -> T {
         let started = Instant::now();
-        let made = self.load_seconds();
+        let loaded_before = self.load_seconds();
         let done = run();
-        passes.learn(tokens(batches), started.elapsed().as_secs_f64(), self.load_seconds() - made);
+        passes.record_pass(tokens(batches), started.elapsed().as_secs_f64(), self.load_seconds() - loaded_before);
         done
     }
 }

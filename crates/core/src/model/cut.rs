@@ -20,7 +20,7 @@ pub struct Cut(BTreeSet<(usize, Sublayer)>);
 impl Cut {
     /// Creates a cut of whole layers.
     pub fn layers(layers: impl IntoIterator<Item = usize>) -> Self {
-        Self(layers.into_iter().flat_map(|layer| Sublayer::BOTH.map(|sublayer| (layer, sublayer))).collect())
+        Self(layers.into_iter().flat_map(|layer| Sublayer::ALL.map(|sublayer| (layer, sublayer))).collect())
     }
 
     /// Creates a cut of individual sublayers.
@@ -48,7 +48,7 @@ impl Cut {
 
     /// Returns whether both sublayers of a layer are removed.
     pub fn contains_layer(&self, layer: usize) -> bool {
-        Sublayer::BOTH.iter().all(|&sublayer| self.contains(layer, sublayer))
+        Sublayer::ALL.iter().all(|&sublayer| self.contains(layer, sublayer))
     }
 
     /// Iterates over the removed sublayers in program order.
@@ -132,7 +132,7 @@ impl<'de> Deserialize<'de> for Cut {
         let mut cut = Self::default();
         for entry in Vec::<CutEntry>::deserialize(deserializer)? {
             match entry {
-                CutEntry::Layer(layer) => cut.0.extend(Sublayer::BOTH.map(|sublayer| (layer, sublayer))),
+                CutEntry::Layer(layer) => cut.0.extend(Sublayer::ALL.map(|sublayer| (layer, sublayer))),
                 CutEntry::Sublayer(name) => {
                     cut.0.insert(parse_sublayer(&name).map_err(D::Error::custom)?);
                 }

@@ -195,7 +195,7 @@ impl Decoder {
             return Ok(RmsNorm { eps: self.config.norm_eps, weight });
         }
         let part = self.parts.layer(&self.config, layer)?;
-        let weight = slices(part.layer()?.norms[0].as_ref())?.map(|weight| weight.to_vec());
+        let weight = optional_elements(part.layer()?.norms[0].as_ref())?.map(|weight| weight.to_vec());
         Ok(RmsNorm { eps: self.config.norm_eps, weight })
     }
 
@@ -226,13 +226,14 @@ impl Decoder {
         let config = &self.config;
         let c = config.hidden;
         let x = elements(x)?; // [tokens, C]
-        let norms = [slices(layer.norms[0].as_ref())?, slices(layer.norms[1].as_ref())?];
+        let norms = [optional_elements(layer.norms[0].as_ref())?, optional_elements(layer.norms[1].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
-        let [bias, output_bias] = [slices(layer.bias.as_ref())?, slices(layer.output_bias.as_ref())?];
+        let [bias, output_bias] =
+            [optional_elements(layer.bias.as_ref())?, optional_elements(layer.output_bias.as_ref())?];
         let inputs = Linear { weight: layer.qkv.weight(), bias: bias.as_deref() };
         let qkv = kernels::norm_linear(&x, c, before, inputs); // [tokens, (H + 2K)·D]
-        let query_norm = slices(layer.query_norm.as_ref())?;
-        let key_norm = slices(layer.key_norm.as_ref())?;
+        let query_norm = optional_elements(layer.query_norm.as_ref())?;
+        let key_norm = optional_elements(layer.key_norm.as_ref())?;
         let params = AttentionParams {
             query_heads: config.heads,
             kv_heads: config.kv_heads,
@@ -256,14 +257,14 @@ impl Decoder {
     fn mlp(&self, weights: &Layer, layer: usize, x: &Tensor, end: End) -> Result<Tensor> {
         let c = self.config.hidden;
         let x = elements(x)?; // [tokens, C]
-        let norms = [slices(weights.norms[2].as_ref())?, slices(weights.norms[3].as_ref())?];
+        let norms = [optional_elements(weights.norms[2].as_ref())?, optional_elements(weights.norms[3].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
         let stream = (end == End::Stream).then_some(&*x);
         let after = after.filter(|_| end != End::Projection);
         let out = match &weights.mlp {
-            Mlp::Dense(mlp) => self.gated(mlp, &x, before, after, stream)?,
+            Mlp::Dense(mlp) => self.gated_mlp(mlp, &x, before, after, stream)?,
             Mlp::Experts(router) => {
-                let mut out = self.experts(router, layer, &x, before)?;
+                let mut out = self.experts_mlp(router, layer, &x, before)?;
                 if let Some(norm) = after {
                     kernels::apply_norm(&mut out, norm);
                 }
@@ -277,7 +278,7 @@ impl Decoder {
     }
 
     /// Computes one gated MLP or expert.
-    fn gated(
+    fn gated_mlp(
         &self,
         mlp: &GatedMlp,
         x: &[f32],
@@ -285,7 +286,8 @@ impl Decoder {
         after: Option<Norm<'_>>,
         stream: Option<&[f32]>,
     ) -> Result<Vec<f32>> {
-        let [gate_up_bias, down_bias] = [slices(mlp.gate_up_bias.as_ref())?, slices(mlp.down_bias.as_ref())?];
+        let [gate_up_bias, down_bias] =
+            [optional_elements(mlp.gate_up_bias.as_ref())?, optional_elements(mlp.down_bias.as_ref())?];
         let branch = kernels::Mlp {
             gate_up: Linear { weight: mlp.gate_up.weight(), bias: gate_up_bias.as_deref() },
             down: Linear { weight: mlp.down.weight(), bias: down_bias.as_deref() },
@@ -299,7 +301,7 @@ impl Decoder {
     ///
     /// # Shapes
     /// `router [C, E]`, `x [tokens, C]`; result `[tokens, C]`.
-    fn experts(&self, router: &Tensor, layer: usize, x: &[f32], before: Option<Norm<'_>>) -> Result<Vec<f32>> {
+    fn experts_mlp(&self, router: &Tensor, layer: usize, x: &[f32], before: Option<Norm<'_>>) -> Result<Vec<f32>> {
         let c = self.config.hidden;
         let experts = self
             .config
@@ -318,7 +320,7 @@ impl Decoder {
         {
             let part = self.parts.expert(&self.config, layer, number)?;
             let rows = kernels::gather_rows(&normed, c, tokens);
-            let expert_output = self.gated(part.expert()?, &rows, None, None, None)?; // [tokens of the expert, C]
+            let expert_output = self.gated_mlp(part.expert()?, &rows, None, None, None)?; // [tokens of the expert, C]
             kernels::scatter_add(&mut out, c, tokens, weights, &expert_output);
         }
         Ok(out)
@@ -326,7 +328,7 @@ impl Decoder {
 
     /// Computes `x + branch(x)·T`. If the branch ends in a norm, a diagonal operator is applied before the norm and a
     /// dense one after it.
-    fn edited(
+    fn run_edited_sublayer(
         &self,
         sublayer: Sublayer,
         layer: usize,
@@ -335,8 +337,8 @@ impl Decoder {
         x: &Tensor,
     ) -> Result<Tensor> {
         let part = self.parts.layer(&self.config, layer)?;
-        let last = slices(part.layer()?.norm_after(sublayer))?;
-        let before = self.norm(last.as_deref()).filter(|_| operator.is_diagonal());
+        let post_norm = optional_elements(part.layer()?.norm_after(sublayer))?;
+        let before = self.norm(post_norm.as_deref()).filter(|_| operator.is_diagonal());
         let end = if before.is_some() { End::Projection } else { End::Branch };
         let branch = self.run_sublayer(sublayer, layer, seen, x, end)?; // [tokens, C]
         let mut out = operator.apply(&elements(&branch)?)?;
@@ -363,11 +365,11 @@ impl Decoder {
         }
     }
 
-    fn step_of(&self, step: &Step, seen: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
+    fn run_step(&self, step: &Step, seen: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         match step {
             Step::Attention(layer) => self.run_sublayer(Sublayer::Attention, *layer, seen, x, End::Stream),
             Step::Mlp(layer) => self.run_sublayer(Sublayer::Mlp, *layer, seen, x, End::Stream),
-            Step::Edited(sublayer, layer, operator) => self.edited(*sublayer, *layer, operator, seen, x),
+            Step::Edited(sublayer, layer, operator) => self.run_edited_sublayer(*sublayer, *layer, operator, seen, x),
             Step::Merged(sublayer, merged) => self.run_merged_sublayer(*sublayer, merged, seen, x),
             Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),
             Step::Embed | Step::Head => Err(Error::job("embedding or head step in the middle of a program")),
@@ -400,7 +402,7 @@ impl Model for Decoder {
     }
 
     fn advance(&self, batch: &Batch, step: &Step, x: &Tensor) -> Result<Tensor> {
-        self.step_of(step, batch, x)
+        self.run_step(step, batch, x)
     }
 
     fn narrow(&self, batch: &Batch, x: Tensor) -> Result<Tensor> {
@@ -444,6 +446,6 @@ impl Compare for Decoder {
     }
 }
 
-fn slices(tensor: Option<&Tensor>) -> Result<Option<impl Deref<Target = [f32]> + Sync + '_>> {
+fn optional_elements(tensor: Option<&Tensor>) -> Result<Option<impl Deref<Target = [f32]> + Sync + '_>> {
     tensor.map(elements).transpose()
 }

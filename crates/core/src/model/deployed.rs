@@ -30,13 +30,13 @@ pub struct DeployedModel {
 pub fn deploy(program: &Program, config: &Config) -> DeployedModel {
     let mut folds = BTreeMap::new();
     let steps = program.0.iter().map(|step| {
-        let Step::Edited(half, layer, operator) = step else { return step.clone() };
+        let Step::Edited(sublayer, layer, operator) = step else { return step.clone() };
         // A weight matrix can absorb neither a bias nor a norm.
-        if !operator.is_linear() || (!operator.is_diagonal() && config.ends_in_norm(*half)) {
+        if !operator.is_linear() || (!operator.is_diagonal() && config.ends_in_norm(*sublayer)) {
             return step.clone();
         }
-        folds.insert((*layer, *half), Arc::clone(operator));
-        half.step(*layer)
+        folds.insert((*layer, *sublayer), Arc::clone(operator));
+        sublayer.step(*layer)
     });
     let program = Program(steps.collect());
     DeployedModel { program, folds }
@@ -58,8 +58,8 @@ pub fn deploy(program: &Program, config: &Config) -> DeployedModel {
 ///
 /// # Errors
 /// Fails if an operator cannot be read.
-pub fn merged(deployed: DeployedModel, config: &Config) -> Result<DeployedModel> {
-    let in_norm = Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half));
+pub fn fold_scalar_factors(deployed: DeployedModel, config: &Config) -> Result<DeployedModel> {
+    let in_norm = Sublayer::ALL.iter().any(|sublayer| config.ends_in_norm(*sublayer));
     if in_norm || deployed.program.0.iter().any(|step| matches!(step, Step::Apply(operator) if !operator.is_linear())) {
         return Ok(deployed);
     }
@@ -67,7 +67,7 @@ pub fn merged(deployed: DeployedModel, config: &Config) -> Result<DeployedModel>
     let mut factor = 1.0;
     let mut steps = Vec::new();
     for step in program.0 {
-        let half = match &step {
+        let sublayer = match &step {
             Step::Apply(operator) => match operator.factor()? {
                 Some(layer_factor) => {
                     factor *= f64::from(layer_factor);
@@ -76,15 +76,15 @@ pub fn merged(deployed: DeployedModel, config: &Config) -> Result<DeployedModel>
                 None => None,
             },
             Step::Edited(..) | Step::Merged(..) => None,
-            plain => plain.sublayer().map(|(half, layer)| (layer, half)),
+            plain => plain.sublayer().map(|(sublayer, layer)| (layer, sublayer)),
         };
-        if let Some(half) = half.filter(|_| factor != 1.0) {
+        if let Some(sublayer) = sublayer.filter(|_| factor != 1.0) {
             let inverse = Operator::diagonal(vec![(1.0 / factor) as f32; config.hidden])?;
-            let fold = match folds.get(&half) {
-                Some(first) => first.then(&inverse)?,
+            let fold = match folds.get(&sublayer) {
+                Some(first) => first.compose(&inverse)?,
                 None => inverse,
             };
-            folds.insert(half, fold);
+            folds.insert(sublayer, fold);
         }
         steps.push(step);
     }
@@ -104,10 +104,10 @@ pub fn folder_program(config: &Config, folder: &Path) -> Result<Program> {
     let mut steps = vec![Step::Embed];
     for layer in 0..config.layers {
         steps.extend(operator_at(config, &weights, layer, BranchPlace::Before)?.map(Step::Apply));
-        for half in Sublayer::BOTH.into_iter().filter(|&half| !config.dropped.contains(layer, half)) {
-            let norm = config.norm_after(half).map(BranchPlace::Norm);
+        for sublayer in Sublayer::ALL.into_iter().filter(|&sublayer| !config.dropped.contains(layer, sublayer)) {
+            let norm = config.norm_after(sublayer).map(BranchPlace::Norm);
             let map = norm.map_or(Ok(None), |norm| operator_at(config, &weights, layer, norm))?;
-            steps.push(map.map_or_else(|| half.step(layer), |operator| Step::Edited(half, layer, operator)));
+            steps.push(map.map_or_else(|| sublayer.step(layer), |operator| Step::Edited(sublayer, layer, operator)));
         }
         steps.extend(operator_at(config, &weights, layer, BranchPlace::After)?.map(Step::Apply));
     }
@@ -162,13 +162,14 @@ mod tests {
         let program = Program::pruned(4, &[1, 3], |start| {
             Some(Operator::diagonal(vec![if start == 1 { 1.75 } else { 0.5 }; config.hidden]).unwrap())
         });
-        let found = merged(deploy(&program, &config), &config).unwrap();
+        let found = fold_scalar_factors(deploy(&program, &config), &config).unwrap();
         assert_eq!(found.program, Program::pruned(4, &[1, 3], |_| None));
         // Only the final norm follows the second factor, so nothing is folded for it.
         let halves = [(2, Sublayer::Attention), (2, Sublayer::Mlp)];
         assert_eq!(found.folds.keys().copied().collect::<Vec<_>>(), halves);
-        let folded =
-            halves.iter().try_fold(decoder.clone(), |folded, half| folded.folded(half.1, half.0, &found.folds[half]));
+        let folded = halves.iter().try_fold(decoder.clone(), |folded, sublayer| {
+            folded.folded(sublayer.1, sublayer.0, &found.folds[sublayer])
+        });
         let batch = Batch::windows([[5, 250, 17, 3, 90, 41].as_slice()]);
         let steps = predict(&decoder, &program, &batch);
         let weights = predict(&folded.unwrap(), &found.program, &batch);
@@ -192,7 +193,7 @@ mod tests {
     fn is_a_step(name: &str, diagonal: &[f32]) -> bool {
         let config = config(name);
         let program = Program::pruned(4, &[1], |_| Operator::diagonal(diagonal.to_vec()).ok());
-        let found = merged(deploy(&program, &config), &config).unwrap();
+        let found = fold_scalar_factors(deploy(&program, &config), &config).unwrap();
         found.program == program && found.folds.is_empty()
     }
 }

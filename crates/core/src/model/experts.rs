@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::architecture::Architecture;
 use super::config_fields::Entries;
-use super::window::MAX_TOKENS;
+use super::window::MAX_CONTEXT_LENGTH;
 use crate::error::{Error, Result};
 use crate::linalg::simd;
 
@@ -56,7 +56,7 @@ pub(super) fn parse(
     }
     let normalized = names.normalized.map_or(Ok(None), |key| entries.flag(key))?.unwrap_or(true);
     let experts = Experts { count, used, width: entries.count(names.width, MAX_WIDTH)?, normalized };
-    let every = entries.optional_count(STEP, MAX_TOKENS)?.unwrap_or(1);
+    let every = entries.optional_count(STEP, MAX_CONTEXT_LENGTH)?.unwrap_or(1);
     let dense: Vec<u64> = match entries.get(DENSE_LAYERS) {
         None => Vec::new(),
         Some(value) => value

@@ -24,7 +24,7 @@ impl KernelFamily {
     }
 
     /// Returns the fastest family for bf16 products that this machine can run.
-    pub fn best() -> Self {
+    pub fn detect() -> Self {
         if amx::status() == AmxStatus::Ready { Self::Amx } else { Self::Portable }
     }
 

@@ -115,11 +115,11 @@ impl LayerMatrix {
         inner: usize,
     ) -> Result<Self> {
         Ok(match products {
-            Products::F32 => Self::F32(Arc::new(weights.panels(matrices, inner)?)),
-            Products::Bf16 => Self::Bf16(Arc::new(weights.panels(matrices, inner)?)),
-            Products::Bf16Amx => Self::Bf16Amx(Arc::new(weights.panels(matrices, inner)?)),
-            Products::Bf16x3 => Self::Bf16x3(Arc::new(weights.panels(matrices, inner)?)),
-            Products::Bf16x6 => Self::Bf16x6(Arc::new(weights.panels(matrices, inner)?)),
+            Products::F32 => Self::F32(Arc::new(weights.pack_panels(matrices, inner)?)),
+            Products::Bf16 => Self::Bf16(Arc::new(weights.pack_panels(matrices, inner)?)),
+            Products::Bf16Amx => Self::Bf16Amx(Arc::new(weights.pack_panels(matrices, inner)?)),
+            Products::Bf16x3 => Self::Bf16x3(Arc::new(weights.pack_panels(matrices, inner)?)),
+            Products::Bf16x6 => Self::Bf16x6(Arc::new(weights.pack_panels(matrices, inner)?)),
         })
     }
 

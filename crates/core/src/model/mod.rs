@@ -77,7 +77,7 @@ pub use deci::DECI;
 pub use decoder::Decoder;
 pub(crate) use decoding::argmax;
 pub use decoding::{BlockId, Decoding, SequenceInput};
-pub use deployed::{DeployedModel, deploy, folder_program, merged};
+pub use deployed::{DeployedModel, deploy, fold_scalar_factors, folder_program};
 pub use engine::{
     BatchDivergences, BatchObserver, BatchPredictions, CPU, Engine, EngineId, HostRows, ResidualStream, Tolerance,
     count_fitting_pieces,

@@ -120,7 +120,7 @@ impl Operator {
     /// Fails if the operator has a bias or a norm.
     pub fn to_dense(&self) -> Result<Vec<f32>> {
         match self.bias {
-            None => self.linear(),
+            None => self.linear_part(),
             Some(_) => Err(Error::job("an operator with a bias cannot be converted to a matrix")
                 .expected("a map without a bias")
                 .found(format!("operator {}", &self.key()[..8]))),
@@ -131,7 +131,7 @@ impl Operator {
     ///
     /// # Errors
     /// Fails if the operator has a norm.
-    pub fn linear(&self) -> Result<Vec<f32>> {
+    pub fn linear_part(&self) -> Result<Vec<f32>> {
         let channels = self.channels;
         match &self.matrix {
             Matrix::Dense(matrix) => Ok(elements(matrix)?.to_vec()),
@@ -142,7 +142,7 @@ impl Operator {
                 matrix.iter_mut().step_by(channels + 1).zip(&*elements(diagonal)?).for_each(|(to, &d)| *to = d);
                 Ok(matrix)
             }
-            Matrix::LowRank { .. } => self.product(&identity(channels)),
+            Matrix::LowRank { .. } => self.apply_linear_part(&identity(channels)),
         }
     }
 
@@ -150,7 +150,7 @@ impl Operator {
     pub fn matrix(&self) -> Result<Vec<f32>> {
         match &self.matrix {
             Matrix::Normed { matrix, .. } => Ok(elements(matrix)?.to_vec()),
-            _ => self.linear(),
+            _ => self.linear_part(),
         }
     }
 
@@ -200,7 +200,7 @@ impl Operator {
     pub fn apply(&self, x: &[f32]) -> Result<Vec<f32>> {
         let mut out = match &self.matrix {
             Matrix::Normed { norm, matrix } => self.add_normed(x, norm, matrix)?,
-            _ => self.product(x)?,
+            _ => self.apply_linear_part(x)?,
         };
         if let Some(bias) = &self.bias {
             let bias = elements(bias)?;
@@ -223,15 +223,15 @@ impl Operator {
     }
 
     /// Computes `x·W` for each row.
-    fn product(&self, x: &[f32]) -> Result<Vec<f32>> {
+    fn apply_linear_part(&self, x: &[f32]) -> Result<Vec<f32>> {
         match &self.matrix {
             Matrix::Identity => Ok(x.to_vec()),
             Matrix::Normed { .. } => Err(self.not_linear_error()),
-            Matrix::Dense(matrix) => linear(x, self.channels, matrix, None),
+            Matrix::Dense(matrix) => matmul(x, self.channels, matrix, None),
             Matrix::Diagonal(diagonal) => Ok(kernels::apply_diagonal(x, &elements(diagonal)?)),
             Matrix::LowRank { down, up } => {
-                let narrow = linear(x, self.channels, down, None)?; // [rows, r]
-                linear(&narrow, up.dims()[0], up, Some(x))
+                let narrow = matmul(x, self.channels, down, None)?; // [rows, r]
+                matmul(&narrow, up.dims()[0], up, Some(x))
             }
         }
     }
@@ -256,7 +256,7 @@ impl Operator {
     ///
     /// # Errors
     /// Fails if either operator has a norm, because the composition is not a single operator.
-    pub fn then(&self, next: &Self) -> Result<Arc<Self>> {
+    pub fn compose(&self, next: &Self) -> Result<Arc<Self>> {
         if let Some(normed) = [self, next].into_iter().find(|map| map.is_normed()) {
             return Err(normed.not_linear_error());
         }
@@ -271,8 +271,8 @@ impl Operator {
                 Self::diagonal(first.iter().zip(second.iter()).map(|(a, b)| a * b).collect())
             }
             (Matrix::Identity, Matrix::Identity, Some(bias)) => Self::bias_only(bias),
-            (_, _, None) => Self::dense(self.channels, next.product(&self.linear()?)?),
-            (_, _, Some(bias)) => Self::affine(self.channels, next.product(&self.linear()?)?, bias),
+            (_, _, None) => Self::dense(self.channels, next.apply_linear_part(&self.linear_part()?)?),
+            (_, _, Some(bias)) => Self::affine(self.channels, next.apply_linear_part(&self.linear_part()?)?, bias),
         }
     }
 
@@ -292,7 +292,7 @@ impl Operator {
     }
 
     /// Returns the number of parameters.
-    pub(super) fn numbers(&self) -> usize {
+    pub(super) fn parameter_count(&self) -> usize {
         let matrix = match &self.matrix {
             Matrix::Identity => 0,
             Matrix::Normed { norm, .. } => self.channels * (self.channels + usize::from(norm.weighted)),
@@ -351,7 +351,7 @@ fn move_part(part: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
 ///
 /// # Shapes
 /// `x [rows, inner]`, `matrix [inner, outer]`, `residual [rows, outer]`.
-fn linear(x: &[f32], inner: usize, matrix: &Tensor, residual: Option<&[f32]>) -> Result<Vec<f32>> {
+fn matmul(x: &[f32], inner: usize, matrix: &Tensor, residual: Option<&[f32]>) -> Result<Vec<f32>> {
     let weight = elements(matrix)?;
     let outer = matrix.dims()[1];
     Ok(kernels::linear(x, inner, Weight::Plain(&weight, outer).into(), None, residual))

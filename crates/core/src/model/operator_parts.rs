@@ -98,7 +98,7 @@ mod tests {
             let back = Operator::from_parts(&form, values.clone()).unwrap();
             // The epsilon of a norm does not count as a parameter.
             let parameters = values.len() - usize::from(operator.is_normed());
-            assert_eq!((back.key(), back.numbers()), (operator.key(), parameters), "{form}");
+            assert_eq!((back.key(), back.parameter_count()), (operator.key(), parameters), "{form}");
             keys.push(back.key());
             values.push(1.0);
             assert!(["diagonal", "bias"].contains(&&*form) || Operator::from_parts(&form, values).is_err(), "{form}");

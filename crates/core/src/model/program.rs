@@ -178,7 +178,7 @@ impl Program {
                 steps.extend(repairs.stream.get(&layer).map(|operator| Step::Apply(Arc::clone(operator))));
                 continue;
             }
-            for half in Sublayer::BOTH {
+            for half in Sublayer::ALL {
                 if cut.contains(layer, half) {
                     let operator = repairs.sublayers.get(&(layer, half));
                     steps.extend(operator.map(|operator| Step::Apply(Arc::clone(operator))));

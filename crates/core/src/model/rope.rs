@@ -223,8 +223,8 @@ fn frequencies(rope: &Rope, width: usize, regime: usize) -> (Vec<f32>, f32) {
             let theta = rope.theta * (factor * longest - (factor - 1.0)).powf(width / (width - 2.0));
             (powers(theta).map(|power| (1.0 / power) as f32).collect(), 1.0)
         }
-        Some(Scaling::Llama3(scaling)) => (plain().map(|frequency| llama3(*scaling, frequency)).collect(), 1.0),
-        Some(Scaling::Yarn(scaling)) => (yarn(*scaling, rope.theta, plain().collect()), scaling.attention as f32),
+        Some(Scaling::Llama3(scaling)) => (plain().map(|frequency| scale_llama3(*scaling, frequency)).collect(), 1.0),
+        Some(Scaling::Yarn(scaling)) => (scale_yarn(*scaling, rope.theta, plain().collect()), scaling.attention as f32),
         Some(Scaling::LongRope(scaling)) => {
             let divisors = if regime == 0 { &scaling.short } else { &scaling.long };
             (
@@ -236,7 +236,7 @@ fn frequencies(rope: &Rope, width: usize, regime: usize) -> (Vec<f32>, f32) {
 }
 
 /// Implements transformers' `_compute_llama3_parameters`.
-fn llama3(scaling: Llama3Scaling, plain: f32) -> f32 {
+fn scale_llama3(scaling: Llama3Scaling, plain: f32) -> f32 {
     let context = scaling.original_max_position_embeddings;
     let longest = context / scaling.low_freq_factor;
     let shortest = context / scaling.high_freq_factor;
@@ -255,7 +255,7 @@ fn llama3(scaling: Llama3Scaling, plain: f32) -> f32 {
 }
 
 /// Implements transformers' `_compute_yarn_parameters`.
-fn yarn(scaling: Yarn, theta: f64, plain: Vec<f32>) -> Vec<f32> {
+fn scale_yarn(scaling: Yarn, theta: f64, plain: Vec<f32>) -> Vec<f32> {
     let width = (2 * plain.len()) as f64;
     let [mut low, mut high] = [scaling.beta_fast, scaling.beta_slow].map(|count| {
         let part = scaling.original_max_position_embeddings / (count * std::f64::consts::TAU);

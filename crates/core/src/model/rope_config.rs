@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use super::architecture::{Architecture, RopeEntries};
 use super::config_fields::Entries;
-use super::window::MAX_TOKENS;
+use super::window::MAX_CONTEXT_LENGTH;
 use crate::error::{Error, Result};
 
 /// Valid range for the base `rope_theta`. The upper bound exceeds any useful context length.
@@ -111,9 +111,12 @@ pub(super) fn parse(
         RopeEntries::ByWindow => by_window(entries, head_dim)?,
         _ => (parse_single(entries, architecture, head_dim, notes)?, None),
     };
-    let width = width(entries, architecture, head_dim)?;
-    let rotated =
-        if architecture.rope == RopeEntries::SomeLayers { rotated(entries, layers)? } else { vec![true; layers] };
+    let width = rotary_dim(entries, architecture, head_dim)?;
+    let rotated = if architecture.rope == RopeEntries::SomeLayers {
+        parse_no_rope_layers(entries, layers)?
+    } else {
+        vec![true; layers]
+    };
     Ok(Ropes { rope, window_rope, width, rotated })
 }
 
@@ -137,7 +140,7 @@ fn parse_single(
         10_000.0
     });
     let partial = architecture.rope == RopeEntries::Partial;
-    let width = width(entries, architecture, head_dim)?;
+    let width = rotary_dim(entries, architecture, head_dim)?;
     let scaling = inner.map_or(Ok(None), |inner| scaling_of(&inner, entries, partial, width))?;
     Ok(Rope { theta, scaling })
 }
@@ -177,7 +180,7 @@ fn rope_sections<'a>(entries: &Entries<'a>) -> Result<(Option<Entries<'a>>, Opti
 }
 
 /// Returns the number of rotated channels per head, `int(head_dim · partial_rotary_factor)`.
-fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) -> Result<usize> {
+fn rotary_dim(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) -> Result<usize> {
     const KEY: &str = "partial_rotary_factor";
     if architecture.rope != RopeEntries::Partial {
         return Ok(head_dim);
@@ -194,9 +197,9 @@ fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) ->
 }
 
 /// Parses `no_rope_layers`, which contains 1 for a layer with a rotary embedding and 0 for a layer without one.
-fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
+fn parse_no_rope_layers(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
     let Some(value) = entries.get(LAYERS) else {
-        let every = entries.count(INTERVAL, MAX_TOKENS)?;
+        let every = entries.count(INTERVAL, MAX_CONTEXT_LENGTH)?;
         return Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect());
     };
     let error = || {
@@ -210,12 +213,14 @@ fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
 }
 
 /// Returns the original context length. A top-level entry in the config, as in Phi-3, takes precedence.
-fn original(inner: &Entries<'_>, config: &Entries<'_>) -> Result<usize> {
+fn original_context_length(inner: &Entries<'_>, config: &Entries<'_>) -> Result<usize> {
     const KEY: &str = "original_max_position_embeddings";
-    let outer = config.optional_count(KEY, MAX_TOKENS)?;
-    match outer.map_or_else(|| inner.optional_count(KEY, MAX_TOKENS), |original_tokens| Ok(Some(original_tokens)))? {
+    let outer = config.optional_count(KEY, MAX_CONTEXT_LENGTH)?;
+    match outer
+        .map_or_else(|| inner.optional_count(KEY, MAX_CONTEXT_LENGTH), |original_tokens| Ok(Some(original_tokens)))?
+    {
         Some(context) => Ok(context),
-        None => config.count("max_position_embeddings", MAX_TOKENS),
+        None => config.count("max_position_embeddings", MAX_CONTEXT_LENGTH),
     }
 }
 
@@ -223,12 +228,12 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
     // Older configs call the key `type`.
     let rope_type = inner.text("rope_type")?;
     let older = inner.text("type")?;
-    let named = match rope_type.or(older) {
+    let rope_type_name = match rope_type.or(older) {
         // `su` is the former name of `longrope`.
         Some("su" | "yarn") if partial => "longrope",
         other => other.unwrap_or("default"),
     };
-    let known_keys: &[&str] = match named {
+    let known_keys: &[&str] = match rope_type_name {
         "default" => &[],
         "longrope" => {
             &["factor", "short_factor", "long_factor", "original_max_position_embeddings", "attention_factor"]
@@ -262,19 +267,19 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
         };
         if !known {
             return Err(inner
-                .unsupported_error(key, value, &format!("an entry of the rope type {named}"))
+                .unsupported_error(key, value, &format!("an entry of the rope type {rope_type_name}"))
                 .hint("add a `rope_type`: without it, transformers ignores the other entries"));
         }
     }
-    Ok(Some(match named {
+    Ok(Some(match rope_type_name {
         "linear" => Scaling::Linear { factor: scaling_factor(inner)? },
         "dynamic" => Scaling::Dynamic {
             factor: scaling_factor(inner)?,
-            positions: config.count("max_position_embeddings", MAX_TOKENS)?,
+            positions: config.count("max_position_embeddings", MAX_CONTEXT_LENGTH)?,
         },
-        "llama3" => Scaling::Llama3(llama3(inner, config)?),
-        "yarn" => Scaling::Yarn(yarn(inner, config)?),
-        "longrope" => Scaling::LongRope(longrope(inner, config, width)?),
+        "llama3" => Scaling::Llama3(parse_llama3(inner, config)?),
+        "yarn" => Scaling::Yarn(parse_yarn(inner, config)?),
+        "longrope" => Scaling::LongRope(parse_longrope(inner, config, width)?),
         _ => return Ok(None),
     }))
 }
@@ -283,7 +288,7 @@ fn scaling_factor(inner: &Entries<'_>) -> Result<f64> {
     inner.number("factor", 1.0..=1e6)
 }
 
-fn llama3(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Llama3Scaling> {
+fn parse_llama3(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Llama3Scaling> {
     let low_freq_factor = inner.number("low_freq_factor", FACTORS)?;
     let high_freq_factor = inner.number("high_freq_factor", FACTORS)?;
     if high_freq_factor <= low_freq_factor {
@@ -296,24 +301,24 @@ fn llama3(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Llama3Scaling> {
         factor: inner.number("factor", 1.0..=1e6)?,
         low_freq_factor,
         high_freq_factor,
-        original_max_position_embeddings: original(inner, config)? as f64,
+        original_max_position_embeddings: original_context_length(inner, config)? as f64,
     })
 }
 
 /// Implements transformers' `_compute_yarn_parameters`.
-fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
-    let original = original(inner, config)? as f64;
+fn parse_yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
+    let original = original_context_length(inner, config)? as f64;
     let factor = match inner.optional_number("factor", 1.0..=1e6)? {
         Some(factor) => factor,
-        None => (config.count("max_position_embeddings", MAX_TOKENS)? as f64 / original).max(1.0),
+        None => (config.count("max_position_embeddings", MAX_CONTEXT_LENGTH)? as f64 / original).max(1.0),
     };
     let mscale = number_or("mscale", 0.0, inner)?;
     let all = number_or("mscale_all_dim", 0.0, inner)?;
     let attention = match inner.optional_number("attention_factor", FACTORS)? {
         Some(attention) => attention,
         // The two entries have no effect unless both are nonzero.
-        None if mscale != 0.0 && all != 0.0 => attention_scale(factor, mscale) / attention_scale(factor, all),
-        None => attention_scale(factor, 1.0),
+        None if mscale != 0.0 && all != 0.0 => yarn_mscale(factor, mscale) / yarn_mscale(factor, all),
+        None => yarn_mscale(factor, 1.0),
     };
     Ok(Yarn {
         factor,
@@ -335,13 +340,13 @@ fn number_or(key: &str, otherwise: f64, inner: &Entries<'_>) -> Result<f64> {
     Ok(inner.optional_number(key, 0.0..=1e6)?.filter(|value| *value != 0.0).unwrap_or(otherwise))
 }
 
-fn attention_scale(scale: f64, mscale: f64) -> f64 {
+fn yarn_mscale(scale: f64, mscale: f64) -> f64 {
     if scale <= 1.0 { 1.0 } else { 0.1 * mscale * scale.ln() + 1.0 }
 }
 
 /// Implements transformers' `_compute_longrope_parameters`.
-fn longrope(inner: &Entries<'_>, config: &Entries<'_>, width: usize) -> Result<LongRope> {
-    let original = original(inner, config)?;
+fn parse_longrope(inner: &Entries<'_>, config: &Entries<'_>, width: usize) -> Result<LongRope> {
+    let original = original_context_length(inner, config)?;
     let divisors = |key: &str| -> Result<Vec<f64>> {
         let error = || {
             inner.value_error(key, &format!("a list of {} numbers above 0, one for each pair of channels", width / 2))
@@ -352,7 +357,7 @@ fn longrope(inner: &Entries<'_>, config: &Entries<'_>, width: usize) -> Result<L
             .map(|value| (value.as_f64().filter(|value| (1e-6..=1e9).contains(value))).ok_or_else(error))
             .collect()
     };
-    let longest = config.optional_count("max_position_embeddings", MAX_TOKENS)?.unwrap_or(original);
+    let longest = config.optional_count("max_position_embeddings", MAX_CONTEXT_LENGTH)?.unwrap_or(original);
     let factor = inner.optional_number("factor", FACTORS)?.unwrap_or(longest as f64 / original as f64);
     let attention = match inner.optional_number("attention_factor", FACTORS)? {
         Some(attention) => attention,

@@ -26,7 +26,7 @@ pub enum WeightType {
 named!(WeightType: Q8_0 = "q8_0", Q4_0 = "q4_0", Q4K = "q4_k");
 
 impl WeightType {
-    fn blocks(self) -> GgmlDType {
+    fn block_dtype(self) -> GgmlDType {
         match self {
             Self::Q8_0 => GgmlDType::Q8_0,
             Self::Q4_0 => GgmlDType::Q4_0,
@@ -37,7 +37,7 @@ impl WeightType {
     /// Returns the quantized type for a matrix whose rows have `row` elements. If the row length is not a multiple of
     /// the block size, a type with smaller blocks is used.
     pub fn ggml_dtype(self, row: usize, is_head: bool) -> GgmlDType {
-        let requested = match self.blocks() {
+        let requested = match self.block_dtype() {
             dtype if is_head && !is_whole_blocks(dtype, row) => GgmlDType::Q8_0,
             dtype if is_head && dtype != GgmlDType::Q8_0 => GgmlDType::Q6K,
             dtype => dtype,
@@ -57,7 +57,7 @@ fn is_whole_blocks(dtype: GgmlDType, row: usize) -> bool {
 }
 
 /// Returns llama.cpp's name for a type.
-pub(super) fn word(dtype: GgmlDType) -> &'static str {
+pub(super) fn ggml_type_name(dtype: GgmlDType) -> &'static str {
     match dtype {
         GgmlDType::Q4_0 => "Q4_0",
         GgmlDType::Q5_0 => "Q5_0",

@@ -97,7 +97,7 @@ impl Shard {
 
     /// Fails if the file has changed since it was opened, because the weights read so far may then differ from the
     /// rest.
-    pub(super) fn unchanged(&self) -> Result<()> {
+    pub(super) fn check_unchanged(&self) -> Result<()> {
         let now = file_stamp(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
         if now == self.opened {
             return Ok(());

@@ -50,12 +50,12 @@ impl Attachment {
         match (self.form, bias) {
             (AttachedForm::Diagonal, _) => Operator::diagonal(weights.take(&name, &[c])?),
             (AttachedForm::Bias, bias) => Operator::bias_only(bias.unwrap_or_else(|| vec![0.0; c])),
-            (AttachedForm::Dense, Some(bias)) => Operator::affine(c, weights.transposed(&[(name, c)], c)?, bias),
-            (AttachedForm::Dense, None) => Operator::dense(c, weights.transposed(&[(name, c)], c)?),
+            (AttachedForm::Dense, Some(bias)) => Operator::affine(c, weights.read_transposed(&[(name, c)], c)?, bias),
+            (AttachedForm::Dense, None) => Operator::dense(c, weights.read_transposed(&[(name, c)], c)?),
             (AttachedForm::Normed { weighted }, bias) => {
                 let norm_name = input_norm_name(self.layer, &module);
                 let weight = weighted.then(|| weights.take(&norm_name, &[c])).transpose()?;
-                Operator::normed(RmsNorm { eps, weight }, c, weights.transposed(&[(name, c)], c)?, bias)
+                Operator::normed(RmsNorm { eps, weight }, c, weights.read_transposed(&[(name, c)], c)?, bias)
             }
         }
     }
@@ -100,7 +100,7 @@ const OPERATOR_ENTRIES: &str =
 /// Parses the operators listed in a config.
 fn parse_list(section: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
     let error = || section.value_error(OPERATORS, OPERATOR_ENTRIES);
-    let mut found: Vec<Attachment> = Vec::new();
+    let mut attachments: Vec<Attachment> = Vec::new();
     for value in section.get(OPERATORS).and_then(Value::as_array).ok_or_else(error)? {
         let layer = value.get("layer").and_then(Value::as_u64).and_then(|layer| usize::try_from(layer).ok());
         let layer = layer.filter(|&layer| layer < layers).ok_or_else(error)?;
@@ -109,13 +109,13 @@ fn parse_list(section: &Entries<'_>, architecture: &Architecture, layers: usize)
             .ok_or_else(error)?;
         let bias = value.get("bias").and_then(Value::as_bool).ok_or_else(error)?;
         let form = AttachedForm::ALL.into_iter().find(|form| text_of("form", value) == Some(form.name()));
-        let form = form.filter(|form| form.fits(branch, bias)).ok_or_else(error)?;
-        if found.iter().any(|attachment| (attachment.layer, attachment.place) == (layer, branch)) {
+        let form = form.filter(|form| form.is_allowed_at(branch, bias)).ok_or_else(error)?;
+        if attachments.iter().any(|attachment| (attachment.layer, attachment.place) == (layer, branch)) {
             return Err(error());
         }
-        found.push(Attachment { layer, place: branch, form, bias });
+        attachments.push(Attachment { layer, place: branch, form, bias });
     }
-    Ok(found)
+    Ok(attachments)
 }
 
 fn text_of<'a>(key: &str, value: &'a Value) -> Option<&'a str> {

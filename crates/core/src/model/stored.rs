@@ -46,7 +46,7 @@ impl Float {
         }
     }
 
-    fn width(self) -> usize {
+    fn bytes_per_value(self) -> usize {
         match self {
             Self::F64 => 8,
             Self::F32 => 4,
@@ -69,18 +69,18 @@ impl Float {
 
     /// Returns whether all values are finite in f32. In infinities and NaNs, all exponent bits are set. Finite f64
     /// values may overflow in f32.
-    fn finite(self, bytes: &[u8]) -> bool {
+    fn are_all_finite(self, bytes: &[u8]) -> bool {
         #[inline(always)]
-        fn none<const W: usize>(bytes: &[u8], not_finite: impl Fn([u8; W]) -> bool) -> bool {
+        fn no_value_matches<const W: usize>(bytes: &[u8], not_finite: impl Fn([u8; W]) -> bool) -> bool {
             // There is no early exit, so that the loop vectorizes.
             !bytes.as_chunks().0.iter().fold(false, |any, &bytes| any | not_finite(bytes))
         }
         let half = |exponent: u16| move |bytes| u16::from_le_bytes(bytes) & exponent == exponent;
         simd::in_widest!(match self {
-            Self::F64 => none(bytes, |bytes| !(f64::from_le_bytes(bytes) as f32).is_finite()),
-            Self::F32 => none(bytes, |bytes| u32::from_le_bytes(bytes) & 0x7f80_0000 == 0x7f80_0000),
-            Self::F16 => none(bytes, half(0x7c00)),
-            Self::Bf16 => none(bytes, half(0x7f80)),
+            Self::F64 => no_value_matches(bytes, |bytes| !(f64::from_le_bytes(bytes) as f32).is_finite()),
+            Self::F32 => no_value_matches(bytes, |bytes| u32::from_le_bytes(bytes) & 0x7f80_0000 == 0x7f80_0000),
+            Self::F16 => no_value_matches(bytes, half(0x7c00)),
+            Self::Bf16 => no_value_matches(bytes, half(0x7f80)),
         })
     }
 }
@@ -96,53 +96,53 @@ pub(super) struct StoredTensor<'a> {
     /// Type of the stored values.
     pub(super) float: Float,
     /// Type to which values are quantized when they are read.
-    pub(super) rounded: Option<GgmlDType>,
+    pub(super) quantized: Option<GgmlDType>,
 }
 
 impl StoredTensor<'_> {
     /// Reads all values in stored order.
     pub(super) fn values(&self) -> Result<Vec<f32>> {
         let mut values = vec![0.0; self.info.shape.iter().product()];
-        self.fill(0, &mut values)?;
-        self.shard.unchanged()?;
+        self.read_into(0, &mut values)?;
+        self.shard.check_unchanged()?;
         Ok(values)
     }
 
     /// Reads all values in stored order, and passes them to `each` in blocks of at most `max_values` values.
-    pub(super) fn blocks(&self, max_values: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
+    pub(super) fn read_blocks(&self, max_values: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
         let total: usize = self.info.shape.iter().product();
         let mut values = vec![0.0; max_values.min(total)];
         for first in (0..total).step_by(max_values.max(1)) {
             let values = &mut values[..max_values.min(total - first)];
-            self.fill(first, values)?;
+            self.read_into(first, values)?;
             each(values)?;
         }
-        self.shard.unchanged()
+        self.shard.check_unchanged()
     }
 
     /// Reads values starting at element `first`, using all threads.
-    fn fill(&self, first: usize, values: &mut [f32]) -> Result<()> {
-        let each = READ_BYTES / self.float.width();
+    fn read_into(&self, first: usize, values: &mut [f32]) -> Result<()> {
+        let each = READ_BYTES / self.float.bytes_per_value();
         let blocks = values.par_chunks_mut(each).enumerate();
         first_error(blocks.map(|(block, values)| self.convert(first + block * each, values)))
     }
 
     /// Reads and concatenates the given rows. Panics if a row does not exist.
     pub(super) fn rows(&self, rows: &[u32]) -> Result<Vec<f32>> {
-        let [count, inner] = self.matrix();
+        let [count, inner] = self.matrix_dims();
         let mut values = vec![0.0; rows.len() * inner];
         for (&row, values) in rows.iter().zip(values.chunks_exact_mut(inner.max(1))) {
             assert!((row as usize) < count, "row {row} of {count}");
             self.convert(row as usize * inner, values)?;
         }
-        self.shard.unchanged()?;
+        self.shard.check_unchanged()?;
         Ok(values)
     }
 
     /// Writes a matrix `[outer, inner]` transposed into `out [inner, total]`, starting at column `first`.
-    pub(super) fn transpose(&self, out: &mut [f32], total: usize, first: usize) -> Result<()> {
-        let [outer, inner] = self.matrix();
-        let width = self.float.width();
+    pub(super) fn read_transposed(&self, out: &mut [f32], total: usize, first: usize) -> Result<()> {
+        let [outer, inner] = self.matrix_dims();
+        let width = self.float.bytes_per_value();
         let float = self.float;
         let stride = inner * width;
         let max_rows = (BLOCK / stride.max(1)).max(1).next_multiple_of(TILE_ROWS).min(outer);
@@ -172,17 +172,17 @@ impl StoredTensor<'_> {
                 });
             });
         }
-        self.shard.unchanged()
+        self.shard.check_unchanged()
     }
 
-    fn matrix(&self) -> [usize; 2] {
+    fn matrix_dims(&self) -> [usize; 2] {
         let inner = self.info.shape.last().copied().unwrap_or(1);
         [self.info.shape.iter().product::<usize>() / inner.max(1), inner]
     }
 
     /// Reads and converts values, starting at element `first`, until `values` is full.
     fn convert(&self, first: usize, values: &mut [f32]) -> Result<()> {
-        let mut bytes = vec![0; values.len() * self.float.width()];
+        let mut bytes = vec![0; values.len() * self.float.bytes_per_value()];
         self.read(first, &mut bytes)?;
         simd::in_widest!(self.float.convert(&bytes, values));
         Ok(())
@@ -190,17 +190,17 @@ impl StoredTensor<'_> {
 
     /// Reads bytes starting at element `first` until `bytes` is full, and checks that the values are finite.
     fn read(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
-        if let Some(dtype) = self.rounded {
+        if let Some(dtype) = self.quantized {
             return self.round(dtype, first, bytes);
         }
-        let width = self.float.width();
+        let width = self.float.bytes_per_value();
         match (self.info.encoding, self.info.interleaved) {
             (ElementEncoding::Plain(_), None) => {
                 self.shard.read(self.name, &self.info, (self.first + first) * width, bytes)?;
             }
             _ => self.read_converted(self.first + first, bytes)?,
         }
-        if self.float.finite(bytes) {
+        if self.float.are_all_finite(bytes) {
             if self.info.one_more {
                 subtract_one(bytes);
             }
@@ -221,9 +221,9 @@ impl StoredTensor<'_> {
     /// whole blocks.
     fn round(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
         let Some(float) = Float::from_encoding(self.info.encoding) else { return Ok(()) };
-        let plain = StoredTensor { rounded: None, float, info: self.info.clone(), ..*self };
+        let plain = StoredTensor { quantized: None, float, info: self.info.clone(), ..*self };
         let block = dtype.block_size();
-        let count = bytes.len() / self.float.width();
+        let count = bytes.len() / self.float.bytes_per_value();
         let from = first / block * block;
         let to = (first + count).next_multiple_of(block);
         let mut values = vec![0.0; to - from];
@@ -241,7 +241,7 @@ impl StoredTensor<'_> {
     /// Reads like [`read`](Self::read), but from a tensor that is quantized or has permuted rows.
     fn read_converted(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let total = self.info.shape.iter().product::<usize>();
-        let width = self.float.width();
+        let width = self.float.bytes_per_value();
         let inner = total / self.info.shape.first().copied().unwrap_or(1).max(1);
         let mut position = first;
         let mut left = bytes;
@@ -268,10 +268,10 @@ impl StoredTensor<'_> {
     /// Reads the bytes of values that are contiguous in the file.
     fn read_contiguous(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let ElementEncoding::Blocks(dtype) = self.info.encoding else {
-            return self.shard.read(self.name, &self.info, first * self.float.width(), bytes);
+            return self.shard.read(self.name, &self.info, first * self.float.bytes_per_value(), bytes);
         };
         let block = dtype.block_size();
-        let count = bytes.len() / self.float.width();
+        let count = bytes.len() / self.float.bytes_per_value();
         let from = first / block;
         let to = (first + count).div_ceil(block);
         let mut blocks = Blocks::new(dtype, (to - from) * block);
@@ -289,11 +289,11 @@ fn subtract_one(bytes: &mut [u8]) {
 }
 
 /// Packs stacked matrices `[outer, inner]` into panels. Values are converted or rounded to the type of the panels.
-pub(super) fn panels<K: PackedFormat>(matrices: &[StoredTensor<'_>], inner: usize) -> Result<Panels<K>> {
+pub(super) fn pack_panels<K: PackedFormat>(matrices: &[StoredTensor<'_>], inner: usize) -> Result<Panels<K>> {
     let rows: Vec<(usize, usize)> = matrices
         .iter()
         .enumerate()
-        .flat_map(|(matrix, stored)| (0..stored.matrix()[0]).map(move |row| (matrix, row)))
+        .flat_map(|(matrix, stored)| (0..stored.matrix_dims()[0]).map(move |row| (matrix, row)))
         .collect();
     // A dropped sublayer has no matrices.
     if rows.is_empty() {
@@ -313,7 +313,7 @@ pub(super) fn panels<K: PackedFormat>(matrices: &[StoredTensor<'_>], inner: usiz
         K::pack_panel(&numbers, inner, panel);
         Ok(())
     }))?;
-    matrices.iter().try_for_each(|stored| stored.shard.unchanged())?;
+    matrices.iter().try_for_each(|stored| stored.shard.check_unchanged())?;
     Ok(Panels::new(out, inner, rows.len()))
 }
 

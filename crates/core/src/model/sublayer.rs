@@ -12,16 +12,14 @@ pub enum Sublayer {
 named!(Sublayer: Attention = "attention", Mlp = "mlp");
 
 impl Sublayer {
-    pub const BOTH: [Self; 2] = [Self::Attention, Self::Mlp];
-
     /// Returns the index of the sublayer in the backbone: `2·layer`, plus 1 for an MLP.
-    pub fn number(self, layer: usize) -> usize {
+    pub fn index_in_model(self, layer: usize) -> usize {
         2 * layer + usize::from(self == Self::Mlp)
     }
 
     /// Returns the layer and the sublayer with the given index.
-    pub fn numbered(number: usize) -> (usize, Self) {
-        (number / 2, Self::BOTH[number % 2])
+    pub fn from_index(index: usize) -> (usize, Self) {
+        (index / 2, Self::ALL[index % 2])
     }
 
     /// Returns the indices of the pre-norm and post-norm among a layer's four norms.

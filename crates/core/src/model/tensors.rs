@@ -13,7 +13,7 @@ use safetensors::Dtype;
 use super::architecture::{Architecture, QueryKeyNorm};
 use super::attached_form::{BranchPlace, norm_name};
 use super::config::Config;
-use super::rounding::{WeightType, word};
+use super::rounding::{WeightType, ggml_type_name};
 use super::sublayer::Sublayer;
 use super::tensor_name::{
     DOWN, EMBEDDING, FINAL_NORM, GATED_PROJECTIONS, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias,
@@ -61,12 +61,12 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     // Older files also contain the rotary table, which is not needed.
     weights.finish(|name| name.ends_with("rotary_emb.inv_freq"))?;
     if let Some(rounded) = config.rounded {
-        weights.round(rounded_matrices(config, rounded));
+        weights.quantize(rounded_matrices(config, rounded));
         // Also register the matrices under their names in the files, because exports request them by these names.
         for layer in 0..config.layers {
             let matrices = stored_tensors(config, layer).into_iter().filter(|part| part.shape.len() == 2);
             let matrices = matrices.filter(|part| part.holds.iter().all(|(stored_name, _)| stored_name != ROUTER));
-            weights.round(
+            weights.quantize(
                 matrices.map(|part| (name(layer, &part.name), rounded.ggml_dtype(part.shape[1], false))).collect(),
             );
         }
@@ -167,7 +167,9 @@ fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)>
 pub fn describe_quantization(config: &Config) -> Option<String> {
     let to = config.rounded?;
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    rounded_matrices(config, to).into_iter().for_each(|(_, dtype)| *counts.entry(word(dtype)).or_default() += 1);
+    rounded_matrices(config, to)
+        .into_iter()
+        .for_each(|(_, dtype)| *counts.entry(ggml_type_name(dtype)).or_default() += 1);
     let counts: Vec<String> = counts.iter().map(|(dtype, count)| format!("{count} to {dtype}")).collect();
     Some(format!("weights rounded to {} (matrices: {})", to.name(), counts.join(", ")))
 }

@@ -181,7 +181,7 @@ impl ModelPart {
             NamedPart::Layer(layer) => Self::Layer(Layer::read(config, products, weights, layer)?),
             NamedPart::Expert(layer, _) if !config.sparse[layer] => return Ok(None),
             NamedPart::Expert(layer, number) => {
-                Self::Expert(Reader::new(config, products, weights, layer).gated(&expert(number))?)
+                Self::Expert(LayerReader::new(config, products, weights, layer).read_gated_mlp(&expert(number))?)
             }
             NamedPart::Head => {
                 let name = if config.tied_embeddings { EMBEDDING } else { HEAD };
@@ -222,13 +222,13 @@ pub(super) enum NamedPart {
 
 impl Config {
     /// Returns the number of parts per layer: one for the layer itself, and one for each of its experts.
-    fn places(&self) -> usize {
+    fn parts_per_layer(&self) -> usize {
         1 + self.experts.map_or(0, |experts| experts.count)
     }
 
     /// Returns the part number of a layer. The index after the last layer stands for the head.
     pub(super) fn layer_part(&self, layer: usize) -> usize {
-        layer * self.places()
+        layer * self.parts_per_layer()
     }
 
     pub(super) fn head_part(&self) -> usize {
@@ -236,7 +236,7 @@ impl Config {
     }
 
     pub(super) fn part(&self, part: usize) -> NamedPart {
-        match (part / self.places(), part % self.places()) {
+        match (part / self.parts_per_layer(), part % self.parts_per_layer()) {
             (layer, _) if layer >= self.layers => NamedPart::Head,
             (layer, 0) => NamedPart::Layer(layer),
             (layer, index) => NamedPart::Expert(layer, index - 1),
@@ -251,24 +251,24 @@ impl Layer {
     }
 
     fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {
-        let reader = Reader::new(config, products, weights, index);
-        let [one, two, three, four] =
+        let reader = LayerReader::new(config, products, weights, index);
+        let [pre_attention_norm, post_attention_norm, pre_mlp_norm, post_mlp_norm] =
             config.architecture.norms.map(|part| part.map_or(Ok(None), |part| reader.norm(part)));
         let c = config.hidden;
         let q = config.heads * config.head_dim;
         Ok(Self {
-            qkv: reader.join(&INPUTS.map(str::to_owned), c)?,
-            bias: reader.biases(&INPUTS.map(str::to_owned))?,
-            output: reader.join(&[OUTPUT.to_owned()], q)?,
-            output_bias: reader.biases(&[OUTPUT.to_owned()])?,
+            qkv: reader.read_joined(&INPUTS.map(str::to_owned), c)?,
+            bias: reader.read_biases(&INPUTS.map(str::to_owned))?,
+            output: reader.read_joined(&[OUTPUT.to_owned()], q)?,
+            output_bias: reader.read_biases(&[OUTPUT.to_owned()])?,
             mlp: match config.experts.filter(|_| config.sparse[index]) {
-                None => Mlp::Dense(reader.gated(MLP)?),
+                None => Mlp::Dense(reader.read_gated_mlp(MLP)?),
                 Some(experts) => {
-                    let router = weights.transposed(&[(name(index, ROUTER), experts.count)], c)?;
+                    let router = weights.read_transposed(&[(name(index, ROUTER), experts.count)], c)?;
                     Mlp::Experts(tensor(router, &[c, experts.count])?)
                 }
             },
-            norms: [one?, two?, three?, four?],
+            norms: [pre_attention_norm?, post_attention_norm?, pre_mlp_norm?, post_mlp_norm?],
             query_norm: reader.norm(QUERY_NORM)?,
             key_norm: reader.norm(KEY_NORM)?,
             window: config.windows[index],
@@ -276,7 +276,7 @@ impl Layer {
     }
 }
 
-struct Reader<'a> {
+struct LayerReader<'a> {
     config: &'a Config,
     products: Products,
     weights: &'a Weights,
@@ -284,7 +284,7 @@ struct Reader<'a> {
     parts: Vec<Part>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> LayerReader<'a> {
     fn new(config: &'a Config, products: Products, weights: &'a Weights, index: usize) -> Self {
         Self { config, products, weights, index, parts: layer_parts(config, index) }
     }
@@ -294,7 +294,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the named vectors that the architecture has, and concatenates them. Returns `None` if it has none of them.
-    fn vectors(&self, names: impl Iterator<Item = String>) -> Result<Option<Tensor>> {
+    fn read_vectors(&self, names: impl Iterator<Item = String>) -> Result<Option<Tensor>> {
         let mut values = Vec::new();
         for part in names {
             if let Some(shape) = self.shape(&part) {
@@ -305,8 +305,8 @@ impl<'a> Reader<'a> {
         (length > 0).then(|| tensor(values, &[length])).transpose()
     }
 
-    fn biases(&self, parts: &[String]) -> Result<Option<Tensor>> {
-        self.vectors(parts.iter().map(|part| bias(part)))
+    fn read_biases(&self, parts: &[String]) -> Result<Option<Tensor>> {
+        self.read_vectors(parts.iter().map(|part| bias(part)))
     }
 
     fn norm(&self, part: &str) -> Result<Option<Tensor>> {
@@ -317,21 +317,21 @@ impl<'a> Reader<'a> {
 
     /// Reads several projections of the same input as one matrix `[inner, Σ outer]`, so that a single product computes
     /// all of them.
-    fn join(&self, names: &[String], inner: usize) -> Result<LayerMatrix> {
+    fn read_joined(&self, names: &[String], inner: usize) -> Result<LayerMatrix> {
         let matrices: Vec<(String, usize)> =
             names.iter().filter_map(|part| Some((name(self.index, part), self.shape(part)?[0]))).collect();
         LayerMatrix::read(self.products, self.weights, &matrices, inner)
     }
 
-    fn gated(&self, prefix: &str) -> Result<GatedMlp> {
+    fn read_gated_mlp(&self, prefix: &str) -> Result<GatedMlp> {
         let gate_up = GATED_PROJECTIONS.map(|part| format!("{prefix}.{part}"));
         let down = [format!("{prefix}.{DOWN}")];
         let width = self.shape(&gate_up[0]).map_or(0, |shape| shape[0]);
         Ok(GatedMlp {
-            gate_up: self.join(&gate_up, self.config.hidden)?,
-            gate_up_bias: self.biases(&gate_up)?,
-            down: self.join(&down, width)?,
-            down_bias: self.biases(&down)?,
+            gate_up: self.read_joined(&gate_up, self.config.hidden)?,
+            gate_up_bias: self.read_biases(&gate_up)?,
+            down: self.read_joined(&down, width)?,
+            down_bias: self.read_biases(&down)?,
         })
     }
 }

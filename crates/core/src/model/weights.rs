@@ -24,17 +24,17 @@ pub struct Weights {
     folder: PathBuf,
     shards: Vec<Shard>,
     /// For each tensor, the index of its file in `shards`.
-    holder: BTreeMap<String, usize>,
-    taken: BTreeSet<String>,
+    shard_index: BTreeMap<String, usize>,
+    checked: BTreeSet<String>,
     /// Stored locations of the tensors whose requested names differ from their stored names.
-    stored: BTreeMap<String, Place>,
+    aliases: BTreeMap<String, TensorAlias>,
     /// Types of the tensors that are quantized at load time, keyed by requested name.
-    rounded: BTreeMap<String, GgmlDType>,
+    quantized: BTreeMap<String, GgmlDType>,
 }
 
 /// Stored tensor, or a range of its rows.
-struct Place {
-    stored: String,
+struct TensorAlias {
+    stored_name: String,
     rows: Option<Rows>,
 }
 
@@ -53,10 +53,10 @@ impl Weights {
     pub fn open(folder: &Path) -> Result<Self> {
         let (files, index) = files_of(folder)?;
         let shards = files.iter().map(|file| Shard::open(file)).collect::<Result<Vec<_>>>()?;
-        let mut holder = BTreeMap::new();
+        let mut shard_index = BTreeMap::new();
         for (position, shard) in shards.iter().enumerate() {
             for name in shard.tensors.keys() {
-                if let Some(first) = holder.insert(name.clone(), position) {
+                if let Some(first) = shard_index.insert(name.clone(), position) {
                     let first: &Shard = &shards[first];
                     return Err(Error::bad_input("two weight files contain the same tensor")
                         .at(format!("tensor {name}"))
@@ -66,7 +66,7 @@ impl Weights {
         }
         if let Some(index) = index {
             for (name, file) in index {
-                if holder.get(&name).is_none_or(|&index| shards[index].path != folder.join(&file)) {
+                if shard_index.get(&name).is_none_or(|&index| shards[index].path != folder.join(&file)) {
                     return Err(Error::bad_input("the index lists a tensor that its file does not contain")
                         .at(folder.join(INDEX).display())
                         .expected(format!("tensor {name} in {file}"))
@@ -75,10 +75,10 @@ impl Weights {
             }
         }
         let folder = folder.to_path_buf();
-        let taken = BTreeSet::new();
-        let stored = BTreeMap::new();
-        let rounded = BTreeMap::new();
-        Ok(Self { folder, shards, holder, taken, stored, rounded })
+        let checked = BTreeSet::new();
+        let aliases = BTreeMap::new();
+        let quantized = BTreeMap::new();
+        Ok(Self { folder, shards, shard_index, checked, aliases, quantized })
     }
 
     /// Returns the paths of the weight files in a folder, for hashing.
@@ -92,55 +92,55 @@ impl Weights {
     /// Fails with an error that names the file and tensor.
     pub fn check(&mut self, name: &str, shape: &[usize]) -> Result<()> {
         self.locate(name, shape)?;
-        self.taken.insert(self.stored_name(name).to_string());
+        self.checked.insert(self.stored_name(name).to_string());
         Ok(())
     }
 
-    /// Makes the tensor `stored` available as `name`.
-    pub(super) fn alias(&mut self, stored: &str, name: &str) {
-        self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows: None });
+    /// Makes the tensor `stored_name` available as `name`.
+    pub(super) fn alias(&mut self, stored_name: &str, name: &str) {
+        self.aliases.insert(name.to_owned(), TensorAlias { stored_name: stored_name.to_owned(), rows: None });
     }
 
-    /// Makes rows of the tensor `stored`, which has the given shape, available as `name`. The rows start at row
+    /// Makes rows of the tensor `stored_name`, which has the given shape, available as `name`. The rows start at row
     /// `first`. Their number follows from the requested shape.
-    pub(super) fn alias_rows(&mut self, stored: &str, shape: &[usize], first: usize, name: &str) {
+    pub(super) fn alias_rows(&mut self, stored_name: &str, shape: &[usize], first: usize, name: &str) {
         let rows = Some(Rows { shape: shape.to_vec(), first });
-        self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows });
+        self.aliases.insert(name.to_owned(), TensorAlias { stored_name: stored_name.to_owned(), rows });
     }
 
     /// Registers matrices, identified by requested name, to be quantized when they are read.
-    pub(super) fn round(&mut self, matrices: Vec<(String, GgmlDType)>) {
-        self.rounded.extend(matrices);
+    pub(super) fn quantize(&mut self, matrices: Vec<(String, GgmlDType)>) {
+        self.quantized.extend(matrices);
     }
 
     /// Returns whether the files contain a tensor named `name`.
     pub(super) fn contains(&self, name: &str) -> bool {
-        self.holder.contains_key(name)
+        self.shard_index.contains_key(name)
     }
 
     /// Iterates over the checked tensors. Yields the requested name, the stored name and the file of each.
     pub(super) fn checked_tensors(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
-        self.taken.iter().filter_map(|stored| {
+        self.checked.iter().filter_map(|stored| {
             let requested = self
-                .stored
+                .aliases
                 .iter()
-                .find(|(_, entry)| entry.rows.is_none() && entry.stored == *stored)
+                .find(|(_, entry)| entry.rows.is_none() && entry.stored_name == *stored)
                 .map_or(stored, |(requested, _)| requested);
-            Some((requested.as_str(), stored.as_str(), self.shards[*self.holder.get(stored)?].path.as_path()))
+            Some((requested.as_str(), stored.as_str(), self.shards[*self.shard_index.get(stored)?].path.as_path()))
         })
     }
 
     fn stored_name<'a>(&'a self, name: &'a str) -> &'a str {
-        self.stored.get(name).map_or(name, |entry| entry.stored.as_str())
+        self.aliases.get(name).map_or(name, |entry| entry.stored_name.as_str())
     }
 
     /// Returns the stored dtype of a tensor, or f32 if it is quantized. Returns `None` if the tensor does not exist.
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
-        if self.rounded.contains_key(name) {
+        if self.quantized.contains_key(name) {
             return Some(Dtype::F32);
         }
         let name = self.stored_name(name);
-        Some(match self.shards[*self.holder.get(name)?].tensors.get(name)?.encoding {
+        Some(match self.shards[*self.shard_index.get(name)?].tensors.get(name)?.encoding {
             ElementEncoding::Plain(dtype) => dtype,
             ElementEncoding::Blocks(_) => Dtype::F32,
         })
@@ -163,14 +163,14 @@ impl Weights {
     ///
     /// # Errors
     /// Fails like [`Self::take`], or if `each` fails.
-    pub fn blocks(
+    pub fn read_blocks(
         &self,
         name: &str,
         shape: &[usize],
         max_values: usize,
         each: &mut dyn FnMut(&[f32]) -> Result<()>,
     ) -> Result<()> {
-        self.locate(name, shape)?.blocks(max_values, each)
+        self.locate(name, shape)?.read_blocks(max_values, each)
     }
 
     /// Reads rows of a matrix as f32, and concatenates them. `rows` must be in bounds.
@@ -186,12 +186,12 @@ impl Weights {
     ///
     /// # Errors
     /// See [`Self::take`].
-    pub fn transposed<N: AsRef<str>>(&self, matrices: &[(N, usize)], inner: usize) -> Result<Vec<f32>> {
+    pub fn read_transposed<N: AsRef<str>>(&self, matrices: &[(N, usize)], inner: usize) -> Result<Vec<f32>> {
         let total: usize = matrices.iter().map(|(_, outer)| outer).sum();
         let mut out = vec![0.0; inner * total];
         let mut first = 0;
         for (name, outer) in matrices {
-            self.locate(name.as_ref(), &[*outer, inner])?.transpose(&mut out, total, first)?;
+            self.locate(name.as_ref(), &[*outer, inner])?.read_transposed(&mut out, total, first)?;
             first += outer;
         }
         Ok(out)
@@ -202,21 +202,21 @@ impl Weights {
     ///
     /// # Errors
     /// See [`Self::take`].
-    pub(super) fn panels<K: PackedFormat, N: AsRef<str>>(
+    pub(super) fn pack_panels<K: PackedFormat, N: AsRef<str>>(
         &self,
         matrices: &[(N, usize)],
         inner: usize,
     ) -> Result<Panels<K>> {
         let located = matrices.iter().map(|(name, outer)| self.locate(name.as_ref(), &[*outer, inner]));
-        stored::panels(&located.collect::<Result<Vec<_>>>()?, inner)
+        stored::pack_panels(&located.collect::<Result<Vec<_>>>()?, inner)
     }
 
     fn locate<'a>(&'a self, name: &'a str, shape: &[usize]) -> Result<StoredTensor<'a>> {
-        let rows = self.stored.get(name).and_then(|entry| entry.rows.as_ref());
-        let rounded = self.rounded.get(name).copied();
+        let rows = self.aliases.get(name).and_then(|entry| entry.rows.as_ref());
+        let quantized = self.quantized.get(name).copied();
         let name = self.stored_name(name);
         let stored_shape = rows.map_or(shape, |rows| rows.shape.as_slice());
-        let found = self.holder.get(name).and_then(|&index| Some((index, self.shards[index].tensors.get(name)?)));
+        let found = self.shard_index.get(name).and_then(|&index| Some((index, self.shards[index].tensors.get(name)?)));
         let (index, info) = found.ok_or_else(|| self.missing_tensor_error(name, stored_shape))?;
         let shard = &self.shards[index];
         let mut info = info.clone();
@@ -230,8 +230,8 @@ impl Weights {
         let inner = shape.last().copied().unwrap_or(1);
         let first = rows.map_or(0, |rows| rows.first) * inner;
         let requested = shape.iter().product::<usize>();
-        let there = stored_shape.iter().product::<usize>();
-        if stored_shape.last() != shape.last() || first + requested > there {
+        let stored_elements = stored_shape.iter().product::<usize>();
+        if stored_shape.last() != shape.last() || first + requested > stored_elements {
             return Err(Error::job("a tensor has too few rows").at(shard.location(name)));
         }
         info.shape = shape.to_vec();
@@ -241,16 +241,16 @@ impl Weights {
                 .expected("F64, F32, F16 or BF16")
                 .found(info.encoding));
         };
-        Ok(StoredTensor { shard, name, info, first, float: rounded.map_or(float, |_| Float::F32), rounded })
+        Ok(StoredTensor { shard, name, info, first, float: quantized.map_or(float, |_| Float::F32), quantized })
     }
 
     /// Checks that every stored tensor was requested or is accepted by `ignorable`. Silently ignoring a bias, for
     /// example, would give wrong results.
     pub fn finish(&self, ignorable: impl Fn(&str) -> bool) -> Result<()> {
         let left: Vec<&str> = self
-            .holder
+            .shard_index
             .keys()
-            .filter(|name| !self.taken.contains(*name) && !ignorable(name))
+            .filter(|name| !self.checked.contains(*name) && !ignorable(name))
             .map(String::as_str)
             .collect();
         if left.is_empty() {
@@ -266,7 +266,7 @@ impl Weights {
         Error::bad_input("a tensor is missing from the weights")
             .at(self.folder.display())
             .expected(format!("tensor {name} of shape {shape:?}"))
-            .found(format!("{} other tensors", self.holder.len()))
+            .found(format!("{} other tensors", self.shard_index.len()))
             .hint("check that config.json and the weights belong to the same model, and that no shard is missing")
     }
 }

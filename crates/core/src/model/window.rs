@@ -8,18 +8,18 @@ use super::config_fields::Entries;
 use crate::error::Result;
 
 /// Upper bound for context lengths.
-pub(super) const MAX_TOKENS: usize = 1 << 30;
+pub(super) const MAX_CONTEXT_LENGTH: usize = 1 << 30;
 
 /// Default values in transformers for `sliding_window` and `max_window_layers`.
-const WIDTH: usize = 4096;
-const FIRST_LAYER: usize = 28;
+const DEFAULT_WIDTH: usize = 4096;
+const DEFAULT_FIRST_LAYER: usize = 28;
 
-const KEY: &str = "sliding_window";
-const SWITCH: &str = "use_sliding_window";
-const FIRST: &str = "max_window_layers";
-const LAYERS: &str = "layer_types";
-const FULL: &str = "full_attention";
-const SLIDING: &str = "sliding_attention";
+const WIDTH_KEY: &str = "sliding_window";
+const SWITCH_KEY: &str = "use_sliding_window";
+const FIRST_LAYER_KEY: &str = "max_window_layers";
+const LAYER_TYPES_KEY: &str = "layer_types";
+const FULL_ATTENTION: &str = "full_attention";
+const SLIDING_ATTENTION: &str = "sliding_attention";
 
 /// Returns the window for each layer. `rotated` specifies which layers have a rotary embedding.
 ///
@@ -32,17 +32,22 @@ pub(super) fn parse(
     rotated: &[bool],
     notes: &mut Vec<String>,
 ) -> Result<Vec<Option<usize>>> {
-    let fields = WindowFields { entries, layers, kinds: kinds(entries, layers)?, switch: entries.flag(SWITCH)? };
+    let fields = WindowFields {
+        entries,
+        layers,
+        layer_types: parse_layer_types(entries, layers)?,
+        switch: entries.flag(SWITCH_KEY)?,
+    };
     match architecture.window {
-        SlidingWindow::Never => fields.never(),
-        SlidingWindow::Always => fields.always(notes),
-        SlidingWindow::Switched => fields.switched(notes),
+        SlidingWindow::Never => fields.parse_never(),
+        SlidingWindow::Always => fields.parse_always(notes),
+        SlidingWindow::Switched => fields.parse_switched(notes),
         SlidingWindow::SwitchedWhole => {
-            let window = if fields.switch == Some(true) { width(entries, notes)? } else { None };
-            fields.uniform(window, &format!("the same in every layer, according to `{SWITCH}`"))
+            let window = if fields.switch == Some(true) { parse_width(entries, notes)? } else { None };
+            fields.same_for_all_layers(window, &format!("the same in every layer, according to `{SWITCH_KEY}`"))
         }
-        SlidingWindow::Patterned { every, key } => fields.patterned(every, key),
-        SlidingWindow::Unrotated => fields.unrotated(rotated),
+        SlidingWindow::Patterned { every, key } => fields.parse_patterned(every, key),
+        SlidingWindow::Unrotated => fields.parse_unrotated(rotated),
     }
 }
 
@@ -51,60 +56,64 @@ struct WindowFields<'a> {
     entries: &'a Entries<'a>,
     layers: usize,
     /// Value of `layer_types`.
-    kinds: Option<Vec<&'a Value>>,
+    layer_types: Option<Vec<&'a Value>>,
     /// Value of `use_sliding_window`.
     switch: Option<bool>,
 }
 
 impl WindowFields<'_> {
-    fn never(&self) -> Result<Vec<Option<usize>>> {
+    fn parse_never(&self) -> Result<Vec<Option<usize>>> {
         if self.switch == Some(true) {
             let expected = "false, because this architecture has no sliding windows";
-            return Err(self.entries.unsupported_error(SWITCH, &Value::from(true), expected));
+            return Err(self.entries.unsupported_error(SWITCH_KEY, &Value::from(true), expected));
         }
-        if let Some(found) = self.entries.get(KEY).filter(|_| self.switch.is_none()) {
-            return Err(self.entries.unsupported_error(KEY, found, "null (attention to all earlier tokens)"));
+        if let Some(found) = self.entries.get(WIDTH_KEY).filter(|_| self.switch.is_none()) {
+            return Err(self.entries.unsupported_error(WIDTH_KEY, found, "null (attention to all earlier tokens)"));
         }
-        self.uniform(None, &format!("{FULL} in every layer"))
+        self.same_for_all_layers(None, &format!("{FULL_ATTENTION} in every layer"))
     }
 
-    fn always(&self, notes: &mut Vec<String>) -> Result<Vec<Option<usize>>> {
-        let window = width(self.entries, notes)?;
+    fn parse_always(&self, notes: &mut Vec<String>) -> Result<Vec<Option<usize>>> {
+        let window = parse_width(self.entries, notes)?;
         // transformers ignores the other entries here, so reject a config that sets them.
-        if let Some(found) = self.entries.get(SWITCH).filter(|_| self.switch != Some(window.is_some())) {
-            let expected = format!("a value that agrees with `{KEY}`, where null means no window");
-            return Err(self.entries.unsupported_error(SWITCH, found, &expected));
+        if let Some(found) = self.entries.get(SWITCH_KEY).filter(|_| self.switch != Some(window.is_some())) {
+            let expected = format!("a value that agrees with `{WIDTH_KEY}`, where null means no window");
+            return Err(self.entries.unsupported_error(SWITCH_KEY, found, &expected));
         }
-        self.uniform(window, &format!("the same in every layer, according to `{KEY}`"))
+        self.same_for_all_layers(window, &format!("the same in every layer, according to `{WIDTH_KEY}`"))
     }
 
-    fn switched(&self, notes: &mut Vec<String>) -> Result<Vec<Option<usize>>> {
+    fn parse_switched(&self, notes: &mut Vec<String>) -> Result<Vec<Option<usize>>> {
         if self.switch != Some(true) {
-            return self.uniform(None, &format!("{FULL}, or `{SWITCH}: true`"));
+            return self.same_for_all_layers(None, &format!("{FULL_ATTENTION}, or `{SWITCH_KEY}: true`"));
         }
-        let width = width(self.entries, notes)?;
-        if let Some(kinds) = &self.kinds {
-            return self.by_kind(kinds, width, &format!("`{KEY}` to be set, because `layer_types` has sliding layers"));
+        let width = parse_width(self.entries, notes)?;
+        if let Some(layer_types) = &self.layer_types {
+            return self.windows_by_layer_type(
+                layer_types,
+                width,
+                &format!("`{WIDTH_KEY}` to be set, because `layer_types` has sliding layers"),
+            );
         }
         // `count` rejects 0, but here 0 is a valid layer index.
-        let first = match self.entries.get(FIRST) {
+        let first = match self.entries.get(FIRST_LAYER_KEY) {
             Some(zero) if zero.as_u64() == Some(0) => 0,
-            Some(_) => self.entries.count(FIRST, MAX_TOKENS)?,
-            None => effective_window(FIRST, FIRST_LAYER, notes),
+            Some(_) => self.entries.count(FIRST_LAYER_KEY, MAX_CONTEXT_LENGTH)?,
+            None => default_value(FIRST_LAYER_KEY, DEFAULT_FIRST_LAYER, notes),
         };
         Ok((0..self.layers).map(|layer| width.filter(|_| layer >= first)).collect())
     }
 
     /// Returns the windows given by `layer_types`. If `layer_types` is missing, all layers except every `every`-th have
     /// a window.
-    fn patterned(&self, every: usize, key: Option<&str>) -> Result<Vec<Option<usize>>> {
+    fn parse_patterned(&self, every: usize, key: Option<&str>) -> Result<Vec<Option<usize>>> {
         // transformers builds the window masks unconditionally, so null is not allowed here.
-        let width = self.entries.count(KEY, MAX_TOKENS)?;
+        let width = self.entries.count(WIDTH_KEY, MAX_CONTEXT_LENGTH)?;
         let named = key.filter(|key| self.entries.get(key).is_some());
-        let every = named.map_or(Ok(every), |key| self.entries.count(key, MAX_TOKENS))?;
+        let every = named.map_or(Ok(every), |key| self.entries.count(key, MAX_CONTEXT_LENGTH))?;
         let windows = (0..self.layers).map(|layer| {
-            let has_window = match &self.kinds {
-                Some(kinds) => is_sliding(kinds[layer]),
+            let has_window = match &self.layer_types {
+                Some(layer_types) => is_sliding(layer_types[layer]),
                 None => !(layer + 1).is_multiple_of(every),
             };
             has_window.then_some(width)
@@ -114,71 +123,85 @@ impl WindowFields<'_> {
 
     /// Returns the windows given by `layer_types`. If `layer_types` is missing, the layers without rotary embedding
     /// have a window.
-    fn unrotated(&self, rotated: &[bool]) -> Result<Vec<Option<usize>>> {
-        let width = self.entries.optional_count(KEY, MAX_TOKENS)?.filter(|_| self.switch == Some(true));
-        match &self.kinds {
-            Some(kinds) => self.by_kind(kinds, width, &format!("{FULL}, or `{SWITCH}: true` and a `{KEY}`")),
+    fn parse_unrotated(&self, rotated: &[bool]) -> Result<Vec<Option<usize>>> {
+        let width = self.entries.optional_count(WIDTH_KEY, MAX_CONTEXT_LENGTH)?.filter(|_| self.switch == Some(true));
+        match &self.layer_types {
+            Some(layer_types) => self.windows_by_layer_type(
+                layer_types,
+                width,
+                &format!("{FULL_ATTENTION}, or `{SWITCH_KEY}: true` and a `{WIDTH_KEY}`"),
+            ),
             None => Ok(rotated.iter().map(|rotated| width.filter(|_| !rotated)).collect()),
         }
     }
 
     /// Returns the given window for all layers. Fails if `layer_types` contradicts it.
-    fn uniform(&self, window: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
-        let other = self.kinds.iter().flatten().find(|kind| is_sliding(kind) == window.is_none());
+    fn same_for_all_layers(&self, window: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
+        let other = self.layer_types.iter().flatten().find(|layer_type| is_sliding(layer_type) == window.is_none());
         match other {
-            Some(found) => Err(self.entries.unsupported_error(LAYERS, found, expected)),
+            Some(found) => Err(self.entries.unsupported_error(LAYER_TYPES_KEY, found, expected)),
             None => Ok(vec![window; self.layers]),
         }
     }
 
     /// Returns the window that `layer_types` specifies for each layer. Fails if a layer requires a window but the
     /// config sets no width.
-    fn by_kind(&self, kinds: &[&Value], width: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
-        if let Some(found) = kinds.iter().find(|kind| width.is_none() && is_sliding(kind)) {
-            return Err(self.entries.unsupported_error(LAYERS, found, expected));
+    fn windows_by_layer_type(
+        &self,
+        layer_types: &[&Value],
+        width: Option<usize>,
+        expected: &str,
+    ) -> Result<Vec<Option<usize>>> {
+        if let Some(found) = layer_types.iter().find(|layer_type| width.is_none() && is_sliding(layer_type)) {
+            return Err(self.entries.unsupported_error(LAYER_TYPES_KEY, found, expected));
         }
-        Ok(kinds.iter().map(|kind| width.filter(|_| is_sliding(kind))).collect())
+        Ok(layer_types.iter().map(|layer_type| width.filter(|_| is_sliding(layer_type))).collect())
     }
 }
 
-fn is_sliding(kind: &Value) -> bool {
-    kind.as_str() == Some(SLIDING)
+fn is_sliding(layer_type: &Value) -> bool {
+    layer_type.as_str() == Some(SLIDING_ATTENTION)
 }
 
 /// Returns the value of `layer_types` for the given windows.
 pub(crate) fn layer_types(windows: impl Iterator<Item = Option<usize>>) -> Value {
-    windows.map(|window| if window.is_some() { SLIDING } else { FULL }).collect::<Vec<_>>().into()
+    windows.map(|window| if window.is_some() { SLIDING_ATTENTION } else { FULL_ATTENTION }).collect::<Vec<_>>().into()
 }
 
 /// Returns the first sliding-window layer, if the config sets it as a single number or leaves it to transformers'
 /// default.
 pub(crate) fn first_window(config: &Map<String, Value>, architecture: &Architecture) -> Option<u64> {
-    let switched = architecture.window == SlidingWindow::Switched && config.get(SWITCH) == Some(&Value::Bool(true));
-    config.get(FIRST).and_then(Value::as_u64).or(switched.then_some(FIRST_LAYER as u64))
+    let switched = architecture.window == SlidingWindow::Switched && config.get(SWITCH_KEY) == Some(&Value::Bool(true));
+    config.get(FIRST_LAYER_KEY).and_then(Value::as_u64).or(switched.then_some(DEFAULT_FIRST_LAYER as u64))
 }
 
 /// Parses a window width. Null means no window.
-fn width(entries: &Entries<'_>, notes: &mut Vec<String>) -> Result<Option<usize>> {
-    match entries.map.get(KEY) {
-        Some(_) => entries.optional_count(KEY, MAX_TOKENS),
-        None => Ok(Some(effective_window(KEY, WIDTH, notes))),
+fn parse_width(entries: &Entries<'_>, notes: &mut Vec<String>) -> Result<Option<usize>> {
+    match entries.map.get(WIDTH_KEY) {
+        Some(_) => entries.optional_count(WIDTH_KEY, MAX_CONTEXT_LENGTH),
+        None => Ok(Some(default_value(WIDTH_KEY, DEFAULT_WIDTH, notes))),
     }
 }
 
-fn effective_window(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
+fn default_value(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
     notes.push(format!("config.json does not set {key}: using {value}, as in transformers"));
     value
 }
 
 /// Parses `layer_types`, if present.
-fn kinds<'a>(entries: &Entries<'a>, layers: usize) -> Result<Option<Vec<&'a Value>>> {
-    let Some(value) = entries.get(LAYERS) else { return Ok(None) };
-    let Some(kinds) = value.as_array().filter(|kinds| kinds.len() == layers) else {
-        return Err(entries.value_error(LAYERS, &format!("a list of {layers} names, one for each layer")));
+fn parse_layer_types<'a>(entries: &Entries<'a>, layers: usize) -> Result<Option<Vec<&'a Value>>> {
+    let Some(value) = entries.get(LAYER_TYPES_KEY) else { return Ok(None) };
+    let Some(layer_types) = value.as_array().filter(|layer_types| layer_types.len() == layers) else {
+        return Err(entries.value_error(LAYER_TYPES_KEY, &format!("a list of {layers} names, one for each layer")));
     };
-    match kinds.iter().find(|kind| ![Some(FULL), Some(SLIDING)].contains(&kind.as_str())) {
-        Some(other) => Err(entries.unsupported_error(LAYERS, other, &format!("{FULL} or {SLIDING}"))),
-        None => Ok(Some(kinds.iter().collect())),
+    match layer_types
+        .iter()
+        .find(|layer_type| ![Some(FULL_ATTENTION), Some(SLIDING_ATTENTION)].contains(&layer_type.as_str()))
+    {
+        Some(other) => {
+            Err(entries.unsupported_error(LAYER_TYPES_KEY, other, &format!("{FULL_ATTENTION} or {SLIDING_ATTENTION}")))
+        }
+        None => Ok(Some(layer_types.iter().collect())),
     }
 }
 
@@ -243,7 +266,7 @@ mod tests {
         ] {
             let (found, notes) = windows(model_type, &entries).unwrap();
             assert_eq!(found, expected, "{model_type} {entries}");
-            assert!(!notes.iter().any(|note| note.contains(KEY)), "{notes:?}");
+            assert!(!notes.iter().any(|note| note.contains(WIDTH_KEY)), "{notes:?}");
         }
     }
 
@@ -289,7 +312,7 @@ mod tests {
         }
     }
 
-    fn layer_kinds(kind: &str) -> Value {
-        json!([kind, "full_attention", "full_attention"])
+    fn layer_kinds(layer_type: &str) -> Value {
+        json!([layer_type, "full_attention", "full_attention"])
     }
 }

@@ -57,7 +57,7 @@ mod tests {
         let written = LiteralActivations::new(2, 1, &streams);
         let solution = written.solve((1, 3), &[], "affine", &json!({})).unwrap();
         let operator = solution.repair.operator().unwrap();
-        near(&operator.linear().unwrap(), &[2.0, 0.0, 1.0, 3.0]);
+        near(&operator.linear_part().unwrap(), &[2.0, 0.0, 1.0, 3.0]);
         near(&operator.bias().unwrap().unwrap(), &[5.0, -1.0]);
         assert_eq!((solution.system.unwrap().rank, solution.notes.len()), (2, 0));
         // Without a bias, the normal equations are (2 1; 1 2)·W = (15 1; 14 4), so W = (16 −2; 13 7) / 3.

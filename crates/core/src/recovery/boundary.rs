@@ -113,7 +113,7 @@ impl RemainingLayer {
     /// # Errors
     /// Fails if the operator cannot be composed with an earlier one.
     pub(super) fn edited(&self, operator: &Arc<Operator>) -> Result<Vec<Step>> {
-        let edited = Sublayer::BOTH.map(|sublayer| {
+        let edited = Sublayer::ALL.map(|sublayer| {
             let operator = match self.edits.get(&sublayer) {
                 Some(edit) => edit.then(operator)?,
                 None => Arc::clone(operator),

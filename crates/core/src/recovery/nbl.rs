@@ -89,7 +89,7 @@ mod tests {
         let method = build("nbl", json!({}).as_object().unwrap()).unwrap();
         let solution = written.solve_at(Span::sublayer(1, Sublayer::Attention), &*method).unwrap();
         let operator = solution.repair.operator().unwrap();
-        near(&operator.linear().unwrap(), &[2.0, 0.0, 1.0, 3.0]);
+        near(&operator.linear_part().unwrap(), &[2.0, 0.0, 1.0, 3.0]);
         near(&operator.bias().unwrap().unwrap(), &[5.0, -1.0]);
         assert_eq!((solution.system.unwrap().rank, solution.notes.len()), (2, 0));
     }

@@ -32,7 +32,7 @@ pub fn place_repairs(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Optio
                 (None, true) => add(repairs.stream.entry(span.start), operator)?,
                 (Some(layer), false) => add(repairs.branches.entry((layer, Sublayer::Mlp)), operator)?,
                 (Some(layer), true) => {
-                    for sublayer in Sublayer::BOTH {
+                    for sublayer in Sublayer::ALL {
                         add(repairs.branches.entry((layer, sublayer)), operator)?;
                     }
                 }

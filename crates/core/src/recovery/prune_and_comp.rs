@@ -97,7 +97,7 @@ impl Recovery for PruneAndComp {
     fn step_form(&self, config: &Config) -> Option<StepForm> {
         // A single factor is folded into the branches that follow, unless they end in norms.
         let is_step =
-            self.granularity == Granularity::Scalar && Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half));
+            self.granularity == Granularity::Scalar && Sublayer::ALL.iter().any(|half| config.ends_in_norm(*half));
         is_step.then_some(StepForm::Stream)
     }
 

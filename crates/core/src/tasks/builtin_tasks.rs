@@ -173,7 +173,7 @@ impl Task {
 
     /// Returns the name of the scored split: `test` or `validation`.
     pub fn split_name(&self) -> &'static str {
-        self.split.words()[0]
+        self.split.names()[0]
     }
 
     /// Returns the task with this name.

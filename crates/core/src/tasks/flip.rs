@@ -70,7 +70,7 @@ mod tests {
         ] {
             let [one, other] = [dense, variant]
                 .map(|document| (document.prediction(AccuracyKind::Acc), document.right(AccuracyKind::Acc)));
-            let found = [Flip::Changed, Flip::RightToWrong, Flip::WrongToRight].map(|flip| flip.holds(&one, &other));
+            let found = [Flip::Changed, Flip::RightToWrong, Flip::WrongToRight].map(|flip| flip.matches(&one, &other));
             assert_eq!(found, expected, "{:?} to {:?}", dense.pred, variant.pred);
         }
     }

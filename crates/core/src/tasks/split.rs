@@ -20,7 +20,7 @@ const TRAIN: [&str; 2] = ["train", "training"];
 
 impl Split {
     /// Returns the names used for this split in file names. The first is the one on the Hugging Face Hub.
-    pub(super) fn words(self) -> &'static [&'static str] {
+    pub(super) fn names(self) -> &'static [&'static str] {
         match self {
             Self::Test => &["test"],
             Self::Validation => &["validation", "valid", "val", "dev"],
@@ -45,28 +45,28 @@ impl Split {
     /// missing, or the single file is named after another split.
     pub(super) fn files(self, path: &Path) -> Result<Vec<PathBuf>> {
         let metadata = std::fs::metadata(path).map_err(|error| Error::io("open", path, &error))?;
-        if metadata.is_dir() { self.files_in(path) } else { self.checked(path).map(|()| vec![path.to_owned()]) }
+        if metadata.is_dir() { self.files_in(path) } else { self.check_name(path).map(|()| vec![path.to_owned()]) }
     }
 
-    fn checked(self, path: &Path) -> Result<()> {
+    fn check_name(self, path: &Path) -> Result<()> {
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-        let another = names_any(self.opposite().words(), &name) || names_any(&TRAIN, &name);
-        if !another || names_any(self.words(), &name) {
+        let is_other_split = names_any(self.opposite().names(), &name) || names_any(&TRAIN, &name);
+        if !is_other_split || names_any(self.names(), &name) {
             return Ok(());
         }
         Err(input_error("the file belongs to another split", path)
-            .expected(format!("the {} split, on which this task is scored", self.words()[0]))
+            .expected(format!("the {} split, on which this task is scored", self.names()[0]))
             .found(format!("a file named `{name}`"))
             .hint("use the file of that split, or rename the file if its name is misleading"))
     }
 
     fn files_in(self, folder: &Path) -> Result<Vec<PathBuf>> {
         let names = list_names(folder)?;
-        let word = self.words()[0];
-        files_named(folder, &names, self.words())?.ok_or_else(|| {
+        let word = self.names()[0];
+        files_named(folder, &names, self.names())?.ok_or_else(|| {
             input_error(format!("the folder has no {word} split"), folder)
                 .expected(format!("a file such as `{word}.jsonl` or `{word}-00000-of-00001.parquet`"))
-                .found(list(&mut names.iter()))
+                .found(format_names(&mut names.iter()))
         })
     }
 }
@@ -96,39 +96,39 @@ fn read_error(error: &std::io::Error, folder: &Path) -> Error {
     Error::io("read", folder, error)
 }
 
-fn list(names: &mut dyn Iterator<Item = &String>) -> String {
+fn format_names(names: &mut dyn Iterator<Item = &String>) -> String {
     let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
     if names.is_empty() { "no files".to_owned() } else { names.join(", ") }
 }
 
 fn files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option<Vec<PathBuf>>> {
-    let mut found: Vec<(&String, SplitPart)> = Vec::new();
+    let mut named_files: Vec<(&String, SplitPart)> = Vec::new();
     for name in names {
-        if let Some(part) = part(name, words) {
-            found.push((name, part));
+        if let Some(part) = parse_part(name, words) {
+            named_files.push((name, part));
         }
     }
-    let Some((_, first)) = found.first() else { return Ok(None) };
+    let Some((_, first)) = named_files.first() else { return Ok(None) };
     let shards = match first {
         SplitPart::Whole => 1,
         SplitPart::Shard { count, .. } => *count,
     };
-    let in_order = found.iter().enumerate().all(|(index, (_, part))| match part {
+    let are_in_order = named_files.iter().enumerate().all(|(index, (_, part))| match part {
         SplitPart::Whole => true,
         SplitPart::Shard { number, count } => *number == index && *count == shards,
     });
-    let mixed = found.iter().any(|(_, part)| std::mem::discriminant(part) != std::mem::discriminant(first));
-    if found.len() != shards || mixed || !in_order {
+    let is_mixed = named_files.iter().any(|(_, part)| std::mem::discriminant(part) != std::mem::discriminant(first));
+    if named_files.len() != shards || is_mixed || !are_in_order {
         let word = words.first().unwrap_or(&"");
         return Err(input_error(format!("the files of the {word} split are incomplete or ambiguous"), folder)
             .expected(format!("one file `{word}.…`, or all shards `{word}-…-of-….…`"))
-            .found(list(&mut found.iter().map(|(name, _)| *name))));
+            .found(format_names(&mut named_files.iter().map(|(name, _)| *name))));
     }
-    Ok(Some(found.into_iter().map(|(name, _)| folder.join(name)).collect()))
+    Ok(Some(named_files.into_iter().map(|(name, _)| folder.join(name)).collect()))
 }
 
 /// Parses a file name. Returns the part of the split that the file contains, or `None` if the name does not match.
-fn part(name: &str, words: &[&str]) -> Option<SplitPart> {
+fn parse_part(name: &str, words: &[&str]) -> Option<SplitPart> {
     let name = name.to_lowercase();
     // No extension is a suffix of another one, so at most one matches.
     let stem = TABLES.iter().find_map(|(ending, _)| name.strip_suffix(ending))?;

@@ -57,7 +57,7 @@ impl DocumentResult {
     }
 
     /// Returns whether the metric's prediction is correct.
-    pub fn right(&self, metric: AccuracyKind) -> bool {
+    pub fn is_correct(&self, metric: AccuracyKind) -> bool {
         self.prediction(metric).is_some_and(|pred| i64::try_from(pred) == Ok(self.gold))
     }
 
@@ -70,7 +70,7 @@ impl DocumentResult {
     }
 
     /// Returns whether every log-likelihood is finite.
-    pub fn finite(&self) -> bool {
+    pub fn is_finite(&self) -> bool {
         self.choices.iter().all(|choice| choice.log_likelihood.is_finite())
     }
 
@@ -110,7 +110,7 @@ impl TaskResult {
     pub fn from_documents(task: &'static Task, original: usize, documents: &[DocumentResult]) -> Result<Self> {
         let measure = |metric| {
             let values: Vec<f64> =
-                documents.iter().map(|document| f64::from(u8::from(document.right(metric)))).collect();
+                documents.iter().map(|document| f64::from(u8::from(document.is_correct(metric)))).collect();
             Measure::from_values(&values).ok_or_else(|| {
                 Error::job("a task has no scored documents")
                     .at(format!("task {}", task.name))
@@ -124,7 +124,7 @@ impl TaskResult {
             effective: documents.len(),
             acc: measure(AccuracyKind::Acc)?,
             acc_norm: measure(AccuracyKind::AccNorm)?,
-            non_finite: count_documents(&|document| !document.finite(), documents),
+            non_finite: count_documents(&|document| !document.is_finite(), documents),
             unanswered: count_documents(&|document| !document.has_valid_gold(), documents),
             truncated: choices.filter(|choice| choice.truncated_left > 0).count(),
         })
@@ -144,8 +144,8 @@ impl TaskResult {
     }
 }
 
-fn count_documents(holds: &dyn Fn(&DocumentResult) -> bool, documents: &[DocumentResult]) -> usize {
-    documents.iter().filter(|one| holds(one)).count()
+fn count_documents(is_counted: &dyn Fn(&DocumentResult) -> bool, documents: &[DocumentResult]) -> usize {
+    documents.iter().filter(|document| is_counted(document)).count()
 }
 
 /// Computes the paper's average: the unweighted mean of the tasks' columns. Its standard error is sqrt(Σ se²) / tasks,

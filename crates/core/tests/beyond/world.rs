@@ -13,7 +13,7 @@ use ghostlab_core::error::Result;
 use ghostlab_core::evaluate::damage_eval::{Damage, Damages, WindowPart, measure_damage};
 use ghostlab_core::evaluate::output_cosines;
 use ghostlab_core::evaluate::perplexity::Losses;
-use ghostlab_core::model::{CPU, Engine, Program, deploy, merged};
+use ghostlab_core::model::{CPU, Engine, Program, deploy, fold_scalar_factors};
 use serde_json::Value;
 
 /// Relative tolerance for perplexities.
@@ -219,7 +219,7 @@ pub(crate) fn compare_damages(
 fn compare_size(what: &str, engine: &dyn Engine, program: &Program, expected: &Value) {
     let config = engine.config();
     // Scalar factors are stored in the weights that follow, as in an exported checkpoint.
-    let stored = merged(deploy(program, config), config).unwrap().program;
+    let stored = fold_scalar_factors(deploy(program, config), config).unwrap().program;
     assert_eq!(expected["parameters"], config.parameters(&stored), "{what}: parameters");
     let attentions = config.cache_bytes(program) / config.cache_bytes(&Program::dense(1));
     assert_eq!(expected["attentions"], attentions, "{what}: attentions");

@@ -82,7 +82,7 @@ pub fn add_biases(folder: &Path) {
 /// Returns the GPU that this build uses. If there is none, prints a message and returns `None`, so that the test is
 /// skipped. With `GHOSTLAB_GPU=require`, panics instead.
 pub fn gpu() -> Option<DeviceName> {
-    let found = Some(DeviceName::best()).filter(|device| *device != DeviceName::Cpu);
+    let found = Some(DeviceName::detect()).filter(|device| *device != DeviceName::Cpu);
     let required = std::env::var("GHOSTLAB_GPU").is_ok_and(|value| value == "require");
     assert!(found.is_some() || !required, "GHOSTLAB_GPU=require is set, but this build finds no GPU");
     #[allow(clippy::disallowed_macros)]
@@ -124,7 +124,7 @@ pub fn engines_of_all_types(folder: &Path) -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> =
         vec![load_decoder(Products::F32, u64::MAX, folder), load_decoder(Products::F32, 0, folder)];
     engines.push(load_decoder(Products::Bf16, u64::MAX, folder));
-    if KernelFamily::best() == KernelFamily::Amx {
+    if KernelFamily::detect() == KernelFamily::Amx {
         let products = [Products::Bf16Amx, Products::Bf16x3, Products::Bf16x6];
         engines.extend(products.map(|products| load_decoder(products, u64::MAX, folder)));
     }

@@ -58,7 +58,7 @@ impl AnswerKey {
         let all: Solutions = from_json(&object, SOLUTIONS)?;
         let solutions = match task.how.draw {
             None => all,
-            Some(draw) => all.only(&draw.indices(all.documents())?),
+            Some(draw) => all.subset(&draw.indices(all.documents())?),
         };
         Ok(Some(Self::Builtin(Arc::new(solutions))))
     }

@@ -23,11 +23,11 @@ const SPACE: &str = "▁";
 
 /// Returns all pairs of tokens whose concatenation is a normal token. The pairs are sorted by the score of that token,
 /// highest first, because llama.cpp merges them in this order.
-fn merges<'a>(tokens: &[&'a str], kinds: &[u32], scores: &[f64]) -> Vec<[&'a str; 2]> {
-    let known = tokens.iter().enumerate().filter(|(id, _)| matches!(kinds[*id], NORMAL | BYTE));
+fn derive_merges<'a>(tokens: &[&'a str], token_types: &[u32], scores: &[f64]) -> Vec<[&'a str; 2]> {
+    let known = tokens.iter().enumerate().filter(|(id, _)| matches!(token_types[*id], NORMAL | BYTE));
     let ids: HashMap<&str, usize> = known.map(|(id, token)| (*token, id)).collect();
     let mut merges: Vec<(f64, usize, usize)> = Vec::new();
-    for (id, token) in tokens.iter().enumerate().filter(|(id, _)| kinds[*id] == NORMAL) {
+    for (id, token) in tokens.iter().enumerate().filter(|(id, _)| token_types[*id] == NORMAL) {
         let cuts = token.char_indices().skip(1).map(|(index, _)| token.split_at(index));
         let parts = cuts.filter_map(|(left, right)| Some((*ids.get(left)?, *ids.get(right)?)));
         merges.extend(parts.map(|(left, right)| (scores[id], left, right)));

@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{CONTROL, NORMAL, SPACE, SPLITTERS, Splitter, UNKNOWN, UNUSED, USER_DEFINED, merges};
+use super::{CONTROL, NORMAL, SPACE, SPLITTERS, Splitter, UNKNOWN, UNUSED, USER_DEFINED, derive_merges};
 use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
 
 struct GgufVocabulary<'a> {
     file: &'a Gguf,
     tokens: Vec<&'a str>,
-    kinds: Vec<u32>,
+    token_types: Vec<u32>,
 }
 
 /// Builds a `tokenizer.json` from the tokenizer in a GGUF file.
@@ -23,12 +23,14 @@ pub(in crate::corpus) fn tokenizer_from_gguf(file: &Gguf) -> Result<Value> {
         .filter(|tokens_found| !tokens_found.is_empty())
         .ok_or_else(|| missing_entry_error(key, "a list of tokens", file))?;
     let key = "tokenizer.ggml.token_type";
-    let kinds = match file.numbers(key)? {
-        Some(kinds) if kinds.len() == tokens.len() => kinds.into_iter().map(|kind| kind as u32).collect(),
+    let token_types = match file.numbers(key)? {
+        Some(token_types) if token_types.len() == tokens.len() => {
+            token_types.into_iter().map(|token_type| token_type as u32).collect()
+        }
         Some(_) => return Err(missing_entry_error(key, &format!("{} kinds of tokens", tokens.len()), file)),
         None => vec![NORMAL; tokens.len()],
     };
-    let vocabulary = GgufVocabulary { file, tokens, kinds };
+    let vocabulary = GgufVocabulary { file, tokens, token_types };
     let key = "tokenizer.ggml.model";
     let pre = "tokenizer.ggml.pre";
     match file.text(key)? {
@@ -77,10 +79,10 @@ impl GgufVocabulary<'_> {
                 .found(format!("`{}`", merge.concat())));
         }
         Ok(json!({
-            "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added(),
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added_tokens(),
             "normalizer": splitter.nfc.then(|| json!({"type": "NFC"})),
             "pre_tokenizer": splitter.pre_tokenizer(),
-            "post_processor": self.template(bos)?,
+            "post_processor": self.post_processor(bos)?,
             "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
             "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
@@ -92,7 +94,7 @@ impl GgufVocabulary<'_> {
     fn sentence_piece(&self, scores: &[f64]) -> Result<Value> {
         let bos = self.file.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(true);
         let prefix = self.file.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
-        let unknown = self.special("unknown")?.map(|id| self.tokens[id]);
+        let unknown = self.special_token_id("unknown")?.map(|id| self.tokens[id]);
         let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE});
         let normalizers = match prefix {
             true => vec![json!({"type": "Prepend", "prepend": SPACE}), replace],
@@ -107,20 +109,20 @@ impl GgufVocabulary<'_> {
             decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
         }
         Ok(json!({
-            "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added(),
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added_tokens(),
             "normalizer": {"type": "Sequence", "normalizers": normalizers},
             "pre_tokenizer": null,
-            "post_processor": self.template(bos)?,
+            "post_processor": self.post_processor(bos)?,
             "decoder": {"type": "Sequence", "decoders": decoders},
             "model": {"type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
-                "vocab": self.vocab(), "merges": merges(&self.tokens, &self.kinds, scores)},
+                "vocab": self.vocab(), "merges": derive_merges(&self.tokens, &self.token_types, scores)},
         }))
     }
 
     /// Maps tokens to ids. Skips unused tokens, which only pad the embedding.
     fn vocab(&self) -> Map<String, Value> {
-        let used = self.tokens.iter().enumerate().filter(|(id, _)| self.kinds[*id] != UNUSED);
+        let used = self.tokens.iter().enumerate().filter(|(id, _)| self.token_types[*id] != UNUSED);
         // Of duplicate tokens, the first one wins, as in llama.cpp.
         let mut vocab = Map::new();
         used.for_each(|(id, token)| _ = vocab.entry((*token).to_owned()).or_insert_with(|| id.into()));
@@ -128,23 +130,23 @@ impl GgufVocabulary<'_> {
     }
 
     /// Returns the added tokens, which are matched before pre-tokenization.
-    fn added(&self) -> Vec<Value> {
+    fn added_tokens(&self) -> Vec<Value> {
         self.tokens
             .iter()
             .enumerate()
             .filter(|(_, token)| !token.is_empty())
             .filter_map(|(id, token)| {
-                let kind = self.kinds[id];
-                matches!(kind, CONTROL | USER_DEFINED | UNKNOWN).then(|| {
+                let token_type = self.token_types[id];
+                matches!(token_type, CONTROL | USER_DEFINED | UNKNOWN).then(|| {
                     json!({"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
-                    "normalized": false, "special": kind != USER_DEFINED})
+                    "normalized": false, "special": token_type != USER_DEFINED})
                 })
             })
             .collect()
     }
 
     /// Returns the id of a special token, if the file defines it.
-    fn special(&self, name: &str) -> Result<Option<usize>> {
+    fn special_token_id(&self, name: &str) -> Result<Option<usize>> {
         let key = format!("tokenizer.ggml.{name}_token_id");
         let Some(id) = self.file.count(&key)? else { return Ok(None) };
         let fits = usize::try_from(id).ok().filter(|id| *id < self.tokens.len());
@@ -157,10 +159,10 @@ impl GgufVocabulary<'_> {
     }
 
     /// Builds the post-processor that adds special tokens around a text.
-    fn template(&self, bos: bool) -> Result<Value> {
+    fn post_processor(&self, bos: bool) -> Result<Value> {
         let eos = self.file.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
         let [before, after] = [("bos", bos), ("eos", eos)].map(|(name, is_on)| match is_on {
-            true => self.special(name),
+            true => self.special_token_id(name),
             false => Ok(None),
         });
         let before = before?;

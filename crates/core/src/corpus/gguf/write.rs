@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use candle_core::quantized::gguf_file::Value as Entry;
 use serde_json::Value;
 
-use super::{BYTE, CONTROL, NORMAL, SPACE, SPLITTERS, UNKNOWN, UNUSED, USER_DEFINED, merges};
+use super::{BYTE, CONTROL, NORMAL, SPACE, SPLITTERS, UNKNOWN, UNUSED, USER_DEFINED, derive_merges};
 use crate::error::{Error, Result, shortened};
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
             say("unknown_token_id", Entry::U32(id));
         }
     } else {
-        let (pre, note) = splitter(tokenizer)?;
+        let (pre, note) = pre_tokenizer_name(tokenizer)?;
         notes.extend(note);
         if let Some((left, right)) = pieces.iter().find(|(left, right)| left.contains(' ') || right.contains(' ')) {
             return Err(unsupported_error("model.merges", "tokens without spaces", &format!("{left} {right}").into()));
@@ -59,7 +59,10 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
         );
     }
     say("tokens", Entry::Array(vocabulary.tokens.iter().map(|token| string_entry(token)).collect()));
-    say("token_type", Entry::Array(vocabulary.kinds.iter().map(|kind| Entry::I32(*kind as i32)).collect()));
+    say(
+        "token_type",
+        Entry::Array(vocabulary.token_types.iter().map(|token_type| Entry::I32(*token_type as i32)).collect()),
+    );
     let [before, after] = surrounding_tokens(tokenizer)?;
     for (name, id) in ids {
         let put = match *name {
@@ -96,7 +99,7 @@ fn unsupported_error(key: &str, expected: &str, found: &Value) -> Error {
 /// Tokens and their types, indexed by id.
 struct TokenTable {
     tokens: Vec<String>,
-    kinds: Vec<u32>,
+    token_types: Vec<u32>,
 }
 
 impl TokenTable {
@@ -108,12 +111,12 @@ impl TokenTable {
         for (token, id) in model["vocab"].as_object().into_iter().flatten() {
             let id = id.as_u64().and_then(|id| usize::try_from(id).ok());
             let id = id.ok_or_else(|| unsupported_error("model.vocab", "an id", &token.clone().into()))?;
-            let kind = match token.as_str() {
+            let token_type = match token.as_str() {
                 token if Some(token) == unknown => UNKNOWN,
                 token if bytes && is_byte(token) => BYTE,
                 _ => NORMAL,
             };
-            by_id.insert(id, (token, kind));
+            by_id.insert(id, (token, token_type));
         }
         for added in tokenizer["added_tokens"].as_array().into_iter().flatten() {
             let (Some(id), Some(token)) = (added["id"].as_u64(), added["content"].as_str()) else {
@@ -123,12 +126,12 @@ impl TokenTable {
             if let Some(key) = ["lstrip", "rstrip", "single_word"].into_iter().find(|key| added[key] == true) {
                 return Err(unsupported_error(&format!("added_tokens, {token}"), &format!("no {key}"), added));
             }
-            let kind = match Some(token) == unknown {
+            let token_type = match Some(token) == unknown {
                 true => UNKNOWN,
                 false if added["special"] == true => CONTROL,
                 false => USER_DEFINED,
             };
-            by_id.insert(usize::try_from(id).unwrap_or(usize::MAX), (token, kind));
+            by_id.insert(usize::try_from(id).unwrap_or(usize::MAX), (token, token_type));
         }
         if let Some((id, _)) = by_id.last_key_value().filter(|(id, _)| **id >= rows) {
             return Err(unsupported_error(
@@ -137,12 +140,14 @@ impl TokenTable {
                 &(*id).into(),
             ));
         }
-        let (tokens, kinds) = (0..rows)
+        let (tokens, token_types) = (0..rows)
             .map(|id| {
-                by_id.get(&id).map_or((format!("[PAD{id}]"), UNUSED), |(token, kind)| ((*token).to_owned(), *kind))
+                by_id
+                    .get(&id)
+                    .map_or((format!("[PAD{id}]"), UNUSED), |(token, token_type)| ((*token).to_owned(), *token_type))
             })
             .unzip();
-        Ok(Self { tokens, kinds })
+        Ok(Self { tokens, token_types })
     }
 
     fn id(&self, token: &str) -> Option<u32> {
@@ -160,11 +165,15 @@ impl TokenTable {
         let scores: Vec<f64> = self
             .tokens
             .iter()
-            .zip(&self.kinds)
-            .map(|(token, kind)| if *kind == NORMAL { -(*rank.get(token).unwrap_or(&last) as f64) } else { 0.0 })
+            .zip(&self.token_types)
+            .map(
+                |(token, token_type)| {
+                    if *token_type == NORMAL { -(*rank.get(token).unwrap_or(&last) as f64) } else { 0.0 }
+                },
+            )
             .collect();
         let tokens: Vec<&str> = self.tokens.iter().map(String::as_str).collect();
-        let implied: BTreeSet<[&str; 2]> = merges(&tokens, &self.kinds, &scores).into_iter().collect();
+        let implied: BTreeSet<[&str; 2]> = derive_merges(&tokens, &self.token_types, &scores).into_iter().collect();
         let listed: BTreeSet<[&str; 2]> = pieces.iter().map(|(left, right)| [left.as_str(), right.as_str()]).collect();
         match implied.symmetric_difference(&listed).next() {
             None => Ok(scores),
@@ -198,15 +207,15 @@ fn read_merge(merge: &Value) -> Result<(String, String)> {
 }
 
 /// Returns the steps listed under `key`, or `value` itself if it is a single step.
-fn steps<'a>(value: &'a Value, key: &str) -> Vec<&'a Value> {
+fn pipeline_steps<'a>(value: &'a Value, key: &str) -> Vec<&'a Value> {
     value[key].as_array().map_or_else(|| vec![value], |steps| steps.iter().collect())
 }
 
 /// Returns llama.cpp's name for a byte-level pre-tokenizer, and a note about any differences.
-fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
+fn pre_tokenizer_name(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
     let pre = &tokenizer["pre_tokenizer"];
     let normalizer = &tokenizer["normalizer"];
-    let steps = steps(pre, "pretokenizers");
+    let steps = pipeline_steps(pre, "pretokenizers");
     let mut digits = false;
     let mut pattern = None;
     let mut bytes = None;
@@ -227,7 +236,7 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
         }
     }
     let ignore = tokenizer["model"]["ignore_merges"] == true;
-    let alike = |splitter: &&super::Splitter| {
+    let is_match = |splitter: &&super::Splitter| {
         splitter.pattern == pattern
             && splitter.digits == digits
             && splitter.ignore_merges == ignore
@@ -239,8 +248,8 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
     }
     let found = SPLITTERS
         .iter()
-        .find(|splitter| alike(splitter) && splitter.nfc == composes)
-        .or_else(|| SPLITTERS.iter().find(alike));
+        .find(|splitter| is_match(splitter) && splitter.nfc == composes)
+        .or_else(|| SPLITTERS.iter().find(is_match));
     let note =
         "llama.cpp does not apply the tokenizer's NFC normalization, so it tokenizes decomposed characters differently";
     found.map(|splitter| (splitter.names[0], composes.then(|| note.to_owned()))).ok_or_else(|| splitter_error(pre))
@@ -255,7 +264,7 @@ fn splitter_error(pre: &Value) -> Error {
 fn space_prefix(tokenizer: &Value) -> Result<bool> {
     let normalizer = &tokenizer["normalizer"];
     let pre = &tokenizer["pre_tokenizer"];
-    let steps = steps(normalizer, "normalizers").into_iter().filter(|step| !step.is_null());
+    let steps = pipeline_steps(normalizer, "normalizers").into_iter().filter(|step| !step.is_null());
     let mut prefix = false;
     let mut spaces = false;
     for step in steps {
@@ -282,7 +291,7 @@ fn space_prefix(tokenizer: &Value) -> Result<bool> {
 /// Returns the tokens added before and after a text.
 fn surrounding_tokens(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
     let processor = &tokenizer["post_processor"];
-    let steps = steps(processor, "processors").into_iter().filter(|step| !step.is_null());
+    let steps = pipeline_steps(processor, "processors").into_iter().filter(|step| !step.is_null());
     let mut found = [None, None];
     for step in steps {
         match step["type"].as_str() {

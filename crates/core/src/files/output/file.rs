@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::overlap::{Input, is_within, real};
-use super::swap::above;
+use super::swap::parent_folder;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_whole;
 use crate::files::regular;
@@ -28,7 +28,7 @@ impl OutputFile<'_> {
     pub fn check(&self) -> Result<()> {
         let Self { path, inputs, force, is_ours } = self;
         let Ok(data) = path.symlink_metadata() else {
-            let folder = above(path);
+            let folder = parent_folder(path);
             let error = Error::missing("the folder of the output file does not exist").at(folder.display());
             return if folder.is_dir() { Ok(()) } else { Err(error.hint("create the folder, or choose another one")) };
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::manifest::{FileState, HashCache, Manifest};
-use super::swap::{self, above};
+use super::swap::{self, parent_folder};
 use crate::error::{Error, Result};
 use crate::files::atomic::{StagedFile, check_writable_folder, ensure_writable, try_exchange};
 use crate::files::owner::Owner;
@@ -18,25 +18,25 @@ use crate::files::sha256;
 pub struct OutputFolder {
     path: PathBuf,
     kind: &'static str,
-    seen: Arc<HashCache>,
+    hash_cache: Arc<HashCache>,
 }
 
 /// Output folder that is being written. It is removed on drop unless it is published.
 #[derive(Debug)]
 pub struct Draft {
     folder: PathBuf,
-    place: PathBuf,
-    shown: PathBuf,
+    target: PathBuf,
+    display_path: PathBuf,
     kind: &'static str,
-    seen: Arc<HashCache>,
+    hash_cache: Arc<HashCache>,
     /// Whether the draft has been published. `folder` then no longer holds it.
-    swapped: bool,
+    is_published: bool,
 }
 
 impl OutputFolder {
     /// Describes a folder of the given kind, such as `results` or `model`. Folders of another kind are never replaced.
     pub fn new(path: impl Into<PathBuf>, kind: &'static str) -> Self {
-        Self { path: path.into(), kind, seen: Arc::default() }
+        Self { path: path.into(), kind, hash_cache: Arc::default() }
     }
 
     pub fn path(&self) -> &Path {
@@ -51,7 +51,7 @@ impl OutputFolder {
     /// this program did not write.
     pub fn check(&self, names: &[String]) -> Result<()> {
         self.check_names(names)?;
-        ensure_writable(above(&self.path), &[])
+        ensure_writable(parent_folder(&self.path), &[])
     }
 
     /// Checks permissions and names to predict whether the folder can be written. Does not create anything.
@@ -60,7 +60,7 @@ impl OutputFolder {
     /// See [`Self::check`].
     pub fn precheck(&self, names: &[String]) -> Result<()> {
         self.check_names(names)?;
-        check_writable_folder(above(&self.path))
+        check_writable_folder(parent_folder(&self.path))
     }
 
     fn check_names(&self, names: &[String]) -> Result<()> {
@@ -71,7 +71,7 @@ impl OutputFolder {
                 .found("an entry of another type")
                 .hint("move the entry, or choose another folder"));
         }
-        free(&self.path, &self.path, self.kind, names, &self.seen)
+        check_free(&self.path, &self.path, self.kind, names, &self.hash_cache)
     }
 
     /// Creates a draft next to the output folder.
@@ -82,22 +82,22 @@ impl OutputFolder {
         // Follow a link, because whoever created it wants the results at its target.
         let target = if self.path.is_dir() { fs::canonicalize(&self.path).ok() } else { None };
         let target = target.unwrap_or_else(|| self.path.clone());
-        let parent = above(&target);
+        let parent = parent_folder(&target);
         fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
-        swap::sweep(&target, &self.seen);
+        swap::sweep(&target, &self.hash_cache);
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let id = format!("{}.{}", Owner::current().tag(), COUNT.fetch_add(1, Relaxed));
-        let folder = swap::sibling_path(&target, &id, swap::DRAFT);
+        let folder = swap::sibling_path(&target, &id, swap::DRAFT_SUFFIX);
         fs::create_dir(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         let draft = Draft {
             folder,
-            place: target,
-            shown: self.path.clone(),
+            target,
+            display_path: self.path.clone(),
             kind: self.kind,
-            seen: Arc::clone(&self.seen),
-            swapped: false,
+            hash_cache: Arc::clone(&self.hash_cache),
+            is_published: false,
         };
-        let mark = draft.folder.join(swap::MARK);
+        let mark = draft.folder.join(swap::DRAFT_MARKER);
         fs::write(&mark, "").map_err(|error| Error::io("write", &mark, &error))?;
         Ok(draft)
     }
@@ -108,7 +108,7 @@ impl OutputFolder {
     /// Fails like [`Self::check`], or if a file cannot be written.
     pub fn put(&self, files: &[(String, Vec<u8>)]) -> Result<()> {
         let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
-        free(&self.path, &self.path, self.kind, &names, &self.seen)?;
+        check_free(&self.path, &self.path, self.kind, &names, &self.hash_cache)?;
         fs::create_dir_all(&self.path).map_err(|error| Error::io("create", &self.path, &error))?;
         let hashes: Vec<String> = files.iter().map(|(_, bytes)| sha256::of_bytes(bytes)).collect();
         // Stage all files first, so that a full disk causes a failure before anything is listed or replaced.
@@ -131,7 +131,7 @@ impl Draft {
 
     /// Returns the final path of a file in the draft.
     pub fn published(&self, file: &Path) -> PathBuf {
-        file.strip_prefix(&self.folder).map_or_else(|_| file.to_owned(), |name| self.shown.join(name))
+        file.strip_prefix(&self.folder).map_or_else(|_| file.to_owned(), |name| self.display_path.join(name))
     }
 
     /// Moves the finished draft into place. Unchanged files from the previous output are removed. All other files are
@@ -142,75 +142,77 @@ impl Draft {
     /// folder cannot be replaced. On failure the previous folder is kept.
     pub fn publish(mut self) -> Result<()> {
         let mut names = Vec::new();
-        list(&self.folder, "", &mut names).map_err(|error| self.replace_error(&error))?;
+        list_files(&self.folder, "", &mut names).map_err(|error| self.replace_error(&error))?;
         Manifest::new(&self.folder, &names, self.kind)?.write(&self.folder)?;
         names.push(Manifest::FILE.to_owned());
-        free(&self.place, &self.shown, self.kind, &names, &self.seen)?;
-        let mark = self.folder.join(swap::MARK);
-        if !self.place.exists() {
+        check_free(&self.target, &self.display_path, self.kind, &names, &self.hash_cache)?;
+        let mark = self.folder.join(swap::DRAFT_MARKER);
+        if !self.target.exists() {
             fs::remove_file(&mark).map_err(|error| self.replace_error(&error))?;
-            fs::rename(&self.folder, &self.place).map_err(|error| self.replace_error(&error))?;
-            self.swapped = true;
+            fs::rename(&self.folder, &self.target).map_err(|error| self.replace_error(&error))?;
+            self.is_published = true;
             return Ok(());
         }
-        if let Ok(old) = fs::metadata(&self.place) {
+        if let Ok(old) = fs::metadata(&self.target) {
             fs::set_permissions(&self.folder, old.permissions()).ok();
         }
-        swap::link_user_files(&self.place, &self.folder, &self.seen);
+        swap::link_user_files(&self.target, &self.folder, &self.hash_cache);
         fs::remove_file(&mark).map_err(|error| self.replace_error(&error))?;
-        let old = if try_exchange(&self.folder, &self.place) {
+        let old = if try_exchange(&self.folder, &self.target) {
             self.folder.clone()
         } else {
             // Fallback for file systems without atomic exchange. `sweep` recovers from a crash between the two renames.
-            let aside = self.folder.with_extension(&swap::OLD[1..]);
-            fs::rename(&self.place, &aside).map_err(|error| self.replace_error(&error))?;
-            if let Err(error) = fs::rename(&self.folder, &self.place) {
-                fs::rename(&aside, &self.place).ok();
+            let aside = self.folder.with_extension(&swap::REPLACED_SUFFIX[1..]);
+            fs::rename(&self.target, &aside).map_err(|error| self.replace_error(&error))?;
+            if let Err(error) = fs::rename(&self.folder, &self.target) {
+                fs::rename(&aside, &self.target).ok();
                 return Err(self.replace_error(&error));
             }
             aside
         };
-        self.swapped = true;
-        swap::clear(&old, &self.place, &self.seen);
+        self.is_published = true;
+        swap::remove_replaced(&old, &self.target, &self.hash_cache);
         Ok(())
     }
 
     fn replace_error(&self, error: &std::io::Error) -> Error {
-        Error::io("replace", &self.shown, error)
+        Error::io("replace", &self.display_path, error)
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if !self.swapped {
+        if !self.is_published {
             fs::remove_dir_all(&self.folder).ok();
         }
     }
 }
 
-/// Rejects names that are taken by files that this program did not write. `shown` is the folder's path in messages.
-fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &HashCache) -> Result<()> {
+/// Rejects names that are taken by files that this program did not write. `display_path` is the folder's path in
+/// messages.
+fn check_free(folder: &Path, display_path: &Path, kind: &str, names: &[String], hash_cache: &HashCache) -> Result<()> {
     let manifest = Manifest::read(folder);
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {
         return Err(Error::bad_input("the folder contains another kind of output")
-            .at(shown.display())
+            .at(display_path.display())
             .expected(format!("an empty folder, or one that contains {kind}"))
             .found(format!("a folder that contains {other}"))
             .hint("choose another folder"));
     }
-    let mut taken: Vec<(String, FileState)> = Vec::new();
+    let mut conflicts: Vec<(String, FileState)> = Vec::new();
     for name in names.iter().map(String::as_str).chain([Manifest::FILE]) {
         // A file may exist where a parent folder is needed.
-        let above = name.match_indices('/').map(|(end, _)| &name[..end]);
-        let wrong = above.map(|parent| (parent, manifest.file_state(folder, parent, seen)));
-        let wrong = wrong.filter(|(_, found)| !matches!(found, FileState::Nothing | FileState::Folder));
-        let state = manifest.file_state(folder, name, seen);
+        let parents = name.match_indices('/').map(|(end, _)| &name[..end]);
+        let blocked_parent = parents.map(|parent| (parent, manifest.file_state(folder, parent, hash_cache)));
+        let blocked_parent =
+            blocked_parent.filter(|(_, found)| !matches!(found, FileState::Nothing | FileState::Folder));
+        let state = manifest.file_state(folder, name, hash_cache);
         let state = Some((name, state)).filter(|(_, found)| !matches!(found, FileState::Nothing | FileState::Ours));
-        let found = wrong.chain(state).next().map(|(name, found)| (name.to_owned(), found));
-        taken.extend(found.filter(|found| !taken.contains(found)));
+        let found = blocked_parent.chain(state).next().map(|(name, found)| (name.to_owned(), found));
+        conflicts.extend(found.filter(|found| !conflicts.contains(found)));
     }
-    let [(first, found), rest @ ..] = taken.as_slice() else { return Ok(()) };
-    let location = shown.join(first).display().to_string();
+    let [(first, found), rest @ ..] = conflicts.as_slice() else { return Ok(()) };
+    let location = display_path.join(first).display().to_string();
     let rest: Vec<&str> = rest.iter().map(|(name, _)| name.as_str()).collect();
     let hint = match manifest.kind().is_some() {
         true => "move or rename the file; only unchanged files are replaced".to_owned(),
@@ -223,20 +225,20 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &HashCa
     Err(Error::bad_input("an output file would replace an existing file")
         .at(if rest.is_empty() { location } else { format!("{location}, and {}", rest.join(", ")) })
         .expected("no file, or the unchanged file that ghostlab wrote")
-        .found(found.words())
+        .found(found.description())
         .hint(hint))
 }
 
 /// Lists the relative names of all files below a folder in sorted order. Skips the draft marker and the manifest.
-fn list(folder: &Path, below: &str, names: &mut Vec<String>) -> std::io::Result<()> {
+fn list_files(folder: &Path, below: &str, names: &mut Vec<String>) -> std::io::Result<()> {
     let mut entries = fs::read_dir(folder.join(below))?.collect::<std::io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let file_name = entry.file_name().to_string_lossy().into_owned();
         let name = if below.is_empty() { file_name } else { format!("{below}/{file_name}") };
         match entry.file_type()?.is_dir() {
-            true => list(folder, &name, names)?,
-            false if name == swap::MARK || name == Manifest::FILE => {}
+            true => list_files(folder, &name, names)?,
+            false if name == swap::DRAFT_MARKER || name == Manifest::FILE => {}
             false => names.push(name),
         }
     }

@@ -5,7 +5,7 @@ use super::*;
 
 fn files(folder: &Path) -> BTreeMap<String, String> {
     let mut names = Vec::new();
-    list(folder, "", &mut names).unwrap();
+    list_files(folder, "", &mut names).unwrap();
     names.into_iter().map(|name| (name.clone(), fs::read_to_string(folder.join(name)).unwrap())).collect()
 }
 
@@ -23,7 +23,7 @@ fn publish(output: &OutputFolder, pairs: &[(&str, &str)]) -> Result<()> {
 }
 
 fn list_siblings(output: &OutputFolder) -> Vec<String> {
-    let all = fs::read_dir(above(output.path())).unwrap();
+    let all = fs::read_dir(parent_folder(output.path())).unwrap();
     all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
@@ -145,10 +145,10 @@ fn crash_leftovers_are_removed_and_user_files_are_kept() {
     let leftover =
         |count: u32, ending: &str| swap::sibling_path(output.path(), &format!("{}.{count}", killed.tag()), ending);
     // `half` is an incomplete draft with a hard link to a user file. `old` was already swapped out.
-    let half = leftover(0, swap::DRAFT);
-    let old = leftover(1, swap::DRAFT);
+    let half = leftover(0, swap::DRAFT_SUFFIX);
+    let old = leftover(1, swap::DRAFT_SUFFIX);
     fs::create_dir(&half).unwrap();
-    fs::write(half.join(swap::MARK), "").unwrap();
+    fs::write(half.join(swap::DRAFT_MARKER), "").unwrap();
     fs::write(half.join("two"), "half").unwrap();
     fs::write(output.path().join("mine"), "mine").unwrap();
     fs::hard_link(output.path().join("mine"), half.join("mine")).unwrap();
@@ -174,7 +174,7 @@ fn crash_leftovers_are_removed_and_user_files_are_kept() {
         expected_files(&[("one", "1"), ("mine", "mine"), ("notes/mine", "mine"), ("late", "mine")])
     );
     // Simulate a kill between the two renames, when the output folder does not exist.
-    fs::rename(output.path(), leftover(2, swap::OLD)).unwrap();
+    fs::rename(output.path(), leftover(2, swap::REPLACED_SUFFIX)).unwrap();
     drop(output.stage().unwrap());
     assert_eq!(files(output.path()).len(), 4, "the file was not restored");
 }

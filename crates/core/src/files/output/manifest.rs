@@ -40,7 +40,8 @@ pub(super) struct HashCache(Mutex<HashMap<(u64, u64), (Stamp, String)>>);
 impl Manifest {
     /// Manifest file name, hidden so that it is not mistaken for a result.
     pub const FILE: &str = ".ghostlab.sha256";
-    const HEAD: &str = "# Written here by ghostlab, which replaces these files while they are so, and no others; for: ";
+    const HEADER: &str =
+        "# Written here by ghostlab, which replaces these files while they are so, and no others; for: ";
 
     /// Reads the manifest of a folder. Returns an empty one if there is none.
     pub fn read(folder: &Path) -> Self {
@@ -49,7 +50,7 @@ impl Manifest {
         let text = if is_file { regular::read(&path).ok() } else { None };
         let text = text.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
         let mut lines = text.lines();
-        let Some(kind) = lines.next().and_then(|line| line.strip_prefix(Self::HEAD)) else { return Self::default() };
+        let Some(kind) = lines.next().and_then(|line| line.strip_prefix(Self::HEADER)) else { return Self::default() };
         let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (hash, name) in lines.filter_map(|line| line.split_once("  ")) {
             files.entry(name.to_owned()).or_default().push(hash.to_owned());
@@ -62,13 +63,13 @@ impl Manifest {
     /// # Errors
     /// Fails if a file cannot be read.
     pub(super) fn new(folder: &Path, names: &[String], kind: &str) -> Result<Self> {
-        let mut made = Self::default().for_kind(kind);
+        let mut manifest = Self::default().for_kind(kind);
         for name in names {
             let path = folder.join(name);
             let (hash, _) = sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
-            made.add(name, hash);
+            manifest.add(name, hash);
         }
-        Ok(made)
+        Ok(manifest)
     }
 
     #[must_use]
@@ -97,7 +98,7 @@ impl Manifest {
         self.kind.as_deref()
     }
 
-    pub(super) fn has_below(&self, folder: &Path) -> bool {
+    pub(super) fn has_files_below(&self, folder: &Path) -> bool {
         self.files.keys().any(|name| Path::new(name).starts_with(folder) && Path::new(name) != folder)
     }
 
@@ -109,12 +110,12 @@ impl Manifest {
         let path = folder.join(Self::FILE);
         let lines = self.files.iter().flat_map(|(name, hashes)| hashes.iter().map(move |hash| (hash, name)));
         let lines: String = lines.map(|(hash, name)| format!("{hash}  {name}\n")).collect();
-        let text = format!("{}{}\n{lines}", Self::HEAD, self.kind().unwrap_or_default());
+        let text = format!("{}{}\n{lines}", Self::HEADER, self.kind().unwrap_or_default());
         write_whole(&path, text.as_bytes())
     }
 
     /// Compares the file called `name` in `folder` with the manifest.
-    pub(super) fn file_state(&self, folder: &Path, name: &str, seen: &HashCache) -> FileState {
+    pub(super) fn file_state(&self, folder: &Path, name: &str, hash_cache: &HashCache) -> FileState {
         let path = folder.join(name);
         let Ok(data) = path.symlink_metadata() else { return FileState::Nothing };
         if data.is_dir() {
@@ -127,7 +128,7 @@ impl Manifest {
             _ if name == Self::FILE && self.kind.is_some() => FileState::Ours,
             None => FileState::Foreign,
             Some(_) if !data.is_file() => FileState::Changed,
-            Some(hashes) => match seen.hash(&path, &data) {
+            Some(hashes) => match hash_cache.hash(&path, &data) {
                 Some(hash) if hashes.contains(&hash) => FileState::Ours,
                 _ => FileState::Changed,
             },
@@ -136,7 +137,7 @@ impl Manifest {
 }
 
 impl FileState {
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn description(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
             Self::Ours => "a file written by ghostlab",
@@ -151,9 +152,9 @@ impl FileState {
 impl HashCache {
     fn hash(&self, path: &Path, data: &Metadata) -> Option<String> {
         let stamp = Stamp::from_metadata(data);
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hash_cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(stamp) = &stamp
-            && let Some((known, hash)) = seen.get(&stamp.file)
+            && let Some((known, hash)) = hash_cache.get(&stamp.file)
             && known == stamp
         {
             return Some(hash.clone());
@@ -162,7 +163,7 @@ impl HashCache {
         if let Some(stamp) = stamp.filter(|stamp| {
             fs::symlink_metadata(path).is_ok_and(|now| Stamp::from_metadata(&now).as_ref() == Some(stamp))
         }) {
-            seen.insert(stamp.file, (stamp, hash.clone()));
+            hash_cache.insert(stamp.file, (stamp, hash.clone()));
         }
         Some(hash)
     }
@@ -183,10 +184,10 @@ mod tests {
         let read = Manifest::read(root.path());
         assert_eq!(read, manifest);
         for (folder, expected) in [("lm_eval", true), ("lm", false), ("a", false)] {
-            assert_eq!(read.has_below(Path::new(folder)), expected, "{folder}");
+            assert_eq!(read.has_files_below(Path::new(folder)), expected, "{folder}");
         }
-        let seen = HashCache::default();
-        let state = |name: &str| Manifest::read(root.path()).file_state(root.path(), name, &seen);
+        let hash_cache = HashCache::default();
+        let state = |name: &str| Manifest::read(root.path()).file_state(root.path(), name, &hash_cache);
         assert_eq!(state("a"), FileState::Ours);
         assert_eq!(state("lm_eval/c"), FileState::Ours);
         assert_eq!(state(Manifest::FILE), FileState::Ours);

@@ -9,11 +9,11 @@ use crate::files::atomic::is_temporary;
 use crate::files::name;
 use crate::files::owner::Owner;
 
-/// Suffix of drafts. [`OLD`] is the suffix of replaced folders that are being removed.
-pub(super) const DRAFT: &str = ".part";
-pub(super) const OLD: &str = ".old";
+/// Suffix of drafts. [`REPLACED_SUFFIX`] is the suffix of replaced folders that are being removed.
+pub(super) const DRAFT_SUFFIX: &str = ".part";
+pub(super) const REPLACED_SUFFIX: &str = ".old";
 /// Marker for an incomplete draft, whose whole content belongs to this program.
-pub(super) const MARK: &str = ".ghostlab.draft";
+pub(super) const DRAFT_MARKER: &str = ".ghostlab.draft";
 /// Age after which an unchanged draft counts as abandoned. Filling a folder takes seconds.
 const ABANDONED_AFTER: Duration = Duration::from_secs(600);
 /// Maximum length of the folder name within a draft's name, which leaves room for the owner tag.
@@ -21,10 +21,10 @@ const MAX_NAME_BYTES: usize = 120;
 
 /// Returns the path of a hidden folder next to `output`.
 pub(super) fn sibling_path(output: &Path, id: &str, ending: &str) -> PathBuf {
-    above(output).join(format!("{}{id}{ending}", prefix(output)))
+    parent_folder(output).join(format!("{}{id}{ending}", hidden_prefix(output)))
 }
 
-fn prefix(output: &Path) -> String {
+fn hidden_prefix(output: &Path) -> String {
     let file_name = output.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     if file_name.len() > MAX_NAME_BYTES {
         format!(".{}.", name::sanitize(&file_name))
@@ -34,19 +34,19 @@ fn prefix(output: &Path) -> String {
 }
 
 /// Hard-links the user's files from an old folder into the draft, so that they exist throughout the swap. Folders
-/// cannot be hard-linked, and some file systems have no hard links. [`clear`] moves these entries afterwards.
-pub(super) fn link_user_files(old: &Path, draft: &Path, seen: &HashCache) {
-    link_below(old, draft, Path::new(""), &Manifest::read(old), seen);
+/// cannot be hard-linked, and some file systems have no hard links. [`remove_replaced`] moves these entries afterwards.
+pub(super) fn link_user_files(old: &Path, draft: &Path, hash_cache: &HashCache) {
+    link_below(old, draft, Path::new(""), &Manifest::read(old), hash_cache);
 }
 
-fn link_below(old: &Path, draft: &Path, below: &Path, manifest: &Manifest, seen: &HashCache) {
-    for (name, is_folder) in entries(old, below) {
+fn link_below(old: &Path, draft: &Path, below: &Path, manifest: &Manifest, hash_cache: &HashCache) {
+    for (name, is_folder) in list_entries(old, below) {
         let to = draft.join(&name);
         if is_folder {
             if to.is_dir() {
-                link_below(old, draft, &name, manifest, seen);
+                link_below(old, draft, &name, manifest, hash_cache);
             }
-        } else if !is_ours(old, &name, manifest, seen) && to.symlink_metadata().is_err() {
+        } else if !is_ours(old, &name, manifest, hash_cache) && to.symlink_metadata().is_err() {
             fs::hard_link(old.join(&name), &to).ok();
         }
     }
@@ -54,58 +54,58 @@ fn link_below(old: &Path, draft: &Path, below: &Path, manifest: &Manifest, seen:
 
 /// Removes a replaced folder. Deletes this program's files and files that were hard-linked into the new folder. Moves
 /// all other files to the new folder, unless their names are taken there.
-pub(super) fn clear(old: &Path, output: &Path, seen: &HashCache) {
-    if old.join(MARK).symlink_metadata().is_ok() {
+pub(super) fn remove_replaced(old: &Path, output: &Path, hash_cache: &HashCache) {
+    if old.join(DRAFT_MARKER).symlink_metadata().is_ok() {
         fs::remove_dir_all(old).ok();
         return;
     }
-    clear_below(old, output, Path::new(""), &Manifest::read(old), seen);
+    remove_replaced_below(old, output, Path::new(""), &Manifest::read(old), hash_cache);
 }
 
-fn clear_below(old: &Path, output: &Path, below: &Path, manifest: &Manifest, seen: &HashCache) {
-    for (name, is_folder) in entries(old, below) {
+fn remove_replaced_below(old: &Path, output: &Path, below: &Path, manifest: &Manifest, hash_cache: &HashCache) {
+    for (name, is_folder) in list_entries(old, below) {
         // Remove the manifest last, because it identifies this program's files.
         if manifest.kind().is_some() && name == Path::new(Manifest::FILE) {
             continue;
         }
         let from = old.join(&name);
         let to = output.join(&name);
-        let free = to.symlink_metadata().is_err();
+        let is_free = to.symlink_metadata().is_err();
         if is_folder {
-            if free && !manifest.has_below(&name) {
+            if is_free && !manifest.has_files_below(&name) {
                 fs::rename(&from, &to).ok();
             } else {
-                clear_below(old, output, &name, manifest, seen);
+                remove_replaced_below(old, output, &name, manifest, hash_cache);
             }
-        } else if is_ours(old, &name, manifest, seen) || same(&from, &to) {
+        } else if is_ours(old, &name, manifest, hash_cache) || is_same_file(&from, &to) {
             fs::remove_file(&from).ok();
-        } else if free {
-            fs::create_dir_all(above(&to)).ok();
+        } else if is_free {
+            fs::create_dir_all(parent_folder(&to)).ok();
             fs::rename(&from, &to).ok();
         }
     }
-    if below.as_os_str().is_empty() && manifest.kind().is_some() && entries(old, below).len() == 1 {
+    if below.as_os_str().is_empty() && manifest.kind().is_some() && list_entries(old, below).len() == 1 {
         fs::remove_file(old.join(Manifest::FILE)).ok();
     }
     // Ignore errors, because a folder that is not empty must be kept.
     fs::remove_dir(old.join(below)).ok();
 }
 
-fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, seen: &HashCache) -> bool {
+fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, hash_cache: &HashCache) -> bool {
     // This program writes only UTF-8 names.
-    let text = name.to_str().is_some_and(|name| manifest.file_state(folder, name, seen) == FileState::Ours);
-    text || name.file_name().and_then(|file_name| file_name.to_str()).is_some_and(is_temporary)
+    let is_listed = name.to_str().is_some_and(|name| manifest.file_state(folder, name, hash_cache) == FileState::Ours);
+    is_listed || name.file_name().and_then(|file_name| file_name.to_str()).is_some_and(is_temporary)
 }
 
 /// Lists a subfolder. Returns the relative name of each entry and whether it is a folder.
-fn entries(folder: &Path, below: &Path) -> Vec<(PathBuf, bool)> {
+fn list_entries(folder: &Path, below: &Path) -> Vec<(PathBuf, bool)> {
     let listed = fs::read_dir(folder.join(below)).into_iter().flatten().flatten();
     listed.map(|entry| (below.join(entry.file_name()), entry.file_type().is_ok_and(|kind| kind.is_dir()))).collect()
 }
 
 /// Returns whether two paths refer to the same file.
 #[cfg(unix)]
-fn same(one: &Path, other: &Path) -> bool {
+fn is_same_file(one: &Path, other: &Path) -> bool {
     inode(one).is_some() && inode(one) == inode(other)
 }
 
@@ -116,18 +116,18 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
 }
 
 #[cfg(not(unix))]
-fn same(_: &Path, _: &Path) -> bool {
+fn is_same_file(_: &Path, _: &Path) -> bool {
     false
 }
 
 /// Removes or restores the drafts and replaced folders that a crash left next to an output folder.
-pub(super) fn sweep(output: &Path, seen: &HashCache) {
-    let prefix = prefix(output);
-    for item in fs::read_dir(above(output)).into_iter().flatten().flatten() {
-        let found = item.file_name().to_string_lossy().into_owned();
-        let Some(rest) = found.strip_prefix(&prefix) else { continue };
-        let draft = owner_tag(DRAFT, rest);
-        let old = owner_tag(OLD, rest);
+pub(super) fn sweep(output: &Path, hash_cache: &HashCache) {
+    let prefix = hidden_prefix(output);
+    for item in fs::read_dir(parent_folder(output)).into_iter().flatten().flatten() {
+        let file_name = item.file_name().to_string_lossy().into_owned();
+        let Some(rest) = file_name.strip_prefix(&prefix) else { continue };
+        let draft = owner_tag(DRAFT_SUFFIX, rest);
+        let old = owner_tag(REPLACED_SUFFIX, rest);
         let Some(tag) = draft.or(old) else { continue };
         if old.is_some() && !output.exists() {
             fs::rename(item.path(), output).ok();
@@ -136,9 +136,9 @@ pub(super) fn sweep(output: &Path, seen: &HashCache) {
         let age = item.metadata().and_then(|data| data.modified()).ok();
         let age = age.and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default();
         // A draft left by a dead process is removed regardless of its age.
-        let left = Owner::is_tag_alive(tag).map_or(age >= ABANDONED_AFTER, |lives| !lives);
-        if left {
-            clear(&item.path(), output, seen);
+        let is_abandoned = Owner::is_tag_alive(tag).map_or(age >= ABANDONED_AFTER, |lives| !lives);
+        if is_abandoned {
+            remove_replaced(&item.path(), output, hash_cache);
         }
     }
 }
@@ -148,6 +148,6 @@ fn owner_tag<'a>(ending: &str, rest: &'a str) -> Option<&'a str> {
     (Owner::is_tag(tag) && count.parse::<u64>().is_ok()).then_some(tag)
 }
 
-pub(super) fn above(path: &Path) -> &Path {
+pub(super) fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -14,7 +14,7 @@ use super::batch_layout::{AttentionContext, Layout, Piece, Placing};
 use super::device::{DeviceName, FloatType};
 use super::head::HeadParams;
 use super::layer::End;
-use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory, out_of_memory_error};
+use super::memory::{self, DEVICE_MAX_ELEMENTS, is_out_of_memory, out_of_memory_error};
 use super::notes::Notes;
 use super::operators::Operators;
 use super::weight_cache::{LayerTensors, Parts, TensorPart, weight_bytes};
@@ -43,7 +43,7 @@ pub(super) const NAME: &str = "candle";
 /// Number of tokens per piece on the CPU. Pieces run in parallel, because most of candle's kernels use a single core.
 const CPU_PIECE: usize = 512;
 /// Maximum number of elements in a large intermediate (attention scores or logits) on the CPU.
-const CPU_NUMBERS: usize = 1 << 22;
+const CPU_MAX_ELEMENTS: usize = 1 << 22;
 
 /// Device and float type of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,13 +160,13 @@ impl CandleEngine {
         matches!(self.device, Device::Cpu)
     }
 
-    fn numbers(&self) -> usize {
-        if self.is_cpu() { CPU_NUMBERS } else { DEVICE_NUMBERS }
+    fn max_elements(&self) -> usize {
+        if self.is_cpu() { CPU_MAX_ELEMENTS } else { DEVICE_MAX_ELEMENTS }
     }
 
     /// Returns the layout of a stream that holds either all rows of a batch or only its scored rows.
     fn layout(&self, batch: &Batch, rows: usize) -> Result<Arc<Layout>> {
-        let max_scores = self.numbers() / self.config.heads;
+        let max_scores = self.max_elements() / self.config.heads;
         let tokens = self.piece_tokens.load(Relaxed);
         if rows < batch.tokens() {
             return Ok(Arc::new(Layout::from_rows(rows, tokens)));
@@ -347,7 +347,7 @@ impl Model for CandleEngine {
     fn finish(&self, batch: &Batch, stream: &Stream) -> Result<Vec<Prediction>> {
         let weight = self.parts.head()?;
         let targets = batch.targets_for_rows(stream.x.dim(0)?);
-        let mut rows = self.numbers() / self.config.vocab;
+        let mut rows = self.max_elements() / self.config.vocab;
         loop {
             let done = head::predictions(&stream.x, self.head_params(), &weight, &targets, rows);
             match done {
@@ -372,7 +372,7 @@ impl Compare for CandleEngine {
         let [reference, stream] = [reference?, stream?];
         let targets = batch.targets_for_rows(narrowed);
         // Use the same number of rows as without a comparison, because the number may affect the rounding of a product.
-        let mut rows = self.numbers() / self.config.vocab;
+        let mut rows = self.max_elements() / self.config.vocab;
         loop {
             let done = head::divergences([&reference.x, &stream.x], self.head_params(), &weight, &targets, rows);
             match done {

@@ -27,17 +27,17 @@ pub(super) fn supports(tensors: &[&Tensor]) -> bool {
 
 /// Computes [`super::ops::rms_norm`].
 pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    Ok(x.contiguous()?.apply_op2_no_bwd(&numbers(weight)?, &BinaryAdapter(Norm { eps: eps as f32 }))?)
+    Ok(x.contiguous()?.apply_op2_no_bwd(&contiguous_f32(weight)?, &BinaryAdapter(Norm { eps: eps as f32 }))?)
 }
 
 /// Computes [`super::ops::rotate`] over all channels of a head.
 pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    apply_ternary(Rotate, [x, &numbers(cos)?, &numbers(sin)?])
+    apply_ternary(Rotate, [x, &contiguous_f32(cos)?, &contiguous_f32(sin)?])
 }
 
 /// Computes [`super::fused::weights`] in the dtype of the scores.
 pub(super) fn weights(scores: &Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
-    Ok(scores.contiguous()?.apply_op2_no_bwd(&numbers(mask)?, &BinaryAdapter(Weights(settings)))?)
+    Ok(scores.contiguous()?.apply_op2_no_bwd(&contiguous_f32(mask)?, &BinaryAdapter(Weights(settings)))?)
 }
 
 /// Computes `silu(gate) * up`.
@@ -62,7 +62,7 @@ pub(super) fn head_rows(logits: &Tensor) -> Result<Tensor> {
 }
 
 /// Converts a tensor to contiguous f32.
-fn numbers(x: &Tensor) -> Result<Tensor> {
+fn contiguous_f32(x: &Tensor) -> Result<Tensor> {
     Ok(x.to_dtype(DType::F32)?.contiguous()?)
 }
 

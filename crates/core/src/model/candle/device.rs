@@ -36,7 +36,7 @@ pub enum DeviceName {
 
 impl DeviceName {
     /// Returns the best device that this build supports and this machine has.
-    pub fn best() -> Self {
+    pub fn detect() -> Self {
         let found = [Self::Cuda(0), Self::Metal].into_iter().find(|device| device.is_built() && device.open().is_ok());
         found.unwrap_or(Self::Cpu)
     }
@@ -223,6 +223,6 @@ mod tests {
             assert_eq!(error.exit_code(), 3);
             assert!(error.to_string().contains(&format!("feature `{}`", device.class())), "{error}");
         }
-        assert!(DeviceName::best().open().is_ok());
+        assert!(DeviceName::detect().open().is_ok());
     }
 }

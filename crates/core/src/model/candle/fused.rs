@@ -123,7 +123,7 @@ impl<F: Fn(&mut [f32], &[f32])> InplaceOp2 for Change<F> {
         other_layout: &Layout,
     ) -> candle_core::Result<()> {
         let CpuStorage::F32(values) = x else { return Err(candle_core::Error::msg("expected f32 values")) };
-        (self.0)(&mut values[extent(x_layout)?], numbers(other, other_layout)?);
+        (self.0)(&mut values[extent(x_layout)?], f32_slice(other, other_layout)?);
         Ok(())
     }
 }
@@ -140,8 +140,8 @@ impl<F: Fn(&mut [f32], &[f32])> CustomOp2 for Change<F> {
         other: &CpuStorage,
         other_layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let mut out = numbers(x, x_layout)?.to_vec();
-        (self.0)(&mut out, numbers(other, other_layout)?);
+        let mut out = f32_slice(x, x_layout)?.to_vec();
+        (self.0)(&mut out, f32_slice(other, other_layout)?);
         Ok((CpuStorage::F32(out), x_layout.shape().clone()))
     }
 }
@@ -163,9 +163,9 @@ impl CustomOp3 for Rotate {
         sin_layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let (_, heads, head_dim) = x_layout.shape().dims3()?;
-        let x = numbers(x, x_layout)?;
-        let cos = numbers(cos, cos_layout)?;
-        let sin = numbers(sin, sin_layout)?;
+        let x = f32_slice(x, x_layout)?;
+        let cos = f32_slice(cos, cos_layout)?;
+        let sin = f32_slice(sin, sin_layout)?;
         let mut out = vec![0.0; x.len()];
         kernels::rotate_rows(x, heads, head_dim, [cos, sin], &mut out);
         Ok((CpuStorage::F32(out), x_layout.shape().clone()))
@@ -173,7 +173,7 @@ impl CustomOp3 for Rotate {
 }
 
 /// Returns the elements of a contiguous f32 tensor.
-fn numbers<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
+fn f32_slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
     Ok(&storage.as_slice::<f32>()?[extent(layout)?])
 }
 

@@ -17,7 +17,7 @@ pub(in crate::model) const MAX_PIECE: usize = 8192;
 const MIN_PIECE: usize = 1024;
 /// Maximum number of elements of intermediates that grow quadratically, such as the scores of a block group or the
 /// logits of a chunk of rows.
-pub(super) const DEVICE_NUMBERS: usize = 1 << 26;
+pub(super) const DEVICE_MAX_ELEMENTS: usize = 1 << 26;
 
 /// Returns the number of free bytes on a device, if known.
 pub(super) fn free(device: &Device) -> Option<u64> {
@@ -95,7 +95,7 @@ pub(super) fn share(memory: u64, weights: u64, activations: impl Fn(usize) -> u6
 /// Estimates the size in bytes of the activations for `tokens` tokens, including a few streams for trie branches.
 pub(super) fn activations(config: &Config, tokens: usize) -> u64 {
     // The second term covers scores and logits, with several temporaries each.
-    config.batch_bytes(tokens, 8) + 8 * 4 * DEVICE_NUMBERS as u64
+    config.batch_bytes(tokens, 8) + 8 * 4 * DEVICE_MAX_ELEMENTS as u64
 }
 
 #[cfg(test)]

@@ -70,5 +70,5 @@ impl Operators {
 }
 
 fn operator_bytes(operator: &Arc<Operator>) -> usize {
-    size_of::<f32>() * operator.numbers()
+    size_of::<f32>() * operator.parameter_count()
 }

@@ -67,7 +67,7 @@ pub struct GatedTensors {
 /// Cached weights: the layers in order, the head, and the embedding unless it is tied to the head.
 pub(super) struct Parts {
     cache: Cache<TensorPart>,
-    place: Arc<WeightSource>,
+    source: Arc<WeightSource>,
     /// Whether all weights fit into the budget.
     keeps_all: bool,
 }
@@ -118,7 +118,7 @@ impl Parts {
         let source = Arc::new(WeightSource { config: config.clone(), weights, device: device.clone(), dtype });
         let part_source = Arc::clone(&source);
         let cache = Cache::new(sizes(config, dtype), budget, move |part| part_source.part(part))?;
-        Ok(Self { cache, place: source, keeps_all: weight_bytes(config, dtype) <= budget })
+        Ok(Self { cache, source, keeps_all: weight_bytes(config, dtype) <= budget })
     }
 
     pub(super) fn keeps_all(&self) -> bool {
@@ -130,7 +130,7 @@ impl Parts {
     /// # Errors
     /// Fails if a tensor cannot be read or the device runs out of memory.
     pub(super) fn fill(&self) -> Result<()> {
-        let count = sizes(&self.place.config, self.place.dtype).len();
+        let count = sizes(&self.source.config, self.source.dtype).len();
         let count = if self.keeps_all { count } else { 0 };
         (0..count).try_for_each(|part| self.cache.get(part).map(drop))
     }
@@ -139,7 +139,7 @@ impl Parts {
     pub(super) fn announce_weights(&self, now: Option<usize>, next: Option<usize>) {
         if let (false, Some(next)) = (self.keeps_all, next) {
             // The head comes after the last layer.
-            let head = self.place.config.layers;
+            let head = self.source.config.layers;
             self.cache.prefetch(now.map(|weights| weights.min(head)), next.min(head));
         }
     }
@@ -150,12 +150,12 @@ impl Parts {
 
     /// Returns the output projection, `[vocab, C]`.
     pub(super) fn head(&self) -> Result<Tensor> {
-        self.cached_table(self.place.config.layers)
+        self.cached_table(self.source.config.layers)
     }
 
     /// Returns the embeddings `[tokens, C]` of the given token ids, which must be valid.
     pub(super) fn embeddings(&self, ids: &[u32]) -> Result<Tensor> {
-        let WeightSource { config, weights, device, dtype } = &*self.place;
+        let WeightSource { config, weights, device, dtype } = &*self.source;
         if self.keeps_all {
             let table = self.cached_table(config.layers + usize::from(!config.tied_embeddings))?;
             let rows = table.index_select(&Tensor::new(ids, device)?, 0)?;

@@ -61,7 +61,7 @@ impl CachedModel for Decoder {
     }
 
     fn step(&self, step: &Step, x: &Tensor, cache: &AttentionCacheView<'_>) -> Result<Tensor> {
-        self.step_of(step, cache, x)
+        self.run_step(step, cache, x)
     }
 
     fn allocate_block(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()> {

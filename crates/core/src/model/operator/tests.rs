@@ -41,7 +41,7 @@ fn maps_of_every_form_apply_their_matrix_and_bias() {
     ];
     for (operator, expected) in affine_forms().iter().zip(expected) {
         assert_eq!(operator.apply(&x).unwrap(), expected);
-        let dense = Operator::dense(2, operator.linear().unwrap()).unwrap().apply(&x).unwrap();
+        let dense = Operator::dense(2, operator.linear_part().unwrap()).unwrap().apply(&x).unwrap();
         let bias = operator.bias().unwrap().unwrap_or(vec![0.0; 2]);
         let sum: Vec<f32> = dense.iter().zip(bias.iter().cycle()).map(|(a, b)| a + b).collect();
         assert_eq!(sum, expected);
@@ -59,7 +59,7 @@ fn consecutive_maps_of_every_form_are_composed() {
     for first in affine_forms() {
         for second in affine_forms() {
             let expected = second.apply(&first.apply(&x).unwrap()).unwrap();
-            assert_eq!(first.then(&second).unwrap().apply(&x).unwrap(), expected);
+            assert_eq!(first.compose(&second).unwrap().apply(&x).unwrap(), expected);
         }
     }
 }
@@ -99,9 +99,9 @@ fn normed_maps_have_no_matrix_form() {
         assert!(!operator.is_linear());
         for error in [
             operator.to_dense().map(drop),
-            operator.linear().map(drop),
-            operator.then(&dense).map(drop),
-            dense.then(&operator).map(drop),
+            operator.linear_part().map(drop),
+            operator.compose(&dense).map(drop),
+            dense.compose(&operator).map(drop),
         ] {
             error.unwrap_err();
         }

@@ -46,13 +46,13 @@ fn every_dtype_is_read_by_rows_and_transposed() {
             let rows = weights.rows("w", [outer, inner], &[last, 0]).unwrap();
             assert!(rows[..inner] == values[(outer - 1) * inner..] && rows[inner..] == values[..inner]);
             let mut blocks = Vec::new();
-            let gathered = weights.blocks("w", &[outer, inner], 1000, &mut |block| {
+            let gathered = weights.read_blocks("w", &[outer, inner], 1000, &mut |block| {
                 blocks.extend_from_slice(block);
                 Ok(())
             });
             gathered.unwrap();
             assert!(blocks == values, "{dtype} [{outer}, {inner}]");
-            let twice = weights.transposed(&[("w", outer), ("w", outer)], inner).unwrap();
+            let twice = weights.read_transposed(&[("w", outer), ("w", outer)], inner).unwrap();
             assert!(
                 twice
                     .iter()
@@ -73,7 +73,7 @@ fn panels_hold_pairs_of_all_rows_for_any_dtype_and_shape() {
             let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| encode_value(dtype, sample_value(i))).collect();
             write_weight_file(folder.path(), dtype, [outer, inner], &bytes);
             let weights = Weights::open(folder.path()).unwrap();
-            let plain = weights.transposed(&[("w", outer), ("w", outer)], inner).unwrap(); // [inner, 2·outer]
+            let plain = weights.read_transposed(&[("w", outer), ("w", outer)], inner).unwrap(); // [inner, 2·outer]
             let panels = weights.panels::<Bf16, _>(&[("w", outer), ("w", outer)], inner).unwrap();
             assert_eq!(panels.to_rows(), plain, "{dtype} [{outer}, {inner}]");
             let single = weights.panels::<F32, _>(&[("w", outer), ("w", outer)], inner).unwrap();
@@ -106,7 +106,7 @@ fn first_nonfinite_number_is_named_by_every_reader() {
         let errors = [
             weights.take("w", &[outer, inner]).unwrap_err(),
             weights.rows("w", [outer, inner], &[0, 40]).unwrap_err(),
-            weights.transposed(&[("w", outer)], inner).unwrap_err(),
+            weights.read_transposed(&[("w", outer)], inner).unwrap_err(),
             weights.panels::<Bf16, _>(&[("w", outer)], inner).err().unwrap(),
         ];
         let expected = format!("{value} at element {first} of [50, 70001]");
@@ -129,7 +129,7 @@ fn file_changed_after_opening_is_rejected_with_its_name() {
     let errors = [
         weights.take("w", &[2, 3]).unwrap_err(),
         weights.rows("w", [2, 3], &[1]).unwrap_err(),
-        weights.transposed(&[("w", 2)], 3).unwrap_err(),
+        weights.read_transposed(&[("w", 2)], 3).unwrap_err(),
         weights.panels::<F32, _>(&[("w", 2)], 3).err().unwrap(),
     ];
     for error in errors {
