@@ -13,7 +13,7 @@ use crate::criterion::Criterion;
 use crate::distill::Finetune;
 use crate::error::Error;
 use crate::grid::{Calibration, Grid, Method, Tolerance};
-use crate::metric::{MetricSource, Nearness};
+use crate::metric::{DifferenceKind, MetricSource};
 use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::recovery::Recovery;
 use crate::results::number_record::{Condition, DENSE, Record};
@@ -33,9 +33,9 @@ pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Toleranc
 }
 
 fn compare_value(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperComparison {
-    let tolerance = match ours.metric.nearness {
-        Nearness::Relative => paper * tolerance.perplexity / 100.0,
-        Nearness::Difference => tolerance.accuracy,
+    let tolerance = match ours.metric.difference {
+        DifferenceKind::Relative => paper * tolerance.perplexity / 100.0,
+        DifferenceKind::Absolute => tolerance.accuracy,
     };
     let difference = ours.record.value.map(|ours| ours - paper);
     let other = differences(ours);

@@ -154,7 +154,7 @@ impl Drawer<'_> {
                 let ahead: Vec<&str> = others
                     .iter()
                     .filter(|other| {
-                        self.value(backbone, other, metric).value.is_some_and(|value| known.better(value, reference))
+                        self.value(backbone, other, metric).value.is_some_and(|value| known.is_better(value, reference))
                     })
                     .map(|other| recovery::label(other))
                     .collect();

@@ -57,7 +57,7 @@ impl<'a> SearchResults<'a> {
                     });
                     let best = raced.reduce(|best, other| {
                         let is_better =
-                            better.as_ref().map_or(other.0 > best.0, |better| better.better(other.0, best.0));
+                            better.as_ref().map_or(other.0 > best.0, |better| better.is_better(other.0, best.0));
                         if is_better { other } else { best }
                     });
                     (found, best.map(|(_, number, candidate)| (number, candidate)))

@@ -152,9 +152,9 @@ fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Re
     for (at, (one, one_paper, one_values)) in known.iter().enumerate() {
         for (two, two_paper, two_values) in &known[at + 1..] {
             let both = one_values.iter().filter_map(|(seed, value)| Some((value, two_values.get(seed)?)));
-            let theirs = metric.better(*one_paper, *two_paper);
+            let theirs = metric.is_better(*one_paper, *two_paper);
             let as_in_paper: Vec<Option<bool>> =
-                both.map(|(a, b)| (a != b).then(|| metric.better(*a, *b) == theirs)).collect();
+                both.map(|(a, b)| (a != b).then(|| metric.is_better(*a, *b) == theirs)).collect();
             match [true, false].map(|way| as_in_paper.iter().all(|value| *value == Some(way))) {
                 // No seed has values for both methods.
                 [true, true] => continue,
@@ -203,7 +203,7 @@ fn count_first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &st
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
     let mut counts = grouped(seeds.iter().filter_map(|seed| {
         let known = methods.iter().filter_map(|(name, values)| Some((name.as_str(), *values.get(seed)?)));
-        known.reduce(|best, other| if metric.better(other.1, best.1) { other } else { best })
+        known.reduce(|best, other| if metric.is_better(other.1, best.1) { other } else { best })
     }));
     counts.sort_by_key(|(_, won)| std::cmp::Reverse(won.len()));
     let parts = counts.iter().map(|(name, won)| format!("{} for {}", method_label(name, criterion), won.len()));

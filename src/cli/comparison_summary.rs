@@ -88,7 +88,7 @@ fn format_directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
             let metric = find_metric(value)?;
             let a = value.first.value?;
             let b = value.second.value?;
-            metric.cost(b).map(|_| metric.better(b, a))
+            metric.cost(b).map(|_| metric.is_better(b, a))
         })
         .collect();
     let better = known.iter().filter(|better| **better).count();

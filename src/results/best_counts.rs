@@ -202,11 +202,11 @@ fn setting_key(condition: &Condition, question: BestQuestion<'_>) -> Vec<String>
 
 /// Returns a number as printed, expressed as a cost, for which lower is better.
 fn printed_cost(metric: &Metric, number: &ResultRow) -> Option<f64> {
-    metric.cost(Metric::printed(number.record.value?, metric.decimals))
+    metric.cost(Metric::round_to_printed(number.record.value?, metric.decimals))
 }
 
 fn mean_cost(metric: &Metric, values: &[f64]) -> Option<f64> {
-    metric.cost(Metric::printed(mean(values)?, metric.decimals))
+    metric.cost(Metric::round_to_printed(mean(values)?, metric.decimals))
 }
 
 /// Returns a count as text. Small counts are spelled out.

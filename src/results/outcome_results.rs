@@ -352,7 +352,7 @@ fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric,
         .filter_map(|metric| {
             let MetricSource::Repair(estimate) = metric.source else { return None };
             let value = if has_boundaries { estimate(&sample) } else { None };
-            let is_requested = metric.shown == MetricVisibility::OnRequest && (has_boundaries || is_incomplete);
+            let is_requested = metric.visibility == MetricVisibility::OnRequest && (has_boundaries || is_incomplete);
             (value.is_some() || is_requested).then(|| (metric.metric(), value))
         })
         .collect()

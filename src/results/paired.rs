@@ -64,7 +64,7 @@ pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
         }
         _ => return None,
     };
-    let better = (one != two).then(|| ours.metric.better(one, two)).filter(|_| ours.metric.cost(one).is_some());
+    let better = (one != two).then(|| ours.metric.is_better(one, two)).filter(|_| ours.metric.cost(one).is_some());
     Some(Paired { test, against: other.record.condition.recovery.clone(), difference: one - two, p, better })
 }
 

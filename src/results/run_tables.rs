@@ -15,7 +15,7 @@ use super::{Protocol, Settings};
 use crate::criterion::{Criterion, Depth};
 use crate::error::{Error, Result};
 use crate::grid::Method;
-use crate::metric::Nearness;
+use crate::metric::DifferenceKind;
 use crate::{criterion, recovery};
 
 pub(super) const OK: &str = "ok";
@@ -168,7 +168,7 @@ fn format_numbers(columns: &[NumberColumn], row: &[&Arc<Measurement>]) -> Vec<Op
 /// Returns the number of decimals needed to show at least four digits of the smallest number in a column. Percentages
 /// have two decimals, as in the paper.
 fn decimals(results: &Results, protocol: &Protocol) -> usize {
-    if protocol.measures().nearness == Nearness::Difference {
+    if protocol.measures().difference == DifferenceKind::Absolute {
         return 2;
     }
     if protocol.measures().is_latency() {

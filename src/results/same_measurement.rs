@@ -48,7 +48,7 @@ impl RowContent<'_> {
                 .map(|Record { condition, metric, value, .. }| {
                     let decimals = Metric::find(metric).map_or(2, |metric| metric.decimals);
                     let condition = Condition { criterion: String::new(), ..condition.clone() };
-                    ((metric.clone(), condition), value.map(|value| Metric::print(value, decimals)))
+                    ((metric.clone(), condition), value.map(|value| Metric::format_value(value, decimals)))
                 })
                 .collect(),
         )

@@ -156,9 +156,13 @@ impl PrintedNumber {
                 match measurement.record.error.filter(|_| measurement.metric.is_latency() || aggregate_seeds) {
                     Some(error) => {
                         let noisy = if measurement.is_noise() { NOISY } else { "" };
-                        format!("{noisy}{} ± {}", Metric::print(value, decimals), Metric::print(error, decimals))
+                        format!(
+                            "{noisy}{} ± {}",
+                            Metric::format_value(value, decimals),
+                            Metric::format_value(error, decimals)
+                        )
                     }
-                    None => Metric::print(value, decimals),
+                    None => Metric::format_value(value, decimals),
                 }
             }
             None if measurement.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
@@ -173,7 +177,7 @@ impl PrintedNumber {
             }
             _ => text,
         };
-        let value = measurement.record.value.map(|value| Metric::printed(value, decimals));
+        let value = measurement.record.value.map(|value| Metric::round_to_printed(value, decimals));
         let value = value.filter(|value| value.is_finite() && measurement.failure.is_none());
         Self {
             measurement: Arc::clone(measurement),

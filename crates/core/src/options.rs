@@ -48,7 +48,7 @@ pub struct Variant {
 
 /// Registry entry for a method: its appearance, its options, and a function that builds a `Box<M>`.
 pub struct RegistryEntry<M: ?Sized> {
-    pub shown: Appearance,
+    pub appearance: Appearance,
     pub variants: &'static [Variant],
     /// URL of the official repository, or of a description of the method. Empty if there is neither.
     pub source: &'static str,
@@ -91,9 +91,9 @@ impl<M: ?Sized> RegistryEntry<M> {
         source: &'static str,
         build: Build<M>,
     ) -> Self {
-        let shown = Appearance { name, label: name, style: None, ours: false };
+        let appearance = Appearance { name, label: name, style: None, ours: false };
         Self {
-            shown,
+            appearance,
             variants: &[],
             source,
             beyond: false,
@@ -108,20 +108,20 @@ impl<M: ?Sized> RegistryEntry<M> {
 
     #[must_use]
     pub const fn label(mut self, label: &'static str) -> Self {
-        self.shown.label = label;
+        self.appearance.label = label;
         self
     }
 
     #[must_use]
     pub const fn style(mut self, style: Style) -> Self {
-        self.shown.style = Some(style);
+        self.appearance.style = Some(style);
         self
     }
 
     /// Marks the entry as the method that the paper proposes.
     #[must_use]
     pub const fn proposed_by_paper(mut self) -> Self {
-        self.shown.ours = true;
+        self.appearance.ours = true;
         self
     }
 
@@ -169,7 +169,7 @@ impl<M: ?Sized> RegistryEntry<M> {
     /// # Errors
     /// Fails if an option is unknown or a value is invalid.
     pub fn build(&self, options: &Options) -> Result<Box<M>> {
-        (self.build)(self.shown.name, options)
+        (self.build)(self.appearance.name, options)
     }
 
     /// Fills in the default values of omitted options. Cache keys use this complete form.
@@ -177,12 +177,12 @@ impl<M: ?Sized> RegistryEntry<M> {
     /// # Errors
     /// See [`read`].
     pub fn resolve(&self, options: &Options) -> Result<Options> {
-        (self.resolve)(self.shown.name, options)
+        (self.resolve)(self.appearance.name, options)
     }
 
     /// Returns a description of the entry for editors and the grid parser.
     pub fn described(&self) -> MethodDescription {
-        let Appearance { name, label, .. } = self.shown;
+        let Appearance { name, label, .. } = self.appearance;
         let source = self.source;
         let beyond = self.beyond;
         let short = self.short;
@@ -264,15 +264,15 @@ pub fn to_options(method: &str, settings: &impl Serialize) -> Result<Options> {
 /// # Errors
 /// Fails if the name is unknown. The message lists the known names and suggests the closest match.
 pub fn lookup<'a, M: ?Sized>(what: &str, name: &str, entries: &'a [RegistryEntry<M>]) -> Result<&'a RegistryEntry<M>> {
-    entries.iter().find(|entry| entry.shown.name == name).ok_or_else(|| {
-        let names = entries.iter().map(|entry| entry.shown.name);
+    entries.iter().find(|entry| entry.appearance.name == name).ok_or_else(|| {
+        let names = entries.iter().map(|entry| entry.appearance.name);
         Error::bad_input(format!("unknown {what} `{name}`")).none_of(name, names)
     })
 }
 
 /// Returns the deviations of a method's official code that apply to `case`, or an empty list for an unknown method.
 pub fn deviations<M: ?Sized>(name: &str, entries: &[RegistryEntry<M>], case: &PruneCase<'_>) -> Vec<&'static str> {
-    let known = entries.iter().find(|entry| entry.shown.name == name).map_or(&[][..], |entry| entry.deviations);
+    let known = entries.iter().find(|entry| entry.appearance.name == name).map_or(&[][..], |entry| entry.deviations);
     known.iter().filter(|deviation| (deviation.applies)(case)).map(|deviation| deviation.text).collect()
 }
 
@@ -280,7 +280,7 @@ pub fn deviations<M: ?Sized>(name: &str, entries: &[RegistryEntry<M>], case: &Pr
 /// followed by a colon and words for options. A variant has its own label, which replaces the method's label.
 pub fn appearance<M: ?Sized>(name: &str, entries: &[RegistryEntry<M>]) -> Option<Appearance> {
     let (entry, variant, _) = parse_name(name, entries)?;
-    Some(Appearance { label: variant.map_or(entry.shown.label, |variant| variant.label), ..entry.shown })
+    Some(Appearance { label: variant.map_or(entry.appearance.label, |variant| variant.label), ..entry.appearance })
 }
 
 /// Returns the words after the colon in a table name, without the word that names a variant.
@@ -294,7 +294,7 @@ fn parse_name<'a, 'n, M: ?Sized>(
     entries: &'a [RegistryEntry<M>],
 ) -> Option<(&'a RegistryEntry<M>, Option<&'a Variant>, Option<&'n str>)> {
     let (method, words) = name.split_once(':').map_or((name, None), |(method, words)| (method, Some(words)));
-    let entry = entries.iter().find(|entry| entry.shown.name == method)?;
+    let entry = entries.iter().find(|entry| entry.appearance.name == method)?;
     let Some(words) = words else { return Some((entry, None, None)) };
     let (first, others) = words.split_once(':').map_or((words, None), |(first, others)| (first, Some(others)));
     match entry.variants.iter().find(|variant| variant.word == first) {

@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn block_with_the_smallest_angle_is_removed() {
-        assert_eq!(super::ENTRY.shown.name, super::NAME);
+        assert_eq!(super::ENTRY.appearance.name, super::NAME);
         let cut = PruneSpec { backbone: "b", layers: 5, depth: 2, unit: DepthUnit::Layers };
         let angles = [0.5, 0.3, 0.4, 0.3];
         let selection = select(&super::ENTRY, &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();

@@ -13,7 +13,7 @@ pub(super) static ENTRY: MetricEntry = MetricEntry {
     direction: Direction::Higher,
     decimals: 4,
     test: Some(PairedTest::Bootstrap),
-    shown: MetricVisibility::IfNamed,
+    visibility: MetricVisibility::IfNamed,
     source: MetricSource::Text(estimate),
     ..TEXT_DEFAULTS
 };

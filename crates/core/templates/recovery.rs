@@ -57,7 +57,7 @@ mod tests {
     fn factor_restores_the_magnitude_of_the_stream() {
         // Two tokens with two channels each, before and after the removed layer. Their magnitudes sum to 10 and 20.
         let written = LiteralActivations::new(2, 1, &[(1, &[1.0, -2.0, 3.0, 4.0]), (2, &[2.0, 4.0, -6.0, 8.0])]);
-        assert_eq!(super::ENTRY.shown.name, super::NAME);
+        assert_eq!(super::ENTRY.appearance.name, super::NAME);
         let method = super::ENTRY.build(&Options::new()).unwrap();
         let repair = written.solve_by((1, 2), &[], &*method).unwrap().repair;
         assert_eq!(repair.operator().unwrap().apply(&[1.0, -1.0]).unwrap(), [2.0, -2.0]);

@@ -216,7 +216,7 @@ fn place_repair(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &R
     };
     for &half in halves {
         let product = match repairs.branches.get(&(layer, half)) {
-            Some(first) => first.then(operator).unwrap(),
+            Some(first) => first.compose(operator).unwrap(),
             None => Arc::clone(operator),
         };
         repairs.branches.insert((layer, half), product);

@@ -250,7 +250,7 @@ fn strongest<'n>(better: ValueOrder, values: &[(&'n str, f64)]) -> Option<(&'n s
 }
 
 fn printed(metric: &str, value: f64) -> f64 {
-    Metric::find(metric).map_or(value, |metric| Metric::printed(value, metric.decimals))
+    Metric::find(metric).map_or(value, |metric| Metric::round_to_printed(value, metric.decimals))
 }
 
 /// Explains why there is not exactly one record. If there are several, the text says how they differ.

@@ -39,7 +39,7 @@ pub fn check_deci_support(config: &Config) -> Result<()> {
         (config.architecture.gguf.is_none(), "an architecture that llama.cpp supports"),
         (config.experts.is_some(), "an MLP without experts"),
         (architecture.query_key_norm != QueryKeyNorm::None, "no query and key norms"),
-        (Sublayer::ALL.iter().any(|&half| config.ends_in_norm(half)), "no norms after attention and MLP"),
+        (Sublayer::ALL.iter().any(|&sublayer| config.ends_in_norm(sublayer)), "no norms after attention and MLP"),
         (architecture.fused || architecture.rope != RopeEntries::One, "layers with the structure of Llama"),
         (config.activation != Activation::Silu, "the activation silu"),
         (config.biases.inputs && config.heads * config.head_dim != config.hidden, "query biases of the hidden size"),

@@ -167,7 +167,7 @@ impl Layout {
 /// Returns the source of a layer's tensor.
 fn layer_content(config: &Config, deployed: &DeployedModel, layer: usize, part: &StoredPart) -> TensorContent {
     let tensor = name(layer, &part.name);
-    let fold = part.ends.and_then(|half| deployed.folds.get(&(layer, half)));
+    let fold = part.ends.and_then(|sublayer| deployed.folds.get(&(layer, sublayer)));
     match (merged_layer(deployed, layer), fold) {
         (Some(merged), None) if merged.has_merged_norms() || !is_norm(config, part) => {
             TensorContent::Merged(part.name.clone(), Arc::clone(merged))
@@ -207,11 +207,11 @@ fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
     for step in &deployed.program.0 {
         if let Step::Apply(operator) = step {
             waiting = Some(match waiting.take() {
-                Some(first) => first.then(operator)?,
+                Some(first) => first.compose(operator)?,
                 None => Arc::clone(operator),
             });
         }
-        let Some((half, layer)) = step.sublayer() else { continue };
+        let Some((sublayer, layer)) = step.sublayer() else { continue };
         if kept.last() != Some(&layer) {
             kept.push(layer);
             let index = kept.len() - 1;
@@ -226,9 +226,9 @@ fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
                 .at(format!("layer {layer}")));
         }
         let index = kept.len() - 1;
-        present = present.with(index, half);
-        if let Step::Edited(half, _, operator) = step {
-            let norm = config.norm_after(*half);
+        present = present.with(index, sublayer);
+        if let Step::Edited(sublayer, _, operator) = step {
+            let norm = config.norm_after(*sublayer);
             let norm = norm.ok_or_else(|| Error::job("a branch without a norm has an unfolded map"))?;
             attached.push(AttachedOperator {
                 layer: index,
@@ -239,7 +239,8 @@ fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
     }
     let last = kept.len().checked_sub(1).ok_or_else(|| Error::job("a variant without layers cannot be exported"))?;
     attached.extend(waiting.map(|operator| AttachedOperator { layer: last, place: BranchPlace::After, operator }));
-    let dropped = Cut::layers(0..kept.len()).iter().filter(|&(layer, half)| !present.contains(layer, half)).collect();
+    let dropped =
+        Cut::layers(0..kept.len()).iter().filter(|&(layer, sublayer)| !present.contains(layer, sublayer)).collect();
     Ok(LayerPlan { kept, dropped, attached })
 }
 

@@ -93,8 +93,8 @@ fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
     if !options.contains_key(ITERATIVE) || entry.described().has(ITERATIVE) {
         return Ok(());
     }
-    let known = ENTRIES.iter().filter(|entry| entry.described().has(ITERATIVE)).map(|entry| entry.shown.name);
-    let name = entry.shown.name;
+    let known = ENTRIES.iter().filter(|entry| entry.described().has(ITERATIVE)).map(|entry| entry.appearance.name);
+    let name = entry.appearance.name;
     let reason = NOT_ITERATIVE.iter().find(|(refused, _)| *refused == name).map_or("", |(_, reason)| reason);
     Err(Error::bad_input(format!("`{name}` has no iterative variant: {reason}"))
         .expected(format!("`{ITERATIVE}` with one of {}", known.collect::<Vec<_>>().join(", ")))
@@ -113,7 +113,7 @@ pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterion>, Op
 
 /// Returns the version of a criterion's results, or 1 if the name is unknown.
 pub fn version(name: &str) -> u32 {
-    ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
+    ENTRIES.iter().find(|entry| entry.appearance.name == name).map_or(1, |entry| entry.version)
 }
 
 /// Returns the deviations of the official code from the paper that apply to `case`.
@@ -143,7 +143,7 @@ pub fn label(name: &str) -> &str {
 /// Returns the label for a criterion with options. An option that selects a known variant changes the label, as in
 /// `ShortGPT, iterative`. Other options are appended with their values, as in `LoRP, clusters 3`.
 pub fn label_with<'a>(name: &str, options: impl IntoIterator<Item = (&'a str, &'a Value)>) -> String {
-    let variants = ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(&[][..], |entry| entry.variants);
+    let variants = ENTRIES.iter().find(|entry| entry.appearance.name == name).map_or(&[][..], |entry| entry.variants);
     let mut base = label(name);
     let mut further = String::new();
     for (option, value) in options {
@@ -177,7 +177,7 @@ pub fn rankings() -> Vec<Ranking> {
         let Some(Importance { quantity, lowest_first }) = rule.importance() else { continue };
         let Some(&unit) = rule.units().last() else { continue };
         let has_trials = !rule.trials(&PruneSpec { backbone: "", layers: 2, depth: 1, unit }).is_empty();
-        rankings.push(Ranking { name: entry.shown.name, unit, quantity, lowest_first, has_trials });
+        rankings.push(Ranking { name: entry.appearance.name, unit, quantity, lowest_first, has_trials });
     }
     rankings
 }
@@ -216,7 +216,7 @@ mod tests {
     fn iterative_option_is_rejected_where_unsupported() {
         let options = serde_json::json!({"iterative": true}).as_object().unwrap().clone();
         for entry in ENTRIES {
-            let name = entry.shown.name;
+            let name = entry.appearance.name;
             match build(name, &options) {
                 Ok(rule) => assert!(rule.is_iterative() && entry.described().has(ITERATIVE), "{name}"),
                 Err(error) => {
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn every_criterion_with_layer_scores_has_a_ranking() {
         let rankings = rankings();
-        let unranked = ENTRIES.iter().map(|entry| entry.shown.name);
+        let unranked = ENTRIES.iter().map(|entry| entry.appearance.name);
         let unranked = unranked.filter(|name| rankings.iter().all(|ranking| ranking.name != *name));
         assert_eq!(unranked.collect::<Vec<_>>(), [explicit::NAME, lorp::NAME, laco::NAME]);
         let measured = rankings.iter().filter(|ranking| ranking.has_trials).map(|ranking| ranking.name);

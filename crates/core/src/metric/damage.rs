@@ -4,8 +4,12 @@ use super::entry::{Direction, MetricEntry, MetricSource, MetricVisibility, Paire
 use crate::evaluate::damage_eval::{Damage, WindowPart};
 
 /// Defaults for damage metrics. Their error is computed over windows.
-const DAMAGE_DEFAULTS: MetricEntry =
-    MetricEntry { decimals: 4, test: Some(PairedTest::Bootstrap), shown: MetricVisibility::IfNamed, ..TEXT_DEFAULTS };
+const DAMAGE_DEFAULTS: MetricEntry = MetricEntry {
+    decimals: 4,
+    test: Some(PairedTest::Bootstrap),
+    visibility: MetricVisibility::IfNamed,
+    ..TEXT_DEFAULTS
+};
 
 /// `kl_c4`: mean KL divergence from the dense model's predictions to the variant's, Σ p ln(p/q), in nats.
 pub(super) static KL: MetricEntry = MetricEntry {
@@ -16,7 +20,7 @@ pub(super) static KL: MetricEntry = MetricEntry {
     note: "mean KL divergence of the dense model's predictions to the variant's, Σ p ln(p/q), in nats",
     unit: Unit::Nats,
     direction: Direction::Lower,
-    shown: MetricVisibility::Always,
+    visibility: MetricVisibility::Always,
     source: MetricSource::Damage(Damage::KlDenseVariant, WindowPart::All),
     ..DAMAGE_DEFAULTS
 };
@@ -43,7 +47,7 @@ pub(super) static SAME_TOP: MetricEntry = MetricEntry {
     note: "share of predictions with the same most likely token as the dense model",
     unit: Unit::Share,
     direction: Direction::Higher,
-    shown: MetricVisibility::Always,
+    visibility: MetricVisibility::Always,
     source: MetricSource::Damage(Damage::SameTop, WindowPart::All),
     ..DAMAGE_DEFAULTS
 };

@@ -41,9 +41,9 @@ pub enum Unit {
 
 /// Way to measure the distance between a value and a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Nearness {
+pub enum DifferenceKind {
     /// Absolute difference.
-    Difference,
+    Absolute,
     /// Difference relative to the reference.
     Relative,
 }
@@ -180,11 +180,11 @@ pub struct MetricEntry {
     pub direction: Direction,
     /// Default number of decimals in tables.
     pub decimals: usize,
-    pub nearness: Nearness,
+    pub difference: DifferenceKind,
     /// Kind of uncertainty, if the metric has one.
     pub spread: Option<Spread>,
     pub test: Option<PairedTest>,
-    pub shown: MetricVisibility,
+    pub visibility: MetricVisibility,
     /// Style in figures that compare several metrics.
     pub style: Option<Style>,
     pub source: MetricSource,
@@ -197,12 +197,12 @@ impl MetricEntry {
         self
     }
 
-    /// Returns whether a run has a column for the metric. `unlike` states whether the vocabularies differ. `named`
-    /// lists the metrics that the grid names.
-    pub fn is_column(&self, unlike: bool, named: &[String]) -> bool {
-        match self.shown {
+    /// Returns whether a run has a column for the metric. `vocabularies_differ` states whether the vocabularies differ.
+    /// `named` lists the metrics that the grid names.
+    pub fn is_column(&self, vocabularies_differ: bool, named: &[String]) -> bool {
+        match self.visibility {
             MetricVisibility::Always => true,
-            MetricVisibility::IfVocabulariesDiffer if unlike => true,
+            MetricVisibility::IfVocabulariesDiffer if vocabularies_differ => true,
             MetricVisibility::IfVocabulariesDiffer | MetricVisibility::IfNamed => {
                 named.iter().any(|name| name == self.name)
             }
@@ -242,10 +242,10 @@ pub(super) const DEFAULTS: MetricEntry = MetricEntry {
     unit: Unit::One,
     direction: Direction::Lower,
     decimals: 2,
-    nearness: Nearness::Relative,
+    difference: DifferenceKind::Relative,
     spread: None,
     test: None,
-    shown: MetricVisibility::OnRequest,
+    visibility: MetricVisibility::OnRequest,
     style: None,
     source: MetricSource::Repair(|_| None),
 };
@@ -255,21 +255,21 @@ pub(super) const TEXT_DEFAULTS: MetricEntry = MetricEntry { spread: Some(Spread:
 pub(super) const TASK_DEFAULTS: MetricEntry = MetricEntry {
     unit: Unit::Percent,
     direction: Direction::Higher,
-    nearness: Nearness::Difference,
+    difference: DifferenceKind::Absolute,
     spread: Some(Spread::StandardError),
     ..DEFAULTS
 };
 /// Defaults for metrics of a prompt's forward pass.
 pub(super) const PROMPT_DEFAULTS: MetricEntry =
-    MetricEntry { decimals: 1, shown: MetricVisibility::Always, ..DEFAULTS };
+    MetricEntry { decimals: 1, visibility: MetricVisibility::Always, ..DEFAULTS };
 /// Defaults for repair errors.
 pub(super) const REPAIR_DEFAULTS: MetricEntry = MetricEntry { decimals: 4, ..DEFAULTS };
 /// Defaults for repair metrics that are shares.
 pub(super) const SHARE_DEFAULTS: MetricEntry = MetricEntry {
     unit: Unit::Share,
     direction: Direction::Neither,
-    nearness: Nearness::Difference,
-    shown: MetricVisibility::IfKnown,
+    difference: DifferenceKind::Absolute,
+    visibility: MetricVisibility::IfKnown,
     ..REPAIR_DEFAULTS
 };
 

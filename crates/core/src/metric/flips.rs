@@ -9,7 +9,7 @@ use crate::tasks::Flip;
 const FLIPS_DEFAULTS: MetricEntry = MetricEntry {
     direction: Direction::Lower,
     test: Some(PairedTest::Mcnemar),
-    shown: MetricVisibility::IfNamed,
+    visibility: MetricVisibility::IfNamed,
     ..TASK_DEFAULTS
 };
 

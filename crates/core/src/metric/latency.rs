@@ -1,6 +1,6 @@
 //! Metrics for prefill time, decoding time and memory.
 
-use super::entry::{Direction, MetricEntry, MetricSource, Nearness, PROMPT_DEFAULTS, Spread, Unit};
+use super::entry::{DifferenceKind, Direction, MetricEntry, MetricSource, PROMPT_DEFAULTS, Spread, Unit};
 use crate::tasks::Measure;
 
 /// `prefill_ms`: time of a forward pass over the prompt.
@@ -28,7 +28,7 @@ pub static SPEEDUP: MetricEntry = MetricEntry {
 pub static MEMORY: MetricEntry = MetricEntry {
     note: "peak memory of weights and intermediates, in % of the dense backbone's",
     unit: Unit::Percent,
-    nearness: Nearness::Difference,
+    difference: DifferenceKind::Absolute,
     source: MetricSource::Prompt(|result| result.memory_percent().map(|value| Measure { value, stderr: None })),
     ..PROMPT_DEFAULTS.with_name("peak_memory_percent", "Memory (%)")
 };

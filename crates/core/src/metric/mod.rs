@@ -9,7 +9,7 @@
 //! ```
 //! use ghostlab_core::metric::Metric;
 //! let perplexity = Metric::find("ppl_c4").unwrap();
-//! assert!(perplexity.better(9.0, 10.0));
+//! assert!(perplexity.is_better(9.0, 10.0));
 //! ```
 
 mod damage;
@@ -35,8 +35,8 @@ use crate::style::Style;
 use crate::tasks::TASKS;
 
 pub use entry::{
-    Direction, MetricEntry, MetricSource, MetricVisibility, Nearness, PairedTest, RepairSample, Spread, TextSample,
-    Unit,
+    DifferenceKind, Direction, MetricEntry, MetricSource, MetricVisibility, PairedTest, RepairSample, Spread,
+    TextSample, Unit,
 };
 pub use latency::{DECODE, DECODE_SPEEDUP, MEMORY, MEMORY_SIZE, PREFILL, SPEEDUP};
 pub use repair::{ANTISYMMETRIC, BOUNDARY_ERROR, CHANNEL_ERROR, CHANNELS_REDUCED, SYMMETRIC};
@@ -212,7 +212,7 @@ impl Metric {
     fn find_prompt(id: &str) -> Option<Self> {
         let (family, member) = id.split_once(':')?;
         let entry = ENTRIES.iter().find(|entry| entry.id == family && entry.is_latency())?;
-        Some(Self { id: id.to_owned(), ..entry.metric().at_prompt(prompt(member)?) })
+        Some(Self { id: id.to_owned(), ..entry.metric().at_prompt(parse_prompt(member)?) })
     }
 
     /// Parses ids such as `flips_mmlu_anatomy(shots=5)/acc,none`.
@@ -232,9 +232,9 @@ impl Metric {
     /// accuracies.
     pub fn defined(task_id: &str, metric: &str, filter: &str) -> Self {
         let entry = task::HARNESS_METRICS.iter().find(|entry| entry.id == metric).unwrap_or(&task::HARNESS_METRICS[0]);
-        let behind = if filter == "none" { String::new() } else { format!(",{filter}") };
+        let filter_suffix = if filter == "none" { String::new() } else { format!(",{filter}") };
         let id = format!("{task_id}/{metric},{filter}");
-        let label = format!("{task_id} {metric}{behind}");
+        let label = format!("{task_id} {metric}{filter_suffix}");
         Self { id, label, entry, member: Some(task_id.to_owned()) }
     }
 
@@ -245,7 +245,7 @@ impl Metric {
 
     /// Returns the prompt named in the id, if any.
     pub fn prompt(&self) -> Option<PromptName> {
-        prompt(self.member.as_deref().filter(|_| self.is_latency())?)
+        parse_prompt(self.member.as_deref().filter(|_| self.is_latency())?)
     }
 
     /// Returns the metric without the prompt in its id.
@@ -314,18 +314,18 @@ impl Metric {
     }
 
     /// Formats a value with `decimals` decimals.
-    pub fn print(value: f64, decimals: usize) -> String {
+    pub fn format_value(value: f64, decimals: usize) -> String {
         // Perplexities of a collapsed variant may have twenty digits.
         if value.is_finite() && value.abs() >= 1e7 { format!("{value:.2e}") } else { format!("{value:.decimals$}") }
     }
 
     /// Rounds a value to its printed form, so that values that round to the same text compare equal.
-    pub fn printed(value: f64, decimals: usize) -> f64 {
-        Self::print(value, decimals).parse().unwrap_or(value)
+    pub fn round_to_printed(value: f64, decimals: usize) -> f64 {
+        Self::format_value(value, decimals).parse().unwrap_or(value)
     }
 
     /// Returns whether `one` is better than `other`. Returns `false` if the metric has no direction.
-    pub fn better(&self, one: f64, other: f64) -> bool {
+    pub fn is_better(&self, one: f64, other: f64) -> bool {
         match self.direction {
             Direction::Higher => one > other,
             Direction::Lower => one < other,
@@ -357,7 +357,7 @@ pub fn is_size(name: &str) -> bool {
 pub fn names_of_opt_in_metrics() -> impl Iterator<Item = &'static str> {
     ENTRIES
         .iter()
-        .filter(|entry| matches!(entry.shown, MetricVisibility::IfVocabulariesDiffer | MetricVisibility::IfNamed))
+        .filter(|entry| matches!(entry.visibility, MetricVisibility::IfVocabulariesDiffer | MetricVisibility::IfNamed))
         .map(|entry| entry.name)
 }
 
@@ -377,7 +377,7 @@ pub fn texts() -> Vec<String> {
 }
 
 /// Parses `seq=512:batch=1` and `seq=512:batch=1:new=64`.
-fn prompt(member: &str) -> Option<PromptName> {
+fn parse_prompt(member: &str) -> Option<PromptName> {
     let (length, batch) = member.strip_prefix("seq=")?.split_once(":batch=")?;
     let (batch, new) = match batch.split_once(":new=") {
         Some((batch, new)) => (batch, Some(new)),

@@ -1,13 +1,13 @@
 //! Metrics for a variant's size, as a percentage of the dense model's.
 
-use super::entry::{DEFAULTS, Direction, MetricEntry, MetricSource, MetricVisibility, Nearness, Unit};
+use super::entry::{DEFAULTS, DifferenceKind, Direction, MetricEntry, MetricSource, MetricVisibility, Unit};
 
 /// Defaults for size metrics, which are percentages of the dense model's size.
 const SIZE_DEFAULTS: MetricEntry = MetricEntry {
     unit: Unit::Percent,
     direction: Direction::Neither,
-    nearness: Nearness::Difference,
-    shown: MetricVisibility::IfNamed,
+    difference: DifferenceKind::Absolute,
+    visibility: MetricVisibility::IfNamed,
     ..DEFAULTS
 };
 

@@ -1,7 +1,8 @@
 //! Metrics for task answers: the built-in accuracy and the metrics from lm-evaluation-harness.
 
 use super::entry::{
-    DEFAULTS, Direction, MetricEntry, MetricSource, MetricVisibility, Nearness, PairedTest, Spread, TASK_DEFAULTS, Unit,
+    DEFAULTS, DifferenceKind, Direction, MetricEntry, MetricSource, MetricVisibility, PairedTest, Spread,
+    TASK_DEFAULTS, Unit,
 };
 use crate::tasks::{self, Measure, TaskResult};
 
@@ -10,7 +11,7 @@ use crate::tasks::{self, Measure, TaskResult};
 pub static TASK: MetricEntry = MetricEntry {
     name: "accuracy",
     test: Some(PairedTest::Mcnemar),
-    shown: MetricVisibility::Always,
+    visibility: MetricVisibility::Always,
     source: MetricSource::Task(|result| Some(result.column().in_percent())),
     ..TASK_DEFAULTS
 };
@@ -22,7 +23,7 @@ pub static ACCURACY: MetricEntry = MetricEntry {
     label: "ACC AVG",
     head: "average",
     test: Some(PairedTest::Permutation),
-    shown: MetricVisibility::Always,
+    visibility: MetricVisibility::Always,
     source: MetricSource::Tasks(average),
     ..TASK_DEFAULTS
 };
@@ -54,7 +55,7 @@ pub(super) static HARNESS_METRICS: [MetricEntry; 15] = [
 
 const HARNESS_DEFAULTS: MetricEntry = MetricEntry {
     spread: Some(Spread::StandardError),
-    shown: MetricVisibility::Always,
+    visibility: MetricVisibility::Always,
     source: MetricSource::Defined,
     ..DEFAULTS
 };
@@ -65,7 +66,7 @@ const fn percent(harness: &'static str, name: &'static str) -> MetricEntry {
         name,
         unit: Unit::Percent,
         direction: Direction::Higher,
-        nearness: Nearness::Difference,
+        difference: DifferenceKind::Absolute,
         test: Some(PairedTest::Mcnemar),
         ..HARNESS_DEFAULTS
     }

@@ -11,7 +11,7 @@ pub static TEXT: MetricEntry = MetricEntry {
     name: "perplexity",
     head: "ppl",
     test: Some(PairedTest::Bootstrap),
-    shown: MetricVisibility::Always,
+    visibility: MetricVisibility::Always,
     source: MetricSource::Text(perplexity),
     ..TEXT_DEFAULTS
 };
@@ -26,7 +26,7 @@ pub static BITS_PER_BYTE: MetricEntry = MetricEntry {
     note: "loss per byte of the predicted text, in bits; comparable across vocabularies",
     unit: Unit::Bits,
     decimals: 4,
-    shown: MetricVisibility::IfVocabulariesDiffer,
+    visibility: MetricVisibility::IfVocabulariesDiffer,
     source: MetricSource::Text(bits_per_byte),
     ..TEXT_DEFAULTS
 };
@@ -41,7 +41,7 @@ pub(super) static BYTE_PERPLEXITY: MetricEntry = MetricEntry {
     note: "perplexity per byte of the predicted text; independent of the tokenization",
     decimals: 4,
     test: Some(PairedTest::Bootstrap),
-    shown: MetricVisibility::IfNamed,
+    visibility: MetricVisibility::IfNamed,
     source: MetricSource::Text(byte_perplexity),
     ..TEXT_DEFAULTS
 };

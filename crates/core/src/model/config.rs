@@ -98,8 +98,8 @@ pub struct Config {
 
 impl Config {
     /// Returns whether the branch of a sublayer ends in a norm (OLMo-2).
-    pub fn ends_in_norm(&self, half: Sublayer) -> bool {
-        self.norm_after(half).is_some()
+    pub fn ends_in_norm(&self, sublayer: Sublayer) -> bool {
+        self.norm_after(sublayer).is_some()
     }
 
     /// Returns whether every layer has both sublayers and there are no operators next to the weights.
@@ -119,8 +119,8 @@ impl Config {
     }
 
     /// Returns the name of the norm that follows a sublayer, if any.
-    pub fn norm_after(&self, half: Sublayer) -> Option<&'static str> {
-        self.architecture.norms[half.norms()[1]]
+    pub fn norm_after(&self, sublayer: Sublayer) -> Option<&'static str> {
+        self.architecture.norms[sublayer.norms()[1]]
     }
 
     /// Reads `<folder>/config.json`, or the header of a GGUF file.

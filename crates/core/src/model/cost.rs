@@ -55,9 +55,11 @@ impl Config {
                 2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.mean_attended(*layer, length) * q)
             }
             // Each token is multiplied only with the experts to which it is routed.
-            Step::Mlp(layer) => 2.0 * t * self.mlp_numbers(*layer, |experts| experts.used) as f64,
-            Step::Edited(half, layer, operator) => self.flops(&half.step(*layer), load) + operator.flops(tokens),
-            Step::Merged(half, merged) => self.flops(&half.step(merged.layer()), load),
+            Step::Mlp(layer) => 2.0 * t * self.mlp_weight_count(*layer, |experts| experts.used) as f64,
+            Step::Edited(sublayer, layer, operator) => {
+                self.flops(&sublayer.step(*layer), load) + operator.flops(tokens)
+            }
+            Step::Merged(sublayer, merged) => self.flops(&sublayer.step(merged.layer()), load),
             Step::Apply(operator) => operator.flops(tokens),
             Step::Head => 2.0 * scored as f64 * c * self.vocab as f64,
         }
@@ -72,7 +74,7 @@ impl Config {
 
     /// Returns the number of weights in a layer's MLP, including the router. `experts` returns the number of experts to
     /// count.
-    fn mlp_numbers(&self, layer: usize, experts: fn(Experts) -> usize) -> usize {
+    fn mlp_weight_count(&self, layer: usize, experts: fn(Experts) -> usize) -> usize {
         let c = self.hidden;
         match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
             Some(layer_experts) => layer_experts.count * c + experts(layer_experts) * 3 * c * layer_experts.width,
@@ -92,10 +94,10 @@ impl Config {
             Step::Head => self.hidden + if self.tied_embeddings { 0 } else { table },
             Step::Attention(layer) => self.sublayer_parameters(Sublayer::Attention, *layer),
             Step::Mlp(layer) => self.sublayer_parameters(Sublayer::Mlp, *layer),
-            Step::Merged(half, merged) => self.sublayer_parameters(*half, merged.layer()),
+            Step::Merged(sublayer, merged) => self.sublayer_parameters(*sublayer, merged.layer()),
             Step::Apply(operator) => operator.parameter_count(),
             // The operator is folded into the weights and adds no parameters.
-            Step::Edited(half, layer, _) => self.sublayer_parameters(*half, *layer),
+            Step::Edited(sublayer, layer, _) => self.sublayer_parameters(*sublayer, *layer),
         }
     }
 
@@ -106,7 +108,7 @@ impl Config {
         parts.map(|(_, shape)| shape.iter().product::<usize>()).sum()
     }
 
-    fn attention_numbers(&self) -> usize {
+    fn attention_weight_count(&self) -> usize {
         let q = self.heads * self.head_dim;
         let kv = self.kv_heads * self.head_dim;
         self.hidden * (2 * q + 2 * kv)
@@ -131,8 +133,8 @@ impl Config {
     /// Returns the number of weights in a layer, without norms and biases.
     pub(super) fn layer_numbers(&self, layer: usize) -> u64 {
         let sizes = [
-            (Sublayer::Attention, self.attention_numbers()),
-            (Sublayer::Mlp, self.mlp_numbers(layer, |experts| experts.count)),
+            (Sublayer::Attention, self.attention_weight_count()),
+            (Sublayer::Mlp, self.mlp_weight_count(layer, |experts| experts.count)),
         ];
         let retained = sizes.into_iter().filter(|&(sublayer, _)| !self.dropped.contains(layer, sublayer));
         retained.map(|(_, numbers)| numbers as u64).sum()
@@ -203,14 +205,14 @@ impl Config {
         match step {
             Step::Embed => embedding_parameter_bytes * (self.vocab * c) as u64,
             Step::Head => layer_parameter_bytes * (self.vocab * c) as u64,
-            Step::Attention(_) => layer_parameter_bytes * self.attention_numbers() as u64,
-            Step::Mlp(layer) => layer_parameter_bytes * self.mlp_numbers(*layer, |experts| experts.count) as u64,
-            Step::Merged(half, merged) => {
-                self.step_bytes(&half.step(merged.layer()), layer_parameter_bytes, embedding_parameter_bytes)
+            Step::Attention(_) => layer_parameter_bytes * self.attention_weight_count() as u64,
+            Step::Mlp(layer) => layer_parameter_bytes * self.mlp_weight_count(*layer, |experts| experts.count) as u64,
+            Step::Merged(sublayer, merged) => {
+                self.step_bytes(&sublayer.step(merged.layer()), layer_parameter_bytes, embedding_parameter_bytes)
             }
             Step::Apply(operator) => operator_bytes(operator),
-            Step::Edited(half, layer, operator) => {
-                self.step_bytes(&half.step(*layer), layer_parameter_bytes, embedding_parameter_bytes)
+            Step::Edited(sublayer, layer, operator) => {
+                self.step_bytes(&sublayer.step(*layer), layer_parameter_bytes, embedding_parameter_bytes)
                     + operator_bytes(operator)
             }
         }

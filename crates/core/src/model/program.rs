@@ -60,8 +60,8 @@ impl Step {
         match self {
             Self::Attention(layer) => Some((Sublayer::Attention, *layer)),
             Self::Mlp(layer) => Some((Sublayer::Mlp, *layer)),
-            Self::Edited(half, layer, _) => Some((*half, *layer)),
-            Self::Merged(half, merged) => Some((*half, merged.layer())),
+            Self::Edited(sublayer, layer, _) => Some((*sublayer, *layer)),
+            Self::Merged(sublayer, merged) => Some((*sublayer, merged.layer())),
             Self::Embed | Self::Apply(_) | Self::Head => None,
         }
     }
@@ -116,8 +116,10 @@ impl fmt::Debug for Step {
             Self::Embed => write!(f, "Embed"),
             Self::Attention(layer) => write!(f, "Attention({layer})"),
             Self::Mlp(layer) => write!(f, "Mlp({layer})"),
-            Self::Edited(half, layer, operator) => write!(f, "{half:?}({layer}·{})", &operator.key()[..8]),
-            Self::Merged(half, merged) => write!(f, "{half:?}({}, merged {})", merged.layer(), &merged.key()[..8]),
+            Self::Edited(sublayer, layer, operator) => write!(f, "{sublayer:?}({layer}·{})", &operator.key()[..8]),
+            Self::Merged(sublayer, merged) => {
+                write!(f, "{sublayer:?}({}, merged {})", merged.layer(), &merged.key()[..8])
+            }
             Self::Apply(operator) => write!(f, "Apply({})", &operator.key()[..8]),
             Self::Head => write!(f, "Head"),
         }
@@ -178,16 +180,16 @@ impl Program {
                 steps.extend(repairs.stream.get(&layer).map(|operator| Step::Apply(Arc::clone(operator))));
                 continue;
             }
-            for half in Sublayer::ALL {
-                if cut.contains(layer, half) {
-                    let operator = repairs.sublayers.get(&(layer, half));
+            for sublayer in Sublayer::ALL {
+                if cut.contains(layer, sublayer) {
+                    let operator = repairs.sublayers.get(&(layer, sublayer));
                     steps.extend(operator.map(|operator| Step::Apply(Arc::clone(operator))));
                     continue;
                 }
-                steps.push(match (repairs.branches.get(&(layer, half)), repairs.merged.get(&layer)) {
-                    (Some(operator), _) => Step::Edited(half, layer, Arc::clone(operator)),
-                    (None, Some(merged)) => Step::Merged(half, Arc::clone(merged)),
-                    (None, None) => half.step(layer),
+                steps.push(match (repairs.branches.get(&(layer, sublayer)), repairs.merged.get(&layer)) {
+                    (Some(operator), _) => Step::Edited(sublayer, layer, Arc::clone(operator)),
+                    (None, Some(merged)) => Step::Merged(sublayer, Arc::clone(merged)),
+                    (None, None) => sublayer.step(layer),
                 });
             }
         }

@@ -246,8 +246,8 @@ impl Config {
 
 impl Layer {
     /// Returns the post-norm of a sublayer, if any.
-    pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
-        self.norms[half.norms()[1]].as_ref()
+    pub(super) fn norm_after(&self, sublayer: Sublayer) -> Option<&Tensor> {
+        self.norms[sublayer.norms()[1]].as_ref()
     }
 
     fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {

@@ -115,7 +115,7 @@ impl RemainingLayer {
     pub(super) fn edited(&self, operator: &Arc<Operator>) -> Result<Vec<Step>> {
         let edited = Sublayer::ALL.map(|sublayer| {
             let operator = match self.edits.get(&sublayer) {
-                Some(edit) => edit.then(operator)?,
+                Some(edit) => edit.compose(operator)?,
                 None => Arc::clone(operator),
             };
             Ok(Step::Edited(sublayer, self.layer, operator))

@@ -112,7 +112,7 @@ fn finetune_error(found: String, name: &str) -> Error {
 
 /// Returns the names of the recoveries whose operators can be fine-tuned.
 fn tunable_methods() -> impl Iterator<Item = &'static str> {
-    ENTRIES.iter().filter(|entry| is_tunable(entry)).map(|entry| entry.shown.name)
+    ENTRIES.iter().filter(|entry| is_tunable(entry)).map(|entry| entry.appearance.name)
 }
 
 /// Returns whether the method, with default options, has an operator that can be fine-tuned.
@@ -151,7 +151,7 @@ pub fn spans(recovery: &dyn Recovery, removed: &Cut) -> Vec<Span> {
 
 /// Returns the version of a recovery's results, or 1 if the name is unknown.
 pub fn version(name: &str) -> u32 {
-    ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
+    ENTRIES.iter().find(|entry| entry.appearance.name == name).map_or(1, |entry| entry.version)
 }
 
 /// Returns the deviations of the official code from the paper that apply to `case`.
@@ -193,17 +193,17 @@ pub fn heading(name: &str) -> String {
 
 /// Returns whether a recovery is the method that the paper proposes.
 pub fn is_ours(name: &str) -> bool {
-    appearance(name).is_some_and(|shown| shown.ours)
+    appearance(name).is_some_and(|appearance| appearance.ours)
 }
 
 /// Returns the appearance of the method that the paper proposes.
 pub fn paper_appearance() -> Option<Appearance> {
-    ENTRIES.iter().map(|entry| entry.shown).find(|shown| shown.ours)
+    ENTRIES.iter().map(|entry| entry.appearance).find(|appearance| appearance.ours)
 }
 
 /// Returns the suffix that an option value adds to names in tables: the word for the variant, or the value itself.
 pub fn word<'a>(name: &str, option: &str, value: &'a str) -> &'a str {
-    let entry = ENTRIES.iter().find(|entry| entry.shown.name == name);
+    let entry = ENTRIES.iter().find(|entry| entry.appearance.name == name);
     let variants = entry.map_or(&[][..], |entry| entry.variants);
     let variant = variants.iter().find(|variant| variant.option == option && variant.value == value);
     variant.map_or(value, |variant| variant.word)
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn exactly_one_method_is_marked_as_the_papers() {
-        assert_eq!(ENTRIES.iter().filter(|entry| entry.shown.ours).count(), 1);
+        assert_eq!(ENTRIES.iter().filter(|entry| entry.appearance.ours).count(), 1);
         assert_eq!(paper_appearance().unwrap().name, "ghosted");
     }
 

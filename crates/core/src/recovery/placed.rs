@@ -70,7 +70,7 @@ fn add<K: Ord>(entry: Entry<'_, K, Arc<Operator>>, operator: &Arc<Operator>) -> 
     match entry {
         Entry::Vacant(free) => drop(free.insert(Arc::clone(operator))),
         Entry::Occupied(mut taken) => {
-            let product = taken.get().then(operator)?;
+            let product = taken.get().compose(operator)?;
             taken.insert(product);
         }
     }

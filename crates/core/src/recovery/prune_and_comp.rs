@@ -96,8 +96,8 @@ impl Recovery for PruneAndComp {
 
     fn step_form(&self, config: &Config) -> Option<StepForm> {
         // A single factor is folded into the branches that follow, unless they end in norms.
-        let is_step =
-            self.granularity == Granularity::Scalar && Sublayer::ALL.iter().any(|half| config.ends_in_norm(*half));
+        let is_step = self.granularity == Granularity::Scalar
+            && Sublayer::ALL.iter().any(|sublayer| config.ends_in_norm(*sublayer));
         is_step.then_some(StepForm::Stream)
     }
 

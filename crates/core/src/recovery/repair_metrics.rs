@@ -126,7 +126,7 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
             Ok(less(&rerun(boundary, layer, &edited, rows)?.values()?, post))
         }
         Repair::Merged(merged) => {
-            let steps = Sublayer::ALL.map(|half| Step::Merged(half, Arc::clone(merged)));
+            let steps = Sublayer::ALL.map(|sublayer| Step::Merged(sublayer, Arc::clone(merged)));
             Ok(less(&rerun(boundary, merged.layer(), &steps, rows)?.values()?, post))
         }
     }

@@ -21,7 +21,7 @@ pub(crate) fn select(
     perplexity: impl Fn(&Cut) -> f64,
 ) -> Result<Selection> {
     let criterion = entry.build(options.as_object().unwrap())?;
-    check(entry.shown.name, &*criterion, spec)?;
+    check(entry.appearance.name, &*criterion, spec)?;
     let pairs: BTreeSet<Pair> = criterion.pairs(spec).into_iter().collect();
     let mut similarities = Similarities::new(&pairs);
     similarities.add_sums(&pairs.into_iter().map(similarity).collect::<Vec<_>>(), 1);

@@ -237,7 +237,7 @@ impl CandleEngine {
     /// Computes a sublayer for the rows of a piece, up to the point `end`.
     fn branch(
         &self,
-        half: Sublayer,
+        sublayer: Sublayer,
         layer: &LayerTensors,
         seen: &dyn AttentionContext,
         x: &Tensor,
@@ -245,35 +245,35 @@ impl CandleEngine {
     ) -> Result<Tensor> {
         let scores = ops::Scores::from_config(&self.config);
         let cos_sin = seen.cos_sin(self.rotaries.number(layer.index));
-        layer.branch(&self.config, half, x, end, cos_sin, |queries, keys, values| {
+        layer.branch(&self.config, sublayer, x, end, cos_sin, |queries, keys, values| {
             seen.attention([queries, keys, values], layer.window, scores)
         })
     }
 
-    fn plain_step(&self, half: Sublayer, layer: usize, piece: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
+    fn plain_step(&self, sublayer: Sublayer, layer: usize, piece: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         let part = self.parts.layer(layer)?;
-        ops::sum(x, &self.branch(half, part.layer()?, piece, x, End::Branch)?)
+        ops::sum(x, &self.branch(sublayer, part.layer()?, piece, x, End::Branch)?)
     }
 
     fn step(&self, step: &Step, piece: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         match step {
             Step::Attention(layer) => self.plain_step(Sublayer::Attention, *layer, piece, x),
             Step::Mlp(layer) => self.plain_step(Sublayer::Mlp, *layer, piece, x),
-            Step::Edited(half, layer, operator) => {
+            Step::Edited(sublayer, layer, operator) => {
                 let part = self.parts.layer(*layer)?;
                 let layer = part.layer()?;
                 // A diagonal operator is applied before the norm at the end of a branch, and a dense one after it.
-                let norm = layer.norm_after(*half).filter(|_| operator.is_diagonal());
+                let norm = layer.norm_after(*sublayer).filter(|_| operator.is_diagonal());
                 let end = if norm.is_some() { End::Projection } else { End::Branch };
-                let mut branch = self.operators.apply(operator, &self.branch(*half, layer, piece, x, end)?)?;
+                let mut branch = self.operators.apply(operator, &self.branch(*sublayer, layer, piece, x, end)?)?;
                 if let Some(weight) = norm {
                     branch = ops::rms_norm(&branch, weight, self.eps())?;
                 }
                 ops::sum(x, &branch)
             }
-            Step::Merged(half, merged) => {
+            Step::Merged(sublayer, merged) => {
                 let part = self.merged.get_or_compute(merged, || self.parts.merged(merged))?;
-                ops::sum(x, &self.branch(*half, part.layer()?, piece, x, End::Branch)?)
+                ops::sum(x, &self.branch(*sublayer, part.layer()?, piece, x, End::Branch)?)
             }
             Step::Apply(operator) => self.operators.apply(operator, x),
             Step::Embed | Step::Head => Err(Error::job("embedding or head step in the middle of a program")),
@@ -300,7 +300,7 @@ impl CandleEngine {
                 format!("attention of layer {layer}")
             }
             Step::Mlp(layer) | Step::Edited(Sublayer::Mlp, layer, _) => format!("MLP of layer {layer}"),
-            Step::Merged(half, merged) => format!("{half:?} of merged layer {}", merged.layer()),
+            Step::Merged(sublayer, merged) => format!("{sublayer:?} of merged layer {}", merged.layer()),
             Step::Apply(operator) => format!("operator {}", &operator.key()[..8]),
             Step::Embed | Step::Head => "embedding".to_owned(),
         };

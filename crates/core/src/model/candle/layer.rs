@@ -23,8 +23,8 @@ pub type CosSin<'a> = Option<&'a (Tensor, Tensor)>;
 
 impl LayerTensors {
     /// Returns the post-norm of a sublayer, if any.
-    pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
-        self.norms[half.norms()[1]].as_ref()
+    pub(super) fn norm_after(&self, sublayer: Sublayer) -> Option<&Tensor> {
+        self.norms[sublayer.norms()[1]].as_ref()
     }
 
     /// Computes the branch of a sublayer up to `end`. `attend` maps queries `[rows, H, D]` and keys and values
@@ -35,16 +35,16 @@ impl LayerTensors {
     pub fn branch(
         &self,
         config: &Config,
-        half: Sublayer,
+        sublayer: Sublayer,
         x: &Tensor,
         end: End,
         cos_sin: CosSin<'_>,
         attend: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let eps = f64::from(config.norm_eps);
-        let before = self.norms[half.norms()[0]].as_ref();
+        let before = self.norms[sublayer.norms()[0]].as_ref();
         let normed = before.map_or_else(|| Ok(x.clone()), |weight| ops::rms_norm(x, weight, eps))?;
-        let out = match half {
+        let out = match sublayer {
             Sublayer::Attention => {
                 let [queries, keys, values] = self.heads(config, &normed, cos_sin)?;
                 let context = attend(&queries, &keys, &values)?;
@@ -52,7 +52,7 @@ impl LayerTensors {
             }
             Sublayer::Mlp => self.mlp.forward(config, &normed)?,
         };
-        match self.norm_after(half).filter(|_| end != End::Projection) {
+        match self.norm_after(sublayer).filter(|_| end != End::Projection) {
             Some(weight) => ops::rms_norm(&out, weight, eps),
             None => Ok(out),
         }

@@ -26,7 +26,7 @@ fn diagonal_of(values: &[f32]) -> Arc<Operator> {
 }
 
 fn dense_product(a: &Operator, b: &Operator) -> Vec<f32> {
-    a.then(b).unwrap().to_dense().unwrap()
+    a.compose(b).unwrap().to_dense().unwrap()
 }
 
 #[test]
