@@ -83,7 +83,7 @@ impl Draft {
         destination: &Path,
         key: &Key,
         seconds: f64,
-        made: Value,
+        provenance: Value,
         keep: impl Fn() -> bool,
     ) -> Result<()> {
         let disk = &*self.disk;
@@ -98,7 +98,7 @@ impl Draft {
             _ => self.payloads.par_iter().map(hashed).collect::<Result<_>>()?,
         };
         fault::fault_point("record");
-        let meta = Meta { key: key.record(), seconds, made, payloads };
+        let meta = Meta { key: key.record(), seconds, provenance, payloads };
         let text = meta.to_text()?;
         let path = folder.join(META);
         let written = disk.create(&path, &text).and_then(|()| disk.sync(folder));

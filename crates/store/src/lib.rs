@@ -66,7 +66,7 @@ pub use gc_roots::Pin;
 pub use index::Input;
 pub use inventory::{InventoryItem, ObjectCondition};
 pub use journal::{Journal, JournalRecord};
-pub use key::{KeyDescription, Key, ObjectKind, StoreSchema, canonical};
+pub use key::{Key, KeyDescription, ObjectKind, StoreSchema, canonical};
 pub use meta::Meta;
 pub use object::StoredObject;
 pub use packed::PackEntry;
@@ -116,7 +116,7 @@ pub struct Store {
     /// Input hashes shared by all grids in this process.
     inputs: Arc<InputHashCache>,
     /// Function that returns the `made` entry of object records.
-    made: Arc<dyn Fn() -> Value + Send + Sync>,
+    provenance: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Failed attempts that could not be written to the store. They still count towards the retry limit of this
     /// process.
     unwritten_attempts: Arc<Mutex<BTreeMap<String, Vec<Attempt>>>>,
@@ -176,7 +176,7 @@ impl Store {
         let worker = Arc::default();
         let gc_roots = Arc::new(GcRoots::new(Arc::clone(&disk)));
         let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(schema.packed.folder())));
-        let made = Arc::new(|| Value::Null);
+        let provenance = Arc::new(|| Value::Null);
         Self {
             root: root.to_owned(),
             schema,
@@ -188,7 +188,7 @@ impl Store {
             unpacked: Arc::default(),
             rehash: false,
             inputs: Arc::default(),
-            made,
+            provenance,
             unwritten_attempts: Arc::default(),
             scratch: None,
             is_store: true,
@@ -237,8 +237,8 @@ impl Store {
 
     /// Sets the function that returns the `made` entry of object records.
     #[must_use]
-    pub fn with_provenance(mut self, made: impl Fn() -> Value + Send + Sync + 'static) -> Self {
-        self.made = Arc::new(made);
+    pub fn with_provenance(mut self, provenance: impl Fn() -> Value + Send + Sync + 'static) -> Self {
+        self.provenance = Arc::new(provenance);
         self
     }
 

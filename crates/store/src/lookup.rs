@@ -26,8 +26,8 @@ impl Store {
 
     /// Returns the object for a key after checking its record and payload sizes. [`StoredObject::read`] checks hashes.
     pub fn lookup(&self, key: &Key) -> Lookup {
-        if let Some(made) = self.overlay().filter(|made| made.has(key)) {
-            return made.lookup(key);
+        if let Some(overlay) = self.overlay().filter(|overlay| overlay.has(key)) {
+            return overlay.lookup(key);
         }
         let Some(location) = self.locate(key.kind(), key.hash()) else { return Lookup::Absent };
         match self.open_location(key.hash(), &location) {
@@ -43,17 +43,17 @@ impl Store {
 
     /// Returns whether the object for a key is in the temporary overlay of a read-only store.
     pub fn is_temporary(&self, key: &Key) -> bool {
-        self.overlay().is_some_and(|made| made.has(key))
+        self.overlay().is_some_and(|overlay| overlay.has(key))
     }
 
     /// Returns the temporary overlay of a read-only store, if it has been created.
     pub(crate) fn overlay(&self) -> Option<&Self> {
-        self.scratch.as_deref()?.created()
+        self.scratch.as_deref()?.get()
     }
 
     /// Returns the store to write to, which is the overlay for a read-only store.
     pub(crate) fn writer(&self) -> Result<&Self> {
-        self.scratch.as_deref().map_or(Ok(self), |scratch| scratch.store(self.schema))
+        self.scratch.as_deref().map_or(Ok(self), |scratch| scratch.get_or_create(self.schema))
     }
 
     /// Lists the hashes of all objects of a kind. This takes a few hundred directory listings.
@@ -62,7 +62,7 @@ impl Store {
         if self.is_packed(kind) {
             present.extend(self.packs.hashes());
         }
-        present.extend(self.overlay().into_iter().flat_map(|made| made.present(kind)));
+        present.extend(self.overlay().into_iter().flat_map(|overlay| overlay.present(kind)));
         present
     }
 
@@ -88,7 +88,7 @@ impl Store {
         let to = self.writer()?;
         let path = to.object_folder(key);
         to.reserve([key.hash()])?;
-        draft.commit(&path, key, seconds, (self.made)(), || matches!(to.get(key), Lookup::Intact(_)))?;
+        draft.commit(&path, key, seconds, (self.provenance)(), || matches!(to.get(key), Lookup::Intact(_)))?;
         StoredObject::open(Arc::clone(&to.disk), path, Some(key.hash()))
     }
 }

@@ -23,7 +23,8 @@ pub struct Meta {
     /// Compute time in seconds.
     pub seconds: f64,
     /// Origin: program, commit, command line and machine.
-    pub made: Value,
+    #[serde(rename = "made")]
+    pub provenance: Value,
     pub(super) payloads: BTreeMap<String, StoredFile>,
 }
 

@@ -49,7 +49,7 @@ impl PackMember {
         format!("{text} {}\n", &sha256::of_bytes(&text)[..16])
     }
 
-    fn parsed(line: &[u8]) -> Option<Self> {
+    fn parse(line: &[u8]) -> Option<Self> {
         let (text, check) = std::str::from_utf8(line).ok()?.strip_suffix('\n')?.rsplit_once(' ')?;
         if sha256::of_bytes(text)[..16] != *check {
             return None;
@@ -87,16 +87,16 @@ impl PackEntry {
 }
 
 /// Splits members into groups, one per pack.
-pub(super) fn split_into_packs(all: Vec<PackEntry>) -> Vec<Vec<PackEntry>> {
+pub(super) fn split_into_packs(entries: Vec<PackEntry>) -> Vec<Vec<PackEntry>> {
     let mut files: Vec<Vec<PackEntry>> = Vec::new();
     let mut bytes = 0;
-    for one in all {
-        bytes += one.payloads.len();
+    for entry in entries {
+        bytes += entry.payloads.len();
         match files.last_mut() {
-            Some(file) if file.len() < MAX_PACK_MEMBERS && bytes <= MAX_PACK_BYTES => file.push(one),
+            Some(file) if file.len() < MAX_PACK_MEMBERS && bytes <= MAX_PACK_BYTES => file.push(entry),
             _ => {
-                bytes = one.payloads.len();
-                files.push(vec![one]);
+                bytes = entry.payloads.len();
+                files.push(vec![entry]);
             }
         }
     }
@@ -132,9 +132,9 @@ fn parse_member_lines(near: &[u8]) -> Result<(Vec<PackMember>, bool), String> {
         .and_then(|line| std::str::from_utf8(line).ok()?.strip_prefix(FORMAT)?.strip_suffix('\n'));
     let count = head.and_then(|count| count.parse::<usize>().ok()).ok_or("the first line is invalid")?;
     let lines = near[HEADER_BYTES..].chunks(MEMBER_LINE_BYTES).take(count);
-    let members: Vec<PackMember> = lines.filter_map(PackMember::parsed).collect();
-    let all = members.len() == count;
-    Ok((members, all))
+    let members: Vec<PackMember> = lines.filter_map(PackMember::parse).collect();
+    let is_complete = members.len() == count;
+    Ok((members, is_complete))
 }
 
 /// Byte range of a file.
@@ -223,11 +223,11 @@ pub(super) fn read_members_except(disk: &dyn Disk, path: &Path, hashes: &[&str])
 pub(super) struct Packs {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
-    known: Mutex<KnownPacks>,
+    index: Mutex<PackIndexEntries>,
 }
 
 #[derive(Debug, Default)]
-struct KnownPacks {
+struct PackIndexEntries {
     files: HashSet<String>,
     /// Pack name and member position by key hash.
     members: HashMap<String, (String, PackMember)>,
@@ -245,11 +245,11 @@ impl Packs {
     pub(super) const FOLDER: &str = "packs";
 
     pub(super) fn new(disk: Arc<dyn Disk>, kind_folder: &Path) -> Self {
-        Self { disk, folder: kind_folder.join(Self::FOLDER), known: Mutex::default() }
+        Self { disk, folder: kind_folder.join(Self::FOLDER), index: Mutex::default() }
     }
 
-    fn lock_known(&self) -> MutexGuard<'_, KnownPacks> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_index(&self) -> MutexGuard<'_, PackIndexEntries> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the file and position of a member. Scans for new packs if the member is unknown.
@@ -262,11 +262,11 @@ impl Packs {
 
     /// Looks a member up again after reading at its known position failed.
     pub(super) fn find_refreshed(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
-        let mut known = self.lock_known();
-        if let Some((file, _)) = known.members.remove(hash) {
-            known.files.remove(&file);
+        let mut index = self.lock_index();
+        if let Some((file, _)) = index.members.remove(hash) {
+            index.files.remove(&file);
         }
-        drop(known);
+        drop(index);
         self.find(hash)
     }
 
@@ -279,17 +279,17 @@ impl Packs {
     /// Updates the index with packs written or removed by other processes.
     pub(super) fn refresh(&self) {
         let mut known = self.lock_known();
-        let there: HashSet<String> = self.disk.list(&self.folder).into_iter().collect();
-        known.files.retain(|file| there.contains(file));
-        known.members.retain(|_, (file, _)| there.contains(file));
-        for file in there {
-            if known.files.contains(&file) {
+        let existing_files: HashSet<String> = self.disk.list(&self.folder).into_iter().collect();
+        index.files.retain(|file| existing_files.contains(file));
+        index.members.retain(|_, (file, _)| existing_files.contains(file));
+        for file in existing_files {
+            if index.files.contains(&file) {
                 continue;
             }
             let near = self.disk.read_part(&self.folder.join(&file), 0, FIRST_READ_BYTES).unwrap_or_default();
             // Unreadable packs are retried next time and reported by `cache verify`.
             let Ok((members, _)) = parse_member_lines(&near) else { continue };
-            known.add(file, members);
+            index.add(file, members);
         }
     }
 
@@ -299,21 +299,21 @@ impl Packs {
 
     /// Returns the file and position of a member, from memory only.
     pub(super) fn find_in_memory(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
-        let known = self.lock_known();
-        known.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
+        let index = self.lock_index();
+        index.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
     }
 
     /// Adds a new pack to the index.
     pub(super) fn insert_pack(&self, path: &Path, members: Vec<PackMember>) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
-        self.lock_known().add(file, members);
+        self.lock_index().add(file, members);
     }
 
     /// Drops a removed pack from the index.
     pub(super) fn remove_pack(&self, path: &Path) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
-        let mut known = self.lock_known();
-        known.members.retain(|_, (pack, _)| *pack != file);
-        known.files.remove(&file);
+        let mut index = self.lock_index();
+        index.members.retain(|_, (pack, _)| *pack != file);
+        index.files.remove(&file);
     }
 }

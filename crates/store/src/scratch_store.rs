@@ -18,17 +18,17 @@ pub struct ScratchStore {
 
 impl ScratchStore {
     /// Creates a mirror of a store, which need not exist. Objects and cached hashes are symbolic links to those of the
-    /// store. Objects of the kinds in `made` are linked one by one so that new objects can be added.
+    /// store. Objects of the kinds in `written_kinds` are linked one by one so that new objects can be added.
     ///
     /// # Errors
     /// Fails if temporary files cannot be written.
-    pub fn new(store: &Store, made: &[ObjectKind]) -> Result<Self> {
+    pub fn new(store: &Store, written_kinds: &[ObjectKind]) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(|error| temp_error(&error))?;
         let root = std::path::absolute(store.root()).map_err(|error| temp_error(&error))?;
         let mut shadow = Store::open(folder.path(), store.schema)?.with_rehash(store.rehash);
         shadow.space_root = Some(root.clone());
         for kind in store.schema.kinds {
-            let depth = if made.contains(kind) { 2 } else { 0 };
+            let depth = if written_kinds.contains(kind) { 2 } else { 0 };
             mirror(&root.join(kind.folder()), &folder.path().join(kind.folder()), depth)
                 .map_err(|error| temp_error(&error))?;
         }
@@ -76,28 +76,28 @@ fn link(_: &Path, _: &Path) -> io::Result<()> {
 #[derive(Default)]
 pub(super) struct Scratch {
     /// Store and its temporary folder. The store is dropped first.
-    made: OnceLock<(Store, TempDir)>,
-    beginning: Mutex<()>,
+    overlay: OnceLock<(Store, TempDir)>,
+    creation_lock: Mutex<()>,
 }
 
 impl Scratch {
     /// Returns the overlay if it has been created.
-    pub(super) fn created(&self) -> Option<&Store> {
-        self.made.get().map(|(store, _)| store)
+    pub(super) fn get(&self) -> Option<&Store> {
+        self.overlay.get().map(|(store, _)| store)
     }
 
     /// Returns the overlay, creating it if necessary.
     ///
     /// # Errors
     /// Fails if the folder for temporary files is not writable.
-    pub(super) fn store(&self, schema: StoreSchema) -> Result<&Store> {
-        let _one_at_a_time = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.made.get().is_none() {
+    pub(super) fn get_or_create(&self, schema: StoreSchema) -> Result<&Store> {
+        let _creation_guard = self.creation_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.overlay.get().is_none() {
             let folder = tempfile::Builder::new().prefix("ghostlab-").tempdir();
             let folder = folder.map_err(|error| Error::io("create a folder next to", &std::env::temp_dir(), &error))?;
             let store = Store::open(folder.path(), schema)?;
-            self.made.set((store, folder)).ok();
+            self.overlay.set((store, folder)).ok();
         }
-        self.created().ok_or_else(|| Error::job("a temporary folder is missing"))
+        self.get().ok_or_else(|| Error::job("a temporary folder is missing"))
     }
 }

@@ -65,8 +65,8 @@ impl Store {
 
     /// Prepares an object for [`Self::put_all`].
     pub fn pack_entry(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> PackEntry {
-        let made = (self.made)();
-        PackEntry::new(key.hash(), payloads, |payloads| Meta { key: key.record(), seconds, made, payloads })
+        let provenance = (self.provenance)();
+        PackEntry::new(key.hash(), payloads, |payloads| Meta { key: key.record(), seconds, provenance, payloads })
     }
 
     /// Writes an object whose payloads are in memory. A small object becomes one file or a member of a pack.
@@ -81,9 +81,9 @@ impl Store {
             }
             return self.commit(draft, key, seconds);
         }
-        let one = self.pack_entry(key, seconds, payloads);
+        let entry = self.pack_entry(key, seconds, payloads);
         if self.is_packed(key.kind()) {
-            self.put_all(vec![one])?;
+            self.put_all(vec![entry])?;
             return match self.lookup(key) {
                 Lookup::Intact(object) => Ok(object),
                 Lookup::Damaged(error) => Err(error),
@@ -92,8 +92,8 @@ impl Store {
         }
         self.reserve([key.hash()])?;
         let path = self.object_folder(key);
-        let meta = one.meta().clone();
-        let (bytes, members) = packed::encode_pack(&[one])?;
+        let meta = entry.meta().clone();
+        let (bytes, members) = packed::encode_pack(&[entry])?;
         self.draft()?.commit_file(&path, &bytes, || matches!(self.get(key), Lookup::Intact(_)))?;
         Ok(StoredObject::packed(Arc::clone(&self.disk), path, members[0].payload_offset, meta, None))
     }
@@ -102,29 +102,29 @@ impl Store {
     ///
     /// # Errors
     /// Fails if the store is not writable.
-    pub fn put_all(&self, all: Vec<PackEntry>) -> Result<()> {
+    pub fn put_all(&self, entries: Vec<PackEntry>) -> Result<()> {
         if self.scratch.is_some() {
-            return self.writer()?.put_all(all);
+            return self.writer()?.put_all(entries);
         }
-        self.reserve(all.iter().map(|one| &*one.hash))?;
+        self.reserve(entries.iter().map(|entry| &*entry.hash))?;
         self.packs.refresh();
         let single_objects = self.unpacked.get_or_init(|| self.stored_hashes(self.schema.packed));
         let (mut new, mut damaged) = (Vec::new(), Vec::new());
-        for one in all {
-            let location = match self.packs.find_in_memory(&one.hash) {
+        for entry in entries {
+            let location = match self.packs.find_in_memory(&entry.hash) {
                 Some((file, member)) => Some(ObjectLocation::Packed(file, member)),
-                None if single_objects.contains(&one.hash) => {
-                    Some(ObjectLocation::Separate(self.object_folder_of(self.schema.packed, &one.hash)))
+                None if single_objects.contains(&entry.hash) => {
+                    Some(ObjectLocation::Separate(self.object_folder_of(self.schema.packed, &entry.hash)))
                 }
                 None => None,
             };
             if location.as_ref().is_some_and(|location| {
-                self.open_location(&one.hash, location).and_then(|there| there.verify()).is_ok()
+                self.open_location(&entry.hash, location).and_then(|object| object.verify()).is_ok()
             }) {
                 continue;
             }
-            damaged.extend(location.map(|location| (one.hash.clone(), location)));
-            new.push(one);
+            damaged.extend(location.map(|location| (entry.hash.clone(), location)));
+            new.push(entry);
         }
         for file in packed::split_into_packs(new) {
             self.put_pack(self.packs.folder(), &file)?;

@@ -60,7 +60,7 @@ fn get_finds_only_written_keys() {
     assert_eq!(object.read("a.bin").unwrap(), b"hello");
     let meta = object.meta();
     assert_eq!((meta.seconds, &meta.key, meta.bytes()), (1.5, &key(7).readable(), 5));
-    assert_eq!(meta.made["commit"], "c");
+    assert_eq!(meta.provenance["commit"], "c");
     assert!(matches!(store.get(&key(8)), Lookup::Absent));
 }
 

@@ -280,14 +280,15 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
     let stored = match state.object(key) {
         ObjectState::Whole(artifact) => {
             let meta = artifact.meta();
-            let [ghostlab, commit] = ["ghostlab", "commit"].map(|field| meta.made[field].as_str().map(str::to_owned));
-            let words = meta.made["command"].as_array().into_iter().flatten();
+            let [ghostlab, commit] =
+                ["ghostlab", "commit"].map(|field| meta.provenance[field].as_str().map(str::to_owned));
+            let words = meta.provenance["command"].as_array().into_iter().flatten();
             Some(ObjectProvenance {
                 bytes: meta.bytes(),
                 seconds: meta.seconds,
                 ghostlab,
                 commit,
-                dirty: meta.made["dirty"] == true,
+                dirty: meta.provenance["dirty"] == true,
                 command: words.filter_map(Value::as_str).map(str::to_owned).collect(),
             })
         }

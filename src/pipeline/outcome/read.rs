@@ -271,7 +271,7 @@ impl<'a> BackboneReader<'a> {
             kind: key.kind().name(),
             key: key.hash().to_string(),
             seconds: meta.seconds,
-            made: meta.made.clone(),
+            made: meta.provenance.clone(),
         });
         Some(artifact)
     }
