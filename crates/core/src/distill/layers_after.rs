@@ -7,7 +7,7 @@ use std::path::Path;
 use candle_core::{DType, Device, Tensor};
 
 use crate::error::Result;
-use crate::model::candle::{End, ops};
+use crate::model::candle::{SublayerOutput, ops};
 use crate::model::{Config, FrozenWeights, Sublayer};
 
 /// Layers starting at a given index, with the final norm and the output projection.
@@ -55,7 +55,7 @@ impl LayersAfter {
                         &self.config,
                         sublayer,
                         &x,
-                        End::Branch,
+                        SublayerOutput::Branch,
                         rotary,
                         |queries: &Tensor, keys: &Tensor, values: &Tensor| -> Result<Tensor> {
                             let [queries, keys, values] = [queries, keys, values].map(|x| x.unsqueeze(0));

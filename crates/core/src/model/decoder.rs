@@ -60,7 +60,7 @@ impl AttentionContext for Batch {
 
 /// Point up to which a sublayer is computed.
 #[derive(Clone, Copy, PartialEq)]
-enum End {
+enum SublayerOutput {
     /// Up to its last projection, before the final norm of the branch.
     Projection,
     /// The complete branch, including the norm at its end if there is one.
@@ -206,7 +206,7 @@ impl Decoder {
         layer: usize,
         seen: &dyn AttentionContext,
         x: &Tensor,
-        end: End,
+        end: SublayerOutput,
     ) -> Result<Tensor> {
         let part = self.parts.layer(&self.config, layer)?;
         match sublayer {
@@ -221,7 +221,7 @@ impl Decoder {
         rotary: &Rotary,
         seen: &dyn AttentionContext,
         x: &Tensor,
-        end: End,
+        end: SublayerOutput,
     ) -> Result<Tensor> {
         let config = &self.config;
         let c = config.hidden;
@@ -247,20 +247,20 @@ impl Decoder {
         };
         let context = seen.attention(&qkv, &params, rotary)?; // [tokens, H·D]
         let width = config.heads * config.head_dim;
-        let stream = (end == End::Stream).then_some(&*x);
-        let after = after.filter(|_| end != End::Projection);
+        let stream = (end == SublayerOutput::Stream).then_some(&*x);
+        let after = after.filter(|_| end != SublayerOutput::Projection);
         let output = Linear { weight: layer.output.weight(), bias: output_bias.as_deref() };
         let out = kernels::linear(&context, width, output, after, stream);
         tensor(out, &[x.len() / c, c])
     }
 
-    fn mlp(&self, weights: &Layer, layer: usize, x: &Tensor, end: End) -> Result<Tensor> {
+    fn mlp(&self, weights: &Layer, layer: usize, x: &Tensor, end: SublayerOutput) -> Result<Tensor> {
         let c = self.config.hidden;
         let x = elements(x)?; // [tokens, C]
         let norms = [optional_elements(weights.norms[2].as_ref())?, optional_elements(weights.norms[3].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
-        let stream = (end == End::Stream).then_some(&*x);
-        let after = after.filter(|_| end != End::Projection);
+        let stream = (end == SublayerOutput::Stream).then_some(&*x);
+        let after = after.filter(|_| end != SublayerOutput::Projection);
         let out = match &weights.mlp {
             Mlp::Dense(mlp) => self.gated_mlp(mlp, &x, before, after, stream)?,
             Mlp::Experts(router) => {
@@ -339,7 +339,7 @@ impl Decoder {
         let part = self.parts.layer(&self.config, layer)?;
         let post_norm = optional_elements(part.layer()?.norm_after(sublayer))?;
         let before = self.norm(post_norm.as_deref()).filter(|_| operator.is_diagonal());
-        let end = if before.is_some() { End::Projection } else { End::Branch };
+        let end = if before.is_some() { SublayerOutput::Projection } else { SublayerOutput::Branch };
         let branch = self.run_sublayer(sublayer, layer, seen, x, end)?; // [tokens, C]
         let mut out = operator.apply(&elements(&branch)?)?;
         if let Some(norm) = before {
@@ -360,15 +360,17 @@ impl Decoder {
         let part = self.merged.get_or_compute(merged, || self.parts.merged(&self.config, merged))?;
         let layer = merged.layer();
         match sublayer {
-            Sublayer::Attention => self.attention(part.layer()?, self.rotaries.get(layer), seen, x, End::Stream),
-            Sublayer::Mlp => self.mlp(part.layer()?, layer, x, End::Stream),
+            Sublayer::Attention => {
+                self.attention(part.layer()?, self.rotaries.get(layer), seen, x, SublayerOutput::Stream)
+            }
+            Sublayer::Mlp => self.mlp(part.layer()?, layer, x, SublayerOutput::Stream),
         }
     }
 
     fn run_step(&self, step: &Step, seen: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         match step {
-            Step::Attention(layer) => self.run_sublayer(Sublayer::Attention, *layer, seen, x, End::Stream),
-            Step::Mlp(layer) => self.run_sublayer(Sublayer::Mlp, *layer, seen, x, End::Stream),
+            Step::Attention(layer) => self.run_sublayer(Sublayer::Attention, *layer, seen, x, SublayerOutput::Stream),
+            Step::Mlp(layer) => self.run_sublayer(Sublayer::Mlp, *layer, seen, x, SublayerOutput::Stream),
             Step::Edited(sublayer, layer, operator) => self.run_edited_sublayer(*sublayer, *layer, operator, seen, x),
             Step::Merged(sublayer, merged) => self.run_merged_sublayer(*sublayer, merged, seen, x),
             Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),

@@ -267,10 +267,10 @@ impl Trie {
         )
     }
 
-    /// Runs all steps. `pick` selects the next step among those whose input state is available.
+    /// Runs all steps. `choose` selects the next step among those whose input state is available.
     fn run_in_order<M: Model<Output: Clone>>(
         &self,
-        pick: impl Fn(&[PendingStep<M::Residual>]) -> usize,
+        choose: impl Fn(&[PendingStep<M::Residual>]) -> usize,
         model: &M,
         batch: &M::Batch,
         observer: &mut impl Observer<M::Residual>,
@@ -285,7 +285,7 @@ impl Trie {
         let mut ready = Vec::new();
         self.push_children(0, state, &mut ready);
         while !ready.is_empty() {
-            let PendingStep { node, state } = ready.remove(pick(&ready));
+            let PendingStep { node, state } = ready.remove(choose(&ready));
             let TrieNode { step, children, ending_programs, .. } = &self.nodes[node];
             let started = Instant::now();
             let now = step.weights();
@@ -303,9 +303,9 @@ impl Trie {
             }
             let next = model.advance(batch, step, &state)?;
             observer.after_step(node, Some(&next), started.elapsed().as_secs_f64())?;
-            let narrows = !self.nodes[node].needs_only_scored_rows
+            let keeps_only_scored_rows = !self.nodes[node].needs_only_scored_rows
                 && children.iter().all(|&child| self.nodes[child].needs_only_scored_rows);
-            let next = if narrows && !children.is_empty() { model.narrow(batch, next)? } else { next };
+            let next = if keeps_only_scored_rows && !children.is_empty() { model.narrow(batch, next)? } else { next };
             // Free the input state unless other branches share it.
             drop(state);
             self.push_children(node, next, &mut ready);

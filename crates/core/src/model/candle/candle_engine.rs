@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::batch_layout::{AttentionContext, Layout, Piece, Placing};
 use super::device::{DeviceName, FloatType};
 use super::head::HeadParams;
-use super::layer::End;
+use super::layer::SublayerOutput;
 use super::memory::{self, DEVICE_MAX_ELEMENTS, is_out_of_memory, out_of_memory_error};
 use super::notes::Notes;
 use super::operators::Operators;
@@ -241,7 +241,7 @@ impl CandleEngine {
         layer: &LayerTensors,
         seen: &dyn AttentionContext,
         x: &Tensor,
-        end: End,
+        end: SublayerOutput,
     ) -> Result<Tensor> {
         let scores = ops::Scores::from_config(&self.config);
         let cos_sin = seen.cos_sin(self.rotaries.number(layer.index));
@@ -252,7 +252,7 @@ impl CandleEngine {
 
     fn plain_step(&self, sublayer: Sublayer, layer: usize, piece: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
         let part = self.parts.layer(layer)?;
-        ops::sum(x, &self.branch(sublayer, part.layer()?, piece, x, End::Branch)?)
+        ops::sum(x, &self.branch(sublayer, part.layer()?, piece, x, SublayerOutput::Branch)?)
     }
 
     fn step(&self, step: &Step, piece: &dyn AttentionContext, x: &Tensor) -> Result<Tensor> {
@@ -264,7 +264,7 @@ impl CandleEngine {
                 let layer = part.layer()?;
                 // A diagonal operator is applied before the norm at the end of a branch, and a dense one after it.
                 let norm = layer.norm_after(*sublayer).filter(|_| operator.is_diagonal());
-                let end = if norm.is_some() { End::Projection } else { End::Branch };
+                let end = if norm.is_some() { SublayerOutput::Projection } else { SublayerOutput::Branch };
                 let mut branch = self.operators.apply(operator, &self.branch(*sublayer, layer, piece, x, end)?)?;
                 if let Some(weight) = norm {
                     branch = ops::rms_norm(&branch, weight, self.eps())?;
@@ -273,7 +273,7 @@ impl CandleEngine {
             }
             Step::Merged(sublayer, merged) => {
                 let part = self.merged.get_or_compute(merged, || self.parts.merged(merged))?;
-                ops::sum(x, &self.branch(*sublayer, part.layer()?, piece, x, End::Branch)?)
+                ops::sum(x, &self.branch(*sublayer, part.layer()?, piece, x, SublayerOutput::Branch)?)
             }
             Step::Apply(operator) => self.operators.apply(operator, x),
             Step::Embed | Step::Head => Err(Error::job("embedding or head step in the middle of a program")),

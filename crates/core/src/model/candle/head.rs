@@ -11,7 +11,7 @@ use crate::model::batch::{Prediction, ScoredRow};
 use crate::model::decoding;
 
 /// Number of elements of the output projection that are converted to f32 at a time.
-const TILE: usize = 1 << 24;
+const TILE_ELEMENTS: usize = 1 << 24;
 
 /// Final norm `[C]` before the output projection, and soft cap of the logits after it.
 #[derive(Clone, Copy)]
@@ -75,18 +75,18 @@ pub(super) fn divergences(
         let p: Vec<f32> = logits(reference, head_params, weight, &indices)?.flatten_all()?.to_vec1()?;
         let tensor = logits(variant, head_params, weight, &indices)?;
         let q: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
-        let mut done = divergences_of_logits([&p, &q], vocab, &renumbered);
+        let mut chunk_divergences = divergences_of_logits([&p, &q], vocab, &renumbered);
         if !tensor.device().is_cpu() {
             // Recompute the losses on the device, so that their bits equal those of a run without divergences.
             let (row, token): (Vec<u32>, Vec<u32>) =
                 renumbered.iter().map(|target| (target.row as u32, target.token)).unzip();
             let (values, argmax_tokens) = score_rows(&tensor, &row, &token)?;
-            for ((divergence, target), log_probability) in done.iter_mut().zip(&renumbered).zip(values) {
+            for ((divergence, target), log_probability) in chunk_divergences.iter_mut().zip(&renumbered).zip(values) {
                 let is_greedy = argmax_tokens[target.row] == target.token as f32;
                 divergence.prediction = Prediction { log_probability, is_greedy };
             }
         }
-        divergences.extend(done);
+        divergences.extend(chunk_divergences);
     }
     Ok(divergences)
 }
@@ -97,8 +97,8 @@ pub(super) fn divergences(
 /// # Shapes
 /// Like [`predictions`]; result `[rows, vocab]`.
 pub(super) fn logits(x: &Tensor, head_params: HeadParams<'_>, weight: &Tensor, rows: &[usize]) -> Result<Tensor> {
-    let all = rows.len() == x.dim(0)? && rows.iter().enumerate().all(|(index, &row)| index == row);
-    let x = if all {
+    let selects_all_rows = rows.len() == x.dim(0)? && rows.iter().enumerate().all(|(index, &row)| index == row);
+    let x = if selects_all_rows {
         x.clone()
     } else {
         x.index_select(&(Tensor::new(rows.iter().map(|&row| row as u32).collect::<Vec<u32>>(), x.device()))?, 0)?
@@ -114,7 +114,7 @@ pub(super) fn logits(x: &Tensor, head_params: HeadParams<'_>, weight: &Tensor, r
     }
     // Convert the table in tiles, because a complete f32 copy would take twice the memory of the table.
     let (vocab, channels) = weight.dims2()?;
-    let tile = (TILE / channels).max(1);
+    let tile = (TILE_ELEMENTS / channels).max(1);
     let tiles = (0..vocab)
         .step_by(tile)
         .map(|first| ops::linear(&x, &ops::widen(&weight.narrow(0, first, tile.min(vocab - first))?)?))
@@ -126,9 +126,13 @@ pub(super) fn logits(x: &Tensor, head_params: HeadParams<'_>, weight: &Tensor, r
 pub(super) fn argmax(logits: &Tensor) -> Result<Vec<Option<u32>>> {
     #[cfg(feature = "cuda")]
     if cuda::supports(&[logits]) {
-        let both: Vec<Vec<f32>> = cuda::head_rows(logits)?.to_vec2()?;
+        let sums_and_argmax: Vec<Vec<f32>> = cuda::head_rows(logits)?.to_vec2()?;
         // The sum is not finite if the row contains NaN or +∞, or only −∞.
-        return Ok(both[0].iter().zip(&both[1]).map(|(sum, token)| sum.is_finite().then_some(*token as u32)).collect());
+        return Ok(sums_and_argmax[0]
+            .iter()
+            .zip(&sums_and_argmax[1])
+            .map(|(sum, token)| sum.is_finite().then_some(*token as u32))
+            .collect());
     }
     Ok(logits.to_vec2()?.iter().map(|row| decoding::argmax(row)).collect())
 }
@@ -148,8 +152,8 @@ fn score_rows(logits: &Tensor, target_rows: &[u32], token: &[u32]) -> Result<(Ve
     };
     #[cfg(feature = "cuda")]
     if cuda::supports(&[logits]) {
-        let both = cuda::head_rows(logits)?;
-        return Ok((picked(&both.get(0)?)?, both.get(1)?.to_vec1()?));
+        let sums_and_argmax = cuda::head_rows(logits)?;
+        return Ok((picked(&sums_and_argmax.get(0)?)?, sums_and_argmax.get(1)?.to_vec1()?));
     }
     let greatest = logits.max_keepdim(D::Minus1)?; // [rows, 1]
     let sums = logits.broadcast_sub(&greatest)?.exp()?.sum_keepdim(D::Minus1)?;
@@ -181,7 +185,7 @@ mod tests {
         // Logits are near 100, where adjacent values differ by 0.5 in bf16 and by 1/16 in f16. The vocabulary has two
         // tiles.
         let channels = 64;
-        let vocab = TILE / 64 + 3;
+        let vocab = TILE_ELEMENTS / 64 + 3;
         let x: Vec<f32> = (0..channels).map(|i| 1.0 + (i % 7) as f32 / 8.0).collect();
         let weight: Vec<f32> = (0..vocab * channels).map(|i| 1.5 + (i * 31 % 97) as f32 / 1024.0).collect();
         for dtype in [DType::BF16, DType::F16] {

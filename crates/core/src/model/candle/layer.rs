@@ -11,7 +11,7 @@ use crate::model::sublayer::Sublayer;
 
 /// Point at which the computation of a sublayer stops.
 #[derive(Clone, Copy, PartialEq)]
-pub enum End {
+pub enum SublayerOutput {
     /// Output of the last projection.
     Projection,
     /// Output of the branch, including the post-norm if present.
@@ -37,7 +37,7 @@ impl LayerTensors {
         config: &Config,
         sublayer: Sublayer,
         x: &Tensor,
-        end: End,
+        end: SublayerOutput,
         cos_sin: CosSin<'_>,
         attend: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
@@ -52,7 +52,7 @@ impl LayerTensors {
             }
             Sublayer::Mlp => self.mlp.forward(config, &normed)?,
         };
-        match self.norm_after(sublayer).filter(|_| end != End::Projection) {
+        match self.norm_after(sublayer).filter(|_| end != SublayerOutput::Projection) {
             Some(weight) => ops::rms_norm(&out, weight, eps),
             None => Ok(out),
         }
@@ -93,7 +93,9 @@ impl MlpTensors {
     fn forward(&self, config: &Config, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Dense(mlp) => mlp.forward(config, x),
-            Self::Experts(experts_config, router, experts) => routed(config, *experts_config, router, experts, x),
+            Self::Experts(experts_config, router, experts) => {
+                mixture_of_experts(config, *experts_config, router, experts, x)
+            }
         }
     }
 }
@@ -107,7 +109,7 @@ impl GatedTensors {
 
 /// Computes the weighted sum of each row's expert outputs in f32, and rounds it once. Experts are selected on the host.
 /// The routing weights stay on the device and are differentiable.
-fn routed(
+fn mixture_of_experts(
     config: &Config,
     experts_config: Experts,
     router: &Tensor,
@@ -115,28 +117,28 @@ fn routed(
     x: &Tensor,
 ) -> Result<Tensor> {
     let logits = ops::widen(&ops::linear(x, router)?)?; // [rows, E]
-    let shown = logits.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
-    let routes = experts_config.routes(&shown);
+    let host_logits = logits.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+    let routes = experts_config.routes(&host_logits);
     let rows = x.dim(0)?;
-    let all = ops::softmax(&logits)?;
+    let probabilities = ops::softmax(&logits)?;
     // [rows, E], 1 where a row is routed to an expert
-    let mut chosen = vec![0.0f32; rows * experts_config.count];
+    let mut routing_mask = vec![0.0f32; rows * experts_config.count];
     for (expert, (tokens, _)) in routes.per_expert.iter().enumerate() {
-        tokens.iter().for_each(|&token| chosen[token as usize * experts_config.count + expert] = 1.0);
+        tokens.iter().for_each(|&token| routing_mask[token as usize * experts_config.count + expert] = 1.0);
     }
-    let chosen = Tensor::from_vec(chosen, (rows, experts_config.count), x.device())?.to_dtype(all.dtype())?;
-    let mut weights = (all * chosen)?;
+    let routing_mask =
+        Tensor::from_vec(routing_mask, (rows, experts_config.count), x.device())?.to_dtype(probabilities.dtype())?;
+    let mut weights = (probabilities * routing_mask)?;
     if experts_config.normalized {
         weights = weights.broadcast_div(&weights.sum_keepdim(1)?)?;
     }
     let mut out = ops::widen(x)?.zeros_like()?;
-    for (expert, (tokens, _)) in
-        routes.per_expert.into_iter().enumerate().filter(|(_, (experts_config, _))| !experts_config.is_empty())
+    for (expert, (tokens, _)) in routes.per_expert.into_iter().enumerate().filter(|(_, (tokens, _))| !tokens.is_empty())
     {
-        let places = Tensor::new(tokens, x.device())?;
-        let value = ops::widen(&experts[expert].forward(config, &x.index_select(&places, 0)?)?)?;
-        let weight = weights.narrow(1, expert, 1)?.contiguous()?.index_select(&places, 0)?; // [rows of the expert, 1]
-        out = out.index_add(&places, &value.broadcast_mul(&weight)?, 0)?;
+        let token_indices = Tensor::new(tokens, x.device())?;
+        let value = ops::widen(&experts[expert].forward(config, &x.index_select(&token_indices, 0)?)?)?;
+        let weight = weights.narrow(1, expert, 1)?.contiguous()?.index_select(&token_indices, 0)?; // [expert rows, 1]
+        out = out.index_add(&token_indices, &value.broadcast_mul(&weight)?, 0)?;
     }
     Ok(out.to_dtype(x.dtype())?)
 }
