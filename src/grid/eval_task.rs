@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use ghostlab_definitions::metric::Output;
-use ghostlab_definitions::task::FEW_SHOT_SEED;
+use ghostlab_definitions::task::DEFAULT_FEWSHOT_SEED;
 use ghostlab_definitions::{Definition, FileRows, builtin};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
@@ -45,7 +45,7 @@ impl Default for TaskSettings {
         let bos = Bos::default();
         Self {
             shots: None,
-            seed: FEW_SHOT_SEED,
+            seed: DEFAULT_FEWSHOT_SEED,
             chat: None,
             system: None,
             limit: None,
@@ -69,7 +69,7 @@ impl fmt::Display for TaskSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut options: Vec<String> = Vec::new();
         options.extend(self.shots.map(|shots| format!("shots={shots}")));
-        options.extend((self.seed != FEW_SHOT_SEED).then(|| format!("seed={}", self.seed)));
+        options.extend((self.seed != DEFAULT_FEWSHOT_SEED).then(|| format!("seed={}", self.seed)));
         options.extend(self.chat.map(|multiturn| if multiturn { "chat" } else { "chat=one-turn" }.to_owned()));
         // System texts can be long, so they are identified by a hash.
         options.extend(self.system.as_ref().map(|text| format!("system={}", &sha256::of_bytes(text)[..8])));

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
-use ghostlab_definitions::task::FEW_SHOT_SEED;
+use ghostlab_definitions::task::DEFAULT_FEWSHOT_SEED;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -229,7 +229,7 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                     return Err(de::Error::custom("`multiturn` requires `chat: true`"));
                 }
                 let chat = task_use.chat.then(|| task_use.multiturn.unwrap_or(true));
-                let seed = task_use.seed.unwrap_or(FEW_SHOT_SEED);
+                let seed = task_use.seed.unwrap_or(DEFAULT_FEWSHOT_SEED);
                 let shots = task_use.shots;
                 let system = task_use.system;
                 let how = TaskSettings { shots, seed, chat, system, limit, bos, max_length, draw: None };

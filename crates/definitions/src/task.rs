@@ -17,7 +17,7 @@ use crate::rows::{Rows, filtered_rows, prepare_rows};
 use crate::value::Value;
 
 /// Default seed of lm-eval.
-pub const FEW_SHOT_SEED: u64 = 1234;
+pub const DEFAULT_FEWSHOT_SEED: u64 = 1234;
 
 /// Number of documents rendered in one batch. If one document fails, the rest of the batch is still rendered.
 const BATCH_DOCUMENTS: usize = 64;
@@ -40,7 +40,7 @@ pub struct PromptSettings<'a> {
 
 impl Default for PromptSettings<'_> {
     fn default() -> Self {
-        Self { shots: None, seed: FEW_SHOT_SEED, system: None, chat: None, multiturn: true }
+        Self { shots: None, seed: DEFAULT_FEWSHOT_SEED, system: None, chat: None, multiturn: true }
     }
 }
 
