@@ -62,7 +62,7 @@ fn planning() {
             preflight(&plan, &settings, TargetMachine::Local, &store, &(), &stop, &|_, _| ()).unwrap();
         let reasons = Reasons::new(&store, &plan);
         let missing = plan.variants().flat_map(|(_, variant)| variant.keys()).filter(|key| !state.has(key));
-        let reasons: Vec<Reason> = missing.map(|key| reasons.reason(key, &state)).collect();
+        let reasons: Vec<Reason> = missing.map(|key| reasons.explain(key, &state)).collect();
         println!(
             "planning, round {round}: {} cells in {:.2} s ({read:.2} s for parsing the YAML); {} reasons, {:.1} GFLOP",
             grid.cells.len(),

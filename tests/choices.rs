@@ -17,7 +17,12 @@ use serde_json::Value;
 /// Choices for a document, as (input, continuation) pairs.
 type Document = Vec<(Vec<u32>, Vec<u32>)>;
 
-fn score_documents(engine: &dyn Engine, programs: &[Program], documents: &[Document], budget: usize) -> Vec<Vec<Vec<Score>>> {
+fn score_documents(
+    engine: &dyn Engine,
+    programs: &[Program],
+    documents: &[Document],
+    budget: usize,
+) -> Vec<Vec<Vec<Score>>> {
     let borrowed: Vec<Vec<TokenizedChoice<'_>>> = documents
         .iter()
         .map(|choices| choices.iter().map(|(input, continuation)| TokenizedChoice { input, continuation }).collect())

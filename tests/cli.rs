@@ -88,7 +88,11 @@ fn grid_without_cut_axes_scores_its_dense_backbones() {
     assert!(compared.contains("depth") && compared.contains("all 1 common values are the same"), "{compared}");
     world.write("grid.yaml", stored.replace("depth: [1, 2]\n", ""));
     std::fs::remove_dir_all(world.path("results/grid")).unwrap();
-    world.assert_rejected(&[], 2, &["grid.yaml:1:1", "missing key `depth`", "all four", "score only the dense backbones"]);
+    world.assert_rejected(
+        &[],
+        2,
+        &["grid.yaml:1:1", "missing key `depth`", "all four", "score only the dense backbones"],
+    );
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub(super) fn race_seeds() -> Vec<Vec<u8>> {
 pub(super) fn race(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let fields = json!({"article": "A.", "problems": text});
-    let row = Row { place: "t.jsonl:1".to_owned(), value: serde_json::from_value(fields).unwrap() };
+    let row = Row { location: "t.jsonl:1".to_owned(), value: serde_json::from_value(fields).unwrap() };
     let definition = builtin::definition(Task::find("race").unwrap()).unwrap();
     match ghostlab_definitions::Task::from_rows(definition.clone(), vec![row], None) {
         Ok(read) => {

@@ -131,7 +131,7 @@ pub(super) fn record(data: &[u8]) {
     let inner = outer.path().join("inner");
     fs::create_dir(&inner).unwrap();
     match unpack(std::io::Cursor::new(data), data.len() as u64, &inner) {
-        Ok(unpacked) => assert!(unpacked.sound + unpacked.altered.len() <= data.len()),
+        Ok(unpacked) => assert!(unpacked.intact + unpacked.altered.len() <= data.len()),
         Err(error) => assert_user_error(&error),
     }
     assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1, "a file was written next to the folder");

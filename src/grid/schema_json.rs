@@ -29,7 +29,7 @@ pub fn json_schema() -> Value {
         "Recovery": methods_schema(&<dyn Recovery>::described(), "Recovery applied at the cut."),
         "WindowRule": names_schema(&definitions::rule_names(), "Rule for joining rows and drawing windows."),
         "Task": names_schema(&definitions::task_names(), "Multiple-choice task."),
-        "Metric": names_schema(&metric::opt_in_names().collect::<Vec<_>>(), "Metric without a column by default."),
+        "Metric": names_schema(&metric::names_of_opt_in_metrics().collect::<Vec<_>>(), "Metric without a column by default."),
         "Profile": profile,
     });
     if let (Some(definitions), Value::Object(more)) = (schema["definitions"].as_object_mut(), known) {

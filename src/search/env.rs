@@ -263,7 +263,7 @@ pub(super) fn append_gains(
                         let answered = result.task(drawn).and_then(|task| task.sample.as_ref()?.answers.builtin());
                         let answered =
                             answered.ok_or_else(|| missing_scores_error(&result.cell, &drawn.to_string()))?;
-                        gains.extend(answered.right().into_iter().map(|right| f64::from(u8::from(is_correct))));
+                        gains.extend(answered.right().into_iter().map(|is_correct| f64::from(u8::from(is_correct))));
                     }
                 }
                 EvalTarget::Windows(text_use) => {

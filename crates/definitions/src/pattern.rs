@@ -254,10 +254,10 @@ fn rewrite_escape(chars: &[char], index: usize, out: &mut String, in_class: bool
         'S' => out.push_str(r"[^\s\x1c-\x1f]"),
         'b' if in_class => out.push_str(r"\x08"),
         'b' => {
-            out.push_str(&format!("(?:(?<=[{WORD_CLASS}])(?![{WORD_CLASS}])|(?<![{WORD_CLASS}])(?=[{WORD_CLASS}]))"))
+            out.push_str(&format!("(?:(?<=[{WORD_CLASS}])(?![{WORD_CLASS}])|(?<![{WORD_CLASS}])(?=[{WORD_CLASS}]))"));
         }
         'B' => {
-            out.push_str(&format!("(?:(?<=[{WORD_CLASS}])(?=[{WORD_CLASS}])|(?<![{WORD_CLASS}])(?![{WORD_CLASS}]))"))
+            out.push_str(&format!("(?:(?<=[{WORD_CLASS}])(?=[{WORD_CLASS}])|(?<![{WORD_CLASS}])(?![{WORD_CLASS}]))"));
         }
         'Z' => out.push_str(r"\z"),
         // These escapes are word boundaries in the Rust engine and literals in Python.

@@ -188,7 +188,7 @@ fn json_rows(reader: impl BufRead, path: &Path, zipped: bool) -> Result<Vec<Row>
     let mut values = JsonRows::new(reader, path, zipped).checked(check_row_bytes);
     let mut rows = Vec::new();
     while let Some(value) = values.next_value(PhantomData::<Value>)? {
-        let location = values.place();
+        let location = values.location();
         tabular::check_count(rows.len(), &location)?;
         rows.push(row(value, location)?);
     }

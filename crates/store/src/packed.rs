@@ -233,7 +233,7 @@ struct PackIndexEntries {
     members: HashMap<String, (String, PackMember)>,
 }
 
-impl KnownPacks {
+impl PackIndexEntries {
     fn add(&mut self, file: String, members: Vec<PackMember>) {
         self.members.extend(members.into_iter().map(|member| (member.hash.clone(), (file.clone(), member))));
         self.files.insert(file);
@@ -273,12 +273,12 @@ impl Packs {
     /// Returns the hashes of all members.
     pub(super) fn hashes(&self) -> Vec<String> {
         self.refresh();
-        self.lock_known().members.keys().cloned().collect()
+        self.lock_index().members.keys().cloned().collect()
     }
 
     /// Updates the index with packs written or removed by other processes.
     pub(super) fn refresh(&self) {
-        let mut known = self.lock_known();
+        let mut index = self.lock_index();
         let existing_files: HashSet<String> = self.disk.list(&self.folder).into_iter().collect();
         index.files.retain(|file| existing_files.contains(file));
         index.members.retain(|_, (file, _)| existing_files.contains(file));

@@ -205,8 +205,14 @@ mod tests {
         let other = ArtifactNumbers { stored: run("cd", true), ..one_record() };
         assert!(incompatibility_reason(&one_record(), &other).contains("with the same version"));
         let open = ArtifactNumbers { stored: run("ghostlab 0.1.0 ab", false), ..one_record() };
-        assert_eq!(incompatibility_reason(&one_record(), &open), "tableA7 was computed with --no-gate, the other without");
-        assert_eq!(incompatibility_reason(&one_record(), &ArtifactNumbers::printed(vec![record("llama", 4, "ghosted", 50.0)])), "");
+        assert_eq!(
+            incompatibility_reason(&one_record(), &open),
+            "tableA7 was computed with --no-gate, the other without"
+        );
+        assert_eq!(
+            incompatibility_reason(&one_record(), &ArtifactNumbers::printed(vec![record("llama", 4, "ghosted", 50.0)])),
+            ""
+        );
     }
 
     fn one_record() -> ArtifactNumbers {

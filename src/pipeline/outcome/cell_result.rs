@@ -155,7 +155,7 @@ impl TaskScores {
             let kind = *answered.result.task.metrics.iter().find(|kind| kind.name() == metric)?;
             let each = answered.documents().map(|document| {
                 let choice = document.prediction(kind).and_then(|choice| i64::try_from(choice).ok());
-                (Cow::Owned(choice.map_or(Chosen::None, Chosen::Int)), document.right(kind))
+                (Cow::Owned(choice.map_or(Chosen::None, Chosen::Int)), document.is_correct(kind))
             });
             return Some(each.collect());
         }
@@ -168,7 +168,7 @@ impl TaskScores {
     pub fn flips(&self, dense: &Self, flip: Flip, metric: &str, filter: &str) -> Option<Vec<bool>> {
         let dense = dense.counted_answers(metric, filter)?;
         let variant = self.counted_answers(metric, filter)?;
-        let pairs = dense.iter().zip(&variant).map(|(dense, variant)| flip.holds(dense, variant));
+        let pairs = dense.iter().zip(&variant).map(|(dense, variant)| flip.matches_answers(dense, variant));
         (dense.len() == variant.len()).then(|| pairs.collect())
     }
 }

@@ -102,7 +102,7 @@ impl<R: BufRead> JsonRows<R> {
     fn parse<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(&self, seed: S) -> Result<T> {
         let part = if self.layout == JsonLayout::Lines { "line" } else { "row" };
         let text = std::str::from_utf8(self.row.strip_suffix(b"\n").unwrap_or(&self.row))
-            .map_err(|error| utf8_error(error.valid_up_to(), part).at(self.place()))?;
+            .map_err(|error| utf8_error(error.valid_up_to(), part).at(self.location()))?;
         let value = from_str(seed, text).or_else(|error| match not_finite::with_finite_numbers(text) {
             Some(finite) => from_str(seed, &finite).map_err(|_| error),
             None => Err(error),
@@ -112,7 +112,7 @@ impl<R: BufRead> JsonRows<R> {
             let message = message.split(" at line ").next().unwrap_or_default();
             // The parser's line number is relative to the row and would be misleading.
             Error::bad_input(format!("the {part} is not JSON"))
-                .at(self.place())
+                .at(self.location())
                 .expected(EXPECTED)
                 .found(format!("{message}, at column {}", error.column()))
         })

@@ -246,7 +246,10 @@ mod tests {
         vec![
             (
                 "bad_words_ids",
-                LogitsProcessors { bad_words_ids: vec![vec![2], vec![1, 3, 0], vec![4, 4], vec![5]], ..processors_with_eos() },
+                LogitsProcessors {
+                    bad_words_ids: vec![vec![2], vec![1, 3, 0], vec![4, 4], vec![5]],
+                    ..processors_with_eos()
+                },
                 &[1],
                 &[3],
                 [INF, -2.0, INF, 0.5, -1.0, 2.0],
@@ -295,7 +298,13 @@ mod tests {
                 &[3],
                 [1.0, -2.0, 3.0, 0.5, -1.0, INF],
             ),
-            ("min_length reached", LogitsProcessors { min_length: Some(2), ..processors_with_eos() }, &[1], &[3], PLAIN),
+            (
+                "min_length reached",
+                LogitsProcessors { min_length: Some(2), ..processors_with_eos() },
+                &[1],
+                &[3],
+                PLAIN,
+            ),
             (
                 "min_new_tokens",
                 LogitsProcessors { min_new_tokens: Some(2), min_length: Some(1), ..processors_with_eos() },

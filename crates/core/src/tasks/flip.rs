@@ -15,7 +15,7 @@ pub enum Flip {
 
 impl Flip {
     /// Returns whether an answer changes in this way. Each answer comes with whether it is correct.
-    pub fn holds<A: PartialEq>(self, dense: &(A, bool), variant: &(A, bool)) -> bool {
+    pub fn matches_answers<A: PartialEq>(self, dense: &(A, bool), variant: &(A, bool)) -> bool {
         match self {
             Self::Changed => dense.0 != variant.0,
             Self::RightToWrong => dense.1 && !variant.1,
@@ -69,8 +69,9 @@ mod tests {
             (&undefined, &undefined, [false, false, false]),
         ] {
             let [one, other] = [dense, variant]
-                .map(|document| (document.prediction(AccuracyKind::Acc), document.right(AccuracyKind::Acc)));
-            let found = [Flip::Changed, Flip::RightToWrong, Flip::WrongToRight].map(|flip| flip.matches(&one, &other));
+                .map(|document| (document.prediction(AccuracyKind::Acc), document.is_correct(AccuracyKind::Acc)));
+            let found =
+                [Flip::Changed, Flip::RightToWrong, Flip::WrongToRight].map(|flip| flip.matches_answers(&one, &other));
             assert_eq!(found, expected, "{:?} to {:?}", dense.pred, variant.pred);
         }
     }

@@ -124,6 +124,6 @@ impl ScoredTask {
     /// Returns, for each document, whether the metric in the paper counts its answer as correct.
     pub fn right(&self) -> Vec<bool> {
         let kind = self.result.task.column;
-        self.documents().map(|document| document.right(kind)).collect()
+        self.documents().map(|document| document.is_correct(kind)).collect()
     }
 }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::setting::{
-    CalibrationResult, available, calibrate, calibration_windows, count, evaluation_windows, input, layers, losses,
-    pruned, spans, text, values,
+    CalibrationResult, available, calibrate, checked_calibration_windows, checked_evaluation_windows, count, input,
+    layers, losses, pruned, spans, text, values,
 };
 use crate::common::stories::recovery;
 use crate::common::{assert_close, engines, flat, json, no_trials, numbers, python, relative_error, shared, tensors};
@@ -62,8 +62,10 @@ fn compare(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -
     let tokenizer = tokenizer(backbone);
     let available = texts.iter().filter(|(_, settings)| !text(settings, "file").starts_with("(outside)"));
     let group = SettingGroup {
-        texts: available.map(|(name, settings)| (name.as_str(), evaluation_windows(&tokenizer, settings))).collect(),
-        calibration: calibration_windows(&tokenizer, &expected["calibration"]),
+        texts: available
+            .map(|(name, settings)| (name.as_str(), checked_evaluation_windows(&tokenizer, settings)))
+            .collect(),
+        calibration: checked_calibration_windows(&tokenizer, &expected["calibration"]),
         operators: tensors(&folder.join("operators.safetensors")),
         settings,
         tolerance,

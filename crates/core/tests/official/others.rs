@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 
 use super::setting::{
-    CalibrationResult, available, calibrate, calibration_windows, count, evaluation_windows, input, layers, losses,
-    pairs_only, pruned, spans, text, values,
+    CalibrationResult, available, calibrate, checked_calibration_windows, checked_evaluation_windows, count, input,
+    layers, losses, pairs_only, pruned, spans, text, values,
 };
 use crate::common::stories::recovery;
 use crate::common::{assert_close, flat, json, no_trials, numbers, relative_error, shared, tensors};
@@ -57,7 +57,7 @@ fn backbone(folder: &str, calibration: &Value) -> Option<Backbone> {
         return None;
     }
     let tokenizer = Tokenizer::load(input(folder).join("tokenizer.json")).unwrap();
-    let calibration = calibration_windows(&tokenizer, calibration);
+    let calibration = checked_calibration_windows(&tokenizer, calibration);
     Some(Backbone { decoder: Decoder::load(&input(folder)).unwrap(), tokenizer, calibration })
 }
 
@@ -193,7 +193,7 @@ fn replaceme_equals_its_official_repository() {
             &Cut::layers(removed.iter().copied()),
             &Repairs { branches, ..Repairs::default() },
         );
-        let windows = evaluation_windows(&backbone.tokenizer, &official["perplexity_texts"]["wikitext2"]);
+        let windows = checked_evaluation_windows(&backbone.tokenizer, &official["perplexity_texts"]["wikitext2"]);
         let ours = losses(&backbone.decoder, &[program], &windows)[0].perplexity();
         assert_close(id, ours, setting["perplexity"]["wikitext2"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);
         compared += 1;

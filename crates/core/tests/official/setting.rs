@@ -45,7 +45,7 @@ fn rule(value: &Value) -> WindowRule {
 }
 
 /// Returns the calibration windows for a setting, and checks that their starts and ids match the reference data.
-pub(crate) fn calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
+pub(crate) fn checked_calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
     let [sequences, length, seed] = ["sequences", "length", "seed"].map(|key| count(expected, key));
     let windows = calibration_windows(rule(expected), &rows, tokenizer, sequences, length, seed as u64).unwrap();
@@ -59,7 +59,7 @@ pub(crate) fn calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Wi
 }
 
 /// Returns the evaluation windows for a text, and checks that their number and ids match the reference data.
-pub(crate) fn evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
+pub(crate) fn checked_evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
     let rule = rule(expected);
     let length = count(expected, "length");

@@ -5,7 +5,7 @@
     reason = "a test prints why it skips, and panics on setup errors"
 )]
 
-use super::setting::{evaluation_windows, layers, losses};
+use super::setting::{checked_evaluation_windows, layers, losses};
 use crate::common::{assert_close, json, load_decoder, numbers, shared};
 use ghostlab_core::corpus::Tokenizer;
 use ghostlab_core::model::{Engine, Products, Program};
@@ -35,7 +35,7 @@ fn split_bf16_losses_match_the_official_code() {
 fn compare(engine: &dyn Engine, id: &str, setting: &Value, tokenizer: &Tokenizer, tolerance: f64) {
     let removed = setting.get("removed").map_or_else(Vec::new, layers);
     let program = Program::pruned(engine.config().layers, &removed, |_| None);
-    let windows = evaluation_windows(tokenizer, &setting["perplexity_texts"]["wikitext2"]);
+    let windows = checked_evaluation_windows(tokenizer, &setting["perplexity_texts"]["wikitext2"]);
     let ours = losses(engine, &[program], &windows).remove(0).windows;
     let theirs = numbers(&setting["window_losses"]["wikitext2"]);
     assert!(!ours.is_empty() && ours.len() == theirs.len());

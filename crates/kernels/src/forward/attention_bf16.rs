@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::Segments;
 use super::attention::{AttentionParams, Block, QUERY_ROWS, Start, query_blocks};
 use super::scratch::{Scratch, take_scratch};
-use crate::linalg::bf16::{Bf16, Bf16Kernels, PairPanels, RowWords, pair};
+use crate::linalg::bf16::{Bf16, Bf16Kernels, PairPanels, RowWords, pack_bf16_pair};
 use crate::linalg::gemm::profile;
 use crate::linalg::panels::{LANES, PackedFormat};
 use crate::linalg::simd;
@@ -53,9 +53,9 @@ impl PackedSegment {
                     let one = line.iter_mut().zip(&value(row)[columns.clone()]);
                     if row + 1 < rows {
                         let both = one.zip(&value(row + 1)[columns]);
-                        both.for_each(|((word, &a), &b)| *word = pair(a, b));
+                        both.for_each(|((word, &a), &b)| *word = pack_bf16_pair(a, b));
                     } else {
-                        one.for_each(|(word, &a)| *word = pair(a, 0.0));
+                        one.for_each(|(word, &a)| *word = pack_bf16_pair(a, 0.0));
                     }
                 }
             }

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::linalg::gemm::Update;
     use crate::linalg::pairs::round_to_bf16;
-    use crate::linalg::panels::{Panels, product};
+    use crate::linalg::panels::{Panels, matmul};
 
     fn noise(i: usize) -> f32 {
         (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
@@ -155,9 +155,9 @@ mod tests {
             let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
             let mut out = vec![0.25; rows * outer];
             let matrix = panels(&w, inner, outer);
-            product(&mut out, Update::Add, MatrixView::rows(&x, rows, inner), &matrix);
+            matmul(&mut out, Update::Add, MatrixView::rows(&x, rows, inner), &matrix);
             let mut again = vec![7.0; rows * outer];
-            product(&mut again, Update::Replace, MatrixView::rows(&x, rows, inner), &matrix);
+            matmul(&mut again, Update::Replace, MatrixView::rows(&x, rows, inner), &matrix);
             for i in 0..rows {
                 for j in 0..outer {
                     let sum: f64 = (0..inner)
@@ -185,7 +185,7 @@ mod tests {
         let matrix = panels(&w, inner, outer);
         let multiply_rows = |rows: usize| {
             let mut out = vec![0.0; rows * outer];
-            product(&mut out, Update::Replace, MatrixView::rows(&x[..rows * inner], rows, inner), &matrix);
+            matmul(&mut out, Update::Replace, MatrixView::rows(&x[..rows * inner], rows, inner), &matrix);
             out
         };
         let all = multiply_rows(37);

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::linalg::float32::F32;
     use crate::linalg::gemm::Update;
-    use crate::linalg::panels::{Panels, product};
+    use crate::linalg::panels::{Panels, matmul};
 
     fn noise(i: usize) -> f32 {
         (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
@@ -144,12 +144,7 @@ mod tests {
         let x: Vec<f32> = (0..rows * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
         let mut out = vec![0.0; rows * outer];
-        product(
-            &mut out,
-            Update::Replace,
-            MatrixView::rows(&x, rows, inner),
-            &Panels::<K>::from_rows(&w, inner, outer),
-        );
+        matmul(&mut out, Update::Replace, MatrixView::rows(&x, rows, inner), &Panels::<K>::from_rows(&w, inner, outer));
         let mut errors = 0.0;
         let mut sizes = 0.0;
         for row in 0..rows {
@@ -182,7 +177,7 @@ mod tests {
         let panels = Panels::<Bf16Split<2>>::from_rows(&w, inner, outer);
         let first_rows = |rows: usize| {
             let mut out = vec![0.0; rows * outer];
-            product(&mut out, Update::Replace, MatrixView::rows(&x[..rows * inner], rows, inner), &panels);
+            matmul(&mut out, Update::Replace, MatrixView::rows(&x[..rows * inner], rows, inner), &panels);
             out
         };
         let all = first_rows(37);

@@ -74,9 +74,9 @@ fn panels_hold_pairs_of_all_rows_for_any_dtype_and_shape() {
             write_weight_file(folder.path(), dtype, [outer, inner], &bytes);
             let weights = Weights::open(folder.path()).unwrap();
             let plain = weights.read_transposed(&[("w", outer), ("w", outer)], inner).unwrap(); // [inner, 2·outer]
-            let panels = weights.panels::<Bf16, _>(&[("w", outer), ("w", outer)], inner).unwrap();
+            let panels = weights.pack_panels::<Bf16, _>(&[("w", outer), ("w", outer)], inner).unwrap();
             assert_eq!(panels.to_rows(), plain, "{dtype} [{outer}, {inner}]");
-            let single = weights.panels::<F32, _>(&[("w", outer), ("w", outer)], inner).unwrap();
+            let single = weights.pack_panels::<F32, _>(&[("w", outer), ("w", outer)], inner).unwrap();
             assert_eq!(single.to_rows(), plain, "{dtype} [{outer}, {inner}]");
             // Each row of the identity matrix selects a row of the weights. Integers up to 256 are exact in bf16.
             for k in [0, inner / 2, inner - 1] {
@@ -107,7 +107,7 @@ fn first_nonfinite_number_is_named_by_every_reader() {
             weights.take("w", &[outer, inner]).unwrap_err(),
             weights.rows("w", [outer, inner], &[0, 40]).unwrap_err(),
             weights.read_transposed(&[("w", outer)], inner).unwrap_err(),
-            weights.panels::<Bf16, _>(&[("w", outer)], inner).err().unwrap(),
+            weights.pack_panels::<Bf16, _>(&[("w", outer)], inner).err().unwrap(),
         ];
         let expected = format!("{value} at element {first} of [50, 70001]");
         for error in errors.map(|error| error.to_string()) {
@@ -130,7 +130,7 @@ fn file_changed_after_opening_is_rejected_with_its_name() {
         weights.take("w", &[2, 3]).unwrap_err(),
         weights.rows("w", [2, 3], &[1]).unwrap_err(),
         weights.read_transposed(&[("w", 2)], 3).unwrap_err(),
-        weights.panels::<F32, _>(&[("w", 2)], 3).err().unwrap(),
+        weights.pack_panels::<F32, _>(&[("w", 2)], 3).err().unwrap(),
     ];
     for error in errors {
         let text = error.to_string();

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
     use crate::linalg::bf16_amx::Bf16Amx;
     use crate::linalg::gemm::{MatrixView, Update};
-    use crate::linalg::panels::{Panels, product as panel_product};
+    use crate::linalg::panels::{Panels, matmul};
 
     #[derive(Debug, Clone, Copy)]
     enum Numbers {
@@ -320,7 +320,7 @@ mod tests {
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
         let panels = Panels::<Bf16Amx>::from_rows(&w, inner, outer);
         let mut out = vec![0.25; rows * outer];
-        panel_product(&mut out, Update::Add, MatrixView::rows(&x, rows, inner), &panels);
+        matmul(&mut out, Update::Add, MatrixView::rows(&x, rows, inner), &panels);
         for row in 0..rows {
             for column in 0..outer {
                 let terms =
@@ -350,7 +350,7 @@ mod tests {
         let product = |rows: usize| {
             let mut out = vec![0.0; rows * outer];
             let x = MatrixView::rows(&x[..rows * inner], rows, inner);
-            panel_product(&mut out, Update::Replace, x, &panels);
+            matmul(&mut out, Update::Replace, x, &panels);
             out
         };
         let all = product(37);
