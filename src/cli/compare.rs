@@ -22,9 +22,9 @@ use crate::results::{
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// First results find_run_folder (A), e.g. `results/table2/tiny`.
+    /// First results folder (A), e.g. `results/table2/tiny`.
     first: PathBuf,
-    /// Second results find_run_folder (B).
+    /// Second results folder (B).
     second: PathBuf,
     /// Match name A in the first run with name B in the second; can be repeated.
     ///

@@ -105,9 +105,7 @@ fn format_significance(values: &[ValueDifference]) -> String {
     match p.len() {
         0 => String::new(),
         tests => {
-            format!(
-                " {rejected} of {tests} paired tests are format_significance (p < {ERROR_RATE} after Holm's correction)."
-            )
+            format!(" {rejected} of {tests} paired tests are significant (p < {ERROR_RATE} after Holm's correction).")
         }
     }
 }

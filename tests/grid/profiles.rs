@@ -117,6 +117,6 @@ fn unknown_profile_option_is_rejected_with_its_name() {
         VALID_GRID,
         &["profile=tiny"],
         "--set profile=tiny",
-        &["choose a profile with --profile NAME"],
+        &["choose a profile with `--profile NAME`"],
     );
 }

@@ -71,8 +71,10 @@ impl RandomInput {
 
 /// Creates a task with a single row. Error messages give its position as `nonsense:1`.
 fn task_with_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_definitions::Task> {
-    let row =
-        Row { location: "nonsense:1".to_owned(), value: serde_json::from_value(Value::Object(fields.clone())).unwrap() };
+    let row = Row {
+        location: "nonsense:1".to_owned(),
+        value: serde_json::from_value(Value::Object(fields.clone())).unwrap(),
+    };
     ghostlab_definitions::Task::from_rows(builtin::definition(known)?.clone(), vec![row], None)
 }
 
