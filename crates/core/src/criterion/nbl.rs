@@ -3,7 +3,7 @@
 //!
 //! The bound is the same as in [`super::cca`], applied to the streams before and after the attention, as in the
 //! published scripts. `input: normed` compares `h = RMSNorm(x)`, the input of the attention, with `h + a`, where `a` is
-//! its output. `input: branch` compares `h` with `a` alone.
+//! its output.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, Prune
 use super::sublayers::{check_sublayers, lowest_sublayers};
 use crate::calibrate::{Activations, HookPoint};
 use crate::error::Result;
+use crate::map_input::MapInput;
 use crate::model::{RmsNorm, Sublayer};
 use crate::options::Variant;
 
@@ -24,7 +25,6 @@ pub(super) const ENTRY: CriterionEntry =
 
 const VARIANTS: &[Variant] = &[
     Variant { option: "input", value: "normed", word: "normed", label: "NBL bound, normed input" },
-    Variant { option: "input", value: "branch", word: "branch", label: "NBL bound, branch" },
     Variant { option: "iterative", value: "true", word: "iterative", label: "NBL bound, iterative" },
 ];
 
@@ -33,33 +33,12 @@ const VARIANTS: &[Variant] = &[
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Nbl {
-    /// Activations whose correlations are measured.
-    #[serde(skip_serializing_if = "BoundInput::is_stream")]
-    input: BoundInput,
+    /// Input to the map that replaces an attention: the stream, or the normed stream that the attention reads.
+    #[serde(skip_serializing_if = "MapInput::is_stream")]
+    input: MapInput,
     /// Whether the backbone is repaired and measured again after each removed attention sublayer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     iterative: bool,
-}
-
-/// Pair of activations whose canonical correlations are measured. `x` is the stream before the attention, `h` the
-/// normed stream that the attention reads, and `a` its output.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-enum BoundInput {
-    /// `x` and `x + a`.
-    #[default]
-    Stream,
-    /// `h` and `h + a`.
-    Normed,
-    /// `h` and `a`.
-    Branch,
-}
-
-impl BoundInput {
-    /// Returns whether the streams before and after the attention are compared.
-    fn is_stream(&self) -> bool {
-        *self == Self::Stream
-    }
 }
 
 /// Returns the sites before and after an attention.
@@ -92,39 +71,27 @@ impl Criterion for Nbl {
         let activations = stats.activations()?;
         let mut scores = Vec::new();
         for layer in (0..spec.layers).filter(|&layer| !stats.removed().contains(layer, Sublayer::Attention)) {
-            let norm = if self.input.is_stream() { None } else { stats.input_norm(layer)? };
-            scores.push(((layer, Sublayer::Attention), self.input.bound_at(activations, layer, norm.as_ref())?));
+            let norm = match self.input {
+                MapInput::Stream => None,
+                MapInput::Normed => stats.input_norm(layer)?,
+            };
+            scores.push(((layer, Sublayer::Attention), bound_at(activations, layer, norm.as_ref())?));
         }
         Ok(lowest_sublayers(&scores, spec.depth))
     }
 }
 
-impl BoundInput {
-    /// Computes the bound for the attention of a layer. `norm` is the attention's norm, or `None` if it reads the stream
-    /// as it is.
-    fn bound_at(self, activations: &Activations, layer: usize, norm: Option<&RmsNorm>) -> Result<f64> {
-        let [before, after] = attention_sites(layer);
-        let channels = activations.shape().channels;
-        let stream: RowSource<'_> = &|rows| to_f64(activations.rows(before, rows)?);
-        let added: RowSource<'_> = &|rows| to_f64(activations.rows(after, rows)?);
-        let input: RowSource<'_> = &|rows| match norm {
-            Some(norm) => Ok(norm.apply(activations.rows(before, rows)?, channels)),
-            None => stream(rows),
-        };
-        let output: RowSource<'_> = &|rows| {
-            let pairs = added(rows.clone())?.into_iter().zip(stream(rows)?);
-            Ok(pairs.map(|(after, before)| after - before).collect())
-        };
-        let sum: RowSource<'_> = &|rows| {
-            let outputs = output(rows.clone())?;
-            Ok(input(rows)?.into_iter().zip(outputs).map(|(input, output)| input + output).collect())
-        };
-        match self {
-            Self::Stream => bound(activations, [stream, added]),
-            // Without a norm, `h + a` is the stream after the attention, which has no rounding error of the difference.
-            Self::Normed if norm.is_none() => bound(activations, [stream, added]),
-            Self::Normed => bound(activations, [input, sum]),
-            Self::Branch => bound(activations, [input, output]),
-        }
-    }
+/// Computes the bound for the attention of a layer. If a norm is given, the input of the map is the normalized stream.
+fn bound_at(activations: &Activations, layer: usize, norm: Option<&RmsNorm>) -> Result<f64> {
+    let [before, after] = attention_sites(layer);
+    let channels = activations.shape().channels;
+    let stream: RowSource<'_> = &|rows| to_f64(activations.rows(before, rows)?);
+    let added: RowSource<'_> = &|rows| to_f64(activations.rows(after, rows)?);
+    let Some(norm) = norm else { return bound(activations, [stream, added]) };
+    let normed: RowSource<'_> = &|rows| Ok(norm.apply(activations.rows(before, rows)?, channels));
+    let normed_and_added: RowSource<'_> = &|rows| {
+        let changes = added(rows.clone())?.into_iter().zip(stream(rows.clone())?).map(|(after, before)| after - before);
+        Ok(normed(rows)?.into_iter().zip(changes).map(|(normed, change)| normed + change).collect())
+    };
+    bound(activations, [normed, normed_and_added])
 }
