@@ -47,7 +47,7 @@ pub fn download_wheel(requirement: &str, folder: &Path) -> Result<PathBuf> {
         ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"];
     let output = pip_command(command).args(options).arg("--dest").arg(folder).arg(requirement).output();
     let output = output.map_err(|error| Error::job("cannot run pip").at(command.join(" ")).found(error))?;
-    let received = files::entries(folder).map_err(|error| Error::io("read", folder, &error))?;
+    let received = files::entries(folder).map_err(|error| Error::folder_io("read", folder, &error))?;
     match received.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl")) {
         Some(wheel) if output.status.success() => Ok(wheel),
         _ => {

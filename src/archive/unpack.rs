@@ -73,7 +73,7 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
         let name = entry.name().map_err(|error| zip_error(&error))?.into_owned();
         if entry.is_dir() && is_inside(name.trim_end_matches('/')) {
             let folder = to.join(&name);
-            std::fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
+            std::fs::create_dir_all(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
             continue;
         }
         if !is_inside(&name) || !entry.is_file() {
@@ -97,7 +97,7 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
         room = left;
         let path = to.join(&name);
         let folder = path.parent().unwrap_or(to);
-        std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+        std::fs::create_dir_all(folder).map_err(|error| Error::folder_io("create", folder, &error))?;
         let mut content = Vec::new();
         let size = entry.size();
         (&mut entry)

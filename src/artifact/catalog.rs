@@ -156,7 +156,7 @@ const NEEDS_TEXTS: &str =
 /// Fails if the directory cannot be read or a description is invalid.
 pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
     let mut files = files::entries(folder).map_err(|error| {
-        Error::io("read", folder, &error)
+        Error::folder_io("read", folder, &error)
             .hint("run the command in a checkout, or set the folder with --experiments or GHOSTLAB_EXPERIMENTS")
     })?;
     files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));

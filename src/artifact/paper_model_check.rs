@@ -80,7 +80,7 @@ fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
         let metadata = NAMED.iter().map(|name| path.join(name)).filter(|file| file.is_file());
         return Ok(metadata.chain(Weights::files(path)?).collect());
     }
-    let entries = files::entries(path).map_err(|error| Error::io("list", path, &error))?;
+    let entries = files::entries(path).map_err(|error| Error::folder_io("read", path, &error))?;
     Ok(entries.into_iter().filter(|file| file.is_file()).collect())
 }
 

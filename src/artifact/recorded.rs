@@ -247,7 +247,7 @@ pub(super) fn check_anonymous(folder: &Path) -> Result<()> {
     private.push(owner::host());
     private.retain(|text| text.len() >= 5 && !words.contains(&text.as_str()));
     let texts = ["json", "csv", "md", "tex", "svg"];
-    let mut all = files::entries(folder).map_err(|error| Error::io("list", folder, &error))?;
+    let mut all = files::entries(folder).map_err(|error| Error::folder_io("read", folder, &error))?;
     all.retain(|path| path.extension().is_some_and(|extension| texts.iter().any(|text| extension == *text)));
     for path in all {
         let bytes = regular::read(&path)?;

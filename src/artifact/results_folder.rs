@@ -294,7 +294,7 @@ fn missing_large_files(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u
         Ok(())
     }
     let mut names = Vec::new();
-    list_files(draft, "", &mut names).map_err(|error| Error::io("list", draft, &error))?;
+    list_files(draft, "", &mut names).map_err(|error| Error::folder_io("read", draft, &error))?;
     names.retain(|name| may_be_left_out(name) && folder.join(name).symlink_metadata().is_err());
     names.sort();
     let listed = Manifest::read(folder);

@@ -266,7 +266,7 @@ fn check_store(store: Option<&Store>) -> CheckItem {
     let system = disk::file_system(folder);
     let found =
         format!("{}, on {}{free}", root.display(), system.map_or("an unknown file system", |system| system.name));
-    let writable = tempfile::tempfile_in(folder).map_err(|error| Error::io("write", folder, &error));
+    let writable = tempfile::tempfile_in(folder).map_err(|error| Error::folder_io("write to", folder, &error));
     match (writable, system) {
         (Err(error), _) => CheckItem::missing("store", &error),
         (Ok(_), Some(system)) if system.shared => CheckItem::note(

@@ -99,7 +99,7 @@ fn possible_copies(need: &InputRef, path: &Path) -> Vec<(String, PathBuf)> {
 
 fn copy_file(from: &Path, to: &Path) -> Result<()> {
     let folder = to.parent().unwrap_or(Path::new(""));
-    std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    std::fs::create_dir_all(folder).map_err(|error| Error::folder_io("create", folder, &error))?;
     let mut source = File::open(from).map_err(|error| Error::io("read", from, &error))?;
     write_atomically(to, |file| {
         std::io::copy(&mut source, file).map(drop).map_err(|error| Error::io("write", to, &error))

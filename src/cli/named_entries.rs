@@ -245,7 +245,7 @@ pub(super) fn backbone_entry(model: &str) -> Result<(String, Value)> {
     if parts::is_backbone(folder) {
         // Read the config now so that an invalid model is reported before any other problem.
         Config::read_with_attachments(folder)?;
-        let full_path = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
+        let full_path = std::path::absolute(folder).map_err(|error| Error::path_io("resolve", folder, &error))?;
         let name: String =
             full_path.components().next_back().map_or(String::new(), |name| name.as_os_str().to_string_lossy().into());
         let name = if is_gguf(folder) { name[..name.len() - ".gguf".len()].to_owned() } else { name };
@@ -268,7 +268,7 @@ pub(super) fn backbone_entry(model: &str) -> Result<(String, Value)> {
 
 /// Makes a path absolute, because relative paths in a grid are relative to the grid's directory.
 pub(super) fn absolute_path(path: &str) -> Result<String> {
-    let full_path = std::path::absolute(path).map_err(|error| Error::io("find", Path::new(path), &error))?;
+    let full_path = std::path::absolute(path).map_err(|error| Error::path_io("resolve", Path::new(path), &error))?;
     full_path.into_os_string().into_string().map_err(|_| Error::bad_input("a path is not UTF-8").at(path))
 }
 

@@ -125,7 +125,7 @@ fn describe_plan(work: &RecomputeCost) -> String {
 
 fn create_scratch_folder(name: &str) -> Result<TempDir> {
     let folder = tempfile::Builder::new().prefix(&format!("ghostlab-{name}-")).tempdir();
-    folder.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))
+    folder.map_err(|error| Error::folder_io("write to", &std::env::temp_dir(), &error))
 }
 
 /// Unpacks an archive to a temporary directory and checks its list of hashes. Returns `None` if the path is not a file.
@@ -151,7 +151,8 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let store = Store::open(scratch.path(), stage::STORE_WORDS)?;
     let reporter = progress::reporter(false);
     let stop = stop::on_ctrl_c(stop::STOPPING_AFTER_BATCH)?;
-    let current = std::env::current_dir().map_err(|error| Error::io("find", std::path::Path::new("."), &error))?;
+    let current =
+        std::env::current_dir().map_err(|error| Error::folder_io("open", std::path::Path::new("."), &error))?;
     let around = directories::default_directory(None, "", Some(&arguments.folder));
     let cache = hub::HubSettings::from_env().ok().map(|from_env| from_env.cache);
     let roots =

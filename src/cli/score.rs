@@ -324,7 +324,7 @@ fn has_yaml(folder: &Path) -> bool {
 /// Writes the samples for each task to a separate file. The files are named as in lm-evaluation-harness but without a
 /// timestamp.
 fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> {
-    std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    std::fs::create_dir_all(folder).map_err(|error| Error::folder_io("create", folder, &error))?;
     for (task, lines) in samples {
         let name = task.split('(').next().unwrap_or(task).replace([':', '/', '\\'], "_");
         let path = folder.join(format!("samples_{name}.jsonl"));

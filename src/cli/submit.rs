@@ -89,8 +89,8 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         );
         return print_submission(answer, &message);
     }
-    let folder =
-        std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
+    let folder = std::path::absolute(submission.folder(&store))
+        .map_err(|error| Error::path_io("resolve", store.root(), &error))?;
     let call = SubmitCall { arguments, profile, store: &store, work: &work, settings, submission, folder };
     let script = call.job_script(answer.memory_bytes, device_memory)?;
     warn_about_time_limit(&script);
@@ -421,6 +421,6 @@ fn job_program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf>
 }
 
 fn absolute_text(path: &Path) -> Result<String> {
-    let found = std::path::absolute(path).map_err(|error| Error::io("find", path, &error))?;
+    let found = std::path::absolute(path).map_err(|error| Error::path_io("resolve", path, &error))?;
     cluster::path_to_text(&found)
 }

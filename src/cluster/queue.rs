@@ -233,7 +233,7 @@ impl JobEnd {
 
     fn put(&self, path: &Path) -> Result<()> {
         let folder = path.parent().unwrap_or(path);
-        fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+        fs::create_dir_all(folder).map_err(|error| Error::folder_io("create", folder, &error))?;
         write_atomically(path, |file| {
             serde_json::to_writer_pretty(file, self)
                 .map_err(|error| Error::job("cannot write the job record as JSON").found(error.to_string()))

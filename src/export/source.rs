@@ -36,7 +36,7 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     let target = fs::canonicalize(&path).map_err(|error| Error::io("open", &path, &error))?;
-    let folder = fs::canonicalize(folder).map_err(|error| Error::io("open", folder, &error))?;
+    let folder = fs::canonicalize(folder).map_err(|error| Error::folder_io("open", folder, &error))?;
     if target.starts_with(repository(&folder).unwrap_or(&folder)) {
         return Ok(Some(path));
     }

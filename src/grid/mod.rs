@@ -186,7 +186,7 @@ impl Grid {
 }
 
 fn make_absolute(path: &mut PathBuf) -> Result<()> {
-    *path = std::path::absolute(&*path).map_err(|error| Error::io("find", path, &error))?;
+    *path = std::path::absolute(&*path).map_err(|error| Error::path_io("resolve", path, &error))?;
     Ok(())
 }
 

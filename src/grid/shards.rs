@@ -114,7 +114,7 @@ fn folder_of(name: &str) -> &str {
 
 /// Returns the names of the visible files in a directory, sorted.
 fn list_names(folder: &Path) -> Result<Vec<String>> {
-    let entries = std::fs::read_dir(folder).map_err(|error| Error::io("list", folder, &error))?;
+    let entries = std::fs::read_dir(folder).map_err(|error| Error::folder_io("read", folder, &error))?;
     let names = entries.filter_map(|entry| {
         let entry = entry.ok().filter(|entry| entry.path().is_file())?;
         entry.file_name().into_string().ok().filter(|name| !name.starts_with('.'))

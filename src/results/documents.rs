@@ -70,7 +70,7 @@ fn build_frame(answers: &[CellAnswers<'_>]) -> Result<DataFrame> {
 /// Fails with exit code 3 if the directory is not writable.
 pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<PathBuf> {
     let folder = dir.join(LM_EVAL);
-    fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
+    fs::create_dir_all(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
     for (index, (cell, results)) in files.iter().enumerate() {
         let earlier = files[..index].iter().filter(|(other, _)| other == cell).count();
         // No cell name ends in such a suffix.

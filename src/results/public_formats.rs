@@ -49,7 +49,7 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
         for (folder, ending, text) in forms {
             let Some(text) = text else { continue };
             let folder = dir.join(folder);
-            fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
+            fs::create_dir_all(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
             put(&folder.join(format!("{cell}.{ending}")), text.as_bytes())?;
             if !written.contains(&folder) {
                 written.push(folder);

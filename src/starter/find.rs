@@ -127,7 +127,7 @@ pub(super) fn find_models(folder: &Path) -> Result<(Vec<Model>, UnusableModels)>
     } else if folder.is_file() {
         return Err(no_model_error(folder, &[]).found("a different file type"));
     } else {
-        std::fs::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?;
+        std::fs::read_dir(folder).map_err(|error| Error::folder_io("read", folder, &error))?;
         find_model_folders(folder, MAX_SEARCH_DEPTH)
     };
     let mut models = Vec::<Model>::new();

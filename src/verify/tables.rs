@@ -19,7 +19,7 @@ use crate::results::{REPLACED, deviation, mean, read_frame, spread_head, write_c
 /// Fails if a file cannot be read.
 pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<CheckResult> {
     let mut check = CheckResult::new(CheckKind::Tables);
-    let mut tables = files::entries(folder).map_err(|error| Error::io("read", folder, &error))?;
+    let mut tables = files::entries(folder).map_err(|error| Error::folder_io("read", folder, &error))?;
     tables.retain(|path| path.extension().is_some_and(|extension| extension == "csv"));
     for path in tables {
         let table = PrintedTable::read(&path)?;
@@ -173,7 +173,7 @@ fn check_parquet(csv: &Path, check: &mut CheckResult) -> Result<()> {
         return Ok(());
     }
     let frame = read_frame(&path)?;
-    let folder = tempfile::tempdir().map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))?;
+    let folder = tempfile::tempdir().map_err(|error| Error::folder_io("write to", &std::env::temp_dir(), &error))?;
     let again = folder.path().join("again.csv");
     write_csv(&again, &frame)?;
     let one = regular::read(csv)?;

@@ -96,13 +96,27 @@ impl Error {
         Self::new(ErrorKind::Interrupted, what)
     }
 
-    /// Creates an error for a failed file operation on `path`.
+    /// Creates an error for a failed operation on a file. The message is "cannot {verb} the file".
     pub fn io(verb: &str, path: &Path, error: &std::io::Error) -> Self {
-        let new = Self::missing(format!("cannot {verb} the file")).at(path.display()).found(error);
+        Self::failed_io(verb, "file", path, error)
+    }
+
+    /// Creates an error for a failed operation on a folder. The message is "cannot {verb} the folder".
+    pub fn folder_io(verb: &str, path: &Path, error: &std::io::Error) -> Self {
+        Self::failed_io(verb, "folder", path, error)
+    }
+
+    /// Creates an error for a failed operation on either a file or a folder. The message is "cannot {verb} the path".
+    pub fn path_io(verb: &str, path: &Path, error: &std::io::Error) -> Self {
+        Self::failed_io(verb, "path", path, error)
+    }
+
+    fn failed_io(verb: &str, object: &str, path: &Path, error: &std::io::Error) -> Self {
+        let new = Self::missing(format!("cannot {verb} the {object}")).at(path.display()).found(error);
         match error.kind() {
             std::io::ErrorKind::NotFound => new.hint("check the path for typos"),
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
-                new.hint("check the owner of the file and its folder")
+                new.hint(format!("check the owner of the {object} and its parent folder"))
             }
             std::io::ErrorKind::StorageFull => new.hint("free some disk space"),
             _ => new,
@@ -309,6 +323,22 @@ mod tests {
         let text = error.to_string();
         assert_eq!(text, "unknown key\n  where:    a.yaml:3\n  expected: x\n  found:    y\n  hint:     z");
         assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn io_error_message_names_the_kind_of_path() {
+        let error = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        let path = Path::new("a/b");
+        for (new, what, object) in [
+            (Error::io("read", path, &error), "cannot read the file", "file"),
+            (Error::folder_io("write to", path, &error), "cannot write to the folder", "folder"),
+            (Error::path_io("resolve", path, &error), "cannot resolve the path", "path"),
+        ] {
+            let hint = format!("check the owner of the {object} and its parent folder");
+            let expected = format!("{what}\n  where:    a/b\n  found:    permission denied\n  hint:     {hint}");
+            assert_eq!(new.to_string(), expected);
+            assert_eq!(new.exit_code(), 3);
+        }
     }
 
     #[test]

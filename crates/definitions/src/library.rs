@@ -207,7 +207,7 @@ fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn read_error(error: &std::io::Error, folder: &Path) -> Error {
-    Error::io("read", folder, error)
+    Error::folder_io("read", folder, error)
 }
 
 /// Reads a file and its includes. For each key, later includes override earlier ones, and the file itself overrides all

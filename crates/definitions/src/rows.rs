@@ -81,7 +81,7 @@ fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
         }
         let folder = folder_of_split.join(split);
         if folder.is_dir() {
-            let mut files = files::entries(&folder).map_err(|error| Error::io("read", &folder, &error))?;
+            let mut files = files::entries(&folder).map_err(|error| Error::folder_io("read", &folder, &error))?;
             files.retain(|file| file.is_file() && format(file).is_ok());
             if !files.is_empty() {
                 return Ok(files);

@@ -163,7 +163,7 @@ fn link(target: &Path, path: &Path) -> std::io::Result<bool> {
 }
 
 pub(crate) fn make_folder(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).map_err(|error| cache_error("make", folder, &error))
+    fs::create_dir_all(folder).map_err(|error| cache_error("create", folder, &error))
 }
 
 /// Creates the error for a cache that is not writable.

@@ -54,7 +54,7 @@ impl Draft {
     pub(super) fn new(disk: Arc<dyn Disk>, drafts: &Path, owner: &str) -> Result<Self> {
         static NEXT_DRAFT_ID: AtomicU64 = AtomicU64::new(0);
         let folder = drafts.join(format!("{owner}.{}", NEXT_DRAFT_ID.fetch_add(1, Relaxed)));
-        disk.make_folder(&folder).map_err(|error| Error::io("create", drafts, &error))?;
+        disk.make_folder(&folder).map_err(|error| Error::folder_io("write to", drafts, &error))?;
         Ok(Self { disk, folder, payloads: BTreeSet::new(), committed: false })
     }
 
@@ -124,7 +124,7 @@ impl Draft {
     fn put(&self, from: &Path, destination: &Path, keep: &dyn Fn() -> bool) -> Result<bool> {
         let disk = &*self.disk;
         let parent = destination.parent().unwrap_or(destination);
-        disk.make_folder(parent).map_err(|error| Error::io("create", parent, &error))?;
+        disk.make_folder(parent).map_err(|error| Error::folder_io("create", parent, &error))?;
         fault::fault_point("commit");
         // The name is unique to this draft, because other processes may move objects aside at the same moment.
         let mut aside = self.folder.file_name().unwrap_or_default().to_owned();
@@ -148,7 +148,7 @@ impl Draft {
             if moved.is_err() && keep() { Ok(()) } else { moved }
         });
         let moved = moved.and_then(|()| disk.sync(parent));
-        moved.map(|()| moved_away).map_err(|error| Error::io("replace", destination, &error))
+        moved.map(|()| moved_away).map_err(|error| Error::path_io("replace", destination, &error))
     }
 }
 

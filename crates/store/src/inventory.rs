@@ -263,7 +263,7 @@ impl Store {
 fn ignore_missing(result: std::io::Result<()>, folder: &Path) -> Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other.map_err(|error: std::io::Error| Error::io("remove", folder, &error)),
+        other => other.map_err(|error: std::io::Error| Error::path_io("remove", folder, &error)),
     }
 }
 

@@ -24,7 +24,8 @@ impl ScratchStore {
     /// Fails if temporary files cannot be written.
     pub fn new(store: &Store, written_kinds: &[ObjectKind]) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(|error| temp_error(&error))?;
-        let root = std::path::absolute(store.root()).map_err(|error| temp_error(&error))?;
+        let root =
+            std::path::absolute(store.root()).map_err(|error| Error::path_io("resolve", store.root(), &error))?;
         let mut shadow = Store::open(folder.path(), store.schema)?.with_rehash(store.rehash);
         shadow.space_root = Some(root.clone());
         for kind in store.schema.kinds {
@@ -42,7 +43,7 @@ impl ScratchStore {
 }
 
 fn temp_error(error: &io::Error) -> Error {
-    Error::io("write", &std::env::temp_dir(), error)
+    Error::folder_io("write to", &std::env::temp_dir(), error)
 }
 
 /// Recreates `depth` levels of folders and links their content.
@@ -94,7 +95,7 @@ impl Scratch {
         let _creation_guard = self.creation_lock.lock().unwrap_or_else(PoisonError::into_inner);
         if self.overlay.get().is_none() {
             let folder = tempfile::Builder::new().prefix("ghostlab-").tempdir();
-            let folder = folder.map_err(|error| Error::io("create a folder next to", &std::env::temp_dir(), &error))?;
+            let folder = folder.map_err(|error| Error::folder_io("write to", &std::env::temp_dir(), &error))?;
             let store = Store::open(folder.path(), schema)?;
             self.overlay.set((store, folder)).ok();
         }

@@ -27,7 +27,7 @@ impl Store {
     /// # Errors
     /// Fails if the folder cannot be created.
     pub fn make_folder(&self, path: &Path) -> Result<()> {
-        self.disk.make_folder(path).map_err(|error| Error::io("create", path, &error))
+        self.disk.make_folder(path).map_err(|error| Error::folder_io("create", path, &error))
     }
 
     pub fn has_file(&self, path: &Path) -> bool {

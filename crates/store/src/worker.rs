@@ -168,7 +168,7 @@ fn restore_record(disk: &dyn Disk, record: &Path, process: &Process, gc_roots: &
 impl Worker {
     pub(super) fn start(root: &Path, schema: StoreSchema, disk: Arc<dyn Disk>, gc_roots: Arc<GcRoots>) -> Result<Self> {
         for folder in ["processes", "claims"].map(|name| root.join(name)) {
-            disk.make_folder(&folder).map_err(|error| Error::io("create", &folder, &error))?;
+            disk.make_folder(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
         }
         let mut worker = Self::new(root, schema, disk.process(), disk, gc_roots)?;
         let mut heartbeat = worker.heartbeat();

@@ -44,7 +44,7 @@ impl Split {
     /// Fails if the path does not exist, the folder does not contain the split or contains it twice, a shard is
     /// missing, or the single file is named after another split.
     pub(super) fn files(self, path: &Path) -> Result<Vec<PathBuf>> {
-        let metadata = std::fs::metadata(path).map_err(|error| Error::io("open", path, &error))?;
+        let metadata = std::fs::metadata(path).map_err(|error| Error::path_io("open", path, &error))?;
         if metadata.is_dir() { self.files_in(path) } else { self.check_name(path).map(|()| vec![path.to_owned()]) }
     }
 
@@ -93,7 +93,7 @@ fn list_names(folder: &Path) -> Result<Vec<String>> {
 }
 
 fn read_error(error: &std::io::Error, folder: &Path) -> Error {
-    Error::io("read", folder, error)
+    Error::folder_io("read", folder, error)
 }
 
 fn format_names(names: &mut dyn Iterator<Item = &String>) -> String {

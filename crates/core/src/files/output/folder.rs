@@ -83,12 +83,12 @@ impl OutputFolder {
         let target = if self.path.is_dir() { fs::canonicalize(&self.path).ok() } else { None };
         let target = target.unwrap_or_else(|| self.path.clone());
         let parent = parent_folder(&target);
-        fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
+        fs::create_dir_all(parent).map_err(|error| Error::folder_io("create", parent, &error))?;
         swap::sweep(&target, &self.hash_cache);
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let id = format!("{}.{}", Owner::current().tag(), COUNT.fetch_add(1, Relaxed));
         let folder = swap::sibling_path(&target, &id, swap::DRAFT_SUFFIX);
-        fs::create_dir(&folder).map_err(|error| Error::io("create", &folder, &error))?;
+        fs::create_dir(&folder).map_err(|error| Error::folder_io("create", &folder, &error))?;
         let draft = Draft {
             folder,
             target,
@@ -109,7 +109,7 @@ impl OutputFolder {
     pub fn put(&self, files: &[(String, Vec<u8>)]) -> Result<()> {
         let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
         check_free(&self.path, &self.path, self.kind, &names, &self.hash_cache)?;
-        fs::create_dir_all(&self.path).map_err(|error| Error::io("create", &self.path, &error))?;
+        fs::create_dir_all(&self.path).map_err(|error| Error::folder_io("create", &self.path, &error))?;
         let hashes: Vec<String> = files.iter().map(|(_, bytes)| sha256::of_bytes(bytes)).collect();
         // Stage all files first, so that a full disk causes a failure before anything is listed or replaced.
         let staged = files.iter().map(|(name, bytes)| StagedFile::stage(&self.path.join(name), bytes));
@@ -176,7 +176,7 @@ impl Draft {
     }
 
     fn replace_error(&self, error: &std::io::Error) -> Error {
-        Error::io("replace", &self.display_path, error)
+        Error::folder_io("replace", &self.display_path, error)
     }
 }
 
