@@ -183,7 +183,7 @@ fn pages_are_short_and_their_links_resolve() {
     }
 }
 
-/// Cargo's resolver merely prefers versions that support the stated compiler, so a dependency may need a newer
+/// Cargo's resolver only prefers versions compatible with `rust-version`, so a locked dependency may require a newer
 /// compiler.
 #[test]
 fn stated_rust_version_builds_every_dependency() {

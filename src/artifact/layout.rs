@@ -249,9 +249,9 @@ fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
 /// Distinguishes rows with equal labels by adding the smallest sufficient set of settings to their labels.
 fn distinguish_rows(table: &TableEntry, rows: &mut [LayoutRow]) {
     let unrepaired = rows.iter().filter(|row| row.first.record.condition.recovery == recovery::NONE);
-    let unrepaired: Vec<_> = unrepaired.map(cut_of).collect();
+    let unrepaired: Vec<_> = unrepaired.map(baseline_key).collect();
     let names = rows.iter().map(|row| {
-        let cut = Some(cut_of(row)).filter(|cut| table.across_depths && unrepaired.contains(cut));
+        let cut = Some(baseline_key(row)).filter(|cut| table.across_depths && unrepaired.contains(cut));
         (row.row.lead.clone(), cut)
     });
     let names: Vec<_> = names.collect();
@@ -264,8 +264,8 @@ fn distinguish_rows(table: &TableEntry, rows: &mut [LayoutRow]) {
     }
 }
 
-/// Returns the backbone, block and criterion of a row. They identify the unrepaired row above a repaired one.
-fn cut_of(layout: &LayoutRow) -> (usize, usize, String) {
+/// Returns the key (backbone, block, criterion) that a repaired row shares with its unrepaired baseline row.
+fn baseline_key(layout: &LayoutRow) -> (usize, usize, String) {
     (layout.row.backbone, layout.row.block, layout.first.record.condition.criterion.clone())
 }
 

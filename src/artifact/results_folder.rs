@@ -158,7 +158,7 @@ impl ResultsFolder {
         Ok(changed_settings(&before, &grid.resolved()?, inputs))
     }
 
-    /// Returns a warning if the run would replace a run with other settings.
+    /// Returns a warning if this run would overwrite results computed with different settings.
     ///
     /// # Errors
     /// Fails if a path is not UTF-8.

@@ -26,7 +26,7 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Folder with the artifact results [default: results in the checkout].
+    /// Folder with the artifact results [default: `results/` in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Folder for the HTML report [default: reports in the checkout].

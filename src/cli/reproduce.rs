@@ -48,7 +48,7 @@ pub(super) struct Arguments {
     /// Artifact folder [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
     #[arg(long, value_name = "FOLDER")]
     experiments: Option<PathBuf>,
-    /// Parent folder for the results [default: results in the checkout].
+    /// Parent folder for the results [default: `results/` in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Folder for the HTML report [default: reports in the checkout].

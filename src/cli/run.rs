@@ -27,7 +27,7 @@ pub(super) struct Arguments {
     grid_args: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Parent folder for the results [default: results in the checkout].
+    /// Parent folder for the results [default: `results/` in the checkout].
     ///
     /// Artifacts, and runs with `--set` or another engine or float type, are written to separate folders there.
     #[arg(long, value_name = "FOLDER")]

@@ -273,7 +273,7 @@ fn format_grid(arguments: &Arguments, length: usize) -> Result<String> {
             ("--samples", samples.is_some()),
         ];
         if let Some((flag, _)) = given.into_iter().find(|(_, given)| *given) {
-            return Err(Error::bad_input(format!("`{flag}` applies only to tasks with definitions"))
+            return Err(Error::bad_input(format!("`{flag}` applies only to user-defined tasks"))
                 .expected("--tasks with a YAML file, a folder of them, or a name in --definitions")
                 .found(arguments.tasks.join(", "))
                 .hint("remove the option: the nine built-in tasks are zero-shot without a chat template"));

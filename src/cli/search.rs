@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     /// Override a value in a grid file, e.g. `--set search.seed=1`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Parent folder for the report [default: results in the checkout].
+    /// Parent folder for the report [default: `results/` in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     #[command(flatten)]

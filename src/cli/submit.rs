@@ -60,7 +60,7 @@ pub(super) struct Arguments {
     /// Continue an artifact even if the dense model misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
-    /// Parent folder for the results [default: results in the checkout].
+    /// Parent folder for the results [default: `results/` in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Additional options for sbatch.

@@ -140,7 +140,7 @@ impl From<EvalTask> for WrittenTask {
     }
 }
 
-/// Serializes the built-in tasks and the tasks with definitions as two separate lists.
+/// Serializes the built-in tasks and the user-defined tasks as two separate lists.
 pub(super) mod lists {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -22,8 +22,8 @@ use crate::tasks::Bos;
 pub struct Evaluate {
     /// Perplexities to measure under the protocol `windows`. Each one is a column in the table.
     pub perplexity: Vec<Perplexity>,
-    /// Built-in tasks, followed by tasks with definitions. Tables have a column for each built-in task and one for
-    /// their average. A task with a definition has a column for each of its metrics.
+    /// Built-in tasks, followed by user-defined tasks. Tables have a column for each built-in task and one for
+    /// their average. A user-defined task has a column for each of its metrics.
     #[serde(flatten, with = "super::eval_task::lists")]
     pub tasks: Vec<EvalTask>,
     /// Groups of tasks that have aggregate scores.

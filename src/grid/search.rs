@@ -167,7 +167,7 @@ impl SearchEntry {
                 .error("a search does not support task definitions")
                 .expected("the name of a task, or texts")
                 .found("a `definition`")
-                .hint("use `ghostlab run` to score tasks with definitions"));
+                .hint("use `ghostlab run` to score user-defined tasks"));
         }
         let budget = self.budget.validate(&at.key("budget"))?;
         let alpha = self.alpha.unwrap_or(DEFAULT_ALPHA);

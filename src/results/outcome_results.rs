@@ -238,7 +238,7 @@ impl Numbers<'_> {
         scores.flips(self.outcome.dense_scores(&self.result.cell.backbone, task)?, flip, metric, filter)
     }
 
-    /// Adds all metrics of the tasks with definitions and of their groups.
+    /// Adds all metrics of the user-defined tasks and of their groups.
     fn defined(&mut self, columns: &[Protocol]) {
         let evaluate = &self.grid.evaluate;
         let result = self.result;

@@ -62,7 +62,7 @@ pub enum Protocol {
         /// Whether the documents are synthetic.
         generated: bool,
     },
-    /// Metric for a task with a definition, or for a group of such tasks. Proportions are in percent.
+    /// Metric for a user-defined task, or for a group of such tasks. Proportions are in percent.
     #[serde(rename = "lm_eval")]
     Defined {
         /// Task or group as written in the grid, with its options.
@@ -168,7 +168,7 @@ impl Protocol {
         shown.flat_map(|metric| columns(metric)).chain(Self::defined(grid, outcome)).chain(latencies).collect()
     }
 
-    /// Returns the protocols for every metric of the tasks with definitions and of their groups.
+    /// Returns the protocols for every metric of the user-defined tasks and of their groups.
     fn defined(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
         let known = |task: &EvalTask| {
             let data = grid.task(task);
@@ -268,7 +268,7 @@ impl Protocol {
         }
     }
 
-    /// Describes how a built-in task is scored. Returns `None` for a task with a definition, which has a protocol for
+    /// Describes how a built-in task is scored. Returns `None` for a user-defined task, which has a protocol for
     /// each metric.
     pub fn task(grid: &Grid, task: &EvalTask, TaskExtent { documents, original }: TaskExtent) -> Option<Self> {
         let data = grid.task(task);

@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::archive::{AlteredFile, METADATA, UnpackedRecord};
 
-/// Checks of one or more results folders.
+/// Result of verifying one or more results folders.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Verification {
-    /// Requested share of items to sample.
+    /// Requested fraction of items to sample.
     pub share: f64,
     /// Seed for the sample.
     pub seed: u64,

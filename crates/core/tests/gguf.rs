@@ -364,7 +364,7 @@ fn unsupported_file_settings_are_rejected_by_key_and_value() {
     }
 }
 
-/// Covers one of the embedded backbones' tokenizers, under several of llama.cpp's pre-tokenizer names.
+/// Round-trips the tokenizer of a bundled model with several of llama.cpp's pre-tokenizer types.
 #[test]
 fn tokenizer_round_trips_through_gguf_metadata() {
     use ghostlab_core::corpus::to_gguf;

@@ -136,8 +136,8 @@ struct GreedyTrials<'a> {
     /// Steps in the reference data. The first step has the costs of all candidates, and later steps have the two lowest
     /// costs.
     steps: &'a [Value],
-    /// Number of steps in which all candidates are measured. Later steps measure only the candidates that the reference
-    /// data names, and take all others to cost more.
+    /// Number of steps in which all candidates are measured. Later steps measure only the candidates named in
+    /// the reference data, and assume that all others cost more.
     complete: usize,
     /// Measured costs.
     costs: BTreeMap<Cut, f64>,

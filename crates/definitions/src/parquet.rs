@@ -12,11 +12,11 @@ use crate::python_object::{PythonObject, class_of};
 use crate::row::{Row, missing_column_error};
 use crate::value::Value;
 
-/// Reads the rows with the given columns, or with all columns. If all columns are read, values of unprintable types
-/// such as images or bytes become placeholders, and a template that uses a placeholder is rejected.
+/// Reads the rows with the given columns, or with all columns. If all columns are read, values that a template cannot
+/// render, such as images or bytes, become placeholders. A template that uses a placeholder is rejected.
 ///
 /// # Errors
-/// Fails if the file is damaged, a requested column is missing or unprintable, or a value has no Python equivalent.
+/// Fails if the file is damaged, a requested column is missing or cannot be rendered, or a value has no Python equivalent.
 pub(crate) fn rows(file: File, path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     let all = columns.is_none();
     let limit = TextLimit::current().for_json();
@@ -101,7 +101,7 @@ fn row_name(row: usize, path: &Path) -> String {
     format!("{}, row {}", path.display(), row + 1)
 }
 
-/// Creates the placeholder that stands for an unprintable value.
+/// Creates the placeholder for a value that a template cannot render.
 fn placeholder(field: &ArrowField) -> Value {
     Value::Object(PythonObject::placeholder(&class_of(&field.dtype)).into())
 }

@@ -186,7 +186,7 @@ fn unexpected_answers_error(answers: &[Answer]) -> Error {
     Error::bad_input("unexpected kind of answer").found(format!("{answers:?}"))
 }
 
-/// Item of a document for one metric, and the answer that the item scores.
+/// Value that a metric records for one document, and the answer it was computed from.
 type ItemAnswer = (Item, Value);
 
 fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<ItemAnswer>> {

@@ -95,8 +95,8 @@ pub(super) fn remove_attempts(disk: &dyn Disk, root: &Path, name: &str) {
     }
 }
 
-/// Removes the recorded deaths of processes that worked on a job. Called once the job makes progress, because the
-/// remaining work did not cause these deaths.
+/// Removes the crash records of a job. Called once the job makes progress, because the remaining work did not cause
+/// those crashes.
 pub(super) fn clear_deaths(disk: &dyn Disk, root: &Path, name: &str) {
     remove_matching(disk, &folder(root, name), |attempt| attempt.died);
 }

@@ -96,7 +96,8 @@ pub(super) struct SplitStack<'a> {
 }
 
 impl SplitStack<'_> {
-    /// Distance of the stream from the middle of the stack, because the numbers of the layers are on the left.
+    /// Horizontal offset of the residual stream from the center of the stack, in points. Leaves room for the layer
+    /// numbers on the left.
     pub(super) const OFFSET: f64 = 6.0;
 
     pub(super) fn draw(&mut self) {

@@ -16,7 +16,7 @@ use crate::pipeline::plan::Plan;
 use crate::pipeline::stage::tokens::request_tokens;
 use ghostlab_store::Store;
 
-/// Returns the samples for the first cell, by task name. Only tasks with definitions have samples.
+/// Returns the samples for the first cell, by task name. Only user-defined tasks have samples.
 ///
 /// # Errors
 /// Fails if the inputs have changed since they were scored.

@@ -67,11 +67,11 @@ pub enum SampledItems {
     /// Values of each window: its loss in nats per token and, if requested, its differences from the dense model.
     Windows(Vec<(usize, Vec<f64>)>),
     Documents(Vec<(usize, DocumentResult)>, AccuracyKind),
-    /// Values for each document of a task with a definition, by metric and filter (`acc,none`).
+    /// Values for each document of a user-defined task, by metric and filter (`acc,none`).
     Defined(BTreeMap<String, DefinedItems>),
 }
 
-/// Values of one metric for each document of a task with a definition.
+/// Values of one metric for each document of a user-defined task.
 #[derive(Debug, Clone)]
 pub enum DefinedItems {
     /// Whether the answer to each document is correct.
@@ -343,7 +343,7 @@ impl SampledValues {
         Ok((SampledItems::Documents(drawn, answers.result.task.column), count))
     }
 
-    /// Returns the metrics of a task with a definition for the drawn documents, and the total number of documents.
+    /// Returns the metrics of a user-defined task for the drawn documents, and the total number of documents.
     /// `scored` contains the number of scored tokens in each text.
     fn defined(
         &self,

@@ -113,13 +113,13 @@ pub struct TaskScores {
 pub enum Answers {
     /// Answers to a built-in task.
     Builtin(ScoredTask),
-    /// Answers to a task with a definition, by document and request, with the items of each score and the answers that
+    /// Answers to a user-defined task, by document and request, with the items of each score and the answers that
     /// they score, by document.
     Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>>, chosen: Vec<Vec<Chosen>> },
 }
 
 impl Answers {
-    /// Returns the answers to a built-in task, or `None` for a task with a definition.
+    /// Returns the answers to a built-in task, or `None` for a user-defined task.
     pub fn builtin(&self) -> Option<&ScoredTask> {
         match self {
             Self::Builtin(answered) => Some(answered),
@@ -141,7 +141,7 @@ impl TaskScores {
         Self { label, original, effective, truncated, non_finite, unanswered, scores, answers }
     }
 
-    /// Returns a score of a task with a definition, with its items and the answers that they score.
+    /// Returns a score of a user-defined task, with its items and the answers that they score.
     pub fn defined(&self, metric: &str, filter: &str) -> Option<(&Score, &[Item], &[Chosen])> {
         let Answers::Defined { items, chosen, .. } = &self.answers else { return None };
         let index = self.scores.iter().position(|score| score.metric == metric && score.filter == filter)?;

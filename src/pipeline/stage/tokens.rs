@@ -38,7 +38,7 @@ pub const STAGE: Stage = Stage { inodes: |_| 7, ..Stage::new(KIND) };
 const IDS: &str = "ids.u32";
 const WINDOWS: &str = "windows.json";
 const REQUESTS: &str = "requests.json";
-/// Payload with the [`Load`] of the tokens.
+/// File with the amount of computation ([`Load`]) that the tokens require, for the cost model.
 const LOAD: &str = "load.json";
 
 /// Returns the key of the windows of a text. `corpus` is the name of the text in the grid.

@@ -197,8 +197,8 @@ impl MetricEntry {
         self
     }
 
-    /// Returns whether a run has a column for the metric. `vocabularies_differ` states whether the vocabularies differ.
-    /// `named` lists the metrics that the grid names.
+    /// Returns whether the results table has a column for this metric. `vocabularies_differ` is true if the compared
+    /// models use different vocabularies. `named` lists the metrics requested in the grid.
     pub fn is_column(&self, vocabularies_differ: bool, named: &[String]) -> bool {
         match self.visibility {
             MetricVisibility::Always => true,

@@ -133,11 +133,11 @@ impl Config {
         Self::read_with_attachments(folder)?.plain(&parts::config(folder))
     }
 
-    /// Reads a config like [`Self::read`], but accepts exports with operators or missing sublayers. Such a backbone
-    /// must be run with its [`folder_program`](super::folder_program).
+    /// Same as [`Self::read`], except that operators and missing sublayers are accepted. A backbone that has them must
+    /// be run with its [`folder_program`](super::folder_program).
     ///
     /// # Errors
-    /// Fails like [`Self::read`], except for exports.
+    /// Fails like [`Self::read`], but not because of operators or missing sublayers.
     pub fn read_with_attachments(folder: &Path) -> Result<Self> {
         if is_gguf(folder) {
             let map = gguf_backbone::config(&Gguf::open(folder)?)?;

@@ -8,7 +8,7 @@ use super::non_finite_score::NonFiniteScore;
 use super::split::Split;
 use crate::error::{Error, Result};
 
-/// Accuracy metric, which determines which of a document's choices is selected.
+/// Accuracy variant: how the predicted choice is picked from the log-likelihoods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccuracyKind {

@@ -16,6 +16,6 @@ pub(crate) const RIGHT: &str = "ghostlab_right";
 pub(crate) const CONTAINER: &str = "ghostlab_container";
 /// Filter that returns a slice of a value.
 pub(crate) const SLICE: &str = "ghostlab_slice";
-/// Filter that checks the object `x` if a test is applied to one of its methods without calling it, as in
-/// `x.upper is defined`.
+/// Name of the filter that rejects tests on uncalled methods, such as `x.upper is defined`. Python sees a method object
+/// there, minijinja an undefined value.
 pub(crate) const OWNER: &str = "ghostlab_owner";

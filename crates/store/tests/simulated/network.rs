@@ -64,7 +64,8 @@ impl Client {
         Self::at_work(server, network, machine, None, None)
     }
 
-    /// Creates a machine. If `time` is given, the machine runs in simulated time as the process with the given number.
+    /// Creates a machine. If `time` is `Some((clock, process))`, the machine runs on that simulated clock as process
+    /// number `process`.
     pub(crate) fn at_work(
         server: &Arc<Server>,
         network: Network,
@@ -322,7 +323,7 @@ impl Disk for Client {
         let node = self.server.take(from).ok_or_else(missing)?;
         self.server.put(to, node);
         if is_folder {
-            // Renamed folders contain only files.
+            // Assumes that a renamed folder has no subfolders, so only its own listing moves.
             let mut folders = lock(&self.server.folders);
             let names = folders.remove(&from_text).unwrap_or_default();
             folders.insert(to_text, names);

@@ -18,10 +18,10 @@ use ghostlab_store::{Lookup, Store, StoredObject};
 
 /// Payload that contains the correct choices of a built-in task.
 pub(super) const SOLUTIONS: &str = "sheet.json";
-/// Payload that contains the documents of a task with a definition.
+/// Payload that contains the documents of a user-defined task.
 pub(super) const DOCUMENTS: &str = "documents.json";
 
-/// Documents of a task with a definition, and the number of texts that are scored for each of them.
+/// Documents of a user-defined task, and the number of texts that are scored for each of them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Documents {

@@ -270,7 +270,7 @@ impl Sources {
     }
 }
 
-/// Returns a name that distinguishes a built-in task from a task with a definition that has the same name.
+/// Returns a name that distinguishes a built-in task from a user-defined task that has the same name.
 fn source_name(task: &EvalTask) -> String {
     format!("{task}{}", if task.defined { ", by its definition" } else { "" })
 }

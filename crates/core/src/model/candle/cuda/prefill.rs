@@ -45,8 +45,9 @@ pub(in crate::model::candle) struct PieceSight {
 }
 
 impl PieceSight {
-    /// Creates the table for rows `rows` of a piece. `seen` contains, for each row, its prefix and its segment up to
-    /// the row. Returns `None` for devices and head widths that the kernels do not support.
+    /// Builds the attention-range table for the query rows `rows` of a prefill chunk. `seen[i]` holds the key ranges
+    /// that row `i` attends to: the shared prefix, and its own sequence up to and including itself. Returns `None` for
+    /// devices and head widths that the kernels do not support.
     pub(in crate::model::candle) fn new(
         seen: &[(Range<usize>, Range<usize>)],
         rows: Range<usize>,
