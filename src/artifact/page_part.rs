@@ -72,7 +72,7 @@ impl PagePart {
         let path = folder.join(Self::FILE);
         let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
         serde_json::from_str(&text).map(Some).map_err(|error| {
-            Error::damaged("cannot read an artifact of the page")
+            Error::damaged("invalid JSON in the data of the report page")
                 .at(path.display().to_string())
                 .found(error.to_string())
                 .hint("run `ghostlab reproduce` again; cached results are reused")

@@ -160,8 +160,8 @@ pub(super) fn find_cell(grid: &Grid, text: &str) -> Result<usize> {
                 0 => String::new(),
                 more => format!("\n… and {more} more"),
             };
-            Err(Error::bad_input(format!("{} cells match the name", several.len()))
-                .expected("a part of the name that only one cell contains")
+            Err(Error::bad_input(format!("ambiguous cell name: {} cells match", several.len()))
+                .expected("a substring that matches exactly one cell name")
                 .found(format!("`{text}`"))
                 .hint(format!("choose one of the matching cells:\n{}{more}", shown.join("\n"))))
         }

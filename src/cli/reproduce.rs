@@ -225,7 +225,7 @@ impl ReproduceRun<'_> {
         if !apart.is_empty() {
             apart.dedup();
             let apart = apart.join("; ");
-            note!("artifacts with overrides ({apart}) are left out of the page and of the claims");
+            note!("artifacts with overrides ({apart}) are excluded from the report page and the claim checks");
             return Ok(None);
         }
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();

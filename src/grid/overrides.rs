@@ -98,7 +98,7 @@ fn assign(node: &mut YamlNode, rest: &str, path: &str, new: &YamlNode) -> Result
         _ => Err(Error::bad_input(format!("{target} is not a map"))
             .expected("a map")
             .found(found)
-            .hint(format!("set the complete value: --set \"{path}={{name: …, {rest}: …}}\""))),
+            .hint(format!("set the complete value: --set \"{path}={{name: NAME, {rest}: VALUE}}\""))),
     }
 }
 

@@ -176,9 +176,7 @@ impl Outcome {
         let error = match limit {
             Some(limit) => {
                 let (resource, most) = limit.describe(request.limits);
-                Error::bad_input(format!("an untrusted input exceeds the {resource} limit"))
-                    .expected(most)
-                    .found("more")
+                Error::bad_input(format!("an untrusted input exceeds the {resource} limit")).expected(most)
             }
             None if self.status.and_then(|status| status.code()) == Some(PANIC_EXIT_CODE) => {
                 Error::bad_input("cannot process an untrusted input").found(first_line(&self.stderr))

@@ -35,7 +35,9 @@ pub(super) fn check_page(
     check: &mut CheckResult,
 ) -> Result<()> {
     let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
-        Error::damaged("cannot read an artifact of the page").at(page.display().to_string()).found(error.to_string())
+        Error::damaged("invalid JSON in the data of the report page")
+            .at(page.display().to_string())
+            .found(error.to_string())
     })?;
     let Some(view) = value["artifact"]["tables"].get(0) else { return Ok(()) };
     let lines = view["rows"].as_array().into_iter().flatten();

@@ -37,7 +37,7 @@ fn run_of_an_artifact_uses_its_folder_and_is_on_the_page() {
     assert!(rows[1..].iter().all(|row| row[column].parse::<f64>().is_ok()), "{rows:?}");
     run_ok(&world, &["run", "experiments/mini.yaml"]);
     let output = run_ok(&world, &["reproduce", "mini", "--dtype", "bf16", "--kernels", "portable"]);
-    assert!(output.contains("(cpu-bf16) are left out of the page and of the claims"), "{output}");
+    assert!(output.contains("(cpu-bf16) are excluded from the report page and the claim checks"), "{output}");
     assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
     assert_eq!(names_in_mini(&world).len(), 3, "{:?}", names_in_mini(&world));
     let output = run_ok(&world, &["report"]);

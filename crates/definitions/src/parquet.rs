@@ -16,7 +16,8 @@ use crate::value::Value;
 /// render, such as images or bytes, become placeholders. A template that uses a placeholder is rejected.
 ///
 /// # Errors
-/// Fails if the file is damaged, a requested column is missing or cannot be rendered, or a value has no Python equivalent.
+/// Fails if the file is damaged, a requested column is missing or cannot be rendered, or a value has no Python
+/// equivalent.
 pub(crate) fn rows(file: File, path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     let all = columns.is_none();
     let limit = TextLimit::current().for_json();

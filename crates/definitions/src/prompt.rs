@@ -169,7 +169,7 @@ impl FewShotPool {
         } else {
             let more = usize::from(excluded.is_some());
             let places =
-                self.random.sample(self.documents.len(), count + more).map_err(|_| self.too_few_error(count + more))?;
+                self.random.sample(self.documents.len(), count + more).map_err(|_| self.too_few_error(count))?;
             places.iter().map(|index| &self.documents[*index]).filter(other).take(count).cloned().collect()
         };
         if drawn.len() < count { Err(self.too_few_error(count)) } else { Ok(drawn) }
@@ -208,5 +208,14 @@ mod tests {
         assert!(pool(3, false).sample(3, Some(&Value::Int(7))).unwrap_err().to_string().contains("too few"));
         assert!(pool(3, true).sample(4, None).is_err());
         assert!(pool(0, false).sample(1, None).is_err());
+    }
+
+    #[test]
+    fn too_few_examples_error_states_the_number_of_shots() {
+        for first in [false, true] {
+            let error = pool(3, first).sample(3, Some(&Value::Int(1))).unwrap_err();
+            assert_eq!(error.parts().expected.as_deref(), Some("at least 3 other than the scored document"));
+            assert_eq!(error.parts().found.as_deref(), Some("3 in total"));
+        }
     }
 }

@@ -105,7 +105,8 @@ impl Value {
         }
     }
 
-    /// Returns whether the value was read. Values that a template cannot render, such as bytes, are replaced by placeholders.
+    /// Returns whether the value was read. Values that a template cannot render, such as bytes, are replaced by
+    /// placeholders.
     fn is_read(&self) -> bool {
         !matches!(self, Self::Object(object) if object.text().is_none())
     }

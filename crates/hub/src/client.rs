@@ -236,7 +236,7 @@ impl Hub {
         };
         *tries += 1;
         let retry_policy = &self.settings.retry_policy;
-        let gave_up = Error::missing("the hub could not be reached").at(context.location()).found(&why);
+        let gave_up = Error::missing("request to the Hugging Face Hub failed").at(context.location()).found(&why);
         if *tries >= retry_policy.max_attempts {
             let error = gave_up.expected(format!("an answer within {} attempts", retry_policy.max_attempts));
             return Err(error.hint("run the same command to resume; downloaded data is kept"));
@@ -267,7 +267,7 @@ impl Hub {
 }
 
 fn connection_error(error: &dyn std::fmt::Display) -> Error {
-    Error::job("cannot open connections").found(error)
+    Error::job("cannot start the HTTP client").found(error)
 }
 
 /// Checks a redirect to `next`. `seen` holds the URLs requested so far.

@@ -77,7 +77,7 @@ impl Lock {
     /// Fails if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)
-            .map_err(|error| Error::job("cannot write the lock as JSON").found(error))?;
+            .map_err(|error| Error::job("cannot serialize `hub.lock`").found(error))?;
         write_whole(path, (text + "\n").as_bytes())
     }
 
@@ -103,7 +103,7 @@ fn lock_error(found: String, path: &Path) -> Error {
     Error::bad_input("cannot read hub.lock")
         .at(path.display())
         .found(found)
-        .hint("restore the file from the repository, or recreate it with `ghostlab fetch … --lock`")
+        .hint("restore the file from the repository, or run `ghostlab fetch GRID --lock`, where GRID is the grid that uses it")
 }
 
 #[cfg(test)]

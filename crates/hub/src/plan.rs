@@ -210,7 +210,7 @@ impl Hub {
             &|| {
                 Error::missing("the file is not pinned, unlike other files of its repository")
                     .at(format!("{source} in {}", Lock::FILE))
-                    .hint("run `ghostlab fetch … --lock` for the grid that needs it")
+                    .hint("run `ghostlab fetch GRID --lock`, where GRID is the grid that uses this file")
             },
         )
     }
@@ -296,7 +296,7 @@ impl Hub {
 
 fn not_fetched_error(source: &Source, path: &Path) -> Error {
     let error = Error::missing(format!("{source} is not in the hub's cache")).at(path.display());
-    error.hint("unset HF_HUB_OFFLINE and run `ghostlab fetch …` for the grid that needs it")
+    error.hint("unset HF_HUB_OFFLINE and run `ghostlab fetch GRID`, where GRID is the grid that uses it")
 }
 
 #[cfg(test)]

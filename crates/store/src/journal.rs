@@ -61,9 +61,9 @@ impl Journal {
                 match parse(&text[line_start..line_start + length]) {
                     Some(record) => records.push(record),
                     None => errors.push(
-                        Error::damaged("a record of unfinished work is damaged")
+                        Error::damaged("damaged journal entry")
                             .at(format!("{}, byte {}", path.display(), start + line_start as u64))
-                            .hint("no action needed: the record is ignored and its chunk is recomputed"),
+                            .hint("no action needed: the entry is ignored and its chunk is recomputed"),
                     ),
                 }
                 line_start += length + 1;

@@ -262,7 +262,7 @@ fn not_a_store_error(root: &Path, schema: StoreSchema, missing: &str) -> Error {
     let shown: Vec<String> = names.iter().take(MAX_LISTED).map(|name| format!("`{name}`")).collect();
     let more = names.len().saturating_sub(MAX_LISTED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let error = Error::missing("the folder is not a store and not empty")
+    let error = Error::missing("the folder is neither a store nor empty")
         .at(root.display())
         .expected("a store (a folder with `store.json`), or an empty folder")
         .found(format!("{missing}; {}{more}", shown.join(", ")));

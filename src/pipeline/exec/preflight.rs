@@ -213,7 +213,7 @@ fn check_token_memory(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: 
                     Some(_) => format!("{} (--memory)", gigabytes(most)),
                     None => format!("{} free", gigabytes(most)),
                 })
-                .hint("use fewer or shorter `sequences` for the calibration or `finetune`"));
+                .hint("reduce `sequences` or `length` of the calibration or of `finetune`"));
         }
     }
     Ok(())

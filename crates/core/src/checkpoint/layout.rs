@@ -229,7 +229,12 @@ fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
         present = present.with(index, sublayer);
         if let Step::Edited(sublayer, _, operator) = step {
             let norm = config.norm_after(*sublayer);
-            let norm = norm.ok_or_else(|| Error::job("a branch without a norm has an unfolded map"))?;
+            let norm = norm.ok_or_else(|| {
+                Error::job("cannot export an operator that is not folded into the weights")
+                    .at(format!("layer {layer}, {}", sublayer.name()))
+                    .expected("an output norm of the sublayer, to attach the operator to")
+                    .found("a sublayer without an output norm")
+            })?;
             attached.push(AttachedOperator {
                 layer: index,
                 place: BranchPlace::Norm(norm),

@@ -62,7 +62,7 @@ impl PythonRandom {
     /// Fails if `size` exceeds `count`.
     pub fn sample(&mut self, count: usize, size: usize) -> Result<Vec<usize>> {
         if size > count {
-            return Err(Error::bad_input("not enough values to draw from")
+            return Err(Error::bad_input("sample size exceeds the number of values")
                 .expected(format!("at most {count}"))
                 .found(size));
         }

@@ -61,10 +61,13 @@ impl Default for Laco {
 }
 
 impl Laco {
+    fn highest(&self, spec: &PruneSpec<'_>) -> usize {
+        self.highest.unwrap_or(spec.layers.saturating_sub(1))
+    }
+
     /// Returns the position of the first trial, or `None` if no position is valid.
     fn first(&self, spec: &PruneSpec<'_>) -> Option<usize> {
-        let highest = self.highest.unwrap_or(spec.layers.saturating_sub(1));
-        let first = highest.checked_sub(self.combine.min(spec.depth + 1))?;
+        let first = self.highest(spec).checked_sub(self.combine.min(spec.depth + 1))?;
         (first >= self.lowest).then_some(first)
     }
 
@@ -108,7 +111,13 @@ impl Criterion for Laco {
         if self.first(spec).is_none() {
             return Err(Error::bad_input(format!("`{NAME}` cannot merge any layers"))
                 .expected(format!("`lowest` at least {} below `highest`", self.combine.min(spec.depth + 1)))
-                .found(format!("a depth of {} for {} layers", spec.depth, spec.layers))
+                .found(format!(
+                    "`lowest` {}, `highest` {} (depth {}, {} layers)",
+                    self.lowest,
+                    self.highest(spec),
+                    spec.depth,
+                    spec.layers
+                ))
                 .hint("reduce `depth`, `combine` or `lowest`"));
         }
         Ok(())

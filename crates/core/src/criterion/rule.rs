@@ -129,7 +129,7 @@ impl<'a> CalibrationStats<'a> {
     pub fn activations(&self) -> Result<&'a Activations> {
         self.activations.ok_or_else(|| {
             Error::job("the activations of the criterion exceed the disk limit of a pass")
-                .hint("use fewer or shorter calibration sequences")
+                .hint("reduce `sequences` or `length` of the calibration")
         })
     }
 }

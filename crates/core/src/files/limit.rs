@@ -63,10 +63,9 @@ impl TextLimit {
         Error::bad_input("the file exceeds the size limit for text")
             .at(path.display())
             .expected(format!("at most {} GB", self.0 as f64 / 1e9))
-            .found("more")
             .hint(
-                "raise the limit with `--text GB` if memory allows; a small file that decompresses to this size is damaged or \
-                 malicious",
+                "raise the limit with `--text GB` if memory allows; a small file that decompresses to more than this is \
+                 probably corrupt or malicious",
             )
     }
 

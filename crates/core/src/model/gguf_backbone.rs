@@ -68,11 +68,11 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
         names.push(DECI);
         names.sort_unstable();
         names.dedup();
-        Error::bad_input("unknown architecture of a GGUF file")
+        Error::bad_input("unsupported architecture in a GGUF file")
             .at(file.location("general.architecture"))
             .expected(names.join(", "))
             .found(file.describe_entry("general.architecture"))
-            .hint("use one of these decoders; other architectures are not supported in GGUF files")
+            .hint("use a model with one of the listed architectures")
     })
 }
 

@@ -29,7 +29,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, ExpectedOutcome)] = &[
     (
         "always cut before a byte",
         |_, _, a| Answer { cut: Some(0), ..a },
-        ExpectedOutcome::Refused(3, "could not be reached"),
+        ExpectedOutcome::Refused(3, "request to the Hugging Face Hub failed"),
     ),
     (
         "always cut at the same byte, and resent from the beginning",
@@ -39,7 +39,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, ExpectedOutcome)] = &[
             body: if r.from().is_some() { content(100) } else { a.body },
             ..Answer::new(200)
         },
-        ExpectedOutcome::Refused(3, "could not be reached"),
+        ExpectedOutcome::Refused(3, "request to the Hugging Face Hub failed"),
     ),
     (
         "stalled",
