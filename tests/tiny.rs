@@ -126,7 +126,7 @@ fn dense_backbones_score_well_above_chance() {
         let mut above = 0.0;
         for ((_, answered), (task, chance)) in cell.answered_tasks().zip(CHANCE) {
             assert_eq!(answered.result.task.name, task);
-            let metric = answered.result.task.column;
+            let metric = answered.result.task.paper_metric;
             let right: Vec<bool> = answered.documents().map(|document| document.is_correct(metric)).collect();
             let (right, all) = (right.iter().filter(|right| **right).count(), right.len());
             let p = guess_probability(right, all, chance);

@@ -123,8 +123,8 @@ fn texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<
     let printed = table.printed(title);
     let label = format!("{title}-{name}");
     let mut files = vec![
-        put(&text_path(staging, name, "md"), markdown(table).as_bytes())?,
-        put(&text_path(staging, name, "tex"), latex(&printed, &label).as_bytes())?,
+        put(&path_with_extension(staging, name, "md"), markdown(table).as_bytes())?,
+        put(&path_with_extension(staging, name, "tex"), latex(&printed, &label).as_bytes())?,
     ];
     if let Some(notes) = latex_notes(&printed, &label) {
         files.push(put(&staging.path().join(notes_file(name)), notes.as_bytes())?);
@@ -132,7 +132,7 @@ fn texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<
     Ok(files)
 }
 
-fn text_path(staging: &Draft, name: &str, ending: &str) -> PathBuf {
+fn path_with_extension(staging: &Draft, name: &str, ending: &str) -> PathBuf {
     staging.path().join(format!("{name}.{ending}"))
 }
 

@@ -75,7 +75,7 @@ impl Runner<'_> {
         }
         let recorder = Recorder::for_run(grid, results, self.store, self.reporter)?;
         let outcome = exec::run_surveyed(grid, settings, self.store, &recorder, self.stop, self.surveyed);
-        outcome.inspect_err(|error| recorder.end(error))
+        outcome.inspect_err(|error| recorder.record_failure(error))
     }
 }
 

@@ -381,7 +381,7 @@ mod tests {
         assert!(name.starts_with("tiny+cpu-f32+run-") && !recorded.as_described(), "{name}");
     }
 
-    fn write_provenance(plain: &ResultsFolder, description: &RunDescription) {
-        fs::write(plain.path().join(Provenance::FILE), json!({"description": description}).to_string()).unwrap();
+    fn write_provenance(folder: &ResultsFolder, description: &RunDescription) {
+        fs::write(folder.path().join(Provenance::FILE), json!({"description": description}).to_string()).unwrap();
     }
 }

@@ -18,7 +18,7 @@ use super::{fetch, progress, requested_work, stop};
 use crate::artifact;
 use crate::artifact::figure::{Axis, Curves, Drawing, Figure, Line, Plot, Point, Surroundings};
 use crate::corpus::WindowRule;
-use crate::criterion::{self, DepthUnit, Ranking};
+use crate::criterion::{self, DepthUnit, RankingCriterion};
 use crate::error::{Error, Result};
 use crate::files::output::OutputFile;
 use crate::grid::{AxisChoice, Cell, GridFile};
@@ -135,8 +135,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 impl Arguments {
     /// Returns the criteria to compute.
-    fn rankings(&self) -> Result<Vec<Ranking>> {
-        let all = criterion::rankings();
+    fn rankings(&self) -> Result<Vec<RankingCriterion>> {
+        let all = criterion::ranking_criteria();
         let known: Vec<&str> = all.iter().map(|ranking| ranking.name).collect();
         if let Some(unknown) = self.criteria.iter().find(|name| !known.contains(&name.as_str())) {
             return Err(Error::bad_input("the criterion does not rank layers or sublayers")
@@ -152,7 +152,7 @@ impl Arguments {
     }
 
     /// Formats the grid as JSON, which is valid YAML. Each criterion removes one layer or sublayer.
-    fn grid(&self, rankings: &[Ranking]) -> Result<String> {
+    fn grid(&self, rankings: &[RankingCriterion]) -> Result<String> {
         let (name, backbones) = backbone_entry(&self.model)?;
         let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
         let length = self.length as usize;
@@ -178,7 +178,7 @@ impl Arguments {
     /// cell's trials, or `None` if its criterion measures none.
     fn ranked(
         &self,
-        rankings: &[Ranking],
+        rankings: &[RankingCriterion],
         outcome: &GridOutcome,
         trial_scores: &dyn Fn(&Cell) -> Result<Option<CandidateScores>>,
     ) -> Result<LayersAnswer> {
@@ -221,7 +221,7 @@ fn parse_figure_format(path: &Path) -> Result<&'static str> {
 
 /// Splits the scores assigned by a criterion into columns for layers, attention sublayers and MLP sublayers. The
 /// columns share one ranking.
-fn split_columns(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores> {
+fn split_columns(ranking: &RankingCriterion, scores: &[(usize, f64)]) -> Vec<CriterionScores> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     let direction = if ranking.lowest_first { 1.0 } else { -1.0 };
     order.sort_by(|&a, &b| (direction * scores[a].1).total_cmp(&(direction * scores[b].1)));
@@ -366,7 +366,7 @@ mod tests {
     /// The model has 128 layers, so scores and ranks have three digits before the decimal point.
     #[test]
     fn layer_and_sublayer_tables_fit_in_120_columns() {
-        let rankings = criterion::rankings();
+        let rankings = criterion::ranking_criteria();
         let criteria = rankings.iter().enumerate().flat_map(|(position, ranking)| {
             let candidates: Vec<usize> = match ranking.unit {
                 DepthUnit::Layers => (0..128).collect(),
@@ -386,8 +386,8 @@ mod tests {
         assert!(widest <= Some(120), "{widest:?} columns:\n{text}");
     }
 
-    fn ranking(name: &'static str, unit: DepthUnit, lowest_first: bool) -> Ranking {
-        Ranking { name, unit, quantity: "score", lowest_first, has_trials: false }
+    fn ranking(name: &'static str, unit: DepthUnit, lowest_first: bool) -> RankingCriterion {
+        RankingCriterion { name, unit, quantity: "score", lowest_first, has_trials: false }
     }
 
     #[test]

@@ -23,13 +23,20 @@ pub(super) struct ArtifactList<'a> {
     pub(super) engine: EngineRequest,
 }
 
+/// Remaining floating-point operations on one engine and machine.
+struct RemainingFlops {
+    engine: String,
+    machine: String,
+    flops: f64,
+}
+
 /// Progress of an artifact.
 struct ArtifactProgress {
     profile: String,
     cells: usize,
     complete: usize,
-    /// Remaining floating-point operations by engine and machine. `None` if texts are not tokenized yet.
-    left: Option<Vec<(String, String, f64)>>,
+    /// Remaining operations of each grid. `None` if texts are not tokenized yet.
+    remaining_flops: Option<Vec<RemainingFlops>>,
     /// Results directory, or `None` if the settings do not determine it.
     results: Option<PathBuf>,
 }
@@ -48,11 +55,11 @@ impl ArtifactList<'_> {
             let mut entry = ListedArtifact { name, title, ..ListedArtifact::default() };
             if artifact.description.list.is_none() {
                 match self.progress(artifact)? {
-                    Ok(ArtifactProgress { profile, cells, complete, left, results }) => {
+                    Ok(ArtifactProgress { profile, cells, complete, remaining_flops, results }) => {
                         (entry.profile, entry.cells, entry.complete) = (Some(profile), Some(cells), Some(complete));
                         // The time is unknown if the engine's speed was never measured on this machine.
-                        entry.seconds_left = left.and_then(|left| {
-                            left.into_iter().try_fold(0.0, |sum, (engine, machine, flops)| {
+                        entry.seconds_left = remaining_flops.and_then(|remaining| {
+                            remaining.into_iter().try_fold(0.0, |sum, RemainingFlops { engine, machine, flops }| {
                                 let rate = *rates
                                     .entry((engine.clone(), machine.clone()))
                                     .or_insert_with(|| RunRecord::latest_rate(self.store, &engine, &machine));
@@ -75,8 +82,13 @@ impl ArtifactList<'_> {
             Ok(grids) => grids,
             Err(error) => return Ok(Err(error.one_line())),
         };
-        let mut progress =
-            ArtifactProgress { profile: String::new(), cells: 0, complete: 0, left: Some(Vec::new()), results: None };
+        let mut progress = ArtifactProgress {
+            profile: String::new(),
+            cells: 0,
+            complete: 0,
+            remaining_flops: Some(Vec::new()),
+            results: None,
+        };
         for grid in &grids {
             self.add(grid, &mut progress)?;
         }
@@ -99,8 +111,14 @@ impl ArtifactList<'_> {
         }
         let estimate = Estimate::from_plan(&plan, &state, RunSettings::default().spool_bytes, u64::MAX)?;
         let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
-        let left = (plan.engines(), plan.machine(), estimate.cost.left);
-        to.left = to.left.take().filter(|_| known).map(|before| [before, vec![left]].concat());
+        match &mut to.remaining_flops {
+            Some(remaining) if known => remaining.push(RemainingFlops {
+                engine: plan.engines(),
+                machine: plan.machine(),
+                flops: estimate.cost.left,
+            }),
+            remaining => *remaining = None,
+        }
         Ok(())
     }
 }

@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         written.keep();
     }
     let mut left_out = Vec::new();
-    for (folder, error) in starter.left_out() {
+    for (folder, error) in starter.skipped_directories() {
         note!("skipped {}: {}", folder.display(), error.one_line());
         left_out.push(SkippedItem::new(display_path(folder), error));
     }

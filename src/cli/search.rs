@@ -73,7 +73,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(folder) = &arguments.export {
         export::check_folder(folder)?;
     }
-    let mut grid = search_grid(arguments, &runner)?;
+    let mut grid = load_search_grid(arguments, &runner)?;
     artifact::check_pins(&mut grid, &requested_work::file_hasher(&store))?;
     let spec = grid.search.clone().ok_or_else(|| {
         Error::bad_input("the grid has no `search`")
@@ -118,7 +118,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Loads the grid of a search from a file, or builds it from the options.
-fn search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
+fn load_search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
     if grid::is_yaml(Path::new(&arguments.search_args.model)) {
         return load_grid(arguments);
     }

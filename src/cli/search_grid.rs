@@ -152,7 +152,7 @@ impl SearchArgs {
         let folder = dense.backbones.values().next().map(|backbone| backbone.path.clone()).unwrap_or_default();
         let config = Config::read_with_attachments(&folder)?;
         let budget = self
-            .budget_of(&bounds, &entry, &name)
+            .parse_budget(&bounds, &entry, &name)
             .map_err(|error| error.at(format!("--budget {}", self.budget.join(","))))?;
         // Report missing inputs before anything is measured.
         let units = self.units(&bounds)?;
@@ -218,7 +218,7 @@ impl SearchArgs {
     }
 
     /// Parses and validates the bounds, using the grid parser.
-    fn budget_of(&self, bounds: &Map<String, Value>, entry: &Value, name: &str) -> Result<Budget> {
+    fn parse_budget(&self, bounds: &Map<String, Value>, entry: &Value, name: &str) -> Result<Budget> {
         let any = json!({
             "name": "search", "backbones": entry, "backbone": [name], "criterion": "llm-streamline", "depth": 1, "recovery": "none",
             "corpora": {"none": {"path": "none.txt", "rule": "wikitext2"}},

@@ -58,7 +58,7 @@ impl WorkerGrid<'_> {
     fn work(&self, settings: RunSettings, grid: &Grid) -> Result<WorkerOutcome> {
         let recorder = Recorder::for_worker(grid, self.store, self.reporter)?;
         let worked = exec::work(grid, settings, self.worker_limits, self.store, &recorder, &self.signals.stop);
-        worked.inspect_err(|error| recorder.end(error))
+        worked.inspect_err(|error| recorder.record_failure(error))
     }
 
     /// Runs the grid that scores the dense backbones for an artifact's gate. The store limit does not apply, because

@@ -48,12 +48,12 @@ pub fn unused_programs(store: &Store) -> Vec<FrozenProgram> {
     quiet.retain(|program| {
         submissions.iter().filter(|submission| submission.binary.sha256 == program.sha256).all(|submission| {
             let folder = submission.folder(store);
-            let gone = match (submission.jobs(store).may_have_jobs(), &queue) {
+            let has_ended = match (submission.jobs(store).may_have_jobs(), &queue) {
                 (false, _) => true,
                 (true, Some(queue)) => queue.jobs_with_comment(&submission.comment()).next().is_none(),
                 (true, None) => false,
             };
-            gone && is_own_file(&folder) && idle_time(&folder) >= MIN_IDLE_TIME
+            has_ended && is_own_file(&folder) && idle_time(&folder) >= MIN_IDLE_TIME
         })
     });
     quiet

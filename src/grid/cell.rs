@@ -331,8 +331,8 @@ pub(super) fn expand_methods<M: MethodAxis + ?Sized>(
     let known = M::described();
     let mut methods = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
-        let described = known.iter().find(|described| described.name == entry.name);
-        methods.extend(expand_method(&at.item(i), entry, described)?);
+        let description = known.iter().find(|description| description.name == entry.name);
+        methods.extend(expand_method(&at.item(i), entry, description)?);
     }
     Ok(methods)
 }
@@ -340,12 +340,12 @@ pub(super) fn expand_methods<M: MethodAxis + ?Sized>(
 fn expand_method(
     at: &EntryPosition<'_>,
     entry: &MethodEntry,
-    described: Option<&MethodDescription>,
+    description: Option<&MethodDescription>,
 ) -> Result<Vec<Positioned<WrittenMethod>>> {
     let mut options = Vec::new();
     for (key, value) in &entry.options {
         let values = match value {
-            Value::Array(values) if described.is_some_and(|described| is_axis(described, key, values)) => {
+            Value::Array(values) if description.is_some_and(|description| is_axis(description, key, values)) => {
                 validate::read_values(&at.key(key), values)?
                     .into_iter()
                     .map(|value| (value.value, Some(value.position)))
@@ -372,9 +372,9 @@ fn expand_method(
 
 /// Returns whether an option's values are expanded like an axis. Unknown options are reported later, when the method is
 /// built.
-fn is_axis(described: &MethodDescription, option: &str, values: &[Value]) -> bool {
+fn is_axis(description: &MethodDescription, option: &str, values: &[Value]) -> bool {
     let all_lists = !values.is_empty() && values.iter().all(Value::is_array);
-    described.has(option) && (!described.takes_list(option) || all_lists)
+    description.has(option) && (!description.takes_list(option) || all_lists)
 }
 
 #[cfg(test)]

@@ -81,13 +81,13 @@ impl Serialize for Field<'_> {
             AnyValue::Float64(value) => serializer.serialize_f64(*value),
             other => {
                 let text = other.get_str().map_or_else(|| other.to_string(), str::to_owned);
-                serializer.serialize_str(&quoted(escape_formula(&text).unwrap_or(text)))
+                serializer.serialize_str(&quote_csv_field(escape_formula(&text).unwrap_or(text)))
             }
         }
     }
 }
 
-fn quoted(text: String) -> String {
+fn quote_csv_field(text: String) -> String {
     match text.is_empty() || text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text,

@@ -140,7 +140,7 @@ impl<'a> Setting<'a> {
     }
 
     fn is_significant(&self) -> Option<bool> {
-        let paired = paired::test(&self.number.measurement(), &self.rival.measurement())?;
+        let paired = paired::paired_test(&self.number.measurement(), &self.rival.measurement())?;
         Some(paired.mark() == "+")
     }
 }

@@ -169,7 +169,7 @@ fn value_difference(first: &StoredResults, second: &StoredResults, pair: &Number
         return None;
     }
     let same_items = have_same_items(&pair.differences, &other.record.metric);
-    let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
+    let paired = same_items.then(|| paired::paired_test(&other.measurement(), &number.measurement())).flatten();
     let engines = [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
     // A bound is known only if nothing but the engine differs. The batch size may also differ, because it depends on
     // the engine.

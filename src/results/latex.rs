@@ -230,7 +230,7 @@ fn format_caption(table: &Table) -> String {
     let marks = [ranks, ours].into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("; ");
     parts.push(sentence(&capital(&marks)));
     if table.significant() {
-        let marks = escaped(&table.marks());
+        let marks = escaped(&table.marks_legend());
         parts.push(format!("$^{{+}}$ and $^{{-}}$: {marks}."));
     }
     if table.has_paper() {

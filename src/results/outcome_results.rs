@@ -202,7 +202,8 @@ impl Numbers<'_> {
                 let (estimate, items) = match entry.source {
                     MetricSource::Task(estimate) => (scored.and_then(estimate), answers.map(ScoredTask::right)),
                     MetricSource::Flips(flip) => {
-                        let flips = scored.and_then(|scored| self.flips(used, flip, scored.task.column.name(), "none"));
+                        let flips =
+                            scored.and_then(|scored| self.flips(used, flip, scored.task.paper_metric.name(), "none"));
                         (flips.as_deref().and_then(Flip::rate), flips)
                     }
                     _ => continue,

@@ -51,7 +51,7 @@ impl Paired {
 }
 
 /// Tests two measurements against each other. Returns `None` if they lack values, common items or enough windows.
-pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
+pub(super) fn paired_test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
     let one = ours.record.value?;
     let two = other.record.value?;
     let (test, p) = match (ours.metric.test?, &ours.sample, &other.sample) {
@@ -221,12 +221,12 @@ mod tests {
         let two = tasks(50, 5_200);
         let average =
             |tasks: &Vec<Vec<bool>>| number(metric::ACCURACY.metric(), mean(tasks), Sample::Tasks(tasks.clone()));
-        let paired = test(&average(&one), &average(&two)).unwrap();
+        let paired = paired_test(&average(&one), &average(&two)).unwrap();
         assert_eq!((paired.test, paired.mark()), ("permutation", "+"));
         assert_eq!(paired.difference, mean(&one) - mean(&two), "the difference that the table shows");
-        assert_eq!(test(&average(&two), &average(&one)).unwrap().mark(), "-");
+        assert_eq!(paired_test(&average(&two), &average(&one)).unwrap().mark(), "-");
         let other: Vec<Vec<bool>> = one[..8].to_vec();
-        assert_eq!(test(&average(&one), &average(&other)), None, "other tasks");
+        assert_eq!(paired_test(&average(&one), &average(&other)), None, "other tasks");
     }
 
     fn mean(tasks: &[Vec<bool>]) -> f64 {
@@ -240,14 +240,17 @@ mod tests {
     #[test]
     fn lower_perplexity_is_better_and_effect_is_in_perplexity() {
         let text = |value, shift| number(Metric::perplexity("c4"), value, Sample::Losses(losses(shift)));
-        let paired = test(&text(20.0, -0.1), &text(22.0, 0.0)).unwrap();
+        let paired = paired_test(&text(20.0, -0.1), &text(22.0, 0.0)).unwrap();
         assert_eq!((paired.test, paired.difference, paired.mark()), ("bootstrap", -2.0, "+"));
-        assert_eq!(test(&text(20.0, 0.0), &text(20.0, 0.0)).unwrap().mark(), "");
+        assert_eq!(paired_test(&text(20.0, 0.0), &text(20.0, 0.0)).unwrap().mark(), "");
         let sample = |count: usize, shift| {
             number(Metric::perplexity("c4"), 20.0 + shift, Sample::Losses(losses(shift)[..count].to_vec()))
         };
-        assert!(test(&sample(19, -0.1), &sample(19, 0.0)).is_none(), "nineteen windows are too few to be resampled");
-        assert!(test(&sample(20, -0.1), &sample(20, 0.0)).is_some());
+        assert!(
+            paired_test(&sample(19, -0.1), &sample(19, 0.0)).is_none(),
+            "nineteen windows are too few to be resampled"
+        );
+        assert!(paired_test(&sample(20, -0.1), &sample(20, 0.0)).is_some());
     }
 
     fn losses(shift: f64) -> Vec<f64> {

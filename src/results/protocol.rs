@@ -164,7 +164,7 @@ impl Protocol {
         };
         let shown = ENTRIES.iter().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
         let latencies =
-            grid.evaluate.latency.iter().flat_map(|prompt| Self::latencies(grid, *prompt, &outcome.machine));
+            grid.evaluate.latency.iter().flat_map(|prompt| Self::latency_protocols(grid, *prompt, &outcome.machine));
         shown.flat_map(|metric| columns(metric)).chain(Self::defined(grid, outcome)).chain(latencies).collect()
     }
 
@@ -231,7 +231,7 @@ impl Protocol {
     }
 
     /// Returns the protocols for the metrics of a prompt. `machine` describes the machine on which they were measured.
-    pub fn latencies(grid: &Grid, prompt: Latency, machine: &str) -> Vec<Self> {
+    pub fn latency_protocols(grid: &Grid, prompt: Latency, machine: &str) -> Vec<Self> {
         let Rounds { warmups, timed: rounds } = Rounds::PAPER;
         ENTRIES
             .iter()

@@ -129,7 +129,7 @@ fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value>
     });
     if let Answers::Builtin(ScoredTask { result, .. }) = &scores.answers {
         let config = json!({
-            "metric_id": result.task.column.name(), "metric_name": "Accuracy", "metric_kind": "accuracy",
+            "metric_id": result.task.paper_metric.name(), "metric_name": "Accuracy", "metric_kind": "accuracy",
             "metric_unit": "proportion", "lower_is_better": false, "score_type": "continuous", "min_score": 0.0,
             "max_score": 1.0,
         });
@@ -220,7 +220,7 @@ fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &Sc
     let revision = revision.map(|commit| format!("\n    revision: {}", text(&commit))).unwrap_or_default();
     let notes = format!(
         "{} of {} documents, 0-shot, by ghostlab {}; {}",
-        task_result.task.column.name(),
+        task_result.task.paper_metric.name(),
         task_result.effective,
         env!("CARGO_PKG_VERSION"),
         result.cell

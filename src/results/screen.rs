@@ -30,7 +30,7 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
         legend.push("* best, ° second best in each block".to_owned());
     }
     if table.significant() {
-        legend.push(format!("+ or -: {}", table.marks()));
+        legend.push(format!("+ or -: {}", table.marks_legend()));
     }
     if !legend.is_empty() {
         text.push_str(&format!("\n{}\n", wrap(&legend.join("; "), width)));
@@ -120,41 +120,41 @@ impl ScreenTable {
         let is_dense: Vec<bool> = table.rows.iter().map(|row| row.dense).collect();
         let shared: Vec<(usize, SharedBy)> =
             words.iter().filter_map(|&at| Some((at, SharedBy::new(&texts.columns[at], &is_dense)?))).collect();
-        let mut gone: Vec<usize> = shared.iter().map(|(at, _)| *at).chain(remarks.iter().copied()).collect();
-        let in_blocks = block_columns(&texts, &gone);
-        gone.extend(&in_blocks);
+        let mut hidden: Vec<usize> = shared.iter().map(|(at, _)| *at).chain(remarks.iter().copied()).collect();
+        let in_blocks = block_columns(&texts, &hidden);
+        hidden.extend(&in_blocks);
         // Keep at least one column that names the rows.
-        if texts.lead > 0 && (0..texts.lead).all(|at| gone.contains(&at)) {
-            gone.retain(|at| *at + 1 != texts.lead);
+        if texts.lead > 0 && (0..texts.lead).all(|at| hidden.contains(&at)) {
+            hidden.retain(|at| *at + 1 != texts.lead);
         }
-        name_dense(&mut texts, &gone, &is_dense);
-        let blocks = block_heads(&texts, &in_blocks.into_iter().filter(|at| gone.contains(at)).collect::<Vec<_>>());
-        let above = shared_values_text(&texts, width, shared.iter().filter(|(at, _)| gone.contains(at)));
-        let below = remark_lines(&texts, &remarks, &gone);
+        name_dense(&mut texts, &hidden, &is_dense);
+        let blocks = block_heads(&texts, &in_blocks.into_iter().filter(|at| hidden.contains(at)).collect::<Vec<_>>());
+        let above = shared_values_text(&texts, width, shared.iter().filter(|(at, _)| hidden.contains(at)));
+        let below = remark_lines(&texts, &remarks, &hidden);
         let averages: Vec<usize> = (0..table.columns.len())
             .filter(|at| matches!(table.columns[*at].metric.source, MetricSource::Tasks(_) | MetricSource::Texts(_)))
             .map(|at| texts.lead + at)
             .collect();
         let mut screen = Self { texts, lead: Vec::new(), units: Vec::new(), blocks, above, below, tall_heads: false };
-        screen.select_columns(&gone, &averages);
+        screen.select_columns(&hidden, &averages);
         if !screen.fits(width) {
             // Drop the columns shown only on terminals (times) first.
-            screen.select_columns(&[gone.as_slice(), &terminal].concat(), &averages);
+            screen.select_columns(&[hidden.as_slice(), &terminal].concat(), &averages);
         }
         screen.tall_heads = !screen.fits(width);
         screen
     }
 
     /// Selects which non-leading columns to show. An average stays in the same part as the last column it covers.
-    fn select_columns(&mut self, gone: &[usize], averages: &[usize]) {
+    fn select_columns(&mut self, hidden: &[usize], averages: &[usize]) {
         self.units.clear();
-        for at in (self.texts.lead..self.texts.columns.len()).filter(|at| !gone.contains(at)) {
+        for at in (self.texts.lead..self.texts.columns.len()).filter(|at| !hidden.contains(at)) {
             match self.units.last_mut() {
                 Some(unit) if averages.contains(&at) => unit.push(at),
                 _ => self.units.push(vec![at]),
             }
         }
-        self.lead = (0..self.texts.lead).filter(|at| !gone.contains(at)).collect();
+        self.lead = (0..self.texts.lead).filter(|at| !hidden.contains(at)).collect();
     }
 
     fn fits(&self, width: usize) -> bool {
@@ -348,7 +348,7 @@ fn shared_values_text<'a>(
 
 /// Returns the leading columns that contain a single string in each block. Returns an empty list if there is only one
 /// block, if no block has two rows, or if no other leading column would remain.
-fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
+fn block_columns(texts: &TextTable, hidden: &[usize]) -> Vec<usize> {
     let rows = texts.columns.first().map_or(0, |column| column.cells.len());
     let starts: Vec<usize> = std::iter::once(0).chain(texts.breaks.iter().copied()).collect();
     let ends = starts.iter().skip(1).copied().chain([rows]);
@@ -359,16 +359,16 @@ fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
     let shared: Vec<usize> = (0..texts.lead)
         .filter(|at| {
             let cells = &texts.columns[*at].cells;
-            !gone.contains(at) && blocks.iter().all(|block| distinct(&cells[block.clone()]).len() == 1)
+            !hidden.contains(at) && blocks.iter().all(|block| distinct(&cells[block.clone()]).len() == 1)
         })
         .collect();
-    let is_left = (0..texts.lead).any(|at| !gone.contains(&at) && !shared.contains(&at));
+    let is_left = (0..texts.lead).any(|at| !hidden.contains(&at) && !shared.contains(&at));
     if is_left { shared } else { Vec::new() }
 }
 
 /// Labels dense rows whose names were moved out of the columns.
-fn name_dense(texts: &mut TextTable, gone: &[usize], is_dense: &[bool]) {
-    let retained: Vec<usize> = (0..texts.lead).filter(|at| !gone.contains(at)).collect();
+fn name_dense(texts: &mut TextTable, hidden: &[usize], is_dense: &[bool]) {
+    let retained: Vec<usize> = (0..texts.lead).filter(|at| !hidden.contains(at)).collect();
     let Some(last) = retained.last() else { return };
     for row in (0..is_dense.len()).filter(|row| is_dense[*row]) {
         if retained.iter().all(|at| texts.columns[*at].cells[row] == NONE) {
@@ -402,10 +402,10 @@ fn block_heading(texts: &TextTable, columns: &[usize], row: usize) -> String {
 }
 
 /// Formats one line for each row whose remark is not `ok`.
-fn remark_lines(texts: &TextTable, remarks: &[usize], gone: &[usize]) -> Vec<String> {
+fn remark_lines(texts: &TextTable, remarks: &[usize], hidden: &[usize]) -> Vec<String> {
     let rows = texts.columns.first().map_or(0, |column| column.cells.len());
     let names: Vec<usize> =
-        (0..texts.lead).filter(|at| !gone.contains(at) || distinct(&texts.columns[*at].cells).len() > 2).collect();
+        (0..texts.lead).filter(|at| !hidden.contains(at) || distinct(&texts.columns[*at].cells).len() > 2).collect();
     (0..rows)
         .filter_map(|row| {
             let remarks_of = remarks.iter().map(|at| texts.columns[*at].cells[row].as_str());

@@ -245,7 +245,7 @@ impl Table {
                 None if !self.rows[at].ours => None,
                 None => others.filter(|(row, ..)| !self.rows[*row].ours).min_by(|a, b| a.1.total_cmp(&b.1)),
             };
-            (Some(cost), rival.and_then(|(.., other)| paired::test(measurement, other)))
+            (Some(cost), rival.and_then(|(.., other)| paired::paired_test(measurement, other)))
         });
         let ranked: Vec<(Option<f64>, Option<Paired>)> = ranked.collect();
         for (&at, (cost, paired)) in block.iter().zip(ranked) {
@@ -315,7 +315,7 @@ impl Table {
     }
 
     /// Returns an explanation of the marks `+` and `-`.
-    pub fn marks(&self) -> String {
+    pub fn marks_legend(&self) -> String {
         match &self.against {
             Some(name) => {
                 let name = recovery::label(name);

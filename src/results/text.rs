@@ -143,7 +143,7 @@ pub fn markdown(table: &Table) -> String {
         legend.push(format!("Bold: best of a block; underlined: second{ours}."));
     }
     if table.significant() {
-        legend.push(format!("⁺ and ⁻: {}.", table.marks()));
+        legend.push(format!("⁺ and ⁻: {}.", table.marks_legend()));
     }
     if table.has_paper() {
         legend.push(format!("Small: the paper's value, our difference from it, and a sign: {}.", table.signs()));

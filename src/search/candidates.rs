@@ -198,7 +198,7 @@ pub(super) fn no_candidate_error(what: &str, grid: &Grid, budget: &Budget, found
 }
 
 /// Moves a cell to `left_out` if a shallower cell with the same method meets the budget too.
-pub(super) fn exclude_deeper(cells: Vec<Cell>, left_out: &mut Vec<ExcludedCell>) -> Vec<Cell> {
+pub(super) fn exclude_deeper_cells(cells: Vec<Cell>, left_out: &mut Vec<ExcludedCell>) -> Vec<Cell> {
     let mut min_depths: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
         min_depths.entry(method_key(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
@@ -300,7 +300,7 @@ pub(super) fn solve_candidates(
             None => fits.push((cell, result, costs)),
         }
     }
-    let shallowest = exclude_deeper(fits.iter().map(|(cell, ..)| cell.clone()).collect(), left_out);
+    let shallowest = exclude_deeper_cells(fits.iter().map(|(cell, ..)| cell.clone()).collect(), left_out);
     for (cell, result, costs) in fits.into_iter().filter(|(cell, ..)| shallowest.contains(cell)) {
         let program = MeasuredProgram::new(&result.removed, &result.boundaries);
         match racers.iter_mut().find(|racer| is_copy(&racer.program, &program)) {

@@ -131,15 +131,15 @@ pub(super) fn find_models(folder: &Path) -> Result<(Vec<Model>, UnusableModels)>
         find_model_folders(folder, MAX_SEARCH_DEPTH)
     };
     let mut models = Vec::<Model>::new();
-    let mut left_out = Vec::new();
+    let mut skipped_directories = Vec::new();
     for found in candidates {
         match Model::read(&found) {
             Ok(model) => models.push(model),
-            Err(error) => left_out.push((found, error)),
+            Err(error) => skipped_directories.push((found, error)),
         }
     }
     if models.is_empty() {
-        return Err(no_model_error(folder, &left_out));
+        return Err(no_model_error(folder, &skipped_directories));
     }
     // Distinguish `a/model` from `b/model`.
     let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
@@ -150,7 +150,7 @@ pub(super) fn find_models(folder: &Path) -> Result<(Vec<Model>, UnusableModels)>
             model.name = format!("{}-{}", model_name(parent), model.name);
         }
     }
-    Ok((models, left_out))
+    Ok((models, skipped_directories))
 }
 
 /// Finds GGUF files, and directories that contain a config or weights. Sorts them by name. Does not search inside the
@@ -172,14 +172,14 @@ fn is_hidden(path: &Path) -> bool {
 }
 
 /// Creates the error for a directory that contains no usable model.
-pub(super) fn no_model_error(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
+pub(super) fn no_model_error(folder: &Path, skipped_directories: &[(PathBuf, Error)]) -> Error {
     let position = folder.display().to_string();
     let expected =
         "a folder with config.json, tokenizer.json and *.safetensors, a .gguf file, or a parent of such folders";
-    if left_out.is_empty() {
+    if skipped_directories.is_empty() {
         return Error::missing("no model found").at(position).expected(expected).found("none");
     }
-    let each = left_out.iter().map(|(path, error)| format!("{}: {}", path.display(), error.one_line()));
+    let each = skipped_directories.iter().map(|(path, error)| format!("{}: {}", path.display(), error.one_line()));
     Error::bad_input("no usable model found").at(position).expected(expected).found(each.collect::<Vec<_>>().join("\n"))
 }
 

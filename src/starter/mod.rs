@@ -37,7 +37,7 @@ pub struct Starter {
     folder: PathBuf,
     models: Vec<Model>,
     /// Directories whose models cannot be used, each with the reason.
-    left_out: Vec<(PathBuf, Error)>,
+    skipped_directories: Vec<(PathBuf, Error)>,
     corpora: Vec<Corpus>,
     /// Names and files of the bundled tasks. Empty if the user's texts are used.
     tasks: Vec<(String, PathBuf)>,
@@ -66,7 +66,7 @@ impl Starter {
         target: &Path,
         flop_per_second: f64,
     ) -> Result<Self> {
-        let (models, left_out) = find::find_models(folder)?;
+        let (models, skipped_directories) = find::find_models(folder)?;
         let corpora = match texts {
             [] => find::embedded_texts(embedded)?,
             texts => find::read_texts(texts)?,
@@ -81,8 +81,16 @@ impl Starter {
         };
         let folder = folder.to_owned();
         let sizes = Sizes::new(length, sequences);
-        let mut starter =
-            Self { folder, models: Vec::new(), left_out, corpora, tasks, sizes, is_reduced: false, seconds: 0.0 };
+        let mut starter = Self {
+            folder,
+            models: Vec::new(),
+            skipped_directories,
+            corpora,
+            tasks,
+            sizes,
+            is_reduced: false,
+            seconds: 0.0,
+        };
         for mut model in models {
             // Leave out a model if a grid that contains only this model is invalid.
             match Grid::from_text(&starter.render(std::slice::from_ref(&model), target)?, target) {
@@ -90,11 +98,11 @@ impl Starter {
                     model.depths = grid.depth.iter().map(|depth| depth.count).collect();
                     starter.models.push(model);
                 }
-                Err(error) => starter.left_out.push((model.path, error)),
+                Err(error) => starter.skipped_directories.push((model.path, error)),
             }
         }
         if starter.models.is_empty() {
-            return Err(find::no_model_error(&starter.folder, &starter.left_out));
+            return Err(find::no_model_error(&starter.folder, &starter.skipped_directories));
         }
         let scored = starter.corpora.iter().zip(&token_counts).filter(|(corpus, _)| corpus.is_scored);
         let scored_data = ScoredData {
@@ -135,8 +143,8 @@ impl Starter {
     }
 
     /// Returns the directories that were left out, each with the reason.
-    pub fn left_out(&self) -> &[(PathBuf, Error)] {
-        &self.left_out
+    pub fn skipped_directories(&self) -> &[(PathBuf, Error)] {
+        &self.skipped_directories
     }
 }
 
@@ -203,8 +211,10 @@ impl Starter {
         });
         let tasks =
             self.tasks.iter().map(|(name, file)| context! { name, path => quote_yaml(&relative_path(file, target)) });
-        let left_out =
-            self.left_out.iter().map(|(folder, error)| format!("{}: {}", comment_path(folder), error.one_line()));
+        let skipped_directories = self
+            .skipped_directories
+            .iter()
+            .map(|(folder, error)| format!("{}: {}", comment_path(folder), error.one_line()));
         let scored =
             self.tasks.iter().map(|(name, _)| name.clone()).filter(|name| SCORED_TASKS.contains(&name.as_str()));
         let patch = if models.iter().all(|model| model.can_rotate) { "linearpatch-rotate" } else { "linearpatch-diag" };
@@ -214,7 +224,7 @@ impl Starter {
             folder => comment_path(&self.folder),
             file => target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             models => models.iter().map(|model| self.model_values(model, target)).collect::<Vec<_>>(),
-            left_out => left_out.collect::<Vec<_>>(),
+            skipped_directories => skipped_directories.collect::<Vec<_>>(),
             rules => grid::rule_names().join(", "),
             rule => WINDOW_RULE.to_string(),
             generated => self.corpora.iter().any(|corpus| corpus.is_generated),

@@ -90,7 +90,7 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
         check_files.record_missing(Manifest::FILE, "list of file hashes");
         return Ok(check_files);
     };
-    let mut left_out = 0;
+    let mut absent = 0;
     let mut all = 0;
     for (hash, name) in listed {
         all += 1;
@@ -98,7 +98,7 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
         if !archive::is_inside(&name) {
             check_files.record_difference(name, ["a file in this folder", "a path outside the folder"], None);
         } else if !file.exists() && may_be_left_out(&name) {
-            left_out += 1;
+            absent += 1;
         } else if !file.exists() {
             check_files.record_difference(name, [hash.as_str(), "no such file"], None);
         } else {
@@ -107,9 +107,9 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
         }
     }
     notes.extend(
-        (left_out > 0).then(|| format!("{left_out} of {all} listed files are not in the folder (allowed for records)")),
+        (absent > 0).then(|| format!("{absent} of {all} listed files are not in the folder (allowed for records)")),
     );
-    Ok(check_files.with_total(all - left_out))
+    Ok(check_files.with_total(all - absent))
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ fn recompute_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<
     let judged = documents
         .iter()
         .map(|document| DocumentResult::new(document.id, document.gold, document.choices.clone(), task.non_finite))
-        .map(|document| (document.prediction(task.column), document.is_correct(task.column)));
+        .map(|document| (document.prediction(task.paper_metric), document.is_correct(task.paper_metric)));
     Some(judged.collect())
 }
 

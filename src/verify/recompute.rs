@@ -14,7 +14,7 @@ use crate::error::{ErrorKind, Result};
 use crate::files::sha256;
 use crate::grid::{Cell, Grid};
 use crate::model::{ComputeType, EngineChoice, EngineRequest, KernelFamily};
-use crate::pipeline::exec::{RunSettings, sample, sample_cost};
+use crate::pipeline::exec::{RunSettings, estimate_sample_cost, sample};
 use crate::pipeline::identity::{ComputeId, MeasureId};
 use crate::pipeline::plan::{BackbonePlan, Evaluation};
 
@@ -178,7 +178,7 @@ impl DrawnSample {
             work.cells += grid.cells.len();
             work.backbones.extend(grid.backbones.values().map(|backbone| backbone.path.display().to_string()));
             let draw = self.chunk_sampler(request);
-            match sample_cost(grid, *settings, request.store, request.reporter, request.stop, &draw) {
+            match estimate_sample_cost(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cost) => {
                     work.calibrations += cost.calibrations;
                     work.chunks += cost.chunks;

@@ -155,12 +155,12 @@ fn missing_columns(
     table: &PrintedTable,
     text_cells: &[(usize, &str)],
     row: usize,
-    cell: &BTreeMap<String, Option<f64>>,
+    values_by_column: &BTreeMap<String, Option<f64>>,
 ) -> Vec<(usize, Option<f64>)> {
     text_cells
         .iter()
         .filter_map(|(at, head)| {
-            let value = cell.get(*head).copied().flatten();
+            let value = values_by_column.get(*head).copied().flatten();
             (!is_nearly_equal(value, table.number(row, *at))).then_some((*at, value))
         })
         .collect()

@@ -54,7 +54,7 @@ fn interrupted_run_records_its_progress() {
     let stops = StoppingReporter(&stop);
     let recorder = Recorder::for_run(&grid, &world.path("results"), &store, &stops).unwrap();
     let error = run(&grid, RunSettings::default(), &store, &recorder, &stop).unwrap_err();
-    recorder.end(&error);
+    recorder.record_failure(&error);
     let record = RunRecord::read_all(&store).into_iter().next().unwrap();
     assert_eq!(record.stage, RunState::Interrupted);
     // The dense cell and the cells at depth 1 were complete. At depth 2, the first evaluation had finished.

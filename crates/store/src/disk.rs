@@ -116,9 +116,9 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn list(&self, folder: &Path) -> Vec<String>;
 
     /// Returns the current time according to the file system of `folder`.
-    fn clock(&self, folder: &Path) -> SystemTime;
+    fn file_system_time(&self, folder: &Path) -> SystemTime;
 
-    /// Returns the time from the last modification of a file to `now`, which is a result of [`Self::clock`]. Returns
+    /// Returns the time from the last modification of a file to `now`, which is a result of [`Self::file_system_time`]. Returns
     /// `None` if the modification time is unknown.
     fn age(&self, path: &Path, now: SystemTime) -> Option<Duration>;
 
@@ -314,10 +314,10 @@ impl Disk for SystemDisk {
         names.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    fn clock(&self, folder: &Path) -> SystemTime {
+    fn file_system_time(&self, folder: &Path) -> SystemTime {
         // Reading the clock creates and removes a file.
         self.count(2);
-        atomic::clock(folder)
+        atomic::file_system_time(folder)
     }
 
     fn age(&self, path: &Path, now: SystemTime) -> Option<Duration> {

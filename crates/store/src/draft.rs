@@ -204,7 +204,7 @@ pub(super) fn list_drafts(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<Ab
         let dead = match known.iter().find(|known| known.process.id == owner) {
             Some(known) => known.dead,
             None => {
-                let now = *now.get_or_init(|| disk.clock(drafts));
+                let now = *now.get_or_init(|| disk.file_system_time(drafts));
                 let mut paths = std::iter::once(&folder).chain(&files);
                 paths.all(|path| disk.age(path, now).is_some_and(|age| age > STALE_AFTER))
             }

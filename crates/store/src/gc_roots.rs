@@ -120,7 +120,7 @@ pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[KnownProcess]) {
         .filter(|name| Process::is_id(name) && !known.iter().any(|known| known.process.id == *name))
         .map(|name| folder.join(name))
         .collect();
-    let now = if left.is_empty() { return } else { disk.clock(&folder) };
+    let now = if left.is_empty() { return } else { disk.file_system_time(&folder) };
     for path in left.iter().filter(|path| disk.age(path, now).is_some_and(|age| age > STALE_AFTER)) {
         disk.remove(path).ok();
     }

@@ -114,7 +114,7 @@ pub struct Store {
     /// Whether every input is hashed again once per process, instead of using cached hashes.
     rehash: bool,
     /// Input hashes shared by all grids in this process.
-    inputs: Arc<InputHashCache>,
+    input_hashes: Arc<InputHashCache>,
     /// Function that returns the `made` entry of object records.
     provenance: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Failed attempts that could not be written to the store. They still count towards the retry limit of this
@@ -187,7 +187,7 @@ impl Store {
             packs,
             unpacked: Arc::default(),
             rehash: false,
-            inputs: Arc::default(),
+            input_hashes: Arc::default(),
             provenance,
             unwritten_attempts: Arc::default(),
             scratch: None,
@@ -349,7 +349,7 @@ impl Store {
     pub fn input(&self, path: &Path) -> Result<Input> {
         // Leave a folder that is not a store yet unmodified.
         let index = self.cache_dir();
-        self.inputs.get_or_hash(path, || index::hash_input(&*self.disk, index.as_deref(), path, self.rehash))
+        self.input_hashes.get_or_hash(path, || index::hash_input(&*self.disk, index.as_deref(), path, self.rehash))
     }
 
     /// Caches the result of `find` under the content hash of a large input. `what` identifies the result.
@@ -364,7 +364,7 @@ impl Store {
         find: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let index = self.cache_dir();
-        self.inputs.cached_or_compute(input, what, || {
+        self.input_hashes.cached_or_compute(input, what, || {
             index::cached_result(&*self.disk, index.as_deref(), (path, input), what, find)
         })
     }

@@ -31,7 +31,7 @@ pub(super) fn list_processes(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> 
     let folder = root.join("processes");
     let read: Vec<_> = disk.list(&folder).into_iter().filter_map(|name| read_record(disk, &folder, &name)).collect();
     let far = read.iter().any(|(process, ..)| process.owner.is_alive().is_none());
-    let now = far.then(|| disk.clock(&folder));
+    let now = far.then(|| disk.file_system_time(&folder));
     read.into_iter()
         .map(|(process, record, is_file)| {
             let dead = match (process.owner.is_alive(), now) {

@@ -38,8 +38,8 @@ impl Store {
         let hashes = there.iter().map(|key| key.hash());
         let unused = gc_roots::unreserved(&*self.disk, &self.root, &self.other_processes()?, hashes);
         self.gc_roots.with_pins_locked(|is_pinned| {
-            let mut gone = there.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));
-            gone.try_for_each(|key| self.discard(key))
+            let mut discardable = there.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));
+            discardable.try_for_each(|key| self.discard(key))
         })
     }
 

@@ -369,7 +369,7 @@ impl Worker {
         let now = self.disk.now();
         let (beat, since) = seen.entry(process.id.clone()).or_insert_with(|| {
             // At the first observation, the record may already have been unchanged for a long time.
-            let before = self.disk.age(&record, self.disk.clock(&self.processes)).unwrap_or_default();
+            let before = self.disk.age(&record, self.disk.file_system_time(&self.processes)).unwrap_or_default();
             (now_at, now.saturating_sub(before))
         });
         if *beat != now_at {

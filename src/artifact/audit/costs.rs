@@ -16,7 +16,7 @@ pub(super) fn check_speedup(rows: &[AuditRow], findings: &mut Vec<Finding>) {
                 && dense.condition.backbone == row.condition.backbone
         });
         let Some(dense) = dense.and_then(|dense| dense.get("prefill_ms")) else { continue };
-        let ((dense_low, dense_high), (low, high)) = (bounds(dense), bounds(prefill));
+        let ((dense_low, dense_high), (low, high)) = (rounding_interval(dense), rounding_interval(prefill));
         let half = cell.unit() / 2.0 + EPSILON;
         // The dense row is its own baseline.
         let itself = row.condition.criterion == DENSE;
@@ -31,7 +31,7 @@ pub(super) fn check_speedup(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     }
 }
 
-fn bounds((entry, value): (&PaperNumber, f64)) -> (f64, f64) {
+fn rounding_interval((entry, value): (&PaperNumber, f64)) -> (f64, f64) {
     let half = entry.unit() / 2.0;
     (value - half, value + half)
 }

@@ -71,7 +71,7 @@ pub(super) fn pdf(scene: &Scene) -> Result<Vec<u8>> {
         let opacity = f64::from_bits(*opacity) as f32;
         pdf.ext_graphics(Ref::new(FIRST_STATE + index as i32)).non_stroking_alpha(opacity);
     }
-    pdf.stream(CONTENT, &packed(&content.finish())).filter(Filter::FlateDecode);
+    pdf.stream(CONTENT, &compress(&content.finish())).filter(Filter::FlateDecode);
     write_font(&mut pdf, &face, &glyphs, &texts, &cut);
     Ok(pdf.finish())
 }
@@ -106,7 +106,7 @@ fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BT
     descriptor.cap_height(scaled(face.capital_height().unwrap_or(face.ascender()))).stem_v(STEM);
     descriptor.font_file2(FONT_FILE);
     descriptor.finish();
-    pdf.stream(FONT_FILE, &packed(cut)).filter(Filter::FlateDecode).pair(Name(b"Length1"), cut.len() as i32);
+    pdf.stream(FONT_FILE, &compress(cut)).filter(Filter::FlateDecode).pair(Name(b"Length1"), cut.len() as i32);
     let mut map = UnicodeCmap::<u16>::new(Name(b"Custom"), SYSTEM);
     texts.iter().for_each(|(glyph, text)| map.pair(*glyph, *text));
     pdf.cmap(TO_UNICODE, &map.finish());
@@ -116,7 +116,7 @@ fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BT
 const STEM: f32 = 90.0;
 
 /// Compresses a stream for `FlateDecode`.
-fn packed(bytes: &[u8]) -> Vec<u8> {
+fn compress(bytes: &[u8]) -> Vec<u8> {
     let mut out = ZlibEncoder::new(Vec::new(), Compression::best());
     // Writing to memory cannot fail.
     let _ = out.write_all(bytes);

@@ -125,7 +125,9 @@ impl<'a> RunContext<'a> {
     pub(crate) fn report_complete(&self, variants: &[&Variant]) {
         for variant in variants.iter().filter(|variant| !self.has_failed(variant.cell)) {
             let mut complete = lock(&self.complete);
-            if !complete.contains(&variant.cell) && variant.keys().all(|key| self.store_view.contains(key.hash())) {
+            if !complete.contains(&variant.cell)
+                && variant.keys().all(|key| self.store_view.is_known_stored(key.hash()))
+            {
                 complete.insert(variant.cell);
                 let cell = self.grid.cells[variant.cell].to_string();
                 self.reporter.event(Event::Complete { cell, complete: complete.len() });

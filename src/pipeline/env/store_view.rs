@@ -62,16 +62,16 @@ impl StoreView {
         lock(&self.changed).insert(key.hash().to_owned(), false);
     }
 
-    pub(crate) fn has(&self, store: &Store, key: &Key) -> bool {
+    pub(crate) fn is_stored(&self, store: &Store, key: &Key) -> bool {
         self.find(&mut lock(&self.changed), store, key)
     }
 
     /// Returns whether an object is known to be stored. Does not access the store.
-    pub(crate) fn contains(&self, hash: &str) -> bool {
+    pub(crate) fn is_known_stored(&self, hash: &str) -> bool {
         self.known(&lock(&self.changed), hash) == Some(true)
     }
 
-    pub(crate) fn has_all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> bool {
+    pub(crate) fn are_stored<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> bool {
         let mut changed = lock(&self.changed);
         keys.into_iter().all(|key| self.find(&mut changed, store, key))
     }

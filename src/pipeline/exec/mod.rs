@@ -19,7 +19,8 @@ pub use preflight::{Preflight, SurveyHook, TargetMachine, preflight};
 pub use read_stored::read_stored;
 pub use run_record::{Recorder, RunRecord, RunState};
 pub use sample::{
-    ChunkSampler, DefinedItems, DocumentLoss, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost,
+    ChunkSampler, DefinedItems, DocumentLoss, SampleCost, SampledCell, SampledItems, SampledScores,
+    estimate_sample_cost, sample,
 };
 pub use time_left::TimeLeft;
 

@@ -180,7 +180,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// Records that a run failed or was interrupted, unless it has reported [`Event::Ended`].
-    pub fn end(&self, error: &Error) {
+    pub fn record_failure(&self, error: &Error) {
         let mut state = lock(&self.state);
         let record = &mut state.record;
         record.stage = match error.kind() {

@@ -114,7 +114,7 @@ pub struct SampleCost {
 ///
 /// # Errors
 /// Fails under the same conditions as [`sample`].
-pub fn sample_cost(
+pub fn estimate_sample_cost(
     grid: &Grid,
     settings: RunSettings,
     store: &Store,
@@ -340,7 +340,7 @@ impl SampledValues {
             at = end;
             count += 1;
         }
-        Ok((SampledItems::Documents(drawn, answers.result.task.column), count))
+        Ok((SampledItems::Documents(drawn, answers.result.task.paper_metric), count))
     }
 
     /// Returns the metrics of a user-defined task for the drawn documents, and the total number of documents.

@@ -195,7 +195,11 @@ mod tests {
             .iter()
             .map(|change| (change.path.as_str(), canonical_text(&change.one), canonical_text(&change.other)))
             .collect();
-        let expected = [("a.y", some("[1,2]"), some("[2,1]")), ("b", some("{}"), None), ("e", None, some("\"f\""))];
+        let expected = [
+            ("a.y", some_string("[1,2]"), some_string("[2,1]")),
+            ("b", some_string("{}"), None),
+            ("e", None, some_string("\"f\"")),
+        ];
         assert_eq!(found, expected);
         assert!(setting_differences(&flatten(&one), &flatten(&one)).is_empty());
     }
@@ -204,7 +208,7 @@ mod tests {
         canonical.as_ref().map(ToString::to_string)
     }
 
-    fn some(text: &str) -> Option<String> {
+    fn some_string(text: &str) -> Option<String> {
         Some(text.to_owned())
     }
 

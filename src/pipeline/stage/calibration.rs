@@ -58,13 +58,13 @@ fn make(
     let Some(lease) = run.lease(&name, &label)? else { return Ok(JobStatus::Contended) };
     let guard = LeaseGuard::new(run, lease, &name);
     // Another process may have computed the objects before this one got the lease.
-    if run.store_view.has_all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
+    if run.store_view.are_stored(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
         return Ok(JobStatus::Done);
     }
     run.reset_idle();
     let left = variants.iter().copied();
     let mut left: Vec<&Variant> =
-        left.filter(|variant| !variant.repairs().all(|key| run.store_view.has(run.store, key))).collect();
+        left.filter(|variant| !variant.repairs().all(|key| run.store_view.is_stored(run.store, key))).collect();
     left.retain(|variant| {
         let reason = variant.repairs().find_map(|key| run.abandon_reason(key.hash()));
         reason.map(|reason| run.fail(variant.cell, reason)).is_none()

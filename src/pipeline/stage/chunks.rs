@@ -125,7 +125,8 @@ impl ChunkRun<'_> {
         let store_view = self.run.store_view;
         let mut left: Vec<&mut ScoredVariant> =
             scoring.candidates.iter_mut().filter(|candidate| !candidate.is_settled).collect();
-        let stored = |left: &[&mut ScoredVariant]| store_view.has_all(store, left.iter().map(|variant| &variant.key));
+        let stored =
+            |left: &[&mut ScoredVariant]| store_view.are_stored(store, left.iter().map(|variant| &variant.key));
         let mut lease = None;
         let mut all_stored = stored(&left);
         if !all_stored {
@@ -137,14 +138,14 @@ impl ChunkRun<'_> {
             all_stored = stored(&left);
         }
         if !all_stored {
-            left.retain(|variant| !store_view.contains(variant.key.hash()));
+            left.retain(|variant| !store_view.is_known_stored(variant.key.hash()));
             self.put(left)?;
         }
         if let Some(journal) = scoring.journal.take() {
             match lease {
                 Some(_) => {
                     let kind = scoring.candidates.first().map_or(scores::KIND, |candidate| candidate.key.kind());
-                    store.retire(journal, |hash| store_view.contains(hash) || store.has_hash(kind, hash));
+                    store.retire(journal, |hash| store_view.is_known_stored(hash) || store.has_hash(kind, hash));
                     store.clear_attempts(&self.journal);
                 }
                 None => store.remove_journal(journal),
@@ -205,8 +206,8 @@ impl ChunkRun<'_> {
         let store = self.run.store;
         let store_view = self.run.store_view;
         let mut left = candidates.iter_mut().filter(|candidate| !candidate.is_settled).peekable();
-        if left.peek().is_some_and(|first| store_view.has(store, &first.key)) {
-            left.for_each(|candidate| candidate.is_settled = store_view.has(store, &candidate.key));
+        if left.peek().is_some_and(|first| store_view.is_stored(store, &first.key)) {
+            left.for_each(|candidate| candidate.is_settled = store_view.is_stored(store, &candidate.key));
         }
     }
 }

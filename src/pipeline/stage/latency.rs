@@ -254,14 +254,14 @@ struct TimedComparison<'a> {
 
 /// Times measured in a session, in the order of its variants.
 struct SessionTimes {
-    /// Index of the first round that counts.
-    first: usize,
+    /// Index of the first counted round.
+    first_counted_round: usize,
     timed: std::vec::IntoIter<PassTimes>,
 }
 
 impl From<Session> for SessionTimes {
-    fn from(Session { timed, first }: Session) -> Self {
-        Self { first, timed: timed.into_iter() }
+    fn from(Session { timed, first_counted_round }: Session) -> Self {
+        Self { first_counted_round, timed: timed.into_iter() }
     }
 }
 
@@ -323,7 +323,7 @@ impl TimedComparison<'_> {
             times: self.next_times(session, full),
             by_channel: by_channel.as_ref().and_then(|program| self.next_times(session, program)),
             dense: None,
-            first: session.first,
+            first: session.first_counted_round,
             work: decode_work(self.config, full, self.prompt, new),
             dense_work: decode_work(self.config, &Program::dense(self.config.layers), self.prompt, new),
         });
@@ -332,7 +332,7 @@ impl TimedComparison<'_> {
             times,
             by_channel: times_by_channel,
             dense: None,
-            first: prefill.first,
+            first: prefill.first_counted_round,
             sessions: 1,
             weight_bytes: self.choice.needed_bytes(self.config, full),
             intermediate_bytes,

@@ -47,7 +47,7 @@ fn make(
     let JobContext { run, models, programs } = *tools;
     let evaluation = &backbone.evaluations[index];
     let variants: Vec<&Variant> = variants.iter().copied().filter(|variant| !run.has_failed(variant.cell)).collect();
-    let stored = || run.store_view.has_all(run.store, variants.iter().map(|variant| &variant.scores[index]));
+    let stored = || run.store_view.are_stored(run.store, variants.iter().map(|variant| &variant.scores[index]));
     if resume_state.is_none() {
         // If other processes have stored everything, the inputs need not be read.
         if stored() {
@@ -102,7 +102,7 @@ fn reuse_full_scores(
     let mut known = Vec::new();
     for variant in variants {
         let key = &variant.scores[index];
-        if run.store_view.has(run.store, key) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *key) {
+        if run.store_view.is_stored(run.store, key) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *key) {
             continue;
         }
         let full_key = scores::key(

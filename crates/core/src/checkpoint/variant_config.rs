@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::layout::{AttachedOperator, Layout};
 use crate::error::Result;
 use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow, activation_names};
-use crate::model::attached_form::{ACTIVATION, AttachedForm, DROPPED_KEY, ENTRY, OPERATORS};
+use crate::model::attached_form::{ACTIVATION, AttachedForm, CONFIG_KEY, DROPPED_KEY, OPERATORS};
 use crate::model::experts::{DENSE_LAYERS, STEP};
 use crate::model::window::{first_window, layer_types};
 use crate::model::{Config, FloatType};
@@ -49,7 +49,7 @@ pub fn variant_config(
         let file = MODELING_FILE.trim_end_matches(".py");
         let named = |suffix: &str| format!("{file}.{}", class(architecture, suffix));
         let key = architecture.activation.0;
-        config.insert(ENTRY.into(), export_entry(unpruned, layout)?);
+        config.insert(CONFIG_KEY.into(), export_entry(unpruned, layout)?);
         config.insert(key.into(), REMOTE_CODE_HINT.into());
         config.insert("architectures".into(), json!([class(architecture, "ForCausalLM")]));
         config.insert("model_type".into(), architecture.model_type.into());

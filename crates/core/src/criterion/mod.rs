@@ -159,7 +159,7 @@ pub fn label_with<'a>(name: &str, options: impl IntoIterator<Item = (&'a str, &'
 
 /// Criterion that scores every layer or sublayer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ranking {
+pub struct RankingCriterion {
     pub name: &'static str,
     /// Unit of the candidates, which is [`DepthUnit::Sublayers`] if the criterion ranks both kinds together.
     pub unit: DepthUnit,
@@ -170,14 +170,14 @@ pub struct Ranking {
 }
 
 /// Returns the criteria that, with default options and a depth of 1, score every candidate.
-pub fn rankings() -> Vec<Ranking> {
+pub fn ranking_criteria() -> Vec<RankingCriterion> {
     let mut rankings = Vec::new();
     for entry in ENTRIES {
         let Ok(rule) = entry.build(&Options::new()) else { continue };
         let Some(Importance { quantity, lowest_first }) = rule.importance() else { continue };
         let Some(&unit) = rule.units().last() else { continue };
         let has_trials = !rule.trials(&PruneSpec { backbone: "", layers: 2, depth: 1, unit }).is_empty();
-        rankings.push(Ranking { name: entry.appearance.name, unit, quantity, lowest_first, has_trials });
+        rankings.push(RankingCriterion { name: entry.appearance.name, unit, quantity, lowest_first, has_trials });
     }
     rankings
 }
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn every_criterion_with_layer_scores_has_a_ranking() {
-        let rankings = rankings();
+        let rankings = ranking_criteria();
         let unranked = ENTRIES.iter().map(|entry| entry.appearance.name);
         let unranked = unranked.filter(|name| rankings.iter().all(|ranking| ranking.name != *name));
         assert_eq!(unranked.collect::<Vec<_>>(), [explicit::NAME, lorp::NAME, laco::NAME]);

@@ -77,7 +77,7 @@ pub fn sweep(dir: &Path) {
         let Some(tag) = tag.filter(|tag| Owner::is_tag(tag)) else { continue };
         let dead = match Owner::is_tag_alive(tag) {
             Some(lives) => !lives,
-            None => age(&entry.path(), *now.get_or_init(|| clock(dir))).is_some_and(|age| age > STALE_AFTER),
+            None => age(&entry.path(), *now.get_or_init(|| file_system_time(dir))).is_some_and(|age| age > STALE_AFTER),
         };
         if dead {
             fs::remove_file(entry.path()).or_else(|_| fs::remove_dir_all(entry.path())).ok();
@@ -86,7 +86,7 @@ pub fn sweep(dir: &Path) {
 }
 
 /// Returns the current time according to a folder's file system, which may differ from this machine's clock.
-pub fn clock(dir: &Path) -> SystemTime {
+pub fn file_system_time(dir: &Path) -> SystemTime {
     let now = temporary(dir, "clock").and_then(|mut file| {
         file.write_all(b"x")?;
         file.as_file().sync_all()?;

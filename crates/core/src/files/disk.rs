@@ -83,7 +83,7 @@ pub fn file_system(folder: &Path) -> Option<FileSystem> {
 }
 
 #[cfg(target_os = "linux")]
-pub(super) fn open_file_system(file: &File) -> Option<FileSystem> {
+pub(super) fn file_system_of(file: &File) -> Option<FileSystem> {
     identify(&rustix::fs::fstatfs(file).ok()?)
 }
 
@@ -99,7 +99,7 @@ pub fn file_system(_: &Path) -> Option<FileSystem> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn open_file_system(_: &File) -> Option<FileSystem> {
+pub(super) fn file_system_of(_: &File) -> Option<FileSystem> {
     None
 }
 

@@ -65,7 +65,7 @@ fn to_nanoseconds(seconds: i64, rest: i64) -> i128 {
 /// Returns the resolution of change times, or `None` if changes may leave no trace, as with shared mappings on memory
 /// file systems.
 pub fn time_resolution(file: &File) -> Option<Duration> {
-    match disk::open_file_system(file) {
+    match disk::file_system_of(file) {
         Some(system) if system.memory => None,
         // FAT has a resolution of two seconds.
         Some(system) if !system.shared => Some(Duration::from_secs(2)),

@@ -151,7 +151,7 @@ impl<'a> Schedule<'a> {
                     .at(format!("prompt `{}`", prompt.identity))
                     .hint("add the backbone's BOS token"));
             }
-            let bytes = schedule.prompt_bytes(ids.len()) + schedule.sequences_bytes(index);
+            let bytes = schedule.prompt_bytes(ids.len()) + schedule.total_sequence_bytes(index);
             if bytes > settings.cache_bytes {
                 return Err(Error::missing("a prompt does not fit in the KV cache")
                     .at(format!("prompt `{}`", prompt.identity))
@@ -192,7 +192,7 @@ impl<'a> Schedule<'a> {
         self.decoding.token_bytes(&[program]) * self.block_tokens(prompt) as u64
     }
 
-    fn sequences_bytes(&self, prompt: usize) -> u64 {
+    fn total_sequence_bytes(&self, prompt: usize) -> u64 {
         self.programs.iter().map(|&program| self.sequence_bytes(prompt, program)).sum()
     }
 
@@ -246,7 +246,9 @@ impl<'a> Schedule<'a> {
             }
             let mut chain = self.shared_chain(prompt);
             let mut tokens = self.ids[prompt].len() - chain.iter().map(|(_, tokens)| tokens).sum::<usize>();
-            if self.used_bytes + self.prompt_bytes(tokens) + self.sequences_bytes(prompt) > self.settings.cache_bytes {
+            if self.used_bytes + self.prompt_bytes(tokens) + self.total_sequence_bytes(prompt)
+                > self.settings.cache_bytes
+            {
                 if !self.sequences.is_empty() {
                     break;
                 }
@@ -265,7 +267,7 @@ impl<'a> Schedule<'a> {
             let bytes = self.prompt_bytes(tokens);
             let context = chain.clone();
             self.blocks.insert(block, (0, bytes));
-            self.used_bytes += bytes + self.sequences_bytes(prompt);
+            self.used_bytes += bytes + self.total_sequence_bytes(prompt);
             chain.push((block, tokens));
             // Count two users of each block: this prompt, and the next prompt, which may reuse the block.
             for (block, _) in chain.iter().chain(&chain) {

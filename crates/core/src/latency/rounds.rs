@@ -48,7 +48,7 @@ pub struct Session {
     /// Outcome of each variant.
     pub timed: Vec<PassTimes>,
     /// Index of the first counted round. Only the requested number of consecutive rounds is counted.
-    pub first: usize,
+    pub first_counted_round: usize,
 }
 
 /// Returns the counted rounds: as many as the protocol specifies, starting at `first`.
@@ -139,8 +139,8 @@ pub(super) fn run_rounds(
             after(round < requested)?;
         }
     }
-    let first = quietest(&timed, rounds.timed);
-    Ok(Session { timed, first })
+    let first_counted_round = quietest(&timed, rounds.timed);
+    Ok(Session { timed, first_counted_round })
 }
 
 /// Returns the number of unstable programs and the sum of relative deviations for `count` rounds starting at `first`.
@@ -362,7 +362,7 @@ mod tests {
         });
         let session = session.unwrap();
         let PassTimes::Milliseconds(all) = &session.timed[0] else { panic!("{session:?}") };
-        (all.len(), session.first, beyond)
+        (all.len(), session.first_counted_round, beyond)
     }
 
     #[test]

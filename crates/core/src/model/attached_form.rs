@@ -6,12 +6,12 @@ use super::tensor_name::name;
 use crate::error::Result;
 
 /// Config key for the section that describes an export.
-pub(crate) const ENTRY: &str = "ghostlab";
-/// Key for the operator list in [`ENTRY`].
+pub(crate) const CONFIG_KEY: &str = "ghostlab";
+/// Key for the operator list in [`CONFIG_KEY`].
 pub(crate) const OPERATORS: &str = "operators";
-/// Key for the dropped sublayers in [`ENTRY`]: a list such as `["attention 3", "mlp 5"]`, absent if there are none.
+/// Key for the dropped sublayers in [`CONFIG_KEY`]: a list such as `["attention 3", "mlp 5"]`, absent if there are none.
 pub(crate) const DROPPED_KEY: &str = "dropped";
-/// Key for the activation's name in [`ENTRY`]. The standard config entry for the activation is set to an invalid name,
+/// Key for the activation's name in [`CONFIG_KEY`]. The standard config entry for the activation is set to an invalid name,
 /// so that other loaders reject the export instead of ignoring its operators.
 pub(crate) const ACTIVATION: &str = "activation";
 

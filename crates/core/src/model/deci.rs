@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::architecture::{ARCHITECTURES, Architecture, CLASS, GgufForm, activation_names};
 use super::attached_form::{
-    ACTIVATION, AttachedForm, BranchPlace, DROPPED_KEY, ENTRY, OPERATORS, bias_name, input_norm_name,
+    ACTIVATION, AttachedForm, BranchPlace, CONFIG_KEY, DROPPED_KEY, OPERATORS, bias_name, input_norm_name,
 };
 use super::cut::Cut;
 use super::sublayer::Sublayer;
@@ -128,7 +128,7 @@ impl DeciLayers {
         let class = format!("{CLASS}{}", architecture.class);
         let activation = activation_names(architecture.activation.1)[0];
         let entry = json!({OPERATORS: operators, DROPPED_KEY: dropped, ACTIVATION: activation});
-        [("architectures".to_owned(), json!([class])), (ENTRY.to_owned(), entry)].into_iter().collect()
+        [("architectures".to_owned(), json!([class])), (CONFIG_KEY.to_owned(), entry)].into_iter().collect()
     }
 
     /// Returns the Hugging Face name for a GGUF tensor such as `blk.3.attn_output.weight`.
@@ -209,10 +209,10 @@ mod tests {
         let entries = layers.entries(&ARCHITECTURES[0]);
         assert_eq!(entries["architectures"], json!(["GhostedLlamaForCausalLM"]));
         let operator = json!({"layer": 2, "at": "before", "form": "normed", "bias": true});
-        assert_eq!(entries[ENTRY], json!({"operators": [operator], "dropped": [2], "activation": "silu"}));
+        assert_eq!(entries[CONFIG_KEY], json!({"operators": [operator], "dropped": [2], "activation": "silu"}));
         let operator = json!({"layer": 2, "at": "before", "form": "bias", "bias": true});
         let entries = read(&[4, 4, 0], &[16, 16, 1], 0.0).unwrap().entries(&ARCHITECTURES[0]);
-        assert_eq!(entries[ENTRY]["operators"], json!([operator]));
+        assert_eq!(entries[CONFIG_KEY]["operators"], json!([operator]));
         for (name, expected) in
             [("blk.2.ffn_up.weight", true), ("blk.1.ffn_up.weight", false), ("output.weight", false)]
         {

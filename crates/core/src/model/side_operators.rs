@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::architecture::Architecture;
-use super::attached_form::{AttachedForm, BranchPlace, DROPPED_KEY, ENTRY, OPERATORS, bias_name, input_norm_name};
+use super::attached_form::{AttachedForm, BranchPlace, CONFIG_KEY, DROPPED_KEY, OPERATORS, bias_name, input_norm_name};
 use super::config_fields::Entries;
 use super::cut::Cut;
 use super::operator::Operator;
@@ -74,7 +74,7 @@ pub(super) fn export_entries(
     architecture: &Architecture,
     layers: usize,
 ) -> Result<ExportEntries> {
-    let section = entries.map_at(ENTRY)?.ok_or_else(|| entries.value_error(ENTRY, "a map with operators"))?;
+    let section = entries.map_at(CONFIG_KEY)?.ok_or_else(|| entries.value_error(CONFIG_KEY, "a map with operators"))?;
     let dropped = dropped_sublayers(&section, layers)?;
     let attachments = parse_list(&section, architecture, layers)?;
     if attachments.is_empty() && dropped.is_empty() {

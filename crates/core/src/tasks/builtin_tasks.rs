@@ -41,7 +41,7 @@ pub struct Task {
     /// Metrics that lm-eval reports.
     pub metrics: &'static [AccuracyKind],
     /// Metric shown in the paper.
-    pub column: AccuracyKind,
+    pub paper_metric: AccuracyKind,
     /// Rule for documents without a finite score.
     pub non_finite: NonFiniteScore,
 }
@@ -57,14 +57,14 @@ const LENGTH_NORMALIZED_TASK: Task = Task {
     documents: 0,
     chance: &[25.0],
     metrics: &[AccuracyKind::Acc, AccuracyKind::AccNorm],
-    column: AccuracyKind::AccNorm,
+    paper_metric: AccuracyKind::AccNorm,
     non_finite: NonFiniteScore::CountedWrong,
 };
 /// Default values for tasks that are scored by plain likelihood.
 const PLAIN_TASK: Task = Task {
     split: Split::Validation,
     metrics: &[AccuracyKind::Acc],
-    column: AccuracyKind::Acc,
+    paper_metric: AccuracyKind::Acc,
     ..LENGTH_NORMALIZED_TASK
 };
 
@@ -216,8 +216,8 @@ mod tests {
     #[test]
     fn every_task_has_the_metric_of_the_paper() {
         let normed: Vec<&str> =
-            TASKS.iter().filter(|task| task.column == AccuracyKind::AccNorm).map(|task| task.name).collect();
+            TASKS.iter().filter(|task| task.paper_metric == AccuracyKind::AccNorm).map(|task| task.name).collect();
         assert_eq!(normed, ["arc_easy", "arc_challenge", "hellaswag", "openbookqa"]);
-        assert!(TASKS.iter().all(|task| task.metrics.contains(&task.column)));
+        assert!(TASKS.iter().all(|task| task.metrics.contains(&task.paper_metric)));
     }
 }

@@ -123,7 +123,7 @@ impl ScoredTask {
 
     /// Returns, for each document, whether the metric in the paper counts its answer as correct.
     pub fn right(&self) -> Vec<bool> {
-        let kind = self.result.task.column;
+        let kind = self.result.task.paper_metric;
         self.documents().map(|document| document.is_correct(kind)).collect()
     }
 }

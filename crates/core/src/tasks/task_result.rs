@@ -140,7 +140,7 @@ impl TaskResult {
 
     /// Returns the accuracy that the paper reports for the task.
     pub fn column(&self) -> Measure {
-        self.measure(self.task.column)
+        self.measure(self.task.paper_metric)
     }
 }
 

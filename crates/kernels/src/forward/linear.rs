@@ -54,7 +54,7 @@ impl Weight<'_> {
     fn matmul(self, x: MatrixView<'_, f32>, is_single_block: bool, into: Update, out: &mut [f32]) {
         match self {
             Self::Plain(weight, outer) => {
-                let (rows, weight) = (x.height(), MatrixView::rows(weight, x.width(), outer));
+                let (rows, weight) = (x.row_count(), MatrixView::rows(weight, x.column_count(), outer));
                 gemm(MatrixViewMut::rows(out, rows, outer), into, x, weight);
             }
             Self::PackedWeights(packed) => packed.matmul(x, is_single_block, into, out),

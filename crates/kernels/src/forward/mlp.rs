@@ -79,7 +79,7 @@ impl Mlp<'_> {
     /// `x [rows, C]`, result `[rows, F]`.
     fn gated_in_pieces(&self, x: MatrixView<'_, f32>, width: usize) -> Option<Scratch> {
         let Weight::PackedWeights(weights) = self.gate_up.weight else { return None };
-        if x.height() * 2 * width <= MAX_UNSPLIT_GATE_ELEMENTS || !width.is_multiple_of(LANES) {
+        if x.row_count() * 2 * width <= MAX_UNSPLIT_GATE_ELEMENTS || !width.is_multiple_of(LANES) {
             return None;
         }
         Some(with_panels!(weights, |panels| self.gated(x, width, panels)))
@@ -87,7 +87,7 @@ impl Mlp<'_> {
 
     /// Computes [`Self::gated_in_pieces`] with the panels of [`Self::gate_up`].
     fn gated<K: PackedFormat>(&self, x: MatrixView<'_, f32>, width: usize, panels: &Panels<K>) -> Scratch {
-        let height = x.height();
+        let height = x.row_count();
         let rows = K::rows(x);
         let mut gated = take_scratch(height * width);
         let mut pieces = take_scratch(height * 2 * PIECE_COLUMNS);

@@ -47,12 +47,12 @@ impl PackedFormat for Bf16 {
 
     fn rows(x: MatrixView<'_, f32>) -> Bf16Rows {
         let tile = Bf16Tile::best();
-        let row_words = tile.row_words(x.width());
-        let mut words = Vec::with_capacity(x.height() * row_words);
+        let row_words = tile.row_words(x.column_count());
+        let mut words = Vec::with_capacity(x.row_count() * row_words);
         // Use a plain loop, because the closure of an iterator adapter would not be compiled for the widest instruction
         // set.
         simd::in_widest!({
-            for row in 0..x.height() {
+            for row in 0..x.row_count() {
                 tile.push_row(x.row(row), &mut words);
             }
         });

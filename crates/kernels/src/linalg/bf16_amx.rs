@@ -62,11 +62,11 @@ impl PackedFormat for Bf16Amx {
 
     fn rows(x: MatrixView<'_, f32>) -> PairRows {
         let kernels = Bf16Kernels::Amx;
-        let width = Self::panel_depth(x.width());
-        let row_words = kernels.row_words(x.width());
-        let mut words = Vec::with_capacity(x.height() * row_words);
+        let width = Self::panel_depth(x.column_count());
+        let row_words = kernels.row_words(x.column_count());
+        let mut words = Vec::with_capacity(x.row_count() * row_words);
         simd::in_widest!({
-            for row in 0..x.height() {
+            for row in 0..x.row_count() {
                 kernels.push_row(x.row(row), &mut words);
             }
         });

@@ -82,9 +82,9 @@ impl<const PARTS: usize> PackedFormat for Bf16Split<PARTS> {
     }
 
     fn rows(x: MatrixView<'_, f32>) -> PairRows {
-        let width = Self::panel_depth(x.width());
+        let width = Self::panel_depth(x.column_count());
         let row_words = padded_stride(width);
-        let mut words = vec![0; x.height() * row_words];
+        let mut words = vec![0; x.row_count() * row_words];
         simd::in_widest!({
             for (row, words) in words.chunks_exact_mut(row_words.max(1)).enumerate() {
                 Self::split(x.row(row), |position, word| words[position] = word);

@@ -26,7 +26,7 @@ pub(super) fn multiply(
     a: MatrixView<'_, f32>,
     b: MatrixView<'_, f32>,
 ) -> bool {
-    let is_small = a.height() * b.width() <= MAX_ELEMENTS;
+    let is_small = a.row_count() * b.column_count() <= MAX_ELEMENTS;
     let takes = is_small && a.has_whole_rows() && b.t().has_whole_rows() && !has_avx512() && fuses();
     if takes {
         products(destination, into, a, b);
@@ -37,7 +37,7 @@ pub(super) fn multiply(
 fn products(destination: &mut MatrixViewMut<'_, f32>, into: Update, a: MatrixView<'_, f32>, b: MatrixView<'_, f32>) {
     let columns = b.t();
     in_widest!({
-        for row in 0..a.height() {
+        for row in 0..a.row_count() {
             let numbers = a.row(row);
             for (column, element) in destination.row(row).iter_mut().enumerate() {
                 let mut into = into;

@@ -52,7 +52,13 @@ impl PackedFormat for F32 {
     #[inline]
     fn multiply(rows: &MatrixView<'_, f32>, height: usize, part: PanelPiece<'_, f32>, out: TileOutput<'_>) {
         let (numbers, row_stride) = rows.elements();
-        F32Tile::best().multiply((&numbers[part.first..], row_stride), height, &part, piece_depth(rows.width()), out);
+        F32Tile::best().multiply(
+            (&numbers[part.first..], row_stride),
+            height,
+            &part,
+            piece_depth(rows.column_count()),
+            out,
+        );
     }
 }
 

@@ -273,11 +273,11 @@ pub(super) fn pack_panel<K: PackedFormat>(columns: &[f32], inner: usize, panel: 
 /// # Shapes
 /// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`. Panics if the shapes do not match.
 pub fn matmul<K: PackedFormat>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
-    assert!(destination.len() == x.height() * weights.outer, "shape mismatch in a matrix product");
+    assert!(destination.len() == x.row_count() * weights.outer, "shape mismatch in a matrix product");
     let started = profile::start_timer();
     let rows = K::rows(x);
-    let height = x.height();
-    assert!(x.width() == weights.inner, "shape mismatch in a matrix product");
+    let height = x.row_count();
+    assert!(x.column_count() == weights.inner, "shape mismatch in a matrix product");
     matmul_columns(destination, into, &rows, height, weights, 0..weights.outer);
     profile::stop_timer(started, 1);
 }
@@ -291,15 +291,15 @@ pub fn matmul_few_rows<K: PackedFormat>(
 ) {
     let outer = weights.outer;
     let threads = rayon::current_num_threads();
-    if threads == 1 || 2 * x.height() * x.width() * outer < MAX_SERIAL_OPERATIONS {
+    if threads == 1 || 2 * x.row_count() * x.column_count() * outer < MAX_SERIAL_OPERATIONS {
         return matmul(destination, into, x, weights);
     }
     assert!(
-        destination.len() == x.height() * outer && x.width() == weights.inner,
+        destination.len() == x.row_count() * outer && x.column_count() == weights.inner,
         "shape mismatch in a matrix product"
     );
     let rows = K::rows(x);
-    let height = x.height();
+    let height = x.row_count();
     let width = outer.div_ceil(K::lanes()).div_ceil(threads) * K::lanes();
     let starts: Vec<usize> = (0..outer).step_by(width).collect();
     let parts: Vec<Vec<f32>> = starts

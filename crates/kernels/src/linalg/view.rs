@@ -21,11 +21,11 @@ impl<'a, T> MatrixView<'a, T> {
         Self { data, rows, columns, row_stride, column_stride: 1 }.checked()
     }
 
-    pub fn height(&self) -> usize {
+    pub fn row_count(&self) -> usize {
         self.rows
     }
 
-    pub fn width(&self) -> usize {
+    pub fn column_count(&self) -> usize {
         self.columns
     }
 

@@ -404,7 +404,7 @@ impl Disk for Client {
         names
     }
 
-    fn clock(&self, folder: &Path) -> SystemTime {
+    fn file_system_time(&self, folder: &Path) -> SystemTime {
         // Reading the clock creates and removes a file.
         self.count_operation("clock", folder);
         self.count_operation("clock", folder);

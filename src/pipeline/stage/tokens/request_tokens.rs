@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(shared_document_count(&[row(&[&[0, 5]]), row(&[&one, &two])]), 1);
         let large: Vec<u32> = (0..2000).collect();
         assert_eq!(
-            shared_document_count(&[row(&[&append_tokens(&large, 1)]), row(&[&append_tokens(&large, 2)])]),
+            shared_document_count(&[row(&[&append_repeated(&large, 1)]), row(&[&append_repeated(&large, 2)])]),
             1,
             "too many tokens"
         );
@@ -246,7 +246,7 @@ mod tests {
         [head, rest].concat()
     }
 
-    fn append_tokens(large: &[u32], at: u32) -> Vec<u32> {
-        [large, &[at; 40]].concat()
+    fn append_repeated(tokens: &[u32], token: u32) -> Vec<u32> {
+        [tokens, &[token; 40]].concat()
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 ///
 /// # Shapes
 /// `x [rows, in]`, `weight [out, in]`, of the same dtype; result `[rows, out]` in f32.
-pub(super) fn wide_linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+pub(super) fn linear_f32_out(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     Ok(x.contiguous()?.apply_op2_no_bwd(&weight.contiguous()?, &BinaryAdapter(WideLinear))?)
 }
 
@@ -355,7 +355,7 @@ impl CustomOp1 for HeadRows {
 struct WideLinear;
 
 impl BinaryOp for WideLinear {
-    const NAME: &'static str = "wide_linear";
+    const NAME: &'static str = "linear_f32_out";
 
     fn run<T: Number>(&self, x: &DeviceTensor<'_>, weight: &DeviceTensor<'_>) -> CudaResult {
         let ((rows, inner), (outer, _)) = (x.1.shape().dims2()?, weight.1.shape().dims2()?);

@@ -81,7 +81,9 @@ pub(super) fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result
     let scores = scores.contiguous()?;
     scores.inplace_op2(
         &mask.contiguous()?,
-        &Change(|scores: &mut [f32], mask: &[f32]| kernels::attention_weights(scores, mask, keys, scale, settings.cap)),
+        &InplaceUpdate(|scores: &mut [f32], mask: &[f32]| {
+            kernels::attention_weights(scores, mask, keys, scale, settings.cap)
+        }),
     )?;
     Ok(scores)
 }
@@ -104,13 +106,13 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 
 /// Applies `change` to a copy of `x`, with `other` as the second argument.
 fn changed(x: &Tensor, other: &Tensor, change: impl Fn(&mut [f32], &[f32])) -> Result<Tensor> {
-    Ok(x.apply_op2_no_bwd(other, &Change(change))?)
+    Ok(x.apply_op2_no_bwd(other, &InplaceUpdate(change))?)
 }
 
 /// Custom op that updates its first tensor from the values of the second.
-struct Change<F>(F);
+struct InplaceUpdate<F>(F);
 
-impl<F: Fn(&mut [f32], &[f32])> InplaceOp2 for Change<F> {
+impl<F: Fn(&mut [f32], &[f32])> InplaceOp2 for InplaceUpdate<F> {
     fn name(&self) -> &'static str {
         "fused"
     }
@@ -128,7 +130,7 @@ impl<F: Fn(&mut [f32], &[f32])> InplaceOp2 for Change<F> {
     }
 }
 
-impl<F: Fn(&mut [f32], &[f32])> CustomOp2 for Change<F> {
+impl<F: Fn(&mut [f32], &[f32])> CustomOp2 for InplaceUpdate<F> {
     fn name(&self) -> &'static str {
         "fused"
     }

@@ -106,7 +106,7 @@ pub(super) fn logits(x: &Tensor, head_params: HeadParams<'_>, weight: &Tensor, r
     let x = ops::rms_norm(&x, head_params.norm, head_params.eps)?;
     #[cfg(feature = "cuda")]
     if weight.dtype() != DType::F32 && cuda::supports(&[&x, weight]) {
-        return ops::capped(cuda::wide_linear(&x, weight)?, head_params.cap);
+        return ops::capped(cuda::linear_f32_out(&x, weight)?, head_params.cap);
     }
     let x = ops::widen(&x)?;
     if weight.dtype() == DType::F32 {
