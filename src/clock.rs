@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn utc_times_equal_gnu_date() {
+    fn utc_times_match_gnu_date() {
         // The expected values were computed with `date -u -d @N +%FT%TZ`.
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),

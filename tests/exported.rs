@@ -280,7 +280,7 @@ fn every_architecture_and_recovery_exports_as_computed() {
 }
 
 #[test]
-fn lm_eval_scores_of_an_export_equal_those_of_ghostlab() {
+fn lm_eval_scores_of_an_export_match_ghostlab() {
     let Some(python) = python() else { return };
     let names = ["arc_easy", "copa", "hellaswag", "winogrande"];
     let tasks =

@@ -325,7 +325,7 @@ fn collect_differences(path: &str, before: &Value, now: Option<&Value>, found: &
 }
 
 #[test]
-fn keys_journals_and_leases_equal_the_fixture() {
+fn keys_journals_and_leases_match_the_fixture() {
     let path = fixture("keys.json");
     let bless = std::env::var_os("GHOSTLAB_BLESS").is_some();
     let stages: Map<String, Value> =

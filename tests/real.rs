@@ -26,7 +26,7 @@ use serde_json::Value;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[test]
-fn calibration_and_evaluation_windows_equal_reference() {
+fn calibration_and_evaluation_windows_match_reference() {
     let Some(folder) = shared("real") else { return };
     let reference = json(&folder.join("reference.json"));
     let tokenizer = Tokenizer::load(folder.join("backbone/tokenizer.json")).unwrap();

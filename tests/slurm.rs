@@ -265,7 +265,7 @@ fn task_state(array: &str, task: &str) -> Option<(String, String)> {
 }
 
 #[test]
-fn submit_killed_after_sbatch_adds_no_second_array() {
+fn resubmitting_after_a_kill_creates_no_second_job_array() {
     shared_cluster!();
     let world = world();
     let arguments = ["submit", "slurm", "grid.yaml", "--workers", "2", "--profile-file", "slurm.yaml"];

@@ -118,7 +118,7 @@ fn scores_match_those_of_transformers() {
 /// An export in f32 has the same weights as the file. On the file itself, llama.cpp rounds activations to 8 bits before
 /// each product with Q4_1 weights, so that perplexities agree only roughly.
 #[test]
-fn perplexity_equals_that_of_llama_cpp() {
+fn perplexity_matches_llama_cpp() {
     let Some(model) = smollm2() else { return };
     let Some(python) = llama_cpp::python() else { return };
     let Some(real) = shared("real") else { return };

@@ -233,7 +233,7 @@ fn iterative_selections_run_from_yaml_for_every_criterion() {
 }
 
 #[test]
-fn iterative_selection_without_repair_equals_greedy() {
+fn iterative_selection_without_repair_matches_greedy() {
     let world = World::new();
     for (criterion, depth) in [("sleb", "3"), ("block-pruner", "{sublayers: 3}"), ("finercut", "{attention: 2}")] {
         let removed = [false, true].map(|iterative| {

@@ -402,7 +402,7 @@ fn markdown_and_latex_show_paper_value_and_verdict() {
 }
 
 #[test]
-fn methods_can_be_tested_against_a_named_method() {
+fn significance_can_be_computed_against_a_named_method() {
     let mut description = table(false, &rows(), &["rte"]);
     let entry = description.table.as_mut().unwrap();
     entry.against = Some("ghosted".into());

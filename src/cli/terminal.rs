@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_wide_names_are_shortened_in_the_middle() {
+    fn long_names_are_truncated_in_the_middle() {
         let long = {
             vec![
                 vec!["condition".to_owned(), "A".to_owned()],

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_share_is_rounded_half_up_to_at_least_one_layer() {
+    fn fractional_depth_rounds_half_up_to_at_least_one_layer() {
         for (text, layers, count) in [
             ("25%", 16, 4),
             ("25%", 32, 8),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_depth_share_is_rejected_with_a_hint() {
+    fn invalid_depth_fraction_is_rejected_with_a_hint() {
         for (text, words) in [
             ("25 %", "write `25%`, without a space"),
             (" 25%", "write `25%`, without a space"),

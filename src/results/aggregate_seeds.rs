@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn number_over_seeds_is_mean_with_sample_deviation() {
+    fn seed_aggregate_is_mean_and_sample_standard_deviation() {
         let over = results(&[
             number(None, Some(70.0)),
             number(Some(0), Some(50.0)),

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_values_are_written_as_by_polars() {
+    fn csv_output_matches_polars() {
         let texts = [Some("a,b"), Some("say \"x\""), Some("two\nlines"), Some(""), None, Some("é ±")];
         let numbers = [Some(0.1 + 0.2), Some(1e-7), Some(1e21), Some(-0.0), None, Some(f64::INFINITY)];
         let small = [Some(0.000_012_5), Some(123_456_789.0), Some(1e16), Some(f64::NAN), Some(5e-324), Some(100.0)];

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn average_is_tested_as_shown_not_by_its_largest_task() {
+    fn average_significance_weights_tasks_equally() {
         // Each of eight small tasks gains 6 of 100 answers, and one large task loses 200 of 10,000.
         let tasks = |small: usize, large: usize| -> Vec<Vec<bool>> {
             std::iter::repeat_with(|| answers(0, small, 100)).take(8).chain([answers(0, large, 10_000)]).collect()

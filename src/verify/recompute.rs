@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_matches_the_share_with_few_calibrations() {
+    fn sample_covers_the_fraction_using_few_calibrations() {
         for (share, count) in [(0.05, 66), (0.02, 57), (1.0, 5), (0.5, 1), (0.02, 2)] {
             let (groups, names) = groups_and_names(count);
             let (drawn, chunks) = sample_cells(7, &groups, &names, share);

@@ -66,7 +66,7 @@ fn missing_and_extra_tensors_are_named() {
 }
 
 #[test]
-fn unknown_architecture_is_rejected_with_known_names() {
+fn unknown_architecture_error_lists_supported_architectures() {
     let world = World::new();
     world.change_config("architectures", json!(["GPT2LMHeadModel"]));
     world.assert_rejected(&[], 2, &["unknown architecture", "GPT2LMHeadModel", "LlamaForCausalLM"]);

@@ -58,7 +58,7 @@ fn list(world: &World) -> String {
 }
 
 #[test]
-fn reference_of_commands_equals_the_help() {
+fn command_reference_matches_the_help() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md");
     let text = fs::read_to_string(&file).unwrap();
     let (before, rest) = text.split_once(BEGIN).unwrap();

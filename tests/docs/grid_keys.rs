@@ -154,7 +154,7 @@ fn format_tables(grid: &Value) -> String {
 }
 
 #[test]
-fn reference_of_grid_keys_equals_the_schema() {
+fn grid_key_reference_matches_the_schema() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/grid-keys.md");
     let text = fs::read_to_string(&file).unwrap();
     let (before, rest) = text.split_once(BEGIN).unwrap();

@@ -21,7 +21,7 @@ fn stream_operator_is_stored_next_to_weights() {
 }
 
 #[test]
-fn export_with_operators_scores_exactly_as_its_cell() {
+fn export_with_operators_has_the_same_scores_as_its_cell() {
     // In OLMo-2, the MLP ends with a norm, and the map of ReplaceMe comes after it.
     let recoveries = [
         ("llama-gqa", &["linearpatch-diag", "linearpatch-rotate", "ghosted", "affine"][..]),
@@ -163,7 +163,7 @@ fn sublayer_cuts_export_and_score_as_their_cells() {
 }
 
 #[test]
-fn model_card_states_that_nbl_replaced_the_attentions() {
+fn model_card_states_that_nbl_replaced_attention_sublayers() {
     let world = World::new();
     let set = ["--set", "criterion=nbl", "--set", "depth={attention: 1}", "--set", "recovery=nbl"];
     export(&world, "nbl-attention-1", "out", &set);

@@ -41,7 +41,7 @@ fn scores_are_shown_in_a_table_with_errors() {
 }
 
 #[test]
-fn score_uses_texts_and_tasks_of_the_entrys_profile() {
+fn score_uses_corpora_and_tasks_of_the_backbone_profile() {
     let world = World::large();
     for folder in ["experiments/profiles", "experiments/backbones"] {
         fs::create_dir_all(world.path(folder)).unwrap();

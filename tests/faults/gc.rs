@@ -68,7 +68,7 @@ fn collect_garbage(world: &World, more: &[&str]) -> String {
 
 /// Covers profiles whose models are missing, such as the profile `paper` in a fresh clone.
 #[test]
-fn gc_keeps_objects_of_a_profile_without_backbones() {
+fn gc_keeps_objects_of_a_profile_with_missing_models() {
     let world = World::new();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     fs::rename(world.path("backbone"), world.path("other")).unwrap();

@@ -125,7 +125,7 @@ fn flip_last_byte(path: &Path) {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn weights_changed_during_fine_tuning_store_nothing() {
+fn nothing_is_stored_if_weights_change_during_fine_tuning() {
     let undisturbed = fine_tuned_world();
     undisturbed.run_ok(&[]);
     // The backbone is in memory, but each training run reads the teacher and the layers after the cut again. Change the

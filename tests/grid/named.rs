@@ -8,7 +8,7 @@ fn shared_grid() -> String {
 }
 
 #[test]
-fn undefined_names_are_read_from_neighboring_files() {
+fn undefined_names_are_resolved_from_sibling_files() {
     let folder = GridFolder::new();
     folder.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
     folder.write("corpora/wiki.yaml", "path: nowhere.txt\nrule: nothing\n");

@@ -37,7 +37,7 @@ fn listed_sublayers_make_cells_with_safe_names() {
 }
 
 #[test]
-fn repaired_attentions_have_distinct_cell_names() {
+fn repaired_attention_sublayers_have_distinct_cell_names() {
     let folder = GridFolder::new();
     let grid =
         folder.load(grid("[llm-drop, nbl]", "{attention: 4}", "[nbl, {name: nbl, input: normed}]"), &[]).unwrap();

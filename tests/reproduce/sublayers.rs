@@ -4,7 +4,7 @@ use super::*;
 use crate::common::world::records;
 
 /// Creates experiments with the artifact `figure2`, which consists of `part` and a grid that removes attentions.
-fn experiments_without_attentions(part: &str) -> World {
+fn experiments_without_attention_sublayers(part: &str) -> World {
     let world = experiments("mine");
     let grid = "criterion: llm-drop\ndepth: {attention: 2}\nrecovery: none\n\
         include:\n  - {criterion: nbl, recovery: nbl}\n\
@@ -15,8 +15,8 @@ fn experiments_without_attentions(part: &str) -> World {
 }
 
 #[test]
-fn layer_diagram_shows_removed_and_replaced_attentions() {
-    let world = experiments_without_attentions("figure: {kind: layers}");
+fn layer_diagram_shows_removed_and_replaced_attention() {
+    let world = experiments_without_attention_sublayers("figure: {kind: layers}");
     run_ok(&world, &["reproduce", "figure2"]);
     let folder = world.path("results/figure2/tiny");
     let svg = fs::read_to_string(folder.join("figure2.svg")).unwrap();
@@ -69,7 +69,7 @@ fn figures_and_tables_that_count_layers_reject_sublayers() {
         ("figure: {kind: depths, metrics: [ppl_test], axis: ppl}", ["the figure counts whole layers", "`layers`"]),
         (table, ["the table counts whole layers", "`removed`"]),
     ] {
-        let world = experiments_without_attentions(part);
+        let world = experiments_without_attention_sublayers(part);
         let output = world.ghostlab(&["reproduce", "figure2"]);
         let log = combined_output(&output);
         assert_eq!(output.status.code(), Some(2), "{part}: {log}");

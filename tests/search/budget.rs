@@ -58,7 +58,7 @@ fn methods_of(found: &Value) -> Vec<String> {
 }
 
 #[test]
-fn parameter_budget_races_layers_with_sublayers() {
+fn parameter_budget_search_includes_layers_and_sublayers() {
     let world = World::large();
     let found = searched_under(&world, "params=0.9", &[]);
     let methods = methods_of(&found);

@@ -45,7 +45,7 @@ fn discordant_task(questions: u64, only_a: u64, only_b: u64) -> DiscordantCounts
 }
 
 #[test]
-fn sign_flips_equal_mcnemar_for_equally_sized_tasks() {
+fn sign_flips_match_mcnemar_for_equally_sized_tasks() {
     assert_close(sign_flip_test(&[discordant_task(50, 10, 2)], 10, 0), mcnemar_exact(10, 2));
     assert_close(
         sign_flip_test(&[discordant_task(50, 7, 2), discordant_task(50, 3, 0), discordant_task(9, 0, 0)], 10, 0),

@@ -71,7 +71,7 @@ fn every_architecture_matches_transformers_in_both_dialects() {
 }
 
 #[test]
-fn target_log_probabilities_equal_log_softmax() {
+fn target_log_probabilities_match_log_softmax() {
     let (batch, _) = batch("llama-gqa");
     for engine in engines("llama-gqa", "config.json") {
         let logits = forward(&*engine, &batch).1;
@@ -105,7 +105,7 @@ fn builder(name: &str) -> candle_nn::VarBuilder<'static> {
 }
 
 #[test]
-fn models_without_windows_equal_candle_transformers() {
+fn models_without_windows_match_candle_transformers() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2"] {
         let folder = fixture(&format!("arch/{name}"));
         for config in ["config.json", "config.hub-style.json"] {
@@ -131,7 +131,7 @@ fn change_config(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTem
 /// candle's window includes one more key than transformers' window. A query at `i` sees the key at `j` if
 /// `i − j ≤ sliding_window` in candle, but only if `i − j < sliding_window` in transformers.
 #[test]
-fn mistral_equals_candle_transformers_with_and_without_a_window() {
+fn mistral_matches_candle_transformers_with_and_without_window() {
     use candle_transformers::models::mistral::{Config, Model};
     for (ours, theirs) in [(Some(24), Some(23)), (Some(1), Some(0)), (Some(96), Some(95)), (None, None)] {
         let (file, mut config) = change_config("mistral", &serde_json::json!({"sliding_window": ours}));
@@ -144,7 +144,7 @@ fn mistral_equals_candle_transformers_with_and_without_a_window() {
 
 /// candle's Qwen2 applies its window in every layer and ignores `use_sliding_window`.
 #[test]
-fn qwen2_equals_candle_transformers_with_and_without_windows() {
+fn qwen2_matches_candle_transformers_with_and_without_windows() {
     use candle_transformers::models::qwen2::{Config, ModelForCausalLM};
     for (ours, theirs) in [(Some(40), 39), (Some(7), 6), (None, 1000)] {
         let (file, mut config) = change_config(

@@ -22,7 +22,7 @@ fn starts(windows: &Windows) -> Vec<u64> {
 }
 
 #[test]
-fn draws_equal_cpython_reference() {
+fn draws_match_cpython_reference() {
     let Some(oracle) = shared("oracles/stories260k/stories260k.json") else { return };
     let oracle = json(&oracle);
     let cases = oracle["python_random"].as_array().unwrap();
@@ -41,7 +41,7 @@ fn number_of(key: &str, case: &Value) -> u64 {
 }
 
 #[test]
-fn tokens_of_a_plain_text_match_the_reference() {
+fn plain_text_tokens_match_the_reference() {
     let Some(folder) = shared("oracles/stories260k") else { return };
     let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
     assert_eq!(tokenizer.vocab_size(), 512);

@@ -22,7 +22,7 @@ fn numbers(example: &str, arguments: &[&str]) -> Vec<f64> {
 }
 
 #[test]
-fn example_scores_a_folder_on_a_text() {
+fn perplexity_example_scores_a_model_folder() {
     let perplexity = numbers("perplexity", &["llama", "corpora/wiki-test.jsonl.gz"]);
     // A unigram model has a perplexity of at least 206 on these texts (see the backbone's manifest).
     assert!(perplexity[0] > 1.0 && perplexity[0] < 5.0, "{perplexity:?}");

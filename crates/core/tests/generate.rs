@@ -122,7 +122,7 @@ fn argmax(logits: &[f32]) -> usize {
 
 /// The text is longer than the sliding windows of the models that have them (24 and 40 tokens).
 #[test]
-fn cached_steps_equal_the_full_forward_pass() {
+fn cached_steps_match_the_full_forward_pass() {
     for name in MODELS {
         let folder = fixture(&format!("arch/{name}"));
         let capped = Config { score_cap: Some(0.5), ..Config::read(&folder).unwrap() };
@@ -383,7 +383,7 @@ fn candle_and_cpu_engine_generate_the_same_tokens() {
 }
 
 #[test]
-fn batched_chunks_equal_separate_chunks() {
+fn batched_chunks_match_separate_chunks() {
     let engine = decoder("qwen3");
     let prompts: Vec<Prompt> =
         (0..70).map(|index| Prompt { identity: index.to_string(), ids: short_ids(index) }).collect();

@@ -207,7 +207,7 @@ fn ids(name: &str) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn gguf_of_each_architecture_equals_its_folder() {
+fn gguf_of_each_architecture_matches_its_folder() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
         for dtype in [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16, GgmlDType::Q8_0, GgmlDType::Q4_0] {
             let temp = tempfile::tempdir().unwrap();
@@ -232,7 +232,7 @@ fn gguf_of_each_architecture_equals_its_folder() {
 }
 
 #[test]
-fn gguf_of_a_llama_with_biases_equals_its_folder() {
+fn gguf_of_a_llama_with_biases_matches_its_folder() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("biased");
     let plain = fixture("arch/llama-gqa");
@@ -252,7 +252,7 @@ fn gguf_of_a_llama_with_biases_equals_its_folder() {
 /// Weights that are rounded while they are read are bit-identical to those in a file that is already quantized. This
 /// holds on every engine, even with layers loaded on demand.
 #[test]
-fn rounding_on_load_equals_a_quantized_file() {
+fn rounding_on_load_matches_a_quantized_file() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
         let temp = tempfile::tempdir().unwrap();
         let from = fixture(&format!("arch/{name}"));
@@ -277,7 +277,7 @@ fn rounding_on_load_equals_a_quantized_file() {
 /// Compares the matrices with complete tensors quantized by candle. The output projection, or a tied embedding in its
 /// place, has a separate type.
 #[test]
-fn matrices_are_quantized_by_position_and_row_length() {
+fn quantization_type_depends_on_tensor_role_and_row_length() {
     let Some(real) = common::shared("real/backbone") else { return };
     let config = Config::read(&real).unwrap();
     for to in WeightType::ALL {

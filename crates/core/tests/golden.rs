@@ -260,12 +260,12 @@ fn check_every_method(backbone: &str) {
 }
 
 #[test]
-fn every_method_equals_its_formula_on_every_engine() {
+fn every_method_matches_its_formula_on_every_engine() {
     check_every_method("llama-gqa");
 }
 
 #[test]
-fn every_method_equals_its_formula_with_branch_norms() {
+fn every_method_matches_its_formula_with_branch_norms() {
     check_every_method("olmo2");
 }
 

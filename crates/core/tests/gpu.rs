@@ -81,7 +81,7 @@ fn assert_agreement(
 }
 
 #[test]
-fn gpu_operations_equal_plain_forms_rounded_once() {
+fn gpu_operations_match_plain_forms_rounded_once() {
     // The tolerances are slightly above half a unit in the last place of each dtype (2^-24, 2^-9 and 2^-12).
     let once = [1e-6, 2e-3, 2.5e-4];
     for width in [24, 300, 4096] {
@@ -144,7 +144,7 @@ fn log_probabilities(engine: &dyn Engine, batch: Batch) -> Vec<f64> {
 }
 
 #[test]
-fn layers_loaded_on_demand_equal_resident_layers() {
+fn layers_loaded_on_demand_match_resident_layers() {
     let Some(device) = gpu() else { return };
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let folder = fixture("arch").join(name);
@@ -183,7 +183,7 @@ fn sample_ids(seed: usize, count: usize, vocab: usize) -> Vec<u32> {
 }
 
 #[test]
-fn gpu_attention_on_windows_and_trees_equals_the_cpu() {
+fn gpu_attention_on_windows_and_trees_matches_the_cpu() {
     let Some(device) = gpu() else { return };
     for name in ["llama-gqa", "llama3-rope", "mistral", "olmo2", "qwen2", "qwen3"] {
         let folder = fixture("arch").join(name);

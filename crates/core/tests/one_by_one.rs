@@ -169,7 +169,7 @@ fn cases_cover_every_iterative_criterion() {
 }
 
 #[test]
-fn iterative_selection_of_one_layer_equals_plain_selection() {
+fn iterative_selection_of_one_layer_matches_plain_selection() {
     let world = World::new();
     for case in cases() {
         let what = format!("{} {}", case.criterion, case.unit);
@@ -182,7 +182,7 @@ fn iterative_selection_of_one_layer_equals_plain_selection() {
 }
 
 #[test]
-fn second_removal_equals_plain_removal_on_pruned_model() {
+fn second_removal_matches_plain_removal_on_pruned_program() {
     let world = World::new();
     for case in cases() {
         for repair in ["none", case.repair] {
@@ -205,7 +205,7 @@ fn second_removal_equals_plain_removal_on_pruned_model() {
 }
 
 #[test]
-fn second_removal_equals_plain_removal_on_small_backbone() {
+fn second_iterative_removal_matches_removal_on_the_pruned_model() {
     let world = World::new();
     for case in cases().into_iter().filter(|case| case.unit.is_layers()) {
         let none = recovery("none", json!({}));

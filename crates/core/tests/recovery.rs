@@ -110,7 +110,7 @@ fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
 }
 
 #[test]
-fn boundary_error_equals_that_of_the_repaired_backbone() {
+fn boundary_error_matches_the_repaired_backbone() {
     for name in ["llama-gqa", "olmo2"] {
         let world = world(name, 4, 32);
         let boundary = world.calibration.boundary(&world.decoder, 2, 4);

@@ -185,7 +185,7 @@ fn walsh_hadamard_matrix_matches_the_reference() {
 }
 
 #[test]
-fn python_random_draws_equal_the_reference() {
+fn python_random_draws_match_the_reference() {
     let Some(oracle) = oracle() else { return };
     for case in oracle.values["python_random"].as_array().unwrap() {
         let [seed, low, high] = ["seed", "low", "high"].map(|key| case[key].as_u64().unwrap());
@@ -197,7 +197,7 @@ fn python_random_draws_equal_the_reference() {
 }
 
 #[test]
-fn tokens_and_calibration_windows_equal_the_reference() {
+fn tokens_and_calibration_windows_match_the_reference() {
     let Some(oracle) = oracle() else { return };
     let tokenizer = Tokenizer::load(oracle.folder.join("tokenizer.json")).unwrap();
     for name in ["calibration", "evaluation"] {

@@ -69,7 +69,7 @@ fn skipping_unscored_rows_does_not_change_scores() {
 }
 
 #[test]
-fn variants_run_together_equal_separate_runs() {
+fn variants_run_together_match_separate_runs() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let engines = engines(&fixture(&format!("arch/{name}")));
         let programs = programs(engines[0].config().layers, engines[0].config().hidden);

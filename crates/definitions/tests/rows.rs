@@ -22,7 +22,7 @@ fn task_texts(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn rows_written_by_other_tools_equal_the_plain_file() {
+fn rows_written_by_other_tools_match_the_plain_file() {
     let plain = read_rows(fixture("rows/plain.jsonl"), None).unwrap();
     assert_eq!(plain.len(), 40);
     for name in ["plain.jsonl", "array.json", "bom.jsonl", "nan.jsonl", "dictionary.parquet"] {

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn file_is_linked_relatively_only_if_complete() {
+    fn only_complete_files_get_a_relative_symlink() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), true);
         let source = Source::parse("o/n").unwrap();

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_folder_equals_huggingface_hub() {
+    fn cache_folder_matches_huggingface_hub() {
         // Expected values: `python -c 'from huggingface_hub import constants; print(constants.HF_HUB_CACHE)'`.
         for (variables, cache) in [
             (&[("HOME", "/u")][..], "/u/.cache/huggingface/hub"),

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_file_modes_equal_git_for_any_umask() {
+    fn shared_file_modes_match_git_for_any_umask() {
         // Expected values: `git init --shared=group` and `--shared=all` with umask 077 and 022.
         for (shared, file, folder) in [
             (StoreSharing::Group, [(0o600, 0o660), (0o644, 0o664), (0o700, 0o770)], [(0o700, 0o2770), (0o755, 0o2775)]),

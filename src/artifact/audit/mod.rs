@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn check_and_severity_names_equal_their_json() {
+    fn check_and_severity_names_match_their_json() {
         for check in Check::ALL {
             assert_eq!(serde_json::to_value(check).unwrap(), check.name());
         }

@@ -147,7 +147,7 @@ fn claim_joins_only_runs_with_equal_settings() {
 }
 
 #[test]
-fn verdict_mentions_no_gate_for_ungated_numbers() {
+fn verdict_of_ungated_run_mentions_the_no_gate_flag() {
     assert_eq!(count_of(true), "3 of 4, most needed");
     assert_eq!(count_of(false), "3 of 4, most needed (computed with --no-gate)");
 }

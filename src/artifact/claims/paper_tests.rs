@@ -245,7 +245,7 @@ fn solver_outcomes(difference: f64) -> Vec<Judgement> {
 }
 
 #[test]
-fn every_claim_states_its_place_and_artifacts() {
+fn every_claim_names_its_section_and_artifacts() {
     let figures = ["figure1", "figure3", "figure4", "figure5"];
     let tables = [
         "table2", "table3", "table4", "table5", "tableA4", "tableA5", "tableA6", "tableA7", "tableA8", "tableA9",

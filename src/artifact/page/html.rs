@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_equals_the_rfc_vectors() {
+    fn base64_matches_the_rfc_vectors() {
         // Test vectors from RFC 4648 §10.
         for (bytes, text) in [
             ("", ""),

@@ -256,7 +256,7 @@ mod tests {
     use ghostlab_store::Store;
 
     #[test]
-    fn member_key_without_its_fields_equals_the_family_key() {
+    fn member_key_without_its_fields_matches_the_family_key() {
         let backbone =
             BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));

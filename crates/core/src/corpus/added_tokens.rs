@@ -249,7 +249,7 @@ mod tests {
     /// The expected ids come from `PreTrainedTokenizerFast.from_pretrained` in transformers 5.24, called with the same
     /// files.
     #[test]
-    fn added_tokens_of_companion_files_are_single_ids() {
+    fn added_tokens_from_companion_files_encode_to_single_ids() {
         let description = sample::description();
         let text = "a <|end|> b";
         let decoder = json!({"added_tokens_decoder": {"31": token("<|end|>"), "30": token("<|start|>")}});

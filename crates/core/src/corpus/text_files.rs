@@ -256,7 +256,7 @@ mod tests {
 
     /// Covers a byte order mark, a list, non-JSON numbers and CRLF line endings.
     #[test]
-    fn rows_with_bom_lists_and_crlf_are_read() {
+    fn bom_json_array_and_crlf_files_are_read() {
         let list = "\u{feff}\n [{\"text\": \"a, ]\\\"\", \"n\": [1, {}]} ,\n{\"text\": \"b\"}]\n";
         for (name, bytes) in [("a.json", list.as_bytes().to_vec()), ("a.json.gz", compress_gzip(list))] {
             assert_eq!(read(name, bytes, None).unwrap(), ["a, ]\"", "b"], "{name}");
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_column_is_rejected_with_the_columns_found() {
+    fn missing_column_error_lists_available_columns() {
         let columns = vec![Column::new("title".into(), ["a"]), Column::new("body".into(), ["b"])];
         let message = rejection_message("a.parquet", parquet(columns.clone()), None);
         assert!(message.contains("`text` or `sentence`") && message.contains("`title`, `body`"), "{message}");

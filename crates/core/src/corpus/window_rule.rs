@@ -261,7 +261,7 @@ mod tests {
     /// Expected values from Python: `random.seed(5)`, then six calls to `random.randint(0, int(0.9 * 101) - 8 - 1)`.
     /// For the second rule, the same with `random.randint(0, 101 - 8 - 1)`.
     #[test]
-    fn windows_of_joined_texts_equal_python_reference() {
+    fn windows_of_joined_texts_match_python_reference() {
         let tokenizer = sample::words();
         let wikitext = calibration_windows(WindowRule::Wikitext2, &hundred_texts(), &tokenizer, 6, 8, 5).unwrap();
         assert_eq!(start_tokens(&wikitext), [79, 32, 45, 67, 3, 59]);

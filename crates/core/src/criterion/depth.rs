@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_list_attentions_before_mlps() {
+    fn candidates_list_attention_before_mlp_sublayers() {
         use Sublayer::{Attention, Mlp};
         assert_eq!(DepthUnit::Sublayers.candidates(2), [(0, Attention), (1, Attention), (0, Mlp), (1, Mlp)]);
         assert_eq!(DepthUnit::Mlp.candidates(2), [(0, Mlp), (1, Mlp)]);

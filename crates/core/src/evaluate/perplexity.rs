@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nonfinite_window_is_counted_and_gives_nan() {
+    fn nonfinite_loss_is_counted_and_gives_nan_perplexity() {
         let losses = Losses { windows: vec![1.0, f64::NAN] };
         assert!(losses.perplexity().is_nan());
         assert_eq!(losses.not_finite(), 1);

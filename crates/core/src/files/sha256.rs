@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hash_of_a_file_equals_hash_of_its_bytes() {
+    fn hash_of_a_file_matches_hash_of_its_bytes() {
         // Expected value from `printf abc | sha256sum`.
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(of_bytes("abc"), expected);

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_change_answers_are_read_by_name() {
+    fn changes_lists_settings_that_affect_generation() {
         let config = json!({"eos_token_id": 2});
         for (file, changes) in [
             (json!({"eos_token_id": [2, 426]}), json!({"eos_token_id": [2, 426]})),

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn timed_tokens_equal_generated_tokens() {
+    fn timed_tokens_match_generated_tokens() {
         let decoder: Box<dyn Engine> = Box::new(Decoder::load(&folder()).unwrap());
         let placement = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
         let config = Config::read(&folder()).unwrap();

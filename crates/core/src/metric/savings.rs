@@ -49,7 +49,7 @@ mod tests {
     /// parameters in the embedding, 88 in the head with its norm, 264 in an attention and 392 in an MLP with their
     /// norms.
     #[test]
-    fn savings_are_shares_of_the_dense_model() {
+    fn savings_are_fractions_of_the_dense_model() {
         let config = json!({
             "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 16, "head_dim": 8,
             "num_attention_heads": 1, "num_key_value_heads": 1, "num_hidden_layers": 2, "vocab_size": 10,

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn builtin_kernels_run_f32_and_bf16_by_default() {
+    fn builtin_engine_is_default_for_f32_and_bf16() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
         for ((engine, device, dtype), expected) in [
             (("", "cpu", ""), EngineChoice::Cpu(Products::F32)),

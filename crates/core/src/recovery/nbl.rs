@@ -80,7 +80,7 @@ mod tests {
     use crate::recovery::{Span, build, spans};
 
     #[test]
-    fn nbl_recovers_a_known_map_of_an_attention() {
+    fn nbl_recovers_a_known_linear_map_of_an_attention_sublayer() {
         // a = x·(1 0; 1 2) + (5, −1) at the corners of a square.
         let pre = [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0];
         let post = [5.0, -1.0, 7.0, -1.0, 6.0, 2.0, 8.0, 2.0];

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn student_t_tails_equal_scipy() {
+    fn student_t_tails_match_scipy() {
         // The expected values are scipy.stats.t.sf(t, df) * 2, and 1 − 2/π·atan(t) for one degree of freedom.
         for (t, degrees_of_freedom, p) in [
             (1.0, 1.0, 0.5),

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn standard_error_equals_its_closed_form() {
+    fn standard_error_matches_its_closed_form() {
         let measure = Measure::from_values(&[1.0, 0.0, 0.0, 1.0]).unwrap();
         assert_eq!(measure.value, 0.5);
         // For zeros and ones, the standard error is sqrt(p (1 − p) / (n − 1)).

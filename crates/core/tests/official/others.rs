@@ -124,7 +124,7 @@ fn perplexity_windows(
 }
 
 #[test]
-fn linearpatch_equals_its_official_repository() {
+fn linearpatch_matches_the_official_implementation() {
     let Some(others) = others() else { return };
     for (id, setting) in others.settings["linearpatch"]["settings"].as_object().unwrap() {
         let Some(backbone) = backbone(text(setting, "backbone"), &setting["calibration"]) else { continue };
@@ -168,7 +168,7 @@ fn replaceme(setting: &Value) -> Option<Box<dyn Recovery>> {
 }
 
 #[test]
-fn replaceme_equals_its_official_repository() {
+fn replaceme_matches_the_official_implementation() {
     let Some(others) = others() else { return };
     let mut compared = 0;
     for (id, setting) in others.settings["replaceme"]["settings"].as_object().unwrap() {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn folded_map_equals_applied_map() {
+fn folded_map_matches_applied_map() {
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice(), &[7, 8, 9]]);
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let world = world(name, 8, 64);

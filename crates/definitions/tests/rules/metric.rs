@@ -134,7 +134,7 @@ fn rejection_of(rows: &'static str) -> String {
 }
 
 #[test]
-fn chosen_answers_equal_those_scored_by_the_metrics() {
+fn chosen_answers_match_those_scored_by_the_metrics() {
     // Per character, the log-likelihoods are −1 and −0.5. The second choice is the greedy output.
     const LONG_CHOICE: &str = r#"[{"q": "q", "c": ["a", "bbbb"], "n": 0}]"#;
     let text = choices("metric_list: [{metric: acc}, {metric: acc_norm}, {metric: exact_match}]");
@@ -213,7 +213,7 @@ fn matches_exactly(target: &str, options: &str, answer: &str) -> bool {
 /// The expected value comes from lm-eval's `bootstrap_stderr` on Python 3.11. The 3,000 samples are drawn in three
 /// chunks of 1,000, with `Random(0)` to `Random(2)`.
 #[test]
-fn bootstrap_errors_equal_python_chunk_by_chunk() {
+fn bootstrap_errors_match_python_chunk_by_chunk() {
     let items = [-1.0, -2.0, -4.0].map(Item::Number);
     let error = Aggregation::Perplexity.error(&items, 3000).unwrap().unwrap();
     assert!((error - 10.973196339408776).abs() < 1e-9, "{error}");

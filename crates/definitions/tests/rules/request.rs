@@ -82,7 +82,7 @@ fn examples_leave_out_the_document_if_splits_are_equal() {
 }
 
 #[test]
-fn description_is_joined_and_system_text_separated() {
+fn description_and_system_prompt_are_separated_differently() {
     assert_eq!(first(&choices("description: Choose."), &shots(0)).0, "Choose.one");
     assert_eq!(first(&choices("description: Choose."), &system_setting("Be short.")).0, "Be short.\n\nChoose.one");
     assert_eq!(first(&choices("description: Choose."), &system_setting("Be short. ")).0, "Be short. Choose.one");

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adamw_steps_equal_algorithm_2_in_f64() {
+    fn adamw_steps_match_algorithm_2_in_f64() {
         let mut ours = [0.5f32, -2.0];
         let mut adam = Adam::new(2, 0.01).with_weight_decay(0.1);
         let mut exact = [(0.5f64, 0.0f64, 0.0f64), (-2.0, 0.0, 0.0)];

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn bf16_rounding_equals_the_half_crate() {
+    fn bf16_rounding_matches_the_half_crate() {
         let ends = [0.0, -0.0, 1.0, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, 1.003_906_3, 1.011_718_8];
         let many = (0..100_000).map(|i| noise(i) * 1e3);
         for x in ends.into_iter().chain(many) {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn product_equals_sum_of_rounded_products_for_any_shape() {
+    fn product_matches_sum_of_rounded_products_for_any_shape() {
         for (rows, inner, outer) in [(1, 1, 1), (3, 7, 5), (8, 64, 32), (13, 65, 70), (20, 300, 96)] {
             let x: Vec<f32> = (0..rows * inner).map(noise).collect();
             let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();

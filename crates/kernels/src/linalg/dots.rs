@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn small_products_equal_the_gemm_crate_with_avx512() {
+    fn small_products_match_the_gemm_crate_with_avx512() {
         if !has_avx512() {
             return;
         }

@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_tile_sums_equal_the_best_tile_up_to_rounding() {
+    fn plain_tile_sums_match_the_best_tile_up_to_rounding() {
         let panel: Vec<f32> = (0..300 * LANES).map(|i| noise(i + 11)).collect();
         let row: Vec<f32> = (0..300).map(noise).collect();
         let [best, plain] = [F32Tile::best(), F32Tile::Plain].map(|tile| sums(tile, &row, 1, &panel, true));

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn product_equals_naive_sums() {
+    fn product_matches_naive_sums() {
         let a: Vec<f32> = (0..6).map(|i| i as f32).collect(); // [2, 3]
         let b: Vec<f32> = (0..6).map(|i| (i * i) as f32).collect(); // [2, 3], used transposed
         let mut c = vec![1.0f32; 4];
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn gram_upper_triangle_equals_naive_sums() {
+    fn gram_upper_triangle_matches_naive_sums() {
         for columns in [3, GRAM_BAND_ROWS, GRAM_BAND_ROWS + 70] {
             let x: Vec<f64> = (0..5 * columns).map(|i| (i % 11) as f64 - 5.0).collect();
             let mut gram = vec![1.0; columns * columns];

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_transform_equals_the_dense_product_both_ways() {
+    fn fast_transform_matches_the_dense_product_both_ways() {
         for order in orders() {
             let x = sample(3, order);
             let h = matrix(order);

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_statistics_equal_the_statistics_of_all_rows() {
+    fn merged_statistics_match_the_statistics_of_all_rows() {
         let x = [1.0, 2.0, 0.5, -1.0, 3.0, 1.0];
         let y = [1.0, 0.0, 2.0, 2.0, -1.0, 1.0];
         let mut parts = equations(2, &x[..2], &y[..2]);

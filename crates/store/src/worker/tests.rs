@@ -93,7 +93,7 @@ fn remote_process_is_alive_while_its_heartbeat_changes() {
 }
 
 #[test]
-fn remote_process_with_old_record_is_dead_at_once() {
+fn remote_process_with_stale_heartbeat_is_considered_dead() {
     let (folder, one, two) = workers();
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
     let record = plant_lease(&one, &Process { id: REMOTE_PROCESS.into(), owner, beat: 0 });
@@ -137,7 +137,7 @@ fn ended_process_leaves_no_record() {
 }
 
 #[test]
-fn dropped_lease_keeps_the_lease_of_another_process() {
+fn dropping_a_lost_lease_keeps_the_new_owners_lease() {
     let (_folder, one, two) = workers();
     let LeaseResult::Acquired(lease) = one.lease("a") else { panic!("not free") };
     // This process was stopped for longer than the timeout, and another one took over its lease.

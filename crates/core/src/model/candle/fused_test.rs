@@ -23,7 +23,7 @@ fn as_variable(x: &Tensor) -> Tensor {
 }
 
 #[test]
-fn fused_operations_equal_unfused_operations() {
+fn fused_operations_match_unfused_operations() {
     let x = sample_tensor(1, &[5, 3, 16]);
     let weight = sample_tensor(2, &[16]);
     let cos = sample_tensor(3, &[5, 8]);

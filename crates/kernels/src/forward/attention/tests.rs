@@ -181,7 +181,7 @@ fn bf16_attention_row_is_independent_of_other_segments() {
 }
 
 #[test]
-fn ragged_grouped_attention_equals_its_definition() {
+fn ragged_grouped_attention_matches_its_definition() {
     compare(&[(1, None), (65, None), (134, None)]); // one token; one block and one row; several blocks
 }
 
