@@ -120,7 +120,7 @@ impl RunMeter {
         let job = &running.job;
         if let (Some(bar), Some(overall)) = (&item.bar, &self.bars.overall) {
             bar.set_message(format!("{}: {}", job.label, format_speed(running, &item)));
-            overall.set_position((self.left.share() * 1000.0).min(1000.0) as u64);
+            overall.set_position((self.left.fraction() * 1000.0).min(1000.0) as u64);
             overall.set_message(left.unwrap_or_default());
         } else if due {
             let left = left.map(|left| format!("; {left}")).unwrap_or_default();

@@ -86,7 +86,7 @@ pub(super) struct VerifyArguments {
     /// Share of windows and documents to recompute, e.g. `5%` or `0.05`.
     ///
     /// For layer selections and operators, the square root of the share is used.
-    #[arg(long, default_value = "5%", value_parser = parse_share)]
+    #[arg(long, default_value = "5%", value_parser = parse_fraction)]
     share: f64,
     /// Seed for the random sample.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -98,7 +98,7 @@ pub(super) struct VerifyArguments {
     inputs: Vec<PathBuf>,
 }
 
-fn parse_share(text: &str) -> Result<f64, String> {
+fn parse_fraction(text: &str) -> Result<f64, String> {
     let (number, part) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     match number.trim().parse::<f64>() {
         Ok(number) if number > 0.0 && number / part <= 1.0 => Ok(number / part),
@@ -158,7 +158,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let roots =
         arguments.inputs.iter().cloned().chain([current, around]).chain(installed::installed_folder()).chain(cache);
     let request = VerifyRequest {
-        share: arguments.share,
+        fraction: arguments.share,
         seed: arguments.seed,
         roots: roots.collect(),
         settings: RunSettings::default(),

@@ -333,7 +333,7 @@ impl PrunedCell {
         if !depth.is_in_layers() || depth.count < layers {
             return Ok(());
         }
-        let found = match self.depth.is_share() {
+        let found = match self.depth.is_fraction() {
             false => depth.to_string(),
             true => format!("`{}`, which is {depth} layers of `{backbone}`", self.depth),
         };

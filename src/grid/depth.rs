@@ -52,7 +52,7 @@ impl Depth {
     }
 
     /// Returns whether the depth is written as a share.
-    pub(super) fn is_share(self) -> bool {
+    pub(super) fn is_fraction(self) -> bool {
         matches!(self.amount, Amount::Share { .. })
     }
 }
@@ -79,9 +79,9 @@ impl Amount {
     }
 
     /// Parses a share, which must be above 0% and below 100%.
-    fn parse_share(text: &str) -> Result<Self> {
+    fn parse_fraction(text: &str) -> Result<Self> {
         let Some(number) = text.strip_suffix('%') else {
-            let error = share_error(text, "invalid depth");
+            let error = fraction_error(text, "invalid depth");
             return Err(match text.trim().parse::<f64>() {
                 Ok(number) => {
                     error.hint(format!("write `{number}` without quotes for a count, or `{number}%` for a share"))
@@ -90,14 +90,14 @@ impl Amount {
             });
         };
         let Some(millionths) = parse_millionths(number) else {
-            let error = share_error(text, "invalid depth");
+            let error = fraction_error(text, "invalid depth");
             return Err(match parse_millionths(number.trim()) {
                 Some(_) => error.hint(format!("write `{}%`, without a space", number.trim())),
                 None => error.hint(format!("write digits, with at most {MAX_DECIMALS} decimals, then `%`")),
             });
         };
         if millionths == 0 || millionths >= 100_000_000 {
-            return Err(share_error(text, "depth out of range")
+            return Err(fraction_error(text, "depth out of range")
                 .expected("more than 0% and less than 100%")
                 .hint("keep at least one layer; every grid includes the dense backbone"));
         }
@@ -116,7 +116,7 @@ impl Amount {
     }
 }
 
-fn share_error(text: &str, what: &str) -> Error {
+fn fraction_error(text: &str, what: &str) -> Error {
     Error::bad_input(what)
         .expected("a count such as `7`, or a share of the layers such as `25%`")
         .found(format!("the string `{text}`"))
@@ -192,7 +192,7 @@ impl Visitor<'_> for AmountVisitor {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Amount::parse_share(text))
+        Ok(Amount::parse_fraction(text))
     }
 }
 
@@ -237,14 +237,14 @@ impl JsonSchema for DepthEntry {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let share = format!(r"^[0-9]+(\.[0-9]{{1,{MAX_DECIMALS}}})?%$");
-        let amount = json!({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": share}]});
+        let pattern = format!(r"^[0-9]+(\.[0-9]{{1,{MAX_DECIMALS}}})?%$");
+        let amount = json!({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": pattern}]});
         let mut forms = vec![
             json!({"description": "Number of layers.", "type": "integer", "minimum": 1}),
             json!({
                 "description": "Share of the backbone's layers, rounded half up.",
                 "type": "string",
-                "pattern": share,
+                "pattern": pattern,
             }),
         ];
         forms.extend(DepthUnit::SUBLAYER_UNITS.iter().map(|unit| {
@@ -268,7 +268,7 @@ mod tests {
         serde_json::from_value::<DepthEntry>(value).unwrap().0
     }
 
-    fn share(text: &str) -> Result<Depth> {
+    fn parse_depth(text: &str) -> Result<Depth> {
         parse(text.into())
     }
 
@@ -306,10 +306,14 @@ mod tests {
             ("34.999999%", 10, 3),
             ("99.999999%", 80, 80),
         ] {
-            assert_eq!(share(text).unwrap().resolve(layers), criterion::Depth::layers(count), "{text} of {layers}");
-            assert_eq!(share(text).unwrap().to_string(), text);
+            assert_eq!(
+                parse_depth(text).unwrap().resolve(layers),
+                criterion::Depth::layers(count),
+                "{text} of {layers}"
+            );
+            assert_eq!(parse_depth(text).unwrap().to_string(), text);
         }
-        assert_eq!(share("12.50%").unwrap(), share("12.5%").unwrap());
+        assert_eq!(parse_depth("12.50%").unwrap(), parse_depth("12.5%").unwrap());
     }
 
     #[test]
@@ -330,7 +334,7 @@ mod tests {
             ("many", "invalid depth"),
             ("", "invalid depth"),
         ] {
-            let message = share(text).unwrap_err().to_string();
+            let message = parse_depth(text).unwrap_err().to_string();
             assert!(message.contains(words) && message.contains(&format!("`{text}`")), "{text}: {message}");
         }
     }

@@ -78,8 +78,8 @@ impl fmt::Display for Budget {
         let speedup = self.speedup.map(|speedup| format!("speedup={speedup}"));
         let latency = self.latency.map(|latency| format!("latency={latency}ms"));
         let memory = self.memory.map(|memory| format!("memory={}GB", memory as f64 / 1e9));
-        let params = self.params.map(|share| format!("params={share}"));
-        let kv_cache = self.kv_cache.map(|share| format!("kv_cache={share}"));
+        let params = self.params.map(|fraction| format!("params={fraction}"));
+        let kv_cache = self.kv_cache.map(|fraction| format!("kv_cache={fraction}"));
         let all: Vec<String> =
             layers.chain(speedup).chain(latency).chain(memory).chain(params).chain(kv_cache).collect();
         f.write_str(&all.join(", "))
@@ -197,13 +197,13 @@ impl SearchEntry {
 impl BudgetEntry {
     fn validate(&self, at: &EntryPosition<'_>) -> Result<Budget> {
         let Self { layers, speedup, latency, memory, params, kv_cache } = self;
-        let shares = [("params", *params), ("kv_cache", *kv_cache)];
-        let has_share = shares.iter().any(|(_, share)| share.is_some());
+        let fractions = [("params", *params), ("kv_cache", *kv_cache)];
+        let has_fraction = fractions.iter().any(|(_, fraction)| fraction.is_some());
         if layers.explicit_values().is_none()
             && speedup.is_none()
             && latency.is_none()
             && memory.is_none()
-            && !has_share
+            && !has_fraction
         {
             return Err(at
                 .error("the search has no budget")
@@ -230,13 +230,13 @@ impl BudgetEntry {
                 .found(speedup.to_string())
                 .hint("set a speedup such as `1.3`, for 1/1.3 of the time of the dense backbone"));
         }
-        for (key, share) in shares {
-            if let Some(share) = share.filter(|share| !(*share > 0.0 && *share < 1.0)) {
+        for (key, fraction) in fractions {
+            if let Some(fraction) = fraction.filter(|fraction| !(*fraction > 0.0 && *fraction < 1.0)) {
                 return Err(at
                     .key(key)
                     .error(format!("invalid `{key}` in the budget"))
                     .expected("a number above 0 and below 1")
-                    .found(share.to_string()));
+                    .found(fraction.to_string()));
             }
         }
         Ok(Budget {

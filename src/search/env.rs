@@ -96,10 +96,10 @@ pub const FIRST_DOCUMENTS: usize = 64;
 pub const FIRST_WINDOWS: usize = 16;
 
 /// Share of each stratum that is held out for the final evaluation.
-pub const HELD_OUT_SHARE: f64 = 0.2;
+pub const HELD_OUT_FRACTION: f64 = 0.2;
 
 pub fn held_out_items(items: usize) -> usize {
-    (items as f64 * HELD_OUT_SHARE).round() as usize
+    (items as f64 * HELD_OUT_FRACTION).round() as usize
 }
 
 /// Schedule of rounds for one objective.

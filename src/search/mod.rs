@@ -25,7 +25,7 @@ mod search_summary;
 mod short_name;
 
 pub use candidates::{depths, split_searches};
-pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, HELD_OUT_SHARE, Schedule, SearchEnv, held_out_items, mean_latency};
+pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, HELD_OUT_FRACTION, Schedule, SearchEnv, held_out_items, mean_latency};
 pub use program_path::{build_program, count_layers};
 pub use race::{Elimination, Verdict, eliminate, mean_of_means, pareto_front};
 pub use racing::search;

@@ -7,8 +7,8 @@ use crate::pipeline::stage::activations;
 
 /// Maximum duration of a run with default sizes, in seconds.
 pub(super) const MAX_SECONDS: f64 = 900.0;
-/// Share of [`MAX_SECONDS`] that the estimate may fill. The estimate leaves out most of the solving and tokenizing.
-const ESTIMATE_SHARE: f64 = 0.7;
+/// Fraction of [`MAX_SECONDS`] that the estimate may fill. The estimate leaves out most of the solving and tokenizing.
+const ESTIMATE_FRACTION: f64 = 0.7;
 /// Minimum number of windows that gives reliable bootstrap intervals.
 const MIN_WINDOWS: usize = 32;
 /// Preferred minimum number of calibration tokens per channel. It applies as long as other sizes can still be reduced.
@@ -65,7 +65,7 @@ pub(super) fn shrink_to_budget(
 ) -> Sizes {
     let channels = models.iter().map(|model| model.config.hidden).max().unwrap_or(1);
     let max_tokens = scored_data.scored_tokens.iter().max().copied().unwrap_or(0);
-    while estimate_seconds(sizes, models, scored_data, flop_per_second) > ESTIMATE_SHARE * MAX_SECONDS {
+    while estimate_seconds(sizes, models, scored_data, flop_per_second) > ESTIMATE_FRACTION * MAX_SECONDS {
         let windows = sizes.windows.unwrap_or(max_tokens / sizes.length.max(1));
         let tokens = sizes.sequences * sizes.length;
         if windows > MIN_WINDOWS {

@@ -9,9 +9,9 @@ use crate::corpus::read_rows;
 use crate::error::{Error, Result};
 use crate::files::output::{Input, OutputFile};
 
-/// Share of the text that is used for calibration.
-const CALIBRATION_SHARE: f64 = 0.8;
-/// Range of calibration shares within which to look for a good place to split.
+/// Fraction of the text that is used for calibration.
+const CALIBRATION_FRACTION: f64 = 0.8;
+/// Range of calibration fractions within which to look for a good place to split.
 const SPLIT_RANGE: [f64; 2] = [0.7, 0.9];
 /// Separator between rows according to the window rule of starter grids.
 const ROW_SEPARATOR: &str = "\n\n";
@@ -117,8 +117,8 @@ fn has_words(part: &[&str]) -> bool {
 /// Returns the best place to split a row that starts at byte `before`. Prefers a blank line, then a line end, then
 /// whitespace.
 fn cut_within(row: &str, before: usize, bytes: usize) -> Option<usize> {
-    let [first, ideal, last] = [SPLIT_RANGE[0], CALIBRATION_SHARE, SPLIT_RANGE[1]].map(|share| {
-        let offset = ((share * bytes as f64) as usize).saturating_sub(before).min(row.len());
+    let [first, ideal, last] = [SPLIT_RANGE[0], CALIBRATION_FRACTION, SPLIT_RANGE[1]].map(|fraction| {
+        let offset = ((fraction * bytes as f64) as usize).saturating_sub(before).min(row.len());
         (0..=offset).rev().find(|offset| row.is_char_boundary(*offset)).unwrap_or(0)
     });
     for pattern in [ROW_SEPARATOR, "\n", " "] {
@@ -144,8 +144,8 @@ mod tests {
             let [calibration, scored] = split_rows(&rows).unwrap();
             let all: Vec<&str> = rows.iter().map(String::as_str).collect();
             assert_eq!([words_of(&calibration), words_of(&scored)].concat(), words_of(&all));
-            let share = words_of(&calibration).len() as f64 / words_of(&all).len() as f64;
-            assert!((0.5..=0.95).contains(&share), "{share} of {rows:?}");
+            let fraction = words_of(&calibration).len() as f64 / words_of(&all).len() as f64;
+            assert!((0.5..=0.95).contains(&fraction), "{fraction} of {rows:?}");
         }
         assert_eq!(split_rows(&["word".to_owned()]), None);
         assert_eq!(split_rows(&[" ".to_owned()]), None);

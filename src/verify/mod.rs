@@ -33,8 +33,8 @@ use ghostlab_store::Store;
 
 /// Settings for a verification.
 pub struct VerifyRequest<'a> {
-    /// Share of the items to sample.
-    pub share: f64,
+    /// Fraction of the items to sample.
+    pub fraction: f64,
     pub seed: u64,
     /// Additional folders in which to look for inputs.
     pub roots: Vec<PathBuf>,

@@ -21,8 +21,8 @@ use crate::pipeline::plan::{BackbonePlan, Evaluation};
 pub(super) struct DrawnSample {
     /// Sampled cells, by engine.
     parts: Vec<EngineGrid>,
-    /// Share of the chunks that are recomputed.
-    share: f64,
+    /// Fraction of the chunks that are recomputed.
+    fraction: f64,
     inputs: CheckResult,
 }
 
@@ -97,7 +97,7 @@ pub(super) fn draw_sample(
     notes: &mut Vec<String>,
 ) -> DrawnSample {
     let mut drawn =
-        DrawnSample { parts: Vec::new(), share: request.share, inputs: CheckResult::new(CheckKind::Inputs) };
+        DrawnSample { parts: Vec::new(), fraction: request.fraction, inputs: CheckResult::new(CheckKind::Inputs) };
     let grid = match Grid::from_frozen(&recorded.numbers.settings) {
         Ok(grid) => grid,
         Err(error) => {
@@ -115,8 +115,8 @@ pub(super) fn draw_sample(
         calibrated.map_or_else(|| cell.backbone.clone(), calibration_group)
     });
     let names: Vec<String> = grid.cells.iter().map(ToString::to_string).collect();
-    let (places, share) = sample_cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.share);
-    drawn.share = share;
+    let (places, fraction) = sample_cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.fraction);
+    drawn.fraction = fraction;
     let mut cut = grid.clone();
     cut.cells = places.iter().map(|&at| grid.cells[at].clone()).collect();
     cut.evaluate.latency.clear();
@@ -161,10 +161,10 @@ impl DrawnSample {
         request: &VerifyRequest<'_>,
     ) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
         let seed = request.seed;
-        let share = self.share;
+        let fraction = self.fraction;
         move |backbone, variants, chunks| {
             let measure = serde_json::to_string(&*variants.measure).unwrap_or_default();
-            sample_indices(seed, &format!("{}/{measure}", backbone.content), chunks, share)
+            sample_indices(seed, &format!("{}/{measure}", backbone.content), chunks, fraction)
         }
     }
 
@@ -260,31 +260,31 @@ fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &InputFinder
     evaluate.groups.clear();
 }
 
-/// Samples a share of the indices, but at least one. Returns them in ascending order.
-pub(super) fn sample_indices(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
+/// Samples a fraction of the indices, but at least one. Returns them in ascending order.
+pub(super) fn sample_indices(seed: u64, what: &str, all: usize, fraction: f64) -> Vec<usize> {
     let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
-    let chosen = sample_names(seed, &names.iter().collect::<Vec<_>>(), share);
+    let chosen = sample_names(seed, &names.iter().collect::<Vec<_>>(), fraction);
     (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
 }
 
-/// Samples cells. Also returns the share of chunks to sample in each of them.
+/// Samples cells. Also returns the fraction of chunks to sample in each of them.
 ///
 /// Groups are sampled first, then cells, then chunks. The cells in a group share a calibration. Calibrations are
 /// expensive, and a few chunks suffice to find a cell that is entirely wrong. The sample does not depend on the folder,
 /// so that work needed by several folders is done once.
-pub(super) fn sample_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
+pub(super) fn sample_cells(seed: u64, groups: &[String], names: &[String], fraction: f64) -> (Vec<usize>, f64) {
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
-    let chosen = sample_names(seed, &kinds, share.sqrt());
+    let chosen = sample_names(seed, &kinds, fraction.sqrt());
     let among: Vec<usize> = (0..groups.len()).filter(|&at| chosen.contains(&groups[at].as_str())).collect();
     let group_names: Vec<&String> = among.iter().map(|&at| &names[at]).collect();
-    let part = (share * groups.len() as f64 / among.len().max(1) as f64).min(1.0);
+    let part = (fraction * groups.len() as f64 / among.len().max(1) as f64).min(1.0);
     let chosen = sample_names(seed, &group_names, part.sqrt());
     let cells: Vec<usize> = among.into_iter().filter(|&at| chosen.contains(&names[at].as_str())).collect();
-    let part = (share * groups.len() as f64 / cells.len().max(1) as f64).min(1.0);
+    let part = (fraction * groups.len() as f64 / cells.len().max(1) as f64).min(1.0);
     (cells, part)
 }
 
-/// Samples a share of the names, but at least one. Takes the names that come first when sorted by a hash of seed and
+/// Samples a fraction of the names, but at least one. Takes the names that come first when sorted by a hash of seed and
 /// name.
 fn sample_names<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
     // Subtract a small tolerance, because a product such as 0.05 × 100 may be rounded to slightly more than 5.
@@ -312,14 +312,14 @@ mod tests {
 
     #[test]
     fn sample_covers_the_fraction_using_few_calibrations() {
-        for (share, count) in [(0.05, 66), (0.02, 57), (1.0, 5), (0.5, 1), (0.02, 2)] {
+        for (fraction, count) in [(0.05, 66), (0.02, 57), (1.0, 5), (0.5, 1), (0.02, 2)] {
             let (groups, names) = groups_and_names(count);
-            let (drawn, chunks) = sample_cells(7, &groups, &names, share);
+            let (drawn, chunks) = sample_cells(7, &groups, &names, fraction);
             assert!(!drawn.is_empty() && drawn.len() <= count);
-            let drawn_share = drawn.len() as f64 * chunks / count as f64;
-            assert!((drawn_share - share).abs() < 1e-9, "{share} {count} {drawn:?} {chunks}");
+            let drawn_fraction = drawn.len() as f64 * chunks / count as f64;
+            assert!((drawn_fraction - fraction).abs() < 1e-9, "{fraction} {count} {drawn:?} {chunks}");
             let kinds: BTreeSet<&String> = drawn.iter().map(|&at| &groups[at]).collect();
-            assert!(share > 0.1 || kinds.len() <= 2, "{kinds:?}");
+            assert!(fraction > 0.1 || kinds.len() <= 2, "{kinds:?}");
         }
         // The sample does not depend on the order of the cells.
         let (groups, names) = groups_and_names(57);

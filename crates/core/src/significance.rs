@@ -195,8 +195,8 @@ fn draw_below(random: &mut Mt64, count: usize) -> usize {
 }
 
 /// Computes a quantile of sorted values by linear interpolation.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let position = share * to_f64(sorted.len() - 1);
+fn quantile(sorted: &[f64], fraction: f64) -> f64 {
+    let position = fraction * to_f64(sorted.len() - 1);
     // The position is nonnegative and below the length, so the cast truncates it to its integer part.
     let index = position as usize;
     let next = sorted[(index + 1).min(sorted.len() - 1)];

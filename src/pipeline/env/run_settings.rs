@@ -57,11 +57,11 @@ impl RunSettings {
 
     /// Returns the maximum size of the KV cache during generation, in bytes.
     pub fn cache_bytes(&self) -> u64 {
-        Self::cache_share(self.memory_bytes())
+        Self::max_cache_bytes(self.memory_bytes())
     }
 
     /// Returns how much of `memory` the KV cache may use.
-    pub fn cache_share(memory: u64) -> u64 {
+    pub fn max_cache_bytes(memory: u64) -> u64 {
         memory / 4
     }
 }

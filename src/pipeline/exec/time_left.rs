@@ -42,7 +42,7 @@ struct RunningJob {
 }
 
 /// Minimum fraction of a work item that counts as remaining until the item is finished.
-const MIN_REMAINING_SHARE: f64 = 0.02;
+const MIN_REMAINING_FRACTION: f64 = 0.02;
 
 impl TimeLeft {
     pub fn record_event(&mut self, event: &Event, now: f64) {
@@ -109,7 +109,7 @@ impl TimeLeft {
     }
 
     /// Returns the fraction of the plan that is done, counting the work of all processes.
-    pub fn share(&self) -> f64 {
+    pub fn fraction(&self) -> f64 {
         let planned: f64 = self.items.values().map(|item| item.planned).sum();
         let left: f64 = self.items.values().map(WorkItem::remaining).sum();
         if planned > 0.0 { 1.0 - left / planned } else { 0.0 }
@@ -157,7 +157,7 @@ fn work_item(work: &Work) -> WorkItem {
 
 impl WorkItem {
     fn remaining(&self) -> f64 {
-        if self.is_finished { 0.0 } else { (self.planned - self.done).max(MIN_REMAINING_SHARE * self.planned) }
+        if self.is_finished { 0.0 } else { (self.planned - self.done).max(MIN_REMAINING_FRACTION * self.planned) }
     }
 }
 
@@ -263,12 +263,12 @@ mod tests {
     fn time_left_is_within_half_after_a_tenth_of_the_run() {
         let items = grid();
         let duration: f64 = items.iter().map(|item| item.seconds + item.silent).sum();
-        for (now, share, left) in
-            remaining_estimates(&items).into_iter().filter(|(_, share, _)| (0.1..0.97).contains(share))
+        for (now, fraction, left) in
+            remaining_estimates(&items).into_iter().filter(|(_, fraction, _)| (0.1..0.97).contains(fraction))
         {
             let left = left.unwrap();
             let really = duration - now;
-            assert!(left < 1.5 * really && really < 1.5 * left, "at {share:.2}: {left:.1} s for {really:.1} s");
+            assert!(left < 1.5 * really && really < 1.5 * left, "at {fraction:.2}: {left:.1} s for {really:.1} s");
         }
     }
 
@@ -297,18 +297,18 @@ mod tests {
         let mut count = 0;
         for (at, event) in &events {
             left.record_event(event, at - planned);
-            let share = (at - planned) / (end - planned);
+            let fraction = (at - planned) / (end - planned);
             let really = end - at;
-            if (0.1..0.97).contains(&share) {
+            if (0.1..0.97).contains(&fraction) {
                 let estimate = left.seconds().unwrap();
                 assert!(
                     estimate < 1.5 * really && really < 1.5 * estimate,
-                    "at {share:.2}: {estimate:.1} s for {really:.1} s"
+                    "at {fraction:.2}: {estimate:.1} s for {really:.1} s"
                 );
                 count += 1;
             }
             let is_over = left.items.values().all(|item| item.is_finished);
-            assert!(is_over || left.seconds() != Some(0.0), "at {share:.2}: nothing left while work is");
+            assert!(is_over || left.seconds() != Some(0.0), "at {fraction:.2}: nothing left while work is");
         }
         assert!(count > 50, "{count} events");
     }
@@ -347,9 +347,9 @@ mod tests {
         left.record_event(&Event::Started(job), 0.0);
         left.record_event(&Event::Advanced { job: 0, tokens: 9, ran: None, elsewhere: true }, 0.1);
         assert_eq!((left.flops_done(), left.seconds()), (0.0, None));
-        let before = left.share();
+        let before = left.fraction();
         left.record_event(&Event::Advanced { job: 0, tokens: 1, ran: None, elsewhere: false }, 4.1);
         assert_eq!(left.flops_done(), 4.0);
-        assert!(before > 0.15 && left.share() > before, "{before}");
+        assert!(before > 0.15 && left.fraction() > before, "{before}");
     }
 }

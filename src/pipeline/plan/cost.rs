@@ -132,7 +132,7 @@ fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state:
     let prompts = (load.tokens / load.length.max(1)).max(1);
     let new = load.scored / prompts;
     let one = backbone.config.prompt_cache_bytes(&trie, load.length.saturating_sub(new), new);
-    (one * prompts.min(PROMPTS_PER_CHUNK) as u64).min(RunSettings::cache_share(memory)).max(one)
+    (one * prompts.min(PROMPTS_PER_CHUNK) as u64).min(RunSettings::max_cache_bytes(memory)).max(one)
 }
 
 /// Cost estimator for one backbone in a plan.

@@ -22,7 +22,7 @@ pub const INDEX: &str = "model.safetensors.index.json";
 /// Number of elements that are converted and written at a time.
 const BLOCK: usize = 1 << 20;
 /// Number of elements that one thread converts at a time.
-const SHARE: usize = 1 << 14;
+const ELEMENTS_PER_TASK: usize = 1 << 14;
 
 #[derive(Debug)]
 pub struct WeightFiles {
@@ -182,8 +182,8 @@ fn in_rows(matrix: &[f32], columns: usize, each: &mut dyn FnMut(&[f32]) -> Resul
 pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
     let width = dtype.bytes() as usize;
     bytes.resize(values.len() * width, 0);
-    let shares = bytes.par_chunks_mut(SHARE * width).zip(values.par_chunks(SHARE));
-    let unfit = shares.find_map_any(|(bytes, values)| {
+    let chunks = bytes.par_chunks_mut(ELEMENTS_PER_TASK * width).zip(values.par_chunks(ELEMENTS_PER_TASK));
+    let unfit = chunks.find_map_any(|(bytes, values)| {
         fn encode_each<const W: usize>(
             bytes: &mut [u8],
             values: &[f32],

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// Process-wide limit in bytes. It determines which files are rejected but never changes results.
 static LIMIT_BYTES: AtomicU64 = AtomicU64::new(TextLimit::DEFAULT);
 /// Divisor of the limit for JSON. The parsed tree of a row may take twenty times the size of its text.
-const ROW_SHARE: u64 = 10;
+const ROW_DIVISOR: u64 = 10;
 /// Maximum number of task rows, all of which are held in memory as JSON trees.
 pub const MAX_ROWS: usize = 1_000_000;
 
@@ -33,7 +33,7 @@ impl TextLimit {
     /// of a task.
     #[must_use]
     pub fn for_json(self) -> Self {
-        Self(self.0 / ROW_SHARE)
+        Self(self.0 / ROW_DIVISOR)
     }
 
     pub fn bytes(self) -> u64 {

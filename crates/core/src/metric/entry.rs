@@ -265,7 +265,7 @@ pub(super) const PROMPT_DEFAULTS: MetricEntry =
 /// Defaults for repair errors.
 pub(super) const REPAIR_DEFAULTS: MetricEntry = MetricEntry { decimals: 4, ..DEFAULTS };
 /// Defaults for repair metrics that are shares.
-pub(super) const SHARE_DEFAULTS: MetricEntry = MetricEntry {
+pub(super) const FRACTION_DEFAULTS: MetricEntry = MetricEntry {
     unit: Unit::Share,
     direction: Direction::Neither,
     difference: DifferenceKind::Absolute,

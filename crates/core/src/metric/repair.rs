@@ -1,6 +1,6 @@
 //! Metrics for the error that remains after a repair, and for its operators.
 
-use super::entry::{Direction, MetricEntry, MetricSource, REPAIR_DEFAULTS, RepairSample, SHARE_DEFAULTS, mean};
+use super::entry::{Direction, FRACTION_DEFAULTS, MetricEntry, MetricSource, REPAIR_DEFAULTS, RepairSample, mean};
 use crate::recovery::RepairMetrics;
 use crate::style::{Dash, Hue, Marker, Style};
 
@@ -22,21 +22,21 @@ pub static CHANNEL_ERROR: MetricEntry = MetricEntry {
 pub static SYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Teal, Marker::Square, Dash::Solid)),
     source: MetricSource::Repair(|sample| part(sample, |boundary| boundary.m_symmetric_norm / boundary.m_norm)),
-    ..SHARE_DEFAULTS.with_name("m_symmetric_share", "Symmetric part")
+    ..FRACTION_DEFAULTS.with_name("m_symmetric_share", "Symmetric part")
 };
 
 /// `m_antisymmetric_share`: relative norm of the antisymmetric part of `M` (paper figure 3).
 pub static ANTISYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Plum, Marker::Diamond, Dash::Dashed)),
     source: MetricSource::Repair(|sample| part(sample, |boundary| boundary.m_antisymmetric_norm / boundary.m_norm)),
-    ..SHARE_DEFAULTS.with_name("m_antisymmetric_share", "Anti-symmetric part")
+    ..FRACTION_DEFAULTS.with_name("m_antisymmetric_share", "Anti-symmetric part")
 };
 
 /// `channels_reduced_share`: share of channels whose error the repair reduces (paper figure 4).
 pub static CHANNELS_REDUCED: MetricEntry = MetricEntry {
     direction: Direction::Higher,
     source: MetricSource::Repair(channels_reduced),
-    ..SHARE_DEFAULTS.with_name("channels_reduced_share", "Channels with less error")
+    ..FRACTION_DEFAULTS.with_name("channels_reduced_share", "Channels with less error")
 };
 
 fn median(values: &[f64]) -> f64 {

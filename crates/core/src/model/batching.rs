@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Maximum share of time spent loading. If a pass exceeds it, the next pass processes more tokens.
-const MAX_LOADING_SHARE: f64 = 0.1;
+const MAX_LOADING_FRACTION: f64 = 0.1;
 /// Number of streams that are always assumed to fit.
 const MIN_STREAMS: usize = 4;
 
@@ -36,7 +36,7 @@ impl PassPlanner {
     /// Updates the estimate after a pass of `tokens` tokens. The pass took `seconds` in total, including
     /// `loading_seconds` seconds for loading weights.
     pub(super) fn record_pass(&self, tokens: usize, seconds: f64, loading_seconds: f64) {
-        if loading_seconds > MAX_LOADING_SHARE * seconds {
+        if loading_seconds > MAX_LOADING_FRACTION * seconds {
             self.tokens.fetch_max(2 * tokens, Relaxed);
         }
     }

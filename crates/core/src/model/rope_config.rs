@@ -187,10 +187,10 @@ fn rotary_dim(entries: &Entries<'_>, architecture: &Architecture, head_dim: usiz
     }
     let (old, new) = rope_sections(entries)?;
     let inner = old.or(new).map_or(Ok(None), |section| section.optional_number(KEY, 1e-3..=1.0))?;
-    let share = inner.or(entries.optional_number(KEY, 1e-3..=1.0)?).unwrap_or(1.0);
-    let width = (head_dim as f64 * share) as usize;
+    let fraction = inner.or(entries.optional_number(KEY, 1e-3..=1.0)?).unwrap_or(1.0);
+    let width = (head_dim as f64 * fraction) as usize;
     if width == 0 || !width.is_multiple_of(2) {
-        let found = format!("{share} of {head_dim} channels");
+        let found = format!("{fraction} of {head_dim} channels");
         return Err(Error::bad_input("the rotary embedding needs an even number of channels").at(KEY).found(found));
     }
     Ok(width)

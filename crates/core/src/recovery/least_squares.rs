@@ -78,7 +78,7 @@ pub(super) enum Ridge {
 const AUTO: &str = "auto";
 
 /// Candidate ridges as fractions of the mean eigenvalue of `XᵀX`.
-const SHARES: [f64; 9] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
+const RIDGE_FRACTIONS: [f64; 9] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
 
 /// Interval between held-out windows.
 const HOLDOUT_STRIDE: usize = 4;
@@ -156,12 +156,13 @@ pub(super) fn cross_validated(boundary: &Boundary<'_>) -> Result<LeastSquaresSol
     };
     training.merge(&held_out);
     training.merge(&overlapping);
-    let mut solved = solve(&training, channels, ridge_of(choice.share, &training))?;
+    let mut solved = solve(&training, channels, ridge_of(choice.fraction, &training))?;
     let excluded = match counts.overlapping {
         0 => String::new(),
         some => format!(" ({some} that share tokens with these are left out of the choice)"),
     };
-    let chosen = choice.share.map_or(format!("{RIDGE:e}"), |share| format!("{share:e} of the mean eigenvalue"));
+    let chosen =
+        choice.fraction.map_or(format!("{RIDGE:e}"), |fraction| format!("{fraction:e} of the mean eigenvalue"));
     solved.notes.push(format!(
         "ridge {chosen}, chosen on {} held-out windows of {windows}{excluded}: there it leaves {:.2} % of Δ², {RIDGE:e} {:.2} %",
         counts.held_out,
@@ -237,7 +238,7 @@ fn is_held_out(window: usize, windows: usize) -> bool {
 /// Selected candidate ridge. Its excess is `‖X_h·M − Δ_h‖² − ‖Δ_h‖²` on the held-out windows.
 struct RidgeChoice {
     /// Ridge as a fraction of the mean eigenvalue, or `None` for the paper's ridge.
-    share: Option<f64>,
+    fraction: Option<f64>,
     excess: f64,
     /// Excess of the paper's ridge, or NaN if the system with that ridge is singular.
     default_excess: f64,
@@ -247,22 +248,22 @@ struct RidgeChoice {
 fn best_ridge(training: &NormalEquations, held_out: &NormalEquations) -> Option<RidgeChoice> {
     let mut best: Option<RidgeChoice> = None;
     let mut default_excess = f64::NAN;
-    for share in [None].into_iter().chain(SHARES.map(Some)) {
-        let Ok(map) = training.solve(ridge_of(share, training)) else { continue };
+    for fraction in [None].into_iter().chain(RIDGE_FRACTIONS.map(Some)) {
+        let Ok(map) = training.solve(ridge_of(fraction, training)) else { continue };
         let excess = held_out.loss_change(&map);
-        if share.is_none() {
+        if fraction.is_none() {
             default_excess = excess;
         }
         if best.as_ref().is_none_or(|best| excess < best.excess) {
-            best = Some(RidgeChoice { share, excess, default_excess });
+            best = Some(RidgeChoice { fraction, excess, default_excess });
         }
     }
     best
 }
 
 /// Returns the ridge for a candidate: the paper's value, or a fraction of the mean eigenvalue of `normal`.
-fn ridge_of(share: Option<f64>, normal: &NormalEquations) -> f64 {
-    share.map_or(RIDGE, |share| share * normal.mean_eigenvalue())
+fn ridge_of(fraction: Option<f64>, normal: &NormalEquations) -> f64 {
+    fraction.map_or(RIDGE, |fraction| fraction * normal.mean_eigenvalue())
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ impl Recovery for Rank {
         let down = factors.down.into_iter().map(|v| v as f32).collect();
         let up = factors.up.into_iter().map(|v| v as f32).collect();
         let operator = Operator::low_rank(channels, down, up)?;
-        let note = format!("rank {} keeps {:.1} % of ghosted's correction", self.rank, 100.0 * factors.share);
+        let note = format!("rank {} keeps {:.1} % of ghosted's correction", self.rank, 100.0 * factors.fraction);
         Ok(solved.on_stream(operator).note(note))
     }
 }

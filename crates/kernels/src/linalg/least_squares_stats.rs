@@ -12,8 +12,8 @@ use super::transpose::transpose;
 pub struct LowRankFactors {
     pub down: Vec<f64>,
     pub up: Vec<f64>,
-    /// Share of the full map's output that the low-rank map keeps, `‖X·M_r‖² / ‖X·M‖²` including the ridge.
-    pub share: f64,
+    /// Fraction of the full map's output that the low-rank map keeps, `‖X·M_r‖² / ‖X·M‖²` including the ridge.
+    pub fraction: f64,
 }
 
 impl NormalEquations {
@@ -75,9 +75,9 @@ impl NormalEquations {
         let mut down = vec![0.0; c * rank];
         let right = MatrixView::rows(&up, rank, c).t();
         gemm_parallel(MatrixViewMut::rows(&mut down, c, rank), Update::Replace, view, right);
-        let share =
+        let fraction =
             sum_positive(&mut values.iter().skip(c - rank).copied()) / sum_positive(&mut values.iter().copied());
-        Ok(LowRankFactors { down, up, share })
+        Ok(LowRankFactors { down, up, fraction })
     }
 
     /// Computes the sum of squared canonical correlations of `X` and `Y`, which must both have mean zero. `others` is
@@ -143,13 +143,13 @@ mod tests {
         for (found, expected) in product.iter().zip([1.0, 0.0, 0.0, 0.0]) {
             assert!((found - expected).abs() < 1e-12, "{product:?}");
         }
-        assert!((factors.share - 16.0 / 25.0).abs() < 1e-12, "{}", factors.share);
+        assert!((factors.fraction - 16.0 / 25.0).abs() < 1e-12, "{}", factors.fraction);
         let full = normal.low_rank_approximation(&map, 2).unwrap();
         for (i, expected) in [1.0, 3.0].into_iter().enumerate() {
             let product: f64 = (0..2).map(|r| full.down[i * 2 + r] * full.up[r * 2 + i]).sum();
             assert!((product - expected).abs() < 1e-12, "{product}");
         }
-        assert!(full.share > 1.0 - 1e-12, "{}", full.share);
+        assert!(full.fraction > 1.0 - 1e-12, "{}", full.fraction);
     }
 
     #[test]
