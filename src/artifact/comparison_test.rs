@@ -78,7 +78,7 @@ fn number(record: Record) -> Measurement {
 
 fn settings_with(option: &str, value: &str) -> Arc<Settings> {
     let options = serde_json::Map::from_iter([(option.to_owned(), value.into())]);
-    let options = crate::recovery::resolved("ghosted", &options).map(|resolved| resolved.1);
+    let options = crate::recovery::build_resolved("ghosted", &options).map(|resolved| resolved.1);
     let method = Settings::from([("recovery".to_owned(), "ghosted".into())]);
     Arc::new(method.into_iter().chain(settings::flatten_below("recovery", &options.unwrap())).collect())
 }

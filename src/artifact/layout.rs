@@ -12,7 +12,7 @@ use crate::metric::{Metric, MetricSource};
 use crate::results::number_record::{Condition, DENSE, Record};
 use crate::results::{
     Measurement, NumberColumn, PrintedNumber, RowHeader as TableLead, RowHeaderKind, Settings, Table, TableRow,
-    distinct, grouped, protocol_sentence, settings,
+    distinct, group_by_key, protocol_sentence, settings,
 };
 use crate::{criterion, recovery};
 
@@ -107,7 +107,7 @@ impl RowsBuilder<'_> {
                     && condition.recovery == *recovery
                     && condition.finetuned == entry.finetuned
             });
-            for (_, variant_numbers) in grouped(method_numbers.map(|number| (variant(number), number))) {
+            for (_, variant_numbers) in group_by_key(method_numbers.map(|number| (variant(number), number))) {
                 self.add_row(backbone, false, &variant_numbers)?;
             }
         }

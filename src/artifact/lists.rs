@@ -28,8 +28,8 @@ pub(super) struct NameList {
 
 /// Lists the criteria and recoveries that the paper compares (tables 1 and A2).
 pub(super) fn methods() -> NameList {
-    let criteria = method_rows("Pruning criterion", criterion::described());
-    let recoveries = method_rows("Recovery method", recovery::described());
+    let criteria = method_rows("Pruning criterion", criterion::descriptions());
+    let recoveries = method_rows("Recovery method", recovery::descriptions());
     NameList {
         heads: ["Category", "Method", "Name in a grid", "Reference"].map(str::to_owned).to_vec(),
         rows: criteria.chain(recoveries).collect(),

@@ -11,7 +11,7 @@ use crate::metric::{self, Metric};
 use crate::model::Cut;
 use crate::pipeline::exec::CellResult;
 use crate::results::number_record::{DENSE, Record};
-use crate::results::{Measurement, Sample, distinct, grouped, mean};
+use crate::results::{Measurement, Sample, distinct, group_by_key, mean};
 use crate::{criterion, recovery};
 
 /// Backbone, depth, number of layers and criterion, which identify a cut.
@@ -201,7 +201,7 @@ fn method_label(recovery: &str, criterion: &str) -> String {
 /// Formats the number of seeds for which each method comes first, for example `Ghost Layer (Ours) for 5 of 5 seeds`.
 fn count_first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
-    let mut counts = grouped(seeds.iter().filter_map(|seed| {
+    let mut counts = group_by_key(seeds.iter().filter_map(|seed| {
         let known = methods.iter().filter_map(|(name, values)| Some((name.as_str(), *values.get(seed)?)));
         known.reduce(|best, other| if metric.is_better(other.1, best.1) { other } else { best })
     }));

@@ -2,7 +2,7 @@
 
 use crate::metric::{Metric, MetricSource};
 use crate::quantity::pluralize;
-use crate::results::{Differences, ValueDifference, grouped};
+use crate::results::{Differences, ValueDifference, group_by_key};
 use crate::significance::stratified::holm_correction;
 
 /// Family-wise error rate for the paired tests.
@@ -60,7 +60,7 @@ pub(super) fn summarize(differences: &Differences) -> String {
         _ => {
             let kinds = differences.values.iter().map(|value| (metric_kind(value), value));
             let kinds: Vec<String> =
-                grouped(kinds).iter().map(|(kind, values)| format_directions(*kind, values)).collect();
+                group_by_key(kinds).iter().map(|(kind, values)| format_directions(*kind, values)).collect();
             let tests = format_significance(&differences.values);
             let verb = if all == 1 { "differs" } else { "differ" };
             format!(

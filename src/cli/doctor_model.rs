@@ -59,7 +59,7 @@ pub(super) fn check_model(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
         return Ok(lines);
     }
     let none = Options::new();
-    for method in criterion::described() {
+    for method in criterion::descriptions() {
         let fits = criterion::build(&method.name, &none).and_then(|rule| {
             let unit = rule.units().first().copied().unwrap_or_default();
             rule.check_backbone(&config)?;
@@ -67,7 +67,7 @@ pub(super) fn check_model(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
         });
         lines.push(CheckItem::from_result(format!("criterion {}", method.name), fits.map(|()| "applies".to_owned())));
     }
-    for method in recovery::described() {
+    for method in recovery::descriptions() {
         let fits = recovery::build(&method.name, &none).and_then(|rule| rule.check(&config));
         lines.push(CheckItem::from_result(format!("recovery {}", method.name), fits.map(|()| "applies".to_owned())));
     }

@@ -19,7 +19,7 @@ use crate::artifact;
 use crate::corpus::WindowRule;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
-use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
+use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, seal};
 use crate::grid::{AxisChoice, Grid, GridFile, HubSource, is_yaml};
 use crate::model::Config;
 use crate::pipeline::exec;
@@ -185,7 +185,7 @@ fn write_sealed(output: &OutputFile<'_>, mut results: Value) -> Result<()> {
     results[SEAL] = json!(UNSEALED);
     let text = serde_json::to_string_pretty(&results)
         .map_err(|error| Error::job("cannot write the results as JSON").found(error.to_string()))?;
-    output.write(sealed(&format!("{text}\n")).as_bytes())
+    output.write(seal(&format!("{text}\n")).as_bytes())
 }
 
 /// Returns the inputs of the grid that have a source on the hub, even if a local copy is used.

@@ -53,11 +53,11 @@ fn build_methods<M: ?Sized>(
 /// Returns the criteria of the paper and those for sublayers, except criteria that need options or trials.
 fn default_criteria() -> Result<Vec<Method<dyn Criterion>>> {
     let mut criteria = Vec::new();
-    for described in criterion::described() {
-        let Ok((entry, rule)) = build_method(&described.name, criterion::build) else { continue };
+    for method in criterion::descriptions() {
+        let Ok((entry, rule)) = build_method(&method.name, criterion::build) else { continue };
         let Some(&unit) = rule.units().first() else { continue };
         let any = PruneSpec { backbone: "", layers: 8, depth: 2, unit };
-        if rule.trials(&any).is_empty() && (!described.beyond || !unit.is_layers()) {
+        if rule.trials(&any).is_empty() && (!method.beyond || !unit.is_layers()) {
             criteria.push((entry, rule));
         }
     }
@@ -67,9 +67,9 @@ fn default_criteria() -> Result<Vec<Method<dyn Criterion>>> {
 /// Returns the recoveries of the paper, those for sublayers, and [`CHEAP_RECOVERIES`].
 fn default_recoveries() -> Result<Vec<Method<dyn Recovery>>> {
     let mut recoveries = Vec::new();
-    for described in recovery::described() {
-        let (entry, rule) = build_method(&described.name, recovery::build)?;
-        if !described.beyond || rule.sublayer().is_some() {
+    for method in recovery::descriptions() {
+        let (entry, rule) = build_method(&method.name, recovery::build)?;
+        if !method.beyond || rule.sublayer().is_some() {
             recoveries.push((entry, rule));
         }
     }

@@ -231,13 +231,13 @@ pub(super) fn shorten_columns(mut rows: Vec<Vec<String>>, numbers: &[usize], wid
         let next = next.max().unwrap_or(0).max(MIN_COLUMN_WIDTH).min(widths[widest] - 1);
         let room = next.max(widths[widest].saturating_sub(overflow));
         for row in &mut rows {
-            row[widest] = shortened(&row[widest], room);
+            row[widest] = shorten_in_middle(&row[widest], room);
         }
     }
 }
 
 /// Shortens a string to at most `room` characters by eliding its middle.
-fn shortened(text: &str, room: usize) -> String {
+fn shorten_in_middle(text: &str, room: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= room {
         return text.to_owned();

@@ -171,7 +171,7 @@ fn card_values(exporter: &Exporter<'_>, grid: &Grid, made: &ComputedCell<'_>, nu
 
 /// Returns the source of a recovery method, such as the URL of its paper or code.
 fn recovery_source(name: &str) -> Option<String> {
-    recovery::described().into_iter().find(|method| method.name == name).map(|method| method.source.to_owned())
+    recovery::descriptions().into_iter().find(|method| method.name == name).map(|method| method.source.to_owned())
 }
 
 fn describe_folds(layout: &Layout, deployed: &DeployedModel) -> Vec<String> {

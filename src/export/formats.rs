@@ -47,7 +47,7 @@ pub(super) fn check_gguf(config: &Config, recovery: Option<&dyn Recovery>, unit:
 /// formats.
 pub fn exportable_cuts(config: &Config) -> Vec<ExportableCut> {
     let mut cuts = Vec::new();
-    for method in recovery::described() {
+    for method in recovery::descriptions() {
         let default = recovery::build(&method.name, &Options::new()).map(|rule| formats_by_unit(config, &*rule));
         let default = default.unwrap_or_default();
         let name = format!("`{}`", method.name);
@@ -56,7 +56,8 @@ pub fn exportable_cuts(config: &Config) -> Vec<ExportableCut> {
         for (option, value) in method.choices() {
             let text = value_text(&value);
             let recovery = format!("{name} (`{option}: {text}`)");
-            let Ok((rule, resolved, _)) = recovery::resolved(&method.name, &Options::from_iter([(option, value)]))
+            let Ok((rule, resolved, _)) =
+                recovery::build_resolved(&method.name, &Options::from_iter([(option, value)]))
             else {
                 continue;
             };
@@ -128,7 +129,7 @@ mod tests {
     #[test]
     fn every_recovery_that_applies_is_listed() {
         let all = listed("llama-gqa", |_| true);
-        for method in recovery::described() {
+        for method in recovery::descriptions() {
             let name = format!("`{}`", method.name);
             assert!(all.iter().any(|cut| cut.ends_with(&name)), "{name} is not in {all:?}");
         }

@@ -127,7 +127,7 @@ pub trait MethodAxis: 'static {
     const KEY: &'static str;
 
     /// Returns the descriptions of the methods and their options.
-    fn described() -> Vec<MethodDescription>;
+    fn descriptions() -> Vec<MethodDescription>;
 
     /// Builds a method from the registry, and returns it with its resolved options and training settings.
     ///
@@ -140,12 +140,12 @@ pub trait MethodAxis: 'static {
 impl MethodAxis for dyn Criterion {
     const KEY: &'static str = "criterion";
 
-    fn described() -> Vec<MethodDescription> {
-        criterion::described()
+    fn descriptions() -> Vec<MethodDescription> {
+        criterion::descriptions()
     }
 
     fn build(name: &str, options: &Options) -> Result<(Box<Self>, Options, Option<Finetune>)> {
-        let (rule, resolved) = criterion::resolved(name, options)?;
+        let (rule, resolved) = criterion::build_resolved(name, options)?;
         Ok((rule, resolved, None))
     }
 }
@@ -153,12 +153,12 @@ impl MethodAxis for dyn Criterion {
 impl MethodAxis for dyn Recovery {
     const KEY: &'static str = "recovery";
 
-    fn described() -> Vec<MethodDescription> {
-        recovery::described()
+    fn descriptions() -> Vec<MethodDescription> {
+        recovery::descriptions()
     }
 
     fn build(name: &str, options: &Options) -> Result<(Box<Self>, Options, Option<Finetune>)> {
-        recovery::resolved(name, options)
+        recovery::build_resolved(name, options)
     }
 }
 
@@ -328,7 +328,7 @@ pub(super) fn expand_methods<M: MethodAxis + ?Sized>(
     entries: &[MethodEntry],
 ) -> Result<Vec<Positioned<WrittenMethod>>> {
     let at = at.key(M::KEY);
-    let known = M::described();
+    let known = M::descriptions();
     let mut methods = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let description = known.iter().find(|description| description.name == entry.name);

@@ -74,7 +74,10 @@ impl KnownMethods {
                     .or_insert_with(|| Method::<dyn Recovery>::defaults(&recovery.name));
             }
         }
-        Self { short: criterion::described().into_iter().map(|method| (method.name, method.short)).collect(), defaults }
+        Self {
+            short: criterion::descriptions().into_iter().map(|method| (method.name, method.short)).collect(),
+            defaults,
+        }
     }
 
     /// Returns the beginning of a name, which neighbors have in common.

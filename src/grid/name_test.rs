@@ -273,11 +273,11 @@ fn differs_from(at: usize, list: usize) -> bool {
 /// further part equals `dense` or the name of a recovery.
 #[test]
 fn short_method_names_keep_cell_names_unambiguous() {
-    let criteria = criterion::described();
+    let criteria = criterion::descriptions();
     let short: BTreeSet<&str> = criteria.iter().map(|criterion| criterion.short).collect();
     assert_eq!(short.len(), criteria.len());
     assert!(short.iter().all(|name| is_safe(name) && *name != "dense"), "{short:?}");
-    let recoveries = recovery::described();
+    let recoveries = recovery::descriptions();
     let last: BTreeSet<String> =
         recoveries.iter().map(|recovery| recovery.name.clone()).chain(["dense".to_owned()]).collect();
     assert_eq!(last.len(), recoveries.len() + 1);

@@ -25,8 +25,8 @@ pub fn json_schema() -> Value {
     let profile = profile_schema(&schema);
     schema["title"] = json!("ghostlab grid");
     let known = json!({
-        "Criterion": methods_schema(&<dyn Criterion>::described(), "Criterion that selects the layers to remove."),
-        "Recovery": methods_schema(&<dyn Recovery>::described(), "Recovery applied at the cut."),
+        "Criterion": methods_schema(&<dyn Criterion>::descriptions(), "Criterion that selects the layers to remove."),
+        "Recovery": methods_schema(&<dyn Recovery>::descriptions(), "Recovery applied at the cut."),
         "WindowRule": names_schema(&definitions::rule_names(), "Rule for joining rows and drawing windows."),
         "Task": names_schema(&definitions::task_names(), "Multiple-choice task."),
         "Metric": names_schema(&metric::names_of_opt_in_metrics().collect::<Vec<_>>(), "Metric without a column by default."),
@@ -47,16 +47,16 @@ fn names_schema(names: &[&str], what: &str) -> Value {
 fn methods_schema(methods: &[MethodDescription], what: &str) -> Value {
     let names: Vec<Value> = methods
         .iter()
-        .map(|described| json!({"const": described.name, "description": described.options["description"]}))
+        .map(|method| json!({"const": method.name, "description": method.options["description"]}))
         .collect();
     let forms: Vec<Value> = [json!({"oneOf": names})]
         .into_iter()
-        .chain(methods.iter().map(|described| {
-            let mut properties = Map::from_iter([("name".to_owned(), json!({"const": described.name}))]);
-            let options = described.options["properties"].as_object().cloned().unwrap_or_default();
+        .chain(methods.iter().map(|method| {
+            let mut properties = Map::from_iter([("name".to_owned(), json!({"const": method.name}))]);
+            let options = method.options["properties"].as_object().cloned().unwrap_or_default();
             properties.extend(options.into_iter().map(|(key, option)| (key, option_or_list(option))));
             json!({
-                "description": described.options["description"],
+                "description": method.options["description"],
                 "type": "object",
                 "properties": properties,
                 "required": ["name"],

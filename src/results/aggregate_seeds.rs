@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::equal_selections::equal_selections;
 use super::measurement::{CellSummary, Measurement, Results, Sample, SeedValue};
 use super::notes::drawn_texts_note;
-use super::settings::{SEED, grouped, value_text};
+use super::settings::{SEED, group_by_key, value_text};
 use super::{MeasuredProgram, Settings, distinct};
 use crate::grid::Over;
 use crate::model::Cut;
@@ -34,7 +34,7 @@ impl Results {
     /// Merges cells that differ only in their calibration seed. Dense cells are not changed.
     #[must_use]
     pub fn aggregate_seeds(&self) -> Self {
-        let cells = grouped(self.cells.iter().enumerate().map(|(index, cell)| {
+        let cells = group_by_key(self.cells.iter().enumerate().map(|(index, cell)| {
             let (settings, _) = split_seed(&cell.settings);
             // A cell without a seed is a group of its own.
             ((settings.is_none().then_some(index), settings), cell)

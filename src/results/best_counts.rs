@@ -8,7 +8,7 @@ use super::measurement::ResultRow;
 use super::number_record::{Condition, Record};
 use super::paired;
 use super::same_measurement::{RowContent, is_one_measurement};
-use super::settings::{SEED, distinct, grouped};
+use super::settings::{SEED, distinct, group_by_key};
 use super::stored::StoredResults;
 use crate::metric::Metric;
 
@@ -110,7 +110,7 @@ struct Setting<'a> {
 impl<'a> Setting<'a> {
     fn all(run: &'a StoredResults, metric: &Metric, question: BestQuestion<'_>) -> Vec<Self> {
         let rows = run.numbers.iter().filter(|number| matches_question(number, question));
-        let groups = grouped(rows.map(|rows| (setting_key(&rows.record.condition, question), rows)));
+        let groups = group_by_key(rows.map(|rows| (setting_key(&rows.record.condition, question), rows)));
         let mut settings: Vec<Self> = Vec::new();
         for (key, rows) in groups {
             // Criteria that remove the same layers share one measurement, so they are counted only once.
@@ -157,7 +157,8 @@ impl SeedCounts {
         question: BestQuestion<'_>,
     ) -> Option<Self> {
         let rows = seeds.numbers.iter().filter(|number| matches_question(number, question));
-        let values = grouped(rows.map(|rows| (rows.record.condition.clone(), rows.record.value.unwrap_or_default())));
+        let values =
+            group_by_key(rows.map(|rows| (rows.record.condition.clone(), rows.record.value.unwrap_or_default())));
         let mut best = 0;
         for setting in settings {
             let rows_of_method: Vec<&(Condition, Vec<f64>)> =

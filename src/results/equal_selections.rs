@@ -4,7 +4,7 @@
 use super::measurement::CellSummary;
 use super::notes::{ranges, removed_text};
 use super::same_measurement::{RowContent, is_one_measurement};
-use super::settings::{distinct, grouped, select_settings, setting_text};
+use super::settings::{distinct, group_by_key, select_settings, setting_text};
 use super::{Settings, capital};
 use crate::criterion::Criterion;
 use crate::grid::Method;
@@ -17,13 +17,13 @@ const BOUNDARY: &str = "recovery.boundary";
 /// Returns sentences about the selections that several criteria have in common, or `None` if there are none.
 pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     let pruned = cells.iter().filter(|cell| !cell.removed.is_empty());
-    let selections = grouped(pruned.map(|cell| (SelectionKey::from_cell(cell), cell)));
+    let selections = group_by_key(pruned.map(|cell| (SelectionKey::from_cell(cell), cell)));
     let shared: Vec<(SharedSelection, String)> = selections
         .iter()
         .filter_map(|(key, cells)| Some((SharedSelection::from_cells(cells)?, key.to_string())))
         .collect();
     let sentences: Vec<String> =
-        grouped(shared).into_iter().map(|(shared, places)| shared.sentence(&places.join(", "))).collect();
+        group_by_key(shared).into_iter().map(|(shared, places)| shared.sentence(&places.join(", "))).collect();
     (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
@@ -67,12 +67,12 @@ struct SharedSelection {
 impl SharedSelection {
     /// Compares the rows with the same selection. Returns `None` if they have only one criterion.
     fn from_cells(cells: &[&CellSummary]) -> Option<Self> {
-        let by_criterion = grouped(cells.iter().map(|&cell| (label_of_cell(cell), cell)));
+        let by_criterion = group_by_key(cells.iter().map(|&cell| (label_of_cell(cell), cell)));
         if by_criterion.len() < 2 {
             return None;
         }
         let criteria: Vec<String> = by_criterion.into_iter().map(|(label, _)| label).collect();
-        let rows = grouped(cells.iter().map(|&cell| (recovery_key(cell), cell)));
+        let rows = group_by_key(cells.iter().map(|&cell| (recovery_key(cell), cell)));
         let shared = rows.iter().filter(|(_, cells)| {
             distinct(&cells.iter().map(|cell| label_of_cell(cell)).collect::<Vec<_>>()).len() > 1
                 && cells.iter().all(|cell| !cell.programs.is_empty())
@@ -132,7 +132,7 @@ fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[Stri
     let pairs: Vec<(String, String)> =
         cells.map(|cell| (setting_text(&cell.settings, BOUNDARY).to_owned(), label_of_cell(cell))).collect();
     let pairs = distinct(&pairs);
-    let groups = grouped(pairs.iter().cloned());
+    let groups = group_by_key(pairs.iter().cloned());
     let is_reason =
         pairs.len() == criteria.len() && groups.len() > 1 && pairs.iter().all(|(boundary, _)| !boundary.is_empty());
     if is_reason { groups } else { Vec::new() }

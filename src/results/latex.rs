@@ -29,7 +29,7 @@ pub fn latex(table: &Table, label: &str) -> String {
     let star = if columns.len() >= MIN_WIDE_COLUMNS { "*" } else { "" };
     let notes = if table.footer_lines().next().is_some() { NOTES } else { "" };
     let mut text = format!("{PACKAGES}\n{notes}\\begin{{table{star}}}[t]\n{SETTING}\n");
-    text.push_str(&format!("\\caption[{}]{{{}}}\n", escaped(&format_title(table)), format_caption(table)));
+    text.push_str(&format!("\\caption[{}]{{{}}}\n", escape_latex(&format_title(table)), format_caption(table)));
     text.push_str(&format!(
         "\\label{{tab:{label}}}\n\\smallskip\n\\begin{{adjustbox}}{{max totalsize={{\\linewidth}}{{.75\\textheight}}}}\n"
     ));
@@ -111,7 +111,7 @@ fn print_columns(table: &Table) -> Vec<PrintedColumn> {
             Some(false) => " $\\downarrow$",
             None => "",
         };
-        let head = if kind == Some(RowHeaderKind::Fraction) { "$L_p/L_t$".to_owned() } else { escaped(&head) };
+        let head = if kind == Some(RowHeaderKind::Fraction) { "$L_p/L_t$".to_owned() } else { escape_latex(&head) };
         columns.push(PrintedColumn {
             side: if is_number { 'r' } else { 'l' },
             head: format!("\\textbf{{{head}}}{arrow}"),
@@ -139,7 +139,7 @@ fn format_group_heads(table: &Table, columns: &[PrintedColumn]) -> String {
         match column.number {
             Some(number) if number == first => {
                 let Some((head, count)) = groups.next() else { break };
-                heads.push(format!("\\multicolumn{{{count}}}{{c}}{{\\textbf{{{}}}}}", escaped(head)));
+                heads.push(format!("\\multicolumn{{{count}}}{{c}}{{\\textbf{{{}}}}}", escape_latex(head)));
                 rules.extend((!head.is_empty()).then(|| format!("\\cmidrule{{{at}-{}}}", at + count - 1)));
                 first += count;
             }
@@ -193,12 +193,12 @@ fn with_link(lead: &RowHeader, text: &str) -> String {
     match lead.kind {
         _ if text.is_empty() => "--".to_owned(),
         RowHeaderKind::Link if text.starts_with("https://") => format!("\\url{{{text}}}"),
-        _ => escaped(text),
+        _ => escape_latex(text),
     }
 }
 
 fn format_number(shown: &PrintedNumber) -> String {
-    let text = escaped(&shown.text);
+    let text = escape_latex(&shown.text);
     let text = match (shown.best, shown.second) {
         (true, _) => format!("\\textbf{{{text}}}"),
         (_, true) => format!("\\underline{{{text}}}"),
@@ -209,7 +209,7 @@ fn format_number(shown: &PrintedNumber) -> String {
         mark => format!("{text}$^{{{mark}}}$"),
     };
     let Some(comparison) = &shown.comparison else { return text };
-    let lines = comparison.lines().into_iter().map(|line| format!("\\\\{{\\tiny {}}}", escaped(&line)));
+    let lines = comparison.lines().into_iter().map(|line| format!("\\\\{{\\tiny {}}}", escape_latex(&line)));
     format!("\\shortstack[r]{{{text}{}}}", lines.collect::<String>())
 }
 
@@ -230,11 +230,11 @@ fn format_caption(table: &Table) -> String {
     let marks = [ranks, ours].into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("; ");
     parts.push(sentence(&capital(&marks)));
     if table.significant() {
-        let marks = escaped(&table.marks_legend());
+        let marks = escape_latex(&table.marks_legend());
         parts.push(format!("$^{{+}}$ and $^{{-}}$: {marks}."));
     }
     if table.has_paper() {
-        let signs = escaped(&table.signs());
+        let signs = escape_latex(&table.signs());
         parts.push(format!("Small: the paper's value, our difference from it, and a sign: {signs}."));
     }
     parts.retain(|part| !part.is_empty());
@@ -245,13 +245,13 @@ fn format_caption(table: &Table) -> String {
 fn sentence(text: &str) -> String {
     match text.trim() {
         "" => String::new(),
-        text if text.ends_with('.') => escaped(text),
-        text => format!("{}.", escaped(text)),
+        text if text.ends_with('.') => escape_latex(text),
+        text => format!("{}.", escape_latex(text)),
     }
 }
 
 /// Escapes a string for LaTeX. Commands are printed literally, and characters that the fonts lack become math symbols.
-fn escaped(text: &str) -> String {
+fn escape_latex(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = None;
     for c in printable(text).chars() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::measurement::{CalibrationSummary, Measurement, Sample};
 use super::protocol_text::shard_order_text;
-use super::settings::{distinct, grouped};
+use super::settings::{distinct, group_by_key};
 use super::{Protocol, capital};
 use crate::corpus::WindowRule;
 use crate::distill::Finetune;
@@ -71,7 +71,7 @@ fn group_columns<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) 
 
 /// Groups names that have the same protocol.
 fn group_by_protocol(named: impl Iterator<Item = (String, String)>) -> impl Iterator<Item = (String, String)> {
-    grouped(named).into_iter().map(|(how, names)| (how, distinct(&names).join(", ")))
+    group_by_key(named).into_iter().map(|(how, names)| (how, distinct(&names).join(", ")))
 }
 
 /// Formats a calibration like `128 sequences of 2048 tokens of c4-train, operators computed from the first 32`.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::equal_selections::criterion_label;
 use super::measurement::{CellSummary, Measurement, Results, Sample};
 use super::notes::{protocol_sentence, removed_text};
-use super::settings::{self, distinct, grouped, select_settings, setting_text, value_text};
+use super::settings::{self, distinct, group_by_key, select_settings, setting_text, value_text};
 use super::table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table, TableRow, Visibility};
 use super::{Protocol, Settings};
 use crate::criterion::{Criterion, Depth};
@@ -205,7 +205,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, extra_notes:
         number_column(results, protocol, head, Some(BTreeMap::from([(backbone, Some(depth))])))
     });
     let columns: Vec<NumberColumn> = columns.collect();
-    let variants = grouped(results.cells.iter().map(|cell| (variant(cell), cell)));
+    let variants = group_by_key(results.cells.iter().map(|cell| (variant(cell), cell)));
     let labels = row_labels(&variants.iter().map(|(settings, _)| settings).collect::<Vec<_>>());
     let rows = variants.iter().zip(labels).map(|((settings, cells), label)| TableRow {
         lead: vec![label],

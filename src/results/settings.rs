@@ -170,7 +170,7 @@ fn distinguishing_labels(rows: &[&Settings]) -> Vec<String> {
 }
 
 /// Groups values by key. Keys are in order of first appearance.
-pub fn grouped<K: PartialEq, V>(values: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+pub fn group_by_key<K: PartialEq, V>(values: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
     let mut groups: Vec<(K, Vec<V>)> = Vec::new();
     for (key, value) in values {
         match groups.iter_mut().find(|(known, _)| *known == key) {

@@ -84,8 +84,8 @@ impl TextTable {
                 .iter()
                 .enumerate()
                 .map(|(at, column)| match at.checked_sub(self.lead).and_then(|at| groups.get(at)) {
-                    Some(group) => escaped(&format!("{} ({group})", column.head)),
-                    None => escaped(&column.head),
+                    Some(group) => escape_markdown(&format!("{} ({group})", column.head)),
+                    None => escape_markdown(&column.head),
                 })
                 .collect(),
         );
@@ -105,7 +105,7 @@ pub fn capital(text: &str) -> String {
 }
 
 /// Escapes a string for use in a Markdown cell.
-pub fn escaped(text: &str) -> String {
+pub fn escape_markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for c in printable(&line).chars() {
@@ -122,15 +122,15 @@ pub fn escaped(text: &str) -> String {
 pub fn markdown(table: &Table) -> String {
     let mut text = match table.title.as_str() {
         "" => String::new(),
-        title => format!("**{}**\n\n", escaped(title)),
+        title => format!("**{}**\n\n", escape_markdown(title)),
     };
     let texts = TextTable::new(
         table,
         |visibility| visibility == Visibility::Everywhere,
         &|_: &RowHeader, row: usize, text: &str, leads: bool| match (text, table.rows[row].ours && leads) {
             ("", _) => NONE.to_owned(),
-            (text, true) => format!("*{}*", escaped(text)),
-            (text, false) => escaped(text),
+            (text, true) => format!("*{}*", escape_markdown(text)),
+            (text, false) => escape_markdown(text),
         },
         &|all: &[Option<&PrintedNumber>]| {
             all.iter().map(|shown| shown.map_or_else(|| NONE.to_owned(), with_marks)).collect()
@@ -150,7 +150,7 @@ pub fn markdown(table: &Table) -> String {
     }
     let legend = Some(legend.join(" ")).filter(|legend| !legend.is_empty());
     let caption = Some(table.caption.trim().to_owned()).filter(|caption| !caption.is_empty());
-    let notes = table.footer_lines().map(|note| escaped(note));
+    let notes = table.footer_lines().map(|note| escape_markdown(note));
     legend.into_iter().chain(notes).chain(caption).for_each(|part| text.push_str(&format!("\n{part}\n")));
     text
 }

@@ -6,7 +6,7 @@ use polars::df;
 use polars::prelude::DataFrame;
 
 use super::atomic_file::{polars_error, write_parts};
-use super::settings::{distinct, grouped};
+use super::settings::{distinct, group_by_key};
 use crate::error::Result;
 use crate::grid::Latency;
 use crate::latency::{DecodeResult, LatencyResult, MAX_RELATIVE_DEVIATION, Rounds, TimeSpread};
@@ -101,7 +101,7 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
 
 /// Formats a note with the times measured when diagonal operators are applied channel-wise.
 fn channel_wise_note(all: &[TimedPrompt<'_>]) -> Option<String> {
-    let texts_by_cell = grouped(all.iter().flat_map(|prompt: &TimedPrompt<'_>| -> Vec<(String, String)> {
+    let texts_by_cell = group_by_key(all.iter().flat_map(|prompt: &TimedPrompt<'_>| -> Vec<(String, String)> {
         let text = |what: &str, full: Option<TimeSpread>, spread: Option<TimeSpread>| {
             Some((
                 prompt.cell.cell.to_string(),

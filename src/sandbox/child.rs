@@ -75,7 +75,7 @@ impl fmt::Write for Name {
 struct Reporter;
 
 impl Watcher for Reporter {
-    fn started(&self, input: Arguments<'_>) {
+    fn record_start(&self, input: Arguments<'_>) {
         CURRENT.with_borrow_mut(|name| {
             name.0.clear();
             name.write_fmt(input).ok();
@@ -92,7 +92,7 @@ impl Watcher for Reporter {
         });
     }
 
-    fn finished(&self) {
+    fn record_finish(&self) {
         ITEMS.fetch_add(1, Relaxed);
     }
 }

@@ -99,7 +99,7 @@ fn file_size(file: &PathBuf) -> u64 {
 impl TaskProbe {
     fn run(&self) -> Result<()> {
         let limit = self.limit.map(DocumentLimit::new).transpose()?;
-        let task = Task::limited(self.definition.clone(), &self.rows, limit)?;
+        let task = Task::with_limit(self.definition.clone(), &self.rows, limit)?;
         let chat = self.chat.as_ref().map(|(folder, _)| ChatTemplate::from_folder(folder)).transpose()?;
         let setting = PromptSettings {
             shots: self.shots,

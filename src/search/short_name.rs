@@ -17,12 +17,12 @@ impl ShortNames {
         let mut used = BTreeSet::new();
         let short = full.into_iter().map(|name| {
             let name_in_model = name.strip_prefix(backbone).and_then(|rest| rest.strip_prefix('.')).unwrap_or(name);
-            let mut text = shortened(name_in_model, "…");
+            let mut text = shorten_name(name_in_model, "…");
             for number in 2.. {
                 if used.insert(text.clone()) {
                     break;
                 }
-                text = shortened(name_in_model, &format!("…{number}…"));
+                text = shorten_name(name_in_model, &format!("…{number}…"));
             }
             (name.clone(), text)
         });
@@ -42,7 +42,7 @@ impl ShortNames {
 }
 
 /// Replaces the middle of a name with `mark` if the name is longer than [`MAX_LENGTH`].
-fn shortened(name: &str, mark: &str) -> String {
+fn shorten_name(name: &str, mark: &str) -> String {
     let chars: Vec<char> = name.chars().collect();
     if chars.len() <= MAX_LENGTH && mark.chars().count() == 1 {
         return name.to_owned();

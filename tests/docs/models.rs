@@ -40,7 +40,7 @@ fn branch(architecture: &Architecture) -> &'static str {
 /// Groups the recoveries by the position in the model at which they apply their repair.
 fn group_recoveries() -> BTreeMap<RepairTarget, Vec<String>> {
     let mut places: BTreeMap<RepairTarget, Vec<String>> = BTreeMap::new();
-    for method in recovery::described() {
+    for method in recovery::descriptions() {
         let position = recovery::build(&method.name, &Options::new()).unwrap().target();
         places.entry(position).or_default().push(format!("`{}`", method.name));
     }

@@ -106,7 +106,7 @@ fn schema_has_exactly_the_keys_that_the_reader_accepts() {
 fn schema_has_exactly_the_options_that_the_methods_accept() {
     let schema = json_schema();
     let zzz: Map<String, Value> = Map::from_iter([("zzz".to_owned(), json!(1))]);
-    for (definition, described) in [("Criterion", criterion::described()), ("Recovery", recovery::described())] {
+    for (definition, described) in [("Criterion", criterion::descriptions()), ("Recovery", recovery::descriptions())] {
         let forms = schema["definitions"][definition]["anyOf"].as_array().unwrap();
         let names: Vec<&Value> = forms[0]["oneOf"].as_array().unwrap().iter().map(|form| &form["const"]).collect();
         assert_eq!(names, described.iter().map(|method| &method.name).collect::<Vec<_>>());

@@ -265,7 +265,7 @@ impl From<candle_core::Error> for Error {
 }
 
 /// Truncates a string to at most `max_chars` characters, for a message.
-pub fn shortened(text: &str, max_chars: usize) -> String {
+pub fn shorten(text: &str, max_chars: usize) -> String {
     match text.char_indices().nth(max_chars) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

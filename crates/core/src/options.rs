@@ -181,7 +181,7 @@ impl<M: ?Sized> RegistryEntry<M> {
     }
 
     /// Returns a description of the entry for editors and the grid parser.
-    pub fn described(&self) -> MethodDescription {
+    pub fn description(&self) -> MethodDescription {
         let Appearance { name, label, .. } = self.appearance;
         let source = self.source;
         let beyond = self.beyond;

@@ -305,7 +305,7 @@ const OTHER_REFERENCES: [&str; 6] = ["llm-drop", "block-pruner", "finercut", "nb
 fn golden_cases_cover_every_method_and_option() {
     let golden = common::json(&fixture("methods.json"));
     let held: Vec<&Value> = golden["backbones"].as_object().unwrap().values().collect();
-    for (kind, described) in [("criteria", criterion::described()), ("recoveries", recovery::described())] {
+    for (kind, described) in [("criteria", criterion::descriptions()), ("recoveries", recovery::descriptions())] {
         for MethodDescription { name, options, .. } in
             described.into_iter().filter(|method| !OTHER_REFERENCES.contains(&&*method.name))
         {

@@ -164,7 +164,7 @@ fn measure(engine: &dyn Engine, windows: &Windows, metric: TrialMetric, programs
 #[test]
 fn cases_cover_every_iterative_criterion() {
     let covered: BTreeSet<String> = cases().iter().map(|case| case.criterion.to_owned()).collect();
-    let iterative = criterion::described().into_iter().filter(|criterion| criterion.has("iterative"));
+    let iterative = criterion::descriptions().into_iter().filter(|criterion| criterion.has("iterative"));
     assert_eq!(covered, iterative.map(|criterion| criterion.name).collect());
 }
 

@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 /// Receiver of activity reports. Both methods run on the working thread.
 pub trait Watcher: Sync {
     /// Records that the thread starts processing an input. `input` names its file, line and field.
-    fn started(&self, input: Arguments<'_>);
+    fn record_start(&self, input: Arguments<'_>);
     /// Records that the thread has finished a file or document.
-    fn finished(&self);
+    fn record_finish(&self);
 }
 
 static WATCHER: OnceLock<&'static dyn Watcher> = OnceLock::new();
@@ -20,14 +20,14 @@ pub fn watch(watcher: &'static dyn Watcher) {
     WATCHER.get_or_init(|| watcher);
 }
 
-pub(crate) fn started(input: Arguments<'_>) {
+pub(crate) fn record_start(input: Arguments<'_>) {
     if let Some(watcher) = WATCHER.get() {
-        watcher.started(input);
+        watcher.record_start(input);
     }
 }
 
-pub(crate) fn finished() {
+pub(crate) fn record_finish() {
     if let Some(watcher) = WATCHER.get() {
-        watcher.finished();
+        watcher.record_finish();
     }
 }

@@ -353,7 +353,7 @@ pub struct TaskScore {
 
 /// Aggregates task scores into a group score, with a standard error if every task has one. As in lm-evaluation-harness,
 /// the error is pooled by task size even if the score is unweighted.
-pub fn grouped(parts: &[TaskScore], metric: &GroupMetric) -> Option<(f64, Option<f64>)> {
+pub fn aggregate_group(parts: &[TaskScore], metric: &GroupMetric) -> Option<(f64, Option<f64>)> {
     let total: f64 = parts.iter().map(document_count).sum();
     let score = parts.iter().map(|part| part.score * task_weight(part, metric)).sum::<f64>()
         / parts.iter().map(|part| task_weight(part, metric)).sum::<f64>();

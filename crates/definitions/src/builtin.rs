@@ -56,10 +56,10 @@ fn read_definition(name: &str, text: &str) -> Result<Definition> {
 /// Files that belong to other splits are never read.
 ///
 /// # Errors
-/// Fails if the split has no file, or the file is named after another split. Also fails if [`Task::limited`] does, with
+/// Fails if the split has no file, or the file is named after another split. Also fails if [`Task::with_limit`] does, with
 /// an error that names the task, file and row.
 pub fn task(known: &Known, path: &Path, limit: Option<DocumentLimit>) -> Result<Task> {
-    Task::limited(definition(known)?.clone(), &files(known, path)?, limit)
+    Task::with_limit(definition(known)?.clone(), &files(known, path)?, limit)
 }
 
 /// Finds the files at `path` (a file or a folder) that contain a built-in task's split.

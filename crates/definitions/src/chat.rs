@@ -146,7 +146,7 @@ impl ChatTemplate {
             environment.add_function("strftime_now", |format: String| strftime(&format, unix_time()));
             environment
         });
-        activity::started(format_args!("{location}, chat template"));
+        activity::record_start(format_args!("{location}, chat template"));
         check_operators(source).map_err(|error| error.at(location))?;
         let environment = compile(&LENIENT_ENVIRONMENT, &remove_generation_tags(source))
             .map_err(|error| template_error(&error).at(location))?;
@@ -177,7 +177,7 @@ impl ChatTemplate {
     }
 
     fn render_once(&self, messages: &[Message], continued: bool) -> Result<String> {
-        activity::started(format_args!("{}, chat template", self.location));
+        activity::record_start(format_args!("{}, chat template", self.location));
         reset_render_state();
         let last = messages.len().saturating_sub(1);
         let shown = messages.iter().enumerate().map(|(index, one)| {

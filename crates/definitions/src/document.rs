@@ -36,7 +36,7 @@ impl Columns {
                 .cloned()
                 .ok_or_else(|| Error::bad_input(format!("a document has no column `{name}`")).found(document.repr()));
         }
-        activity::started(format_args!("`{key}`, {}", template.location()));
+        activity::record_start(format_args!("`{key}`, {}", template.location()));
         read(template.render(document)?)
     }
 
@@ -97,7 +97,7 @@ impl Columns {
             Some(Value::Text(text)) => Ok(text.clone()),
             Some(other) => Err(Error::bad_input(format!("the column `{name}` is not text")).found(other.repr())),
             None => {
-                activity::started(format_args!("`description` or `gen_prefix`, {}", template.location()));
+                activity::record_start(format_args!("`description` or `gen_prefix`, {}", template.location()));
                 template.render(document)
             }
         }

@@ -6,7 +6,7 @@ use fancy_regex::Regex;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::python::strip;
 
-use crate::pattern::{Pattern, escaped};
+use crate::pattern::{Pattern, escape_pattern};
 use crate::value::Value;
 use crate::yaml::{Node, Tree, hook_error, value_error};
 
@@ -256,8 +256,8 @@ fn choice(
         let text = choice.as_text().ok_or_else(|| Error::bad_input("a choice is not text").found(choice.repr()))?;
         texts.push(cleaned(strip(text))?);
     }
-    let by_text = Pattern::new(&texts.iter().map(|text| escaped(text)).collect::<Vec<_>>().join("|"))?;
-    let letters = (0..texts.len()).map(|index| escaped(&choice_letter(index))).collect::<Vec<_>>().join("|");
+    let by_text = Pattern::new(&texts.iter().map(|text| escape_pattern(text)).collect::<Vec<_>>().join("|"))?;
+    let letters = (0..texts.len()).map(|index| escape_pattern(&choice_letter(index))).collect::<Vec<_>>().join("|");
     let by_letter = Pattern::new(&format!(r":[\s]*({letters})"))?;
     map_answers(answers, |answer| {
         let answer = answer.as_text().unwrap_or("");

@@ -70,7 +70,7 @@ impl Library {
         for folder in folders {
             let mut selected = Self::default();
             for path in yaml_files(folder)? {
-                match resolved(&path) {
+                match read_with_includes(&path) {
                     Ok(node) => selected.register(node),
                     Err(error) => all.skipped.push(error.one_line()),
                 }
@@ -97,7 +97,7 @@ impl Library {
 
     fn select_file(path: &Path, folder: Option<&Path>) -> Result<Selection> {
         let file_name = path.display().to_string();
-        let is_group = resolved(path)?.get("group").is_some();
+        let is_group = read_with_includes(path)?.get("group").is_some();
         // Members of a group are looked up in the folder of the group's file.
         let folder_of_group = folder.or_else(|| path.parent().filter(|_| is_group));
         Self::from_folders(&folder_of_group.into_iter().collect::<Vec<_>>())?.select(&[&file_name])
@@ -215,7 +215,7 @@ fn read_error(error: &std::io::Error, folder: &Path) -> Error {
 ///
 /// # Errors
 /// Fails if a file cannot be read or is included twice.
-pub fn resolved(path: &Path) -> Result<Node> {
+pub fn read_with_includes(path: &Path) -> Result<Node> {
     with_includes(path, &mut BTreeSet::new())
 }
 
@@ -265,7 +265,7 @@ impl<'a> Nodes<'a> {
                 self.entry(name, entry, &empty, 0)?;
             }
             None if Path::new(name).is_file() => {
-                let node = resolved(Path::new(name))?;
+                let node = read_with_includes(Path::new(name))?;
                 if node.get("group").is_some() {
                     let entry_name = node.get("group").and_then(Node::text).unwrap_or(name).to_owned();
                     self.group(&entry_name, &node, &empty, 0)?;

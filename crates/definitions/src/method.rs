@@ -95,7 +95,7 @@ fn call_on_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error
         }
         "replace" => {
             let (old, new, count): (String, String, Option<i64>) = from_args(args)?;
-            Jinja::from(replaced(text, &old, &new, count)?)
+            Jinja::from(replace_text(text, &old, &new, count)?)
         }
         "startswith" | "endswith" => Jinja::from(has_end(text, method == "startswith", args)?),
         "removeprefix" | "removesuffix" => {
@@ -122,7 +122,7 @@ fn call_on_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error
             Jinja::from(if part.is_empty() { text.chars().count() + 1 } else { text.matches(&part).count() })
         }
         "partition" | "rpartition" => Jinja::from(Tuple::from(partition(text, method == "rpartition", args)?)),
-        "center" | "ljust" | "rjust" | "zfill" => Jinja::from(padded(text, method, args)?),
+        "center" | "ljust" | "rjust" | "zfill" => Jinja::from(pad(text, method, args)?),
         "expandtabs" => {
             let (size,): (Option<usize>,) = from_args(args)?;
             Jinja::from(expand_tabs(text, size.unwrap_or(8))?)
@@ -171,7 +171,7 @@ fn stripped<'t>(text: &'t str, method: &str, args: &[Jinja]) -> Result<&'t str, 
 }
 
 /// Replaces text like Python's `str.replace`.
-pub(crate) fn replaced(text: &str, old: &str, new: &str, count: Option<i64>) -> Result<String, Error> {
+pub(crate) fn replace_text(text: &str, old: &str, new: &str, count: Option<i64>) -> Result<String, Error> {
     let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
     let times = text.matches(old).count().min(count);
     printed(text.len().saturating_add(times.saturating_mul(new.len())))?;
@@ -230,7 +230,7 @@ fn partition(text: &str, last: bool, args: &[Jinja]) -> Result<[Jinja; 3], Error
     Ok(parts.map(Jinja::from))
 }
 
-fn padded(text: &str, method: &str, args: &[Jinja]) -> Result<String, Error> {
+fn pad(text: &str, method: &str, args: &[Jinja]) -> Result<String, Error> {
     let (width, fill): (usize, Option<String>) = from_args(args)?;
     let mut fill = fill.as_deref().unwrap_or(if method == "zfill" { "0" } else { " " }).chars();
     let (Some(fill), None) = (fill.next(), fill.next()) else {
@@ -239,7 +239,7 @@ fn padded(text: &str, method: &str, args: &[Jinja]) -> Result<String, Error> {
     let missing = width.saturating_sub(text.chars().count());
     printed(missing.saturating_mul(fill.len_utf8()))?;
     Ok(match method {
-        "center" => centered(text, width, fill)?,
+        "center" => center(text, width, fill)?,
         "ljust" => format!("{text}{}", fill_missing(fill, missing)),
         "zfill" if text.starts_with(['-', '+']) => {
             format!("{}{}{}", &text[..1], fill_missing(fill, missing), &text[1..])
@@ -254,7 +254,7 @@ fn fill_missing(fill: char, missing: usize) -> String {
 
 /// Centers text like Python's `str.center`. If the padding is odd, the extra character goes to the left for an odd
 /// width and to the right for an even one.
-pub(crate) fn centered(text: &str, width: usize, fill: char) -> Result<String, Error> {
+pub(crate) fn center(text: &str, width: usize, fill: char) -> Result<String, Error> {
     let missing = width.saturating_sub(text.chars().count());
     printed(missing.saturating_mul(fill.len_utf8()))?;
     let left = missing / 2 + (missing & width & 1);

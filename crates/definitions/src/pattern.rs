@@ -1,7 +1,7 @@
 //! Python regular expressions. They are rewritten where the Rust engine differs from Python.
 
 use fancy_regex::Regex;
-use ghostlab_core::error::{Error, Result, shortened};
+use ghostlab_core::error::{Error, Result, shorten};
 
 use crate::bounds::check_pattern;
 
@@ -23,7 +23,7 @@ impl Pattern {
     pub fn new(source: &str) -> Result<Self> {
         check_pattern(source)?;
         let regex = Regex::new(&translate_python_pattern(source)).map_err(|error| {
-            Error::bad_input("unsupported regular expression").found(shortened(source, MAX_SHOWN_CHARS)).hint(error)
+            Error::bad_input("unsupported regular expression").found(shorten(source, MAX_SHOWN_CHARS)).hint(error)
         })?;
         Ok(Self { source: source.to_owned(), regex })
     }
@@ -175,7 +175,7 @@ fn escape_error(replacement: &str) -> Error {
 }
 
 /// Implements Python's `re.escape` for this engine.
-pub fn escaped(text: &str) -> String {
+pub fn escape_pattern(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         if c.is_ascii_punctuation() && !"<>".contains(c) {

@@ -3,7 +3,7 @@
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::python::is_space;
 
-use crate::aggregate::{Aggregation, Item, TaskScore, grouped};
+use crate::aggregate::{Aggregation, Item, TaskScore, aggregate_group};
 use crate::library::Group;
 use crate::metric::{Kind, Metric, Output};
 use crate::prompt::choice_at;
@@ -173,7 +173,7 @@ pub fn group_scores(group: &Group, scores_of: &dyn Fn(&str) -> Vec<Score>) -> Ve
                     Some(TaskScore { score: found.score, error: found.error, documents })
                 })
                 .collect();
-            if let Some((score, error)) = grouped(&parts, metric) {
+            if let Some((score, error)) = aggregate_group(&parts, metric) {
                 let documents = parts.iter().map(|part| part.documents).sum();
                 scores.push(Score { metric: metric.metric.clone(), filter, score, error, documents });
             }

@@ -132,7 +132,7 @@ impl Rows for FileRows {
 /// file, a line that is not a JSON object, or a Parquet column that is missing or has no JSON form. Missing columns of
 /// JSON rows are reported when the row is used.
 pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
-    activity::started(format_args!("{}", path.display()));
+    activity::record_start(format_args!("{}", path.display()));
     let limit = TextLimit::current().for_json();
     let (file, form) = FILES.open(path, limit)?;
     let rows = match form {

@@ -101,7 +101,7 @@ impl Task {
     /// # Errors
     /// Fails if there are no documents or the first one lacks required fields.
     pub fn new(definition: Definition, rows: &dyn Rows) -> Result<Self> {
-        Self::limited(definition, rows, None)
+        Self::with_limit(definition, rows, None)
     }
 
     /// Builds a task from the first rows of the evaluated split, up to a limit. Rows beyond the limit are parsed but
@@ -109,7 +109,7 @@ impl Task {
     ///
     /// # Errors
     /// Fails in the same cases as [`Task::new`], or if a row lacks a required column.
-    pub fn limited(definition: Definition, rows: &dyn Rows, limit: Option<DocumentLimit>) -> Result<Self> {
+    pub fn with_limit(definition: Definition, rows: &dyn Rows, limit: Option<DocumentLimit>) -> Result<Self> {
         let rows = filtered_rows(&definition, rows, definition.evaluated_split())?;
         Self::from_rows(definition, rows, limit)
     }
@@ -117,7 +117,7 @@ impl Task {
     /// Builds a task from rows.
     ///
     /// # Errors
-    /// Fails in the same cases as [`Task::limited`].
+    /// Fails in the same cases as [`Task::with_limit`].
     pub fn from_rows(definition: Definition, mut rows: Vec<Row>, limit: Option<DocumentLimit>) -> Result<Self> {
         let original = rows.len();
         rows.truncate(limit.map_or(original, |limit| limit.apply(original)));
@@ -189,7 +189,7 @@ impl Task {
             if self.definition.choices.is_some() {
                 self.solution(at).ok();
             }
-            activity::finished();
+            activity::record_finish();
         });
         Ok(())
     }
@@ -226,7 +226,7 @@ impl Task {
                 .into_par_iter()
                 .map(|(at, examples)| {
                     let requests = self.requests_of(at, examples, setting);
-                    requests.inspect(|_| activity::finished()).map_err(|error| error.at(self.location(at)))
+                    requests.inspect(|_| activity::record_finish()).map_err(|error| error.at(self.location(at)))
                 })
                 .collect();
             for document_requests in made {

@@ -198,11 +198,11 @@ pub(crate) fn texts(node: &Node) -> Vec<String> {
 /// # Errors
 /// Fails if the file cannot be read, is not valid YAML, or is not a mapping.
 pub fn read_file(path: &Path) -> Result<Node> {
-    activity::started(format_args!("{}", path.display()));
+    activity::record_start(format_args!("{}", path.display()));
     let text = String::from_utf8(regular::read(path)?)
         .map_err(|_| Error::bad_input("a definition is not UTF-8").at(path.display()))?;
     let root = parse(text.trim_start_matches('\u{feff}'), &path.display().to_string())?;
-    activity::finished();
+    activity::record_finish();
     match root.tree {
         Tree::Map(_) => Ok(root),
         _ => Err(Error::bad_input("a definition must be a mapping")

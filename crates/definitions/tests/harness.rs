@@ -110,7 +110,7 @@ fn compare_requests(out: &Path) {
         };
         let requests = library
             .select(&[name])
-            .and_then(|selected| Task::limited(selected.tasks.into_iter().next().unwrap(), &rows, Some(limit)))
+            .and_then(|selected| Task::with_limit(selected.tasks.into_iter().next().unwrap(), &rows, Some(limit)))
             .and_then(|task| task.requests(&rows, &setting));
         let requests = match requests {
             Ok(requests) => requests,

@@ -6,7 +6,7 @@ mod metric;
 mod request;
 
 use ghostlab_core::error::Result;
-use ghostlab_definitions::aggregate::{Aggregation, GroupMetric, Item, TaskScore, grouped};
+use ghostlab_definitions::aggregate::{Aggregation, GroupMetric, Item, TaskScore, aggregate_group};
 use ghostlab_definitions::definition::Data;
 use ghostlab_definitions::results::{score_task, scores};
 use ghostlab_definitions::yaml::parse;

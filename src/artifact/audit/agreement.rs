@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::row::{EPSILON, agree, normalize_dense, normalize_equivalent};
 use super::{Check, Finding, Severity, join_distinct};
 use crate::artifact::paper::PaperNumber;
-use crate::results::grouped;
+use crate::results::group_by_key;
 use crate::results::number_record::{Condition, DENSE};
 
 /// Entries grouped by value, in order of first appearance.
@@ -32,7 +32,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
         }
     }
     for group in groups.iter().filter(|group| group.len() > 1) {
-        let classes = grouped(group.iter().map(|&entry| (normalize_dense(&entry.record.condition), entry)));
+        let classes = group_by_key(group.iter().map(|&entry| (normalize_dense(&entry.record.condition), entry)));
         for (_, class) in &classes {
             check_within_table(&group_by_value(class), entries, findings);
         }

@@ -9,7 +9,7 @@ use super::{Claim, ClaimAxis, RequiredSettings};
 use crate::pipeline::identity::{FlatSettings, SettingPath, setting_differences};
 use crate::recovery;
 use crate::results::number_record::{DENSE, Record};
-use crate::results::{BestCounts, BestQuestion, RowContent, grouped, is_one_measurement};
+use crate::results::{BestCounts, BestQuestion, RowContent, group_by_key, is_one_measurement};
 
 /// Artifact that repeats table 2 with several calibration seeds.
 pub const SEEDS: &str = "seeds";
@@ -92,7 +92,7 @@ impl Claim {
         let known = known.filter(|known| self.is_about(known.record)).filter(|KnownNumber { record, identity }| {
             seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits), *identity))
         });
-        let mut groups: Vec<ClaimGroup<'_>> = grouped(known.map(|known| (key(known.record), known)));
+        let mut groups: Vec<ClaimGroup<'_>> = group_by_key(known.map(|known| (key(known.record), known)));
         groups.retain(|(wanted, _)| {
             let mut all = artifacts.iter().map(|(_, artifact)| &artifact.records);
             all.all(|records| {

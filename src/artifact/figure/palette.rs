@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     fn methods() -> Vec<String> {
-        let all = recovery::described().into_iter().map(|method| method.name);
+        let all = recovery::descriptions().into_iter().map(|method| method.name);
         let styled: Vec<String> = all.filter(|name| recovery::appearance(name).unwrap().style.is_some()).collect();
         assert!(styled.len() >= 7);
         styled

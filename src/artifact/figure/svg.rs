@@ -28,8 +28,8 @@ pub(super) fn svg(scene: &Scene) -> String {
         f64::from(height) / SCALE,
         font::NAME,
         font::SIZE * SCALE,
-        escaped(&scene.title),
-        escaped(&scene.description),
+        escape_xml(&scene.title),
+        escape_xml(&scene.description),
         dark(&page.body),
         page.body,
     )
@@ -99,7 +99,7 @@ impl SvgBody {
                     Anchor::Middle => "middle",
                     Anchor::End => "end",
                 };
-                let ((x, y), ink, text) = (at(*point), ink("fill", *color, 1.0), escaped(text));
+                let ((x, y), ink, text) = (at(*point), ink("fill", *color, 1.0), escape_xml(text));
                 let turn = if *vertical { format!(" transform=\"rotate(270, {x}, {y})\"") } else { String::new() };
                 self.push(&format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{ink}{turn}>{text}</text>"));
             }
@@ -140,7 +140,7 @@ fn dark(body: &str) -> String {
     format!("@media screen and (prefers-color-scheme:dark){{{rules}\n}}")
 }
 
-fn escaped(text: &str) -> String {
+fn escape_xml(text: &str) -> String {
     let text = text.replace(char::is_control, " ");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::artifact::audit::Severity;
-use crate::results::{SavedTable, grouped};
+use crate::results::{SavedTable, group_by_key};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -142,7 +142,7 @@ impl ClaimRow {
         claims: impl IntoIterator<Item = &'a Self>,
         verdict: fn(&Self) -> Judgement,
     ) -> Vec<Judgement> {
-        let sentences = grouped(claims.into_iter().map(|claim| (claim.sentence.as_str(), verdict(claim))));
+        let sentences = group_by_key(claims.into_iter().map(|claim| (claim.sentence.as_str(), verdict(claim))));
         sentences.into_iter().map(|(_, parts)| Judgement::combine(parts)).collect()
     }
 }

@@ -6,7 +6,11 @@ use crate::files::sha256;
 
 /// Escapes a value for use in an element or a quoted attribute, unless it is marked as safe. Leaves slashes unescaped,
 /// which makes the page a tenth smaller.
-pub(super) fn escaped(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), minijinja::Error> {
+pub(super) fn write_escaped(
+    out: &mut Output<'_>,
+    state: &mut State<'_, '_>,
+    value: &Value,
+) -> Result<(), minijinja::Error> {
     match value.as_str() {
         Some(text) if !value.is_safe() && *state.auto_escape() == AutoEscape::Html => {
             let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");

@@ -192,7 +192,7 @@ fn render_template(template: &str, values: &impl Serialize) -> Result<String, mi
     templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     // Make a misspelled name in a template an error. By default, it would yield empty text.
     templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-    templates.set_formatter(html::escaped);
+    templates.set_formatter(html::write_escaped);
     for (name, source) in TEMPLATES {
         templates.add_template(name, source)?;
     }

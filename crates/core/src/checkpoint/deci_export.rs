@@ -68,7 +68,7 @@ pub fn check_deci_step(config: &Config, step: StepForm) -> Result<()> {
 }
 
 /// Returns the GGUF form of a variant that needs `deci`. Fails if `deci` cannot represent the variant.
-pub(super) fn form(config: &Config, layout: &Layout) -> Result<GgufForm> {
+pub(super) fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     check_deci_support(config)?;
     for AttachedOperator { place, operator, .. } in &layout.attached {
         let step = match place {

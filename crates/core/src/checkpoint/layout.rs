@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::model::attached_form::{AttachedForm, bias_name, input_norm_name, norm_name};
 use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM, name};
-use crate::model::tensors::{StoredPart, checked, stored_tensors, sublayer_of};
+use crate::model::tensors::{StoredPart, open_checked_weights, stored_tensors, sublayer_of};
 use crate::model::weights::Weights;
 use crate::model::{BranchPlace, Config, Cut, DeployedModel, FloatType, MergedLayer, Operator, Step};
 
@@ -87,7 +87,7 @@ impl Layout {
     /// # Errors
     /// Fails if the weights do not fit the config, or the program has no layers left.
     pub fn plan(config: &Config, folder: &Path, deployed: &DeployedModel, dtype: Option<FloatType>) -> Result<Self> {
-        let weights = checked(config, folder)?;
+        let weights = open_checked_weights(config, folder)?;
         let LayerPlan { kept, dropped, attached } = plan_layers(config, deployed)?;
         let c = config.hidden;
         let vocab = config.vocab;

@@ -3,13 +3,13 @@
 //! Each criterion is one file with a registry entry, listed in [`ENTRIES`].
 //!
 //! ```
-//! use ghostlab_core::criterion::{described, resolved};
+//! use ghostlab_core::criterion::{build_resolved, descriptions};
 //!
 //! # fn main() -> ghostlab_core::error::Result<()> {
 //! // Missing options are filled with their defaults, so that the options identify the result.
-//! let (_, options) = resolved("llm-streamline", &Default::default())?;
+//! let (_, options) = build_resolved("llm-streamline", &Default::default())?;
 //! assert_eq!(options["cosine"], "channel-series");
-//! assert!(described().iter().any(|criterion| criterion.name == "shortgpt"));
+//! assert!(descriptions().iter().any(|criterion| criterion.name == "shortgpt"));
 //! # Ok(())
 //! # }
 //! ```
@@ -90,10 +90,10 @@ const NOT_ITERATIVE: &[(&str, &str)] = &[
 
 /// Rejects `iterative` for a criterion that cannot rank the remaining layers.
 fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
-    if !options.contains_key(ITERATIVE) || entry.described().has(ITERATIVE) {
+    if !options.contains_key(ITERATIVE) || entry.description().has(ITERATIVE) {
         return Ok(());
     }
-    let known = ENTRIES.iter().filter(|entry| entry.described().has(ITERATIVE)).map(|entry| entry.appearance.name);
+    let known = ENTRIES.iter().filter(|entry| entry.description().has(ITERATIVE)).map(|entry| entry.appearance.name);
     let name = entry.appearance.name;
     let reason = NOT_ITERATIVE.iter().find(|(refused, _)| *refused == name).map_or("", |(_, reason)| reason);
     Err(Error::bad_input(format!("`{name}` has no iterative variant: {reason}"))
@@ -106,7 +106,7 @@ fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
 ///
 /// # Errors
 /// See [`build`].
-pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterion>, Options)> {
+pub fn build_resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterion>, Options)> {
     let rule = build(name, options)?;
     Ok((rule, options::lookup("criterion", name, ENTRIES)?.resolve(options)?))
 }
@@ -121,9 +121,9 @@ pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
     options::deviations(name, ENTRIES, case)
 }
 
-/// Describes all criteria and their options, for the grid schema and the command-line help.
-pub fn described() -> Vec<MethodDescription> {
-    ENTRIES.iter().map(CriterionEntry::described).collect()
+/// Returns descriptions of all criteria and their options, for the grid schema and the command-line help.
+pub fn descriptions() -> Vec<MethodDescription> {
+    ENTRIES.iter().map(CriterionEntry::description).collect()
 }
 
 /// Appearance of the dense model, which is not a criterion.
@@ -218,7 +218,7 @@ mod tests {
         for entry in ENTRIES {
             let name = entry.appearance.name;
             match build(name, &options) {
-                Ok(rule) => assert!(rule.is_iterative() && entry.described().has(ITERATIVE), "{name}"),
+                Ok(rule) => assert!(rule.is_iterative() && entry.description().has(ITERATIVE), "{name}"),
                 Err(error) => {
                     let text = error.to_string();
                     let (_, reason) = NOT_ITERATIVE.iter().find(|(refused, _)| *refused == name).unwrap();
@@ -227,7 +227,7 @@ mod tests {
                 }
             }
         }
-        let iterative = ENTRIES.iter().filter(|entry| entry.described().has(ITERATIVE)).count();
+        let iterative = ENTRIES.iter().filter(|entry| entry.description().has(ITERATIVE)).count();
         assert_eq!(iterative + NOT_ITERATIVE.len(), ENTRIES.len());
         assert!(!build("shortgpt", &Options::new()).unwrap().is_iterative());
     }

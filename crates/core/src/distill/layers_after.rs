@@ -73,7 +73,7 @@ impl LayersAfter {
     /// `stream [positions, C]`, the output of the last layer; result `[positions, vocab]`.
     pub fn project(&self, stream: &Tensor) -> Result<Tensor> {
         let logits = ops::linear(&ops::rms_norm(stream, &self.weights.final_norm, self.eps())?, &self.weights.head)?;
-        ops::capped(logits, self.config.logit_cap)
+        ops::apply_cap(logits, self.config.logit_cap)
     }
 
     /// Applies [`Self::project`] to rows in host memory and returns the logits in host memory.

@@ -9,7 +9,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 use candle_core::quantized::{GgmlDType, QTensor, ggml_file};
 
 use super::{panics, regular};
-use crate::error::{Error, Result, shortened};
+use crate::error::{Error, Result, shorten};
 
 /// Maximum size of a header in bytes. The largest known headers, with half a million BPE merges, take 20 MB. In memory,
 /// a value takes up to 32 times its size in the file.
@@ -335,5 +335,5 @@ fn scalar(value: &Value) -> String {
         Value::Bool(boolean) => boolean.to_string(),
         value => real(value).map_or_else(|| "a number".to_owned(), |number| number.to_string()),
     };
-    shortened(&text, 80)
+    shorten(&text, 80)
 }

@@ -48,7 +48,7 @@ impl Generation {
     /// # Errors
     /// Fails if an id is not in the vocabulary.
     pub fn new(ids: Vec<u32>, end: End, settings: &super::Settings, text: &dyn Detokenizer) -> Result<Self> {
-        let shown = trimmed(text.decode(&ids, false)?, &settings.stops);
+        let shown = trim_at_stop(text.decode(&ids, false)?, &settings.stops);
         Ok(Self { ids, text: shown, end })
     }
 }
@@ -69,7 +69,7 @@ pub(super) fn end(ids: &[u32], settings: &super::Settings, text: &dyn Detokenize
 }
 
 /// Truncates a text at each stop string in turn, like lm-evaluation-harness.
-pub(super) fn trimmed(mut text: String, stops: &[String]) -> String {
+pub(super) fn trim_at_stop(mut text: String, stops: &[String]) -> String {
     for stop in stops {
         if let Some(end) = text.find(stop.as_str()) {
             text.truncate(end);
@@ -85,9 +85,9 @@ mod tests {
     #[test]
     fn stop_strings_are_applied_in_order() {
         // The expected texts come from lm-evaluation-harness.
-        assert_eq!(trimmed("abcDEFgh".into(), &owned_texts(&["EF", "DEF"])), "abcD");
-        assert_eq!(trimmed("abcDEFgh".into(), &owned_texts(&["DEF", "EF"])), "abc");
-        assert_eq!(trimmed(" a\n\nb".into(), &owned_texts(&["\n\n"])), " a");
+        assert_eq!(trim_at_stop("abcDEFgh".into(), &owned_texts(&["EF", "DEF"])), "abcD");
+        assert_eq!(trim_at_stop("abcDEFgh".into(), &owned_texts(&["DEF", "EF"])), "abc");
+        assert_eq!(trim_at_stop(" a\n\nb".into(), &owned_texts(&["\n\n"])), " a");
     }
 
     fn owned_texts(texts: &[&str]) -> Vec<String> {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::processors::LogitsProcessors;
-use crate::error::{Error, Result, shortened};
+use crate::error::{Error, Result, shorten};
 
 pub const GENERATION_CONFIG: &str = "generation_config.json";
 
@@ -236,7 +236,7 @@ fn value_error(file: &str, key: &str, expected: &str, found: &Value) -> Error {
     Error::bad_input("unsupported generation setting of the backbone")
         .at(format!("{file}, {key}"))
         .expected(expected)
-        .found(shortened(&found.to_string(), 200))
+        .found(shorten(&found.to_string(), 200))
         .hint("remove the entry to generate without it")
 }
 

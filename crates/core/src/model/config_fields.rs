@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-use crate::error::{Error, Result, shortened};
+use crate::error::{Error, Result, shorten};
 
 /// Entries of a JSON object. Errors contain the path of the entry.
 pub(super) struct Entries<'a> {
@@ -80,5 +80,5 @@ fn format_range(range: &RangeInclusive<f64>) -> String {
 
 /// Shortens a value for an error message.
 pub(super) fn excerpt(value: &Value) -> String {
-    shortened(&value.to_string(), 80)
+    shorten(&value.to_string(), 80)
 }

@@ -75,7 +75,7 @@ impl Read for Bytes<'_> {
 pub fn content(config: &Config, folder: &Path, hashes: impl Fn(&Path) -> Result<TensorHashes>) -> Result<String> {
     let mut tensors: BTreeMap<String, String> = BTreeMap::new();
     let mut files: BTreeMap<&Path, TensorHashes> = BTreeMap::new();
-    let weights = tensors::checked(config, folder)?;
+    let weights = tensors::open_checked_weights(config, folder)?;
     for (name, stored, file) in weights.checked_tensors() {
         if !files.contains_key(file) {
             files.insert(file, hashes(file)?);

@@ -22,7 +22,7 @@ use super::rope::{Rotaries, Rotary};
 use super::slice::{elements, tensor};
 use super::sublayer::Sublayer;
 use super::tensor_name::FINAL_NORM;
-use super::tensors::{self, checked};
+use super::tensors::{self, open_checked_weights};
 use super::trie::Model;
 use super::weight_cache::{GatedMlp, Layer, Mlp, ModelPart, Parts};
 use crate::error::{Error, Result};
@@ -93,7 +93,7 @@ impl Decoder {
     /// Fails like [`Self::load_with`]. If weights are loaded on demand, non-finite values and changed files are
     /// detected only when they are used.
     pub fn load_within(config: Config, folder: &Path, products: Products, budget: u64) -> Result<Self> {
-        let weights = checked(&config, folder)?;
+        let weights = open_checked_weights(&config, folder)?;
         let final_norm = tensors::norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
         let final_norm = tensor(final_norm, &[config.hidden])?;
         let (weights_budget, streams) = config.divided(products, budget);

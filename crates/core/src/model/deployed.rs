@@ -10,7 +10,7 @@ use super::config::Config;
 use super::operator::Operator;
 use super::program::{Program, Step};
 use super::sublayer::Sublayer;
-use super::tensors::checked;
+use super::tensors::open_checked_weights;
 use super::weights::Weights;
 use crate::error::Result;
 
@@ -100,7 +100,7 @@ pub fn folder_program(config: &Config, folder: &Path) -> Result<Program> {
     if config.is_plain() {
         return Ok(Program::dense(config.layers));
     }
-    let weights = checked(config, folder)?;
+    let weights = open_checked_weights(config, folder)?;
     let mut steps = vec![Step::Embed];
     for layer in 0..config.layers {
         steps.extend(operator_at(config, &weights, layer, BranchPlace::Before)?.map(Step::Apply));

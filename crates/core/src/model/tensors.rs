@@ -1,7 +1,7 @@
 //! Tensors in a backbone: their names in weight files, and their shapes.
 //!
 //! The decoder requests each projection under its own name. If the files of an architecture fuse several projections
-//! (Phi-3) or use other names (Mixtral), [`checked`] registers the mapping.
+//! (Phi-3) or use other names (Mixtral), [`open_checked_weights`] registers the mapping.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,11 +29,11 @@ use crate::error::Result;
 /// Fails if a tensor is missing, unexpected, has the wrong shape or is not a float tensor. The message names the tensor
 /// and its file.
 pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
-    checked(config, folder).map(drop)
+    open_checked_weights(config, folder).map(drop)
 }
 
 /// Opens the weights in a folder, and checks them like [`check_weights`].
-pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
+pub(crate) fn open_checked_weights(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
     for attachment in &config.attachments {
         if let BranchPlace::Norm(norm) = attachment.place {

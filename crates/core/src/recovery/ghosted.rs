@@ -185,7 +185,7 @@ mod tests {
 
     use crate::options::Options;
     use crate::recovery::boundary::tests::{LiteralActivations, near};
-    use crate::recovery::{build, resolved};
+    use crate::recovery::{build, build_resolved};
 
     #[test]
     fn normed_input_recovers_a_known_map_and_bias() {
@@ -208,9 +208,9 @@ mod tests {
 
     #[test]
     fn normed_map_options_are_in_the_key_only_if_set() {
-        let (_, plain, _) = resolved("ghosted", &options(&json!({"input": "stream", "bias": false}))).unwrap();
+        let (_, plain, _) = build_resolved("ghosted", &options(&json!({"input": "stream", "bias": false}))).unwrap();
         assert_eq!(plain, options(&json!({"boundary": "region", "solver": "normal"})));
-        let (_, normed, _) = resolved("ghosted", &options(&json!({"input": "normed", "bias": true}))).unwrap();
+        let (_, normed, _) = build_resolved("ghosted", &options(&json!({"input": "normed", "bias": true}))).unwrap();
         assert_eq!((&normed["input"], &normed["bias"]), (&json!("normed"), &json!(true)));
         for (wrong, hint) in [
             (json!({"bias": true}), "affine"),

@@ -274,7 +274,7 @@ mod tests {
     use crate::error::Result;
     use crate::options::Options;
     use crate::recovery::boundary::tests::{LiteralActivations, near};
-    use crate::recovery::{build, resolved};
+    use crate::recovery::{build, build_resolved};
 
     #[test]
     fn auto_ridge_is_chosen_on_the_held_out_window() {
@@ -360,6 +360,6 @@ mod tests {
     }
 
     fn resolved_options(options: &serde_json::Value) -> Result<Options> {
-        resolved("ghosted", options.as_object().unwrap()).map(|(_, options, _)| options)
+        build_resolved("ghosted", options.as_object().unwrap()).map(|(_, options, _)| options)
     }
 }

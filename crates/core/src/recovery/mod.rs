@@ -125,7 +125,7 @@ fn is_tunable(entry: &RecoveryEntry) -> bool {
 ///
 /// # Errors
 /// Fails like [`build`], or if the fine-tuning settings are invalid.
-pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Options, Option<Finetune>)> {
+pub fn build_resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Options, Option<Finetune>)> {
     let recovery = build(name, options)?;
     let training = finetune(name, options)?;
     let mut resolved = options::lookup("recovery", name, ENTRIES)?.resolve(&without_finetune(options))?;
@@ -160,16 +160,16 @@ pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
 }
 
 /// Returns descriptions of all recoveries and their options, for the grid schema and the command-line help.
-pub fn described() -> Vec<MethodDescription> {
+pub fn descriptions() -> Vec<MethodDescription> {
     ENTRIES.iter().map(describe).collect()
 }
 
 fn describe(entry: &RecoveryEntry) -> MethodDescription {
-    let mut described = entry.described();
+    let mut description = entry.description();
     if is_tunable(entry) {
-        described.options["properties"][FINETUNE] = options::schema::<Finetune>();
+        description.options["properties"][FINETUNE] = options::schema::<Finetune>();
     }
-    described
+    description
 }
 
 /// Returns the appearance of the recovery that tables call `name`, such as `ghosted` or `ghosted:svd`.
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn methods_not_in_the_paper_are_marked() {
-        let beyond = described().into_iter().filter(|method| method.beyond).map(|method| method.name);
+        let beyond = descriptions().into_iter().filter(|method| method.beyond).map(|method| method.name);
         assert_eq!(beyond.collect::<Vec<_>>(), ["affine", "mean", "rank", "sequential", "nbl", "merge"]);
     }
 
@@ -260,7 +260,7 @@ mod tests {
             assert!(message.contains("does not support fine-tuning"), "{name}: {message}");
         }
         let [resolved, plain] = [json!({"finetune": {"length": 16, "sequences": 8}}), json!({})]
-            .map(|value| resolved("ghosted", &option_map(&value)).unwrap().1);
+            .map(|value| build_resolved("ghosted", &option_map(&value)).unwrap().1);
         assert_eq!(resolved[FINETUNE], json!({"sequences": 8, "length": 16, "seed": 0}));
         assert_eq!(without_finetune(&resolved), plain);
     }

@@ -41,11 +41,11 @@ impl Recovery for None {
 #[cfg(test)]
 mod tests {
     use crate::options::Options;
-    use crate::recovery::{build, described};
+    use crate::recovery::{build, descriptions};
 
     #[test]
     fn every_recovery_except_none_repairs() {
-        for method in described() {
+        for method in descriptions() {
             let repairs = build(&method.name, &Options::new()).unwrap().is_repairing();
             assert_eq!(repairs, method.name != super::NAME, "{}", method.name);
         }

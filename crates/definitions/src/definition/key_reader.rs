@@ -386,7 +386,7 @@ fn whole(node: &Node) -> Option<usize> {
 fn field(key: &str, node: &Node) -> Result<Field> {
     match &node.tree {
         Tree::Scalar(Value::Text(text)) => {
-            activity::started(format_args!("`{key}`, {}", node.location));
+            activity::record_start(format_args!("`{key}`, {}", node.location));
             let template = Template::new(text, &node.location).map_err(|error| error.at(format!("`{key}`")))?;
             Ok(Field::Text(Box::new(template), text.clone()))
         }

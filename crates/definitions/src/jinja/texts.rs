@@ -9,7 +9,7 @@ use minijinja::{Environment, Error, State, UndefinedBehavior, Value as Jinja};
 
 use super::names::TEXT;
 use crate::exchange::{printed, text, unsupported_error};
-use crate::method::{centered, replaced};
+use crate::method::{center, replace_text};
 use crate::pattern::Pattern;
 
 pub(super) fn add_filters(environment: &mut Environment<'static>) {
@@ -39,7 +39,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
         })
     });
     environment.add_filter("replace", |value: Jinja, old: Jinja, new: Jinja, count: Option<i64>| {
-        replaced(&text(&value)?, &text(&old)?, &text(&new)?, count)
+        replace_text(&text(&value)?, &text(&old)?, &text(&new)?, count)
     });
     environment.add_filter(
         "regex_replace",
@@ -48,7 +48,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
         },
     );
     environment
-        .add_filter("center", |value: Jinja, width: Option<usize>| centered(&text(&value)?, width.unwrap_or(80), ' '));
+        .add_filter("center", |value: Jinja, width: Option<usize>| center(&text(&value)?, width.unwrap_or(80), ' '));
     environment.add_filter("truncate", truncate);
     environment.add_filter("wordcount", |value: Jinja| {
         static WORD: LazyLock<Option<Pattern>> = LazyLock::new(|| Pattern::new(r"\w+").ok());
@@ -72,7 +72,7 @@ fn add_case_filters(environment: &mut Environment<'static>) {
 
 fn add_markup_filters(environment: &mut Environment<'static>) {
     for name in ["e", "escape", "forceescape"] {
-        environment.add_filter(name, |value: Jinja| text(&value).map(|text| escaped(&text)));
+        environment.add_filter(name, |value: Jinja| text(&value).map(|text| escape_html(&text)));
     }
     environment.add_filter("safe", |value: Jinja| text(&value));
     environment.add_filter("striptags", |value: Jinja| striptags(text(&value)?));
@@ -144,7 +144,7 @@ fn truncate(text: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
 }
 
 /// Escapes text like markupsafe's `escape`.
-fn escaped(text: &str) -> String {
+fn escape_html(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('>', "&gt;").replace('<', "&lt;");
     text.replace('\'', "&#39;").replace('"', "&#34;")
 }

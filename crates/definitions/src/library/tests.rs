@@ -23,11 +23,11 @@ fn includes_merge_key_by_key_and_null_clears() {
         ("twice.yaml", "include: [base, more]\ntask: twice\n"),
     ];
     let (folder, _) = library(&files);
-    let node = resolved(&folder.path().join("a.yaml")).unwrap();
+    let node = read_with_includes(&folder.path().join("a.yaml")).unwrap();
     assert_eq!(node.get("description").unwrap().text(), Some("new"));
     assert!(node.get("num_fewshot").unwrap().is_null());
     assert_eq!(node.get("metric_list").unwrap().plain().unwrap().as_list().unwrap().len(), 1);
-    let error = resolved(&folder.path().join("twice.yaml")).unwrap_err().to_string();
+    let error = read_with_includes(&folder.path().join("twice.yaml")).unwrap_err().to_string();
     assert!(error.contains("includes a file twice") && error.contains("twice.yaml"), "{error}");
 }
 

@@ -101,11 +101,11 @@ fn group_score_is_weighted_and_its_error_pooled() {
     ];
     let pooled = ((9.0 * 0.01 * 10.0 + 29.0 * 0.04 * 30.0) / 38.0_f64 / 40.0).sqrt();
     for (by_size, score) in [(true, 0.25), (false, 0.5)] {
-        let (ours, error) = grouped(&parts, &group_metric(by_size)).unwrap();
+        let (ours, error) = aggregate_group(&parts, &group_metric(by_size)).unwrap();
         assert!((ours - score).abs() < 1e-12 && (error.unwrap() - pooled).abs() < 1e-12);
     }
     let unknown = [parts[0], TaskScore { error: None, ..parts[1] }];
-    assert_eq!(grouped(&unknown, &group_metric(true)).unwrap().1, None);
+    assert_eq!(aggregate_group(&unknown, &group_metric(true)).unwrap().1, None);
 }
 
 fn group_metric(by_size: bool) -> GroupMetric {

@@ -94,7 +94,7 @@ pub fn norm_linear(x: &[f32], inner: usize, input_norm: Option<Norm<'_>>, projec
     let outer = projection.weight.outer();
     let mut out = take_scratch(x.len() / inner * outer);
     each_block(x, inner, &mut out, outer, |x, _, out, is_single_block| {
-        let normed = input_norm.map(|norm| normalized(x, norm));
+        let normed = input_norm.map(|norm| normalize(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), x.len() / inner, inner);
         projection.matmul(x, is_single_block, Update::Replace, out);
     });
@@ -224,7 +224,7 @@ fn each_block<T: Send>(
 }
 
 /// Returns the rows of `x` after the norm.
-pub(super) fn normalized(x: &[f32], norm: Norm<'_>) -> Scratch {
+pub(super) fn normalize(x: &[f32], norm: Norm<'_>) -> Scratch {
     let mut out = take_scratch(x.len());
     let width = norm.weight.len();
     simd::in_widest!({

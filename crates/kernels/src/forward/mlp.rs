@@ -1,6 +1,6 @@
 //! Gated MLP, with norms and residual additions fused in.
 
-use super::linear::{Linear, Weight, add_assign, direct_residual, linear_into, new_blocks, normalized};
+use super::linear::{Linear, Weight, add_assign, direct_residual, linear_into, new_blocks, normalize};
 use super::scratch::{Scratch, take_scratch};
 use super::{Activation, Norm, with_panels};
 use crate::linalg::gemm::{MatrixView, Update, profile};
@@ -35,7 +35,7 @@ pub fn mlp(
     let width = mlp_weights.gate_up.weight.outer() / 2;
     new_blocks(x, channels, channels, direct_residual(output_norm, residual), |x, first, out, is_single_block| {
         let block = x.len() / channels;
-        let normed = input_norm.map(|norm| normalized(x, norm));
+        let normed = input_norm.map(|norm| normalize(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
         let gated = match is_single_block {

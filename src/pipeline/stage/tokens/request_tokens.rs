@@ -31,7 +31,7 @@ pub(crate) fn load_task(given: GridInputs<'_>, used: &EvalTask) -> Result<Task> 
     let rows = data.rows()?;
     let files: Vec<_> = rows.evaluated(definition).iter().map(AsRef::as_ref).collect();
     let limit = used.how.limit.map(DocumentLimit::new).transpose()?;
-    given.inputs.read_unchanged(&files, || Task::limited(definition.clone(), &*rows, limit))
+    given.inputs.read_unchanged(&files, || Task::with_limit(definition.clone(), &*rows, limit))
 }
 
 /// Builds all requests of a task, in the order of its documents.

@@ -6,7 +6,7 @@ use candle_core::quantized::gguf_file::Value as Entry;
 use serde_json::Value;
 
 use super::{BYTE, CONTROL, NORMAL, SPACE, SPLITTERS, UNKNOWN, UNUSED, USER_DEFINED, derive_merges};
-use crate::error::{Error, Result, shortened};
+use crate::error::{Error, Result, shorten};
 
 #[derive(Debug)]
 pub struct GgufTokenizer {
@@ -87,7 +87,7 @@ fn string_entry(text: &str) -> Entry {
 fn unsupported_error(key: &str, expected: &str, found: &Value) -> Error {
     let found = match found {
         Value::String(text) => format!("`{text}`"),
-        other => shortened(&other.to_string(), 200),
+        other => shorten(&other.to_string(), 200),
     };
     Error::bad_input("llama.cpp does not support this tokenizer")
         .at(format!("tokenizer.json, {key}"))

@@ -70,7 +70,7 @@ pub const SEAL: &str = "ghostlab_sha256";
 pub const UNSEALED: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Replaces the placeholder [`UNSEALED`] in the entry [`SEAL`] with the hash of the text.
-pub fn sealed(text: &str) -> String {
+pub fn seal(text: &str) -> String {
     text.replacen(&seal_entry(UNSEALED), &seal_entry(&sha256::of_bytes(text)), 1)
 }
 
@@ -78,7 +78,7 @@ fn seal_entry(hash: &str) -> String {
     format!("\"{SEAL}\": \"{hash}\"")
 }
 
-/// Returns whether the bytes are unchanged output of [`sealed`].
+/// Returns whether the bytes are unchanged output of [`seal`].
 pub fn is_sealed(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).ok().and_then(|text| {
         let head = format!("\"{SEAL}\": \"");
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn modified_text_invalidates_its_seal() {
-        let text = sealed(&format!("{{\n  \"{SEAL}\": \"{UNSEALED}\",\n  \"results\": 1\n}}\n"));
+        let text = seal(&format!("{{\n  \"{SEAL}\": \"{UNSEALED}\",\n  \"results\": 1\n}}\n"));
         assert!(is_sealed(text.as_bytes()) && !text.contains(UNSEALED), "{text}");
         assert!(!is_sealed(text.replace(": 1", ": 2").as_bytes()));
         assert!(!is_sealed(b"{}") && !is_sealed(b"\xff") && !is_sealed(SEAL.as_bytes()));

@@ -15,7 +15,7 @@ mod manifest;
 mod overlap;
 mod swap;
 
-pub use file::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
+pub use file::{OutputFile, SEAL, UNSEALED, is_sealed, seal};
 pub use folder::{Draft, OutputFolder};
 pub use manifest::Manifest;
 pub use overlap::{Input, check_separate};

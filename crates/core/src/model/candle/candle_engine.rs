@@ -34,7 +34,7 @@ use crate::model::rms_norm::RmsNorm;
 use crate::model::rope::Rotaries;
 use crate::model::sublayer::Sublayer;
 use crate::model::tensor_name::FINAL_NORM;
-use crate::model::tensors::{self, checked};
+use crate::model::tensors::{self, open_checked_weights};
 use crate::model::trie::{Model, Observer, Trie};
 
 /// Name of the engine in cache keys.
@@ -104,7 +104,7 @@ impl CandleEngine {
     /// does not support the device, or if a weight exceeds the f16 range.
     pub fn load(config: Config, folder: &Path, placement: Placement, memory: Option<u64>) -> Result<Self> {
         let device = placement.device.open()?;
-        let weights = checked(&config, folder)?;
+        let weights = open_checked_weights(&config, folder)?;
         let cpu = matches!(device, Device::Cpu);
         let all = weight_bytes(&config, placement.dtype);
         let memory = memory.or_else(|| Some(memory::free(&device)? / 10 * 9)).unwrap_or(u64::MAX);

@@ -11,7 +11,7 @@ use ghostlab_kernels::forward::{self as kernels, Norm};
 use crate::error::Result;
 use crate::model::config::Config;
 
-/// Scale and soft cap ([`capped`]) of attention scores.
+/// Scale and soft cap ([`apply_cap`]) of attention scores.
 #[derive(Debug, Clone, Copy)]
 pub struct Scores {
     pub scale: f64,
@@ -28,7 +28,7 @@ impl Scores {
 }
 
 /// Computes `cap·tanh(x / cap)`. Returns `x` unchanged if there is no cap.
-pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
+pub fn apply_cap(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
     match cap {
         Some(cap) => Ok(((x / f64::from(cap))?.tanh()? * f64::from(cap))?),
         None => Ok(x),
@@ -74,7 +74,7 @@ pub(super) fn softmax(x: &Tensor) -> Result<Tensor> {
 /// `scores [.., q, k]`, `mask [q, k]` of 0 and −∞; result `[.., q, k]`.
 pub(super) fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
     if !scores.device().is_cpu() {
-        return softmax(&capped((scores * settings.scale)?, settings.cap)?.broadcast_add(mask)?);
+        return softmax(&apply_cap((scores * settings.scale)?, settings.cap)?.broadcast_add(mask)?);
     }
     let keys = mask.dim(1)?;
     let scale = settings.scale as f32;

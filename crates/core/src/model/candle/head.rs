@@ -106,11 +106,11 @@ pub(super) fn logits(x: &Tensor, head_params: HeadParams<'_>, weight: &Tensor, r
     let x = ops::rms_norm(&x, head_params.norm, head_params.eps)?;
     #[cfg(feature = "cuda")]
     if weight.dtype() != DType::F32 && cuda::supports(&[&x, weight]) {
-        return ops::capped(cuda::linear_f32_out(&x, weight)?, head_params.cap);
+        return ops::apply_cap(cuda::linear_f32_out(&x, weight)?, head_params.cap);
     }
     let x = ops::widen(&x)?;
     if weight.dtype() == DType::F32 {
-        return ops::capped(ops::linear(&x, weight)?, head_params.cap);
+        return ops::apply_cap(ops::linear(&x, weight)?, head_params.cap);
     }
     // Convert the table in tiles, because a complete f32 copy would take twice the memory of the table.
     let (vocab, channels) = weight.dims2()?;
@@ -119,7 +119,7 @@ pub(super) fn logits(x: &Tensor, head_params: HeadParams<'_>, weight: &Tensor, r
         .step_by(tile)
         .map(|first| ops::linear(&x, &ops::widen(&weight.narrow(0, first, tile.min(vocab - first))?)?))
         .collect::<Result<Vec<_>>>()?;
-    ops::capped(if tiles.len() == 1 { tiles[0].clone() } else { Tensor::cat(&tiles, 1)? }, head_params.cap)
+    ops::apply_cap(if tiles.len() == 1 { tiles[0].clone() } else { Tensor::cat(&tiles, 1)? }, head_params.cap)
 }
 
 /// Computes [`decoding::argmax`] of each row of `logits [rows, vocab]`.

@@ -11,7 +11,7 @@ use candle_core::{D, DType, Device, Tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::fused;
-pub use super::fused::{Scores, capped};
+pub use super::fused::{Scores, apply_cap};
 use crate::error::Result;
 use crate::model::architecture::Activation;
 
@@ -172,7 +172,7 @@ fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
     let weights = if fused::supports(&[&scores, mask]) {
         fused::weights(scores, mask, settings)?
     } else {
-        softmax(&capped((scores * settings.scale)?, settings.cap)?.broadcast_add(mask)?)?
+        softmax(&apply_cap((scores * settings.scale)?, settings.cap)?.broadcast_add(mask)?)?
     };
     Ok(weights.to_dtype(dtype)?)
 }

@@ -287,7 +287,7 @@ impl FrozenWeights {
     /// Fails like [`check_weights`](crate::model::check_weights), or if a tensor cannot be read. The message names the
     /// file and the tensor.
     pub fn read(config: &Config, folder: &Path, first: usize, device: &Device) -> Result<Self> {
-        let weights = tensors::checked(config, folder)?;
+        let weights = tensors::open_checked_weights(config, folder)?;
         let source = WeightSource { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };
         Ok(Self {
             layers: (first..config.layers).map(|layer| source.layer(layer)).collect::<Result<_>>()?,

@@ -17,7 +17,7 @@ pub(super) struct Kernel {
 pub(super) fn kernel(device: &CudaDevice, name: &str) -> candle_core::Result<Kernel> {
     static KERNELS: OnceLock<CompileResult> = OnceLock::new();
     let compiled = KERNELS.get_or_init(|| compile(include_str!("../kernels.cu"), CompileOptions::default()));
-    loaded(device, name, "ghostlab", compiled)
+    load_kernel(device, name, "ghostlab", compiled)
 }
 
 /// PTX source, or the compiler's error message.
@@ -30,7 +30,7 @@ pub(super) fn compile(source: &str, options: CompileOptions) -> CompileResult {
     }
 }
 
-pub(super) fn loaded(
+pub(super) fn load_kernel(
     device: &CudaDevice,
     name: &str,
     module: &str,

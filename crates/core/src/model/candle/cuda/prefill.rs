@@ -11,7 +11,7 @@ use candle_core::cuda_backend::cudarc::nvrtc::CompileOptions;
 use candle_core::{Device, Error as Failed, Tensor};
 
 use super::attend::{WIDTHS, width_of};
-use super::kernel::{CompileResult, Kernel, compile, loaded};
+use super::kernel::{CompileResult, Kernel, compile, load_kernel};
 use super::{CudaResult, DeviceTensor, Number, THREADS, TernaryOp, apply_ternary};
 use crate::error::Result;
 use crate::model::candle::fused::Scores;
@@ -34,7 +34,7 @@ fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<
         compile(concat!(include_str!("../kernels.cu"), include_str!("../prefill.cu")), options)
     });
     let kernel_width = WIDTHS[index];
-    loaded(device, &format!("{name}_{kernel_width}"), &format!("ghostlab-prefill-{kernel_width}"), compiled)
+    load_kernel(device, &format!("{name}_{kernel_width}"), &format!("ghostlab-prefill-{kernel_width}"), compiled)
 }
 
 /// Rows that each row of a piece attends to. They are the same in all layers, except for sliding windows.
