@@ -70,7 +70,7 @@ pub struct RecordArchive {
     pub folders: Vec<String>,
     pub entries: usize,
     /// Number of listed files that are missing. A record may omit large files.
-    pub left_out: usize,
+    pub omitted_files: usize,
 }
 
 /// Packs results directories into an archive. `license` is a URL or text.
@@ -78,8 +78,8 @@ pub struct RecordArchive {
 /// # Errors
 /// Fails if a directory lacks its numbers or its provenance record, or if a file has changed since the run.
 pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<RecordArchive> {
-    let mut left_out = 0;
-    let mut packed = folders.iter().map(|folder| read(folder, &mut left_out)).collect::<Result<Vec<_>>>()?;
+    let mut omitted_files = 0;
+    let mut packed = folders.iter().map(|folder| read(folder, &mut omitted_files)).collect::<Result<Vec<_>>>()?;
     packed.sort_by(|one, other| one.name.cmp(&other.name));
     let names: BTreeSet<&str> = packed.iter().map(|folder| folder.name.as_str()).collect();
     if let Some(pair) = packed.windows(2).find(|two| two[0].name == two[1].name) {
@@ -107,7 +107,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<RecordArchive>
         entries.extend(files.into_iter().map(|file| (format!("{name}/{}", file.name), file.bytes)));
     }
     let bytes = write_zip(&entries).map_err(|error| Error::job("cannot write the archive").found(error.to_string()))?;
-    Ok(RecordArchive { bytes, folders: titles, entries: entries.len(), left_out })
+    Ok(RecordArchive { bytes, folders: titles, entries: entries.len(), omitted_files })
 }
 
 /// Writes the entries in order, without times or host-specific metadata.

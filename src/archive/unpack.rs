@@ -44,9 +44,9 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<UnpackedR
     let mut intact = 0;
     let mut altered = Vec::new();
     for (hash, name) in &listed {
-        let there = unlisted.remove(name.as_str());
+        let exists = unlisted.remove(name.as_str());
         let path = to.join(name);
-        let found = match there {
+        let found = match exists {
             true => sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?.0,
             false => "no such entry".to_owned(),
         };

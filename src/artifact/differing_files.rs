@@ -15,14 +15,14 @@ const TABLE_EXTENSIONS: [&str; 3] = ["csv", "md", "tex"];
 /// # Errors
 /// Fails if a file cannot be read.
 pub(super) fn explain<'n>(
-    made: &Path,
+    computed: &Path,
     recorded: &Path,
     names: impl IntoIterator<Item = &'n str>,
 ) -> Result<Vec<String>> {
     let mut phrases = Vec::new();
     let mut changed_digits = 0;
     for name in names {
-        let one = made.join(name);
+        let one = computed.join(name);
         let other = recorded.join(name);
         let ending = one.extension().unwrap_or_default().to_string_lossy().into_owned();
         let phrase = match (one.is_file(), other.is_file()) {
@@ -51,8 +51,8 @@ pub(super) fn explain<'n>(
     Ok(phrases)
 }
 
-fn compare_frames(made: &Path, recorded: &Path) -> Result<String> {
-    let Some(difference) = FrameDifference::between(&read_frame(made)?, &read_frame(recorded)?) else {
+fn compare_frames(computed: &Path, recorded: &Path) -> Result<String> {
+    let Some(difference) = FrameDifference::between(&read_frame(computed)?, &read_frame(recorded)?) else {
         return Ok("rows or columns differ".to_owned());
     };
     let FrameDifference { largest, rows, cells, other_columns } = difference;

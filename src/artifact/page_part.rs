@@ -239,18 +239,19 @@ fn cell_note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutc
 }
 
 /// Returns the origin of a stored object as given in its record (see [`crate::machine::provenance`]).
-fn format_origin(made: &Value) -> Vec<(String, String)> {
-    let dirty = if made["dirty"] == true { ", with uncommitted changes" } else { "" };
-    let words = made["command"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>());
-    let machine = &made["machine"];
+fn format_origin(provenance: &Value) -> Vec<(String, String)> {
+    let dirty = if provenance["dirty"] == true { ", with uncommitted changes" } else { "" };
+    let words =
+        provenance["command"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>());
+    let machine = &provenance["machine"];
     let cores = json_text(&machine["threads"]).map(|threads| format!("{threads} threads"));
     let features = machine["cpu_features"].as_array().map(|all| all.iter().filter_map(Value::as_str));
     let features = features.map(|all| all.collect::<Vec<_>>().join(" ")).filter(|all| !all.is_empty());
     let [cpu, gpu, os, arch] = ["cpu", "gpu", "os", "arch"].map(|part| json_text(&machine[part]));
     let machine: Vec<String> = [cpu, gpu, cores, features, os, arch].into_iter().flatten().collect();
     let lines = [
-        ("program", json_text(&made["ghostlab"]).map(|version| format!("ghostlab {version}"))),
-        ("commit", json_text(&made["commit"]).map(|commit| format!("{commit}{dirty}"))),
+        ("program", json_text(&provenance["ghostlab"]).map(|version| format!("ghostlab {version}"))),
+        ("commit", json_text(&provenance["commit"]).map(|commit| format!("{commit}{dirty}"))),
         ("command", words.filter(|words| !words.is_empty()).map(|words| words.join(" "))),
         ("machine", Some(machine.join(", ")).filter(|text| !text.is_empty())),
     ];

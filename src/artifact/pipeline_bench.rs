@@ -192,8 +192,8 @@ impl Bench {
         let grid = self.grid(&overrides);
         let dense = self.artifact.gate(&grid, None, &overrides).unwrap();
         let gated = if gated { GateMode::Yes(dense.map(Box::new)) } else { GateMode::No };
-        let made = make(&self.artifact, &grid, &gated, &target, executor);
-        (made, target.path().to_owned())
+        let outcome = make(&self.artifact, &grid, &gated, &target, executor);
+        (outcome, target.path().to_owned())
     }
 }
 

@@ -63,9 +63,9 @@ impl ComparedRun {
 ///
 /// # Errors
 /// Fails if one of the records cannot be read.
-pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> {
+pub(super) fn compare(computed: &Path, recorded: &Path) -> Result<RecordComparison> {
     let root = recorded.ancestors().nth(3).and_then(|root| std::path::absolute(root).ok()).unwrap_or_default();
-    let ours = ComparedRun::read(made, &root)?;
+    let ours = ComparedRun::read(computed, &root)?;
     let theirs = ComparedRun::read(recorded, &root)?;
     let our_numbers = ours.numbers.as_deref();
     let their_numbers = theirs.numbers.as_deref();
@@ -89,7 +89,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     if our_numbers.is_none() && !files.is_empty() {
         different.extend(list_names("files", files.into_iter()));
     } else {
-        rounding.extend(differing_files::explain(made, recorded, files.iter().map(String::as_str))?);
+        rounding.extend(differing_files::explain(computed, recorded, files.iter().map(String::as_str))?);
     }
     if different.is_empty() && rounding.is_empty() {
         return Ok(RecordComparison::Identical);

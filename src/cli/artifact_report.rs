@@ -22,23 +22,23 @@ pub(super) fn report_files(prefix: &str, files: &[impl AsRef<Path>]) {
 }
 
 /// Prints the files written, the dense scores that failed the artifact's gate, and the cells without results.
-pub(super) fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
+pub(super) fn report_outcome(name: &str, grid: &Grid, outcome: &ArtifactOutcome, took: f64) {
     let all = terminal::format_cell_count(grid.cells.len());
-    report_files(&format!("{name}: {all} in {}; ", format_seconds(took)), &made.files);
-    if let Some(recorded) = &made.recorded {
+    report_files(&format!("{name}: {all} in {}; ", format_seconds(took)), &outcome.files);
+    if let Some(recorded) = &outcome.recorded {
         note!("{name}: {recorded}");
     }
-    for (backbone, reason) in &made.unknown {
+    for (backbone, reason) in &outcome.unknown {
         note!("{backbone}: cannot check whether it is the paper's model: {reason}");
     }
-    made.misses.iter().for_each(|miss| eprintln!("  {miss}"));
-    if !made.misses.is_empty() {
-        let backbones = GateFailure::backbones(&made.misses).join(", ");
+    outcome.misses.iter().for_each(|miss| eprintln!("  {miss}"));
+    if !outcome.misses.is_empty() {
+        let backbones = GateFailure::backbones(&outcome.misses).join(", ");
         eprintln!("skipped the pruned cells of {backbones} (use --no-gate to run them)");
     }
-    made.failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
-    if made.unmade > 0 {
-        eprintln!("{name}: {} of {all} incomplete; run without --stored to compute them", made.unmade);
+    outcome.failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
+    if outcome.unmade > 0 {
+        eprintln!("{name}: {} of {all} incomplete; run without --stored to compute them", outcome.unmade);
     }
 }
 
@@ -53,8 +53,8 @@ pub(super) struct ArtifactReport {
 }
 
 impl ArtifactReport {
-    pub(super) fn new(made: &ArtifactOutcome, warnings: Vec<String>) -> Self {
-        let ArtifactOutcome { table, comparison, files, recorded, .. } = made;
+    pub(super) fn new(outcome: &ArtifactOutcome, warnings: Vec<String>) -> Self {
+        let ArtifactOutcome { table, comparison, files, recorded, .. } = outcome;
         let screen = table.as_ref().map(|view| screen(view, terminal::width()));
         Self { screen, comparison: comparison.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
     }

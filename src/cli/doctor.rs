@@ -184,9 +184,9 @@ fn check_hub(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     );
     let offline = if settings.offline { ", and HF_HUB_OFFLINE is set" } else { "" };
     let found = format!("{}: {shown}, {} of pinned files to fetch{offline}", root.display(), format_bytes(left));
-    let lacks = free.is_some_and(|free| free < left);
-    let todo = if lacks { "free some disk space, or set HF_HUB_CACHE to a folder on another disk" } else { "" };
-    vec![CheckItem::new(if lacks { CheckStatus::Missing } else { CheckStatus::Good }, "hub cache", found, todo)]
+    let is_full = free.is_some_and(|free| free < left);
+    let todo = if is_full { "free some disk space, or set HF_HUB_CACHE to a folder on another disk" } else { "" };
+    vec![CheckItem::new(if is_full { CheckStatus::Missing } else { CheckStatus::Good }, "hub cache", found, todo)]
 }
 
 fn check_machine(needs: &[InputList]) -> Vec<CheckItem> {

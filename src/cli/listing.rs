@@ -141,10 +141,10 @@ pub(super) fn format_list(all: &[ListedArtifact]) -> String {
             (_, Some(time), _) => format!("about {}", format_seconds(time)),
             (Some((complete, cells)), ..) => terminal::format_cell_count(cells - complete),
         };
-        let made = if stored.is_some() { listed.made.clone().unwrap_or("never".to_owned()) } else { empty_cell() };
+        let finished = if stored.is_some() { listed.made.clone().unwrap_or("never".to_owned()) } else { empty_cell() };
         let stored = stored.map_or_else(empty_cell, |(complete, cells)| format!("{complete} of {cells}"));
         let profile = listed.profile.clone().unwrap_or_else(empty_cell);
-        rows.push(vec![listed.name.clone(), listed.title.clone(), profile, stored, left, made]);
+        rows.push(vec![listed.name.clone(), listed.title.clone(), profile, stored, left, finished]);
     }
     format_columns(&rows, &[])
 }

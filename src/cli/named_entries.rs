@@ -277,14 +277,14 @@ pub(super) fn absolute_path(path: &str) -> Result<String> {
 /// # Errors
 /// Fails if the argument has a path separator and no such file exists.
 pub(super) fn is_file(text: &str) -> Result<bool> {
-    let there = Path::new(text).exists();
-    if !there && text.contains(std::path::MAIN_SEPARATOR) {
+    let exists = Path::new(text).exists();
+    if !exists && text.contains(std::path::MAIN_SEPARATOR) {
         return Err(Error::bad_input("file not found")
             .at(text)
             .expected("an existing file, or a name without path separators")
             .hint("check the path for typos"));
     }
-    Ok(there && (text.contains(['/', '.']) || Path::new(text).is_file()))
+    Ok(exists && (text.contains(['/', '.']) || Path::new(text).is_file()))
 }
 
 /// Returns the part of the file name before the first dot.

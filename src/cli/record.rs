@@ -53,9 +53,15 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let inputs = all.iter().map(|folder| Input::new("a results folder", folder)).collect();
     let file = OutputFile { path: to, inputs, force: *force, is_ours };
     file.check()?;
-    let RecordArchive { bytes: packed, folders, entries, left_out } = archive::pack(&all, license.as_deref())?;
+    let RecordArchive { bytes: packed, folders, entries, omitted_files } = archive::pack(&all, license.as_deref())?;
     file.write(&packed)?;
-    let done = RecordPackAnswer { file: display_path(to), bytes: packed.len() as u64, folders, entries, left_out };
+    let done = RecordPackAnswer {
+        file: display_path(to),
+        bytes: packed.len() as u64,
+        folders,
+        entries,
+        left_out: omitted_files,
+    };
     answer::print_answer(done, Answer::RecordPack, |done| {
         let left = if done.left_out > 0 {
             format!(", without {}", pluralize(done.left_out, "large file"))

@@ -120,10 +120,10 @@ pub(super) fn write_report(results: &Path, reports: &Path, record: bool) -> Resu
     if has_recorded && !record && parts.folders.iter().all(|folder| is_kept(folder)) {
         return Ok((page, false));
     }
-    for (folder, reason) in &parts.left_out {
+    for (folder, reason) in &parts.skipped_folders {
         note!("skipped `{folder}`: {reason}");
     }
-    let is_part = !parts.left_out.is_empty();
+    let is_part = !parts.skipped_folders.is_empty();
     let shown = parts.folders.clone();
     let page = parts.page(&folders, record)?;
     let ending = if record { RECORDED } else { "" };
@@ -147,7 +147,7 @@ struct PageParts {
     /// Directories that have a section.
     folders: Vec<PathBuf>,
     /// Directories that have no section, each with the reason.
-    left_out: Vec<(String, String)>,
+    skipped_folders: Vec<(String, String)>,
 }
 
 impl PageParts {
@@ -170,7 +170,7 @@ impl PageParts {
                 }
                 None if folder.join(Provenance::FILE).is_file() => {
                     let name = folder.strip_prefix(results).unwrap_or(folder).display().to_string();
-                    parts.left_out.push((name, skip_reason(folder)));
+                    parts.skipped_folders.push((name, skip_reason(folder)));
                 }
                 None => {}
             }
@@ -210,7 +210,7 @@ impl PageParts {
             artifacts,
             claims: judged.iter().flatten().map(claims::row).collect(),
             findings: collect_findings()?,
-            left_out: self.left_out,
+            left_out: self.skipped_folders,
             cells: notes.into_iter().flatten().collect(),
         })
     }
@@ -264,15 +264,15 @@ fn has_numbers(folder: &Path) -> bool {
 
 /// Returns the time at which the latest run finished, and the program versions of all runs.
 fn latest_run(folders: &[PathBuf]) -> Result<(String, String)> {
-    let mut made = String::new();
+    let mut latest = String::new();
     let mut programs = BTreeSet::new();
     for folder in folders.iter().filter(|folder| folder.join(Provenance::FILE).is_file()) {
-        made = made.max(Provenance::finished(folder).unwrap_or_default());
+        latest = latest.max(Provenance::finished(folder).unwrap_or_default());
         if has_numbers(folder) {
             programs.insert(StoredResults::read(folder)?.program);
         }
     }
-    Ok((made, programs.into_iter().collect::<Vec<_>>().join(", ")))
+    Ok((latest, programs.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
 /// Explains why the page leaves out a directory.

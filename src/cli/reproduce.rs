@@ -258,10 +258,10 @@ impl ReproduceRun<'_> {
             return Ok(done);
         }
         let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
-        let (page, left_out) = report::write_report(results, reports, arguments.record)?;
+        let (page, is_partial) = report::write_report(results, reports, arguments.record)?;
         let done = (claims, page);
         // Do not cache an incomplete page. What it leaves out must be reported each time.
-        if let Some(finished) = finished().filter(|_| !left_out) {
+        if let Some(finished) = finished().filter(|_| !is_partial) {
             let pages = report::existing_pages(reports);
             finished.store_answer(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
         }
@@ -334,27 +334,27 @@ impl ReproduceRun<'_> {
         if target.rejects_noisy_times() && will_measure_latency(&grid, runner) {
             check_machine_is_quiet(&artifact.name, latency::measure_idle_spread())?;
         }
-        let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
-        if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
-            finished.store_answer(&target.folders(), &ArtifactReport::new(&made, warnings));
+        let outcome = artifact::make(artifact, &grid, &gated, &target, runner)?;
+        if let Some((finished, warnings)) = finished().filter(|_| outcome.failed + outcome.unmade == 0) {
+            finished.store_answer(&target.folders(), &ArtifactReport::new(&outcome, warnings));
         }
-        if let Some(view) = made.table.as_ref().filter(|_| !self.is_quiet()) {
+        if let Some(view) = outcome.table.as_ref().filter(|_| !self.is_quiet()) {
             println!("{}", screen(view, terminal::width()));
-            print!("{}", made.comparison);
+            print!("{}", outcome.comparison);
         }
-        report_outcome(&artifact.name, &grid, &made, clock.elapsed().as_secs_f64());
-        let failures = made.failures.into_iter().map(|(cell, reason)| CellFailure { cell, reason });
+        report_outcome(&artifact.name, &grid, &outcome, clock.elapsed().as_secs_f64());
+        let failures = outcome.failures.into_iter().map(|(cell, reason)| CellFailure { cell, reason });
         Ok(ReproducedArtifact {
             name: artifact.name.clone(),
             profile: grid.profile,
             cells: grid.cells.len(),
-            failed: made.failed,
-            unmade: made.unmade,
+            failed: outcome.failed,
+            unmade: outcome.unmade,
             failures: failures.collect(),
-            misses: made.misses.iter().map(ToString::to_string).collect(),
+            misses: outcome.misses.iter().map(ToString::to_string).collect(),
             differs: differing_settings(&target),
-            recorded: made.recorded,
-            files: all_shown(&made.files),
+            recorded: outcome.recorded,
+            files: all_shown(&outcome.files),
         })
     }
 

@@ -28,8 +28,8 @@ thread_local! {
 /// Runs a closure on this thread and captures its stdout and stderr.
 pub(super) fn capture<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
     CAPTURED.set(Some(Default::default()));
-    let made = run();
-    (made, CAPTURED.take().unwrap_or_default())
+    let outcome = run();
+    (outcome, CAPTURED.take().unwrap_or_default())
 }
 
 /// Appends `text` to the captured stdout (`position` 0) or stderr (1). Returns false if this thread is not capturing.

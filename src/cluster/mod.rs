@@ -43,8 +43,8 @@ pub fn unused_programs(store: &Store) -> Vec<FrozenProgram> {
     }
     let Some(submissions) = Submission::all_if_readable(store) else { return Vec::new() };
     let named: BTreeSet<&str> = submissions.iter().map(|submission| submission.binary.sha256.as_str()).collect();
-    let asks = quiet.iter().any(|program| named.contains(program.sha256.as_str()));
-    let queue = if asks { Queue::query().ok() } else { None };
+    let needs_queue = quiet.iter().any(|program| named.contains(program.sha256.as_str()));
+    let queue = if needs_queue { Queue::query().ok() } else { None };
     quiet.retain(|program| {
         submissions.iter().filter(|submission| submission.binary.sha256 == program.sha256).all(|submission| {
             let folder = submission.folder(store);

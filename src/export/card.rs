@@ -86,10 +86,10 @@ struct CalibrationText {
 pub(super) fn render_card(
     exporter: &Exporter<'_>,
     grid: &Grid,
-    made: &ComputedCell<'_>,
+    computed: &ComputedCell<'_>,
     numbers: Option<String>,
 ) -> Result<String> {
-    let values = card_values(exporter, grid, made, numbers);
+    let values = card_values(exporter, grid, computed, numbers);
     let mut templates = Environment::new();
     let syntax =
         SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|error| card_error(&error))?;
@@ -107,9 +107,14 @@ fn card_error(error: &minijinja::Error) -> Error {
     Error::job("cannot write the model card").found(format!("{error:#}"))
 }
 
-fn card_values(exporter: &Exporter<'_>, grid: &Grid, made: &ComputedCell<'_>, numbers: Option<String>) -> CardValues {
+fn card_values(
+    exporter: &Exporter<'_>,
+    grid: &Grid,
+    computed: &ComputedCell<'_>,
+    numbers: Option<String>,
+) -> CardValues {
     let (ComputedCell { layout, backbone, result, deployed, .. }, Exporter { weight_format, evidence, .. }) =
-        (made, exporter);
+        (computed, exporter);
     let cell = &result.cell;
     let hub = grid.backbones.get(&cell.backbone).and_then(|entry| entry.hub.as_ref());
     let method = cell.recovery.as_ref();

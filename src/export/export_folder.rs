@@ -105,19 +105,19 @@ pub fn check_folder(folder: &Path) -> Result<OutputFolder> {
 /// In these cases, no output is left behind.
 pub(super) fn write_export(
     output: &OutputFolder,
-    made: &ComputedCell<'_>,
+    computed: &ComputedCell<'_>,
     card: &str,
     weight_format: &WeightFormat,
     stop: &AtomicBool,
 ) -> Result<ExportedModel> {
-    let bytes = made.layout.bytes();
+    let bytes = computed.layout.bytes();
     let draft = output.stage()?;
     check_disk_space(draft.path(), bytes + RESERVED_BYTES)?;
-    write_files(draft.path(), made, card, weight_format, stop)?;
+    write_files(draft.path(), computed, card, weight_format, stop)?;
     fault::fault_point("place");
     draft.publish()?;
-    let parameters = made.layout.parameters();
-    let needs_code = made.layout.needs_modeling_file();
+    let parameters = computed.layout.parameters();
+    let needs_code = computed.layout.needs_modeling_file();
     Ok(ExportedModel { folder: output.path().to_owned(), bytes, parameters, needs_code })
 }
 
@@ -133,12 +133,12 @@ pub(super) fn check_disk_space(folder: &Path, wanted: u64) -> Result<()> {
 
 fn write_files(
     draft: &Path,
-    made: &ComputedCell<'_>,
+    computed: &ComputedCell<'_>,
     card: &str,
     weight_format: &WeightFormat,
     stop: &AtomicBool,
 ) -> Result<()> {
-    let ComputedCell { layout, backbone, result, .. } = made;
+    let ComputedCell { layout, backbone, result, .. } = computed;
     let config = &backbone.config;
     let source = &backbone.folder;
     let files = layout.write(draft, weight_format.shard_bytes, &mut |_| check_stop(stop, "folder"))?;

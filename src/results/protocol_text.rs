@@ -76,13 +76,13 @@ impl Protocol {
                     true => format!("{documents} of {original} documents"),
                     false => format!("all {original} documents"),
                 };
-                let made = if *generated { " (generated)" } else { "" };
+                let origin = if *generated { " (generated)" } else { "" };
                 let shots = shots.or(how.shots).map(|shots| format!(", {shots}-shot")).unwrap_or_default();
                 let chat = how.chat.map(|many| if many { ", chat" } else { ", chat in one turn" }).unwrap_or_default();
                 let system = if how.system.is_some() { ", with a system prompt" } else { "" };
                 let cut =
                     how.max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
-                format!("{count}{made}{shots}{chat}{system}{cut}")
+                format!("{count}{origin}{shots}{chat}{system}{cut}")
             }
             Self::Derived { scored_on: EvalTarget::Windows(text), .. } => format!("windows of {} tokens", text.length),
             Self::Derived { scored_on: EvalTarget::Task(_), .. } => "the same documents".to_owned(),

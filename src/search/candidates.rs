@@ -147,7 +147,7 @@ pub(super) fn find_candidates(
     let Some(search) = &grid.search else { return Ok((Vec::new(), Vec::new())) };
     let budget = &search.budget;
     let model = CostModel::new(config, engine, search.prompt)?;
-    let mut left_out: Vec<ExcludedCell> = search
+    let mut excluded: Vec<ExcludedCell> = search
         .unselectable
         .iter()
         .map(|unselectable| ExcludedCell { cell: unselectable.to_string(), reason: unselectable.reason.clone() })
@@ -158,7 +158,7 @@ pub(super) fn find_candidates(
         let criterion = cell.criterion.as_ref().map_or(Ok(()), |criterion| criterion.rule.check_backbone(config));
         let recovery = cell.recovery.as_ref().map_or(Ok(()), |recovery| recovery.rule.check(config));
         if let Err(error) = criterion.and(recovery) {
-            left_out.push(ExcludedCell::new(cell, error.one_line()));
+            excluded.push(ExcludedCell::new(cell, error.one_line()));
             continue;
         }
         let estimates = model.estimates(cell.depth).into_iter();
@@ -178,12 +178,12 @@ pub(super) fn find_candidates(
         let near: Vec<String> =
             nearest.iter().take(3).map(|(_, entry)| format!("{}: {}", entry.cell, entry.reason)).collect();
         let near =
-            if near.is_empty() { left_out.iter().take(3).map(|entry| entry.reason.clone()).collect() } else { near };
+            if near.is_empty() { excluded.iter().take(3).map(|entry| entry.reason.clone()).collect() } else { near };
         let found = if near.is_empty() { "no pruned cell".to_owned() } else { format!("closest: {}", near.join("; ")) };
         return Err(no_candidate_error("no candidate meets the budget", grid, budget, &found));
     }
-    left_out.extend(nearest.into_iter().map(|(_, entry)| entry));
-    Ok((taken, left_out))
+    excluded.extend(nearest.into_iter().map(|(_, entry)| entry));
+    Ok((taken, excluded))
 }
 
 /// Formats a depth, such as `7 layers` or `8 attention`.
@@ -197,15 +197,15 @@ pub(super) fn no_candidate_error(what: &str, grid: &Grid, budget: &Budget, found
     error.found(found).hint("try other depths or a looser budget")
 }
 
-/// Moves a cell to `left_out` if a shallower cell with the same method meets the budget too.
-pub(super) fn exclude_deeper_cells(cells: Vec<Cell>, left_out: &mut Vec<ExcludedCell>) -> Vec<Cell> {
+/// Moves a cell to `excluded` if a shallower cell with the same method meets the budget too.
+pub(super) fn exclude_deeper_cells(cells: Vec<Cell>, excluded: &mut Vec<ExcludedCell>) -> Vec<Cell> {
     let mut min_depths: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
         min_depths.entry(method_key(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
     }
     let (kept, deeper): (Vec<Cell>, Vec<Cell>) =
         cells.into_iter().partition(|cell| min_depths[&method_key(cell)] == cell.depth);
-    left_out.extend(deeper.into_iter().map(|cell| {
+    excluded.extend(deeper.into_iter().map(|cell| {
         let reason = format!(
             "with the same methods, removing {} already meets the budget",
             depth_text(min_depths[&method_key(&cell)])
@@ -280,7 +280,7 @@ pub(super) fn solve_candidates(
     env: &SearchEnv<'_>,
     cells: Vec<Cell>,
     dense: Option<f64>,
-    left_out: &mut Vec<ExcludedCell>,
+    excluded: &mut Vec<ExcludedCell>,
 ) -> Result<Vec<Racer>> {
     let solving = Grid { cells, name: format!("{}.candidates", grid.name), ..without_evaluations(grid) };
     let outcome = (env.run)(&solving)?;
@@ -290,17 +290,17 @@ pub(super) fn solve_candidates(
     for ((backbone, variant), result) in plan.variants().zip(&outcome.cells) {
         let cell = result.cell.clone();
         if let Some(reason) = result.failure.as_ref().or(result.missing.as_ref()) {
-            left_out.push(ExcludedCell::new(&cell, reason.clone()));
+            excluded.push(ExcludedCell::new(&cell, reason.clone()));
             continue;
         }
         let program = deploy(&stored_program(env.store, backbone, variant)?, &backbone.config).program;
         let costs = Costs::new(&program, &backbone.config, backbone.engine, spec.prompt);
         match costs.violated_bound(&spec.budget, dense) {
-            Some(reason) => left_out.push(ExcludedCell::new(&cell, format!("with operators: {reason}"))),
+            Some(reason) => excluded.push(ExcludedCell::new(&cell, format!("with operators: {reason}"))),
             None => fits.push((cell, result, costs)),
         }
     }
-    let shallowest = exclude_deeper_cells(fits.iter().map(|(cell, ..)| cell.clone()).collect(), left_out);
+    let shallowest = exclude_deeper_cells(fits.iter().map(|(cell, ..)| cell.clone()).collect(), excluded);
     for (cell, result, costs) in fits.into_iter().filter(|(cell, ..)| shallowest.contains(cell)) {
         let program = MeasuredProgram::new(&result.removed, &result.boundaries);
         match racers.iter_mut().find(|racer| is_copy(&racer.program, &program)) {

@@ -29,18 +29,18 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<SearchOutcome> {
     let bare = Grid { search: Some(selectable), ..grid.clone() };
     let (config, engine) = read_backbone(&bare, env)?;
     // Check the bounds that need no timing first so that an unreachable budget fails before anything runs.
-    let (mut cells, mut left_out) = find_candidates(grid, &config, engine, None)?;
+    let (mut cells, mut excluded) = find_candidates(grid, &config, engine, None)?;
     let chosen_from = grid;
     let grid = &bare;
     let tracks = build_tracks(grid, spec, env)?;
     let dense_time = spec.budget.latency.map(|_| dense_time(grid, spec, env)).transpose()?;
     if dense_time.is_some() {
-        (cells, left_out) = find_candidates(chosen_from, &config, engine, dense_time)?;
+        (cells, excluded) = find_candidates(chosen_from, &config, engine, dense_time)?;
     }
-    let mut racers = solve_candidates(grid, spec, env, cells, dense_time, &mut left_out)?;
+    let mut racers = solve_candidates(grid, spec, env, cells, dense_time, &mut excluded)?;
     if racers.is_empty() {
         let reasons: Vec<String> =
-            left_out.iter().take(3).map(|entry| format!("{}: {}", entry.cell, entry.reason)).collect();
+            excluded.iter().take(3).map(|entry| format!("{}: {}", entry.cell, entry.reason)).collect();
         return Err(no_candidate_error(
             "no candidate meets the budget after recovery",
             grid,
@@ -73,7 +73,7 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<SearchOutcome> {
         objectives: tracks.iter().map(objective).collect(),
         rounds,
         candidates: survivors.into_iter().map(|survivor| survivor.into_candidate(&tracks, &spec.budget)).collect(),
-        left_out,
+        left_out: excluded,
         winner,
         held_out_scores: judged,
         leads,

@@ -71,19 +71,21 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, verdict_cache: &Verd
             );
             continue;
         }
-        let made = line(entry);
+        let current_line = line(entry);
         let sentence = |line: &str| line.trim_start_matches("| ").split(" | ").next().unwrap_or_default().to_owned();
-        let recorded_line = text.lines().find(|line| sentence(line) == sentence(&made));
+        let recorded_line = text.lines().find(|line| sentence(line) == sentence(&current_line));
         match recorded_line {
-            Some(line) if line == made => check.record_agreement(0.0),
+            Some(line) if line == current_line => check.record_agreement(0.0),
             Some(line) => {
                 check.record_difference(
                     format!("{CLAIMS}, {}", claim.id),
-                    [rest_of_line(line), rest_of_line(&made)],
+                    [rest_of_line(line), rest_of_line(&current_line)],
                     None,
                 );
             }
-            None => check.record_difference(format!("{CLAIMS}, {}", claim.id), ["nothing", made.as_str()], None),
+            None => {
+                check.record_difference(format!("{CLAIMS}, {}", claim.id), ["nothing", current_line.as_str()], None)
+            }
         }
     }
     let all = check.compared_count();

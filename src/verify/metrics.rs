@@ -25,20 +25,20 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<CheckResul
     let mut check = CheckResult::new(CheckKind::Items);
     for number in &recorded.numbers.numbers {
         let Some(value) = number.record.value else { continue };
-        if let Some(made) = recompute_from_items(recorded, number) {
-            check.compare_numbers(|| item_label(number), value, made, MAX_ROUNDING_ERROR * made.abs());
+        if let Some(recomputed) = recompute_from_items(recorded, number) {
+            check.compare_numbers(|| item_label(number), value, recomputed, MAX_ROUNDING_ERROR * recomputed.abs());
         }
         if let Some(answers) = recompute_answers(recorded, number) {
-            let made: Vec<bool> = answers.into_iter().map(|(_, right)| right).collect();
+            let recomputed: Vec<bool> = answers.into_iter().map(|(_, right)| right).collect();
             let right = number.task_answers().unwrap_or_default();
-            match made == right {
+            match recomputed == right {
                 true => check.record_agreement(0.0),
                 false => {
-                    let first = made.iter().zip(right).position(|(a, b)| a != b).unwrap_or_default();
+                    let first = recomputed.iter().zip(right).position(|(a, b)| a != b).unwrap_or_default();
                     let at = format!("{}, scored document {first}, from log-likelihoods", item_label(number));
                     check.record_difference(
                         at,
-                        [describe_answer(right.get(first)), describe_answer(made.get(first))],
+                        [describe_answer(right.get(first)), describe_answer(recomputed.get(first))],
                         None,
                     );
                 }

@@ -35,16 +35,16 @@ impl PrintedTable {
         self.rows[row].get(column)?.parse().ok()
     }
 
-    /// Reports that a field differs from `made`, the value computed from `numbers.json`.
+    /// Reports that a field differs from `computed`, the value computed from `numbers.json`.
     pub(super) fn record_difference(
         &self,
         at: String,
         (row, column): (usize, usize),
-        made: Option<f64>,
+        computed: Option<f64>,
         check: &mut CheckResult,
     ) {
-        let by = made.zip(self.number(row, column)).map(|(made, found)| (made - found).abs());
-        let text = made.map_or("nothing".to_owned(), |made| made.to_string());
+        let by = computed.zip(self.number(row, column)).map(|(computed, found)| (computed - found).abs());
+        let text = computed.map_or("nothing".to_owned(), |computed| computed.to_string());
         check.record_difference(at, [self.rows[row][column].clone(), text], by);
     }
 }

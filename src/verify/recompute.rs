@@ -48,8 +48,8 @@ pub(super) fn calibrate(all: &[&DrawnSample], request: &VerifyRequest<'_>) -> Re
     }
     for EngineGrid { grid, settings, .. } in &joined {
         let VerifyRequest { store, reporter, stop, .. } = *request;
-        let made = sample(grid, *settings, store, reporter, stop, &|_: &BackbonePlan, _: &Evaluation, _| Vec::new());
-        made.err().filter(|error| error.kind() == ErrorKind::Interrupted).map_or(Ok(()), Err)?;
+        let outcome = sample(grid, *settings, store, reporter, stop, &|_: &BackbonePlan, _: &Evaluation, _| Vec::new());
+        outcome.err().filter(|error| error.kind() == ErrorKind::Interrupted).map_or(Ok(()), Err)?;
     }
     Ok(())
 }

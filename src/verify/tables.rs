@@ -140,11 +140,11 @@ fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut CheckRe
         };
         let wrong = missing_columns(table, &text_cells, row, free.remove(nearest));
         (wrong.len()..text_cells.len()).for_each(|_| check.record_agreement(0.0));
-        for (at, made) in wrong {
+        for (at, computed) in wrong {
             table.record_difference(
                 format!("{}, line {}, {}", table.name, row + 2, table.heads[at]),
                 (row, at),
-                made,
+                computed,
                 check,
             );
         }

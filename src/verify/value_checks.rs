@@ -99,7 +99,7 @@ impl Checks {
             SampledItems::Defined(by_metric) => {
                 let metric = number.number.record.metric.rsplit('/').next().unwrap_or_default();
                 match by_metric.get(metric) {
-                    Some(DefinedItems::Right(made)) => compare_answers(number, made, &mut self.documents),
+                    Some(DefinedItems::Right(recomputed)) => compare_answers(number, recomputed, &mut self.documents),
                     Some(DefinedItems::Losses { items, aggregation, units }) => {
                         compare_losses(number, items, &mut self.choices);
                         self.compare_perplexity(number, scores.all, *aggregation, *units);
@@ -210,16 +210,16 @@ impl NumberCheck<'_> {
 fn compare_boundaries(
     name: &str,
     recorded: &[RunBoundary],
-    made: &[BoundaryResult],
+    recomputed: &[BoundaryResult],
     tolerance: Tolerance,
     check: &mut CheckResult,
 ) {
-    if recorded.len() != made.len() {
-        let counts = [recorded.len(), made.len()].map(|count| format!("{count} boundaries"));
+    if recorded.len() != recomputed.len() {
+        let counts = [recorded.len(), recomputed.len()].map(|count| format!("{count} boundaries"));
         check.record_difference(name, counts, None);
         return;
     }
-    for (one, two) in recorded.iter().zip(made) {
+    for (one, two) in recorded.iter().zip(recomputed) {
         let at = |what: &str| format!("{name}, boundary of layer {}, {what}", one.region.0);
         if one.region != two.region {
             check.record_difference(at("region"), [format!("{:?}", one.region), format!("{:?}", two.region)], None);
@@ -257,19 +257,19 @@ fn answer_label(right: bool) -> &'static str {
 
 /// Compares the correctness of generated answers. On another engine, generated texts may diverge wherever two tokens
 /// are nearly tied, which may also change the answers.
-fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut CheckResult) {
+fn compare_answers(number: &NumberCheck<'_>, recomputed: &[(usize, bool)], check: &mut CheckResult) {
     let recorded = number.number.task_answers().unwrap_or_default();
-    for (index, made) in made {
+    for (index, recomputed) in recomputed {
         let at = || number.location(&format!("document {index}"));
         match recorded.get(*index).copied() {
-            Some(bit) if bit == *made => check.record_agreement(0.0),
+            Some(bit) if bit == *recomputed => check.record_agreement(0.0),
             Some(bit) if number.is_recorded_engine => {
-                check.record_difference(at(), [answer_label(bit), answer_label(*made)], None);
+                check.record_difference(at(), [answer_label(bit), answer_label(*recomputed)], None);
             }
             Some(bit) => {
                 check.record_missing(
                     at(),
-                    format!("recorded engine (recorded {}, found {})", answer_label(bit), answer_label(*made)),
+                    format!("recorded engine (recorded {}, found {})", answer_label(bit), answer_label(*recomputed)),
                 );
             }
             // Items are recorded only for metrics that are means of zeros and ones.
@@ -279,9 +279,9 @@ fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut
     }
 }
 
-fn compare_losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut CheckResult) {
+fn compare_losses(number: &NumberCheck<'_>, recomputed: &[DocumentLoss], check: &mut CheckResult) {
     let losses = number.number.losses().unwrap_or_default();
-    for DocumentLoss { index, nats, tokens } in made {
+    for DocumentLoss { index, nats, tokens } in recomputed {
         let at = || number.location(&format!("document {index}"));
         match losses.get(*index) {
             Some(loss) => check.compare_numbers(at, *loss, *nats, number.loss_tolerance * *tokens as f64),

@@ -222,14 +222,14 @@ impl Task {
             });
             let drawn: Vec<(usize, Result<Vec<Value>>)> = drawn.collect();
             // Collect all results first, so that the error of the first failing document is reported.
-            let made: Vec<Result<Vec<Request>>> = drawn
+            let results: Vec<Result<Vec<Request>>> = drawn
                 .into_par_iter()
                 .map(|(at, examples)| {
                     let requests = self.requests_of(at, examples, setting);
                     requests.inspect(|_| activity::record_finish()).map_err(|error| error.at(self.location(at)))
                 })
                 .collect();
-            for document_requests in made {
+            for document_requests in results {
                 take(document_requests?);
             }
         }

@@ -146,10 +146,10 @@ fn link(target: &Path, path: &Path) -> std::io::Result<bool> {
     let name = format!(".{}-{}.ghostlab-tmp", Owner::current().tag(), NEXT_LINK_ID.fetch_add(1, Ordering::Relaxed));
     let temporary = path.with_file_name(name);
     #[cfg(unix)]
-    let made = std::os::unix::fs::symlink(target, &temporary);
+    let linked = std::os::unix::fs::symlink(target, &temporary);
     #[cfg(windows)]
-    let made = std::os::windows::fs::symlink_file(target, &temporary);
-    match made {
+    let linked = std::os::windows::fs::symlink_file(target, &temporary);
+    match linked {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             fs::remove_file(&temporary)?;

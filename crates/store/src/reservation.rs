@@ -31,14 +31,14 @@ impl Store {
     /// # Errors
     /// Fails if the store is not writable.
     pub fn discard_unused(&self, keys: &[Key]) -> Result<()> {
-        let there: Vec<&Key> = keys.iter().filter(|key| self.has(key)).collect();
-        if there.is_empty() {
+        let present: Vec<&Key> = keys.iter().filter(|key| self.has(key)).collect();
+        if present.is_empty() {
             return Ok(());
         }
-        let hashes = there.iter().map(|key| key.hash());
+        let hashes = present.iter().map(|key| key.hash());
         let unused = gc_roots::unreserved(&*self.disk, &self.root, &self.other_processes()?, hashes);
         self.gc_roots.with_pins_locked(|is_pinned| {
-            let mut discardable = there.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));
+            let mut discardable = present.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));
             discardable.try_for_each(|key| self.discard(key))
         })
     }

@@ -36,17 +36,17 @@ impl StoreState {
         for key in plan.keys().filter(|key| is_requested(key)) {
             requested.entry(key.hash()).or_insert((key, false));
         }
-        let there = stored_hashes(store, requested.values().map(|(key, _)| &***key));
+        let present = stored_hashes(store, requested.values().map(|(key, _)| &***key));
         // Operators are loaded only if a score is missing.
         for variant in &variants {
-            let scoring = variant.scores.iter().chain(&variant.latencies).any(|key| !there.contains(key.hash()));
+            let scoring = variant.scores.iter().chain(&variant.latencies).any(|key| !present.contains(key.hash()));
             if let Some(entry) = variant.repair().and_then(|key| requested.get_mut(key.hash())) {
                 entry.1 |= scoring;
             }
         }
         let by_hash: HashMap<String, ObjectState> = requested
             .into_par_iter()
-            .filter(|(hash, _)| there.contains(*hash))
+            .filter(|(hash, _)| present.contains(*hash))
             .map(|(hash, (key, loaded))| (hash.to_string(), ObjectState::read(key, store, loaded)))
             .collect();
         let selections = variants.iter().filter_map(|variant| variant.selection.as_ref());

@@ -110,8 +110,8 @@ fn criterion_uses<'g>(
     for variant in backbone.variants.iter().filter(|variant| variant.calibration == Some(calibration)) {
         let cell = &grid.cells[variant.cell];
         let Some(method) = &cell.criterion else { continue };
-        let lacks = !variant.selection.as_ref().is_some_and(|key| state.has(key));
-        let missing = lacks.then_some(cell.depth);
+        let is_missing = !variant.selection.as_ref().is_some_and(|key| state.has(key));
+        let missing = is_missing.then_some(cell.depth);
         let name = method.to_string();
         let selection = variant.selection.clone().filter(|_| method.rule.is_iterative());
         let known = uses.iter_mut().find(|used| {

@@ -27,7 +27,7 @@ pub const GROUP: Group = Group {
     label: |backbone, index| backbone.calibrations[index].label(backbone),
     lease_name: |backbone, index| backbone.calibrations[index].lease_name(backbone),
     on: |_, _| None,
-    made: |variant, index| variant.repairs().filter(|_| variant.calibration == Some(index)).collect(),
+    produced: |variant, index| variant.repairs().filter(|_| variant.calibration == Some(index)).collect(),
     bytes: |backbone, variants| {
         let training = variants.iter().filter_map(|variant| variant.trained.as_ref());
         let training = training.map(|plan| backbone.config.training_bytes(plan.finetune.length)).max();

@@ -32,7 +32,7 @@ pub struct Group {
     /// Returns the text, task or prompt of the job, or `None` if it has none.
     pub on: fn(&BackbonePlan, usize) -> Option<String>,
     /// Returns the keys of the objects that the job computes for a variant, in the order of computation.
-    pub made: for<'v> fn(&'v Variant, usize) -> Vec<&'v Arc<Key>>,
+    pub produced: for<'v> fn(&'v Variant, usize) -> Vec<&'v Arc<Key>>,
     /// Returns how many bytes of memory the given variants need, in addition to the weights and a batch.
     pub bytes: fn(&BackbonePlan, &[&Variant]) -> u64,
     pub order: Order,
@@ -85,7 +85,7 @@ impl Job {
 
     /// Returns the keys of the objects that the job computes for a variant.
     pub fn produced_keys(self, variant: &Variant) -> Vec<&Arc<Key>> {
-        (self.group.made)(variant, self.index)
+        (self.group.produced)(variant, self.index)
     }
 
     pub fn is_alone(self) -> bool {
@@ -102,8 +102,8 @@ impl BackbonePlan {
     /// Iterates over the objects of a variant, in the order in which they are computed. Each item consists of the job,
     /// the names of the object, and its key.
     pub fn inputs_of<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, InputNames, &'v Arc<Key>)> {
-        let made = self.jobs().flat_map(|job| job.produced_keys(variant).into_iter().map(move |key| (job, key)));
-        made.filter_map(|(job, key)| Some((job, Stage::for_kind(key.kind()).ok()?.words?, key)))
+        let produced = self.jobs().flat_map(|job| job.produced_keys(variant).into_iter().map(move |key| (job, key)));
+        produced.filter_map(|(job, key)| Some((job, Stage::for_kind(key.kind()).ok()?.words?, key)))
     }
 }
 

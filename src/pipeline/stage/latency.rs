@@ -143,7 +143,7 @@ pub const GROUP: Group = Group {
     label,
     lease_name: label,
     on: |backbone, index| Some(backbone.latencies[index].to_string()),
-    made: |variant, index| variant.latencies.get(index).into_iter().collect(),
+    produced: |variant, index| variant.latencies.get(index).into_iter().collect(),
     // No memory is reserved, because running out of memory is recorded as a result.
     bytes: |_, _| 0,
     order: Order::Alone("workers do not measure latencies; use `ghostlab run`"),

@@ -25,7 +25,7 @@ pub(crate) const GROUP: Group = Group {
     label: |backbone, index| format!("{} on {}", backbone.name, backbone.evaluations[index].target),
     lease_name: |backbone, index| backbone.evaluations[index].journal.clone(),
     on: |backbone, index| Some(backbone.evaluations[index].target.to_string()),
-    made: |variant, index| variant.scores.get(index).into_iter().collect(),
+    produced: |variant, index| variant.scores.get(index).into_iter().collect(),
     // Memory for one operator per variant.
     bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
     order: Order::Then,

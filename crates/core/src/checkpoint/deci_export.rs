@@ -35,7 +35,7 @@ const LAYERS: &str = "model.layers.";
 /// Fails with the name of the first property that llama.cpp would ignore or fail to load.
 pub fn check_deci_support(config: &Config) -> Result<()> {
     let architecture = config.architecture;
-    let lacks = [
+    let requirements = [
         (config.architecture.gguf.is_none(), "an architecture that llama.cpp supports"),
         (config.experts.is_some(), "an MLP without experts"),
         (architecture.query_key_norm != QueryKeyNorm::None, "no query and key norms"),
@@ -44,7 +44,7 @@ pub fn check_deci_support(config: &Config) -> Result<()> {
         (config.activation != Activation::Silu, "the activation silu"),
         (config.biases.inputs && config.heads * config.head_dim != config.hidden, "query biases of the hidden size"),
     ];
-    match lacks.into_iter().find(|(is_lacking, _)| *is_lacking) {
+    match requirements.into_iter().find(|(is_violated, _)| *is_violated) {
         None => Ok(()),
         Some((_, expected)) => {
             let expected = format!("{expected}, which llama.cpp's `{DECI}` needs for this cut or repair");

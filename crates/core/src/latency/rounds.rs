@@ -160,12 +160,12 @@ fn instability(timed: &[PassTimes], first: usize, count: usize) -> (usize, f64) 
 
 /// Returns the start of the most stable run of `count` consecutive rounds.
 fn quietest(timed: &[PassTimes], count: usize) -> usize {
-    let made = timed
+    let measured_rounds = timed
         .iter()
         .map(|measured| if let PassTimes::Milliseconds(all) = measured { all.len() } else { 0 })
         .max()
         .unwrap_or(0);
-    let all = (0..=made.saturating_sub(count)).map(|first| (first, instability(timed, first, count)));
+    let all = (0..=measured_rounds.saturating_sub(count)).map(|first| (first, instability(timed, first, count)));
     all.min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map_or(0, |(first, _)| first)
 }
 
