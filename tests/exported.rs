@@ -120,7 +120,7 @@ fn transformers_matches_every_recovery_and_architecture() {
     // Of the 23 cells of each backbone, 20 remove whole layers. Six of these need no code: `none`, four folded repairs,
     // and a folded repair at two cuts. On OLMo-2, the maps of ReplaceMe (LS, Cos, and at two cuts) and the scaling of
     // the stream need code too. At layer 0, there is no earlier layer into which a scale can be folded. The four linear
-    // attentions need code, and merged layers do not.
+    // attention sublayers need code, and merged layers do not.
     assert_eq!(with_code, 2 * 14 + 18 + 3 * 3 + 4);
 }
 
@@ -274,7 +274,7 @@ fn every_architecture_and_recovery_exports_as_computed() {
     let (cells, with_code) = compare_random(&python, &world);
     assert_eq!(cells, 19 * names.len() + 3);
     // The nine recoveries with operators on the stream need code, and so do the two sublayer cuts and both linear
-    // attentions. If an MLP ends with a norm, the scaling and the three maps of ReplaceMe need code too.
+    // attention sublayers. If an MLP ends with a norm, the scaling and the three maps of ReplaceMe need code too.
     let behind_norms = configs.iter().filter(|config| config.ends_in_norm(Sublayer::Mlp)).count();
     assert_eq!(with_code, (9 + 2) * names.len() + 2 + 4 * behind_norms);
 }

@@ -91,7 +91,7 @@ pub fn columns(name: &str, how: &TaskSettings, definition: &Definition) -> Vec<D
     filters.flat_map(|filter| definition.metrics.iter().map(|metric| column(&filter.name, metric.kind))).collect()
 }
 
-/// Location of the rows of a definition.
+/// Location of a definition's rows.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum DataEntry {

@@ -58,7 +58,7 @@ impl Library {
         file.is_file().then_some(file)
     }
 
-    /// Iterates over the names of the entries of a kind that are defined in files.
+    /// Iterates over the names that files define for a kind of entry.
     pub(super) fn names(&self, kind: EntryKind) -> impl Iterator<Item = &str> {
         self.files.keys().filter(move |(known, _)| *known == kind).map(|(_, name)| name.as_str())
     }

@@ -7,7 +7,7 @@ use super::fixtures::{GridFolder, Messages, dense_grid_with, labels, valid_grid_
 const CALIBRATION: &str = "  - {corpus: wiki, sequences: 32, length: 512}\n";
 
 #[test]
-fn depth_share_is_resolved_for_each_backbone() {
+fn fractional_depth_is_resolved_for_each_backbone() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = valid_grid_replacing("depth: [3, 5]", "depth: [4, 25%, 12.5%]")

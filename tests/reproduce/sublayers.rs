@@ -3,7 +3,8 @@
 use super::*;
 use crate::common::world::records;
 
-/// Creates experiments with the artifact `figure2`, which consists of `part` and a grid that removes attentions.
+/// Creates experiments with the artifact `figure2`, which consists of `part` and a grid that removes attention
+/// sublayers.
 fn experiments_without_attention_sublayers(part: &str) -> World {
     let world = experiments("mine");
     let grid = "criterion: llm-drop\ndepth: {attention: 2}\nrecovery: none\n\
@@ -23,8 +24,8 @@ fn layer_diagram_shows_removed_and_replaced_attention() {
     let document = roxmltree::Document::parse(&svg).unwrap();
     let nodes = document.descendants().filter(|node| node.tag_name().name() == "text");
     let texts: Vec<&str> = nodes.filter_map(|node| node.text()).collect();
-    // The backbone has four layers. Each selection has a dense stack and another one, from which two attentions are
-    // removed or replaced.
+    // The backbone has four layers. Each selection has a dense stack and another one, from which two attention
+    // sublayers are removed or replaced.
     for (start, expected) in [
         ("LLM-Drop", 1),
         ("NBL bound", 1),

@@ -86,7 +86,7 @@ fn real_backbone_without_sublayers_matches_the_reference() {
     World::read("real").iter().for_each(compare_cuts);
 }
 
-/// Runs one variant without attentions and MLPs, and its damage, in every float type.
+/// Runs one variant without attention sublayers and MLPs, and its damage, in every float type.
 #[test]
 fn sublayers_are_dropped_in_every_float_type() {
     let Some(world) = World::read(TINY[0]) else { return };

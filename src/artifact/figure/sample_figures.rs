@@ -169,7 +169,7 @@ fn diagram_row(label: &str, removed: Vec<usize>) -> DiagramRow {
     DiagramRow { label: label.into(), cut: DiagramCut::Layers { removed, operators: vec![] } }
 }
 
-/// Builds a diagram of 40 layers with replaced attentions and with removed layers or sublayers.
+/// Builds a diagram of 40 layers with replaced attention sublayers and with removed layers or sublayers.
 pub(super) fn split_diagram() -> (Surroundings, LayerDiagram) {
     let (around, mut figure) = diagram(40, vec![30, 31], vec![]);
     let replaced = Cut::sublayers([3, 9, 10, 38].map(|layer| (layer, Sublayer::Attention)));

@@ -180,7 +180,7 @@ mod tests {
         let removed = Cut::layers([1]).with(0, Attention).with(3, Mlp);
         let scene = scene(4, removed, Cut::sublayers([(0, Attention)])).unwrap();
         for (text, color, expected) in [
-            // The dense stack has 4 kept attentions and 4 kept MLPs, and the other stack 2 of each.
+            // The dense stack has 4 kept attention sublayers and 4 kept MLPs, and the other stack 2 of each.
             ("attention", TEXT, 6),
             ("MLP", TEXT, 6),
             ("attention", SECONDARY_TEXT, 1),

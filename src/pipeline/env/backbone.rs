@@ -22,7 +22,7 @@ use ghostlab_store::Key;
 pub struct BackboneKeyParts<'a> {
     /// Name in the grid.
     pub name: &'a str,
-    /// SHA-256 of the inputs of the forward pass.
+    /// SHA-256 of the forward pass inputs.
     pub content: &'a str,
     pub engine: EngineId,
     /// Type to which weight matrices are rounded when they are read.
@@ -79,7 +79,7 @@ pub struct BackbonePlan {
     pub name: String,
     pub folder: PathBuf,
     pub config: Config,
-    /// SHA-256 of the inputs of the forward pass. It does not depend on how the backbone is named or stored. The type
+    /// SHA-256 of the forward pass inputs. It does not depend on how the backbone is named or stored. The type
     /// of rounded weights is not included, because it is in `config`.
     pub content: String,
     /// Unquantized backbone without cells. Set if weights are rounded but calibration uses the original ones.
@@ -146,7 +146,7 @@ impl EvalTarget {
     }
 }
 
-/// Evaluation of the variants of a backbone on a text or task.
+/// Evaluation of a backbone's variants on a text or task.
 pub struct Evaluation {
     pub target: EvalTarget,
     /// Identity of the measurement. [`Identity::with_measure`] combines it with a variant to identify the scores.

@@ -1,4 +1,4 @@
-//! Recomputes a sample of the scores of a grid: some chunks of each evaluation, and the selections and operators that
+//! Recomputes a sample of a grid's scores: some chunks of each evaluation, and the selections and operators that
 //! these need. Stored scores are not read.
 
 use std::collections::{BTreeMap, HashMap};

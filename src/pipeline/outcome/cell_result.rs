@@ -266,7 +266,7 @@ pub struct CellResult {
 #[derive(Debug, Clone, Serialize)]
 pub struct UsedObject {
     pub kind: &'static str,
-    /// Hash of the key of the object. The key itself is shown by `ghostlab explain` and is in the object's record in
+    /// Hash of the object's key. The key itself is shown by `ghostlab explain` and is in the object's record in
     /// the store.
     pub key: String,
     pub seconds: f64,
@@ -283,8 +283,8 @@ impl CellResult {
 
     /// Returns the removed sublayers that an affine map replaces.
     pub fn replaced_sublayers(&self) -> Cut {
-        let attentions = self.boundaries.iter().filter(|boundary| boundary.placed == Some(PlacedRepair::Attention));
-        attentions.map(|boundary| (boundary.region.0, Sublayer::Attention)).collect()
+        let replaced = self.boundaries.iter().filter(|boundary| boundary.placed == Some(PlacedRepair::Attention));
+        replaced.map(|boundary| (boundary.region.0, Sublayer::Attention)).collect()
     }
 
     pub fn text(&self, requested: &Perplexity) -> Option<&EvalResult<Perplexity, TextExtent, Losses>> {
@@ -385,7 +385,7 @@ pub struct TextExtent {
     /// Number of windows that are scored, out of `all`.
     pub windows: usize,
     pub all: usize,
-    /// Length in bytes of the part of the text that the predicted tokens cover.
+    /// Length in bytes of the text covered by the predicted tokens.
     pub bytes: usize,
 }
 

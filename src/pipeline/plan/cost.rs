@@ -352,7 +352,7 @@ fn load(state: &StoreState, key: &Key) -> Option<Load> {
     }
 }
 
-/// Returns the load of a sample of a text. All windows or documents are assumed to have the same size.
+/// Returns the load of a text sample. All windows or documents are assumed to have the same size.
 fn drawn_load(all: Load, draw: Draw) -> Load {
     let items = (all.tokens / all.length.max(1)).max(1);
     Load {

@@ -41,7 +41,7 @@ const REQUESTS: &str = "requests.json";
 /// File with the amount of computation ([`Load`]) that the tokens require, for the cost model.
 const LOAD: &str = "load.json";
 
-/// Returns the key of the windows of a text. `corpus` is the name of the text in the grid.
+/// Returns the key of a text's windows. `corpus` is the name of the text in the grid.
 pub fn windows_key(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value) -> Key {
     let TextId { bytes, format, column, rule, shards } = text;
     let mut identity = json!({
@@ -53,7 +53,7 @@ pub fn windows_key(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value
     Key::new(KIND, identity, []).with_input_name(corpus)
 }
 
-/// Returns the key of the requests of a task. `identity` contains everything that the requests depend on, and `name` is
+/// Returns the key of a task's requests. `identity` contains everything that the requests depend on, and `name` is
 /// the name of the task in the grid.
 pub fn requests_key(name: &str, identity: Value) -> Key {
     Key::new(KIND, identity, []).with_input_name(name)
@@ -76,7 +76,7 @@ fn encode_load(load: &Load) -> Vec<u8> {
 struct WindowsRecord {
     length: usize,
     corpus_tokens: usize,
-    /// Length in bytes of the part of the text that the predicted tokens cover.
+    /// Length in bytes of the text covered by the predicted tokens.
     bytes: usize,
     /// Document and token at which each window starts.
     starts: Vec<(usize, usize)>,

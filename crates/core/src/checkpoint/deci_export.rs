@@ -1,8 +1,8 @@
 //! llama.cpp's `deci` architecture, whose layers may omit attention or replace it with a linear map of the normalized
 //! stream.
 //!
-//! It can represent dropped attentions and MLPs, linear maps of the normalized stream, and constants. llama.cpp
-//! silently computes something different in three cases. This module avoids each of them:
+//! It can represent dropped attention sublayers and MLPs, linear maps of the normalized stream, and constants.
+//! llama.cpp silently computes something different in three cases. This module avoids each of them:
 //!
 //! - llama.cpp skips the attention of a layer without an MLP (`feed_forward_length` 0). Such a layer gets an all-zero
 //!   MLP.

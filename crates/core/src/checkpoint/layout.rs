@@ -81,7 +81,7 @@ impl CheckpointTensor {
 }
 
 impl Layout {
-    /// Plans the checkpoint of a variant of the backbone in `folder`. Weights are converted to `dtype`, or keep their
+    /// Plans the checkpoint of a variant. `folder` contains the backbone. Weights are converted to `dtype`, or keep their
     /// stored type if it is `None`. Operators are always stored in f32, the type they are applied in.
     ///
     /// # Errors

@@ -53,7 +53,7 @@ impl DepthUnit {
         if self == Self::Sublayers { 2 * layers } else { layers }
     }
 
-    /// Returns the sublayers that a cut in this unit may remove: all attentions, then all MLPs. If candidates
+    /// Returns the sublayers that a cut in this unit may remove: all attention sublayers, then all MLPs. If candidates
     /// have equal scores, the first in this order is removed, as in the published code.
     pub fn candidates(self, layers: usize) -> Vec<(usize, Sublayer)> {
         let kinds = Sublayer::ALL.into_iter().filter(|kind| match self {

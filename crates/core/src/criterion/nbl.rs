@@ -1,5 +1,5 @@
-//! Neural Block Linearization (arXiv 2505.21077): removes the attentions that an affine map of their input approximates
-//! best. Not part of the paper.
+//! Neural Block Linearization (arXiv 2505.21077): removes the attention sublayers that an affine map of their input
+//! approximates best. Not part of the paper.
 //!
 //! The bound is the same as in [`super::cca`], applied to the streams before and after the attention, as in the
 //! published scripts. `input: normed` compares `h = RMSNorm(x)`, the input of the attention, with `h + a`, where `a` is

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn operator_replaces_a_removed_attention() {
+    fn operator_replaces_a_removed_attention_sublayer() {
         use Step::{Apply, Attention, Embed, Head, Mlp};
         let operator = Operator::diagonal(vec![1.0]).unwrap();
         let sublayers = [((1, Sublayer::Attention), operator.clone())].into();

@@ -23,7 +23,7 @@ const VARIANTS: &[Variant] = &[
     Variant { option: "form", value: "norms", word: "norms", label: "LaCo merge with norms" },
 ];
 
-/// Merging of the weights of the removed layers `s … e − 1` into layer `s − 1`, the layer before them. Calibration is
+/// Merges the weights of the removed layers `s … e − 1` into layer `s − 1`, the layer before them. Calibration is
 /// used only to measure the errors of the repair.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn every_removed_attention_is_replaced_by_a_map() {
+    fn every_removed_attention_sublayer_is_replaced_by_a_map() {
         let method = build("nbl", json!({"input": "normed"}).as_object().unwrap()).unwrap();
         let cut = Cut::sublayers([(2, Sublayer::Attention), (3, Sublayer::Attention), (5, Sublayer::Mlp)]);
         let found = spans(&*method, &cut);

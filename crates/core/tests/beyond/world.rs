@@ -215,7 +215,7 @@ pub(crate) fn compare_damages(
     }
 }
 
-/// Compares the number of stored parameters and of attentions, which determines the size of the KV cache.
+/// Compares the number of stored parameters and of attention sublayers, which determines the size of the KV cache.
 fn compare_size(what: &str, engine: &dyn Engine, program: &Program, expected: &Value) {
     let config = engine.config();
     // Scalar factors are stored in the weights that follow, as in an exported checkpoint.
