@@ -103,14 +103,15 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, SubmitError> {
     let mut arguments = vec!["--parsable"];
     arguments.extend(options.iter().map(String::as_str));
     arguments.push(script);
-    let text = run_command("sbatch", &arguments, COMMAND_TIMEOUT).map_err(
-        |CommandFailure { reason, not_started }| SubmitError {
+    let text =
+        run_command("sbatch", &arguments, COMMAND_TIMEOUT).map_err(|CommandFailure { reason, not_started }| {
+            SubmitError {
             not_started,
             error: Error::missing("sbatch failed").at(script).found(reason).hint(
                 "print the script with `ghostlab submit slurm GRID --dry-run`, or start workers manually without Slurm",
             ),
-        },
-    )?;
+        }
+        })?;
     // sbatch prints `NUMBER` or `NUMBER;CLUSTER`.
     let number = text.trim().split(';').next().unwrap_or_default().to_owned();
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -142,7 +142,7 @@ impl Starter {
         Some(self.seconds).filter(|seconds| *seconds > sizes::MAX_SECONDS)
     }
 
-    /// Returns the directories that were left out, each with the reason.
+    /// Returns the skipped directories, each with the reason.
     pub fn skipped_directories(&self) -> &[(PathBuf, Error)] {
         &self.skipped_directories
     }

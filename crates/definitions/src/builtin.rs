@@ -56,8 +56,8 @@ fn read_definition(name: &str, text: &str) -> Result<Definition> {
 /// Files that belong to other splits are never read.
 ///
 /// # Errors
-/// Fails if the split has no file, or the file is named after another split. Also fails if [`Task::with_limit`] does, with
-/// an error that names the task, file and row.
+/// Fails if the split has no file, or the file is named after another split. Also fails if [`Task::with_limit`] does,
+/// with an error that names the task, file and row.
 pub fn task(known: &Known, path: &Path, limit: Option<DocumentLimit>) -> Result<Task> {
     Task::with_limit(definition(known)?.clone(), &files(known, path)?, limit)
 }

@@ -103,7 +103,7 @@ fn lock_error(found: String, path: &Path) -> Error {
     Error::bad_input("cannot read hub.lock")
         .at(path.display())
         .found(found)
-        .hint("restore the file from the repository, or run `ghostlab fetch GRID --lock`, where GRID is the grid that uses it")
+        .hint("restore the file from the repository, or run `ghostlab fetch GRID --lock` (GRID: the grid that uses it)")
 }
 
 #[cfg(test)]

@@ -37,11 +37,8 @@ pub struct GgufMetadata {
 /// Fails if `deci` cannot represent the operators or dropped sublayers, if llama.cpp does not support the architecture,
 /// or if it would ignore the sliding windows.
 pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
-    let form = if layout.needs_modeling_file() {
-        Some(deci_export::gguf_form(config, layout)?)
-    } else {
-        config.architecture.gguf
-    };
+    let needs_deci = layout.needs_modeling_file();
+    let form = if needs_deci { Some(deci_export::gguf_form(config, layout)?) } else { config.architecture.gguf };
     let form =
         form.ok_or_else(|| unsupported_error("an architecture that llama.cpp supports", config.architecture.class))?;
     let context = config.max_positions.unwrap_or(usize::MAX);

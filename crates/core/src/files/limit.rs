@@ -64,8 +64,8 @@ impl TextLimit {
             .at(path.display())
             .expected(format!("at most {} GB", self.0 as f64 / 1e9))
             .hint(
-                "raise the limit with `--text GB` if memory allows; a small file that decompresses to more than this is \
-                 probably corrupt or malicious",
+                "raise the limit with `--text GB` if memory allows; a small file that decompresses to more than this \
+                 is probably corrupt or malicious",
             )
     }
 

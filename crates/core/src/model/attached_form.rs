@@ -9,10 +9,11 @@ use crate::error::Result;
 pub(crate) const CONFIG_KEY: &str = "ghostlab";
 /// Key for the operator list in [`CONFIG_KEY`].
 pub(crate) const OPERATORS: &str = "operators";
-/// Key for the dropped sublayers in [`CONFIG_KEY`]: a list such as `["attention 3", "mlp 5"]`, absent if there are none.
+/// Key for the dropped sublayers in [`CONFIG_KEY`]: a list such as `["attention 3", "mlp 5"]`, absent if there are
+/// none.
 pub(crate) const DROPPED_KEY: &str = "dropped";
-/// Key for the activation's name in [`CONFIG_KEY`]. The standard config entry for the activation is set to an invalid name,
-/// so that other loaders reject the export instead of ignoring its operators.
+/// Key for the activation's name in [`CONFIG_KEY`]. The standard config entry for the activation is set to an invalid
+/// name, so that other loaders reject the export instead of ignoring its operators.
 pub(crate) const ACTIVATION: &str = "activation";
 
 /// Position of an operator in a layer.
