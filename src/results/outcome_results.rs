@@ -314,7 +314,7 @@ impl Numbers<'_> {
         for prompt in &self.grid.evaluate.latency {
             let measured = self.result.prompt(prompt);
             let timing = measured.and_then(|measured| measured.sample.as_ref());
-            for protocol in Protocol::latencies(self.grid, *prompt, &self.outcome.machine) {
+            for protocol in Protocol::latency_protocols(self.grid, *prompt, &self.outcome.machine) {
                 let metric = protocol.measures();
                 let key = protocol.key();
                 let estimate = match metric.source {
