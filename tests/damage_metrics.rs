@@ -179,8 +179,8 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
         MetricSource::Task(_) | MetricSource::Flips(_) => {
             assert_eq!(metric.unit, Unit::Percent);
             let task = metric.task_name().unwrap();
-            let metric = Task::find(task).unwrap().paper_metric.name();
-            let expected = &reference["flips"][task][variant][metric];
+            let paper_metric = Task::find(task).unwrap().paper_metric.name();
+            let expected = &reference["flips"][task][variant][paper_metric];
             let key = match metric.source {
                 MetricSource::Flips(Flip::Changed) => "flip_rate",
                 MetricSource::Flips(Flip::RightToWrong) => "right_to_wrong",

@@ -280,7 +280,7 @@ impl Protocol {
             label: task.to_string(),
             task: builtin.name.to_string(),
             version: builtin.version,
-            metric: builtin.column.name().to_string(),
+            metric: builtin.paper_metric.name().to_string(),
             bos,
             limit,
             max_length,

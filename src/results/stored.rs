@@ -240,7 +240,7 @@ fn add_task_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<Str
         let Some(extent) = outcome.task(used) else { continue };
         let protocol = json!({
             "data": files, "task": builtin.name, "version": builtin.version,
-            "metric": builtin.column.name(), "bos": used.how.bos.to_string(), "documents": extent.documents,
+            "metric": builtin.paper_metric.name(), "bos": used.how.bos.to_string(), "documents": extent.documents,
         });
         let is_only = grid.evaluate.builtin().filter(|other| other.name == used.name).count() == 1;
         let name = if is_only { used.name.clone() } else { used.to_string() };

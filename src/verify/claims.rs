@@ -84,7 +84,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, verdict_cache: &Verd
                 );
             }
             None => {
-                check.record_difference(format!("{CLAIMS}, {}", claim.id), ["nothing", current_line.as_str()], None)
+                check.record_difference(format!("{CLAIMS}, {}", claim.id), ["nothing", current_line.as_str()], None);
             }
         }
     }

@@ -82,7 +82,7 @@ pub(super) fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result
     scores.inplace_op2(
         &mask.contiguous()?,
         &InplaceUpdate(|scores: &mut [f32], mask: &[f32]| {
-            kernels::attention_weights(scores, mask, keys, scale, settings.cap)
+            kernels::attention_weights(scores, mask, keys, scale, settings.cap);
         }),
     )?;
     Ok(scores)
