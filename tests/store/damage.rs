@@ -163,7 +163,7 @@ fn foreign_folder_with_store_names_is_not_repaired() {
     let (code, log) = ghostlab(&world, &["cache", "verify", "--repair", "--store", "own"]);
     assert!(
         code == Some(3)
-            && ["not a store", "store not found"].iter().any(|words| log.contains(words))
+            && ["neither a store nor empty", "store not found"].iter().any(|words| log.contains(words))
             && !log.contains("--repair"),
         "{log}"
     );
