@@ -318,7 +318,7 @@ mod tests {
         }
         for text in ["{}", "[1]", "{\"users\": []}"] {
             let (code, message) = open_error(text, root);
-            assert!(code == 3 && message.contains("not a store"), "{text:?}: {message}");
+            assert!(code == 3 && message.contains("neither a store"), "{text:?}: {message}");
             assert!(StoreMarker::repair(root, SCHEMA).is_err(), "a foreign file was overwritten: {text:?}");
         }
         let (code, message) = open_error("{\"format\": 2}", root);
