@@ -104,7 +104,7 @@ fn question(known: &Known, task: &Task, id: usize, tokens: &[TokenizedRequest]) 
         return Err(mismatched_requests_error(known).found(found));
     }
     let gold = gold.as_int().ok_or_else(|| {
-        Error::bad_input("the right answer is not a valid choice index").at(task.location(id)).found(gold.repr())
+        Error::bad_input("the right answer is not a valid choice index").at(task.place(id)).found(gold.repr())
     })?;
     let lengths = choices.iter().zip(tokens).map(|(choice, tokens)| {
         let text = choice.text();

@@ -137,7 +137,7 @@ pub fn metric_items<'a, 'b>(
                 (Output::Generate, _) => Err(unexpected_answers_error(document_answers)),
                 _ => likelihoods(task, document, document_answers),
             };
-            let document_items = document_items.map_err(|error| error.at(task.location(index)))?;
+            let document_items = document_items.map_err(|error| error.at(task.place(index)))?;
             for ((items, chosen), (item, answer)) in scored.iter_mut().zip(document_items) {
                 items.push(item);
                 chosen.push(answer);

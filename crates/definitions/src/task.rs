@@ -226,7 +226,7 @@ impl Task {
                 .into_par_iter()
                 .map(|(at, examples)| {
                     let requests = self.requests_of(at, examples, setting);
-                    requests.inspect(|_| activity::record_finish()).map_err(|error| error.at(self.location(at)))
+                    requests.inspect(|_| activity::record_finish()).map_err(|error| error.at(self.place(at)))
                 })
                 .collect();
             for document_requests in results {
@@ -277,7 +277,7 @@ impl Task {
             .filter_map(|(at, document): (usize, &Value)| {
                 let choices = self.columns.choices(field, document).ok()?;
                 let answer = self.gold(document).ok()?;
-                check_label(Some(&choices), &answer).err().map(|error| error.at(self.location(at)))
+                check_label(Some(&choices), &answer).err().map(|error| error.at(self.place(at)))
             })
             .collect()
     }
@@ -321,8 +321,9 @@ impl Task {
         self.columns.target(&self.definition.target, document)
     }
 
-    /// Returns the location of a document for error messages, such as `task arc_easy, test.jsonl:3`.
-    pub fn location(&self, document: usize) -> String {
+    /// Returns the location of a document for error messages, such as `task arc_easy, test.jsonl:3`. The generator of
+    /// `data/tiny` uses this name.
+    pub fn place(&self, document: usize) -> String {
         location_of(&self.definition, &self.places, document)
     }
 
@@ -335,7 +336,7 @@ impl Task {
         let row = &self.documents[document];
         let field = definition.choices.as_ref().ok_or_else(|| Error::job("the task has no choices"))?;
         let choices = self.columns.choices(field, row);
-        choices.and_then(|choices| Ok((choices, self.gold(row)?))).map_err(|error| error.at(self.location(document)))
+        choices.and_then(|choices| Ok((choices, self.gold(row)?))).map_err(|error| error.at(self.place(document)))
     }
 
     /// Returns the correct choice of a document as an index or text, or a list of all correct choices.

@@ -52,7 +52,7 @@ fn tokenize_document(
         texts.extend(tokens.map_err(|error| {
             let choice = task.definition.output == Output::MultipleChoice;
             let error = if choice { error.at(format!("choice {}", request.index + 1)) } else { error };
-            error.at(task.location(request.document))
+            error.at(task.place(request.document))
         })?);
     }
     Ok(texts)

@@ -181,7 +181,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
             let RequestKind::Generate { context, .. } = &request.kind else {
                 return Err(Error::job("expected a generation request, found a likelihood request"));
             };
-            tasks::prompt(context, &encoder, used.how.bos).map_err(|error| error.at(task.location(request.document)))
+            tasks::prompt(context, &encoder, used.how.bos).map_err(|error| error.at(task.place(request.document)))
         })
         .collect();
     let all: Vec<Vec<u32>> = all.into_iter().collect::<Result<_>>()?;
