@@ -235,6 +235,8 @@ fn find_candidates(
         let by_channel = has_diagonal(&program).then_some(program);
         candidates.push(TimedVariant { key, is_dense: variant.repair().is_none(), full, by_channel });
     }
+    // Rounds are repeated until each variant was stable together with the first one.
+    candidates.sort_by_key(|candidate| !candidate.is_dense);
     Ok(candidates)
 }
 
@@ -269,13 +271,7 @@ impl From<Session> for SessionTimes {
 fn add_dense_times(results: &mut [LatencyResult], candidates: &[TimedVariant]) {
     let position = candidates.iter().position(|candidate| candidate.is_dense);
     let dense = position.map(|position| results[position].clone());
-    for result in results {
-        result.dense = dense.as_ref().and_then(|dense| dense.times.clone());
-        result.dense_bytes = dense.as_ref().and_then(LatencyResult::bytes);
-        if let Some(decode) = &mut result.decode {
-            decode.dense = dense.as_ref().and_then(|dense| dense.decode.as_ref()?.times.clone());
-        }
-    }
+    results.iter_mut().for_each(|result| result.set_dense(dense.as_ref()));
 }
 
 impl TimedComparison<'_> {

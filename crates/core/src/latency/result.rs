@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::decode::DecodeResult;
-use super::rounds::{counted_rounds, has_unstable_times};
+use super::rounds::{choose_counted_rounds, counted_rounds, has_unstable_times};
 use super::spread::{Speedup, TimeSpread};
 
 /// Times of a variant for one prompt.
@@ -43,7 +43,25 @@ fn is_one(sessions: &usize) -> bool {
     *sessions == 1
 }
 
+/// Returns the times that were measured.
+fn flatten(times: [&Option<Vec<f64>>; 3]) -> Vec<&[f64]> {
+    times.into_iter().filter_map(Option::as_deref).collect()
+}
+
 impl LatencyResult {
+    /// Sets the times of the dense backbone, and chooses the counted rounds of prefill and decoding. They are the
+    /// variant's own if it is unstable in the rounds of the other variants.
+    pub fn set_dense(&mut self, dense: Option<&Self>) {
+        self.dense = dense.and_then(|dense| dense.times.clone());
+        self.dense_bytes = dense.and_then(Self::bytes);
+        self.first = choose_counted_rounds(self.first, &flatten([&self.dense, &self.times, &self.by_channel]));
+        if let Some(decode) = &mut self.decode {
+            decode.dense = dense.and_then(|dense| dense.decode.as_ref()?.times.clone());
+            let times = flatten([&decode.dense, &decode.times, &decode.by_channel]);
+            decode.first = choose_counted_rounds(decode.first, &times);
+        }
+    }
+
     /// Returns whether the prefill or decoding time is unstable, so that it must not be recorded.
     pub fn is_unstable(&self) -> bool {
         let decoded = self.decode.as_ref().and_then(DecodeResult::spread);

@@ -47,7 +47,7 @@ pub enum PassTimes {
 pub struct Session {
     /// Outcome of each variant.
     pub timed: Vec<PassTimes>,
-    /// Index of the first counted round. Only the requested number of consecutive rounds is counted.
+    /// Index of the first of the most stable consecutive rounds, which count for all variants that are stable in them.
     pub first_counted_round: usize,
 }
 
@@ -61,6 +61,15 @@ pub(super) fn has_unstable_times(first: usize, times: [Option<&[f64]>; 2]) -> bo
     let mut known =
         times.into_iter().flatten().filter_map(|times| TimeSpread::from_times(counted_rounds(first, times)));
     known.any(|spread| spread.is_noise())
+}
+
+/// Returns the start of the rounds to count for a variant. `times` are those of the variant and of the dense backbone.
+/// These are the rounds from `first`, which all variants of the session share, if the times are stable there. Otherwise
+/// they are the variant's own most stable consecutive rounds.
+pub(super) fn choose_counted_rounds(first: usize, times: &[&[f64]]) -> usize {
+    let count = Rounds::PAPER.timed;
+    let is_stable = instability(times, first, count).0 == 0;
+    if is_stable { first } else { most_stable_rounds(times, count) }
 }
 
 /// Returns the number of passes that [`measure_interleaved`] makes if no additional rounds are needed.
@@ -96,10 +105,11 @@ pub(super) fn build_separate_tries(programs: &[Program]) -> Vec<Trie> {
 /// that the order varies. `after` runs after each pass. Its argument states whether the pass belongs to the requested
 /// rounds.
 ///
-/// While the last rounds of any program are unstable ([`TimeSpread::is_noise`]), additional rounds follow, up to the
-/// limits of `extra`. Only the last rounds are counted. If the times never stabilize, the consecutive rounds with
-/// the fewest unstable programs are counted instead. The counted rounds are the same for all programs. Source: Georges,
-/// Buytaert and Eeckhout, "Statistically rigorous Java performance evaluation", OOPSLA 2007, section 4.2.
+/// A time is unstable if it varies too much ([`TimeSpread::is_noise`]). Rounds are added, up to the limits of `extra`,
+/// until every program was stable together with the first one, which is the dense backbone, in as many consecutive
+/// rounds as requested. With dozens of programs, no rounds are stable for all of them on a machine that is not
+/// perfectly idle. Source: Georges, Buytaert and Eeckhout, "Statistically rigorous Java performance evaluation", OOPSLA
+/// 2007, section 4.2.
 pub(super) fn run_rounds(
     programs: usize,
     rounds: Rounds,
@@ -120,8 +130,7 @@ pub(super) fn run_rounds(
         }
         let long = needed.max(Duration::from_secs_f64(extra.seconds));
         if round >= requested
-            && (instability(&timed, round - requested, rounds.timed).0 == 0
-                || (round > requested && counted.elapsed() - needed >= long))
+            && (is_settled(&timed, rounds.timed) || (round > requested && counted.elapsed() - needed >= long))
         {
             break;
         }
@@ -139,33 +148,41 @@ pub(super) fn run_rounds(
             after(round < requested)?;
         }
     }
-    let first_counted_round = quietest(&timed, rounds.timed);
+    let first_counted_round = most_stable_rounds(&measured_times(&timed), rounds.timed);
     Ok(Session { timed, first_counted_round })
 }
 
-/// Returns the number of unstable programs and the sum of relative deviations for `count` rounds starting at `first`.
-fn instability(timed: &[PassTimes], first: usize, count: usize) -> (usize, f64) {
-    let spreads: Vec<TimeSpread> = timed
-        .iter()
-        .filter_map(|measured| match measured {
-            PassTimes::Milliseconds(all) => TimeSpread::from_times(all.get(first..first + count)?),
-            PassTimes::OutOfMemory => None,
-        })
-        .collect();
-    (
-        spreads.iter().filter(|spread_of_variant| spread_of_variant.is_noise()).count(),
-        spreads.iter().map(TimeSpread::relative).sum(),
-    )
+/// Returns the times of the programs that did not run out of memory.
+fn measured_times(timed: &[PassTimes]) -> Vec<&[f64]> {
+    let measured = timed.iter().filter_map(|timed| match timed {
+        PassTimes::Milliseconds(all) => Some(&all[..]),
+        PassTimes::OutOfMemory => None,
+    });
+    measured.collect()
 }
 
-/// Returns the start of the most stable run of `count` consecutive rounds.
-fn quietest(timed: &[PassTimes], count: usize) -> usize {
-    let measured_rounds = timed
-        .iter()
-        .map(|measured| if let PassTimes::Milliseconds(all) = measured { all.len() } else { 0 })
-        .max()
-        .unwrap_or(0);
-    let all = (0..=measured_rounds.saturating_sub(count)).map(|first| (first, instability(timed, first, count)));
+/// Returns whether every program was stable together with the first one in some `count` consecutive rounds.
+fn is_settled(timed: &[PassTimes], count: usize) -> bool {
+    let times = measured_times(timed);
+    let Some(&dense) = times.first() else { return true };
+    times.iter().all(|&times| {
+        let pair = [dense, times];
+        instability(&pair, most_stable_rounds(&pair, count), count).0 == 0
+    })
+}
+
+/// Returns the number of unstable programs and the sum of relative deviations for `count` rounds starting at `first`.
+fn instability(times: &[&[f64]], first: usize, count: usize) -> (usize, f64) {
+    let counted = times.iter().filter_map(|all| all.get(first..all.len().min(first + count)));
+    let spreads: Vec<TimeSpread> = counted.filter_map(TimeSpread::from_times).collect();
+    (spreads.iter().filter(|spread| spread.is_noise()).count(), spreads.iter().map(TimeSpread::relative).sum())
+}
+
+/// Returns the start of the `count` consecutive rounds with the fewest unstable programs. Of several, those with the
+/// smallest deviations.
+fn most_stable_rounds(times: &[&[f64]], count: usize) -> usize {
+    let rounds = times.iter().map(|all| all.len()).max().unwrap_or(0);
+    let all = (0..=rounds.saturating_sub(count)).map(|first| (first, instability(times, first, count)));
     all.min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map_or(0, |(first, _)| first)
 }
 
@@ -388,14 +405,32 @@ mod tests {
 
     #[test]
     fn most_stable_consecutive_rounds_are_chosen() {
-        let timed = [
-            milliseconds(&[9.0, 5.0, 5.0, 5.1, 9.0]),
-            milliseconds(&[2.0, 2.0, 2.0, 2.0, 2.0]),
-            PassTimes::OutOfMemory,
-        ];
-        assert_eq!(quietest(&timed, 3), 1);
-        assert_eq!(quietest(&timed[2..], 3), 0);
-        assert_eq!(instability(&timed, 0, 3).0, 1);
+        let timed = [milliseconds(&[9.0, 5.0, 5.0, 5.1, 9.0]), PassTimes::OutOfMemory, milliseconds(&[2.0; 5])];
+        let times = measured_times(&timed);
+        assert_eq!(times.len(), 2);
+        assert_eq!(most_stable_rounds(&times, 3), 1);
+        assert_eq!(most_stable_rounds(&[], 3), 0);
+        assert_eq!(instability(&times, 0, 3).0, 1);
+    }
+
+    #[test]
+    fn each_variant_may_be_stable_in_different_rounds() {
+        let dense = milliseconds(&[5.0; 6]);
+        let (early, late) =
+            (milliseconds(&[2.0, 2.0, 2.0, 9.0, 2.0, 9.0]), milliseconds(&[9.0, 2.0, 9.0, 2.0, 2.0, 2.0]));
+        assert!(is_settled(&[dense.clone(), early.clone(), late.clone()], 3));
+        // A variant is not compared with unstable times of the dense backbone.
+        assert!(!is_settled(&[late, early], 3));
+        assert!(is_settled(&[PassTimes::OutOfMemory], 3));
+    }
+
+    #[test]
+    fn shared_rounds_are_counted_unless_they_are_unstable() {
+        let dense = [5.0; 20];
+        let mut variant = [2.0; 20];
+        assert_eq!(choose_counted_rounds(4, &[&dense, &variant]), 4);
+        variant[5] = 9.0;
+        assert_eq!(choose_counted_rounds(4, &[&dense, &variant]), 6);
     }
 
     fn milliseconds(times: &[f64]) -> PassTimes {
