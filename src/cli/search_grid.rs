@@ -309,9 +309,9 @@ impl SearchArgs {
         let mut all = Vec::new();
         for unit in DepthUnit::ALL {
             let counting = criteria.iter().filter(|(_, rule)| rule.units().contains(&unit));
-            let repairing = recoveries.iter().filter(|(_, rule)| {
-                !rule.is_repairing() || rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from) == unit
-            });
+            let repairing = recoveries
+                .iter()
+                .filter(|(_, rule)| !rule.is_repairing() || rule.replaces_sublayers() != unit.is_layers());
             let axes = Axes {
                 criteria: counting.map(|(entry, _)| entry.clone()).collect(),
                 depths: depths.iter().copied().filter(|depth| depth.unit == unit).collect(),

@@ -69,7 +69,7 @@ fn default_recoveries() -> Result<Vec<Method<dyn Recovery>>> {
     let mut recoveries = Vec::new();
     for method in recovery::descriptions() {
         let (entry, rule) = build_method(&method.name, recovery::build)?;
-        if !method.beyond || rule.sublayer().is_some() {
+        if !method.beyond || rule.replaces_sublayers() {
             recoveries.push((entry, rule));
         }
     }

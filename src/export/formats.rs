@@ -84,7 +84,8 @@ fn formats_by_unit(config: &Config, rule: &dyn Recovery) -> Vec<(DepthUnit, Form
         return Vec::new();
     }
     let units = match rule.is_repairing() {
-        true => vec![rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from)],
+        true if rule.replaces_sublayers() => vec![DepthUnit::Sublayers],
+        true => vec![DepthUnit::Layers],
         false => vec![DepthUnit::Layers, DepthUnit::Sublayers],
     };
     units.into_iter().map(|unit| (unit, Formats::new(config, rule, unit))).collect()
@@ -114,7 +115,7 @@ mod tests {
                 "sublayers: `none`",
                 "layers: `ghosted` (`input: normed`)",
                 "layers: `mean`",
-                "attention: `nbl` (`input: normed`)",
+                "sublayers: `nbl` (`input: normed`)",
             ]
         );
         // In OLMo-2, branches end in norms, which neither a map nor a factor of the stream can pass.

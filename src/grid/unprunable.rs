@@ -6,7 +6,7 @@ use super::cell::{Cell, Method};
 use super::definitions::Backbone;
 use super::node::{Positioned, YamlPosition};
 use super::search::{Search, Unselectable};
-use crate::criterion::{self, Criterion, DepthUnit, PruneSpec};
+use crate::criterion::{self, Criterion, PruneSpec};
 use crate::error::{Error, Result};
 use crate::recovery::{Recovery, RepairTarget};
 
@@ -48,15 +48,14 @@ pub(super) fn find_unprunable(
 
 /// Returns an error if the recovery cannot repair a cut in the unit of `depth`.
 fn unsupported_unit_error(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Option<Error> {
-    let repaired = recovery.rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from);
-    if depth.unit == repaired || !recovery.rule.is_repairing() {
+    if depth.unit.is_layers() != recovery.rule.replaces_sublayers() || !recovery.rule.is_repairing() {
         return None;
     }
-    if repaired != DepthUnit::Layers {
-        let error = Error::bad_input(format!("`{}` repairs only removed {repaired}", recovery.name));
+    if recovery.rule.replaces_sublayers() {
+        let error = Error::bad_input(format!("`{}` repairs only removed sublayers", recovery.name));
         return Some(
             error
-                .expected(format!("a depth such as `{{{repaired}: {}}}`", depth.count))
+                .expected(format!("a depth such as `{{attention: {}}}`", depth.count))
                 .found(format!("`{recovery}` with depth {depth}"))
                 .hint("add an entry of `include` that combines the recovery with a suitable depth"),
         );

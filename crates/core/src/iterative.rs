@@ -206,7 +206,7 @@ impl<'a> ShrinkingModel<'a> {
             let request = self.request(criterion, step_spec, &excluded)?;
             let (similarities, activations) = self.measure(&request, progress)?;
             let mut trials = |metric: TrialMetric, trials: &[Trial]| self.trials(metric, trials, progress);
-            let norms = |layer: usize| self.engine.stream_norm(layer);
+            let norms = |(layer, sublayer): (usize, Sublayer)| self.engine.input_norm(layer, sublayer);
             let mut stats = CalibrationStats::new(&similarities, Some(&activations), &mut trials)
                 .with_norms(&norms)
                 .without(excluded);

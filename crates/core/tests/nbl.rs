@@ -1,17 +1,19 @@
-//! Checks Neural Block Linearization, which replaces attention sublayers with affine maps, against a plain PyTorch
-//! implementation in float64. The results are in `shared/oracles/beyond`, whose README documents formulas and
-//! tolerances.
+//! Checks Neural Block Linearization, which replaces sublayers with affine maps, against a plain PyTorch implementation
+//! in float64. The results for attention sublayers are in `shared/oracles/beyond`, whose README documents formulas and
+//! tolerances. `tools/nbl_mlp.py` computes those for MLPs in the same way.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
 
-use crate::beyond::world::{OPERATOR, SCORE, TINY, World};
+use crate::beyond::world::{OPERATOR, PERPLEXITY, SCORE, TINY, World};
 use crate::common::stories::{perplexities, recovery};
-use crate::common::{assert_close, compare_matrix, engines_of_all_types, flat, no_trials, numbers, relative_error};
+use crate::common::{
+    assert_close, compare_matrix, engines_of_all_types, fixture, flat, json, no_trials, numbers, relative_error,
+};
 use ghostlab_core::calibrate::{self, Activations, HookPoint, Similarities};
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection};
 use ghostlab_core::model::{Cut, Engine, Operator, Program, Repairs, Sublayer, Tolerance};
-use ghostlab_core::recovery::{Boundary, spans};
+use ghostlab_core::recovery::{Boundary, Span, spans};
 use serde_json::{Value, json};
 
 /// Kinds of variants in the reference data.
@@ -57,7 +59,9 @@ struct Setting<'a> {
 
 impl<'a> Setting<'a> {
     fn new(world: &'a World, engine: &'a dyn Engine) -> Self {
-        let sites = (0..engine.config().layers).flat_map(|layer| [HookPoint::Stream(layer), HookPoint::Middle(layer)]);
+        let layers = engine.config().layers;
+        let sites = (0..layers).flat_map(|layer| [HookPoint::Stream(layer), HookPoint::Middle(layer)]);
+        let sites = sites.chain([HookPoint::Stream(layers)]);
         let activations = calibrate::in_memory(engine, &world.calibration, sites).unwrap();
         Self { world, engine, activations }
     }
@@ -66,15 +70,15 @@ impl<'a> Setting<'a> {
         format!("{} {} {}", self.world.name, self.engine.id(), variant.name)
     }
 
-    fn select(&self, variant: &Variant<'_>) -> Selection {
-        let rule = criterion::build("nbl", json!({"input": variant.bound}).as_object().unwrap()).unwrap();
+    fn select(&self, bound: &str, depth: usize, unit: DepthUnit) -> Selection {
+        let rule = criterion::build("nbl", json!({"input": bound}).as_object().unwrap()).unwrap();
         let layers = self.engine.config().layers;
-        let cut = PruneSpec { backbone: "", layers, depth: variant.depth, unit: DepthUnit::Attention };
+        let cut = PruneSpec { backbone: "", layers, depth, unit };
         criterion::check("nbl", &*rule, &cut).unwrap();
         let mut none = no_trials;
         let similarities = Similarities::default();
         let stats = CalibrationStats::new(&similarities, Some(&self.activations), &mut none);
-        rule.select(&cut, &mut stats.with_norms(&|layer| self.engine.stream_norm(layer))).unwrap()
+        rule.select(&cut, &mut stats.with_norms(&|(layer, sublayer)| self.engine.input_norm(layer, sublayer))).unwrap()
     }
 
     /// Compares the selected attention sublayers and their bounds.
@@ -90,20 +94,27 @@ impl<'a> Setting<'a> {
     /// Returns the program of a variant, with maps that are fitted on this engine.
     fn program(&self, variant: &Variant<'_>) -> Program {
         let cut = variant.cut();
-        let mut repairs = Repairs::default();
-        if let Some(input) = variant.input {
-            let method = recovery("nbl", json!({"input": input}));
-            for span in spans(&*method, &cut) {
-                let fitted = self.world.calibration.count();
-                let Self { engine: backbone, activations, .. } = self;
-                let boundary = Boundary::new(*backbone, activations, span, fitted);
-                let solution = method.solve(&boundary).unwrap();
-                assert_eq!(solution.notes, [""; 0], "{}", self.what(variant));
-                let operator = solution.repair.operator().unwrap();
-                repairs.sublayers.insert((span.start, Sublayer::Attention), operator.clone());
-            }
+        match variant.input {
+            Some(input) => self.replace(&cut, input),
+            None => Program::without(self.engine.config().layers, &cut),
         }
-        Program::repaired(self.engine.config().layers, &cut, &repairs)
+    }
+
+    /// Returns the program in which maps replace the sublayers of a cut.
+    fn replace(&self, cut: &Cut, input: &str) -> Program {
+        let method = recovery("nbl", json!({"input": input}));
+        let mut repairs = Repairs::default();
+        for span in spans(&*method, cut) {
+            let solution = method.solve(&self.boundary(span)).unwrap();
+            assert_eq!(solution.notes, [""; 0], "{} {} {span:?}", self.world.name, self.engine.id());
+            let operator = solution.repair.operator().unwrap();
+            repairs.sublayers.insert((span.start, span.sublayer.unwrap()), operator.clone());
+        }
+        Program::repaired(self.engine.config().layers, cut, &repairs)
+    }
+
+    fn boundary(&self, span: Span) -> Boundary<'_> {
+        Boundary::new(self.engine, &self.activations, span, self.world.calibration.count())
     }
 
     /// Compares the norms of the maps for all attention sublayers with the reference data. Also compares the maps'
@@ -112,10 +123,7 @@ impl<'a> Setting<'a> {
         let cut: Cut = DepthUnit::Attention.candidates(self.engine.config().layers).into_iter().collect();
         let method = recovery("nbl", json!({"input": input}));
         for span in spans(&*method, &cut) {
-            let fitted = self.world.calibration.count();
-            let Self { engine: backbone, activations, .. } = self;
-            let boundary = Boundary::new(*backbone, activations, span, fitted);
-            let solution = method.solve(&boundary).unwrap();
+            let solution = method.solve(&self.boundary(span)).unwrap();
             let what = format!("{} {} {input} {}", self.world.name, self.engine.id(), span.start);
             let expected = &self.world.numbers["nbl_maps"][input][span.start];
             for (part, values) in parts(solution.repair.operator().unwrap()) {
@@ -147,8 +155,9 @@ fn compare(world: &World) {
         // Variants with different maps have the same selection.
         let mut selections = BTreeMap::new();
         for variant in Variant::all(world) {
-            let selection =
-                selections.entry((variant.bound, variant.depth)).or_insert_with(|| setting.select(&variant));
+            let selection = selections
+                .entry((variant.bound, variant.depth))
+                .or_insert_with(|| setting.select(variant.bound, variant.depth, DepthUnit::Attention));
             setting.compare_selection(&variant, selection);
         }
         // OLMo-2 has no norm before its attention, so both inputs are the same.
@@ -171,6 +180,51 @@ fn nbl_on_tiny_backbones_matches_the_reference() {
 #[ignore = "slow: fifteen variants of the real backbone on two engines"]
 fn nbl_on_the_real_backbone_matches_the_reference() {
     World::read("real").iter().for_each(compare);
+}
+
+/// Compares the bounds and maps of all sublayers, and variants with replaced MLPs, with `tests/fixtures/nbl_mlp.json`.
+fn compare_mlps(world: &World, reference: &Value) {
+    for engine in world.engines() {
+        let setting = Setting::new(world, &*engine);
+        let what = format!("{} {}", world.name, engine.id());
+        for input in ["stream", "normed"] {
+            let method = recovery("nbl", json!({"input": input}));
+            for span in spans(&*method, &DepthUnit::Mlp.candidates(engine.config().layers).into_iter().collect()) {
+                let solution = method.solve(&setting.boundary(span)).unwrap();
+                let expected = &reference["maps"][input][Sublayer::Mlp.index_in_model(span.start)];
+                for (part, values) in parts(solution.repair.operator().unwrap()) {
+                    compare_matrix(&format!("{what} {input} {span:?} {part}"), &values, &expected[part], OPERATOR);
+                }
+            }
+        }
+        let mut programs = Vec::new();
+        let variants = reference["variants"].as_object().unwrap();
+        for (name, expected) in variants {
+            let [unit, input, depth] = name.split(':').collect::<Vec<_>>()[..] else { panic!("{name}") };
+            let unit = if unit == "mlp" { DepthUnit::Mlp } else { DepthUnit::Sublayers };
+            let selection = setting.select(input, depth.parse().unwrap(), unit);
+            let removed: Vec<f64> =
+                selection.removed.iter().map(|(layer, kind)| kind.index_in_model(layer) as f64).collect();
+            assert_eq!(removed, numbers(&expected["replaced"]), "{what} {name}: {:?}", selection.scores);
+            let bounds = numbers(&reference["bounds"][input]);
+            for &(candidate, bound) in &selection.scores {
+                assert_close(&format!("{what} {name} {candidate}"), bound, bounds[candidate], SCORE);
+            }
+            programs.push(setting.replace(&selection.removed, input));
+        }
+        let found = perplexities(&*engine, &programs, &world.evaluation);
+        for ((name, expected), found) in variants.iter().zip(found) {
+            assert_close(&format!("{what} {name}"), found, expected["ppl"].as_f64().unwrap(), PERPLEXITY);
+        }
+    }
+}
+
+#[test]
+fn nbl_of_mlps_matches_the_reference() {
+    let reference = json(&fixture("nbl_mlp.json"));
+    for world in TINY.into_iter().filter(|name| reference.get(name).is_some()).filter_map(World::read) {
+        compare_mlps(&world, &reference[world.name]);
+    }
 }
 
 /// Applies maps fitted in f32 in every float type. The results must agree within the type's tolerance.

@@ -133,7 +133,7 @@ fn plain_selection(engine: &dyn Engine, windows: &Windows, case: &Case, program:
     let similarities =
         calibrate::run_program(engine, &trunk, &mut pieces, BATCH, &request, |_| Ok(())).unwrap().remove(0);
     let activations = collected.finish(shape).unwrap();
-    let norms = |layer: usize| engine.stream_norm(layer);
+    let norms = |(layer, sublayer): (usize, Sublayer)| engine.input_norm(layer, sublayer);
     let mut trials = |metric: TrialMetric, trials: &[Trial]| {
         let programs: Vec<Program> = trials.iter().map(|trial| without_steps(program, &trial.removed)).collect();
         measure(engine, windows, metric, &programs)

@@ -380,7 +380,7 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
         return Ok(Program::repaired(layers, &removed, &repairs));
     }
     let operator = placeholder_operator(variant.cell)?;
-    if recovery.sublayer().is_none() {
+    if !recovery.replaces_sublayers() {
         return Ok(Program::pruned(layers, &removed.whole_layers(), |_| Some(Arc::clone(&operator))));
     }
     let sublayers = removed.iter().map(|sublayer| (sublayer, Arc::clone(&operator))).collect();

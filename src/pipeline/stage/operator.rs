@@ -56,7 +56,7 @@ pub fn key(backbone: BackboneKeyParts<'_>, selection: &Arc<Key>, repair: &Repair
 
 /// Returns all spans that a recovery may have to repair, taken over all selections that a criterion may make.
 fn possible_spans(criterion: &dyn Criterion, recovery: &dyn Recovery, cut: &PruneSpec<'_>) -> Vec<Span> {
-    if recovery.sublayer().is_some() {
+    if recovery.replaces_sublayers() {
         return recovery::spans(recovery, &cut.unit.candidates(cut.layers).into_iter().collect());
     }
     let regions = criterion.regions(cut).into_iter().map(|(start, end)| Span::layers(start, end));

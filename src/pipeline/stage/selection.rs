@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::output_cosines;
 use crate::evaluate::perplexity::PerplexityEval;
 use crate::iterative::ShrinkingModel;
-use crate::model::{Cut, Load, Program, Trie};
+use crate::model::{Cut, Load, Program, Sublayer, Trie};
 use crate::pipeline::env::backbone::{BackbonePlan, ScoredExtent, Variant};
 use crate::pipeline::env::context::CalibrationJob;
 use crate::pipeline::env::event::WorkKind;
@@ -228,7 +228,7 @@ impl SelectionSlot<'_> {
             true => trials.measure(&self.label, metric, measured),
             false => Err(Error::job("a criterion measures trials, but declares none in `trials`").at(&*self.label)),
         };
-        let norms = |layer: usize| job.engine.stream_norm(layer);
+        let norms = |(layer, sublayer): (usize, Sublayer)| job.engine.input_norm(layer, sublayer);
         let mut stats = CalibrationStats::new(similarities, activations, &mut measure).with_norms(&norms);
         let selected = self.criterion.select(&self.cut, &mut stats);
         self.settle(selected, job, started)

@@ -127,7 +127,10 @@ fn arrange_blocks<'a>(layers: usize, dropped: &Cut, attached: &'a [AttachedOpera
             }
             before => {
                 blocks.extend(before.map(|before| Block::from_operator(before)));
-                blocks.push(Block { layer, mixer, has_mlp, operator: None });
+                // A layer without sublayers only holds operators.
+                if has_attention || has_mlp {
+                    blocks.push(Block { layer, mixer, has_mlp, operator: None });
+                }
             }
         }
         let after = at_layer.iter().find(|attached| attached.place == BranchPlace::After);

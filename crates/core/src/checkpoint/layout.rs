@@ -198,30 +198,34 @@ struct LayerPlan {
     attached: Vec<AttachedOperator>,
 }
 
-/// Extracts the layers and operators of a program, and merges adjacent operators into one.
+/// Extracts the layers and operators of a program. Adjacent operators are composed into one. If one of them reads the
+/// normalized stream, they cannot be composed. Each of them except the last one then becomes a layer without attention
+/// and MLP.
 fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
     let mut kept: Vec<usize> = Vec::new();
     let mut present = Cut::default();
     let mut attached = Vec::new();
-    let mut waiting: Option<Arc<Operator>> = None;
+    let mut waiting: Vec<Arc<Operator>> = Vec::new();
     for step in &deployed.program.0 {
         if let Step::Apply(operator) = step {
-            waiting = Some(match waiting.take() {
-                Some(first) => first.compose(operator)?,
-                None => Arc::clone(operator),
-            });
+            match waiting.last_mut() {
+                Some(last) if !last.is_normed() && !operator.is_normed() => *last = last.compose(operator)?,
+                _ => waiting.push(Arc::clone(operator)),
+            }
         }
         let Some((sublayer, layer)) = step.sublayer() else { continue };
         if kept.last() != Some(&layer) {
+            let last = waiting.pop();
+            attach_to_empty_layers(waiting.drain(..), layer, &mut kept, &mut attached);
             kept.push(layer);
             let index = kept.len() - 1;
-            attached.extend(waiting.take().map(|operator| AttachedOperator {
+            attached.extend(last.map(|operator| AttachedOperator {
                 layer: index,
                 place: BranchPlace::Before,
                 operator,
             }));
         }
-        if waiting.is_some() {
+        if !waiting.is_empty() {
             return Err(Error::job("a checkpoint cannot store an operator between the sublayers of a layer")
                 .at(format!("layer {layer}")));
         }
@@ -242,17 +246,37 @@ fn plan_layers(config: &Config, deployed: &DeployedModel) -> Result<LayerPlan> {
             });
         }
     }
-    let last = kept.len().checked_sub(1).ok_or_else(|| Error::job("a variant without layers cannot be exported"))?;
-    attached.extend(waiting.map(|operator| AttachedOperator { layer: last, place: BranchPlace::After, operator }));
+    let last_layer = *kept.last().ok_or_else(|| Error::job("a variant without layers cannot be exported"))?;
+    let last_operator = waiting.pop();
+    attach_to_empty_layers(waiting.drain(..), last_layer, &mut kept, &mut attached);
+    let index = kept.len() - 1;
+    attached.extend(last_operator.map(|operator| AttachedOperator {
+        layer: index,
+        place: BranchPlace::After,
+        operator,
+    }));
     let dropped =
         Cut::layers(0..kept.len()).iter().filter(|&(layer, sublayer)| !present.contains(layer, sublayer)).collect();
     Ok(LayerPlan { kept, dropped, attached })
 }
 
+/// Adds a layer without sublayers for each operator. It has the settings of the backbone's layer `layer`.
+fn attach_to_empty_layers(
+    operators: impl Iterator<Item = Arc<Operator>>,
+    layer: usize,
+    kept: &mut Vec<usize>,
+    attached: &mut Vec<AttachedOperator>,
+) {
+    for operator in operators {
+        attached.push(AttachedOperator { layer: kept.len(), place: BranchPlace::Before, operator });
+        kept.push(layer);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Program, Repairs, Sublayer, deploy};
+    use crate::model::{Program, Repairs, RmsNorm, Sublayer, deploy};
 
     fn config(name: &str) -> Config {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/fixtures/arch/{name}/config.json"));
@@ -292,6 +316,29 @@ mod tests {
         let LayerPlan { attached, .. } = plan_layers(&config, &deploy(&program, &config)).unwrap();
         assert_eq!(attached.len(), 1);
         assert_eq!(attached[0].operator.parts().unwrap().1, [10.0]);
+    }
+
+    #[test]
+    fn adjacent_normed_maps_get_layers_without_sublayers() {
+        use BranchPlace::{After, Before};
+        use Sublayer::{Attention, Mlp};
+        let config = config("llama-gqa");
+        let norm = RmsNorm { eps: 1e-5, weight: Some(vec![1.0]) };
+        let map = Operator::normed(norm, 1, vec![2.0], None).unwrap();
+        let removed = [(0, Mlp), (1, Attention), (1, Mlp), (2, Attention), (3, Attention), (3, Mlp)];
+        let sublayers = removed.map(|sublayer| (sublayer, Arc::clone(&map))).into();
+        let repairs = Repairs { sublayers, ..Repairs::default() };
+        let program = Program::repaired(4, &Cut::sublayers(removed), &repairs);
+        let LayerPlan { kept, dropped, attached } = plan_layers(&config, &deploy(&program, &config)).unwrap();
+        assert_eq!(kept, [0, 2, 2, 2, 2, 2]);
+        let places: Vec<_> = attached.iter().map(|attached| (attached.layer, attached.place)).collect();
+        assert_eq!(places, [(1, Before), (2, Before), (3, Before), (4, Before), (5, Before), (5, After)]);
+        let complete = Cut::sublayers([(0, Attention), (4, Mlp)]);
+        assert!(
+            Cut::layers(0..6)
+                .iter()
+                .all(|(layer, kind)| dropped.contains(layer, kind) != complete.contains(layer, kind))
+        );
     }
 
     #[test]

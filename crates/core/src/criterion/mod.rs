@@ -46,7 +46,7 @@ use crate::style::{Dash, Hue, Marker, Style};
 pub use depth::{Depth, DepthUnit};
 use rule::CriterionEntry;
 pub use rule::{
-    CalibrationStats, Criterion, Importance, PruneSpec, Selection, StreamNorms, Trial, TrialMetric, Trials, check,
+    CalibrationStats, Criterion, Importance, InputNorms, PruneSpec, Selection, Trial, TrialMetric, Trials, check,
     degenerate,
 };
 

@@ -1,9 +1,11 @@
-//! Neural Block Linearization (arXiv 2505.21077): removes the attention sublayers that an affine map of their input
-//! approximates best. Not part of the paper.
+//! Neural Block Linearization (arXiv 2505.21077): removes the sublayers that an affine map of their input approximates
+//! best. Not part of the paper. The published scripts rank only attention sublayers.
 //!
-//! The bound is the same as in [`super::cca`], applied to the streams before and after the attention, as in the
-//! published scripts. `input: normed` compares `h = RMSNorm(x)`, the input of the attention, with `h + a`, where `a` is
+//! The bound is the same as in [`super::cca`], applied to the streams before and after the sublayer, as in the
+//! published scripts. `input: normed` compares `h = RMSNorm(x)`, the input of the sublayer, with `h + a`, where `a` is
 //! its output.
+
+use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,27 +30,30 @@ const VARIANTS: &[Variant] = &[
     Variant { option: "iterative", value: "true", word: "iterative", label: "NBL bound, iterative" },
 ];
 
-/// Removal of the attention sublayers with the lowest `C − Σ ρᵢ²`, where `ρᵢ` are the canonical correlations between
-/// the streams before and after the attention.
+/// Removal of the sublayers with the lowest `C − Σ ρᵢ²`, where `ρᵢ` are the canonical correlations between the streams
+/// before and after the sublayer.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Nbl {
-    /// Input to the map that replaces an attention: the stream, or the normed stream that the attention reads.
+    /// Input to the map that replaces a sublayer: the stream, or the normed stream that the sublayer reads.
     #[serde(skip_serializing_if = "MapInput::is_stream")]
     input: MapInput,
-    /// Whether the backbone is repaired and measured again after each removed attention sublayer.
+    /// Whether the backbone is repaired and measured again after each removed sublayer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     iterative: bool,
 }
 
-/// Returns the sites before and after an attention.
-fn attention_sites(layer: usize) -> [HookPoint; 2] {
-    [HookPoint::Stream(layer), HookPoint::Middle(layer)]
+/// Returns the sites before and after a sublayer.
+fn sites_around((layer, sublayer): (usize, Sublayer)) -> [HookPoint; 2] {
+    match sublayer {
+        Sublayer::Attention => [HookPoint::Stream(layer), HookPoint::Middle(layer)],
+        Sublayer::Mlp => [HookPoint::Middle(layer), HookPoint::Stream(layer + 1)],
+    }
 }
 
 impl Criterion for Nbl {
     fn units(&self) -> &'static [DepthUnit] {
-        &[DepthUnit::Attention]
+        DepthUnit::SUBLAYER_UNITS
     }
 
     fn check(&self, spec: &PruneSpec<'_>) -> Result<()> {
@@ -56,7 +61,8 @@ impl Criterion for Nbl {
     }
 
     fn sites(&self, spec: &PruneSpec<'_>) -> Vec<HookPoint> {
-        (0..spec.layers).flat_map(attention_sites).collect()
+        let sites: BTreeSet<HookPoint> = spec.unit.candidates(spec.layers).into_iter().flat_map(sites_around).collect();
+        sites.into_iter().collect()
     }
 
     fn is_iterative(&self) -> bool {
@@ -70,20 +76,23 @@ impl Criterion for Nbl {
     fn select(&self, spec: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let activations = stats.activations()?;
         let mut scores = Vec::new();
-        for layer in (0..spec.layers).filter(|&layer| !stats.removed().contains(layer, Sublayer::Attention)) {
+        for candidate in spec.unit.candidates(spec.layers) {
+            if stats.removed().contains(candidate.0, candidate.1) {
+                continue;
+            }
             let norm = match self.input {
                 MapInput::Stream => None,
-                MapInput::Normed => stats.input_norm(layer)?,
+                MapInput::Normed => stats.input_norm(candidate)?,
             };
-            scores.push(((layer, Sublayer::Attention), bound_at(activations, layer, norm.as_ref())?));
+            scores.push((candidate, bound_at(activations, candidate, norm.as_ref())?));
         }
         Ok(lowest_sublayers(&scores, spec.depth))
     }
 }
 
-/// Computes the bound for the attention of a layer. If a norm is given, the input of the map is the normalized stream.
-fn bound_at(activations: &Activations, layer: usize, norm: Option<&RmsNorm>) -> Result<f64> {
-    let [before, after] = attention_sites(layer);
+/// Computes the bound for a sublayer. If a norm is given, the input of the map is the normalized stream.
+fn bound_at(activations: &Activations, sublayer: (usize, Sublayer), norm: Option<&RmsNorm>) -> Result<f64> {
+    let [before, after] = sites_around(sublayer);
     let channels = activations.shape().channels;
     let stream: RowSource<'_> = &|rows| to_f64(activations.rows(before, rows)?);
     let added: RowSource<'_> = &|rows| to_f64(activations.rows(after, rows)?);

@@ -10,7 +10,7 @@ use crate::calibrate::{Activations, HookPoint, Pair, Similarities, SimilarityAxi
 use crate::corpus::Windows;
 use crate::deviation::{Deviation, OFFICIAL_SEQUENCES};
 use crate::error::{Error, Result};
-use crate::model::{Config, Cut, LayerMerge, RmsNorm};
+use crate::model::{Config, Cut, LayerMerge, RmsNorm, Sublayer};
 use crate::options::{self, Options};
 
 /// Request to remove layers or sublayers from a backbone.
@@ -33,14 +33,14 @@ pub struct CalibrationStats<'a> {
     /// Function that measures trials on the calibration windows. All cuts are measured in one run of a trie. A trial
     /// removes its cut in addition to [`Self::removed`].
     pub trials: &'a mut Trials<'a>,
-    norms: Option<&'a StreamNorms<'a>>,
+    norms: Option<&'a InputNorms<'a>>,
     /// Layers and sublayers already removed from the measured backbone.
     removed: Cut,
 }
 
-/// Function that returns the norm applied to the stream that enters a layer
-/// ([`Engine::stream_norm`](crate::model::Engine::stream_norm)).
-pub type StreamNorms<'a> = dyn Fn(usize) -> Result<RmsNorm> + 'a;
+/// Function that returns the norm that a sublayer applies to the stream
+/// ([`Engine::input_norm`](crate::model::Engine::input_norm)).
+pub type InputNorms<'a> = dyn Fn((usize, Sublayer)) -> Result<RmsNorm> + 'a;
 
 impl CalibrationStats<'_> {
     /// Measures the backbone with each of the given cuts removed in turn.
@@ -98,7 +98,7 @@ impl<'a> CalibrationStats<'a> {
 
     /// Adds the norms of the backbone.
     #[must_use]
-    pub fn with_norms(self, norms: &'a StreamNorms<'a>) -> Self {
+    pub fn with_norms(self, norms: &'a InputNorms<'a>) -> Self {
         Self { norms: Some(norms), ..self }
     }
 
@@ -113,13 +113,13 @@ impl<'a> CalibrationStats<'a> {
         &self.removed
     }
 
-    /// Returns the norm that a layer applies to the stream, or `None` if the norm has no weights.
+    /// Returns the norm that a sublayer applies to the stream, or `None` if the norm has no weights.
     ///
     /// # Errors
     /// Fails if the norms were not provided or cannot be read.
-    pub fn input_norm(&self, layer: usize) -> Result<Option<RmsNorm>> {
+    pub fn input_norm(&self, sublayer: (usize, Sublayer)) -> Result<Option<RmsNorm>> {
         let norms = self.norms.ok_or_else(|| Error::job("the criterion needs the norms of the backbone"))?;
-        Ok(Some(norms(layer)?).filter(|norm| norm.weight.is_some()))
+        Ok(Some(norms(sublayer)?).filter(|norm| norm.weight.is_some()))
     }
 
     /// Returns the activations requested by [`Criterion::sites`].

@@ -70,7 +70,7 @@ pub fn output_cosines(
 ) -> Result<Vec<Vec<f64>>> {
     let trunks = Trunks::new(engine, programs);
     let config = engine.config();
-    let norm = engine.stream_norm(config.layers)?;
+    let norm = engine.final_norm()?;
     let mut cosines = vec![Vec::with_capacity(windows.count()); programs.len()];
     for window in windows.iter() {
         let streams = trunks.run(engine, window)?;

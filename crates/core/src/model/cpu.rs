@@ -17,6 +17,7 @@ use super::engine::{
 };
 use super::program::Step;
 use super::rms_norm::RmsNorm;
+use super::sublayer::Sublayer;
 use super::trie::{Model, Observer, Trie};
 use crate::error::Result;
 
@@ -92,8 +93,12 @@ impl Engine for Decoder {
         Decoder::logits(self, &stream, rows)?.flatten_all()?.rows()
     }
 
-    fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
-        Decoder::stream_norm(self, layer)
+    fn input_norm(&self, layer: usize, sublayer: Sublayer) -> Result<RmsNorm> {
+        Decoder::input_norm(self, layer, sublayer)
+    }
+
+    fn final_norm(&self) -> Result<RmsNorm> {
+        Decoder::final_norm(self)
     }
 }
 

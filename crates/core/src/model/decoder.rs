@@ -187,15 +187,18 @@ impl Decoder {
         Ok(folded)
     }
 
-    /// Returns the norm applied to the stream that enters a layer. It has no weight if the layer does not start with a
-    /// norm. If `layer` is the number of layers, this is the final norm.
-    pub(super) fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
-        if layer == self.config.layers {
-            let weight = Some(elements(&self.final_norm)?.to_vec());
-            return Ok(RmsNorm { eps: self.config.norm_eps, weight });
-        }
+    /// Returns the norm that a sublayer applies to the stream. It has no weight if the sublayer does not start with a
+    /// norm.
+    pub(super) fn input_norm(&self, layer: usize, sublayer: Sublayer) -> Result<RmsNorm> {
         let part = self.parts.layer(&self.config, layer)?;
-        let weight = optional_elements(part.layer()?.norms[0].as_ref())?.map(|weight| weight.to_vec());
+        let norm = part.layer()?.norms[sublayer.norms()[0]].as_ref();
+        let weight = optional_elements(norm)?.map(|weight| weight.to_vec());
+        Ok(RmsNorm { eps: self.config.norm_eps, weight })
+    }
+
+    /// Returns the norm before the output projection.
+    pub(super) fn final_norm(&self) -> Result<RmsNorm> {
+        let weight = Some(elements(&self.final_norm)?.to_vec());
         Ok(RmsNorm { eps: self.config.norm_eps, weight })
     }
 

@@ -15,6 +15,7 @@ use super::kernel_family::KernelFamily;
 use super::program::Step;
 use super::rms_norm::RmsNorm;
 use super::slice::{elements, tensor};
+use super::sublayer::Sublayer;
 use super::trie::{Model, Observer, Trie};
 use crate::error::{Error, Result};
 
@@ -161,13 +162,21 @@ pub trait Engine: Send + Sync {
     /// `stream [tokens, C]` before the final norm; result `[rows, vocab]`.
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows>;
 
-    /// Returns the norm applied to the stream that enters a layer. It has no weight if the layer does not start with a
-    /// norm. If `layer` is the number of layers, this is the final norm.
+    /// Returns the norm that a sublayer applies to the stream. It has no weight if the sublayer does not start with a
+    /// norm.
     ///
     /// # Errors
     /// Fails if the engine does not expose its weights, or they cannot be loaded.
-    fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
+    fn input_norm(&self, layer: usize, _sublayer: Sublayer) -> Result<RmsNorm> {
         Err(Error::job("this engine does not expose its norms").at(format!("layer {layer}, {}", self.id())))
+    }
+
+    /// Returns the norm before the output projection.
+    ///
+    /// # Errors
+    /// Fails if the engine does not expose its weights, or they cannot be loaded.
+    fn final_norm(&self) -> Result<RmsNorm> {
+        Err(Error::job("this engine does not expose its final norm").at(self.id()))
     }
 
     /// Starts decoding with the programs of a trie and an empty cache.

@@ -178,7 +178,6 @@ impl Program {
         for layer in 0..layers {
             if cut.contains_layer(layer) {
                 steps.extend(repairs.stream.get(&layer).map(|operator| Step::Apply(Arc::clone(operator))));
-                continue;
             }
             for sublayer in Sublayer::ALL {
                 if cut.contains(layer, sublayer) {
@@ -216,6 +215,18 @@ mod tests {
         let program = Program::pruned(3, &[0, 2], |_| Some(Arc::clone(&operator)));
         use Step::{Apply, Attention, Embed, Head, Mlp};
         assert_eq!(program.0, [Embed, Apply(operator.clone()), Attention(1), Mlp(1), Apply(operator), Head]);
+    }
+
+    #[test]
+    fn maps_replace_both_sublayers_of_a_layer() {
+        use Sublayer::{Attention, Mlp};
+        let [first, second] = [1.0, 2.0].map(|d| Operator::diagonal(vec![d]).unwrap());
+        let sublayers = [((1, Attention), first.clone()), ((1, Mlp), second.clone())].into();
+        let repairs = Repairs { sublayers, ..Repairs::default() };
+        let program = Program::repaired(2, &Cut::sublayers([(1, Attention), (1, Mlp)]), &repairs);
+        let steps =
+            [Step::Embed, Step::Attention(0), Step::Mlp(0), Step::Apply(first), Step::Apply(second), Step::Head];
+        assert_eq!(program.0, steps);
     }
 
     #[test]

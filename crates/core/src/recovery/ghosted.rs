@@ -14,7 +14,7 @@ use super::stream_fit;
 use crate::error::{Error, Result};
 use crate::linalg::streaming_qr::StreamingQr;
 use crate::map_input::MapInput;
-use crate::model::{Config, Operator, StepForm};
+use crate::model::{Config, Operator, StepForm, Sublayer};
 use crate::options::{self, Options, Variant};
 use crate::style::{Dash, Hue, Marker, Style};
 
@@ -165,7 +165,7 @@ impl Ghosted {
     /// Solves for the map that is applied to the normalized stream.
     fn solve_normed(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let norm = boundary.backbone.stream_norm(boundary.span.start)?;
+        let norm = boundary.backbone.input_norm(boundary.span.start, Sublayer::Attention)?;
         let input = |pre: &[f32], _: Vec<f64>| norm.apply(pre, channels);
         let (solved, bias) = if self.bias {
             let (solved, bias) = stream_fit::with_bias(boundary, &input, RIDGE)?;

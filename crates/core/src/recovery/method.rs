@@ -52,10 +52,9 @@ pub trait Recovery: Send + Sync {
         Ok(())
     }
 
-    /// Returns the kind of sublayer whose removal the method repairs, or `None` if it repairs the removal of whole
-    /// layers.
-    fn sublayer(&self) -> Option<Sublayer> {
-        None
+    /// Returns whether the method replaces removed sublayers, instead of repairing the removal of whole layers.
+    fn replaces_sublayers(&self) -> bool {
+        false
     }
 
     /// Splits a removed region into spans that get one operator each. By default, the whole region is one span.

@@ -137,16 +137,11 @@ pub fn build_resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery
 
 /// Returns the spans of a cut. Each span gets an operator.
 pub fn spans(recovery: &dyn Recovery, removed: &Cut) -> Vec<Span> {
-    match recovery.sublayer() {
-        None => {
-            let regions = removed.regions().into_iter().map(|(start, end)| Span::layers(start, end));
-            regions.flat_map(|region| recovery.spans(region)).collect()
-        }
-        Some(kind) => {
-            let removed = removed.iter().filter(|&(_, sublayer)| sublayer == kind);
-            removed.map(|(layer, sublayer)| Span::sublayer(layer, sublayer)).collect()
-        }
+    if recovery.replaces_sublayers() {
+        return removed.iter().map(|(layer, sublayer)| Span::sublayer(layer, sublayer)).collect();
     }
+    let regions = removed.regions().into_iter().map(|(start, end)| Span::layers(start, end));
+    regions.flat_map(|region| recovery.spans(region)).collect()
 }
 
 /// Returns the version of a recovery's results, or 1 if the name is unknown.

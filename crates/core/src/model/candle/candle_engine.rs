@@ -392,14 +392,16 @@ impl Engine for CandleEngine {
         &self.config
     }
 
-    fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
-        let part = (layer < self.config.layers).then(|| self.parts.layer(layer)).transpose()?;
-        let weight = match &part {
-            Some(part) => part.layer()?.norms[0].as_ref(),
-            None => Some(&self.final_norm),
-        };
+    fn input_norm(&self, layer: usize, sublayer: Sublayer) -> Result<RmsNorm> {
+        let part = self.parts.layer(layer)?;
+        let weight = part.layer()?.norms[sublayer.norms()[0]].as_ref();
         let weight = weight.map(|weight| weight.to_device(&Device::Cpu)?.to_vec1::<f32>()).transpose()?;
         Ok(RmsNorm { eps: self.config.norm_eps, weight })
+    }
+
+    fn final_norm(&self) -> Result<RmsNorm> {
+        let weight = self.final_norm.to_device(&Device::Cpu)?.to_vec1::<f32>()?;
+        Ok(RmsNorm { eps: self.config.norm_eps, weight: Some(weight) })
     }
 
     fn accumulation_device(&self) -> Option<Device> {

@@ -93,7 +93,7 @@ impl Engine for AddingEngine {
         Err(Error::job("the engine has no vocabulary"))
     }
 
-    fn stream_norm(&self, _: usize) -> Result<RmsNorm> {
+    fn input_norm(&self, _: usize, _: Sublayer) -> Result<RmsNorm> {
         Ok(RmsNorm { eps: 0.0, weight: Some(vec![3.0, 5.0]) })
     }
 }
