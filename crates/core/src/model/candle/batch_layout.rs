@@ -36,7 +36,7 @@ pub(super) struct Piece {
     /// or it rotates no channels.
     pub(super) cos_sin: Vec<Option<(Tensor, Tensor)>>,
     blocks: Blocks,
-    /// Kernel input that replaces the blocks where the attention kernel is available.
+    /// Input of the CUDA prefill kernel. If it is set, `blocks` is empty.
     #[cfg(feature = "cuda")]
     sight: Option<PieceSight>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Group {
     masks: Masks,
 }
 
-/// Masks by window. The key `None` stands for full causal attention.
+/// Masks by window. The key `None` means full causal attention.
 type Masks = Vec<(Option<usize>, Tensor)>;
 
 impl Group {

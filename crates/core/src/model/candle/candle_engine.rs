@@ -164,7 +164,7 @@ impl CandleEngine {
         if self.is_cpu() { CPU_MAX_ELEMENTS } else { DEVICE_MAX_ELEMENTS }
     }
 
-    /// Returns the layout of a stream that holds either all rows of a batch or only its scored rows.
+    /// Returns the layout of a stream that contains either all rows of a batch or only its scored rows.
     fn layout(&self, batch: &Batch, rows: usize) -> Result<Arc<Layout>> {
         let max_scores = self.max_elements() / self.config.heads;
         let tokens = self.piece_tokens.load(Relaxed);
@@ -234,7 +234,7 @@ impl CandleEngine {
         Ok(next)
     }
 
-    /// Computes a sublayer for the rows of a piece, up to the point `end`.
+    /// Computes a sublayer for the rows of a piece, up to the stage `end`.
     fn branch(
         &self,
         sublayer: Sublayer,

@@ -151,7 +151,7 @@ impl FromStr for DeviceName {
             Some(("cuda", number)) => {
                 number.parse().map(Self::Cuda).map_err(|_| format!("`{number}` is not a GPU number"))
             }
-            _ => Err(format!("`{text}` is not one of cpu, cuda, cuda:0, cuda:1, …, metal")),
+            _ => Err(format!("`{text}` is not a device; expected cpu, cuda, cuda:N or metal")),
         }
     }
 }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_device_is_rejected_with_build_instructions() {
+    fn unsupported_device_error_names_the_required_feature() {
         for device in [DeviceName::Cuda(0), DeviceName::Metal].into_iter().filter(|device| !device.is_built()) {
             let error = device.open().unwrap_err();
             assert_eq!(error.exit_code(), 3);

@@ -77,7 +77,7 @@ pub(super) fn divergences(
         let q: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
         let mut chunk_divergences = divergences_of_logits([&p, &q], vocab, &renumbered);
         if !tensor.device().is_cpu() {
-            // Recompute the losses on the device, so that their bits equal those of a run without divergences.
+            // Recompute the losses on the device, so that they are bit-identical to those of a run without divergences.
             let (row, token): (Vec<u32>, Vec<u32>) =
                 renumbered.iter().map(|target| (target.row as u32, target.token)).unzip();
             let (values, argmax_tokens) = score_rows(&tensor, &row, &token)?;
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logits_of_half_precision_are_not_rounded_before_the_softmax() {
+    fn half_precision_logits_stay_f32_until_the_softmax() {
         // Logits are near 100, where adjacent values differ by 0.5 in bf16 and by 1/16 in f16. The vocabulary has two
         // tiles.
         let channels = 64;
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn first_of_equal_logits_wins_for_any_tile_size() {
+    fn ties_go_to_the_lowest_token_id_for_any_row_limit() {
         let mut weight = vec![0.0f32; 64]; // [vocab, 1]
         for token in [7, 9, 40] {
             weight[token] = 1.0;

@@ -75,14 +75,14 @@ extern "C" __global__ void head_rows(const float *logits, unsigned vocab, float 
   }
 }
 
-// Attention of new rows over the KV cache, whose blocks store keys and values as [room, shared, width] each. `sight`
-// contains four values for each row: its first block, its number of blocks, its position, and its index in the last
-// block. Then it contains, for each block, the position where the block's tokens end. `places` contains the addresses
-// of the keys and values of each block.
+// Attention of new rows over the KV cache. Each block stores keys and values as [capacity, shared, width], with
+// `shared` KV heads of `width` channels. `sight` contains four values for each row: its first block, its number of
+// blocks, its position, and its index in the last block. After the rows, `sight` contains the end position of each
+// block's tokens. `places` contains the addresses of the keys and values of each block.
 //
 // A thread block of 256 threads processes `together` heads of a row, which share their keys. `together` is a power of
 // two up to 8, so that each head is processed by one or more warps. Eight threads process one key at a time, with C
-// channels per thread, and keep their own softmax. The softmaxes are merged at the end. The width is a multiple of the
+// channels per thread, and keep a running softmax. The softmaxes are merged at the end. The width is a multiple of the
 // number of channels per load. No load depends on a branch: out-of-range indices are replaced by valid ones, and the
 // values loaded from them are ignored.
 template <int C, typename T, typename Of, typename To>

@@ -9,7 +9,7 @@ use crate::model::config::Config;
 use crate::model::experts::Experts;
 use crate::model::sublayer::Sublayer;
 
-/// Point at which the computation of a sublayer stops.
+/// Stage at which the computation of a sublayer stops.
 #[derive(Clone, Copy, PartialEq)]
 pub enum SublayerOutput {
     /// Output of the last projection.

@@ -41,7 +41,7 @@ pub(super) fn free(device: &Device) -> Option<u64> {
             let max = device.recommended_max_working_set_size() as u64;
             Some(max.saturating_sub(device.current_allocated_size() as u64))
         }
-        #[allow(unreachable_patterns, reason = "a build without the devices' features has their variants too")]
+        #[allow(unreachable_patterns, reason = "candle has the variants even if the device features are disabled")]
         _ => None,
     }
 }
@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn device_memory_is_split_into_weights_and_activations() {
-        // All weights fit alongside a pass of maximum size, alongside a smaller pass, or not even alongside the
-        // smallest.
+        // All weights fit next to a pass of maximum size, next to a smaller pass, or not even next to the smallest
+        // pass.
         assert_eq!(share(100_000_000, 1_000_000, activation_bytes), (8192, 100_000_000 - 8_192_000));
         assert_eq!(share(5_000_000, 1_000_000, activation_bytes), (2048, 5_000_000 - 2_048_000));
         assert_eq!(share(5_000_000, 50_000_000, activation_bytes), (1024, 5_000_000 - 1_024_000));

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_has_the_gradient_of_finite_differences() {
+    fn gradients_of_all_operations_match_finite_differences() {
         assert_gradients("linear", &[&[3, 4], &[5, 4]], |x| linear(&x[0], &x[1]));
         assert_gradients("bias", &[&[3, 4], &[4]], |x| add_bias(&x[0], Some(&x[1])));
         assert_gradients("dense operator", &[&[3, 4], &[4, 4]], |x| apply_matrix(&x[0], &x[1]));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn softmax_matches_its_definition_with_f32_sums() {
+    fn softmax_matches_its_definition_in_every_dtype() {
         // Expect 1/2048 and −ln 2048 for 2048 equal entries. A bf16 accumulator would stop at 256.
         for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
             let x = Tensor::ones((2, 2048), dtype, &Device::Cpu).unwrap();

@@ -22,7 +22,7 @@ struct Seen {
   __device__ unsigned first() const { return prefix < prefix_end ? min(prefix, own) : own; }
 };
 
-// Returns the rows that a row attends to. For rows beyond the end, both ranges are empty and start at the largest
+// Returns the rows that a row attends to. For rows past the last one, both ranges are empty and start at the largest
 // index.
 __device__ Seen seen_by(const unsigned *sight, unsigned row, unsigned rows, unsigned window) {
   if (row >= rows) return {~0u, 0, ~0u, 0};

@@ -1,4 +1,4 @@
-//! Tests that every row attends to the correct rows, however the batch is divided.
+//! Tests that every row attends to the correct rows for any division of the batch into pieces and blocks.
 
 use super::*;
 use crate::model::config::Config;
@@ -33,7 +33,7 @@ fn visible_rows(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
             let keys = &rows_of_blocks(&group.keys, piece.rows.start)[index];
             let mask: Vec<Vec<f32>> = group.mask(window).unwrap().to_vec2().unwrap();
             for (query, mask) in queries.iter().zip(mask) {
-                assert_eq!(*query, all.len(), "blocks follow the order of their rows");
+                assert_eq!(*query, all.len(), "blocks must be in the order of their rows");
                 all.push(keys.iter().zip(mask).filter(|(_, m)| *m == 0.0).map(|(key, _)| *key).collect());
             }
         }

@@ -32,7 +32,10 @@ pub(in crate::model) struct KeyValues {
 impl KeyValues {
     /// Returns `[keys, values]` of a step, each `[capacity, K, D]`.
     fn keys_and_values(&self, node: usize) -> Result<[Tensor; 2]> {
-        let index = self.nodes.binary_search(&node).map_err(|_| Error::job("a block of the KV cache is full"))?;
+        let index = self
+            .nodes
+            .binary_search(&node)
+            .map_err(|_| Error::job("a block of the KV cache has no entry for a step"))?;
         let pair = self.tensor.get(index)?;
         Ok([pair.get(0)?, pair.get(1)?])
     }
@@ -52,7 +55,7 @@ pub(in crate::model) struct Blocks {
     last_addresses: HashMap<usize, AddressTable>,
 }
 
-/// Data of the new rows, shared by all steps.
+/// Rotary tables and visible blocks of the new rows, shared by all steps.
 pub(in crate::model) struct StepData {
     /// Cosines and sines for each rotary embedding, as in a [`Piece`](crate::model::candle::batch_layout::Piece).
     cos_sin: Vec<Option<(Tensor, Tensor)>>,

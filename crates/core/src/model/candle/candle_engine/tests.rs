@@ -51,7 +51,7 @@ fn log_probabilities(engine: &CandleEngine) -> Vec<f32> {
 }
 
 #[test]
-fn full_device_memory_reduces_tokens_and_is_noted_once() {
+fn out_of_memory_reduces_the_piece_size_and_adds_notes() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let mut engine = load(&fixture(name), FloatType::F32);
         let all = log_probabilities(&engine);
@@ -74,7 +74,7 @@ fn full_device_memory_reduces_tokens_and_is_noted_once() {
 }
 
 #[test]
-fn full_device_memory_reduces_concurrent_prompts() {
+fn out_of_memory_reduces_concurrent_prompts() {
     struct Numbers;
     impl Detokenizer for Numbers {
         fn decode(&self, ids: &[u32], _: bool) -> Result<String> {
@@ -106,7 +106,7 @@ fn full_device_memory_reduces_concurrent_prompts() {
 }
 
 #[test]
-fn resumed_stream_matches_the_original_run() {
+fn steps_from_a_saved_stream_match_the_full_run() {
     struct Streams(Vec<HostRows>);
     impl Observer<dyn ResidualStream> for Streams {
         fn after_step(&mut self, _: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
@@ -154,7 +154,7 @@ fn write_scaled_backbone(factor: f64) -> TempDir {
 }
 
 #[test]
-fn f16_overflow_is_named_and_other_variants_continue() {
+fn f16_overflow_is_noted_and_other_programs_stay_finite() {
     let folder = write_scaled_backbone(1e5);
     for dtype in FloatType::ALL {
         let engine = load(folder.path(), dtype);
@@ -166,7 +166,7 @@ fn f16_overflow_is_named_and_other_variants_continue() {
             continue;
         }
         assert!(dense.iter().any(|p| p.is_nan()), "{dense:?}");
-        assert!(pruned.iter().all(|p| p.is_finite()), "the pruned model has no such layer");
+        assert!(pruned.iter().all(|p| p.is_finite()), "the pruned program omits layer 2");
         assert_eq!(notes.len(), 1, "{notes:?}");
         assert!(notes[0].contains("MLP of layer 2") && notes[0].contains(" % of the stream"), "{notes:?}");
     }

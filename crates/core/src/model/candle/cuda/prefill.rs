@@ -45,7 +45,7 @@ pub(in crate::model::candle) struct PieceSight {
 }
 
 impl PieceSight {
-    /// Builds the attention-range table for the query rows `rows` of a prefill chunk. `seen[i]` holds the key ranges
+    /// Builds the attention-range table for the query rows `rows` of a prefill chunk. `seen[i]` contains the key ranges
     /// that row `i` attends to: the shared prefix, and its own sequence up to and including itself. Returns `None` for
     /// devices and head widths that the kernels do not support.
     pub(in crate::model::candle) fn new(
