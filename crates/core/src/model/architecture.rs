@@ -44,7 +44,7 @@ pub struct Architecture {
     pub caps: [Option<&'static str>; 2],
     /// Defaults of transformers' config class for missing entries, as a JSON object.
     pub defaults: &'static str,
-    /// Format of the architecture in llama.cpp's GGUF files. `None` if llama.cpp does not support the architecture.
+    /// Conventions of llama.cpp's GGUF files for the architecture. `None` if llama.cpp does not support it.
     pub gguf: Option<GgufForm>,
 }
 
@@ -59,7 +59,7 @@ pub enum AttentionBias {
     Configurable,
 }
 
-/// Scope of the rotary embedding settings in a config.
+/// Layers and channels to which the rotary embedding settings of a config apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeEntries {
     /// One rotary embedding for all layers, applied to all channels of a head.
@@ -97,7 +97,7 @@ pub struct ExpertNames {
     pub normalized: Option<&'static str>,
 }
 
-/// Format of an architecture in GGUF files.
+/// Conventions of an architecture's GGUF files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GgufForm {
     /// Value of `general.architecture` in GGUF files, which prefixes other keys. If several architectures share a name,
@@ -106,15 +106,15 @@ pub struct GgufForm {
     /// Whether the rows for queries and keys are permuted for llama.cpp's interleaved rotary embedding. Permuted rows
     /// alternate between the first and second half of a head.
     pub interleaved: bool,
-    /// Rule for layer properties that llama.cpp derives from the layer index.
+    /// Layers that llama.cpp treats differently because of their index.
     pub places: GgufPlaces,
 }
 
-/// Rule for layers that llama.cpp treats differently from the others. The rule depends only on the layer index, not on
-/// the content of a file.
+/// Layers that llama.cpp treats differently from the others. It selects them by index alone, whatever the metadata of a
+/// file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GgufPlaces {
-    /// All layers are treated equally and use full attention.
+    /// All layers use full attention and a rotary embedding.
     Alike,
     /// Every n-th layer uses full attention, and all other layers use a sliding window (Gemma).
     Windows(usize),
@@ -123,13 +123,13 @@ pub enum GgufPlaces {
 }
 
 impl GgufForm {
-    /// Creates a format that treats all layers alike.
+    /// Creates the conventions of an architecture whose layers are all alike.
     pub(crate) const fn uniform(name: &'static str, interleaved: bool) -> Self {
         Self { name, interleaved, places: GgufPlaces::Alike }
     }
 }
 
-/// Layers with sliding-window attention, as transformers reads them from a config.
+/// Rule by which transformers selects the layers with sliding-window attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlidingWindow {
     /// No layers. Configs with a window are rejected.

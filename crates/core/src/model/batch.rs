@@ -48,8 +48,7 @@ impl Batch {
         self.ids.len()
     }
 
-    /// Returns the distinct rows of the targets, or `None` if so many rows are scored that gathering them would not pay
-    /// off.
+    /// Returns the distinct rows of the targets, or `None` if gathering these rows would save too little work.
     pub(super) fn scored_rows(&self) -> Option<Vec<usize>> {
         let mut rows: Vec<usize> = self.targets.iter().map(|target| target.row).collect();
         rows.dedup();
@@ -89,7 +88,7 @@ impl Batch {
         self.attended_rows().prefix(segment)
     }
 
-    /// Returns the maximum number of tokens in a segment and its parent together.
+    /// Returns the maximum length of a segment including its parent, in tokens.
     pub fn longest(&self) -> usize {
         (0..self.segments.len()).map(|s| self.prefix(s).len() + self.segments[s].len()).max().unwrap_or(0)
     }
@@ -102,7 +101,7 @@ impl Batch {
     }
 }
 
-/// Returns whether gathering the scored rows pays off.
+/// Returns whether fewer than 3/4 of the rows are scored, so that gathering the scored rows saves work.
 pub(super) fn is_narrower(scored: usize, tokens: usize) -> bool {
     4 * scored < 3 * tokens
 }

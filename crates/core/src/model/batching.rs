@@ -1,12 +1,13 @@
 //! Adaptive batch size for weights that are loaded on demand. The number of tokens per pass over the layers grows until
-//! loading takes only a small share of the time. It is limited by the memory for residual streams. Results do not
-//! depend on the batch size.
+//! loading takes only a small fraction of the time, or until the residual streams fill their memory budget. Results do
+//! not depend on the batch size.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Maximum share of time spent loading. If a pass exceeds it, the next pass processes more tokens.
+/// Maximum fraction of a pass's time spent loading weights. After a pass above this fraction, the next pass processes
+/// more tokens.
 const MAX_LOADING_FRACTION: f64 = 0.1;
-/// Number of streams that are always assumed to fit.
+/// Minimum number of streams, even if they exceed the memory budget.
 const MIN_STREAMS: usize = 4;
 
 pub(super) struct PassPlanner {
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pass_size_grows_up_to_weight_cost_or_memory_limit() {
+    fn pass_size_grows_until_loading_is_cheap_or_memory_is_full() {
         let passes = PassPlanner::new(4 * 10 * 64_000, 10);
         assert_eq!((passes.tokens(1), passes.streams(2000)), (0, 32));
         passes.record_pass(2000, 10.0, 0.9);

@@ -49,8 +49,8 @@ enum Slot<T> {
 }
 
 impl<T: Send + Sync + 'static> Cache<T> {
-    /// Creates a cache with one slot per entry of `value_bytes`, which lists the sizes of the values. The values in use
-    /// may exceed the budget.
+    /// Creates a cache with one slot per entry of `value_bytes`, which contains the size of each value. Values in use
+    /// are never evicted, so they may exceed the budget.
     ///
     /// # Errors
     /// Fails if the threads cannot be started.
@@ -241,13 +241,13 @@ mod tests {
             let total: usize = load_counts(&loads).iter().sum();
             assert!(
                 (10..=max_loads).contains(&total),
-                "capacity {capacity}: {total} loads; least recently used eviction needs 100"
+                "capacity {capacity}: {total} loads; LRU eviction would need 100"
             );
         }
     }
 
     #[test]
-    fn least_recently_requested_values_are_evicted() {
+    fn values_outside_the_new_request_cycle_are_evicted() {
         let (cache, loads) = counting_cache(6, 40);
         (0..6).for_each(|index| assert_eq!(*cache.get(index).unwrap(), index));
         // Now request only four values, which fit.
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_in_use_exceed_the_budget_until_released() {
+    fn values_in_use_may_exceed_the_budget_until_dropped() {
         let (cache, loads) = counting_cache(3, 10);
         let first = cache.get(0).unwrap();
         let second = cache.get(1).unwrap();
@@ -281,7 +281,7 @@ mod tests {
         let held_value = cache.get(1).unwrap();
         cache.prefetch(Some(0), 2);
         wait_until_idle(&cache);
-        assert_eq!(load_counts(&loads), [1, 1, 0], "parts in use must not be evicted");
+        assert_eq!(load_counts(&loads), [1, 1, 0], "values in use must not be evicted");
         cache.prefetch(Some(1), 2);
         wait_until_idle(&cache);
         drop(held_value);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_returns_compute_error_or_panic_and_retries() {
+    fn failed_computation_is_reported_once_and_then_retried() {
         let tried = AtomicUsize::new(0);
         let cache = Cache::new(vec![10], 10, move |_| match tried.fetch_add(1, SeqCst) {
             0 => Err(Error::bad_input("not finite")),

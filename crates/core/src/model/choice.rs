@@ -16,7 +16,7 @@ use crate::named::named;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineName {
-    /// Built-in kernels, on the CPU.
+    /// ghostlab's own kernels, on the CPU.
     Cpu,
     /// candle, on any device and in any float type.
     Candle,

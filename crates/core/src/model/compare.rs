@@ -42,7 +42,7 @@ pub(super) fn compare_trie<M: Compare>(
     let mut clock = StepTimer(seconds);
     let outputs = match max_streams {
         Some(max_streams) => {
-            // The reference program's stream is kept until the end and takes up one of the streams.
+            // The reference program's stream is kept until the end and counts toward the limit.
             let room = max_streams.saturating_sub(1);
             if trie.programs() > room {
                 comparing.reference.replace(reference_stream(model, trie, batch)?);
@@ -69,7 +69,7 @@ fn reference_stream<M: Compare>(model: &M, trie: &Trie, batch: &M::Batch) -> Res
     Ok(comparing.reference.into_inner())
 }
 
-/// Runs all batches in `parts` through the trie in parallel, independently of each other.
+/// Runs all batches in `parts` through the trie in parallel.
 pub(super) fn compare_parts_in_parallel<M>(
     model: &M,
     trie: &Trie,

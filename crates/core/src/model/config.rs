@@ -27,8 +27,8 @@ use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{self, parts, regular};
 use crate::quantity::pluralize;
 
-/// Upper bounds far above any real backbone. They keep products of config values from overflowing. The actual values
-/// are checked against the weight files (`check_weights`) before use.
+/// Upper bounds, far above the values of real backbones, that keep products of config values from overflowing. The
+/// values themselves are later checked against the weight files (`check_weights`).
 const MAX_LAYERS: usize = 10_000;
 const MAX_CHANNELS: usize = 1 << 20;
 const MAX_HEADS: usize = 1 << 16;
@@ -90,7 +90,7 @@ pub struct Config {
     pub attachments: Vec<Attachment>,
     /// Sublayers missing from the layers, as in exports of sublayer cuts. Always empty in configs from [`Self::read`].
     pub dropped: Cut,
-    /// Type that matrices are quantized to when loaded. Never set by a config file.
+    /// Type to which matrices are quantized when they are loaded. Config files never set it.
     pub rounded: Option<WeightType>,
     /// Notes about defaults assumed for missing entries.
     pub notes: Vec<String>,
@@ -133,8 +133,8 @@ impl Config {
         Self::read_with_attachments(folder)?.plain(&parts::config(folder))
     }
 
-    /// Same as [`Self::read`], except that operators and missing sublayers are accepted. A backbone that has them must
-    /// be run with its [`folder_program`](super::folder_program).
+    /// Reads a config like [`Self::read`], but accepts exports with operators or missing sublayers. Such a backbone
+    /// must be run with its [`folder_program`](super::folder_program).
     ///
     /// # Errors
     /// Fails like [`Self::read`], but not because of operators or missing sublayers.
@@ -175,10 +175,10 @@ impl Config {
         if self.is_plain() {
             return Ok(self);
         }
-        Err(Error::bad_input("the backbone has operators next to its weights, or is missing sublayers")
+        Err(Error::bad_input("the model is an export with operators or missing sublayers")
             .at(path.display())
-            .expected("a plain backbone")
-            .found(format!("an export: {}", self.export_text()))
+            .expected("a model without operators and with all sublayers")
+            .found(self.export_text())
             .hint("prune the model that it was exported from; exports are supported only by `ghostlab score` and in dense cells"))
     }
 
@@ -265,7 +265,7 @@ impl Biases {
     }
 }
 
-/// Numbers of attention heads, and their width.
+/// Numbers of query heads and of key/value heads, and the head dimension.
 struct AttentionShape {
     heads: usize,
     kv_heads: usize,

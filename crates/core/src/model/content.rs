@@ -19,8 +19,8 @@ use super::tensors;
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
-/// Descriptions of the tensors in a weight file, keyed by tensor name. Each consists of the type, shape and row order,
-/// and the SHA-256 of the bytes.
+/// Descriptions of the tensors in a weight file, keyed by tensor name. A description contains the element type, the
+/// shape, the row order and the SHA-256 of the bytes.
 pub type TensorHashes = BTreeMap<String, String>;
 
 /// Hashes the tensors in a weight file.
@@ -139,8 +139,8 @@ fn canonical(config: &Config) -> Value {
     value
 }
 
-/// Returns properties that the first five architectures do not have. They are omitted unless set, so that existing keys
-/// stay valid.
+/// Returns the properties that the first five supported architectures lack. Unset properties are omitted, so that
+/// existing keys stay valid.
 fn later_properties(config: &Config) -> impl Iterator<Item = (&'static str, Option<Value>)> {
     let ArchitectureValues { norms_add_one, scaled_embedding, .. } = ArchitectureValues::new(config.architecture);
     let Config { head_dim, biases, window_rope, rotary_width, rotated, scale, experts, sparse, dropped, .. } = config;
@@ -166,8 +166,8 @@ fn later_properties(config: &Config) -> impl Iterator<Item = (&'static str, Opti
         ("logit_cap", config.logit_cap.map(|cap| json!(cap))),
         ("experts", experts),
         ("dropped", (!dropped.is_empty()).then(|| json!(dropped))),
-        // Before sequences in different RoPE length regimes were separated, backbones with several regimes produced
-        // different results. This entry invalidates the keys of those results.
+        // Invalidates the results of older versions, which mixed sequences of different RoPE length regimes and
+        // therefore computed different values.
         ("lengths", config.has_length_regimes().then(|| json!("apart"))),
     ]
     .into_iter()
@@ -279,7 +279,7 @@ mod tests {
         }
         write_config(&other, folder);
         assert_eq!(content_hash(folder), first);
-        // Entries with an effect on the forward pass.
+        // Entries that affect the forward pass.
         for (name, value) in
             [("rms_norm_eps", json!(1e-6)), ("rope_parameters", json!({"rope_type": "default", "rope_theta": 10000.0}))]
         {
@@ -301,12 +301,12 @@ mod tests {
         }
         fs::write(folder.join("model.safetensors.index.json"), json!({"weight_map": map}).to_string()).unwrap();
         fs::remove_file(folder.join("model.safetensors")).unwrap();
-        assert_eq!(content_hash(folder), first, "sharded");
+        assert_eq!(content_hash(folder), first, "sharding must not change the hash");
         // Flip one bit of a weight.
         let mut two = fs::read(folder.join("two.safetensors")).unwrap();
         *two.last_mut().unwrap() ^= 1;
         fs::write(folder.join("two.safetensors"), two).unwrap();
-        assert_ne!(content_hash(folder), first, "a weight");
+        assert_ne!(content_hash(folder), first, "a changed weight must change the hash");
     }
 
     fn write_config(config: &Value, folder: &Path) {

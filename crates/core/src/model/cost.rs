@@ -13,7 +13,7 @@ use super::tensors::{layer_parts, sublayer_of};
 use super::trie::{Cost, Trie};
 use super::weight_cache::NamedPart;
 
-/// Amount of input that a step processes.
+/// Size of the input that a step processes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     pub tokens: usize,
@@ -40,8 +40,7 @@ impl Trie {
 }
 
 impl Config {
-    /// Returns the number of multiplications and additions in one step under the given load. Costs are measured in this
-    /// unit.
+    /// Returns the number of multiplications and additions in one step under the given load.
     fn flops(&self, step: &Step, load: &Load) -> f64 {
         let Load { tokens, scored, length } = *load;
         let c = self.hidden as f64;
@@ -173,14 +172,14 @@ impl Config {
         (0..=self.head_part()).map(|part| self.part_bytes(products, part)).max().unwrap_or(0)
     }
 
-    /// Returns the size of the output projection in bytes. For [`Products::F32`], this is also the size of an embedding
-    /// in f32.
+    /// Returns the size of the output projection in bytes. For [`Products::F32`], this is also the size of the f32
+    /// embedding.
     pub fn head_bytes(&self, products: Products) -> u64 {
         products.bytes() * (self.vocab * self.hidden) as u64
     }
 
-    /// Splits a memory budget into a share for weights and, if weights are loaded on demand, a share for residual
-    /// streams. Both are in bytes.
+    /// Splits a memory budget into bytes for weights and bytes for residual streams. The latter are 0 unless weights
+    /// are loaded on demand.
     pub(super) fn divided(&self, products: Products, budget: u64) -> (u64, u64) {
         let streams = if self.weight_bytes(products) <= budget { 0 } else { budget / 8 };
         (budget - streams, streams)
@@ -257,7 +256,7 @@ mod tests {
     /// Expected values are computed by hand for the dimensions of Mixtral-8x7B: 46.7 billion weights, of which 12.9
     /// billion are active per token (the model card says 47 and 13).
     #[test]
-    fn cost_counts_all_experts_in_memory_and_active_in_work() {
+    fn memory_counts_all_experts_but_work_only_active_ones() {
         let mixtral = config(&json!({
             "architectures": ["MixtralForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336, "head_dim": 128,
             "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000,

@@ -1,5 +1,5 @@
-//! CPU engine, which runs the decoder with ghostlab's kernels. Products are computed in f32 or bf16, and everything
-//! else is computed in f32.
+//! CPU engine, which runs the decoder with ghostlab's kernels. Matrix products are computed in f32 or bf16, and
+//! everything else in f32.
 
 use std::time::Instant;
 

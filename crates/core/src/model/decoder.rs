@@ -28,7 +28,7 @@ use super::weight_cache::{GatedMlp, Layer, Mlp, ModelPart, Parts};
 use crate::error::{Error, Result};
 use crate::linalg::panels::Panels;
 
-/// A backbone on the CPU engine, ready to run.
+/// A loaded backbone that runs on the CPU engine.
 #[derive(Clone)]
 pub struct Decoder {
     config: Config,
@@ -37,7 +37,7 @@ pub struct Decoder {
     final_norm: Tensor, // [C]
     rotaries: Arc<Rotaries>,
     merged: Arc<MergedLayers<ModelPart>>,
-    /// Planner that chooses the number of tokens per pass, if weights are loaded on demand.
+    /// Planner for the number of tokens per pass. `None` if all weights are in memory.
     passes: Option<Arc<PassPlanner>>,
 }
 
@@ -58,10 +58,10 @@ impl AttentionContext for Batch {
     }
 }
 
-/// Point up to which a sublayer is computed.
+/// Stage at which the computation of a sublayer stops.
 #[derive(Clone, Copy, PartialEq)]
 enum SublayerOutput {
-    /// Up to its last projection, before the final norm of the branch.
+    /// Output of the last projection, before the norm at the end of the branch if there is one.
     Projection,
     /// The complete branch, including the norm at its end if there is one.
     Branch,
@@ -107,7 +107,7 @@ impl Decoder {
         &self.config
     }
 
-    /// Returns the data type and kernels that are used for products.
+    /// Returns the data type and kernels of the matrix products.
     pub(super) fn products(&self) -> Products {
         self.products
     }

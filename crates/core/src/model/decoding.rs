@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_of_equal_logits_wins_and_nan_never_does() {
+    fn argmax_prefers_the_lowest_id_and_rejects_nan() {
         assert_eq!(argmax(&[1.0, 3.0, 3.0]), Some(1));
         assert_eq!(argmax(&[f32::NEG_INFINITY, -2.0]), Some(1));
         for wrong in [[1.0, f32::NAN], [f32::NAN, 1.0], [f32::INFINITY, 1.0], [f32::NEG_INFINITY; 2]] {

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn factor_visible_to_a_following_norm_is_not_folded() {
+    fn factors_that_cannot_be_folded_remain_steps() {
         assert!(is_a_step("llama-gqa", &[1.0, 2.0]) && is_a_step("llama-gqa", &[-2.0; 2]));
         assert!(is_a_step("olmo2", &[2.0; 2]) && !is_a_step("llama-gqa", &[2.0; 2]));
     }

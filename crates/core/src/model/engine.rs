@@ -45,7 +45,7 @@ impl fmt::Display for EngineId {
     }
 }
 
-/// Allowed errors in an engine's results, by float type.
+/// Numerical tolerances for an engine's results, by float type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
     /// Relative tolerance for perplexities, on backbones that predict the text reasonably well.

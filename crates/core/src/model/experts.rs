@@ -107,7 +107,7 @@ mod tests {
 
     /// The expected values are computed by hand: the softmax of (ln 1, ln 2, ln 5) is (1, 2, 5)/8.
     #[test]
-    fn token_is_routed_to_the_largest_expert_weights() {
+    fn tokens_are_routed_to_the_top_k_experts() {
         let logits = [1f32.ln(), 2f32.ln(), 5f32.ln(), 0.0, 0.0, 0.0];
         for (normalized, expected) in [(true, [2.0 / 7.0, 5.0 / 7.0]), (false, [2.0 / 8.0, 5.0 / 8.0])] {
             let experts = Experts { count: 3, used: 2, width: 1, normalized };

@@ -1,4 +1,4 @@
-//! Reader for backbones in GGUF files. It provides the config, and the tensors under their Hugging Face names.
+//! Reads backbones from GGUF files. Metadata is converted to a `config.json`, and tensors get their Hugging Face names.
 //!
 //! Keys and names follow llama.cpp's converter (`conversion/base.py`, `gguf-py/gguf/constants.py`).
 
@@ -19,13 +19,14 @@ use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
 pub(super) use entry_reader::config;
 
-/// Name of the tensor with the divisors for the rotary frequencies (`llama3`). No other tensor stores a config setting.
+/// Name of the tensor with the divisors of the rotary frequencies (`llama3`). It is the only tensor that stores a
+/// config setting instead of weights.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
-/// Names of tensors outside the layers, as pairs of GGUF and Hugging Face names.
+/// Pairs of GGUF and Hugging Face names for the tensors outside the layers.
 const GLOBAL: [(&str, &str); 3] =
     [("token_embd.weight", EMBEDDING), ("output_norm.weight", FINAL_NORM), ("output.weight", HEAD)];
-/// Names of layer parts, as pairs of GGUF and Hugging Face names. They are the same in all architectures. Norms are
-/// listed in [`NORMS`].
+/// Pairs of GGUF and Hugging Face names for the modules of a layer. All architectures use these names. Norms are listed
+/// in [`NORMS`].
 const PARTS: [(&str, &str); 11] = [
     // `attn_qkv` and the second `ffn_up` are Phi-3's fused matrices. The plain `ffn_up` comes first, so that name
     // lookup prefers it.
@@ -43,7 +44,8 @@ const PARTS: [(&str, &str); 11] = [
 ];
 /// Names of a layer's norms, in the order of [`Architecture::norms`].
 const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"];
-/// Entries that are accepted only with one of the listed values, and then ignored. An empty list accepts any value.
+/// Metadata entries that have no effect if they have one of the listed values. Other values are rejected. An empty list
+/// accepts any value.
 const NEUTRAL: [(&str, &[&str]); 9] = [
     ("vocab_size", &[]),
     ("rope.scaling.finetuned", &[]),
@@ -118,16 +120,16 @@ pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
     architecture.norms_add_one && tensor.ends_with("norm.weight")
 }
 
-/// Returns the scale that llama.cpp applies to attention scores. It is derived from the head dimension, or for the
-/// largest Gemma models from the hidden size divided by the number of heads. These models are recognized by their
-/// number of layers.
+/// Returns the factor that llama.cpp applies to attention scores: `1/√head_dim`, or `1/√(hidden/heads)` in the largest
+/// Gemma models, which are recognized by their number of layers.
 pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
     let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));
     let divisor = if by_width { hidden / heads.max(1) } else { head_dim };
     1.0 / (divisor as f32).sqrt()
 }
 
-/// Returns whether a tensor contains query or key rows, which files of this form store interleaved.
+/// Returns whether a tensor belongs to a query or key projection whose rows are stored interleaved in files of this
+/// form.
 pub(crate) fn is_interleaved(form: GgufForm, tensor: &str) -> bool {
     let part = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
     form.interleaved
@@ -151,12 +153,10 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         let interleaved = is_interleaved(form, &name).then_some(head_dim);
         let rows = tensor.shape.first().copied().unwrap_or(0);
         if interleaved.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
-            return Err(Error::bad_input(
-                "the number of rows of a query or key tensor is not a multiple of the head size",
-            )
-            .at(format!("{}, tensor {stored_name}", file.path.display()))
-            .expected(format!("a multiple of the even head size {head_dim}"))
-            .found(format!("{:?}", tensor.shape)));
+            return Err(Error::bad_input("the rows of a query or key tensor cannot be split into heads")
+                .at(format!("{}, tensor {stored_name}", file.path.display()))
+                .expected(format!("a multiple of the head size {head_dim}, which must be even"))
+                .found(format!("{:?}", tensor.shape)));
         }
         let encoding = match tensor.dtype {
             GgmlDType::F32 => ElementEncoding::Plain(Dtype::F32),
@@ -166,7 +166,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         };
         let one_more = has_one_more(architecture, &name);
         if one_more && tensor.dtype != GgmlDType::F32 {
-            return Err(Error::bad_input("a norm of a GGUF file is not in f32")
+            return Err(Error::bad_input("unsupported element type of a norm in a GGUF file")
                 .at(format!("{}, tensor {stored_name}", file.path.display()))
                 .expected("F32")
                 .found(format!("{:?}", tensor.dtype)));
@@ -181,7 +181,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
     Ok(tensors)
 }
 
-/// Reads a required integer.
+/// Reads a required unsigned integer from the metadata.
 fn count(file: &Gguf, key: &str) -> Result<u64> {
     file.count(key)?.ok_or_else(|| missing_key_error(file, key, "a whole number"))
 }
@@ -207,7 +207,7 @@ fn head_dim(file: &Gguf, form: GgufForm, deci: Option<&DeciLayers>) -> Result<u6
     Ok(count(file, &format!("{name}.embedding_length"))? / heads.max(1))
 }
 
-/// Opens a GGUF file and builds its `config.json`.
+/// Opens a GGUF file and converts its metadata to a `config.json`.
 ///
 /// # Errors
 /// Fails if the file cannot be opened, or its entries cannot be converted ([`Gguf::open`]).
@@ -216,7 +216,7 @@ pub fn gguf_config(path: &Path) -> Result<Value> {
 }
 
 /// Computes the `llama3` divisors for `half` frequencies, as in llama.cpp's converter (`conversion/llama.py`) and
-/// transformers. The array holds the scaling factor, the low and high frequency factors, and the original context
+/// transformers. The array contains the scaling factor, the low and high frequency factors, and the original context
 /// length.
 pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]: [f64; 4]) -> Vec<f64> {
     let divisors = (0..half).map(|i| {

@@ -8,7 +8,7 @@ use crate::named::named;
 pub enum KernelFamily {
     /// Kernels that run on every processor.
     Portable,
-    /// Products of bf16 numbers that use the tile registers of Intel AMX.
+    /// Kernels that multiply bf16 matrices in the tile registers of Intel AMX.
     Amx,
 }
 
@@ -28,7 +28,8 @@ impl KernelFamily {
         if amx::status() == AmxStatus::Ready { Self::Amx } else { Self::Portable }
     }
 
-    /// Checks that this machine can run the family. If not, the error suggests the option `alternative`.
+    /// Checks that this machine can run the family. The hint of the error suggests the command-line option
+    /// `alternative`.
     ///
     /// # Errors
     /// Fails with an error of kind `Missing` that states the reason.

@@ -1,4 +1,4 @@
-//! Merges of layers (LaCo, arXiv 2402.11187), and the weights that result from them.
+//! Layer merging (LaCo, arXiv 2402.11187): which layers are merged, and with which factors their weights are summed.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use super::Config;
 use super::merged_layer::MergedLayer;
 use crate::error::{Error, Result};
 
-/// Merge of a layer with later layers. Each layer stands for its current weights, which may result from an earlier
+/// Merge of later layers into a layer. It uses the current weights of each layer, which may result from an earlier
 /// merge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerMerge {
-    /// Layer that keeps its place and gets the merged weights.
+    /// Layer that receives the merged weights.
     pub layer: usize,
     /// Layers that are removed, in ascending order.
     pub absorbed: Vec<usize>,
@@ -26,8 +26,8 @@ pub enum MergeForm {
     /// Matrices and biases `θ + Σ (θ_k − θ)` over the removed layers `k`. The norms are unchanged.
     #[default]
     Paper,
-    /// As in the published notebook, which subtracts the sum so far instead of `θ`. The result is the weights of the
-    /// last layer.
+    /// Formula of the published notebook, which subtracts the running sum instead of `θ`. The result equals the weights
+    /// of the last layer.
     Released,
     /// Like `paper`, but also merges the norms.
     Norms,
@@ -80,7 +80,7 @@ mod tests {
 
     /// The expected factors were obtained by expanding the formulas by hand.
     #[test]
-    fn merges_of_merged_layers_expand_to_factors_of_the_sources() {
+    fn repeated_merges_expand_to_factors_of_source_layers() {
         let merges = [(7, vec![8, 9]), (3, vec![4]), (6, vec![7, 10])];
         let merges = merges.map(|(layer, absorbed)| LayerMerge { layer, absorbed });
         // θ7' = −θ7 + θ8 + θ9 and θ6' = −θ6 + θ7' + θ10.

@@ -14,8 +14,8 @@ use crate::linalg::bf16_split::Bf16Split;
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
 
-/// Data type and kernels that the CPU engine uses for products in the layers, attention and output projection.
-/// Everything else is f32, including the accumulators.
+/// Data type and kernels of the CPU engine's matrix products in layers, attention and the output projection. Everything
+/// else is f32, including the accumulators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
     F32,
@@ -44,7 +44,7 @@ impl Products {
         }
     }
 
-    /// Checks that this machine can compute products of this type.
+    /// Checks that this machine can run the kernels.
     pub fn check(self) -> Result<()> {
         let alternative = match self {
             Self::Bf16x3 | Self::Bf16x6 => "--dtype f32",
@@ -103,8 +103,8 @@ pub(super) enum LayerMatrix {
 }
 
 impl LayerMatrix {
-    /// Reads stored matrices `[outer, inner]` and concatenates them along `outer`. Each is given by its name and its
-    /// size along `outer`.
+    /// Reads stored matrices `[outer, inner]` and concatenates them along `outer`. `matrices` contains the name and the
+    /// size along `outer` of each matrix.
     ///
     /// # Errors
     /// See [`Weights::take`].

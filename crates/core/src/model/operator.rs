@@ -36,7 +36,7 @@ pub(super) enum Matrix {
     Normed { norm: DeviceNorm, matrix: Tensor },
 }
 
-/// Norm in a [`Matrix::Normed`], stored on the same device.
+/// Norm in a [`Matrix::Normed`], on the same device as the matrix.
 #[derive(Debug)]
 pub(super) struct DeviceNorm {
     /// Weight `[C]`, or all ones if the norm has no weight.

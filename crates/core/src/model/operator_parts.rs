@@ -91,7 +91,7 @@ mod tests {
     use crate::model::operator::tests::{affine_forms, normed_forms};
 
     #[test]
-    fn operator_is_restored_from_parts_unless_damaged() {
+    fn operator_parts_round_trip_and_damaged_parts_fail() {
         let mut keys = Vec::new();
         for operator in affine_forms().into_iter().chain(normed_forms()) {
             let (form, mut values) = operator.parts().unwrap();
@@ -105,7 +105,7 @@ mod tests {
         }
         keys.sort();
         keys.dedup();
-        assert_eq!(keys.len(), 9, "forms share a key");
+        assert_eq!(keys.len(), 9, "two forms must not share a key");
         for form in ["rank-0", "rank-x", "sparse", "normed-x"] {
             assert!(Operator::from_parts(form, vec![1.0; 4]).is_err(), "{form}");
         }

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operator_is_applied_at_its_boundary() {
+    fn operator_replaces_the_removed_layers() {
         let operator = Operator::diagonal(vec![1.0, 2.0]).unwrap();
         let program = Program::pruned(4, &[1, 2], |start| (start == 1).then(|| Arc::clone(&operator)));
         use Step::{Apply, Attention, Embed, Head, Mlp};
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_of_first_and_last_region_keep_their_place() {
+    fn operators_replace_a_removed_first_and_last_layer() {
         let operator = Operator::diagonal(vec![1.0]).unwrap();
         let program = Program::pruned(3, &[0, 2], |_| Some(Arc::clone(&operator)));
         use Step::{Apply, Attention, Embed, Head, Mlp};
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn repairs_are_inserted_at_their_boundaries() {
+    fn repairs_are_inserted_at_removed_layers_and_branches() {
         let operators = [1.0, 2.0, 3.0].map(|d| Operator::diagonal(vec![d]).unwrap());
         let [first, second, branch] = operators.each_ref().map(Arc::clone);
         let repairs = Repairs {

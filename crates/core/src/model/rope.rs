@@ -47,7 +47,7 @@ pub(super) fn tensors(table: &RotaryTable, rows: &[usize], device: &Device) -> R
     Ok(Some((cos?, sin?)))
 }
 
-/// Rotary embedding whose tables grow with the longest sequence seen.
+/// Rotary embedding with tables that grow to the length of the longest sequence so far.
 pub(super) struct Rotary {
     rope: Rope,
     /// Number of rotated channels per head. It is 0 for layers without rotary embedding.
@@ -140,8 +140,8 @@ impl Rotary {
         Ok((Arc::new(all), rows))
     }
 
-    /// Returns, for each segment, the length of a sequence that contains it. All such sequences must be in the same
-    /// regime.
+    /// Returns, for each segment, the length of a sequence that contains it. All sequences that contain a segment must
+    /// be in the same regime.
     fn sequence_lengths(&self, batch: &Batch) -> Result<Vec<usize>> {
         let ends = (0..batch.segments.len()).map(|s| batch.prefix(s).len() + batch.segments[s].len());
         let mut lengths: Vec<usize> = ends.collect();

@@ -292,7 +292,7 @@ fn parse_llama3(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Llama3Scali
     let low_freq_factor = inner.number("low_freq_factor", FACTORS)?;
     let high_freq_factor = inner.number("high_freq_factor", FACTORS)?;
     if high_freq_factor <= low_freq_factor {
-        return Err(Error::bad_input("the rotary embedding's factors are in the wrong order")
+        return Err(Error::bad_input("`high_freq_factor` must exceed `low_freq_factor`")
             .at(inner.path("high_freq_factor"))
             .expected(format!("more than low_freq_factor = {low_freq_factor}"))
             .found(high_freq_factor));

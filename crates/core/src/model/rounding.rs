@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::named::named;
 
-/// Type to which a backbone's matrices are quantized.
+/// Quantization type of a backbone's matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum WeightType {
     #[serde(rename = "q8_0")]
@@ -34,8 +34,8 @@ impl WeightType {
         }
     }
 
-    /// Returns the quantized type for a matrix whose rows have `row` elements. If the row length is not a multiple of
-    /// the block size, a type with smaller blocks is used.
+    /// Returns the GGML type for a matrix whose rows have `row` elements. `is_head` selects the type of the output
+    /// projection. If `row` is not a multiple of the block size, the result is a type with smaller blocks or f16.
     pub fn ggml_dtype(self, row: usize, is_head: bool) -> GgmlDType {
         let requested = match self.block_dtype() {
             dtype if is_head && !is_whole_blocks(dtype, row) => GgmlDType::Q8_0,
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partial_blocks_get_the_type_that_llama_cpp_uses() {
+    fn rows_with_partial_blocks_fall_back_like_llama_cpp() {
         use GgmlDType::{F16, Q4_0, Q4K, Q5_0, Q6K, Q8_0};
         for (to, row, expected, head) in [
             (WeightType::Q8_0, 512, Q8_0, Q8_0),

@@ -47,7 +47,7 @@ impl Shard {
         file.read_exact(&mut length).map_err(|error| read_error(&error, bytes, path))?;
         let length = u64::from_le_bytes(length);
         if length > MAX_HEADER || length + 8 > bytes {
-            return Err(damaged_file_error(format!("a header of {length} bytes in a file of {bytes}"), path));
+            return Err(damaged_file_error(format!("a header of {length} bytes in a file of {bytes} bytes"), path));
         }
         let mut header = vec![0; length as usize];
         file.read_exact(&mut header).map_err(|error| read_error(&error, bytes, path))?;
@@ -95,8 +95,8 @@ impl Shard {
         })
     }
 
-    /// Fails if the file has changed since it was opened, because the weights read so far may then differ from the
-    /// rest.
+    /// Fails if the file has changed since it was opened, because the weights may then come from two versions of the
+    /// file.
     pub(super) fn check_unchanged(&self) -> Result<()> {
         let now = file_stamp(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
         if now == self.opened {

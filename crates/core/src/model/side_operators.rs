@@ -15,7 +15,7 @@ use super::tensor_name::name;
 use super::weights::Weights;
 use crate::error::Result;
 
-/// An operator described in a config.
+/// Operator that a config declares as stored next to the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attachment {
     pub layer: usize,
@@ -83,7 +83,7 @@ pub(super) fn export_entries(
     Ok(ExportEntries { attachments, dropped })
 }
 
-/// Parses the list of sublayers that an export lacks.
+/// Parses the list of sublayers that are missing from an export.
 fn dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> {
     let Some(value) = section.get(DROPPED_KEY) else { return Ok(Cut::default()) };
     let cut = serde_json::from_value::<Cut>(value.clone()).ok();

@@ -1,7 +1,6 @@
-//! Reader that converts a stored tensor to f32. It can read the complete tensor, selected rows, or the transpose.
+//! Reads stored tensors as f32: the complete tensor, selected rows or the transpose.
 //!
-//! All threads read, check and convert the data in blocks that fit into the cache, so no second copy of the whole
-//! tensor is needed.
+//! All threads read, check and convert blocks that fit into the CPU cache, so no second copy of the tensor is needed.
 
 use candle_core::quantized::GgmlDType;
 use half::{bf16, f16};
@@ -19,8 +18,8 @@ use crate::linalg::simd;
 const READ_BYTES: usize = 1 << 18;
 /// Number of bytes of row data to transpose at a time, chosen to fit into a shared cache.
 const BLOCK: usize = 1 << 22;
-/// Number of rows and columns in a transposition tile: a cache line of f32 values to write, and one of bf16 values to
-/// read.
+/// Number of rows and columns in a transposition tile. A column fills one cache line of the f32 output, and a row fills
+/// one cache line of bf16 input.
 const TILE_ROWS: usize = 16;
 const TILE_COLUMNS: usize = 32;
 
@@ -91,7 +90,7 @@ pub(super) struct StoredTensor<'a> {
     pub(super) name: &'a str,
     /// Tensor metadata, with the shape to read.
     pub(super) info: TensorInfo,
-    /// Index of the first element, which is nonzero if only a part of the stored tensor is read.
+    /// Index of the first element to read. It is nonzero if `info.shape` describes a row range of the stored tensor.
     pub(super) first: usize,
     /// Type of the stored values.
     pub(super) float: Float,

@@ -14,7 +14,7 @@ pub(crate) const DOWN: &str = "down_proj";
 pub(crate) const MLP: &str = "mlp";
 pub(super) const ROUTER: &str = "mlp.gate";
 
-/// Returns the tensor name for a part of a layer.
+/// Returns the tensor name for a module or bias of a layer.
 pub(crate) fn name(layer: usize, part: &str) -> String {
     let suffix = if part.ends_with(".bias") { "" } else { ".weight" };
     format!("model.layers.{layer}.{part}{suffix}")

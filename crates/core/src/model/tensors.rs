@@ -22,8 +22,8 @@ use super::tensor_name::{
 use super::weights::Weights;
 use crate::error::Result;
 
-/// Compares a config with the headers of the weight files in a folder. All required tensors must exist with the
-/// expected shape, and there must be no other tensors. Tensor data is not read, so config errors are detected early.
+/// Checks that the weight files in a folder contain exactly the tensors that a config requires, with the expected
+/// shapes. Only the headers are read, so config errors are detected before the weights are loaded.
 ///
 /// # Errors
 /// Fails if a tensor is missing, unexpected, has the wrong shape or is not a float tensor. The message names the tensor
@@ -229,7 +229,7 @@ fn ends(part: &str) -> Option<Sublayer> {
 
 type StackedTensor = Option<(String, Vec<usize>, usize)>;
 
-/// Returns the name of an expert part in the files, and its position in the file if all experts are stacked.
+/// Returns the name of an expert's tensor in the files, and its position in the stacked tensor of all experts.
 fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, StackedTensor) {
     let plain = (part.to_owned(), None);
     let (Some(experts), Some(names)) = (config.experts, config.architecture.experts) else { return plain };

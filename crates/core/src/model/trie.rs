@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::program::{Content, Program, Step};
 use crate::error::Result;
 
-/// Operations that a trie needs from a model. Engines and test models implement this trait.
+/// Model whose steps a trie can run. Implemented by engines and by test models.
 pub trait Model {
     type Batch: ?Sized;
     type Residual;
@@ -72,7 +72,8 @@ pub struct Trie {
     reference: Option<Vec<usize>>,
 }
 
-/// Cost of a batch with and without sharing steps, in the same unit as the costs of single steps.
+/// Cost of a batch in the unit of the step costs. Shared steps count once in `shared`, and once per program in
+/// `separate`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     pub shared: f64,
@@ -192,8 +193,8 @@ impl Trie {
         &self.nodes[node].children
     }
 
-    /// Divides a per-node quantity among the programs. The quantity at a shared node is split equally among its
-    /// programs, and that of the reference program among all programs.
+    /// Divides a per-node quantity, such as seconds, among the programs. A shared node is split equally among its
+    /// programs, and the reference program among all programs.
     pub fn divide_among_programs(&self, by_node: &[f64]) -> Vec<f64> {
         let reference = self.reference.as_ref().map_or(0.0, |path| self.path_share(path, by_node));
         let each = reference / self.paths.len().max(1) as f64;

@@ -1,4 +1,5 @@
-//! Weights of a decoder, divided into parts. The parts are either all in memory or loaded on demand.
+//! Weights of a decoder, divided into layers, experts and the head. These parts are either all in memory or loaded on
+//! demand.
 
 use std::sync::Arc;
 
@@ -93,7 +94,7 @@ impl Parts {
         let weights_of_cache = Arc::clone(&weights);
         let cache = Cache::new(bytes, budget, move |part| {
             let read = ModelPart::read(&config_of_cache, products, &weights_of_cache, part)?;
-            read.ok_or_else(|| Error::job("the layer has no such expert"))
+            read.ok_or_else(|| Error::job("a step refers to an expert that does not exist"))
         })?;
         Ok(Self { held: HeldParts::ByNeed { weights, cache: Arc::new(cache) }, embedding_factor })
     }
@@ -118,7 +119,7 @@ impl Parts {
         match &self.held {
             HeldParts::Kept { parts, .. } => {
                 let known = parts.get(part).and_then(Option::as_ref);
-                known.cloned().ok_or_else(|| Error::job("the backbone has no such part"))
+                known.cloned().ok_or_else(|| Error::job("a step refers to weights that do not exist"))
             }
             HeldParts::ByNeed { cache, .. } => cache.get(part),
         }
@@ -127,7 +128,7 @@ impl Parts {
     /// Announces which layers are needed now and next, and loads the next one in the background.
     pub(super) fn announce_weights(&self, config: &Config, now: Option<usize>, next: Option<usize>) {
         if let (HeldParts::ByNeed { cache, .. }, Some(next)) = (&self.held, next) {
-            // Indices beyond the last layer stand for the head.
+            // An index past the last layer denotes the head.
             let part = |weights: usize| config.layer_part(weights.min(config.layers));
             cache.prefetch(now.map(part), part(next));
         }
@@ -173,7 +174,7 @@ impl Parts {
 }
 
 impl ModelPart {
-    /// Reads a layer, an expert or the head. Returns `None` for an expert in a dense layer, which has none.
+    /// Reads a layer, an expert or the head. Returns `None` for the experts of a dense layer.
     fn read(config: &Config, products: Products, weights: &Weights, part: usize) -> Result<Option<Self>> {
         let c = config.hidden;
         let vocab = config.vocab;
@@ -200,14 +201,14 @@ impl ModelPart {
     pub(super) fn expert(&self) -> Result<&GatedMlp> {
         match self {
             Self::Expert(expert) => Ok(expert),
-            Self::Head(_) | Self::Layer(_) => Err(Error::job("expected an expert of the backbone")),
+            Self::Head(_) | Self::Layer(_) => Err(Error::job("expected an expert, found a layer or the head")),
         }
     }
 
     pub(super) fn head(&self) -> Result<&LayerMatrix> {
         match self {
             Self::Head(head) => Ok(head),
-            Self::Layer(_) | Self::Expert(_) => Err(Error::job("expected the head as the last part of the backbone")),
+            Self::Layer(_) | Self::Expert(_) => Err(Error::job("expected the head, found a layer or an expert")),
         }
     }
 }
@@ -226,7 +227,7 @@ impl Config {
         1 + self.experts.map_or(0, |experts| experts.count)
     }
 
-    /// Returns the part number of a layer. The index after the last layer stands for the head.
+    /// Returns the part number of a layer. The number of layers as an index denotes the head.
     pub(super) fn layer_part(&self, layer: usize) -> usize {
         layer * self.parts_per_layer()
     }

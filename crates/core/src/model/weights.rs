@@ -67,7 +67,7 @@ impl Weights {
         if let Some(index) = index {
             for (name, file) in index {
                 if shard_index.get(&name).is_none_or(|&index| shards[index].path != folder.join(&file)) {
-                    return Err(Error::bad_input("the index lists a tensor that its file does not contain")
+                    return Err(Error::bad_input("the shard index lists a tensor that the shard does not contain")
                         .at(folder.join(INDEX).display())
                         .expected(format!("tensor {name} in {file}"))
                         .hint("download the shard again; it is damaged or belongs to another model"));
@@ -181,8 +181,8 @@ impl Weights {
         self.locate(name, &shape)?.rows(rows)
     }
 
-    /// Reads stored matrices `[outer, inner]` as one f32 matrix `[inner, Σ outer]`. Each is given by its name and its
-    /// size along `outer`.
+    /// Reads stored matrices `[outer, inner]` as one f32 matrix `[inner, Σ outer]`. `matrices` contains the name and
+    /// the size along `outer` of each matrix.
     ///
     /// # Errors
     /// See [`Self::take`].
@@ -197,8 +197,8 @@ impl Weights {
         Ok(out)
     }
 
-    /// Reads stored matrices `[outer, inner]` as panels of one matrix `[inner, Σ outer]`. Each is given by its name and
-    /// its size along `outer`. Elements are converted or rounded to the panels' type.
+    /// Reads stored matrices `[outer, inner]` as panels of one matrix `[inner, Σ outer]`. `matrices` contains the name
+    /// and the size along `outer` of each matrix. Elements are converted or rounded to the panels' type.
     ///
     /// # Errors
     /// See [`Self::take`].
@@ -259,7 +259,7 @@ impl Weights {
         Err(Error::bad_input("the weights contain tensors that the architecture does not use")
             .at(self.folder.display())
             .found(format!("{} such tensors, including {}", left.len(), left[0]))
-            .hint("check that config.json belongs to this model and has all layers"))
+            .hint("check that config.json belongs to this model and lists all of its layers"))
     }
 
     fn missing_tensor_error(&self, name: &str, shape: &[usize]) -> Error {

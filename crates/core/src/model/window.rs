@@ -51,7 +51,7 @@ pub(super) fn parse(
     }
 }
 
-/// Config entries that are related to sliding windows.
+/// Config entries for sliding windows.
 struct WindowFields<'a> {
     entries: &'a Entries<'a>,
     layers: usize,
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn default_window_width_is_noted() {
+    fn missing_window_entries_use_defaults_and_add_notes() {
         let (found, notes) = windows("mistral", &json!({})).unwrap();
         assert_eq!(found, vec![Some(4096); 3]);
         assert!(notes[0].contains("sliding_window: using 4096"), "{notes:?}");
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_windows_are_rejected_with_their_names() {
+    fn unsupported_window_entries_are_named_in_the_error() {
         for (model_type, entries, key) in [
             ("llama", json!({"sliding_window": 8}), "sliding_window"),
             ("llama", json!({"use_sliding_window": true}), "use_sliding_window"),

@@ -14,7 +14,7 @@ fn parse(change: impl FnOnce(&mut Map<String, Value>)) -> Result<Config> {
 }
 
 #[test]
-fn missing_config_entries_are_derived_or_noted() {
+fn missing_config_entries_are_derived_or_added_to_notes() {
     let config = parse(|map| {
         map.remove("rope_theta");
     })
@@ -26,7 +26,7 @@ fn missing_config_entries_are_derived_or_noted() {
 
 /// The expected values are the default attributes of each config class in transformers 5.24.0.
 #[test]
-fn missing_entry_has_the_default_of_transformers() {
+fn missing_config_entries_use_transformers_defaults() {
     for (model_type, expected) in [
         ("llama", json!({"rms_norm_eps": 1e-6})),
         ("qwen3", json!({"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 32})),
@@ -65,7 +65,7 @@ fn unknown_architecture_error_lists_known_names() {
 }
 
 #[test]
-fn unknown_rope_type_is_rejected_in_both_dialects() {
+fn unknown_rope_type_is_rejected_under_both_config_keys() {
     for (key, value) in [
         ("rope_scaling", json!({"type": "spiral", "factor": 2.0})),
         ("rope_parameters", json!({"rope_type": "spiral", "rope_theta": 10000.0})),
@@ -81,7 +81,7 @@ fn unknown_rope_type_is_rejected_in_both_dialects() {
 
 /// The expected values are `AutoConfig.from_pretrained(folder).rope_parameters` in transformers 5.23.0.
 #[test]
-fn rope_dialect_precedence_matches_transformers() {
+fn rope_config_precedence_matches_transformers() {
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 128});
     let plain = json!({"rope_type": "default", "rope_theta": 77.0});
@@ -120,7 +120,7 @@ fn rope_dialect_precedence_matches_transformers() {
 }
 
 #[test]
-fn settings_that_change_the_forward_pass_are_rejected() {
+fn unsupported_config_values_are_rejected_with_their_key() {
     for (key, value) in [
         ("hidden_act", json!("gelu")),
         ("attention_bias", json!("yes")),

@@ -80,7 +80,7 @@ impl CachedModel for Decoder {
         Ok(elements(&logits)?.chunks_exact(self.config.vocab).map(<[f32]>::to_vec).collect())
     }
 
-    /// Returns the size in f32, because keys and values are cached in f32 whatever the product type.
+    /// Returns the size of f32 keys and values. They are cached in f32 even if products use bf16.
     fn key_value_bytes(&self) -> u64 {
         8 * (self.config.kv_heads * self.config.head_dim) as u64
     }

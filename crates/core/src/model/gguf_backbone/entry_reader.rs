@@ -1,4 +1,4 @@
-//! Conversion of a GGUF file's entries to the config of a backbone.
+//! Conversion of GGUF metadata to the `config.json` of a backbone.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, GgufTensor};
 
-/// Builds the `config.json` for a GGUF file.
+/// Converts the metadata of a GGUF file to a `config.json`.
 ///
 /// # Errors
 /// Fails if an entry is missing, mistyped, or requires an unsupported computation.
@@ -43,7 +43,7 @@ pub(in crate::model) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     say("max_position_embeddings", file.count(&reader.key("context_length"))?.into());
     say("rope_theta", json!(file.number(&reader.key("rope.freq_base"))?.map_or(10_000.0, single)));
     say("tie_word_embeddings", (!file.tensors.contains_key("output.weight")).into());
-    // GGUF files have no entries for biases.
+    // GGUF metadata has no entries for biases, so they are inferred from the tensors.
     if architecture.attention_bias == AttentionBias::Configurable && file.has_bias("attn_output") {
         say("attention_bias", true.into());
     }
@@ -110,7 +110,8 @@ impl LayerShape {
     }
 }
 
-/// Reader for an architecture's entries. It records the names of all entries that it has read.
+/// Reader for an architecture's metadata entries. It records which entries were read, so that the others can be
+/// rejected.
 struct EntryReader<'a> {
     file: &'a Gguf,
     form: GgufForm,
@@ -177,7 +178,7 @@ impl EntryReader<'_> {
             match NEUTRAL.iter().find(|(known, _)| *known == name) {
                 Some((_, values)) if values.is_empty() || values.contains(&self.file.describe_entry(key).as_str()) => {}
                 Some((_, values)) => return Err(unsupported_error(self.file, key, &values.join(" or "))),
-                None => return Err(unsupported_error(self.file, key, "no such entry")),
+                None => return Err(unsupported_error(self.file, key, "a file without this entry")),
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ pub(in crate::model) fn affine_forms() -> [Arc<Operator>; 5] {
 }
 
 #[test]
-fn consecutive_maps_are_multiplied() {
+fn composed_operators_multiply_their_matrices() {
     let dense = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
     assert_eq!(dense_product(&diagonal_of(&[2.0, 3.0]), &diagonal_of(&[5.0, 7.0])), [10.0, 0.0, 0.0, 21.0]);
     assert_eq!(dense_product(&diagonal_of(&[2.0, 3.0]), &dense), [2.0, 4.0, 9.0, 12.0]);
@@ -30,7 +30,7 @@ fn dense_product(a: &Operator, b: &Operator) -> Vec<f32> {
 }
 
 #[test]
-fn maps_of_every_form_apply_their_matrix_and_bias() {
+fn every_affine_form_applies_its_matrix_and_bias() {
     let x = [1.0, -1.0, 0.5, 2.0];
     let expected = [
         [2.0, -3.0, 1.0, 6.0],
@@ -54,7 +54,7 @@ fn maps_of_every_form_apply_their_matrix_and_bias() {
 }
 
 #[test]
-fn consecutive_maps_of_every_form_are_composed() {
+fn composed_operator_matches_applying_both_in_order() {
     let x = [1.0, -1.0, 0.5, 2.0];
     for first in affine_forms() {
         for second in affine_forms() {
@@ -78,7 +78,7 @@ pub(in crate::model) fn normed_forms() -> Vec<Arc<Operator>> {
 }
 
 #[test]
-fn normed_maps_add_their_change_to_the_stream() {
+fn normed_operator_adds_its_change_to_the_stream() {
     // The norm maps (2, −2) to (1, −1), and with the weight (3, 5) to (3, −5).
     let expected = [[0.0, -4.0], [10.0, 16.0], [-10.0, -16.0], [0.0, 4.0]];
     for (operator, expected) in normed_forms().iter().zip(expected) {
@@ -93,7 +93,7 @@ fn normed_maps_add_their_change_to_the_stream() {
 }
 
 #[test]
-fn normed_maps_have_no_matrix_form() {
+fn normed_operator_cannot_be_converted_to_a_matrix() {
     let dense = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
     for operator in normed_forms() {
         assert!(!operator.is_linear());

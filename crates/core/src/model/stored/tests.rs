@@ -65,7 +65,7 @@ fn every_dtype_is_read_by_rows_and_transposed() {
 }
 
 #[test]
-fn panels_hold_pairs_of_all_rows_for_any_dtype_and_shape() {
+fn packed_panels_contain_all_rows_for_any_dtype_and_shape() {
     let folder = TempDir::new().unwrap();
     // The shapes cover a matrix smaller than a panel, an odd width, and rows from two matrices in one panel.
     for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 7_001]] {
@@ -91,7 +91,7 @@ fn panels_hold_pairs_of_all_rows_for_any_dtype_and_shape() {
 }
 
 #[test]
-fn first_nonfinite_number_is_named_by_every_reader() {
+fn every_reader_reports_the_first_nonfinite_value() {
     let folder = TempDir::new().unwrap();
     let [outer, inner] = [50, 70_001];
     for (dtype, value) in [("F64", f32::NAN), ("F32", f32::NAN), ("F16", f32::INFINITY), ("BF16", f32::NEG_INFINITY)] {

@@ -64,7 +64,7 @@ fn trie_runs_shared_steps_once() {
     assert_eq!(
         (runs["Attention(4)"], runs["Mlp(5)"], runs["Head"]),
         (4, 4, 4),
-        "expected dense, none and two operators"
+        "expected one run for each of the four distinct programs"
     );
 }
 
@@ -117,7 +117,7 @@ fn count_changes(programs: &[Program], max: usize) -> (usize, usize) {
 }
 
 #[test]
-fn layerwise_order_loads_every_layer_once() {
+fn layerwise_run_loads_every_layer_once() {
     // The weights change once for each of the six layers and once for the head. Up to four states are kept, because
     // three of the four paths branch off after layer 1.
     assert_eq!(count_changes(&programs(), 4), (7, 4));
@@ -130,7 +130,7 @@ fn layerwise_order_loads_every_layer_once() {
 }
 
 #[test]
-fn trie_respects_the_state_limit() {
+fn layerwise_run_respects_the_state_limit() {
     // The dense program, and twelve programs that each omit one layer.
     let mut trials = vec![Program::dense(12)];
     trials.extend((0..12).map(|layer| Program::pruned(12, &[layer], |_| None)));
@@ -151,7 +151,7 @@ fn trie_respects_the_state_limit() {
 }
 
 #[test]
-fn rows_after_the_last_needed_attention_are_skipped() {
+fn steps_after_the_last_attention_run_on_scored_rows_only() {
     // The second program omits the last layer. The steps that it shares with the dense program keep all rows.
     let operator = Operator::diagonal(vec![1.0]).unwrap();
     let mut programs = vec![Program::dense(6), Program::pruned(6, &[5], |_| Some(Arc::clone(&operator)))];
