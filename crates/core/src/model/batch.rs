@@ -67,7 +67,7 @@ impl Batch {
             .collect()
     }
 
-    /// Rejects token ids outside an embedding with `vocab` rows.
+    /// Rejects token ids outside a vocabulary of `vocab` tokens.
     pub(super) fn check_ids(&self, vocab: usize) -> Result<()> {
         match self.ids.iter().find(|&&id| id as usize >= vocab) {
             None => Ok(()),

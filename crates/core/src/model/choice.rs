@@ -44,8 +44,8 @@ pub enum EngineChoice {
 
 impl EngineRequest {
     /// Selects the engine for a backbone. The device defaults to the CPU if the `cpu` engine is requested, and
-    /// otherwise to the best device. The dtype defaults to f32 on the CPU, and elsewhere to the stored dtype. The
-    /// engine defaults to `cpu` if it supports the device and dtype, and otherwise to candle.
+    /// otherwise to the best available device. The dtype defaults to f32 on the CPU, and elsewhere to the stored dtype.
+    /// The engine defaults to `cpu` if it supports the device and dtype, and otherwise to candle.
     ///
     /// # Errors
     /// Fails if the `cpu` engine is requested with an unsupported device or dtype, if the kernel family does not

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn prompt_kv_cache_is_shared_by_programs() {
+    fn kv_cache_size_counts_the_shared_prompt_once() {
         let config = config(&json!({
             "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
             "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4, "vocab_size": 100,

@@ -19,8 +19,8 @@ pub const DECI: &str = "deci";
 /// Maximum number of layers, which limits the size of per-layer lists.
 const MAX_BLOCKS: u64 = 10_000;
 
-/// Returns the backbone's architecture and its GGUF form. Qwen2 has a query bias but no attention output bias, whereas
-/// Llama has both or neither.
+/// Returns the backbone's architecture and the conventions of its GGUF files. Qwen2 has a query bias but no attention
+/// output bias, whereas Llama has both or neither.
 pub(super) fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     let is_qwen2 = file.has_bias("attn_q") && !file.has_bias("attn_output");
     let model_type = if is_qwen2 { "qwen2" } else { "llama" };

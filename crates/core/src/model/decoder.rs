@@ -352,7 +352,7 @@ impl Decoder {
         tensor(out, x.dims())
     }
 
-    /// Computes a sublayer that belongs to a merged layer.
+    /// Computes a sublayer with the weights of a merged layer.
     fn run_merged_sublayer(
         &self,
         sublayer: Sublayer,

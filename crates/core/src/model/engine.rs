@@ -187,7 +187,7 @@ pub trait Engine: Send + Sync {
         Err(Error::job("this engine does not support decoding").at(self.id()))
     }
 
-    /// Returns the device on which sums over rows are computed, or `None` for the CPU.
+    /// Returns the device that accumulates sums over rows, such as calibration statistics, or `None` for the CPU.
     fn accumulation_device(&self) -> Option<Device> {
         None
     }

@@ -1,7 +1,7 @@
 //! Mixture-of-experts layers (Mixtral, Qwen3-MoE): a router assigns weights to the experts for each token, and the MLP
 //! output is the weighted sum of the top-k experts.
 //!
-//! Applying a linear map `T` after the sum is the same as applying it after each expert: `(Σ wₑ·yₑ)·T = Σ wₑ·(yₑ·T)`
+//! Applying a linear map `T` to the sum equals applying it to the output of each expert: `(Σ wₑ·yₑ)·T = Σ wₑ·(yₑ·T)`
 //! for scalar weights. Therefore a map that can be folded into the down projection of a dense MLP, such as ReplaceMe's
 //! matrix or Prune&Comp's factors, can be folded into the down projection of every expert, whatever the routing.
 

@@ -58,7 +58,7 @@ const NEUTRAL: [(&str, &[&str]); 9] = [
     ("logit_scale", &["0", "1"]),
 ];
 
-/// Returns the architecture of the model in a file, and its GGUF form.
+/// Returns the architecture of the model in a file, and the conventions of the architecture's GGUF files.
 fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     let name = file.text("general.architecture")?;
     if name == Some(DECI) {
@@ -78,7 +78,7 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     })
 }
 
-/// Returns the GGUF name of a layer part in an architecture.
+/// Returns the GGUF name of a layer's module in an architecture.
 fn part_name(architecture: &Architecture, part: &str) -> Option<&'static str> {
     let norm = architecture.norms.iter().position(|norm| *norm == Some(part)).map(|index| NORMS[index]);
     norm.or_else(|| PARTS.iter().find(|(_, known_part)| *known_part == part).map(|(name, _)| *name))
@@ -128,8 +128,7 @@ pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads:
     1.0 / (divisor as f32).sqrt()
 }
 
-/// Returns whether a tensor belongs to a query or key projection whose rows are stored interleaved in files of this
-/// form.
+/// Returns whether a tensor belongs to a query or key projection whose rows are stored interleaved according to `form`.
 pub(crate) fn is_interleaved(form: GgufForm, tensor: &str) -> bool {
     let part = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
     form.interleaved

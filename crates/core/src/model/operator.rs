@@ -1,5 +1,5 @@
-//! Operators on the residual stream that recoveries insert at a boundary. Operators multiply the rows of the stream by
-//! a matrix from the right (`x·W`).
+//! Operators on the residual stream, which recoveries insert where layers were removed. Operators multiply the rows of
+//! the stream by a matrix from the right (`x·W`).
 
 use std::sync::Arc;
 
@@ -154,7 +154,8 @@ impl Operator {
         }
     }
 
-    /// Returns the row-major matrix `M` `[C, C]` in the update `x·M` or `norm(x)·M`, without the bias.
+    /// Returns the row-major matrix `M` `[C, C]` of the update that the operator adds to the stream: `x·M` or
+    /// `norm(x)·M`, without the bias.
     pub fn change(&self) -> Result<Vec<f64>> {
         let mut change: Vec<f64> = self.matrix()?.into_iter().map(f64::from).collect();
         if !self.is_normed() {

@@ -74,7 +74,7 @@ pub(crate) fn open_checked_weights(config: &Config, folder: &Path) -> Result<Wei
     Ok(weights)
 }
 
-/// Checks a tensor in a layer, and registers the names of the parts that it contains.
+/// Checks a stored tensor of a layer, and registers the names of the tensors that it concatenates.
 fn check_part(layer: usize, part: &StoredPart, weights: &mut Weights) -> Result<()> {
     let tensor = name(layer, &part.name);
     if let Some((stored_name, shape, first)) = &part.stacked {
@@ -101,11 +101,11 @@ fn check_part(layer: usize, part: &StoredPart, weights: &mut Weights) -> Result<
     Ok(())
 }
 
-/// Name and shape of a layer part. Matrices are `[out, in]`.
+/// Name and shape of a tensor in a layer: a projection, norm or bias. Matrices are `[out, in]`.
 pub(crate) type Part = (String, Vec<usize>);
 
-/// Returns the parts of a layer as requested by the decoder, including norms and biases. Dropped sublayers have no
-/// parts.
+/// Returns the tensors of a layer as the decoder requests them, including norms and biases. Dropped sublayers have no
+/// tensors.
 pub(crate) fn layer_parts(config: &Config, layer: usize) -> Vec<Part> {
     let c = config.hidden;
     let q = config.heads * config.head_dim;
@@ -138,7 +138,7 @@ pub(crate) fn layer_parts(config: &Config, layer: usize) -> Vec<Part> {
     parts
 }
 
-/// Returns the sublayer to which a layer part belongs. The part may be a norm or bias.
+/// Returns the sublayer to which a tensor of a layer belongs. The tensor may be a norm or bias.
 pub(crate) fn sublayer_of(architecture: &Architecture, part: &str) -> Sublayer {
     let is_mlp_norm = Sublayer::Mlp.norms().iter().any(|&norm| architecture.norms[norm] == Some(part));
     if is_mlp_norm || part.split('.').next() == Some(MLP) { Sublayer::Mlp } else { Sublayer::Attention }
@@ -178,7 +178,7 @@ pub fn describe_quantization(config: &Config) -> Option<String> {
 pub(crate) struct StoredPart {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
-    /// Parts that the decoder requests and that this tensor concatenates, each with its number of rows.
+    /// Tensors that the decoder requests and that this stored tensor concatenates, each with its number of rows.
     pub(crate) holds: Vec<(String, usize)>,
     /// Sublayer whose branch ends with this projection. Operators on the branch are folded into this projection.
     pub(crate) ends: Option<Sublayer>,

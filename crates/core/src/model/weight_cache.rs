@@ -227,7 +227,7 @@ impl Config {
         1 + self.experts.map_or(0, |experts| experts.count)
     }
 
-    /// Returns the part number of a layer. The number of layers as an index denotes the head.
+    /// Returns the part number of a layer, or of the head if `layer` is the number of layers.
     pub(super) fn layer_part(&self, layer: usize) -> usize {
         layer * self.parts_per_layer()
     }
@@ -294,7 +294,7 @@ impl<'a> LayerReader<'a> {
         self.parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice())
     }
 
-    /// Reads the named vectors that the architecture has, and concatenates them. Returns `None` if it has none of them.
+    /// Reads and concatenates the named vectors that exist in the architecture. Returns `None` if none of them exist.
     fn read_vectors(&self, names: impl Iterator<Item = String>) -> Result<Option<Tensor>> {
         let mut values = Vec::new();
         for part in names {

@@ -21,7 +21,8 @@ const LAYER_TYPES_KEY: &str = "layer_types";
 const FULL_ATTENTION: &str = "full_attention";
 const SLIDING_ATTENTION: &str = "sliding_attention";
 
-/// Returns the window for each layer. `rotated` specifies which layers have a rotary embedding.
+/// Returns the sliding-window width of each layer, or `None` for full attention. `rotated` specifies which layers have
+/// a rotary embedding.
 ///
 /// # Errors
 /// Fails if transformers does not support such a window for the architecture, or an entry is invalid.

@@ -17,8 +17,8 @@ pub(super) use self::prefill::{PieceSight, prefill};
 use super::fused::Scores;
 use crate::error::Result;
 
-/// Returns whether the kernels accept these tensors. All of them must be on a CUDA device, have a float type, and track
-/// no gradient.
+/// Returns whether the kernels support these tensors. All of them must be on a CUDA device, have a float type, and not
+/// require gradients.
 pub(super) fn supports(tensors: &[&Tensor]) -> bool {
     tensors
         .iter()
@@ -371,8 +371,9 @@ impl BinaryOp for WideLinear {
             let [m, n, k] = [outer, rows, inner].map(|count| count as i32);
             let one = 1.0f32;
             let none = 0.0f32;
-            // cuBLAS is column-major: outᵀ [outer, rows] = (weightᵀ)ᵀ·xᵀ. SAFETY: the pointers refer to allocations of
-            // these sizes and types that outlive the launch.
+            // cuBLAS is column-major: outᵀ [outer, rows] = (weightᵀ)ᵀ·xᵀ.
+            //
+            // SAFETY: the pointers refer to allocations of these sizes and types that outlive the launch.
             unsafe {
                 gemm_ex(
                     *blas.handle(),

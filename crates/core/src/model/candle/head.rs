@@ -25,8 +25,8 @@ pub(super) struct HeadParams<'a> {
 /// target is the most likely token. A row with several targets is projected once.
 ///
 /// # Shapes
-/// `x [tokens, C]`, `weight [vocab, C]`; one value per target. Targets must be sorted by row. At most `max_rows` rows
-/// of logits are in memory at a time.
+/// `x [tokens, C]`, `weight [vocab, C]`; result: one prediction per target. Targets must be sorted by row. At most
+/// `max_rows` rows of logits are in memory at a time.
 pub(super) fn predictions(
     x: &Tensor,
     head_params: HeadParams<'_>,

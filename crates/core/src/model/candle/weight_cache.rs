@@ -175,7 +175,7 @@ impl Parts {
     fn cached_table(&self, part: usize) -> Result<Tensor> {
         match &*self.cache.get(part)? {
             TensorPart::Table(table) => Ok(table.clone()),
-            TensorPart::Layer(_) => Err(Error::job("expected a table of the backbone, got a layer")),
+            TensorPart::Layer(_) => Err(Error::job("expected an embedding or output projection, found a layer")),
         }
     }
 }
@@ -281,7 +281,7 @@ pub struct FrozenWeights {
 }
 
 impl FrozenWeights {
-    /// Loads the layers from `first` on.
+    /// Loads the layers from index `first` on, the final norm and the head.
     ///
     /// # Errors
     /// Fails like [`check_weights`](crate::model::check_weights), or if a tensor cannot be read. The message names the

@@ -23,7 +23,7 @@ impl AddingEngine {
     }
 }
 
-/// A stream on a simulated remote device.
+/// A stream on a simulated device with separate memory.
 pub(crate) struct RemoteStream(Vec<f32>, Arc<AtomicUsize>);
 
 impl ResidualStream for RemoteStream {

@@ -125,7 +125,7 @@ impl EntryReader<'_> {
         format!("{}.{name}", self.form.name)
     }
 
-    /// Reads a required integer.
+    /// Reads a required unsigned integer, and records the entry as read.
     fn count(&self, name: &str) -> Result<u64> {
         count(self.file, &self.key(name))
     }

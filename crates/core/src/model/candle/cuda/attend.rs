@@ -24,8 +24,9 @@ pub(super) fn width_of(head_dim: usize) -> Option<usize> {
     WIDTHS.iter().position(|width| head_dim <= *width).filter(|_| head_dim.is_multiple_of(LOAD_CHANNELS))
 }
 
-/// Maximum number of query heads per thread block. `MIN_BLOCKS` is the number of thread blocks that keeps a GPU busy.
+/// Maximum number of query heads per thread block.
 const MAX_HEADS_PER_BLOCK: usize = 8;
+/// Number of thread blocks that is enough to keep a GPU busy.
 const MIN_BLOCKS: usize = 512;
 
 /// Location of one block's keys and values on the device.
@@ -39,7 +40,7 @@ pub(in crate::model::candle) struct BlockAddress {
     pub(in crate::model::candle) value_offset: u64,
 }
 
-/// Rows that the new rows attend to. They are the same for all steps of a program.
+/// Cache blocks that the new rows attend to. They are equal for all steps of a program.
 pub(in crate::model::candle) struct VisibleBlocks {
     /// For each row: first block, number of blocks, position, and index in the last block. Then, for each block, the
     /// position where its tokens end.

@@ -37,7 +37,7 @@ fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<
     load_kernel(device, &format!("{name}_{kernel_width}"), &format!("ghostlab-prefill-{kernel_width}"), compiled)
 }
 
-/// Rows that each row of a piece attends to. They are the same in all layers, except for sliding windows.
+/// Rows that each row of a piece attends to. They are equal in all layers, except for sliding windows.
 pub(in crate::model::candle) struct PieceSight {
     /// For each row: start and end of its prefix, and start of its segment.
     table: CudaSlice<u32>,
