@@ -60,7 +60,7 @@ fn has_flag(token: &Value, key: &str) -> bool {
     token[key].as_bool().unwrap_or(false)
 }
 
-/// Added tokens that a `tokenizer.json` lists itself.
+/// Entry `added_tokens` of a `tokenizer.json`. The other entries are not kept.
 #[derive(Deserialize)]
 struct OwnTokens {
     #[serde(default)]
@@ -73,8 +73,8 @@ pub fn files_beside(tokenizer: &Path) -> Vec<PathBuf> {
     files.into_iter().filter(|file| file.is_file()).collect()
 }
 
-/// Reads a `tokenizer_config.json`. Returns null if it does not exist. Takes token roles from the older
-/// `special_tokens_map.json` in the cases where transformers does.
+/// Reads a `tokenizer_config.json`, or returns null if it does not exist. Like transformers, takes token roles from the
+/// older `special_tokens_map.json` unless the config has `added_tokens_decoder`.
 ///
 /// # Errors
 /// Fails if a file cannot be read or is not JSON.
@@ -263,7 +263,7 @@ mod tests {
         ] {
             let (tokenizer, added) = load_tokenizer(&description, &files);
             assert_eq!(tokenizer.encode(text).unwrap(), [1, 2, 29, 3], "{files:?}");
-            assert_eq!(tokenizer.vocab_size(), 28, "unused tokens of other files need no row");
+            assert_eq!(tokenizer.vocab_size(), 28, "unused tokens of other files need no embedding row");
             assert!(added.is_some(), "{files:?}");
         }
         let cut = [1, 2, 0, 3];

@@ -36,7 +36,7 @@ impl PythonRandom {
                 .expected("a maximum of at least the minimum")
                 .found(format!("minimum {low}, maximum {high}")));
         };
-        // The full range of `u64` has one value more than `u64` can hold.
+        // The full range of `u64` has 2^64 values, a count that overflows `u64`.
         let count = u128::from(last) + 1;
         let bits = u128::BITS - count.leading_zeros();
         loop {
@@ -56,7 +56,7 @@ impl PythonRandom {
         (high * 67_108_864.0 + low) / 9_007_199_254_740_992.0
     }
 
-    /// Implements `random.sample(range(count), wanted)`: returns distinct indices in the order drawn.
+    /// Implements `random.sample(range(count), size)`: returns distinct indices in the order drawn.
     ///
     /// # Errors
     /// Fails if `size` exceeds `count`.
@@ -66,7 +66,7 @@ impl PythonRandom {
                 .expected(format!("at most {count}"))
                 .found(size));
         }
-        // CPython selects one of two algorithms, depending on the estimated size of a set that holds the indices.
+        // CPython draws from a list of all indices if the list is smaller than a set of the drawn ones.
         let mut set_size = 21;
         if size > 5 {
             let mut table = 1;

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_file_is_rejected() {
+    fn damaged_parquet_file_is_rejected() {
         let intact = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);
         rejection_message(b"not parquet at all");
         for size in [1, 7, intact.len() / 2, intact.len() - 1] {

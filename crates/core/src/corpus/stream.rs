@@ -1,4 +1,4 @@
-//! Windows from a text that is too large to load. Each sufficiently long row in a shuffled stream yields one window.
+//! Windows from a corpus that is too large to load. Each sufficiently long row in a shuffled stream yields one window.
 //!
 //! The shuffle reproduces Hugging Face's `load_dataset(…, streaming=True).shuffle(seed, buffer_size=10_000)`, which the
 //! paper's C4 loader uses. It shuffles the shards and passes their rows through a shuffle buffer.
@@ -49,19 +49,19 @@ impl ShardOrder {
             .collect()
     }
 
-    /// Returns the shards that are opened if each group reads only its first `read` shards, in the order they are
-    /// opened.
+    /// Returns the shards that are opened if each group reads only its first `read` shards, in the order in which they
+    /// are opened.
     pub fn opened_shards(self, shards: usize, seed: u64, read: usize) -> Vec<usize> {
         let groups = self.groups(shards, seed);
         (0..read).flat_map(|position| groups.iter().filter_map(move |group| group.get(position).copied())).collect()
     }
 }
 
-/// Sharded text.
+/// Corpus that is divided into shards.
 pub struct Shards<'a> {
     pub count: usize,
     pub order: ShardOrder,
-    /// Opens a shard and returns its rows. Called only when the shard is needed.
+    /// Opens a shard and returns its rows. Called when the first row of the shard is needed.
     pub open: &'a dyn Fn(usize) -> Result<Rows<'a>>,
 }
 
@@ -132,7 +132,7 @@ impl<'a> ShardGroup<'a> {
     }
 }
 
-/// Shuffle buffer, which is filled before it releases the first row.
+/// Shuffle buffer. It releases no rows until it is full or the stream ends.
 struct ShuffledRows<'a> {
     rows: InterleavedRows<'a>,
     order: ShardOrder,
@@ -183,7 +183,7 @@ impl<'a> ShuffledRows<'a> {
         Ok(self.out.pop())
     }
 
-    /// Adds a row to the buffer, and releases a random row once the buffer is full.
+    /// Adds a row to the buffer. If the buffer is full, the row takes the position of a random row, which is released.
     fn replace(&mut self, row: StreamRow) {
         if self.buffer.len() < self.size {
             return self.buffer.push(row);
@@ -195,7 +195,7 @@ impl<'a> ShuffledRows<'a> {
         self.out.push(std::mem::replace(&mut self.buffer[slot], row));
     }
 
-    /// Shuffles the buffer and releases its first rows.
+    /// Shuffles the buffer and releases its first `rows` rows.
     fn release_rows(&mut self, rows: usize) {
         self.random.shuffle(&mut self.buffer);
         self.out = self.buffer.drain(..rows).rev().collect();

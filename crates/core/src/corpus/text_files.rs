@@ -19,8 +19,8 @@ const COLUMNS: [&str; 2] = ["text", "sentence"];
 
 const FILES: RowFiles = RowFiles { noun: "corpus", endings: &[(".txt", RowForm::Text)] };
 
-/// Returns the format name of a corpus file for cache keys. Text files whose line endings are normalized have a
-/// separate name, because older versions read the same bytes unchanged.
+/// Returns the format name of a corpus file for cache keys. Text files whose line endings are normalized have their own
+/// name, because older versions cached results for the text with its original line endings.
 ///
 /// # Errors
 /// Fails if [`read_rows`] does not support the extension.
@@ -88,10 +88,10 @@ pub fn read_rows_within(path: impl AsRef<Path>, column: Option<&str>, limit: Tex
     if all.is_empty() { Err(FILES.empty_error(path)) } else { Ok(all) }
 }
 
-/// Iterator over rows of text. It ends after the first error.
+/// Iterator over rows of text. Callers stop at the first error.
 pub type Rows<'a> = Box<dyn Iterator<Item = Result<String>> + 'a>;
 
-/// Iterates over the rows. JSON rows are read lazily, one at a time.
+/// Iterates over the rows of a corpus file. JSON rows are read lazily.
 ///
 /// # Errors
 /// Fails like [`read_rows`]. An invalid line fails when it is read.
@@ -117,7 +117,7 @@ fn read_plain(file: File, path: &Path, column: Option<&str>) -> Result<Vec<Strin
     if let Some(column) = column {
         return Err(input_error("a plain text file has no columns", path)
             .found(format!("the column `{column}`"))
-            .hint("remove the column: the whole file is one row"));
+            .hint("remove `column`, because a text file is read as one row"));
     }
     Ok(vec![normalize_line_ends(read_text(file, path)?)])
 }
@@ -269,7 +269,7 @@ mod tests {
         assert_ne!(file_format(&path).unwrap(), "text");
         let (_folder, path) = write("b.txt", b"a\n");
         assert_eq!(file_format(&path).unwrap(), "text");
-        assert!(rejection_message("wiki.test.raw", "a", None).contains("name it .txt"));
+        assert!(rejection_message("wiki.test.raw", "a", None).contains("end in .txt"));
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn blank_lines_and_an_unfinished_last_line_are_read() {
+    fn blank_lines_are_skipped_and_final_newline_is_optional() {
         let text = "{\"text\": \"a\"}\n\n  \r\n{\"text\": \"b\"}";
         assert_eq!(read("a.jsonl", text, None).unwrap(), ["a", "b"]);
     }

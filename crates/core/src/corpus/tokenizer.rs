@@ -1,5 +1,5 @@
-//! Tokenization with the backbone's own `tokenizer.json`. This module is the only user of the `tokenizers` library. The
-//! library panics on some damaged files. This module converts these panics into errors that name the file.
+//! Tokenization with the backbone's own `tokenizer.json`. This module is the only user of the `tokenizers` library,
+//! which panics on some damaged files. Such panics are converted into errors that name the file.
 
 use std::path::{Path, PathBuf};
 
@@ -111,7 +111,7 @@ impl Tokenizer {
             return Err(self.encoding_error(&format!("{} tokens for {} bytes", ids.len(), text.len())));
         }
         match ids.iter().find(|id| **id as usize >= self.id_limit) {
-            Some(id) => Err(self.encoding_error(&format!("the id {id}, outside the vocabulary of {}", self.id_limit))),
+            Some(id) => Err(self.encoding_error(&format!("id {id}, but the vocabulary has {} ids", self.id_limit))),
             None => Ok(encoding),
         }
     }

@@ -37,8 +37,8 @@ impl Windows {
         Self { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: 0, bytes: 0 }
     }
 
-    /// Adds a window that starts at a random token of a document, at token `last` at the latest. `tokens` holds the
-    /// document's ids and the end of each token in its text.
+    /// Adds a window that starts at a random token of a document, at token `last` at the latest. `tokens` are the
+    /// document's ids, and the byte offset in its text at which each token ends.
     pub(super) fn push_random(
         &mut self,
         document: usize,
@@ -93,7 +93,7 @@ pub(super) struct Documents<'a> {
 enum Tokenization {
     NotYet,
     TooShort,
-    /// Ids, and the end of each token in the text.
+    /// Ids, and the byte offset at which each token ends.
     Ids(Vec<u32>, Vec<usize>),
 }
 

@@ -11,14 +11,14 @@ use tempfile::{NamedTempFile, TempDir};
 use super::owner::Owner;
 use crate::error::{Error, Result};
 
-/// Age after which an unchanged temporary file counts as abandoned if its owner process cannot be checked. It is
-/// longer than the cache timeout of shared file systems.
+/// Age after which an unchanged temporary file counts as abandoned if its owner process cannot be checked. Longer than
+/// network file systems cache file attributes.
 pub const STALE_AFTER: Duration = Duration::from_secs(180);
 
 const ENDING: &str = ".ghostlab-tmp";
 
-/// Creates `dir` if necessary and checks that files can be written there, so that a run does not fail when it saves its
-/// results. `names` are the files to write, which must not exist as folders.
+/// Creates `dir` if necessary and checks that files can be written there, so that a run fails at the start rather than
+/// when it saves its results. `names` are the files to write. None of them may exist as a folder.
 ///
 /// # Errors
 /// Fails with exit code 3, naming the folder.
@@ -38,7 +38,7 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Checks permissions to predict whether [`ensure_writable`] would succeed. Does not write anything.
+/// Predicts from the permissions whether [`ensure_writable`] would succeed. Does not write anything.
 ///
 /// # Errors
 /// Fails with the same errors as [`ensure_writable`].
@@ -85,7 +85,8 @@ pub fn sweep(dir: &Path) {
     }
 }
 
-/// Returns the current time according to a folder's file system, which may differ from this machine's clock.
+/// Returns the current time according to a folder's file system. The clock of a file server may differ from this
+/// machine's clock.
 pub fn file_system_time(dir: &Path) -> SystemTime {
     let now = temporary(dir, "clock").and_then(|mut file| {
         file.write_all(b"x")?;
@@ -96,7 +97,7 @@ pub fn file_system_time(dir: &Path) -> SystemTime {
     now.unwrap_or_else(|_| SystemTime::now())
 }
 
-/// Returns the time between the last change of a file or folder and `now`, if known.
+/// Returns the time from the last modification of a file or folder to `now`, or `None` if it is unknown or negative.
 pub fn age(path: &Path, now: SystemTime) -> Option<Duration> {
     let changed = fs::metadata(path).and_then(|data| data.modified()).ok()?;
     now.duration_since(changed).ok()
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_output_folder_is_rejected_before_the_run() {
+    fn unwritable_output_folder_is_rejected() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("file"), "").unwrap();
         let error = ensure_writable(&root.path().join("file/results"), &[]).unwrap_err();
@@ -261,7 +262,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn only_partial_files_of_dead_processes_are_removed() {
+    fn sweep_removes_only_temporary_files_of_dead_processes() {
         let root = tempfile::tempdir().unwrap();
         let this = Owner::current();
         let remote = Owner { system: Some("another machine".into()), ..this.clone() };

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_rows_have_line_numbers_and_quoted_commas() {
+    fn rows_have_line_numbers_and_may_quote_commas() {
         let read = rows::<Row>("a.csv", &["name", "count"], "name,count\n\"a,b\",1\nc,2\n").unwrap();
         assert_eq!(read, [(2, named_row("a,b", 1)), (3, named_row("c", 2))]);
     }

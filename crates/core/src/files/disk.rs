@@ -10,8 +10,8 @@ pub(super) fn nearest_existing(folder: &Path) -> &Path {
     found.unwrap_or(Path::new(if folder.is_absolute() { "/" } else { "." }))
 }
 
-/// Returns the number of free bytes on the disk that holds a folder. The folder need not exist. Returns `None` if
-/// unknown.
+/// Returns the number of free bytes on the file system of a folder, or `None` if it is unknown. The folder need not
+/// exist.
 pub fn free(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
@@ -22,7 +22,7 @@ pub fn free(folder: &Path) -> Option<u64> {
     None
 }
 
-/// Returns the number of free inodes on the disk that holds a folder. Returns `None` if unlimited or unknown.
+/// Returns the number of free inodes on the file system of a folder, or `None` if it is unlimited or unknown.
 pub fn free_inodes(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
@@ -39,7 +39,7 @@ pub struct FileSystem {
     pub name: &'static str,
     /// Whether other machines may write to the file system.
     pub shared: bool,
-    /// Whether the content is lost at shutdown.
+    /// Whether files exist only in memory and are lost at shutdown.
     pub memory: bool,
 }
 
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_space_of_missing_folder_is_that_of_parent() {
+    fn free_space_of_missing_folder_is_that_of_its_parent() {
         let root = tempfile::tempdir().unwrap();
         assert!(cfg!(not(unix)) || free(root.path()).is_some_and(|bytes| bytes > 0));
         let later = root.path().join("none/below");

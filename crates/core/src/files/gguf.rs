@@ -44,7 +44,7 @@ impl Gguf {
     /// Reads the header of a file.
     ///
     /// # Errors
-    /// Fails if the file is not GGUF, is truncated or damaged, is one of several parts, or has a tensor of an
+    /// Fails if the file is not GGUF, is truncated or damaged, is one part of a split model, or has a tensor of an
     /// unsupported type.
     pub fn open(path: &Path) -> Result<Self> {
         let mut file = regular::open(path)?;
@@ -90,7 +90,7 @@ impl Gguf {
             let start = content.tensor_data_offset.saturating_add(info.offset);
             if start.saturating_add(bytes) > length {
                 return Err(damaged_file_error(
-                    format!("{length} bytes, where tensor {name} ends at byte {}", start.saturating_add(bytes)),
+                    format!("{length} bytes, but tensor {name} ends at byte {}", start.saturating_add(bytes)),
                     path,
                 ));
             }
@@ -123,13 +123,13 @@ impl Gguf {
     pub fn describe_entry(&self, key: &str) -> String {
         match self.metadata.get(key) {
             None => "nothing".to_owned(),
-            Some(Value::Array(list)) => format!("a list of {}", list.len()),
+            Some(Value::Array(list)) => format!("a list of {} items", list.len()),
             Some(value) => scalar(value),
         }
     }
 
     fn value_error(&self, key: &str, expected: &str) -> Error {
-        Error::bad_input("missing or mistyped entry in a GGUF file")
+        Error::bad_input("missing or invalid metadata entry in the GGUF file")
             .at(self.location(key))
             .expected(expected)
             .found(self.describe_entry(key))
@@ -294,7 +294,7 @@ impl Blocks {
     }
 }
 
-/// Rounds values by quantizing and dequantizing them. The number of values must be a multiple of the block size.
+/// Quantizes values and dequantizes them again. The number of values must be a multiple of the block size.
 ///
 /// # Errors
 /// Fails if candle cannot quantize to the type.

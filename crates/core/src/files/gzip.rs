@@ -9,12 +9,13 @@ use flate2::read::MultiGzDecoder;
 use super::limit::{self, LimitedReader, TextLimit};
 use crate::error::Error;
 
-/// Returns a reader for the decompressed text. Several gzip members form one text, as in C4's shards.
+/// Returns a reader for the decompressed text. Concatenated gzip members, as in C4's shards, are read as one text.
 pub fn reader(file: File, limit: TextLimit) -> BufReader<LimitedReader<MultiGzDecoder<BufReader<File>>>> {
     BufReader::new(limit.reader(MultiGzDecoder::new(BufReader::new(file))))
 }
 
-/// Returns an error for a failed read if the content of the file is the cause.
+/// Returns the error to report if a read failed because the file is too large, truncated or damaged. Returns `None` for
+/// other I/O errors.
 pub fn damage(path: &Path, limit: TextLimit, error: &std::io::Error) -> Option<Error> {
     if limit::is_exceeded(error) {
         return Some(limit.limit_error(path));

@@ -43,7 +43,8 @@ pub struct JsonRows<R> {
 }
 
 impl<R: BufRead> JsonRows<R> {
-    /// Creates a reader. `zipped` states whether `lines` decompresses its input.
+    /// Creates a reader. `zipped` states whether `lines` decompresses a gzip file, whose read errors may mean that the
+    /// file is damaged.
     pub fn new(lines: R, path: &Path, zipped: bool) -> Self {
         Self {
             lines,
@@ -61,7 +62,7 @@ impl<R: BufRead> JsonRows<R> {
         Self { check, ..self }
     }
 
-    /// Returns the next value, or `None` after the last. The seed selects the parts to keep.
+    /// Returns the next value, or `None` after the last. `seed` selects the fields to keep.
     ///
     /// # Errors
     /// Fails if a row is too long, cannot be read, or is not UTF-8 or JSON. The error names its location.
@@ -78,7 +79,7 @@ impl<R: BufRead> JsonRows<R> {
         self.parse(seed).map(Some)
     }
 
-    /// Returns the length of the last value's JSON in bytes.
+    /// Returns the length in bytes of the JSON text of the last value.
     pub fn last_bytes(&self) -> usize {
         self.row.len()
     }

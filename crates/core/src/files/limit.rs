@@ -8,12 +8,12 @@ use crate::error::{Error, Result};
 
 /// Process-wide limit in bytes. It determines which files are rejected but never changes results.
 static LIMIT_BYTES: AtomicU64 = AtomicU64::new(TextLimit::DEFAULT);
-/// Divisor of the limit for JSON. The parsed tree of a row may take twenty times the size of its text.
+/// Factor by which the limit is lower for JSON. The parsed tree of a row may take twenty times the size of its text.
 const ROW_DIVISOR: u64 = 10;
-/// Maximum number of task rows, all of which are held in memory as JSON trees.
+/// Maximum number of rows in a task. All of them are kept in memory as JSON trees.
 pub const MAX_ROWS: usize = 1_000_000;
 
-/// Maximum number of bytes of text that a file may hold or decompress to.
+/// Maximum size in bytes of the text in a file, after decompression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextLimit(u64);
 
@@ -75,7 +75,7 @@ impl TextLimit {
     }
 }
 
-/// Counter for the memory that rows take up. It includes empty rows, because a few megabytes can decompress to a
+/// Counter for the memory that rows occupy. Empty rows count as well, because a few megabytes can decompress to a
 /// hundred million of them.
 #[derive(Debug)]
 pub struct RowMemory<'a> {

@@ -1,6 +1,6 @@
 //! Support for Python's `NaN` and `Infinity`, which JSON does not have.
 
-/// Key of the object that represents a non-finite number. Its value is the number's name in Rust and Python.
+/// Key of the object that represents a non-finite number. The value is `NaN`, `Infinity` or `-Infinity`.
 pub const NOT_FINITE: &str = "$ghostlab::not_finite";
 
 /// Replaces Python's `NaN`, `Infinity` and `-Infinity` outside strings. Returns `None` if the text contains none.

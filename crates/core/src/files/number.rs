@@ -1,4 +1,4 @@
-//! Serialization of `f64` that writes infinities and NaN as strings. Plain JSON would contain null instead.
+//! Serialization of `f64` that writes infinities and NaN as strings, because `serde_json` would write `null`.
 
 use serde::de::{Deserializer, Error, Visitor};
 use serde::ser::Serializer;

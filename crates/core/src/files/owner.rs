@@ -14,7 +14,7 @@ pub struct Owner {
     pub pid: u32,
     /// Boot id and PID namespace in which `pid` is valid. `None` if the system does not provide them.
     pub system: Option<String>,
-    /// Start time in clock ticks. It distinguishes processes that have the same id at different times.
+    /// Start time in clock ticks since boot. Distinguishes processes that were given the same id one after the other.
     pub started: Option<u64>,
 }
 
@@ -163,7 +163,7 @@ mod tests {
         // With `hidepid=1`, a process's folder is visible but unreadable.
         fs::create_dir_all(process_dir(this_process, proc.path()).join("stat")).unwrap();
         assert_eq!(is_process_alive(proc.path(), this_process, Some(1)), None);
-        // Malformed content gives no information.
+        // If `stat` is malformed, the state is unknown.
         for text in ["", "5", "5 (a b) S", "5 (a) b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 x"] {
             fs::remove_dir_all(process_dir(this_process, proc.path())).unwrap();
             fs::create_dir(process_dir(this_process, proc.path())).unwrap();

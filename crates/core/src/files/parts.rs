@@ -9,8 +9,8 @@ pub fn config(backbone: &Path) -> PathBuf {
     if is_gguf(backbone) { backbone.to_owned() } else { backbone.join("config.json") }
 }
 
-/// Returns the path of the backbone's tokenizer. A `tokenizer.json` next to a GGUF file takes precedence, because the
-/// GGUF format does not hold a complete tokenizer.
+/// Returns the path of the backbone's tokenizer. A `tokenizer.json` next to a GGUF file takes precedence, because GGUF
+/// cannot represent every tokenizer completely.
 pub fn tokenizer(backbone: &Path) -> PathBuf {
     match sibling_file(backbone, "tokenizer.json") {
         file if is_gguf(backbone) && !file.is_file() => backbone.to_owned(),

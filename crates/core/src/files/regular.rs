@@ -21,13 +21,13 @@ pub fn open(path: &Path) -> Result<File> {
             .at(path.display())
             .expected("a regular file")
             .found(name_of(kind))
-            .hint("save the content to a regular file first: inputs are read several times"));
+            .hint("save the data to a regular file first, because inputs are read several times"));
     }
     let mut file = File::open(path).map_err(|error| open_error(&error, path))?;
     if metadata.len() <= MAX_POINTER_BYTES && is_lfs_pointer(&mut file).map_err(|error| open_error(&error, path))? {
-        return Err(Error::missing("the file is a Git LFS pointer, not the content")
+        return Err(Error::missing("the file is only a Git LFS pointer")
             .at(path.display())
-            .expected("the content of the file")
+            .expected("the file that the pointer stands for")
             .found(format!("{} bytes that begin with `{LFS_POINTER}`", metadata.len()))
             .hint("run `git lfs install` and `git lfs pull` in that repository, or download the file itself"));
     }
@@ -85,8 +85,7 @@ pub fn non_regular_kind(path: &Path) -> Option<&'static str> {
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     let mut file = open(path)?;
     let metadata = file.metadata().map_err(|error| read_error(&error, path))?;
-    // Files read with this function are settings or JSON trees. A sparse file takes no disk space but would fill
-    // memory.
+    // Check the size first, because a sparse file takes no disk space but would fill memory.
     TextLimit::current().for_json().check(path, metadata.len())?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|error| read_error(&error, path))?;

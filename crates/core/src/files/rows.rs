@@ -34,7 +34,7 @@ pub const TABLES: [Ending; 5] = [
     (".parquet", RowForm::Parquet),
 ];
 
-/// Kind of row file, with the terms that describe it in messages.
+/// Row files with the same purpose, and the noun that messages use for them.
 #[derive(Debug)]
 pub struct RowFiles {
     /// `corpus` or `task`.
@@ -57,7 +57,7 @@ impl RowFiles {
             let error = input_error(format!("unknown file type of the {}", self.noun), path)
                 .expected(format!("a name ending in {}", endings.join(", ")))
                 .found(&name);
-            if is_text && endings.contains(&".txt") { error.hint("name it .txt") } else { error }
+            if is_text && endings.contains(&".txt") { error.hint("rename the file to end in .txt") } else { error }
         })
     }
 
@@ -108,7 +108,7 @@ pub fn input_error(what: impl std::fmt::Display, path: &Path) -> Error {
     Error::bad_input(what).at(path.display())
 }
 
-/// Creates the error for invalid UTF-8 at an offset in `part` of a file.
+/// Creates the error for invalid UTF-8. The byte `offset` is relative to `part`, such as `line` or `file`.
 pub(super) fn utf8_error(offset: usize, part: &str) -> Error {
     Error::bad_input("the text is not UTF-8")
         .expected("UTF-8")

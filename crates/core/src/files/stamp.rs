@@ -1,5 +1,5 @@
-//! File stamps (size, times, inode), used to detect changes to the content. A change may show up in the stamp only
-//! after a delay.
+//! File stamps (size, times, inode), used to detect changes without reading the file. A change soon after the previous
+//! one may leave the stamp unmodified (see [`time_resolution`]).
 
 use std::fs::{self, File, Metadata};
 use std::path::Path;
@@ -49,8 +49,8 @@ impl Stamp {
         None
     }
 
-    /// Returns whether the last change is older than `resolution`, the time resolution, so that a further change would
-    /// alter the stamp.
+    /// Returns whether the last change is older than `resolution` (see [`time_resolution`]), so that another change
+    /// would alter the stamp.
     pub fn is_older_than(&self, resolution: Duration) -> bool {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let [now, resolution] = [now, resolution].map(|time| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX));
@@ -62,8 +62,8 @@ fn to_nanoseconds(seconds: i64, rest: i64) -> i128 {
     i128::from(seconds) * 1_000_000_000 + i128::from(rest)
 }
 
-/// Returns the resolution of change times, or `None` if changes may leave no trace, as with shared mappings on memory
-/// file systems.
+/// Returns the resolution of change times, or `None` if a change may not alter them at all, as with shared mappings on
+/// in-memory file systems.
 pub fn time_resolution(file: &File) -> Option<Duration> {
     match disk::file_system_of(file) {
         Some(system) if system.memory => None,

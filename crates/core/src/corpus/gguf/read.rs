@@ -27,7 +27,7 @@ pub(in crate::corpus) fn tokenizer_from_gguf(file: &Gguf) -> Result<Value> {
         Some(token_types) if token_types.len() == tokens.len() => {
             token_types.into_iter().map(|token_type| token_type as u32).collect()
         }
-        Some(_) => return Err(missing_entry_error(key, &format!("{} kinds of tokens", tokens.len()), file)),
+        Some(_) => return Err(missing_entry_error(key, &format!("a list of {} token types", tokens.len()), file)),
         None => vec![NORMAL; tokens.len()],
     };
     let vocabulary = GgufVocabulary { file, tokens, token_types };
@@ -51,8 +51,9 @@ pub(in crate::corpus) fn tokenizer_from_gguf(file: &Gguf) -> Result<Value> {
         Some("llama") => {
             let key = "tokenizer.ggml.scores";
             let scores = file.numbers(key)?.filter(|numbers| numbers.len() == vocabulary.tokens.len());
-            let scores =
-                scores.ok_or_else(|| missing_entry_error(key, &format!("{} scores", vocabulary.tokens.len()), file))?;
+            let scores = scores.ok_or_else(|| {
+                missing_entry_error(key, &format!("a list of {} scores", vocabulary.tokens.len()), file)
+            })?;
             vocabulary.sentence_piece(&scores)
         }
         _ => Err(missing_entry_error(key, "gpt2 (byte-level merges) or llama (SentencePiece)", file)),
@@ -64,7 +65,7 @@ fn missing_entry_error(key: &str, expected: &str, file: &Gguf) -> Error {
         .at(file.location(key))
         .expected(expected)
         .found(file.describe_entry(key))
-        .hint("add a tokenizer.json next to the file, which is then used instead")
+        .hint("put a tokenizer.json next to the GGUF file; it takes precedence")
 }
 
 impl GgufVocabulary<'_> {

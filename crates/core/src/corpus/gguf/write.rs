@@ -11,12 +11,12 @@ use crate::error::{Error, Result, shorten};
 #[derive(Debug)]
 pub struct GgufTokenizer {
     pub entries: Vec<(String, Entry)>,
-    /// Cases in which llama.cpp tokenizes differently.
+    /// Differences between llama.cpp's tokenization and that of the `tokenizer.json`.
     pub notes: Vec<String>,
 }
 
-/// Converts a tokenizer to GGUF entries with one token per row of an embedding with `rows` rows. `ids` gives the
-/// model's special tokens by name (`bos`, `eos`, `padding`).
+/// Converts a tokenizer to GGUF entries, with one token for each of the embedding's `rows` rows. `ids` lists the names
+/// of the model's special tokens (`bos`, `eos`, `padding`) with their ids.
 ///
 /// # Errors
 /// Fails if llama.cpp cannot reproduce the tokenizer: the model is neither byte-level BPE nor SentencePiece BPE, the
@@ -180,7 +180,7 @@ impl TokenTable {
             Some([left, right]) => {
                 let expected = "SentencePiece's merges: all pairs of tokens whose concatenation is a token";
                 let verdict = if listed.contains(&[*left, *right]) { "a merge" } else { "no merge" };
-                Err(unsupported_error("model.merges", expected, &format!("{verdict} of `{left}` and `{right}`").into()))
+                Err(unsupported_error("model.merges", expected, &format!("{verdict} of {left} and {right}").into()))
             }
         }
     }
@@ -271,7 +271,13 @@ fn space_prefix(tokenizer: &Value) -> Result<bool> {
         match step["type"].as_str() {
             Some("Prepend") if step["prepend"] == SPACE && !spaces => prefix = true,
             Some("Replace") if step["pattern"]["String"] == " " && step["content"] == SPACE => spaces = true,
-            _ => return Err(unsupported_error("normalizer", "a prefix ▁, and ▁ for spaces", normalizer)),
+            _ => {
+                return Err(unsupported_error(
+                    "normalizer",
+                    "spaces replaced with ▁, and an optional ▁ in front",
+                    normalizer,
+                ));
+            }
         }
     }
     match pre["type"].as_str() {
@@ -281,10 +287,10 @@ fn space_prefix(tokenizer: &Value) -> Result<bool> {
             match pre["prepend_scheme"].as_str() {
                 Some("first" | "always") => Ok(true),
                 Some("never") => Ok(false),
-                _ => Err(unsupported_error("pre_tokenizer", "a prepend_scheme first or never", pre)),
+                _ => Err(unsupported_error("pre_tokenizer", "a prepend_scheme of first, always or never", pre)),
             }
         }
-        _ => Err(unsupported_error("pre_tokenizer", "none, or a Metaspace that does not split", pre)),
+        _ => Err(unsupported_error("pre_tokenizer", "none, or Metaspace with split: false", pre)),
     }
 }
 
@@ -322,7 +328,7 @@ fn surrounding_tokens(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
                     ));
                 }
             }
-            _ => return Err(unsupported_error("post_processor", "a TemplateProcessing", step)),
+            _ => return Err(unsupported_error("post_processor", "TemplateProcessing or ByteLevel", step)),
         }
     }
     Ok(found)

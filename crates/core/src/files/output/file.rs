@@ -64,8 +64,8 @@ fn already_exists_error(path: &Path) -> Error {
     Error::bad_input("the output file already exists").at(path.display())
 }
 
-/// Key of the JSON entry that holds the hash of its own object. The hash is computed with the placeholder [`UNSEALED`]
-/// as the value.
+/// JSON key whose value is the SHA-256 of the document that contains it. The hash is computed with the placeholder
+/// [`UNSEALED`] as the value.
 pub const SEAL: &str = "ghostlab_sha256";
 pub const UNSEALED: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
@@ -78,7 +78,7 @@ fn seal_entry(hash: &str) -> String {
     format!("\"{SEAL}\": \"{hash}\"")
 }
 
-/// Returns whether the bytes are unchanged output of [`seal`].
+/// Returns whether the bytes are the output of [`seal`] and have not been modified.
 pub fn is_sealed(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).ok().and_then(|text| {
         let head = format!("\"{SEAL}\": \"");

@@ -1,5 +1,5 @@
-//! Output folders. Files are written to a draft next to the folder. The finished draft then replaces the folder in one
-//! step.
+//! Output folders. Files are written to a draft next to the folder. The finished draft then replaces the folder
+//! atomically where the file system supports it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,12 +29,12 @@ pub struct Draft {
     display_path: PathBuf,
     kind: &'static str,
     hash_cache: Arc<HashCache>,
-    /// Whether the draft has been published. `folder` then no longer holds it.
+    /// Whether the draft has been published. Dropping must then keep `folder`, which may contain the user's files.
     is_published: bool,
 }
 
 impl OutputFolder {
-    /// Describes a folder of the given kind, such as `results` or `model`. Folders of another kind are never replaced.
+    /// Describes a folder with the given kind of output, such as `results`. Folders of another kind are never replaced.
     pub fn new(path: impl Into<PathBuf>, kind: &'static str) -> Self {
         Self { path: path.into(), kind, hash_cache: Arc::default() }
     }
@@ -44,7 +44,7 @@ impl OutputFolder {
     }
 
     /// Checks that files with these names can be written and that the folder can be replaced. Called before a run, so
-    /// that the run does not fail when it writes its results.
+    /// that the run fails at the start rather than when it writes its results.
     ///
     /// # Errors
     /// Fails with exit code 3 if the location is not writable, and with exit code 2 if a name is taken by a file that
@@ -54,7 +54,7 @@ impl OutputFolder {
         ensure_writable(parent_folder(&self.path), &[])
     }
 
-    /// Checks permissions and names to predict whether the folder can be written. Does not create anything.
+    /// Predicts from permissions and names whether the folder can be written. Does not create anything.
     ///
     /// # Errors
     /// See [`Self::check`].
@@ -79,7 +79,7 @@ impl OutputFolder {
     /// # Errors
     /// Fails with exit code 3, naming the folder.
     pub fn stage(&self) -> Result<Draft> {
-        // Follow a link, because whoever created it wants the results at its target.
+        // Resolve a link, so that its target is replaced and the link remains.
         let target = if self.path.is_dir() { fs::canonicalize(&self.path).ok() } else { None };
         let target = target.unwrap_or_else(|| self.path.clone());
         let parent = parent_folder(&target);
@@ -188,8 +188,8 @@ impl Drop for Draft {
     }
 }
 
-/// Rejects names that are taken by files that this program did not write. `display_path` is the folder's path in
-/// messages.
+/// Rejects names that belong to files that this program did not write. Messages show `display_path` as the path of the
+/// folder.
 fn check_free(folder: &Path, display_path: &Path, kind: &str, names: &[String], hash_cache: &HashCache) -> Result<()> {
     let manifest = Manifest::read(folder);
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {
@@ -201,7 +201,7 @@ fn check_free(folder: &Path, display_path: &Path, kind: &str, names: &[String], 
     }
     let mut conflicts: Vec<(String, FileState)> = Vec::new();
     for name in names.iter().map(String::as_str).chain([Manifest::FILE]) {
-        // A file may exist where a parent folder is needed.
+        // A parent folder of the new file may exist as a file.
         let parents = name.match_indices('/').map(|(end, _)| &name[..end]);
         let blocked_parent = parents.map(|parent| (parent, manifest.file_state(folder, parent, hash_cache)));
         let blocked_parent =

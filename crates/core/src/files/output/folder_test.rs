@@ -63,7 +63,7 @@ fn path_in(name: &str, output: &Path) -> PathBuf {
 }
 
 #[test]
-fn existing_name_is_rejected_without_changes() {
+fn conflict_with_a_user_file_is_rejected_without_changes() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("out"), "results");
     publish(&output, &[("table", "1"), ("lm_eval/a", "1")]).unwrap();
@@ -107,7 +107,7 @@ fn owned_names(names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn single_file_put_keeps_existing_files() {
+fn put_replaces_the_named_file_and_keeps_others() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("reports"), "results");
     put(&output, "1").unwrap();
@@ -176,7 +176,7 @@ fn crash_leftovers_are_removed_and_user_files_are_kept() {
     // Simulate a kill between the two renames, when the output folder does not exist.
     fs::rename(output.path(), leftover(2, swap::REPLACED_SUFFIX)).unwrap();
     drop(output.stage().unwrap());
-    assert_eq!(files(output.path()).len(), 4, "the file was not restored");
+    assert_eq!(files(output.path()).len(), 4, "the folder was not restored");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::files::{regular, sha256};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     files: BTreeMap<String, Vec<String>>,
-    /// Kind of the folder, or `None` if there is no manifest.
+    /// Kind of output in the folder, or `None` if there is no manifest.
     kind: Option<String>,
 }
 

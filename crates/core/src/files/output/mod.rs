@@ -3,11 +3,11 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `manifest` | names and hashes of the files that this program wrote into a folder |
-//! | `folder` | folders that are replaced as a whole or file by file |
-//! | `swap` | removal of a replaced folder, keeping the user's files |
-//! | `file` | single files |
-//! | `overlap` | check that outputs do not overlap inputs |
+//! | `manifest` | list of the files that this program wrote into a folder, with their hashes |
+//! | `folder` | writes an output folder, as a whole or file by file |
+//! | `swap` | removes a replaced folder and keeps the user's files |
+//! | `file` | writes a single output file |
+//! | `overlap` | checks that outputs do not overlap inputs |
 
 mod file;
 mod folder;

@@ -1,4 +1,4 @@
-//! Check that outputs do not overlap inputs once links are resolved.
+//! Check that outputs do not overlap inputs. Symbolic links are resolved first.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -16,12 +16,12 @@ pub struct Input {
 }
 
 impl Input {
-    /// Creates an entry for a file, or for a folder that is read as a whole.
+    /// Creates an input: a file, or a folder into which no output may be written.
     pub fn new(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
         Self { what: what.into(), path: path.into(), whole: true }
     }
 
-    /// Creates an entry for a folder that must not be replaced but may contain outputs.
+    /// Creates an input for a folder that may contain outputs but must not be replaced by one.
     pub fn allowing_outputs(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
         Self { whole: false, ..Self::new(what, path) }
     }
@@ -56,7 +56,8 @@ pub(super) fn is_within(path: &Path, folder: &Path) -> bool {
     path.ancestors().any(|above| above == folder || (id.is_some() && self::id(above) == id))
 }
 
-/// Resolves the existing part of a path, following each link before applying `..`.
+/// Returns the absolute path with links resolved as far as the path exists. Like the kernel, follows each link before
+/// it applies `..`.
 pub(super) fn real(path: &Path) -> PathBuf {
     let absolute = files::absolute(path);
     let mut real = PathBuf::new();

@@ -9,14 +9,15 @@ use crate::files::atomic::is_temporary;
 use crate::files::name;
 use crate::files::owner::Owner;
 
-/// Suffix of drafts. [`REPLACED_SUFFIX`] is the suffix of replaced folders that are being removed.
+/// Suffix of drafts.
 pub(super) const DRAFT_SUFFIX: &str = ".part";
+/// Suffix of a replaced folder until it is removed, on file systems that cannot exchange two folders atomically.
 pub(super) const REPLACED_SUFFIX: &str = ".old";
-/// Marker for an incomplete draft, whose whole content belongs to this program.
+/// File that marks an incomplete draft. A folder that contains it may be deleted as a whole.
 pub(super) const DRAFT_MARKER: &str = ".ghostlab.draft";
 /// Age after which an unchanged draft counts as abandoned. Filling a folder takes seconds.
 const ABANDONED_AFTER: Duration = Duration::from_secs(600);
-/// Maximum length of the folder name within a draft's name, which leaves room for the owner tag.
+/// Maximum number of bytes of the output folder's name in the name of a draft. The limit leaves room for the owner tag.
 const MAX_NAME_BYTES: usize = 120;
 
 /// Returns the path of a hidden folder next to `output`.
@@ -33,8 +34,9 @@ fn hidden_prefix(output: &Path) -> String {
     }
 }
 
-/// Hard-links the user's files from an old folder into the draft, so that they exist throughout the swap. Folders
-/// cannot be hard-linked, and some file systems have no hard links. [`remove_replaced`] moves these entries afterwards.
+/// Hard-links the user's files from an old folder into the draft, so that they exist throughout the swap.
+/// [`remove_replaced`] later moves the entries that could not be linked: folders, and all files on file systems without
+/// hard links.
 pub(super) fn link_user_files(old: &Path, draft: &Path, hash_cache: &HashCache) {
     link_below(old, draft, Path::new(""), &Manifest::read(old), hash_cache);
 }
@@ -53,7 +55,7 @@ fn link_below(old: &Path, draft: &Path, below: &Path, manifest: &Manifest, hash_
 }
 
 /// Removes a replaced folder. Deletes this program's files and files that were hard-linked into the new folder. Moves
-/// all other files to the new folder, unless their names are taken there.
+/// all other files to the new folder, unless it has files with the same names.
 pub(super) fn remove_replaced(old: &Path, output: &Path, hash_cache: &HashCache) {
     if old.join(DRAFT_MARKER).symlink_metadata().is_ok() {
         fs::remove_dir_all(old).ok();
