@@ -95,7 +95,7 @@ fn repairs_without_a_form_are_rejected_before_any_work() {
     let sublayers = ["--gguf", "f16", "--set", "criterion=llm-drop", "--set", "depth={attention: 1}"];
     assert_rejected(&world, "llm-drop-attention-1", "none", &sublayers, &["no query and key norms", "`deci`"]);
     let layers = "{name: ghosted, input: normed, boundary: layer}";
-    assert_rejected(&world, "depth/1", layers, &[], &["`ghosted`", "boundary: region", "no product"]);
+    assert_rejected(&world, "depth/1", layers, &[], &["`ghosted`", "boundary: region", "cannot be combined"]);
 }
 
 /// Writes a grid for the bundled Llama, with cuts and repairs that llama.cpp can represent only as `deci`.

@@ -40,8 +40,8 @@ impl fmt::Display for HookPoint {
 /// Approximate size of a shard in bytes. Tests use small shards, so that a few rows fill several of them.
 const SHARD_BYTES: usize = if cfg!(test) { 4096 } else { 16 << 20 };
 
-/// Shape of the activations at one hook point. It also determines their division into shards, which never splits a
-/// sequence.
+/// Shape of the activations at one hook point. It also determines how they are divided into shards. A shard contains
+/// whole sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActivationShape {
     pub channels: usize,
@@ -85,7 +85,7 @@ pub trait Spool {
     fn push(&mut self, site: HookPoint, rows: &[f32]) -> Result<()>;
 }
 
-/// Spool that keeps everything in memory.
+/// Spool that keeps all rows in memory.
 #[derive(Debug, Default)]
 pub struct InMemory(BTreeMap<HookPoint, Vec<f32>>);
 

@@ -22,7 +22,6 @@ pub struct PassRequest {
 }
 
 impl PassRequest {
-    /// Returns whether the request is empty.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty() && self.sites.is_empty()
     }
@@ -43,7 +42,7 @@ impl PassRequest {
     }
 }
 
-/// Subset of the calibration windows, with a spool for its rows. Similarities are computed separately for each piece.
+/// Subset of the calibration windows, with a spool for its rows. Each subset gets its own [`Similarities`].
 pub struct WindowSubset<'a> {
     pub windows: Vec<&'a [u32]>,
     /// Index of the first sequence, used in error messages.
@@ -52,7 +51,7 @@ pub struct WindowSubset<'a> {
     pub spool: &'a mut dyn Spool,
 }
 
-/// Runs the dense backbone once over the windows of all pieces, and returns the similarities of each piece. `progress`
+/// Runs the dense backbone once over the windows of all `pieces`, and returns the similarities of each. `progress`
 /// receives the token count of each batch and may stop the pass by returning an error.
 ///
 /// # Errors
@@ -151,8 +150,9 @@ pub fn in_memory(
     collected.finish(shape)
 }
 
-/// Returns the sites whose stream a program computes, each with the index of the step that produces it. `X_0` is the
-/// output of the embedding, the middle of layer `l` the output of its attention, and `X_{l+1}` the output of its MLP.
+/// Returns the sites whose stream a program computes, each with the index of the step that produces the stream. The
+/// embedding produces `X_0`, the attention of layer `l` produces `Middle(l)`, and the MLP of layer `l` produces
+/// `X_{l+1}`.
 pub fn computed_sites(program: &Program) -> BTreeSet<(usize, HookPoint)> {
     let mut places = BTreeSet::from([(0, HookPoint::Stream(0))]);
     for (index, (sublayer, layer)) in
@@ -246,7 +246,7 @@ fn first_not_finite(numbers: &[f32]) -> Option<usize> {
     Some(block * BLOCK + within)
 }
 
-/// Returns whether any value is NaN or infinite, i.e. has an exponent of all ones.
+/// Returns whether any value is NaN or infinite, that is, has an exponent of all ones.
 fn has_not_finite(numbers: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7f80_0000;
     // No early exit, so that the loop vectorizes.
@@ -273,7 +273,7 @@ mod tests {
                 assert_eq!(rows, expected, "{site}");
             }
         }
-        assert_eq!(engine.copied(), 3, "expected the boundaries 0 and 1, and one middle");
+        assert_eq!(engine.copied(), 3, "expected copies of streams 0 and 1 and of one middle");
     }
 
     #[test]

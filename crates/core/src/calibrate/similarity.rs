@@ -81,7 +81,7 @@ impl Similarities {
         self.sums.keys().filter(|pair| pair.ends()[1] == site).copied().collect()
     }
 
-    /// Returns the position of the last stream that is compared with the one at `site`.
+    /// Returns the [`HookPoint::position`] of the last stream that is compared with the stream at `site`.
     pub(super) fn last_use(&self, site: HookPoint) -> Option<usize> {
         let ends = self.sums.keys().map(Pair::ends);
         ends.filter(|[from, _]| *from == site).map(|[_, to]| to.position()).max()

@@ -70,8 +70,8 @@ mod tests {
     fn block_pruner_measures_remaining_sublayers_each_step() {
         let spec = PruneSpec { backbone: "b", layers: 2, depth: 2, unit: DepthUnit::Sublayers };
         let first = (1, Sublayer::Mlp);
-        // When removed alone, the MLP of layer 1 costs least and the attention of layer 1 comes second. Once the MLP is
-        // removed, removing the attention costs most.
+        // Removing only the MLP of layer 1 gives the lowest perplexity, and removing only the attention of layer 1 the
+        // second lowest. Once the MLP is removed, removing the attention of layer 1 gives the highest.
         let selection = select(
             &super::ENTRY,
             &json!({}),
@@ -86,7 +86,7 @@ mod tests {
             },
         )
         .unwrap();
-        // Both remaining candidates cost 4, so the first one, the attention, is removed.
+        // Both remaining candidates give a perplexity of 4, so the first one, the attention of layer 0, is removed.
         assert_eq!(selection.removed, Cut::sublayers([first, (0, Sublayer::Attention)]));
         assert_eq!(selection.scores, [(3, 1.0), (0, 4.0)]);
     }

@@ -48,7 +48,7 @@ impl DepthUnit {
         format!("{}s", self.noun())
     }
 
-    /// Returns the number of units in a backbone.
+    /// Returns the number of layers or sublayers in a backbone that this unit counts.
     pub fn available(self, layers: usize) -> usize {
         if self == Self::Sublayers { 2 * layers } else { layers }
     }
@@ -95,7 +95,7 @@ impl Depth {
         self.unit == DepthUnit::Layers
     }
 
-    /// Returns a cut of this depth in the middle of the candidates, for cost estimates before the selection.
+    /// Returns a cut of this depth in the middle of the candidates, for cost estimates before the layers are selected.
     pub fn middle(self, layers: usize) -> Cut {
         let start = self.unit.available(layers).saturating_sub(self.count) / 2;
         if self.is_in_layers() {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn depth_in_layers_serializes_as_a_number() {
+    fn depth_round_trips_through_json() {
         let attention = Depth { count: 8, unit: DepthUnit::Attention };
         for (depth, json) in [(Depth::layers(7), "7"), (attention, r#"{"attention":8}"#)] {
             assert_eq!(serde_json::to_string(&depth).unwrap(), json);

@@ -9,12 +9,13 @@ use super::sublayers::check_sublayers;
 use crate::error::{Error, Result};
 use crate::model::Cut;
 use crate::options::{self, Options};
+use crate::quantity::pluralize;
 
 pub(super) const NAME: &str = "explicit";
 const SOURCE: &str = "";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ExplicitOptions>(NAME, SOURCE, build);
 
-/// Parts listed in the grid, as one of `layers`, `order` and `sublayers`.
+/// Layers or sublayers to remove, given as exactly one of `layers`, `order` and `sublayers`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ExplicitOptions {
@@ -44,10 +45,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
         ExplicitOptions { layers, order, sublayers } => {
             let is_empty = layers.is_none() && order.is_none() && sublayers.is_none();
             return Err(Error::bad_input(format!("`{name}` requires a list of layers or sublayers"))
-                .expected(
-                    "one of `layers` and `sublayers` (removes exactly these) and `order` (removes the first `depth` \
-                     layers)",
-                )
+                .expected("exactly one of `layers`, `sublayers` and `order` (the first `depth` layers are removed)")
                 .found(if is_empty { "none of them" } else { "several of them" })
                 .hint("write, for example, `{name: explicit, layers: [8, 9, 12]}`"));
         }
@@ -55,9 +53,9 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     if let Explicit::Layers(layers) | Explicit::Order(layers) = &rule
         && let Some((i, twice)) = layers.iter().enumerate().find(|(i, layer)| layers[..*i].contains(layer))
     {
-        return Err(Error::bad_input(format!("`{name}` contains a layer twice"))
+        return Err(Error::bad_input(format!("`{name}` lists a layer twice"))
             .expected("each layer once")
-            .found(format!("{twice} again at position {}", i + 1)));
+            .found(format!("layer {twice} again at position {}", i + 1)));
     }
     Ok(Box::new(rule))
 }
@@ -100,18 +98,18 @@ impl Explicit {
     }
 }
 
-/// Rejects layers that the backbone does not have. Also rejects a list whose length does not fit the depth.
+/// Rejects layers that the backbone does not have. `fits` states whether the length of the list matches the depth.
 fn check_layers(layers: &[usize], fits: bool, spec: &PruneSpec<'_>) -> Result<()> {
     if let Some(layer) = layers.iter().find(|&&layer| layer >= spec.layers) {
-        return Err(Error::bad_input(format!("`{NAME}` contains a layer that `{}` does not have", spec.backbone))
+        return Err(Error::bad_input(format!("`{NAME}` lists a layer that `{}` does not have", spec.backbone))
             .expected(format!("layers below {}", spec.layers))
             .found(layer));
     }
     if fits {
         return Ok(());
     }
-    Err(Error::bad_input(format!("`{NAME}` lists {} layers for a depth of {}", layers.len(), spec.depth))
-        .expected(format!("{} layers", spec.depth))
+    Err(Error::bad_input(format!("`{NAME}` lists {} for a depth of {}", pluralize(layers.len(), "layer"), spec.depth))
+        .expected(pluralize(spec.depth, "layer"))
         .found(format!("{layers:?}"))
         .hint("use `order` to remove the first `depth` layers of a longer list"))
 }
@@ -121,17 +119,17 @@ fn check_layers(layers: &[usize], fits: bool, spec: &PruneSpec<'_>) -> Result<()
 fn check_listed_sublayers(removed: &Cut, spec: &PruneSpec<'_>) -> Result<()> {
     let candidates: Cut = spec.unit.candidates(spec.layers).into_iter().collect();
     if let Some((layer, kind)) = removed.iter().find(|&(layer, kind)| !candidates.contains(layer, kind)) {
-        return Err(Error::bad_input(format!("`{NAME}` contains a sublayer that cannot be removed"))
+        return Err(Error::bad_input(format!("`{NAME}` lists a sublayer that cannot be removed"))
             .expected(format!("{} of layers below {}", spec.unit.plural(), spec.layers))
             .found(format!("{kind} {layer}")));
     }
     if removed.len() != spec.depth {
         return Err(Error::bad_input(format!(
-            "`{NAME}` lists {} sublayers for a depth of {}",
-            removed.len(),
+            "`{NAME}` lists {} for a depth of {}",
+            pluralize(removed.len(), "sublayer"),
             spec.depth
         ))
-        .expected(format!("{} different sublayers", spec.depth))
+        .expected(pluralize(spec.depth, "different sublayer"))
         .found(removed));
     }
     check_sublayers(NAME, spec)

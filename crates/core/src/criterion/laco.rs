@@ -36,17 +36,17 @@ const DEVIATIONS: &[Deviation] =
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Laco {
-    /// Number of layers that become one.
+    /// Number of layers that a merge combines into one.
     #[schemars(range(min = 2))]
     combine: usize,
-    /// Cosine that a merge has to exceed.
+    /// Cosine above which a merge is kept.
     threshold: f64,
-    /// Number of layers between the positions of a merge and the next trial. After a rejected trial it is 1.
+    /// Number of layers between a kept merge and the next trial. After a rejected merge, it is 1.
     #[schemars(range(min = 1))]
     interval: usize,
-    /// Lowest layer that layers are merged into.
+    /// Lowest layer into which layers are merged.
     lowest: usize,
-    /// Layer below which the first trial merges. The last layer if it is not given.
+    /// The first trial merges the layers directly below this one. Defaults to the last layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     highest: Option<usize>,
     /// Formula for the merged weights in trials. The recovery `merge` has the same option.
@@ -127,7 +127,7 @@ impl Criterion for Laco {
         any_regions(spec).into_iter().filter(|&(start, _)| start > self.lowest).collect()
     }
 
-    /// Returns one trial for each position, as an upper bound.
+    /// Returns one trial for each position, which is an upper bound on the number of trials.
     fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
         let Some(first) = self.first(spec) else { return Vec::new() };
         let removed = (self.combine - 1).min(spec.depth);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_merges_are_included_in_later_merges() {
+    fn later_trials_include_the_kept_merges() {
         let options = json!({"combine": 3, "threshold": 0.5});
         // The first position is 9 − 3.
         let all = select_layers(&options, 5, |_| 0.6).unwrap();
@@ -205,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn depth_that_the_threshold_does_not_allow_is_rejected() {
+    fn threshold_that_allows_too_few_merges_is_rejected() {
         let text = select_layers(&json!({"combine": 3, "lowest": 2}), 2, |_| 0.45).unwrap_err().to_string();
         assert!(text.contains("removed 0 of 2 layers") && text.contains("above 0.45"), "{text}");
     }
 
     #[test]
-    fn impossible_settings_are_rejected() {
+    fn invalid_laco_settings_are_rejected() {
         for (options, words) in [
             (json!({"combine": 1}), "`combine`"),
             (json!({"interval": 0}), "`interval`"),

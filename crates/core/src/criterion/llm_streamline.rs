@@ -79,7 +79,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn streamline_keeps_end_layers_and_takes_first_of_ties() {
+    fn streamline_keeps_end_layers_and_removes_first_of_ties() {
         let spec = PruneSpec { backbone: "b", layers: 6, depth: 2, unit: DepthUnit::Layers };
         // Blocks 0 and 4 are excluded although they are the most similar. Blocks 2 and 3 tie.
         let cosines = [1.0, 0.5, 0.7, 0.7, 1.0];

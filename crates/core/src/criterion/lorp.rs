@@ -38,7 +38,7 @@ impl Criterion for Lorp {
         match self.clusters.filter(|clusters| !(1..=spec.layers).contains(clusters)) {
             None => Ok(()),
             Some(clusters) => Err(Error::bad_input(format!("invalid `clusters` of `{NAME}`"))
-                .expected(format!("1 to {}, for {} layers", spec.layers, spec.layers))
+                .expected(format!("1 to {} clusters for {} layers", spec.layers, spec.layers))
                 .found(clusters)),
         }
     }
@@ -144,7 +144,7 @@ impl<'a> Clusters<'a> {
     }
 
     /// Returns the cluster with the most similar remaining layers, among the clusters that have candidates. The first
-    /// wins ties.
+    /// cluster wins ties.
     fn most_similar(&self) -> Option<usize> {
         let open = (0..self.queues.len()).filter(|&cluster| !self.queues[cluster].is_empty());
         let similarities = open.map(|cluster| {

@@ -81,7 +81,7 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 /// Name of the option that removes one layer or sublayer at a time and measures again after each removal.
 const ITERATIVE: &str = "iterative";
 
-/// Criteria without the option [`ITERATIVE`], each with the reason.
+/// Criteria without the option [`ITERATIVE`], each with the reason shown in the error.
 const NOT_ITERATIVE: &[(&str, &str)] = &[
     (laco::NAME, "its loop already measures the merged backbone after each merge"),
     (explicit::NAME, "it lists its layers and measures nothing"),

@@ -30,8 +30,8 @@ pub struct CalibrationStats<'a> {
     pub similarities: &'a Similarities,
     /// Streams requested by [`Criterion::sites`]. `None` if they exceed the disk limit.
     pub activations: Option<&'a Activations>,
-    /// Function that measures trials on the calibration windows. All cuts are measured in one run of a trie. A trial
-    /// removes its cut in addition to [`Self::removed`].
+    /// Function that measures trials on the calibration windows. All trials of a call are measured in one run, which
+    /// computes common prefixes of layers once. A trial removes its cut in addition to [`Self::removed`].
     pub trials: &'a mut Trials<'a>,
     norms: Option<&'a InputNorms<'a>>,
     /// Layers and sublayers already removed from the measured backbone.
@@ -118,7 +118,8 @@ impl<'a> CalibrationStats<'a> {
     /// # Errors
     /// Fails if the norms were not provided or cannot be read.
     pub fn input_norm(&self, sublayer: (usize, Sublayer)) -> Result<Option<RmsNorm>> {
-        let norms = self.norms.ok_or_else(|| Error::job("the criterion needs the norms of the backbone"))?;
+        let norms =
+            self.norms.ok_or_else(|| Error::job("the norms of the backbone were not provided to the criterion"))?;
         Ok(Some(norms(sublayer)?).filter(|norm| norm.weight.is_some()))
     }
 
@@ -134,7 +135,7 @@ impl<'a> CalibrationStats<'a> {
     }
 }
 
-/// Meaning of a criterion's scores of all candidates.
+/// Quantity that a criterion's scores measure, and the direction in which they rank the candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Importance {
     /// Name of the measured quantity.
@@ -188,14 +189,14 @@ pub trait Criterion: Send + Sync {
         false
     }
 
-    /// Returns cuts for the cost estimate. They stand in for the cuts that [`Self::select`] measures. A rule that
-    /// returns none must not measure trials.
+    /// Returns cuts for the cost estimate, similar to those that [`Self::select`] measures. A rule that returns none
+    /// must not measure trials.
     fn trials(&self, spec: &PruneSpec<'_>) -> Vec<Cut> {
         let _ = spec;
         Vec::new()
     }
 
-    /// Returns the part of [`Self::trials`] that is left after `done` steps of an iterative selection.
+    /// Returns the cuts of [`Self::trials`] that remain after `done` steps of an iterative selection.
     fn remaining_trials(&self, spec: &PruneSpec<'_>, done: usize) -> Vec<Cut> {
         let measured = self.trials(&PruneSpec { depth: done, ..*spec }).len();
         self.trials(spec).split_off(measured)
@@ -222,8 +223,8 @@ pub trait Criterion: Send + Sync {
         false
     }
 
-    /// Returns the meaning of the scores of all candidates, if a selection at a depth of 1 scores each of them. These
-    /// are the selection's scores, or the results of its trials if the rule measures any.
+    /// Returns what the scores measure, if a selection with a depth of 1 scores every candidate. The scores are those
+    /// of the selection, or the results of its trials if the rule measures any.
     fn importance(&self) -> Option<Importance> {
         None
     }
@@ -285,8 +286,8 @@ impl Selection {
     }
 }
 
-/// Returns every region that a selection of `depth` layers may contain. Sublayer cuts have no regions, because no
-/// repair applies to them.
+/// Returns every region that a selection of `depth` layers may contain. Sublayer cuts have no regions, which consist of
+/// whole layers.
 pub(super) fn any_regions(spec: &PruneSpec<'_>) -> Vec<(usize, usize)> {
     let PruneSpec { layers, depth, unit, .. } = *spec;
     if unit != DepthUnit::Layers {
@@ -356,7 +357,7 @@ pub(super) fn check_depth(name: &str, why: &str, max: usize, spec: &PruneSpec<'_
 /// Reason passed to [`check_depth`] by rules that do not restrict the layers.
 pub(super) const TOO_FEW_LAYERS: &str = "has too few layers to choose from";
 
-/// Deviation shared by all criteria that the official repository implements.
+/// Deviation of the official repository that applies to all criteria it implements.
 pub(super) const READS_FIRST_SEQUENCES: &[Deviation] = &[Deviation {
     applies: |case| case.sequences > OFFICIAL_SEQUENCES,
     text: "selects layers using only the first 128 calibration sequences",

@@ -132,7 +132,7 @@ fn order(score: &str, backbone: Option<&str>, spec: &PruneSpec<'_>) -> Result<Ve
         return Err(Error::bad_input(format!("`{NAME}` has no released order for this backbone"))
             .expected(format!("one of {}", known.join(", ")))
             .found(format!("`{name}`"))
-            .hint("use `order: measured`, or name the order, such as `backbone: llama-3-8b`"));
+            .hint("use `order: measured`, or select a released order with, for example, `backbone: llama-3-8b`"));
     };
     if order.iter().any(|&layer| layer >= spec.layers) {
         return Err(Error::bad_input(format!("the released order of `{known}` belongs to a deeper model"))

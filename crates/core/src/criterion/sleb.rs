@@ -102,8 +102,8 @@ mod tests {
     #[test]
     fn sleb_measures_remaining_layers_each_step() {
         let spec = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
-        // When removed alone, layer 1 costs least and layer 2 comes second. Once layer 1 is removed, layer 2 costs most
-        // and layer 3 least.
+        // Removing only layer 1 gives the lowest perplexity, and removing only layer 2 the second lowest. Once layer 1
+        // is removed, removing layer 2 gives the highest perplexity and removing layer 3 the lowest.
         let selection = select(
             &super::ENTRY,
             &json!({}),

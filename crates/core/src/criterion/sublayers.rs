@@ -11,7 +11,7 @@ pub(super) fn check_sublayers(name: &str, spec: &PruneSpec<'_>) -> Result<()> {
     check_depth(name, "has too few sublayers to choose from", max, spec)
 }
 
-/// Selects the candidates with the lowest scores. The first wins ties.
+/// Selects the candidates with the lowest scores. The first candidate wins ties.
 pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize) -> Selection {
     let mut ranked = scores.to_vec();
     // The sort is stable, so the first of several equal scores stays first.
@@ -21,9 +21,9 @@ pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize
     Selection::new(removed, scores)
 }
 
-/// Removes `depth` sublayers one by one. In each step, measures the removal of every remaining sublayer and removes the
-/// one with the lowest cost. The first wins ties. The scores are the removed sublayers in order, each with the cost
-/// after its removal.
+/// Removes `depth` sublayers one by one. In each step, measures `metric` without each remaining sublayer and removes
+/// the sublayer with the lowest value. The first candidate wins ties. The scores are the removed sublayers in order,
+/// each with the value after its removal.
 pub(super) fn remove_greedily(
     name: &str,
     spec: &PruneSpec<'_>,

@@ -28,7 +28,7 @@ pub fn top_tokens(logits: &Tensor, kept: usize) -> Result<TopTokens> {
     let kept = kept.min(vocab);
     let rows: Vec<f32> = logits.flatten_all()?.to_vec1()?;
     if rows.iter().any(|logit| logit.is_nan()) {
-        return Err(Error::job("a logit of the teacher is not a number")
+        return Err(Error::job("a logit of the teacher is NaN")
             .hint("check the weights, or use a float type with a larger range: the backbone overflows on this text"));
     }
     let tokens: Vec<u32> = rows.par_chunks(vocab).flat_map_iter(|row| top_of_row(row, kept)).collect();

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::linalg::adam::Adam;
 use crate::model::candle::ops;
 
-/// Training run for one matrix.
+/// Training of the matrix of one operator.
 pub struct Training<'a> {
     tail: &'a LayersAfter,
     state: Checkpoint,
@@ -66,7 +66,7 @@ impl Checkpoint {
 }
 
 fn length_error() -> Error {
-    Error::damaged("the length of a training checkpoint differs from its header")
+    Error::damaged("the size of the training checkpoint does not match its header")
 }
 
 impl<'a> Training<'a> {

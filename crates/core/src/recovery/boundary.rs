@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::model::{Batch, Engine, HostRows, LayerMerge, MergedLayer, Operator, Step, Sublayer};
 
-/// Number of rows that a method reads at a time. This bounds memory use, however large the corpus is.
+/// Number of rows that a method reads at a time, so that memory use does not depend on the size of the calibration set.
 const BLOCK_ROWS: usize = 2048;
 
 /// Removed layers `[start, end)` that are repaired together, or one removed sublayer.
@@ -87,7 +87,7 @@ pub struct Boundary<'a> {
     pub before: Option<&'a RemainingLayer>,
     /// Merges by which the criterion chose the layers. Empty if the criterion does not merge layers.
     pub merges: &'a [LayerMerge],
-    /// Start position of each sequence in its text. Empty if no sequences are known to overlap.
+    /// Start of each sequence in the corpus. If the list is empty, sequences are assumed not to overlap.
     pub starts: &'a [Start],
 }
 
@@ -159,7 +159,7 @@ impl Boundary<'_> {
         sums.finish()
     }
 
-    /// Returns whether two sequences are known to contain the same tokens from a text.
+    /// Returns whether two sequences overlap in the corpus. Returns `false` if their starts are unknown.
     pub fn overlap(&self, one: usize, other: usize) -> bool {
         let one = self.starts.get(one);
         let other = self.starts.get(other);
@@ -198,7 +198,7 @@ impl Boundary<'_> {
                 Repair::Cut => {}
                 Repair::Stream(operator) => steps.push(Step::Apply(Arc::clone(operator))),
                 Repair::Branches { .. } | Repair::Merged(_) => {
-                    return Err(Error::job("a repair folded into weights is not a step"));
+                    return Err(Error::job("a repair that changes weights cannot run as a separate step"));
                 }
             }
             steps.extend((span.end..next).flat_map(|layer| [Step::Attention(layer), Step::Mlp(layer)]));
@@ -253,13 +253,14 @@ pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
     }
 }
 
-/// Maximum range of values, in f32 rounding errors, for which a channel counts as constant.
+/// A channel counts as constant if the range of its values is at most this multiple of the f32 epsilon, relative to its
+/// largest magnitude.
 const CONSTANT_ROUNDINGS: f32 = 16.0;
 
 /// Returns the reasons why the activations cannot determine a repair: fewer tokens than channels, or constant channels.
+/// Returns an empty list if the activations suffice.
 ///
-/// The list is empty if there are no such reasons. Channels that are always zero are ignored, because they need no
-/// repair.
+/// Channels that are always zero are ignored, because they need no repair.
 ///
 /// # Errors
 /// Fails if the activations cannot be read.
@@ -434,8 +435,7 @@ pub(super) mod tests {
         assert_eq!(reasons(&[1.0, 2.0, 3.0, 1.0]), Vec::<String>::new());
         assert_eq!(reasons(&[1.0, 0.0, 3.0, 0.0]), Vec::<String>::new(), "a zero channel");
         assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.0]), ["1 of 2 channels are constant in the calibration"]);
-        // A channel whose values vary by a rounding error counts as constant. A channel with a larger variation does
-        // not.
+        // Values that differ only by rounding errors count as constant.
         assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.000_002]).len(), 1);
         assert!(reasons(&[1.0, 5.0, 3.0, 5.001]).is_empty());
         let one_token = reasons(&[1.0, 2.0]);

@@ -71,20 +71,20 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let ghosted: Ghosted = options::read(name, options)?;
     if matches!(ghosted.solver, Solver::Svd) && !ghosted.ridge.is_default() {
         return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`solver: normal` together with `ridge`")
+            .expected("`ridge` only with `solver: normal`")
             .found("`solver: svd`, which truncates small singular values instead"));
     }
     if ghosted.input.is_stream() && ghosted.bias {
         return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`bias: true` together with `input: normed`")
-            .found("`bias: true` with `input: stream`")
-            .hint("use the recovery `affine`, a map of the stream with a bias"));
+            .expected("`bias: true` only with `input: normed`")
+            .found("`input: stream`")
+            .hint("use the recovery `affine`, which fits a map of the stream with a bias"));
     }
     let is_plain = matches!(ghosted.solver, Solver::Normal) && ghosted.ridge.is_default();
     if ghosted.input == MapInput::Normed && !is_plain {
         return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`solver: normal` and no `ridge` together with `input: normed`")
-            .found("another solver or ridge"));
+            .expected("`input: normed` only with `solver: normal` and no `ridge`")
+            .found("`solver: svd` or a `ridge`"));
     }
     Ok(Box::new(ghosted))
 }
@@ -104,8 +104,8 @@ impl Recovery for Ghosted {
         }
         Err(Error::bad_input("a checkpoint can store only one operator between two layers")
             .at(format!("`{NAME}`"))
-            .expected("`boundary: region` together with `input: normed`")
-            .found("`boundary: layer`: maps of the normed stream at adjacent layers have no product"))
+            .expected("`input: normed` only with `boundary: region`")
+            .found("`boundary: layer`, whose maps of the normed stream cannot be combined into one"))
     }
 
     fn spans(&self, region: Span) -> Vec<Span> {

@@ -80,7 +80,7 @@ const AUTO: &str = "auto";
 /// Candidate ridges as fractions of the mean eigenvalue of `XᵀX`.
 const RIDGE_FRACTIONS: [f64; 9] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
 
-/// Interval between held-out windows.
+/// One of this many consecutive windows is held out.
 const HOLDOUT_STRIDE: usize = 4;
 
 impl Default for Ridge {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn default_ridge_is_omitted_and_invalid_ridge_rejected() {
+    fn default_ridge_is_omitted_and_invalid_ridge_is_rejected() {
         assert_eq!(resolved_options(&json!({"ridge": 1e-6})).unwrap(), resolved_options(&json!({})).unwrap());
         assert_eq!(resolved_options(&json!({"ridge": "auto"})).unwrap()["ridge"], "auto");
         assert_eq!(resolved_options(&json!({"ridge": 0})).unwrap()["ridge"], 0.0);

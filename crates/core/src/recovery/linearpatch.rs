@@ -46,7 +46,7 @@ fn fitted_sequences(case: &PruneCase<'_>) -> usize {
     if case.one_block { case.sequences } else { case.operator_sequences }
 }
 
-/// Epsilon that the reference code adds to the mean magnitude before a removed layer when it repairs layer by layer.
+/// Epsilon that the reference code adds to `mean|X_pre|` when one operator replaces each layer.
 const MAGNITUDE_EPSILON: f64 = 1e-8;
 
 /// LinearPatch: one scale per channel of the stream (`linearpatch-diag`), or of the stream rotated by a Hadamard matrix
@@ -58,15 +58,15 @@ struct LinearPatchOptions {
     boundary: Placement,
 }
 
-/// `W = diag(d)`, or `W = H·diag(d)·Hᵀ` with `d` measured on `X·H`.
+/// `W = diag(d)`, or `W = H·diag(d)·Hᵀ` with `d` computed from `X·H`.
 ///
 /// Follows the reference code:
 ///
 /// - If one operator replaces a region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`.
-/// - If one operator replaces each layer, `d` is `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens. It is measured
-///   on the unrotated `X`, even for `rotate`.
-/// - If the criterion removes one block, `d` is measured on all sequences. Otherwise, it is measured on the operator
-///   sequences.
+/// - If one operator replaces each layer, `d` is `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens. It is computed
+///   from the unrotated `X`, even for `rotate`.
+/// - If the criterion removes one block, `d` is computed from all sequences. Otherwise, it is computed from the
+///   operator sequences.
 struct LinearPatch {
     rotate: bool,
     placement: Placement,
@@ -83,7 +83,7 @@ impl Recovery for LinearPatch {
             return Ok(());
         }
         Err(Error::bad_input(format!("`{ROTATE}` has no Hadamard matrix of the backbone's hidden size"))
-            .expected("a power of two, or one times 12, 20, 28, 36, 40, 52 or 60")
+            .expected("a power of two, or a power of two times 12, 20, 28, 36, 40, 52 or 60")
             .found(config.hidden)
             .hint(format!("use `{DIAG}`")))
     }
@@ -158,7 +158,7 @@ impl LinearPatch {
     }
 }
 
-/// Magnitudes before and after a span for each channel.
+/// Magnitudes of each channel before and after a span, and their ratios.
 struct Ratios {
     /// For each channel, the sum of the per-sequence ratios, and the number of sequences in which the ratio is defined.
     per_sequence: Vec<(f64, usize)>,
@@ -187,8 +187,8 @@ impl Ratios {
 
     /// Averages the ratios over the sequences.
     ///
-    /// For each channel, skips the sequences in which it is zero before the region. There, the reference code would
-    /// divide by zero. A channel that is zero in all sequences gets scale 1.
+    /// Skips sequences in which a channel is zero before the region, where the reference code would divide by zero. A
+    /// channel that is zero in all sequences gets scale 1.
     fn mean_over_sequences(&self) -> (Vec<f32>, Vec<String>) {
         let always = self.per_sequence.iter().filter(|(_, count)| *count == 0).count();
         let sometimes = self.per_sequence.iter().filter(|(_, count)| (1..self.sequences).contains(count)).count();

@@ -67,8 +67,9 @@ impl Recovery for Merge {
         let region = [LayerMerge { layer, absorbed: (boundary.span.start..boundary.span.end).collect() }];
         let merges = if boundary.merges.is_empty() { &region[..] } else { boundary.merges };
         let merged = self.form.apply(merges).into_iter().find(|merged| merged.layer() == layer);
-        let merged = merged
-            .ok_or_else(|| Error::job("the selection merges nothing into a layer").at(format!("layer {layer}")))?;
+        let merged = merged.ok_or_else(|| {
+            Error::job("the selection contains no merge into this layer").at(format!("layer {layer}"))
+        })?;
         Ok(Solution::new(Repair::Merged(Arc::new(merged))))
     }
 }

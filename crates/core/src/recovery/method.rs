@@ -38,7 +38,7 @@ pub trait Recovery: Send + Sync {
     }
 
     /// Returns the form in which exported checkpoints store the operator next to the weights, or `None` if the repair
-    /// can always be folded.
+    /// can always be folded into the weights.
     fn step_form(&self, config: &Config) -> Option<StepForm> {
         match self.target() {
             RepairTarget::Nothing | RepairTarget::Rows | RepairTarget::Layer => None,
@@ -101,8 +101,8 @@ pub trait Recovery: Send + Sync {
 
 /// Cost of an f64 operation relative to an f32 operation in a matrix product.
 pub const F64_COST: f64 = 2.0;
-/// Cost of reading a number and converting it to f64, relative to an f32 operation in a matrix product. The ratio was
-/// measured on two cores.
+/// Cost of reading a number and converting it to f64, relative to an f32 operation in a matrix product. Measured on two
+/// cores.
 pub(super) const ELEMENT_COST: f64 = 50.0;
 
 /// Estimates the cost of a least-squares problem in f64.

@@ -73,7 +73,7 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     if options.contains_key(FINETUNE) && !recovery.is_tunable() {
         let names: Vec<&str> = tunable_methods().collect();
         return Err(Error::bad_input(format!("`{name}` does not support fine-tuning"))
-            .expected(format!("one of {}, with one operator for each region", names.join(", ")))
+            .expected(format!("one of {}, with one operator per region", names.join(", ")))
             .found(format!("`{FINETUNE}` with `{name}`"))
             .hint(
                 "remove `finetune`, or use one linear operator per region: folded maps, low-rank maps, and maps with a bias or a norm cannot be trained",
@@ -93,8 +93,9 @@ pub fn without_finetune(options: &Options) -> Options {
 /// Parses the fine-tuning settings, if present.
 fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
     let Some(value) = options.get(FINETUNE) else { return Ok(None) };
-    let finetune: Finetune = serde_json::from_value(value.clone())
-        .map_err(|error| finetune_error(error.to_string(), name).expected("`{sequences: 5000, length: 2048}`"))?;
+    let finetune: Finetune = serde_json::from_value(value.clone()).map_err(|error| {
+        finetune_error(error.to_string(), name).expected("a map such as `{sequences: 5000, length: 2048}`")
+    })?;
     if finetune.sequences == 0 || finetune.length < 2 {
         return Err(finetune_error(value.to_string(), name).expected("at least 1 sequence of at least 2 tokens"));
     }
@@ -167,7 +168,7 @@ fn describe(entry: &RecoveryEntry) -> MethodDescription {
     description
 }
 
-/// Returns the appearance of the recovery that tables call `name`, such as `ghosted` or `ghosted:svd`.
+/// Returns the appearance of a recovery by its name in tables, such as `ghosted` or `ghosted:svd`.
 pub fn appearance(name: &str) -> Option<Appearance> {
     options::appearance(name, ENTRIES)
 }
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recovery_variant_has_a_label_and_its_methods_style() {
+    fn variant_has_its_own_label_and_the_style_of_its_method() {
         assert_eq!((label("ghosted"), label("ghosted:svd")), ("Ghost Layer (Ours)", "SVD-based"));
         assert_eq!(word("ghosted", "solver", "normal"), "solve");
         assert_eq!(label("ghosted:solve"), "Solver-based");
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_method_is_marked_as_the_papers() {
+    fn exactly_one_method_is_marked_as_proposed_by_the_paper() {
         assert_eq!(ENTRIES.iter().filter(|entry| entry.appearance.ours).count(), 1);
         assert_eq!(paper_appearance().unwrap().name, "ghosted");
     }

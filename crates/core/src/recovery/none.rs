@@ -8,7 +8,7 @@ use super::method::{Recovery, RecoveryEntry, RepairTarget, build};
 use crate::error::Result;
 use crate::style::{Dash, Hue, Marker, Style};
 
-/// Name of the recovery that repairs nothing, with which the other recoveries are compared.
+/// Name of the baseline without repair.
 pub const NAME: &str = "none";
 const SOURCE: &str = "";
 pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE, build::<None>)

@@ -8,7 +8,8 @@ use super::method::Recovery;
 use crate::error::Result;
 use crate::model::{Cut, LayerMerge, Operator, Repairs, Sublayer};
 
-/// Places the repairs for a cut. Returns `None` if an MLP branch is to be mapped but no layer precedes it.
+/// Places the repairs for a cut. Returns `None` if a repair maps the MLP output of the preceding layer, but no layer
+/// remains before the span.
 ///
 /// # Errors
 /// Fails if two operators belong at the same position but cannot be composed.
@@ -42,10 +43,10 @@ pub fn place_repairs(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Optio
     Ok(Some(repairs))
 }
 
-/// Returns the repairs made by a recovery that merges layers. Returns `None` if the recovery does not merge layers, or
-/// if no layer precedes a region.
+/// Returns the repairs of a recovery that merges layers. Returns `None` if the recovery does not merge layers, or if no
+/// layer remains before a region.
 ///
-/// `merges` are those of the selection. If there are none, each region is merged into the layer before it.
+/// `merges` are the merges of the selection. If the list is empty, each region is merged into the layer before it.
 pub fn merged_layers(recovery: &dyn Recovery, removed: &Cut, merges: &[LayerMerge]) -> Option<Repairs> {
     let merged = if merges.is_empty() {
         let regions = removed.regions().into_iter().map(|(start, end)| {
@@ -64,8 +65,7 @@ pub(crate) fn layer_before(removed: &Cut, start: usize) -> Option<usize> {
     (0..start).rev().find(|&layer| !removed.contains_layer(layer))
 }
 
-/// Inserts an operator, or composes it with an existing one. The layer before a region absorbs the maps for all layers
-/// in the region.
+/// Inserts an operator, or composes it with an existing one, because the same layer may precede several spans.
 fn add<K: Ord>(entry: Entry<'_, K, Arc<Operator>>, operator: &Arc<Operator>) -> Result<()> {
     match entry {
         Entry::Vacant(free) => drop(free.insert(Arc::clone(operator))),

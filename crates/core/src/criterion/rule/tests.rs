@@ -30,7 +30,7 @@ pub(crate) fn select(
     let mut stats = CalibrationStats::new(&similarities, None, &mut trials);
     let selection = criterion.select(spec, &mut stats)?;
     for region in selection.regions() {
-        assert!(criterion.regions(spec).contains(&region), "{region:?} was not declared");
+        assert!(criterion.regions(spec).contains(&region), "{region:?} is not one of the criterion's regions");
     }
     Ok(selection)
 }
