@@ -243,7 +243,7 @@ fn column(rows: &[Vec<String>], name: &str) -> Vec<String> {
 fn plan_and_run_reject_a_results_folder_with_one_error() {
     for (name, more, code, words) in [
         ("results/grid/results.csv", &[][..], 2, "results/grid/results.csv"),
-        ("results/grid", &[], 3, "an entry of another type"),
+        ("results/grid", &[], 3, "a path that is not a folder"),
         ("results", &[], 3, "a folder in which files can be created"),
         ("out/grid/results.md", &["--results", "out"], 2, "out/grid/results.md"),
         ("mine", &["--results", "backbone"], 2, "must not overlap with an input"),

@@ -195,22 +195,22 @@ mod tests {
     #[test]
     fn similarities_match_hand_computed_values() {
         let (x, y) = ([1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0]); // [2, 2]
-        // By channel, the cosines are 1 for (1, 0), (1, 0) and 1/√2 for (0, 1), (1, 1). By token, they are 1/√2 for (1,
-        // 0), (1, 1) and 1 for (0, 1), (0, 1).
+        // The cosines by channel are 1 for (1, 0) and (1, 0), and 1/√2 for (0, 1) and (1, 1). The cosines by token are
+        // 1/√2 for (1, 0) and (1, 1), and 1 for (0, 1) and (0, 1).
         let expected = (1.0 + 0.5f64.sqrt()) / 2.0;
         assert!((channel_series(&x, &y, 2) - expected).abs() < 1e-12);
         assert!((token(&x, &y, 2) - expected).abs() < 1e-12);
     }
 
     #[test]
-    fn angular_distance_uses_last_token_in_half_turns() {
+    fn last_token_angle_is_measured_in_half_turns() {
         // The last tokens (1, 0) and (-1, 0) are half a turn apart, and (1, 0) and (0, 2) are a quarter turn apart.
         assert_eq!(last_token_angle(&[9.0, 9.0, 1.0, 0.0], &[1.0, 1.0, -1.0, 0.0], 2), 1.0);
         assert!((last_token_angle(&[1.0, 0.0], &[0.0, 2.0], 2) - 0.5).abs() < 1e-12);
     }
 
     #[test]
-    fn zero_channel_counts_as_dissimilar() {
+    fn all_zero_channel_has_cosine_zero() {
         assert_eq!(channel_series(&[0.0, 1.0], &[0.0, 1.0], 2), 0.5);
     }
 }

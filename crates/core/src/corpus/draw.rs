@@ -33,7 +33,7 @@ impl PythonRandom {
     pub fn randint(&mut self, low: u64, high: u64) -> Result<u64> {
         let Some(last) = high.checked_sub(low) else {
             return Err(Error::bad_input("cannot draw from an empty range")
-                .expected("a maximum of at least the minimum")
+                .expected("a minimum that does not exceed the maximum")
                 .found(format!("minimum {low}, maximum {high}")));
         };
         // The full range of `u64` has 2^64 values, a count that overflows `u64`.

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_intensive_tokenizer_parts_are_reported() {
+    fn unsafe_tokenizer_settings_are_reported() {
         let special = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
         let text = json!({"Sequence": {"id": "A", "type_id": 0}});
         let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(100)});

@@ -106,7 +106,7 @@ pub fn calibration_windows(
     Ok(windows)
 }
 
-/// Returns the perplexity windows of `length` tokens, limited to the first `limit`.
+/// Returns the perplexity windows of `length` tokens, at most the first `limit` of them.
 ///
 /// - [`WindowRule::Wikitext2`], [`WindowRule::Ptb`]: consecutive windows from the first token on, without the
 ///   incomplete last one.
@@ -148,8 +148,8 @@ pub fn evaluation_windows(
 }
 
 /// Draws `sequences` windows of `length` tokens from sharded text according to [`WindowRule::C4Stream`]. The documents
-/// form a stream that is shuffled with `seed`. After `random.seed(seed)`, each document in the stream with at least T +
-/// 1 tokens yields one window, which starts at token randint(0, its tokens − T − 1).
+/// form a stream that is shuffled with `seed`. After `random.seed(seed)`, each document in the stream with more than T
+/// tokens (T = `length`) yields one window, which starts at token randint(0, its tokens − T − 1).
 ///
 /// Source: C4 loader of the official repository.
 ///
@@ -167,8 +167,8 @@ pub fn streamed_calibration_windows(
     draw_windows(shards, seed, tokenizer, (sequences, length), &mut PythonRandom::new(seed))
 }
 
-/// Returns the perplexity windows from sharded text according to [`WindowRule::C4Stream`], limited to the first
-/// `limit`. The 256 windows are drawn as in [`streamed_calibration_windows`] with seed 0.
+/// Returns the perplexity windows from sharded text according to [`WindowRule::C4Stream`], at most the first `limit` of
+/// them. The 256 windows are drawn as in [`streamed_calibration_windows`] with seed 0.
 ///
 /// # Errors
 /// Fails like [`evaluation_windows`], or if a shard cannot be read.
@@ -215,7 +215,7 @@ fn check_limit(limit: Option<usize>) -> Result<()> {
     if limit != Some(0) {
         return Ok(());
     }
-    Err(Error::bad_input("the limit allows no windows")
+    Err(Error::bad_input("the limit on evaluation windows is 0")
         .expected("at least 1 window")
         .found("0")
         .hint("remove the limit to use all windows"))

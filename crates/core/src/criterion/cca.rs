@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn cca_without_activations_names_the_missing_input() {
+    fn cca_without_activations_is_rejected() {
         let spec = PruneSpec { backbone: "b", layers: 4, depth: 1, unit: DepthUnit::Layers };
         let similarities = Similarities::default();
         let mut none = no_trials;

@@ -126,7 +126,7 @@ pub fn descriptions() -> Vec<MethodDescription> {
     ENTRIES.iter().map(CriterionEntry::description).collect()
 }
 
-/// Appearance of the dense model, which is not a criterion.
+/// Label and style of the dense model, which is not a criterion.
 pub const DENSE: Appearance = Appearance {
     name: "dense",
     label: "Dense",

@@ -129,7 +129,7 @@ impl<'a> CalibrationStats<'a> {
     /// Fails if the activations exceed the disk limit for a pass.
     pub fn activations(&self) -> Result<&'a Activations> {
         self.activations.ok_or_else(|| {
-            Error::job("the activations of the criterion exceed the disk limit of a pass")
+            Error::job("the activations that the criterion reads exceed the disk limit of a pass")
                 .hint("reduce `sequences` or `length` of the calibration")
         })
     }

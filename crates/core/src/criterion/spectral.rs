@@ -51,8 +51,8 @@ fn embed(affinity: &[f64], layers: usize, dimensions: usize) -> Result<Vec<Vec<f
 /// means.
 fn best_runs(points: &[Vec<f64>], clusters: usize) -> Vec<usize> {
     let layers = points.len();
-    // `costs[k][end]` holds the minimum cost of splitting the first `end` points into k + 1 runs, and the start of the
-    // last run.
+    // `costs[k][end]` is the minimum cost of splitting the first `end` points into k + 1 runs, and the start of the last
+    // run.
     let mut costs = vec![vec![(f64::INFINITY, 0); layers + 1]; clusters];
     for end in 1..=layers {
         costs[0][end] = (run_cost(&points[..end]), 0);

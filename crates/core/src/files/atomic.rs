@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn write_into_missing_folder_names_the_file() {
+    fn write_error_for_missing_folder_names_the_file() {
         let root = tempfile::tempdir().unwrap();
         let error = write_atomically(&root.path().join("none/x.csv"), |_| Ok(())).unwrap_err();
         assert_eq!(error.exit_code(), 3);

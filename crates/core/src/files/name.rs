@@ -2,8 +2,8 @@
 
 use super::sha256;
 
-/// Maximum length of the readable part in bytes. File systems allow 255 bytes per name, and the names of temporary
-/// files are longer.
+/// Maximum length in bytes of the readable prefix. File systems limit names to 255 bytes, and callers add prefixes and
+/// suffixes.
 const MAX_READABLE_BYTES: usize = 120;
 
 /// Returns a unique, readable file name for any text: at most 137 bytes of ASCII letters, digits and `-.=_`, ending in

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::limit::TextLimit;
 use crate::error::{Error, Result};
 
-/// Opens a file for reading.
+/// Opens a regular file for reading.
 ///
 /// # Errors
 /// Fails with exit code 2 if the path is a folder, pipe, socket or device. Fails with exit code 3 if the file cannot be
@@ -17,7 +17,7 @@ pub fn open(path: &Path) -> Result<File> {
     let metadata = fs::metadata(path).map_err(|error| open_error(&error, path))?;
     let kind = metadata.file_type();
     if !kind.is_file() {
-        return Err(Error::bad_input("not a regular file")
+        return Err(Error::bad_input("cannot read from this path")
             .at(path.display())
             .expected("a regular file")
             .found(name_of(kind))
@@ -27,9 +27,9 @@ pub fn open(path: &Path) -> Result<File> {
     if metadata.len() <= MAX_POINTER_BYTES && is_lfs_pointer(&mut file).map_err(|error| open_error(&error, path))? {
         return Err(Error::missing("the file is only a Git LFS pointer")
             .at(path.display())
-            .expected("the file that the pointer stands for")
+            .expected("the file itself")
             .found(format!("{} bytes that begin with `{LFS_POINTER}`", metadata.len()))
-            .hint("run `git lfs install` and `git lfs pull` in that repository, or download the file itself"));
+            .hint("run `git lfs install` and `git lfs pull` in its repository, or download the file"));
     }
     Ok(file)
 }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_and_oversized_files_are_rejected_with_their_names() {
+    fn missing_and_oversized_files_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         fs::write(&path, "abc").unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn lfs_pointer_is_rejected_with_its_name() {
+    fn lfs_pointer_is_rejected_and_similar_files_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
         let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 27820096\n";

@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn overlapping_windows_are_excluded_from_ridge_choice() {
-        // Like the previous test, but one of the windows with Δ = 2 overlaps the held-out window. If the overlapping
+        // As in the first test, but one of the windows with Δ = 2 overlaps the held-out window. If the overlapping
         // window were used for training, the mean eigenvalue would not be selected.
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0; 8]), (2, &[3.0, 3.0, 2.0, 2.0, 3.0, 3.0, 2.0, 2.0])];
         let mut written = LiteralActivations::new(1, 4, &streams);

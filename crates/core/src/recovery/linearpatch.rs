@@ -82,7 +82,7 @@ impl Recovery for LinearPatch {
         if !self.rotate || hadamard::is_supported(config.hidden) {
             return Ok(());
         }
-        Err(Error::bad_input(format!("`{ROTATE}` has no Hadamard matrix of the backbone's hidden size"))
+        Err(Error::bad_input(format!("`{ROTATE}` has no Hadamard matrix for the backbone's hidden size"))
             .expected("a power of two, or a power of two times 12, 20, 28, 36, 40, 52 or 60")
             .found(config.hidden)
             .hint(format!("use `{DIAG}`")))

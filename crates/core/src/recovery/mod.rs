@@ -168,7 +168,7 @@ fn describe(entry: &RecoveryEntry) -> MethodDescription {
     description
 }
 
-/// Returns the appearance of a recovery by its name in tables, such as `ghosted` or `ghosted:svd`.
+/// Returns the label and style of a recovery by its name in tables, such as `ghosted` or `ghosted:svd`.
 pub fn appearance(name: &str) -> Option<Appearance> {
     options::appearance(name, ENTRIES)
 }
@@ -192,7 +192,7 @@ pub fn is_ours(name: &str) -> bool {
     appearance(name).is_some_and(|appearance| appearance.ours)
 }
 
-/// Returns the appearance of the method that the paper proposes.
+/// Returns the name, label and style of the method that the paper proposes.
 pub fn paper_appearance() -> Option<Appearance> {
     ENTRIES.iter().map(|entry| entry.appearance).find(|appearance| appearance.ours)
 }

@@ -1,9 +1,9 @@
 //! Low-rank variant of Ghosted Layers, which the paper does not include.
 //!
-//! Among all maps `N` of rank `r`, `(M·V)·Vᵀ` minimizes `‖X·(N − M)‖` for ghosted's `M`, where `V` holds the first `r`
-//! eigenvectors of `MᵀXᵀΔ` (derivation at [`NormalEquations::low_rank_approximation`]). Ghosted's residual is
-//! orthogonal to the columns of `X`, so `N` also minimizes `‖X·N − Δ‖² = ‖X·(N − M)‖² + ‖X·M − Δ‖²`. The form `x +
-//! (x·D)·U` stores `2·C·r` numbers instead of `C²`, and requires `2·C·r` multiplications per token.
+//! Among all maps `N` of rank `r`, `(M·V)·Vᵀ` minimizes `‖X·(N − M)‖` for ghosted's `M`, where the columns of `V` are
+//! the first `r` eigenvectors of `MᵀXᵀΔ` (derivation at [`NormalEquations::low_rank_approximation`]). Ghosted's residual
+//! is orthogonal to the columns of `X`, so `N` also minimizes `‖X·N − Δ‖² = ‖X·(N − M)‖² + ‖X·M − Δ‖²`. Computing
+//! `x + (x·D)·U` needs `2·C·r` stored numbers instead of `C²`, and `2·C·r` multiplications per token.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -68,8 +68,8 @@ impl OutputFolder {
             return Err(Error::missing("cannot write to the results folder")
                 .at(self.path.display())
                 .expected("a folder, or an unused path")
-                .found("an entry of another type")
-                .hint("move the entry, or choose another folder"));
+                .found("a path that is not a folder")
+                .hint("move or rename the file, or choose another folder"));
         }
         check_free(&self.path, &self.path, self.kind, names, &self.hash_cache)
     }

@@ -184,7 +184,7 @@ fn file_in_place_of_a_folder_is_rejected() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("out"), "").unwrap();
     let error = OutputFolder::new(root.path().join("out"), "results").check(&[]).unwrap_err();
-    assert!(error.exit_code() == 3 && error.to_string().contains("an entry of another type"), "{error}");
+    assert!(error.exit_code() == 3 && error.to_string().contains("a path that is not a folder"), "{error}");
 }
 
 #[test]
