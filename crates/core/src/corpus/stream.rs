@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use crate::files::sha256;
 
-    #[expect(clippy::disallowed_macros, reason = "tests report what they skip")]
+    #[expect(clippy::disallowed_macros, reason = "tests print why they are skipped")]
     /// Reads the recorded output of `datasets` 4.8.5 or 5.2.0. Returns `None` if the folder with the reference data is
     /// absent.
     fn read_reference(order: ShardOrder) -> Option<Value> {

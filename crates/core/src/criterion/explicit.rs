@@ -29,11 +29,11 @@ struct ExplicitOptions {
 }
 
 enum Explicit {
-    /// Layers to remove, as many as the depth.
+    /// Layers to remove. Their number must equal the depth.
     Layers(Vec<usize>),
-    /// Layers of which the first `depth` are removed.
+    /// Layers in the order of removal. The first `depth` of them are removed.
     Order(Vec<usize>),
-    /// Sublayers to remove, as many as the depth.
+    /// Sublayers to remove. Their number must equal the depth.
     Sublayers(Cut),
 }
 

@@ -65,7 +65,8 @@ impl Laco {
         self.highest.unwrap_or(spec.layers.saturating_sub(1))
     }
 
-    /// Returns the position of the first trial, or `None` if no position is valid.
+    /// Returns the position of the first trial, which is the layer into which it merges other layers. Returns `None` if
+    /// no position is valid.
     fn first(&self, spec: &PruneSpec<'_>) -> Option<usize> {
         let first = self.highest(spec).checked_sub(self.combine.min(spec.depth + 1))?;
         (first >= self.lowest).then_some(first)

@@ -29,7 +29,7 @@ struct Sleb {
     iterative: bool,
 }
 
-/// Returns `removed` extended by one layer, for each layer that neither cut contains.
+/// Returns each layer that neither cut contains, together with `removed` extended by that layer.
 fn candidates(layers: usize, absent: &Cut, removed: &Cut) -> Vec<(usize, Cut)> {
     let remaining = (0..layers).filter(|&layer| !absent.contains_layer(layer) && !removed.contains_layer(layer));
     remaining.map(|layer| (layer, Cut::layers(removed.whole_layers().into_iter().chain([layer])))).collect()

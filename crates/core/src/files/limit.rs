@@ -52,7 +52,7 @@ impl TextLimit {
         }
     }
 
-    /// Returns the limit, reduced to `memory` bytes if that is less.
+    /// Returns the smaller of this limit and `memory` bytes.
     #[must_use]
     pub fn at_most(self, memory: u64) -> Self {
         Self(self.0.min(memory))

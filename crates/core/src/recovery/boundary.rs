@@ -74,7 +74,8 @@ impl Placement {
     }
 }
 
-/// Span of a selection, with the calibration activations on both sides of it. All sequences have the same length.
+/// Removed span that a method repairs, with the calibration activations on both sides of it. All sequences have the
+/// same length.
 pub struct Boundary<'a> {
     pub backbone: &'a dyn Engine,
     pub activations: &'a Activations,
@@ -297,8 +298,8 @@ pub enum Repair {
     Cut,
     /// An operator on the stream, which replaces the span: `x ← x·W`.
     Stream(Arc<Operator>),
-    /// An operator on branches in the layer before the span. It maps `branch ← branch·T` for the layer's MLP, and also
-    /// for its attention if `attention` is set.
+    /// An operator on the outputs of sublayers in the layer before the span: `output ← output·T` for the MLP, and also
+    /// for the attention if `attention` is set.
     Branches { operator: Arc<Operator>, attention: bool },
     /// Merged weights in the layer before the span.
     Merged(Arc<MergedLayer>),
