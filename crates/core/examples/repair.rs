@@ -14,7 +14,9 @@ use ghostlab_core::recovery::{self, Boundary, Span};
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [folder, train, text] = arguments.as_slice() else {
-        return Err(Error::bad_input("a backbone's folder, a text to calibrate on and one to score are needed"));
+        return Err(Error::bad_input(
+            "expected three arguments: a backbone folder, a calibration text and an evaluation text",
+        ));
     };
     let decoder = Decoder::load(Path::new(folder))?;
     let tokenizer = Tokenizer::load(Path::new(folder).join("tokenizer.json"))?;

@@ -8,8 +8,8 @@
 //! assert!(criterion::deviations("llm-streamline", &case).is_empty());
 //! ```
 
-/// Number of calibration sequences that is hard-coded in the official code. That code also divides LinearPatch's sums
-/// by it.
+/// Number of calibration sequences that the official code hard-codes. It also divides LinearPatch's sums by this
+/// number, whatever the actual number of sequences.
 pub const OFFICIAL_SEQUENCES: usize = 128;
 
 /// Properties of a grid cell that determine which deviations apply.

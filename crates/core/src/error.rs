@@ -1,5 +1,5 @@
-//! Error type used across the workspace. An error holds the failed action, its location, the expected and found values,
-//! and a hint.
+//! Error type used across the workspace. An error contains a message and, optionally, its location, the expected and
+//! found values, and a hint.
 //!
 //! All crates build errors with the same methods, so that messages have a consistent format:
 //!
@@ -203,7 +203,7 @@ impl Error {
         }
     }
 
-    /// Returns the complete message on one line, for a table cell.
+    /// Returns the message without its hint on one line, for a table cell.
     pub fn one_line(&self) -> String {
         let parts = &self.0;
         let mut line = parts.what.clone();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn io_error_message_names_the_kind_of_path() {
+    fn io_error_message_names_the_file_folder_or_path() {
         let error = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
         let path = Path::new("a/b");
         for (new, what, object) in [

@@ -5,7 +5,8 @@
 //! repairs. A repair folded into a layer is lost if that layer is removed later.
 //!
 //! At each step, the criterion uses the same kind of measurement as in one-shot pruning: similarities, activations or
-//! trials. All measurements are taken on the pruned and repaired model. A trial removes one more candidate from it.
+//! trials. All measurements are taken on the pruned and repaired model. A trial removes one more candidate from this
+//! model.
 //!
 //! ```
 //! use ghostlab_core::corpus::{WindowRule, Tokenizer, evaluation_windows, read_rows};
@@ -138,8 +139,9 @@ impl<'a> ShrinkingModel<'a> {
         let retained = self.repaired.iter().filter(|solved| !solved.is_folded_into(cut));
         let repaired: Vec<(Span, Repair)> =
             retained.map(|solved| (solved.span, solved.solution.repair.clone())).collect();
-        let repairs = recovery::place_repairs(&removed, &repaired)?
-            .ok_or_else(|| Error::job("no layer before a map of an MLP branch").at(removed.to_string()))?;
+        let repairs = recovery::place_repairs(&removed, &repaired)?.ok_or_else(|| {
+            Error::job("cannot repair an MLP branch: no layer remains before the cut").at(removed.to_string())
+        })?;
         Ok(Program::repaired(self.engine.config().layers, &removed, &repairs))
     }
 
@@ -223,7 +225,7 @@ impl<'a> ShrinkingModel<'a> {
     }
 
     /// Divides the candidates of a step among calibration passes. Several passes are needed if a criterion reads
-    /// activations and those of all candidates exceed the memory limit. Returns one cut per pass, which holds the
+    /// activations and those of all candidates exceed the memory limit. Returns one cut per pass, which contains the
     /// removed layers and the candidates of the other passes.
     fn excluded_by_pass(&self, criterion: &dyn Criterion, step_spec: &PruneSpec<'_>) -> Vec<Cut> {
         if criterion.sites(step_spec).is_empty() {
@@ -249,7 +251,7 @@ impl<'a> ShrinkingModel<'a> {
         groups.collect()
     }
 
-    /// Measures trials: removes each cut in addition to all earlier removals and repairs.
+    /// Measures trials, each of which removes one more cut from the pruned and repaired model.
     fn trials(&self, metric: TrialMetric, trials: &[Trial], progress: &mut Progress<'_>) -> Result<Vec<f64>> {
         let programs = trials.iter().map(|trial| self.program_without(&trial.removed)).collect::<Result<Vec<_>>>()?;
         match metric {
@@ -263,7 +265,7 @@ impl<'a> ShrinkingModel<'a> {
                 let windows = distance.by_window(self.engine, &programs, self.windows, progress)?;
                 Ok(windows.iter().map(|means| means.iter().sum::<f64>() / means.len() as f64).collect())
             }
-            TrialMetric::Cosine => Err(Error::job("layers are not merged while they are removed one by one")),
+            TrialMetric::Cosine => Err(Error::job("iterative pruning does not support merging layers")),
         }
     }
 

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn singular_system_error_names_its_size_and_a_remedy() {
+    fn singular_system_error_shows_its_size_and_a_hint() {
         let mut normal = NormalEquations::new(3);
         normal.add(&[1.0, 2.0, 3.0], &[0.0, 0.0, 0.0]);
         let text = Error::from(normal.solve(0.0).unwrap_err()).to_string();

@@ -1,4 +1,4 @@
-//! Registries of methods: names, appearance, and strict parsing of options.
+//! Registry entries of methods: names, labels and styles for tables and figures, and strict parsing of options.
 //!
 //! ```
 //! use ghostlab_core::recovery;
@@ -172,7 +172,7 @@ impl<M: ?Sized> RegistryEntry<M> {
         (self.build)(self.appearance.name, options)
     }
 
-    /// Fills in the default values of omitted options. Cache keys use this complete form.
+    /// Fills in the default values of omitted options. Cache keys contain the result.
     ///
     /// # Errors
     /// See [`read`].
@@ -206,7 +206,7 @@ impl MethodDescription {
         }
     }
 
-    /// Returns each option with each value that its schema names.
+    /// Returns all pairs of an option and a value that the option's schema lists.
     pub fn choices(&self) -> Vec<(String, Value)> {
         let options = self.options["properties"].as_object().into_iter().flatten();
         options
@@ -215,7 +215,7 @@ impl MethodDescription {
     }
 }
 
-/// Returns the values that a schema names, without those of its properties.
+/// Returns the values that a schema lists, excluding those of nested properties.
 fn fixed_values(schema: &Value) -> Vec<Value> {
     if schema["type"] == "boolean" {
         return vec![Value::Bool(true), Value::Bool(false)];
@@ -227,8 +227,7 @@ fn fixed_values(schema: &Value) -> Vec<Value> {
     values
 }
 
-/// Generates a JSON schema (draft 7) in which all subschemas are inlined, because YAML language servers support this
-/// form.
+/// Generates a JSON schema (draft 7) with all subschemas inlined, as YAML language servers expect.
 pub fn schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<T>().to_value()

@@ -54,7 +54,7 @@ impl TryFrom<f64> for Gigabytes {
         if value <= Self::MAX && bytes >= 1.0 {
             return Ok(Self(bytes as u64));
         }
-        Err(format!("{value} is not a size: expected more than 0 and at most {} gigabytes", Self::MAX))
+        Err(format!("`{value}` is not a valid size: expected more than 0 and at most {} gigabytes", Self::MAX))
     }
 }
 
@@ -83,7 +83,7 @@ impl FromStr for Days {
     fn from_str(text: &str) -> Result<Self, String> {
         match number(text)? {
             days if (0.0..=Self::MAX).contains(&days) => Ok(Self(Duration::from_secs_f64(days * 86_400.0))),
-            days => Err(format!("{days} is not an age: expected 0 to {} days", Self::MAX)),
+            days => Err(format!("`{days}` is not a valid age: expected 0 to {} days", Self::MAX)),
         }
     }
 }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn count_of_one_is_formatted_in_singular() {
+    fn pluralize_uses_the_singular_for_one() {
         let texts = [0, 1, 2].map(|count| pluralize(count, "backbone"));
         assert_eq!(texts, ["0 backbones", "1 backbone", "2 backbones"]);
     }

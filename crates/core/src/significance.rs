@@ -49,9 +49,9 @@ pub fn mcnemar_exact(only_a: u64, only_b: u64) -> f64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiscordantCounts {
     pub questions: u64,
-    /// Number of questions that only the first variant answers correctly. `only_b` is the same number for the second
-    /// variant.
+    /// Number of questions that only the first variant answers correctly.
     pub only_a: u64,
+    /// Number of questions that only the second variant answers correctly.
     pub only_b: u64,
 }
 
@@ -59,7 +59,7 @@ pub struct DiscordantCounts {
 const MAX_ENUMERATED_OUTCOMES: u64 = 1 << 20;
 
 /// Computes the two-sided p-value of a difference between two mean task accuracies by sign flips. Under the null
-/// hypothesis, each discordant question is equally likely to favor either variant. The p-value is the share of
+/// hypothesis, each discordant question is equally likely to favor either variant. The p-value is the fraction of
 /// assignments for which the difference is at least as far from zero as the observed one.
 ///
 /// The p-value is exact if there are few enough distinct outcomes, as with a single task (McNemar's test) or tasks of
@@ -110,8 +110,8 @@ fn is_as_far(difference: f64, observed: f64) -> bool {
 }
 
 /// Computes the probability that `is_far` holds for the difference summed over all groups. `sum` is the difference over
-/// the groups before `groups`, and `chance` is its probability. A group holds the discordant questions from all tasks
-/// of the same size.
+/// the groups before `groups`, and `chance` is its probability. A group contains the discordant questions from all
+/// tasks of the same size.
 fn tail_probability(
     groups: &[DiscordantCounts],
     sum: f64,
@@ -139,8 +139,8 @@ fn flip_coins(random: &mut Mt64, count: u64) -> u64 {
 /// Computes the difference between the mean losses of two variants on the same windows, mean(a) − mean(b). Also
 /// computes its 95 % percentile interval and two-sided p-value from `samples` paired resamples.
 ///
-/// The p-value is twice the smaller of two shares: resampled differences ≤ 0, and resampled differences ≥ 0. It is at
-/// most 1. One is added to each count and to `samples`, so it is never 0. The same seed gives the same interval on
+/// The p-value is twice the smaller of two fractions: resampled differences ≤ 0, and resampled differences ≥ 0. It is
+/// at most 1. One is added to each count and to `samples`, so it is never 0. The same seed gives the same interval on
 /// every machine.
 ///
 /// # Errors

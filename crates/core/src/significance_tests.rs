@@ -34,7 +34,7 @@ fn mcnemar_is_exact_for_thousands_of_items() {
 }
 
 #[test]
-fn mcnemar_p_falls_as_counts_diverge() {
+fn mcnemar_p_value_falls_as_counts_diverge() {
     let row: Vec<f64> = (0..=500).map(|few| mcnemar_exact(few, 1000 - few)).collect();
     assert!(row.windows(2).all(|pair| pair[0] < pair[1] || pair[1] == 1.0));
     assert!(row.iter().all(|p| (0.0..=1.0).contains(p)));
@@ -79,7 +79,7 @@ fn large_task_does_not_dominate_the_mean_of_tasks() {
 }
 
 #[test]
-fn exact_and_sampled_assignments_agree_for_a_seed() {
+fn sampled_sign_flips_are_seeded_and_near_the_exact_test() {
     let tasks = [discordant_task(100, 9, 4), discordant_task(150, 12, 6), discordant_task(210, 3, 7)];
     let exact = sign_flip_test(&tasks, 10, 0);
     // Slightly different sizes give too many distinct outcomes to enumerate.
@@ -154,7 +154,7 @@ fn paired_bootstrap_detects_difference_despite_spread() {
 }
 
 #[test]
-fn interval_without_difference_contains_zero() {
+fn interval_contains_zero_without_a_mean_difference() {
     let (a, b) = losses(0.0);
     let interval = paired_bootstrap(&a, &b, 2000, 1).unwrap();
     assert!(interval.low < 0.0 && interval.high > 0.0 && interval.p > 0.3, "{interval:?}");
@@ -163,7 +163,7 @@ fn interval_without_difference_contains_zero() {
 }
 
 #[test]
-fn swapped_variants_have_the_mirrored_interval() {
+fn swapping_variants_mirrors_the_interval() {
     let (a, b) = losses(0.003);
     let one = paired_bootstrap(&a, &b, 999, 5).unwrap();
     let other = paired_bootstrap(&b, &a, 999, 5).unwrap();

@@ -7,7 +7,7 @@
 //! - llama.cpp skips the attention of a layer without an MLP (`feed_forward_length` 0). Such a layer gets an all-zero
 //!   MLP.
 //! - llama.cpp ignores `attn_output.bias` of a linear map. Biases are stored as `ffn_down.bias` of an all-zero MLP.
-//! - llama.cpp reads head sizes from the first layer. If it has no attention, it gets an all-zero linear map.
+//! - llama.cpp reads head sizes from the first layer. A first layer without attention gets an all-zero linear map.
 
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value;
@@ -67,7 +67,7 @@ pub fn check_deci_step(config: &Config, step: StepForm) -> Result<()> {
     }
 }
 
-/// Returns the GGUF form of a variant that needs `deci`. Fails if `deci` cannot represent the variant.
+/// Returns the GGUF format for a variant that needs `deci`. Fails if `deci` cannot represent the variant.
 pub(super) fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     check_deci_support(config)?;
     for AttachedOperator { place, operator, .. } in &layout.attached {
@@ -82,7 +82,7 @@ pub(super) fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     Ok(GgufForm::uniform(DECI, true))
 }
 
-/// Content of a layer's attention slot in the GGUF file.
+/// Computation in the attention slot of a GGUF layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mixer {
     Attention,
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_attention_is_replaced_by_map_without_bias() {
+    fn normed_map_without_bias_replaces_dropped_attention() {
         use Mixer::{Attention, Linear, None};
         let dropped = Cut::sublayers([(1, Sublayer::Attention)]);
         assert_eq!(

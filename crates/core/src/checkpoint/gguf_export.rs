@@ -31,7 +31,7 @@ pub struct GgufMetadata {
     pub entries: Vec<(String, Value)>,
 }
 
-/// Returns the form in which a GGUF file can store a variant.
+/// Returns the GGUF format that can represent a variant.
 ///
 /// # Errors
 /// Fails if `deci` cannot represent the operators or dropped sublayers, if llama.cpp does not support the architecture,
@@ -74,7 +74,7 @@ pub fn gguf_form(config: &Config, layout: &Layout) -> Result<GgufForm> {
             config.scale.to_string(),
         ));
     }
-    // llama.cpp fills missing entries with defaults.
+    // llama.cpp applies its default caps if the entries are missing.
     let capped = config.architecture.caps.iter().zip([config.score_cap, config.logit_cap]);
     if form.name == "gemma2" && capped.clone().any(|(key, cap)| key.is_some() && cap.is_none()) {
         return Err(unsupported_error(
@@ -103,8 +103,8 @@ fn is_in_window(index: usize, every: usize) -> bool {
     index % every < every - 1
 }
 
-/// Returns `n` if llama.cpp uses full attention in every `n`th layer and windows elsewhere. Returns `None` if it uses
-/// no windows.
+/// Returns `n` if llama.cpp uses full attention in every `n`th layer and sliding windows in all other layers. Returns
+/// `None` if it uses no windows.
 fn window_of(form: GgufForm) -> Option<usize> {
     if let GgufPlaces::Windows(every) = form.places { Some(every) } else { None }
 }
@@ -176,7 +176,7 @@ impl Layout {
             match content {
                 GgufContent::Checkpoint(tensor) => self.put_checkpoint(config, form, tensor, info.dtype, &mut put)?,
                 GgufContent::Numbers(values) => put(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())?,
-                // In every type, a block of zeros consists of zero bytes.
+                // Zeros are encoded as zero bytes in every type.
                 GgufContent::Zeros => put(&vec![0; info.bytes()])?,
             }
             put(&vec![0; padding(info.bytes())])?;

@@ -64,7 +64,7 @@ pub(super) enum GgufContent<'a> {
     Checkpoint(&'a CheckpointTensor),
     /// Values in f32.
     Numbers(Vec<f32>),
-    /// Zeros, which have the same bytes in any type.
+    /// All zeros, which every type encodes as zero bytes.
     Zeros,
 }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partial_blocks_fall_back_to_f16_and_norms_to_f32() {
+    fn matrices_with_partial_blocks_use_f16_and_norms_use_f32() {
         for (dtype, shape, expected) in [
             (GgufType::Q8_0, &[4, 64][..], GgmlDType::Q8_0),
             (GgufType::Q8_0, &[4, 40], GgmlDType::F16),

@@ -1,4 +1,4 @@
-//! Layout of an exported checkpoint: its tensors, and the source of each.
+//! Layout of an exported checkpoint: its tensors, and where the values of each come from.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use crate::model::tensors::{StoredPart, open_checked_weights, stored_tensors, su
 use crate::model::weights::Weights;
 use crate::model::{BranchPlace, Config, Cut, DeployedModel, FloatType, MergedLayer, Operator, Step};
 
-/// Planned checkpoint of a variant, with renumbered layers and tensors.
+/// Planned checkpoint of a variant. Layers and the names of their tensors are renumbered.
 pub struct Layout {
-    /// Backbone layers that are kept at least in part, in ascending order.
+    /// Backbone layers with at least one kept sublayer, in ascending order.
     pub kept: Vec<usize>,
     /// Sublayers missing from the kept layers, by layer index after renumbering.
     pub dropped: Cut,
@@ -85,7 +85,7 @@ impl Layout {
     /// their stored type if it is `None`. Operators are always stored in f32, the type they are applied in.
     ///
     /// # Errors
-    /// Fails if the weights do not fit the config, or the program has no layers left.
+    /// Fails if the weights do not match the config, or the program has no layers.
     pub fn plan(config: &Config, folder: &Path, deployed: &DeployedModel, dtype: Option<FloatType>) -> Result<Self> {
         let weights = open_checked_weights(config, folder)?;
         let LayerPlan { kept, dropped, attached } = plan_layers(config, deployed)?;
@@ -164,7 +164,7 @@ impl Layout {
     }
 }
 
-/// Returns the source of a layer's tensor.
+/// Returns where the values of a layer's tensor come from: the backbone, a fold or a merge.
 fn layer_content(config: &Config, deployed: &DeployedModel, layer: usize, part: &StoredPart) -> TensorContent {
     let tensor = name(layer, &part.name);
     let fold = part.ends.and_then(|sublayer| deployed.folds.get(&(layer, sublayer)));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn operator_before_mlp_only_layer_is_attached_to_it() {
+    fn operator_is_attached_before_a_layer_without_attention() {
         let config = config("llama-gqa");
         let steps = [Step::Embed, Step::Apply(one_channel_operator(2.0)), Step::Mlp(3), Step::Head];
         let LayerPlan { kept, dropped, attached } =
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn branch_map_is_placed_after_the_post_branch_norm() {
+    fn branch_map_is_attached_only_to_a_norm_after_the_branch() {
         let map = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
         let branches = [((1, Sublayer::Mlp), map)].into();
         let repairs = Repairs { branches, ..Repairs::default() };

@@ -2,12 +2,12 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `layout` | tensors of the checkpoint, and the operators that no weight can absorb |
+//! | `layout` | tensors of the checkpoint, and the operators that are not folded into weights |
 //! | `shards` | weight files, written tensor by tensor |
-//! | `variant_config` | `config.json`, and the Python file that applies operators where needed |
+//! | `variant_config` | `config.json`, and the Python file that applies operators stored next to the weights |
 //! | `gguf_export` | export as a single GGUF file |
-//! | `gguf_tensor` | tensors of a GGUF file |
-//! | `deci_export` | GGUF layers that lack a sublayer or contain an operator |
+//! | `gguf_tensor` | names, types and contents of the tensors in a GGUF file |
+//! | `deci_export` | layers for llama.cpp's `deci` architecture, which may omit a sublayer or contain an operator |
 //!
 //! ```
 //! use ghostlab_core::checkpoint::Layout;

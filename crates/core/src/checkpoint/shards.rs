@@ -32,7 +32,7 @@ pub struct WeightFiles {
 }
 
 impl Layout {
-    /// Writes the weight files into a folder. A file holds at most `max_bytes` bytes of tensor data, unless a single
+    /// Writes the weight files into a folder. A file contains at most `max_bytes` bytes of tensor data, unless a single
     /// tensor is larger. Calls `wrote` with the size of every written block in bytes.
     ///
     /// # Errors
@@ -107,8 +107,8 @@ fn safetensors_dtype(dtype: FloatType) -> Dtype {
     }
 }
 
-/// Encodes the start of a safetensors file: the header's length and the header, padded with spaces to a multiple of
-/// eight. transformers requires the `format` metadata entry.
+/// Encodes the length prefix and the JSON header of a safetensors file. The header is padded with spaces to a multiple
+/// of eight bytes. transformers requires the `format` metadata entry.
 ///
 /// # Errors
 /// Fails if the header cannot be encoded.
@@ -178,7 +178,7 @@ fn in_rows(matrix: &[f32], columns: usize, each: &mut dyn FnMut(&[f32]) -> Resul
     Ok(())
 }
 
-/// Encodes elements in the file's dtype. Fails if an element does not fit.
+/// Encodes values as `dtype`, in little-endian byte order. Fails if a value is not finite in that type.
 pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
     let width = dtype.bytes() as usize;
     bytes.resize(values.len() * width, 0);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn unrepresentable_number_is_rejected_with_its_name() {
+    fn overflow_error_names_the_tensor_the_value_and_the_type() {
         let mut bytes = Vec::new();
         assert!(encode("w", FloatType::F32, &[70_000.0], &mut bytes).is_ok());
         assert!(encode("w", FloatType::Bf16, &[70_000.0], &mut bytes).is_ok());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn header_covers_tensors_and_data_is_aligned_to_eight() {
+    fn header_lists_tensors_and_aligns_data_to_eight_bytes() {
         let bytes = header(vec![("a".into(), Dtype::F32, vec![3]), ("b".into(), Dtype::F16, vec![2, 5])]).unwrap();
         let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         assert_eq!((length + 8, bytes.len() % 8), (bytes.len(), 0));

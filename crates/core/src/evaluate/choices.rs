@@ -1,8 +1,8 @@
-//! Multiple choice: log-likelihoods of each document's choices, computed for all variants in a single run of their
-//! trie.
+//! Eval set of multiple-choice documents. The log-likelihoods of all choices are computed for all variants in one run
+//! of their trie.
 //!
-//! The choices of a document usually share a long context. The common prefix runs once, as a segment that each choice
-//! continues, and choices with equal input are merged. Only rows that score a continuation go through the head. Choices
+//! The choices of a document usually share a long context. The common prefix runs once, as the parent segment of all
+//! choices, and choices with equal inputs are merged. Only rows that score a continuation go through the head. Choices
 //! in different length regimes ([`Config::length_regime`]) share no prefix, because their rotary frequencies differ.
 
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ impl<'a> PrefixTree<'a> {
 /// Prefix trees of a document's distinct inputs, one per length regime.
 struct DocumentTrees<'a> {
     trees: Vec<PrefixTree<'a>>,
-    /// Tree and branch of each choice.
+    /// Tree and branch indices of each choice.
     choice_branches: Vec<(usize, usize)>,
 }
 
@@ -127,7 +127,7 @@ impl<'a> MultipleChoiceEval<'a> {
     /// Builds a batch of documents and the function that extracts its values.
     fn part(&self, documents: &[usize]) -> EvalPart<'_> {
         let mut batch = Batch::default();
-        // Targets by row: each token, and the index of its choice within the chunk.
+        // Scored tokens by batch row, each with the index of its choice within the chunk.
         let mut targets: BTreeMap<usize, Vec<(u32, usize)>> = BTreeMap::new();
         let mut choices = 0;
         for &document in documents {
@@ -147,7 +147,7 @@ impl<'a> MultipleChoiceEval<'a> {
                 choices += 1;
             }
         }
-        // Choice of each target, in target order.
+        // Index of each target's choice, in target order.
         let mut target_choices = Vec::new();
         for (&row, row_targets) in &targets {
             for &(token, choice) in row_targets {
@@ -215,7 +215,8 @@ impl EvalSet for MultipleChoiceEval<'_> {
     }
 }
 
-/// Groups documents into batches, longest first, so that an excessive batch size fails immediately.
+/// Groups documents into batches. The longest documents come first, so that a batch that exceeds the memory fails at
+/// the start of a run.
 fn batches(trees: &[DocumentTrees<'_>], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..trees.len()).collect();
     order.sort_by_key(|&document| std::cmp::Reverse(trees[document].tokens()));
@@ -266,8 +267,8 @@ mod tests {
 
     #[test]
     fn choices_of_different_rope_regimes_share_no_prefix() {
-        // Inputs of up to 3 tokens are in the short regime. Beyond that, `dynamic` has one regime per length, and
-        // `longrope` has one for all lengths.
+        // Inputs of up to 3 tokens are in the short regime. For longer inputs, `dynamic` has one regime per length, and
+        // `longrope` has a single regime.
         let inputs: [&[u32]; 5] = [&[1, 2, 3], &[1, 2, 3, 4], &[1, 2], &[1, 2, 3, 4, 5], &[1, 2, 6, 7]];
         let dynamic = Scaling::Dynamic { factor: 2.0, positions: 3 };
         let short = vec![1.0; 9];

@@ -17,7 +17,7 @@ pub enum Damage {
     KlDenseVariant,
     /// Mean of `Σ q ln(q / p)`, in nats.
     KlVariantDense,
-    /// Share of predictions whose top token agrees with the dense model's.
+    /// Fraction of predictions whose top token agrees with the dense model's.
     SameTop,
     /// Mean of `q − p` for the true token.
     MeanChange,

@@ -1,4 +1,4 @@
-//! Tokenizer of a backbone, adapted for tasks.
+//! Encoder for task prompts, built from a backbone's tokenizer.
 
 use std::fmt::Display;
 
@@ -29,7 +29,7 @@ const CLASS_DEFAULTS: [(&str, Option<&str>, &str); 7] = [
     ("Qwen2Tokenizer", None, "<|endoftext|>"),
 ];
 
-/// Token that represents an empty context.
+/// Token that is used as the context of a request whose context is empty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PrefixToken<'a> {
     /// `bos` or `eos`.
@@ -52,9 +52,9 @@ impl PrefixToken<'_> {
     }
 }
 
-/// Returns the token that represents an empty context. Like lm-evaluation-harness, uses the tokenizer's BOS, or its EOS
-/// if there is no BOS. Falls back to `config.json` if the tokenizer's files name neither. `id_of` returns the id of a
-/// token.
+/// Returns the token that is used in place of an empty context. Like lm-evaluation-harness, uses the tokenizer's BOS,
+/// or its EOS if there is no BOS. Falls back to `config.json` if the tokenizer's files name neither. `id_of` returns
+/// the id of a token.
 ///
 /// # Errors
 /// Propagates errors from `id_of`.
@@ -126,7 +126,7 @@ pub fn end_tokens(
 fn unknown_token_error(tokenizer: &Tokenizer, token: &str, text: &str) -> Error {
     Error::bad_input("the vocabulary does not contain the special token")
         .at(tokenizer.path().with_file_name("tokenizer_config.json").display())
-        .expected(format!("{token} of tokenizer.json"))
+        .expected(format!("{token} that tokenizer.json contains"))
         .found(format!("`{text}`"))
 }
 

@@ -28,7 +28,7 @@ pub trait EvalSet: Sync {
         engine.pass_tokens(programs)
     }
 
-    /// Builds the trie of the given programs in the form that [`Self::run`] expects.
+    /// Builds the trie of the given programs that [`Self::run`] expects.
     fn trie(&self, programs: &[Program]) -> Trie {
         Trie::for_scoring(programs)
     }
@@ -104,7 +104,8 @@ pub(super) struct EvalPart<'a, T = Prediction> {
 /// Runs the members (windows or documents) of the given chunks in parts of at least `engine.part_tokens()` tokens, and
 /// returns each chunk's values per program, in member order. A part never spans two chunks.
 ///
-/// `part` builds a part from its members. Elapsed time is added to `seconds`, divided among the nodes.
+/// `part` builds a part from its members. The elapsed time is added to `seconds`, divided among the nodes in proportion
+/// to their measured times.
 pub(super) fn run_in_parts<'a, M, T: TargetOutput>(
     engine: &dyn Engine,
     trie: &Trie,
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn chunk_parts_keep_value_order_and_sum_times() {
+    fn parts_of_a_chunk_keep_value_order_and_add_their_times() {
         let mut seconds = vec![1.0; 10];
         let started = Instant::now();
         // Each of the four layers adds 11.

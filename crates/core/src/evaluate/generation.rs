@@ -1,4 +1,4 @@
-//! Generation tasks: prompts are continued under every program of a trie, in chunks.
+//! Eval set of generation tasks. Continues prompts under every program of a trie, in chunks.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
@@ -25,7 +25,7 @@ pub struct GenerationEval<'a> {
     text: &'a dyn Detokenizer,
     /// Maximum number of prompts that run at once.
     together: AtomicUsize,
-    /// Number of tokens that run together on a GPU.
+    /// Number of tokens per pass on a GPU.
     device_tokens: usize,
 }
 
@@ -79,7 +79,7 @@ impl<'a> GenerationEval<'a> {
     /// Fails if the values do not match the prompts, or a token is not in the vocabulary.
     pub fn read(&self, values: &[f64]) -> Result<Vec<Generation>> {
         let unlike = || {
-            Error::job("the tokens do not match the prompts")
+            Error::job("the stored tokens do not match the prompts")
                 .expected(format!("tokens for {} prompts", self.prompts.len()))
         };
         let parts = split_prompts(values).filter(|parts| parts.len() == self.prompts.len()).ok_or_else(unlike)?;
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn generation_cache_rejects_values_of_other_prompts() {
+    fn generation_values_round_trip_and_truncated_ones_fail() {
         let settings = Settings { stops: vec!["c".to_owned()], ..Settings::greedy(4, 64) };
         let prompts: Vec<Prompt> = (0..2).map(|index| Prompt { identity: index.to_string(), ids: vec![1] }).collect();
         let generations = [

@@ -141,16 +141,16 @@ mod tests {
     }
 
     #[test]
-    fn perplexity_is_the_exponential_of_the_mean_of_window_means() {
-        // Window means ln 2 and ln 8 have the mean ln 4. (The mean of the two perplexities would be 5.)
+    fn perplexity_is_the_exponential_of_the_mean_window_loss() {
+        // The losses ln 2 and ln 8 have the mean ln 4. (The mean of the two perplexities would be 5.)
         let losses = Losses { windows: vec![2f64.ln(), 8f64.ln()] };
         assert!((losses.perplexity() - 4.0).abs() < 1e-12);
     }
 
     #[test]
-    fn perplexity_error_is_the_loss_error_times_perplexity() {
-        // The means ln 2 and ln 8 deviate from ln 4 by ln 2, so the error of the mean is ln 2 · √2 / √2. Multiply by
-        // exp(ln 4).
+    fn perplexity_stderr_is_loss_stderr_times_perplexity() {
+        // The losses ln 2 and ln 8 both deviate from their mean ln 4 by ln 2, so the standard error of the mean is ln 2
+        // · √2 / √2. The perplexity is exp(ln 4) = 4.
         let losses = Losses { windows: vec![2f64.ln(), 8f64.ln()] };
         assert!((losses.standard_error().unwrap() - 4.0 * 2f64.ln()).abs() < 1e-12);
         assert_eq!(Losses { windows: vec![1.0] }.standard_error(), None);

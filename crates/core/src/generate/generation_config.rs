@@ -46,8 +46,8 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
-    /// Parses the settings. `generation_config` is null if the file does not exist. A file without end tokens keeps
-    /// those of `config.json`.
+    /// Parses the settings. `generation_config` is null if the file does not exist. If the file sets no end tokens,
+    /// those of `config.json` apply.
     ///
     /// # Errors
     /// Fails if a value is invalid or a setting requires a strategy other than greedy decoding.
@@ -233,7 +233,7 @@ fn sequence(value: &Value) -> Option<Vec<u32>> {
 }
 
 fn value_error(file: &str, key: &str, expected: &str, found: &Value) -> Error {
-    Error::bad_input("unsupported generation setting of the backbone")
+    Error::bad_input("invalid or unsupported generation setting")
         .at(format!("{file}, {key}"))
         .expected(expected)
         .found(shorten(&found.to_string(), 200))
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_without_effect_are_omitted_from_keys() {
+    fn settings_without_effect_are_omitted_from_cache_keys() {
         let config = json!({"eos_token_id": [2, 7]});
         for file in [
             json!(null),
@@ -284,7 +284,7 @@ mod tests {
         ] {
             assert_eq!(GenerationConfig::read(&file, &config).unwrap().changes(), Some(changes), "{file}");
         }
-        // Without the file, transformers uses config.json.
+        // If the file is missing, transformers reads the settings from config.json.
         let older = json!({"eos_token_id": 2, "no_repeat_ngram_size": 3});
         assert!(GenerationConfig::read(&json!(null), &older).unwrap().changes().is_some());
         assert_eq!(GenerationConfig::read(&json!({}), &older).unwrap().changes(), None);

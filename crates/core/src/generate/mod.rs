@@ -1,8 +1,8 @@
 //! Text generation by programs (design §20), token by token using a KV cache.
 //!
 //! The continuation of a prompt depends only on the prompt, the program and the settings. It does not depend on the
-//! number or order of concurrent sequences or on shared prefixes. The CPU engine sums each row in a fixed order. Tests
-//! compare tokens, not logit bits.
+//! number or order of concurrent sequences or on shared prefixes. To ensure this, the CPU engine sums each row in a
+//! fixed order. Tests compare tokens, not logit bits.
 //!
 //! ```
 //! use ghostlab_core::generate::Settings;

@@ -26,11 +26,10 @@ pub struct LogitsProcessors {
     /// Minimum number of tokens in the answer. Overrides `min_length`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_new_tokens: Option<usize>,
-    /// Token that the answer is forced to start with if the prompt has one token.
+    /// Forced first token of the answer. Applies only if the prompt consists of one token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forced_bos_token_id: Option<u32>,
-    /// Tokens that compete for the last position when the answer reaches its maximum length. All other tokens are
-    /// excluded.
+    /// Only tokens that are allowed at the last position when the answer reaches its maximum length.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forced_eos_token_id: Vec<u32>,
     /// Number of new tokens after which end tokens become more likely, and the factor per token.
@@ -232,7 +231,7 @@ mod tests {
                 [1.0, -2.0, INF, 0.5, INF, 2.0],
             ),
             (
-                "no_repeat_ngram_size beyond the ids",
+                "no_repeat_ngram_size longer than the sequence",
                 LogitsProcessors { no_repeat_ngram_size: Some(3), ..LogitsProcessors::default() },
                 &[1],
                 &[1],
@@ -343,7 +342,7 @@ mod tests {
     /// The expected logits come from the processors of the same names in transformers 5.24, applied to the same logits
     /// and ids in f32.
     #[test]
-    fn processors_change_logits_as_transformers_does() {
+    fn logits_processors_match_transformers() {
         for (name, processors, prompt, new, expected) in [repetitions(), biases(), lengths()].into_iter().flatten() {
             assert_eq!(apply_processors(&processors, prompt, new), expected, "{name}");
             assert_eq!(processors.is_empty(), name == "nothing", "{name}");

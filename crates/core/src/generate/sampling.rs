@@ -80,7 +80,7 @@ mod tests {
             [1, 1, 2, 2, 0, 0]
         );
         assert_eq!(drawn_token(Sampling { top_k: Some(1), ..PLAIN }, 0.999, &logits), 1);
-        // Top-p keeps 0.5 and 0.3. The first of them has a share of 0.625.
+        // Top-p keeps 0.5 and 0.3. After normalization, the first of them has a probability of 0.625.
         let sampling = Sampling { top_p: 0.6, ..PLAIN };
         assert_eq!([0.62, 0.63, 0.999].map(|draw| drawn_token(sampling, draw, &logits)), [1, 2, 2]);
         // Halving the temperature squares the probabilities. Before normalization they are 0.04, 0.25 and 0.09.

@@ -1,8 +1,8 @@
 //! Continuous batching: runs as many prompts at a time as the batch size and the cache allow, each under all programs.
 //! When a prompt finishes, the next one starts.
 //!
-//! Prompts run in the order of their ids, so that prompts with a common prefix are adjacent. Each prompt reuses the
-//! cached blocks of its predecessor and runs only the remaining tokens.
+//! Prompts run in the lexicographic order of their token ids, so that prompts with a common prefix are adjacent. Each
+//! prompt reuses the cached blocks of its predecessor and runs only the remaining tokens.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -74,7 +74,7 @@ type BlockChain = Vec<(BlockId, usize)>;
 struct Sequence {
     prompt: usize,
     program: usize,
-    /// Blocks that hold the prompt, kept until it is finished under all programs.
+    /// Blocks that contain the prompt, kept until the prompt is finished under all programs.
     chain: BlockChain,
     block: BlockId,
     /// Whether `block` includes the prompt because the sequence was recomputed in another length regime.
@@ -155,7 +155,11 @@ impl<'a> Schedule<'a> {
             if bytes > settings.cache_bytes {
                 return Err(Error::missing("a prompt does not fit in the KV cache")
                     .at(format!("prompt `{}`", prompt.identity))
-                    .expected(format!("{bytes} bytes: {} tokens, {} new", ids.len(), settings.max_new_tokens))
+                    .expected(format!(
+                        "{bytes} bytes for {} prompt tokens and {} new tokens",
+                        ids.len(),
+                        settings.max_new_tokens
+                    ))
                     .found(format!("{} bytes", settings.cache_bytes))
                     .hint("reduce the number of variants or of new tokens"));
             }
@@ -180,7 +184,7 @@ impl<'a> Schedule<'a> {
             && self.config.length_regime(length) != self.config.length_regime(longest)
     }
 
-    /// Returns the maximum number of tokens in the block of a sequence. The block holds the new tokens, and also the
+    /// Returns the maximum number of tokens in the block of a sequence. The block contains the new tokens, and also the
     /// prompt if the sequence may be recomputed.
     fn block_tokens(&self, prompt: usize) -> usize {
         let recomputed = if self.may_recompute(prompt) { self.ids[prompt].len() } else { 0 };
@@ -234,7 +238,7 @@ impl<'a> Schedule<'a> {
         shared
     }
 
-    /// Starts as many waiting prompts as the batch size and the cache allow, and returns their runs.
+    /// Starts as many pending prompts as the batch size and the cache allow, and returns their inputs.
     fn start_prompts(&mut self) -> Vec<SequenceInput> {
         let mut runs: Vec<SequenceInput> = Vec::new();
         let mut prefill = 0;
@@ -350,8 +354,8 @@ impl<'a> Schedule<'a> {
         Ok(chosen.collect())
     }
 
-    /// Returns the run that computes the next token of a sequence. The run contains the last token, or all tokens if
-    /// the cached keys belong to another length regime and must be recomputed.
+    /// Returns the input that computes the next token of a sequence. It contains the last token, or all tokens if the
+    /// cached keys belong to another length regime and must be recomputed.
     fn next_input(&mut self, sequence: &mut Sequence) -> SequenceInput {
         let prompt = self.ids[sequence.prompt];
         let length = prompt.len() + sequence.ids.len();

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// order as transformers' warpers.
 ///
 /// Each prompt has its own MT19937 generator, seeded with the SHA-256 of the seed and the prompt's identity. Each token
-/// takes one draw. All programs start from the same state.
+/// uses one random number. For a prompt, all programs start from the same generator state.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {

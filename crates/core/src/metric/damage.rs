@@ -38,7 +38,7 @@ pub(super) static REVERSE_KL: MetricEntry = MetricEntry {
     ..DAMAGE_DEFAULTS
 };
 
-/// `same_top_c4`: share of predictions whose top token agrees with the dense model's.
+/// `same_top_c4`: fraction of predictions whose top token agrees with the dense model's.
 pub(super) static SAME_TOP: MetricEntry = MetricEntry {
     id: "same_top",
     name: "same_top",

@@ -17,7 +17,7 @@ use crate::tasks::{Flip, Measure, TaskResult};
 pub enum Direction {
     Higher,
     Lower,
-    /// No direction: neither a high nor a low value is better in itself.
+    /// Neither higher nor lower values are better.
     Neither,
 }
 
@@ -39,7 +39,7 @@ pub enum Unit {
     One,
 }
 
-/// Way to measure the distance between a value and a reference.
+/// Whether a difference from a reference value is absolute or relative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DifferenceKind {
     /// Absolute difference.
@@ -114,8 +114,8 @@ pub struct RepairSample<'a> {
     pub unrepaired: Option<Vec<&'a RepairMetrics>>,
 }
 
-/// Kind of subject that a metric is measured on, such as a text or a task, with the function that computes the value
-/// and its error. The function returns `None` if they are undefined.
+/// Data that a metric is computed from, such as the losses on a text or the answers to a task, with the function that
+/// computes the value and its error. The function returns `None` if the value is undefined.
 #[derive(Debug, Clone, Copy)]
 pub enum MetricSource {
     Text(fn(&TextSample<'_>) -> Option<Measure>),
@@ -264,7 +264,7 @@ pub(super) const PROMPT_DEFAULTS: MetricEntry =
     MetricEntry { decimals: 1, visibility: MetricVisibility::Always, ..DEFAULTS };
 /// Defaults for repair errors.
 pub(super) const REPAIR_DEFAULTS: MetricEntry = MetricEntry { decimals: 4, ..DEFAULTS };
-/// Defaults for repair metrics that are shares.
+/// Defaults for repair metrics that are fractions.
 pub(super) const FRACTION_DEFAULTS: MetricEntry = MetricEntry {
     unit: Unit::Share,
     direction: Direction::Neither,

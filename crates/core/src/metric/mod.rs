@@ -2,9 +2,9 @@
 //! on (such as a text, a task or a prompt) and how the value and its error are computed. It also defines the names,
 //! direction, format, paired test and visibility. No other code refers to a metric by name.
 //!
-//! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word followed by what the metric is measured
-//! on (`ppl_c4`, `prefill_ms:seq=512:batch=1`). The metric for a custom task in a grid is its accuracy
-//! ([`Metric::task`]).
+//! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word followed by the text or prompt that the
+//! metric is measured on (`ppl_c4`, `prefill_ms:seq=512:batch=1`). The metric for a custom task in a grid is its
+//! accuracy ([`Metric::task`]).
 //!
 //! ```
 //! use ghostlab_core::metric::Metric;

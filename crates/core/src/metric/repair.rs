@@ -1,4 +1,4 @@
-//! Metrics for the error that remains after a repair, and for its operators.
+//! Metrics for the error that remains after a repair, and for the repair's operators.
 
 use super::entry::{Direction, FRACTION_DEFAULTS, MetricEntry, MetricSource, REPAIR_DEFAULTS, RepairSample, mean};
 use crate::recovery::RepairMetrics;
@@ -32,7 +32,7 @@ pub static ANTISYMMETRIC: MetricEntry = MetricEntry {
     ..FRACTION_DEFAULTS.with_name("m_antisymmetric_share", "Anti-symmetric part")
 };
 
-/// `channels_reduced_share`: share of channels whose error the repair reduces (paper figure 4).
+/// `channels_reduced_share`: fraction of channels whose error the repair reduces (paper figure 4).
 pub static CHANNELS_REDUCED: MetricEntry = MetricEntry {
     direction: Direction::Higher,
     source: MetricSource::Repair(channels_reduced),
@@ -55,7 +55,7 @@ fn part(sample: &RepairSample<'_>, part: fn(&RepairMetrics) -> f64) -> Option<f6
     mean(&sample.boundaries, part)
 }
 
-/// Returns the share of channels whose error the repair reduces, or `None` if the channel counts differ.
+/// Returns the fraction of channels whose error the repair reduces, or `None` if the channel counts differ.
 fn channels_reduced(sample: &RepairSample<'_>) -> Option<f64> {
     let repaired = error_by_channel(&sample.boundaries);
     let base = error_by_channel(sample.unrepaired.as_ref()?);

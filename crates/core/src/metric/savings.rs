@@ -6,13 +6,13 @@ use crate::model::{Config, Load, Program, Trie};
 /// Length in tokens of the prompt for which operations are counted.
 const PROMPT: usize = 512;
 
-/// Shares of the dense model that a variant saves, between 0 and 1. A share is negative if operators add more than the
-/// removed layers save.
+/// Fractions of the dense model's parameters, KV cache and operations that a variant saves. A fraction is at most 1,
+/// and negative if the operators add more than the removed layers save.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Savings {
     pub parameters: f64,
     pub kv_cache: f64,
-    /// Share of the operations in a pass over [`PROMPT`] tokens, according to the cost model.
+    /// Fraction of the operations in a pass over [`PROMPT`] tokens, according to the cost model.
     pub operations: f64,
 }
 

@@ -11,21 +11,21 @@ const SIZE_DEFAULTS: MetricEntry = MetricEntry {
     ..DEFAULTS
 };
 
-/// Share of parameters that the variant does not store. Its operators count as stored.
+/// Percentage of parameters that the variant does not store. Its operators count as stored.
 pub static PARAMETERS_REMOVED: MetricEntry = MetricEntry {
     note: "parameters that the variant does not store, in % of the dense model's; operators count as stored",
     source: MetricSource::Size(|savings| 100.0 * savings.parameters),
     ..SIZE_DEFAULTS.with_name("parameters_removed", "Params removed")
 };
 
-/// Share of the KV cache that the variant does not need.
+/// Percentage of the KV cache that the variant does not need.
 pub(super) static KV_CACHE: MetricEntry = MetricEntry {
     note: "KV cache that the variant does not need, in % of the dense model's",
     source: MetricSource::Size(|savings| 100.0 * savings.kv_cache),
     ..SIZE_DEFAULTS.with_name("kv_cache_removed", "KV removed")
 };
 
-/// Share of a prompt's operations that the variant saves, according to the cost model.
+/// Percentage of a prompt's operations that the variant saves, according to the cost model.
 pub(super) static OPERATIONS: MetricEntry = MetricEntry {
     note: "operations for a prompt of 512 tokens that the variant saves, in % of the dense model's, from the cost model",
     source: MetricSource::Size(|savings| 100.0 * savings.operations),

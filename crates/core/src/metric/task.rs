@@ -6,7 +6,7 @@ use super::entry::{
 };
 use crate::tasks::{self, Measure, TaskResult};
 
-/// `arc_easy`: share of documents that are answered correctly, using the metric that the task reports (`acc` or
+/// `arc_easy`: percentage of documents that are answered correctly, using the metric that the task reports (`acc` or
 /// `acc_norm`).
 pub static TASK: MetricEntry = MetricEntry {
     name: "accuracy",

@@ -21,14 +21,14 @@ fn direction_of(id: &str) -> Direction {
 }
 
 #[test]
-fn task_with_any_name_has_an_accuracy_metric() {
+fn custom_task_has_an_accuracy_metric() {
     let mine = Metric::task("my-questions");
     assert_eq!((mine.label.as_str(), mine.direction, mine.unit), ("my-questions", Direction::Higher, Unit::Percent));
     assert_eq!(Metric::task("hellaswag").label, "HellaS");
 }
 
 #[test]
-fn misspelt_metric_is_rejected_with_the_nearest() {
+fn unknown_metric_error_suggests_the_nearest_id() {
     let message = Metric::find("acc_avarage").unwrap_err().to_string();
     assert!(message.contains("did you mean `acc_average`?"), "{message}");
     assert!(Metric::find("arc_easy:seq=1:batch=1").is_err(), "only ids of latency metrics contain a colon");
@@ -37,7 +37,7 @@ fn misspelt_metric_is_rejected_with_the_nearest() {
 }
 
 #[test]
-fn prompt_metric_is_found_by_its_name() {
+fn latency_metric_is_found_by_its_id() {
     let found = Metric::find("speedup:seq=512:batch=16").unwrap();
     let prompt = PromptName { length: 512, batch: 16, decode: None };
     assert_eq!(found, SPEEDUP.metric().at_prompt(prompt));
@@ -52,14 +52,14 @@ fn prompt_metric_is_found_by_its_name() {
 }
 
 #[test]
-fn metrics_have_the_column_order_of_the_paper() {
+fn tasks_and_texts_follow_the_column_order_of_the_paper() {
     assert_eq!(tasks().len(), 9);
     assert_eq!((tasks()[0], tasks()[8]), ("arc_easy", "race"));
     assert_eq!(texts(), ["ppl_wikitext2", "ppl_c4", "ppl_ptb"]);
 }
 
 #[test]
-fn metric_of_a_definition_is_found_by_its_id() {
+fn metric_of_a_harness_task_is_found_by_its_id() {
     let metric = Metric::defined("group::t(shots=5)", "perplexity", "none");
     assert_eq!(Metric::find(&metric.id).unwrap(), metric);
     assert_eq!((metric.label.as_str(), metric.direction), ("group::t(shots=5) perplexity", Direction::Lower));

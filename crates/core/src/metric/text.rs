@@ -64,8 +64,8 @@ fn bits_per_byte(sample: &TextSample<'_>) -> Option<Measure> {
     let bytes = sample.bytes.filter(|bytes| *bytes > 0)?;
     let nats = sample.losses.windows.iter().sum::<f64>() * (sample.length - 1) as f64;
     let value = nats / LN_2 / bytes as f64;
-    // Bits per byte are the mean loss in another unit. The error of the perplexity is the error of the mean loss times
-    // the perplexity.
+    // Bits per byte are the mean loss in another unit, so both have the same relative error. The error of the mean loss
+    // is the error of the perplexity divided by the perplexity.
     let error = perplexity(sample).and_then(|sample| Some((sample.stderr?, sample.value)));
     let error = error.map(|(error, perplexity)| error / perplexity * value / sample.losses.mean());
     value.is_finite().then_some(Measure { value, stderr: error.filter(|error| error.is_finite()) })

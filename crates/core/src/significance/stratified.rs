@@ -54,7 +54,8 @@ impl StratifiedMean {
         )
     }
 
-    /// Computes the two-sided p-value under the null hypothesis that the mean is zero. Returns 1 if nothing varies.
+    /// Computes the two-sided p-value under the null hypothesis that the mean is zero. Returns 1 if the standard error
+    /// is zero.
     pub fn p(&self) -> f64 {
         if self.error > 0.0 { two_sided_p_value(self.mean / self.error, self.degrees_of_freedom) } else { 1.0 }
     }
@@ -208,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn interval_width_follows_the_t_quantile() {
+    fn half_width_matches_the_t_quantile() {
         // The expected value is scipy.stats.t.ppf(0.975, 10) = 2.228138851986274.
         let known = StratifiedMean { mean: 0.0, error: 2.0, degrees_of_freedom: 10.0 };
         assert!((known.half_width(0.95) - 2.0 * 2.228_138_851_986_274).abs() < 1e-9);
     }
 
     #[test]
-    fn strata_have_equal_weight_and_share_variance() {
+    fn strata_have_equal_weights_and_a_pooled_variance() {
         // Computed by hand: the stratum means are 0.5 and 1, so the mean is 0.75. With SS = 1 and 0, and 3 + 1 = 4
         // degrees of freedom, the pooled variance is 0.25.
         let found = StratifiedMean::from_strata(&[vec![1.0, 0.0, 1.0, 0.0], vec![1.0, 1.0]]).unwrap();
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_values_are_not_significant() {
+    fn constant_differences_have_a_p_value_of_one() {
         let always = StratifiedMean::paired(&[vec![1.0, 1.0, 1.0]], &[vec![0.0, 0.0, 0.0]]).unwrap();
         assert_eq!((always.mean, always.p()), (1.0, 1.0));
     }

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn every_task_has_the_metric_of_the_paper() {
+    fn every_task_reports_the_metric_of_the_paper() {
         let normed: Vec<&str> =
             TASKS.iter().filter(|task| task.paper_metric == AccuracyKind::AccNorm).map(|task| task.name).collect();
         assert_eq!(normed, ["arc_easy", "arc_challenge", "hellaswag", "openbookqa"]);

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn white_space_characters_match_python() {
+    fn whitespace_characters_match_python() {
         let spaces = (0..=0x10_FFFF).filter_map(char::from_u32).filter(|character| is_space(*character));
         let expected = "\t\n\u{b}\u{c}\r\u{1c}\u{1d}\u{1e}\u{1f} \u{85}\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\
                       \u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}";

@@ -16,11 +16,11 @@ pub trait Encoder: Sync {
     /// Fails if the text cannot be tokenized.
     fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>>;
 
-    /// Returns the token that represents an empty context.
+    /// Returns the token that is used in place of an empty context.
     fn prefix(&self) -> Option<&Prefix>;
 }
 
-/// Token that represents an empty context: the model's BOS, or its EOS if it has no BOS.
+/// Token that is used in place of an empty context: the model's BOS, or its EOS if it has no BOS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix {
     pub id: u32,
@@ -78,8 +78,8 @@ pub fn continuation(
     coder.cut((context, continuation), &context_ids, continuation_ids)
 }
 
-/// Splits a text into windows such that each token is predicted once. The first window is conditioned on the prefix
-/// token, and each later window on the last token of the previous window. A short last window includes as much
+/// Splits a text into windows in which each token is predicted exactly once. The first window is conditioned on the
+/// prefix token, and each later window on the last token of the previous window. A short last window includes as much
 /// preceding text as fits. A BOS added by the tokenizer is also predicted, as in lm-eval.
 ///
 /// # Errors
@@ -125,9 +125,8 @@ struct Coder<'a, E> {
 
 impl<E: Encoder> Coder<'_, E> {
     /// Encodes a context and its continuation as lm-eval does. The context is encoded on its own, and then both are
-    /// encoded as one text. The ids of the continuation are those of the joined text, without as many leading ids as
-    /// the context has. If a token spans the boundary, the two parts together differ from the encoding of the joined
-    /// text.
+    /// encoded as one text. The continuation's ids are those of the joined text after skipping as many ids as the
+    /// context has. If a token spans the boundary, the concatenation of both differs from the ids of the joined text.
     fn pair(
         &self,
         context: &str,

@@ -61,7 +61,7 @@ impl Solutions {
         self.documents.iter().map(|document| document.choices.len()).sum()
     }
 
-    /// Evaluates all documents. `scores` holds one score per request, in order.
+    /// Evaluates all documents. `scores` must contain one score per request, in order.
     ///
     /// # Errors
     /// Fails if the number of scores differs from the number of requests, or if the task is unknown.
@@ -97,7 +97,7 @@ impl Solutions {
     }
 }
 
-/// Scores that a model achieves on a task. Models share the answer key.
+/// Scores of a model on a task. All models share the answer key.
 #[derive(Debug, Clone)]
 pub struct ScoredTask {
     key: Arc<Solutions>,

@@ -19,7 +19,7 @@ pub enum Split {
 const TRAIN: [&str; 2] = ["train", "training"];
 
 impl Split {
-    /// Returns the names used for this split in file names. The first is the one on the Hugging Face Hub.
+    /// Returns the names used for this split in file names. The first name is the one used on the Hugging Face Hub.
     pub(super) fn names(self) -> &'static [&'static str] {
         match self {
             Self::Test => &["test"],
@@ -37,8 +37,8 @@ impl Split {
     /// Returns the files of this split, in order.
     ///
     /// A folder is searched for `<split>.<ending>`, or for the complete set of shards
-    /// `<split>-00000-of-00002.<ending>`. A single file is accepted unless it is named after another split. Otherwise,
-    /// scoring a training or hidden split by mistake would go unnoticed.
+    /// `<split>-00000-of-00002.<ending>`. A single file is accepted unless it is named after another split. This
+    /// prevents scoring a training or hidden split by mistake.
     ///
     /// # Errors
     /// Fails if the path does not exist, the folder does not contain the split or contains it twice, a shard is
@@ -121,7 +121,9 @@ fn files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option
     if named_files.len() != shards || is_mixed || !are_in_order {
         let word = words.first().unwrap_or(&"");
         return Err(input_error(format!("the files of the {word} split are incomplete or ambiguous"), folder)
-            .expected(format!("one file `{word}.…`, or all shards `{word}-…-of-….…`"))
+            .expected(format!(
+                "one file such as `{word}.jsonl`, or all shards, such as `{word}-00000-of-00002.parquet`"
+            ))
             .found(format_names(&mut named_files.iter().map(|(name, _)| *name))));
     }
     Ok(Some(named_files.into_iter().map(|(name, _)| folder.join(name)).collect()))
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_incomplete_or_duplicate_split_is_rejected() {
+    fn missing_incomplete_or_duplicate_split_is_rejected() {
         for names in [
             &["train.jsonl", "validation.jsonl"][..],
             &[],
