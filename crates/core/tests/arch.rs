@@ -52,7 +52,7 @@ fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
 }
 
 #[test]
-fn every_architecture_matches_transformers_in_both_dialects() {
+fn architectures_match_transformers_in_both_config_formats() {
     for name in MODELS {
         let expected = tensors(&fixture(&format!("arch/{name}/forward.safetensors")));
         for config in ["config.json", "config.hub-style.json"] {
@@ -267,7 +267,7 @@ fn untied_head_is_used_even_if_config_ties_it() {
 }
 
 #[test]
-fn index_with_absent_shard_is_rejected() {
+fn index_naming_a_missing_shard_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     rewrite("llama-gqa", folder.path(), DType::F32, true);
     std::fs::remove_file(folder.path().join("model-1.safetensors")).unwrap();

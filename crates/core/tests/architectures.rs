@@ -33,7 +33,7 @@ const PROMPTS: usize = 3;
 /// Number of new tokens per prompt.
 const NEW_TOKENS: usize = 12;
 
-/// Creates the models. Returns their folder, or `None` if there is no interpreter.
+/// Creates the models with tools/arch_models.py. Returns their folder, or `None` if there is no Python interpreter.
 fn create_models() -> Option<TempDir> {
     let python = common::python::python("transformers")?;
     let out = tempfile::tempdir().unwrap();
@@ -245,6 +245,6 @@ fn scaled_embedding(folder: &Path) {
         let ours = forward(&*engine, &Batch::windows([ids.as_slice()])).0.swap_remove(0);
         let rounded: Vec<f64> = ours.iter().map(|&x| bf16::from_f64(x).to_f64()).collect();
         assert_eq!(rounded, flat(&expected["layer_input.0.0"]), "{}", engine.id().name);
-        assert_ne!(rounded, ours, "f16 is as precise as f32");
+        assert_ne!(rounded, ours, "the unrounded embedding is already in bf16");
     }
 }

@@ -18,7 +18,8 @@ use ghostlab_core::recovery::{Recovery, Repair, Solution, Span};
 use serde_json::{Value, json};
 use world::{OPERATOR, PERPLEXITY, SCORE, World};
 
-/// Repair that stores a norm without a weight. The weight is part of the matrix, so the variant equals `normed-bias`.
+/// Suffix of variants whose repair stores a norm without a weight. The weight is multiplied into the matrix, so the
+/// results equal those of `normed-bias`.
 const UNIT_NORM: &str = ":unit-normed-bias";
 
 impl World {
@@ -27,7 +28,7 @@ impl World {
     fn cuts(&self, engine: &dyn Engine) -> Vec<(&str, &Value)> {
         let kinds = ["cut:", "lorp:"];
         let mut cuts = self.variants(&kinds);
-        // `finercut:` contains the name of a kind.
+        // `variants` matches substrings, and `finercut:` contains `cut:`.
         cuts.retain(|(name, _)| kinds.iter().any(|kind| name.starts_with(kind)));
         if engine.id() != CPU {
             let first = kinds.map(|kind| {

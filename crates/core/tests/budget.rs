@@ -43,7 +43,7 @@ fn compute_scores(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
     (scores.concat().into_iter().map(f64::to_bits).collect(), rows.map(f32::to_bits).collect())
 }
 
-/// Loads a backbone with a weight budget that holds `layers` layers.
+/// Loads a backbone with a weight budget of `layers` layers.
 fn load_within_budget(folder: &Path, layers: u64) -> Decoder {
     let config = Config::read(folder).unwrap();
     let budget = layers * config.layer_bytes(Products::F32);
@@ -81,7 +81,8 @@ fn scores_are_independent_of_weight_memory() {
             assert!(total > 3 * layer);
             let all = compute_scores(&*load(&folder, u64::MAX));
             assert!(all.0.len() == 6 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..39]);
-            // A budget of `total - 1` almost holds the weights, but part of it is reserved for the streams.
+            // A budget of `total - 1` is almost large enough for the weights, but part of it is reserved for the
+            // streams.
             for budget in [3 * layer, 0, total - 1] {
                 let engine = load(&folder, budget);
                 let what = format!("{} {}: a budget of {budget} bytes", engine.id(), folder.display());
@@ -92,7 +93,7 @@ fn scores_are_independent_of_weight_memory() {
 }
 
 #[test]
-fn nonfinite_weight_is_named_when_its_layer_loads() {
+fn nonfinite_weight_is_reported_when_its_layer_is_loaded() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(fixture("arch/llama-gqa/config.json"), folder.path().join("config.json")).unwrap();
     let mut weights = tensors(&fixture("arch/llama-gqa/model.safetensors"));
@@ -118,7 +119,7 @@ fn nonfinite_weight_is_named_when_its_layer_loads() {
 }
 
 #[test]
-fn changed_weight_file_is_rejected_with_its_name() {
+fn changed_weight_file_error_names_the_file() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(fixture("arch/llama-gqa").join(name), folder.path().join(name)).unwrap();

@@ -22,7 +22,7 @@ fn starts(windows: &Windows) -> Vec<u64> {
 }
 
 #[test]
-fn draws_match_cpython_reference() {
+fn random_draws_match_cpython() {
     let Some(oracle) = shared("oracles/stories260k/stories260k.json") else { return };
     let oracle = json(&oracle);
     let cases = oracle["python_random"].as_array().unwrap();

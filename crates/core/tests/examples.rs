@@ -29,7 +29,7 @@ fn perplexity_example_scores_a_model_folder() {
 }
 
 #[test]
-fn example_repair_is_between_cut_and_dense() {
+fn repair_example_perplexity_is_between_dense_and_cut() {
     let scored = numbers("repair", &["llama", "corpora/web-train.jsonl.gz", "corpora/wiki-test.jsonl.gz"]);
     let [dense, cut, repaired] = scored[..] else { panic!("{scored:?}") };
     assert!(dense < repaired && repaired < cut, "{scored:?}");

@@ -210,7 +210,7 @@ fn batch_size_and_order_do_not_change_tokens() {
             let shuffled: Vec<Prompt> = (0..64).map(|index| prompts[index * 37 % 64].clone()).collect();
             let ours = run(&engine, &shuffled, &Settings { batch: 64, ..plain.clone() });
             assert!(ours.iter().enumerate().all(|(index, ours)| *ours == expected[index * 37 % 64]), "{name}");
-            // Also check some of the tokens against full forward passes.
+            // Also compare some of the tokens with full forward passes.
             if sampling.is_none() {
                 for (prompt, program) in [(0, 0), (3, 2), (40, 1), (5, 7), (6, 8), (9, 9)] {
                     let mut text = prompts[prompt].ids.clone();
@@ -248,7 +248,7 @@ fn one_prompt(ids: &[u32]) -> [Prompt; 1] {
 }
 
 #[test]
-fn small_kv_cache_keeps_results_and_zero_is_rejected() {
+fn small_kv_cache_keeps_results_and_tiny_one_is_rejected() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let expected = run(&engine, &prompts, &settings());
@@ -280,7 +280,7 @@ fn generation_ends_at_stop_string_eos_token_or_length() {
     assert_eq!(continuation.ids, ids[..=ids.iter().position(|id| *id == ids[2]).unwrap()]);
 }
 
-/// Watcher that records which prompts have finished, and interrupts generation after a given number of rounds.
+/// Observer that records which prompts have finished, and interrupts the generation after a given number of rounds.
 struct RecordingWatcher {
     done: Vec<usize>,
     rounds: usize,
@@ -300,7 +300,7 @@ impl GenerationObserver for RecordingWatcher {
 }
 
 #[test]
-fn prompts_are_reported_once_and_stop_ends_generation() {
+fn observer_sees_each_prompt_once_and_can_stop_generation() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let settings = Settings { batch: 5, ..settings() };
@@ -317,7 +317,7 @@ fn prompts_are_reported_once_and_stop_ends_generation() {
 }
 
 #[test]
-fn invalid_generation_is_rejected_before_anything_runs() {
+fn invalid_prompts_and_settings_are_rejected() {
     let engine = decoder("llama-gqa");
     let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: None, seed: 0 };
     for (prompts, settings, message) in [
@@ -444,7 +444,7 @@ fn longrope_answer_beyond_the_context_is_recomputed() {
             }
             assert_eq!(ours, alone, "{}, batch {batch}", engine.id());
         }
-        // The cache has room for each prompt with its answers, but no room to recompute a text.
+        // The cache fits each prompt with its answers, but not a recomputed text.
         let token = engine.start_decoding(&trie).unwrap().token_bytes(&[0, 1]);
         let short = Settings { cache_bytes: token * 60, ..Settings::greedy(12, 100) };
         let error = generate(&*engine, &trie, &prompts, &short, &DigitDetokenizer, &mut ()).unwrap_err();

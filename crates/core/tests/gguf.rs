@@ -303,9 +303,9 @@ fn quantization_type_depends_on_tensor_role_and_row_length() {
     }
 }
 
-/// Uses rows of at least 256 elements, as the wide blocks require.
+/// Uses rows of at least 256 elements, the block size of the k-quants.
 #[test]
-fn wide_blocks_are_dequantized_as_in_candle() {
+fn quantized_blocks_are_dequantized_as_in_candle() {
     let Some(real) = common::shared("real/backbone") else { return };
     let ids = [(0..60_u32).map(|i| i * 67 % 4096).collect::<Vec<_>>()];
     for dtype in [GgmlDType::Q4K, GgmlDType::Q5K, GgmlDType::Q6K, GgmlDType::Q8_0, GgmlDType::Q5_0] {
@@ -342,7 +342,7 @@ fn content_of_file(path: &Path) -> String {
 }
 
 #[test]
-fn unsupported_file_settings_are_rejected_by_key_and_value() {
+fn unsupported_gguf_entries_are_rejected_with_their_value() {
     for (key, value, found) in [
         ("qwen2.attention.sliding_window", Value::U32(16), "16"),
         ("qwen2.expert_count", Value::U32(8), "8"),
@@ -435,7 +435,7 @@ fn lines() -> Vec<String> {
 }
 
 #[test]
-fn gguf_end_tokens_are_listed_main_token_first() {
+fn gguf_end_tokens_list_eos_first() {
     let temp = tempfile::tempdir().unwrap();
     for (more, expected) in [
         (&[("eos", 2)][..], json!(2)),

@@ -270,7 +270,7 @@ fn every_method_matches_its_formula_with_branch_norms() {
 }
 
 #[test]
-fn released_orders_need_no_calibration() {
+fn published_removal_orders_need_no_calibration() {
     let golden = common::json(&fixture("methods.json"));
     let cases = golden["released"].as_array().unwrap();
     assert_eq!(cases.len(), 4 * 4, "two backbones, two scores, four depths");

@@ -1,5 +1,5 @@
-//! Tests what differs between GPU and CPU: concurrent threads on one device, limited memory, and the precision of
-//! products. The tests are skipped without a GPU. If there is one, the reference tests run on it too.
+//! Tests behavior that differs between GPU and CPU: concurrent threads on one device, limited memory, and the precision
+//! of products. The tests are skipped without a GPU. If there is one, the reference tests run on it too.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -21,7 +21,7 @@ fn to_host_values(x: &Tensor) -> Vec<f64> {
 }
 
 #[test]
-fn reopened_gpu_has_a_name_and_equals_the_first() {
+fn reopened_gpu_is_the_same_device_and_has_a_name() {
     let Some(device) = gpu() else { return };
     assert!(device.open().unwrap().same_device(&device.open().unwrap()));
     if device.class() == "cuda" {
@@ -48,7 +48,7 @@ fn to_f64(x: &Tensor) -> Tensor {
 }
 
 /// Compares an operation on the GPU in f32, bf16 and f16 with the same operation in f64 on the CPU. Both operations get
-/// the same rounded inputs. `tolerances` holds the tolerance for each type.
+/// the same rounded inputs. `tolerances` lists the tolerance for each type.
 fn assert_agreement(
     name: &str,
     shapes: &[&[usize]],
@@ -81,7 +81,7 @@ fn assert_agreement(
 }
 
 #[test]
-fn gpu_operations_match_plain_forms_rounded_once() {
+fn gpu_operations_match_f64_results_up_to_rounding() {
     // The tolerances are slightly above half a unit in the last place of each dtype (2^-24, 2^-9 and 2^-12).
     let once = [1e-6, 2e-3, 2.5e-4];
     for width in [24, 300, 4096] {
@@ -153,7 +153,7 @@ fn layers_loaded_on_demand_match_resident_layers() {
             let batch = || batch(resident.config().vocab);
             let expected = log_probabilities(&*resident, batch());
             let bounded = candle(&folder, device, dtype, Some(0));
-            // Repeat, because a race between threads need not occur in every round.
+            // Repeat, because a race between threads may not occur in every round.
             for round in 0..10 {
                 let error = relative_error(&log_probabilities(&*bounded, batch()), &expected);
                 assert!(error < 1e-6, "{name} {dtype:?}, round {round}: {error:e}");

@@ -69,8 +69,8 @@ impl<'a> Variant<'a> {
         }
     }
 
-    /// Converts one of ghostlab's scores to the form used in the reference data: the cosine for layers, and
-    /// `1 − cosine` for sublayers.
+    /// Converts a score to the corresponding value in the reference data: the cosine for layers, and `1 − cosine` for
+    /// sublayers.
     fn score(&self, ours: f64) -> f64 {
         if self.unit.is_layers() { 1.0 - ours } else { ours }
     }

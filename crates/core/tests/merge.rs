@@ -126,7 +126,7 @@ fn merged_layers_run_in_every_float_type() {
     let variants = world.variants(&KINDS);
     let mut variants: Vec<Variant<'_>> =
         variants.iter().map(|(name, expected)| Variant::parse(name, expected)).collect();
-    // Skip models that merging has destroyed, because their perplexities amplify rounding errors.
+    // Skip variants with a perplexity of 3 or more, because they amplify rounding errors.
     variants.retain(|variant| variant.expected["ppl"].as_f64().unwrap() < 3.0);
     let programs: Vec<Program> = variants.iter().map(|variant| variant.program(&world, &*engines[0])).collect();
     let in_memory = perplexities(&*engines[0], &programs, &world.evaluation);
@@ -142,7 +142,7 @@ fn merged_layers_run_in_every_float_type() {
 }
 
 #[test]
-fn cut_without_a_layer_before_it_is_rejected() {
+fn merging_requires_a_preceding_layer_and_the_merge_method() {
     assert!(merged_layers(&*recovery("merge", json!({})), &Cut::layers([0, 1, 5]), &[]).is_none());
     assert!(merged_layers(&*recovery("ghosted", json!({})), &Cut::layers([5]), &[]).is_none());
 }

@@ -205,7 +205,7 @@ fn second_removal_matches_plain_removal_on_pruned_program() {
 }
 
 #[test]
-fn second_iterative_removal_matches_removal_on_the_pruned_model() {
+fn second_removal_matches_first_removal_on_smaller_backbone() {
     let world = World::new();
     for case in cases().into_iter().filter(|case| case.unit.is_layers()) {
         let none = recovery("none", json!({}));

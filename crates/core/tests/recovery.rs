@@ -110,7 +110,7 @@ fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
 }
 
 #[test]
-fn boundary_error_matches_the_repaired_backbone() {
+fn boundary_error_matches_a_run_of_the_repaired_backbone() {
     for name in ["llama-gqa", "olmo2"] {
         let world = world(name, 4, 32);
         let boundary = world.calibration.boundary(&world.decoder, 2, 4);
@@ -141,7 +141,7 @@ fn boundary_error_matches_the_repaired_backbone() {
 }
 
 #[test]
-fn first_and_last_region_are_repaired_or_rejected_with_reason() {
+fn cuts_at_both_ends_are_repaired_or_rejected_with_a_reason() {
     let world = world("llama-gqa", 8, 64);
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
     for (start, end) in [(0, 2), (2, 4), (1, 4)] {
@@ -161,14 +161,14 @@ fn first_and_last_region_are_repaired_or_rejected_with_reason() {
 }
 
 #[test]
-fn bias_and_full_rank_never_exceed_the_ghosted_error() {
+fn residual_falls_with_rank_and_with_an_added_bias() {
     let world = world("qwen3", 8, 64);
     let boundary = world.calibration.boundary(&world.decoder, 1, 3);
     let ghosted = relative_residual("ghosted", json!({}), &boundary);
     assert!(relative_residual("affine", json!({}), &boundary) < ghosted);
     let ranks = [1, 8, 32, 64].map(|rank| relative_residual("rank", json!({"rank": rank}), &boundary));
     assert!(ranks.is_sorted_by(|a, b| a > b) && ranks[2] > ghosted, "{ranks:?} {ghosted}");
-    assert_close("the whole rank", ranks[3], ghosted, 1e-4);
+    assert_close("full rank", ranks[3], ghosted, 1e-4);
 }
 
 fn relative_residual(name: &str, options: Value, boundary: &Boundary<'_>) -> f64 {

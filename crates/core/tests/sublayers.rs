@@ -14,7 +14,7 @@ use ghostlab_core::model::{Cut, Decoder, Engine, Program, Sublayer, Tolerance, T
 use ghostlab_core::options::Options;
 use serde_json::{Value, json};
 
-/// Kinds of variants without sublayers.
+/// Kinds of variants with removed sublayers.
 const KINDS: [&str; 6] = ["half:joint:", "half:attn:", "half:mlp:", "blockpruner:", "finercut:angle:", "finercut:js:"];
 
 /// Runs a criterion on similarities and trials.
@@ -76,17 +76,17 @@ fn compare_cuts(world: &World) {
 }
 
 #[test]
-fn models_without_sublayers_match_the_reference() {
+fn models_with_removed_sublayers_match_the_reference() {
     TINY.into_iter().filter_map(World::read).for_each(|world| compare_cuts(&world));
 }
 
 #[test]
 #[ignore = "slow: ten variants of the real backbone on two engines"]
-fn real_backbone_without_sublayers_matches_the_reference() {
+fn real_backbone_with_removed_sublayers_matches_reference() {
     World::read("real").iter().for_each(compare_cuts);
 }
 
-/// Runs one variant without attention sublayers and MLPs, and its damage, in every float type.
+/// Compares one variant from which attention sublayers and MLPs are removed, including its damage, in every float type.
 #[test]
 fn sublayers_are_dropped_in_every_float_type() {
     let Some(world) = World::read(TINY[0]) else { return };
@@ -217,7 +217,7 @@ fn greedy_steps_on_the_real_backbone_match_the_reference() {
 }
 
 #[test]
-fn criteria_reject_a_depth_in_another_unit() {
+fn criteria_reject_depths_in_unsupported_units() {
     for (name, unit, expected) in [
         ("llm-drop", DepthUnit::Layers, "`{attention: 2}`"),
         ("block-pruner", DepthUnit::Layers, "`{sublayers: 2}`"),

@@ -30,7 +30,8 @@ pub(crate) const DAMAGE: f64 = 1e-5;
 const TIED_VARIANT: (&str, &str) = ("real", "half:mlp:2");
 
 /// Variants of the backbone `real` in which positive and negative changes of probabilities nearly cancel. The mean
-/// change is at most 2 % of the mean absolute change, and its observed error up to 4e-7 of the latter.
+/// change is at most 2 % of the mean absolute change, and its observed error is at most 4e-7 of the mean absolute
+/// change.
 const CANCELLING_VARIANTS: [&str; 3] = ["half:attn:11", "nbl:normed:stream:8", "nbl:stream:stream:8"];
 
 /// Names of the bundled backbones in the reference data. The first one has variants of all kinds.
@@ -94,8 +95,8 @@ impl World {
     }
 
     /// Returns the variants of the given kinds that are compared on an engine. Engines other than the CPU engine are
-    /// several times slower. They run the last variant of each kind on the first bundled backbone, and of the first
-    /// `few` kinds on other backbones.
+    /// several times slower. On the first bundled backbone, they run the last variant of each kind. On other backbones,
+    /// they run the last variant of each of the first `few` kinds.
     pub(crate) fn variants_on(&self, engine: &dyn Engine, kinds: &[&str], few: usize) -> Vec<(&str, &Value)> {
         if engine.id().name == CPU.name {
             return self.variants(kinds);
@@ -181,7 +182,7 @@ const MEASURES: [(Damage, &str); 7] = [
 /// Tolerances for damage metrics.
 pub(crate) struct DamageTolerances {
     relative: f64,
-    /// Share of predictions whose most likely token is undecided.
+    /// Fraction of predictions whose two most likely tokens are tied.
     ties: f64,
     /// Whether the mean change is compared relative to the mean absolute change, at a tenth of the tolerance.
     cancels: bool,

@@ -96,7 +96,7 @@ pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> CalibrationResult {
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: windows.len(), length: windows[0].len() };
     let mut collected = InMemory::new(request.sites.iter().copied());
-    // The batch size of 300 tokens is not a multiple of the window length, so each batch holds 2 windows.
+    // The batch size of 300 tokens is not a multiple of the window length, so each batch contains 2 windows.
     let mut all = [WindowSubset { windows, first_sequence: 0, spool: &mut collected }];
     let mut similarities = calibrate::run(engine, &mut all, 300, &request, |_| Ok(())).unwrap();
     CalibrationResult { similarities: similarities.remove(0), activations: collected.finish(shape).unwrap() }

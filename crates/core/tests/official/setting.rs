@@ -76,7 +76,7 @@ pub(crate) struct CalibrationResult {
     pub(crate) activations: Activations,
 }
 
-/// Runs the dense backbone over the windows, and keeps the data that `request` asks for.
+/// Runs the dense backbone over the windows, and keeps the requested similarities and activations.
 pub(crate) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRequest) -> CalibrationResult {
     let rows: Vec<&[u32]> = windows.iter().collect();
     let shape = ActivationShape { channels: engine.config().hidden, sequences: rows.len(), length: windows.length };

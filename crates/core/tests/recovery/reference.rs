@@ -89,7 +89,7 @@ fn perplexities_match_the_reference() {
 }
 
 #[test]
-fn layerwise_repairs_of_regions_match_the_reference() {
+fn per_layer_repairs_of_scattered_layers_match_reference() {
     let Some(oracle) = oracle() else { return };
     for engine in oracle.engines() {
         let calibration = oracle.calibration(&*engine);
