@@ -26,7 +26,7 @@ const MIN_TIME: Duration = Duration::from_millis(500);
 fn main() {
     let threads = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
     let threads = threads.unwrap_or_else(rayon::current_num_threads);
-    println!("{threads} threads, {BLOCK_ROWS} rows on each; GFLOP/s of a thread");
+    println!("{threads} threads, {BLOCK_ROWS} rows per thread; GFLOP/s per thread");
     println!(
         "{:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "inner", "outer", "f32", "bf16", "bf16 amx", "bf16x3", "bf16x6"
@@ -62,7 +62,7 @@ fn rate<K: PackedFormat>(threads: usize, inner: usize, outer: usize) -> f64 {
     (2 * BLOCK_ROWS * inner * outer) as f64 / fastest.as_secs_f64() / 1e9
 }
 
-/// Packs the same random column into all columns of each panel.
+/// Fills all columns of all panels with the same random column.
 fn random_panels<K: PackedFormat>(inner: usize, outer: usize) -> Panels<K> {
     let mut panel = vec![K::Word::default(); Panels::<K>::panel_words(inner)];
     let column = noise(inner);
@@ -70,7 +70,7 @@ fn random_panels<K: PackedFormat>(inner: usize, outer: usize) -> Panels<K> {
     Panels::new(panel.repeat(outer.div_ceil(K::lanes())), inner, outer)
 }
 
-/// Returns deterministic numbers between −0.5 and 0.5.
+/// Returns deterministic pseudo-random numbers between −0.5 and 0.5.
 fn noise(count: usize) -> Vec<f32> {
     (0..count).map(|i| (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5).collect()
 }

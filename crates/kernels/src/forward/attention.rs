@@ -19,7 +19,7 @@ pub(super) const QUERY_ROWS: usize = 64;
 /// Shape and parameters of attention.
 pub struct AttentionParams<'a> {
     pub query_heads: usize,
-    /// Number of key and value heads. Each of them is shared by a group of `query_heads / kv_heads` query heads.
+    /// Number of key and value heads. Each is shared by a group of `query_heads / kv_heads` query heads.
     pub kv_heads: usize,
     pub head_dim: usize,
     pub query_norm: Option<Norm<'a>>,

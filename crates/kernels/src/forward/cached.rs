@@ -24,8 +24,8 @@ impl KeyValues {
     }
 }
 
-/// New rows of a sequence and its cache blocks. `first` is the position of the first new row. `blocks` holds all blocks
-/// of the sequence from its first token on, each with its number of tokens.
+/// New rows of a sequence and its cache blocks. `first` is the position of the first new row. `blocks` lists all cache
+/// blocks of the sequence from its first token on, each with its number of tokens.
 pub struct CachedRun<'a> {
     pub rows: Range<usize>,
     pub first: usize,

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn divergences_agree_with_a_plain_f64_computation() {
+    fn divergences_match_an_f64_reference() {
         let [x, y] = streams();
         let single = Panels::<F32>::from_rows(&weight(), CHANNELS, VOCAB);
         let half = Panels::<Bf16>::from_rows(&weight(), CHANNELS, VOCAB);

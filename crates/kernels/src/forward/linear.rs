@@ -223,7 +223,7 @@ fn each_block<T: Send>(
     blocks.enumerate().for_each(|(index, (x, out))| task(x, index * step, out, false));
 }
 
-/// Returns the rows of `x` after the norm.
+/// Returns `norm(x)`.
 pub(super) fn normalize(x: &[f32], norm: Norm<'_>) -> Scratch {
     let mut out = take_scratch(x.len());
     let width = norm.weight.len();

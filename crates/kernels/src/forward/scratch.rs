@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn large_scratch_buffer_is_not_kept() {
+    fn large_scratch_buffer_is_not_returned_to_the_pool() {
         drop(take_scratch(MAX_POOLED_ELEMENTS + 1));
         assert_eq!(FREE_BUFFERS.with_borrow(Vec::len), 0);
     }

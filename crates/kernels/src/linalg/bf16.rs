@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn product_matches_sum_of_rounded_products_for_any_shape() {
+    fn bf16_product_matches_f64_sums_for_any_shape() {
         for (rows, inner, outer) in [(1, 1, 1), (3, 7, 5), (8, 64, 32), (13, 65, 70), (20, 300, 96)] {
             let x: Vec<f32> = (0..rows * inner).map(noise).collect();
             let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn bf16_row_bits_do_not_depend_on_neighbors_or_cpu() {
+    fn bf16_rows_are_bit_identical_for_any_batch_and_cpu() {
         let inner = 301;
         let outer = 70;
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();

@@ -23,7 +23,7 @@ impl<const PARTS: usize> Bf16Split<PARTS> {
     const PARTS: Parts = match PARTS {
         2 => Parts::Two,
         3 => Parts::Three,
-        _ => panic!("a number has two or three parts"),
+        _ => panic!("`PARTS` must be 2 or 3"),
     };
 
     /// Splits a row into words, and passes each word to `put` with its position. A word contains the same bf16 part of

@@ -113,7 +113,7 @@ mod tests {
     /// Compares the result with the bits that the `gemm` crate computes with AVX-512. Every processor must reproduce
     /// them.
     #[test]
-    fn dot_product_has_the_bits_of_avx512() {
+    fn dot_product_is_bit_identical_to_avx512() {
         let found: Vec<u32> =
             [3, 16, 17, 32, 64, 100, 300].map(|inner| dot(&noise(inner, 1), &noise(inner, 2)).to_bits()).to_vec();
         assert_eq!(found, EXPECTED, "{found:?}");

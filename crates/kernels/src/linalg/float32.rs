@@ -188,7 +188,7 @@ impl<'a> PrefetchSchedule<'a> {
         Self { left: if tiles < Self::MIN_TILES { &[] } else { next }, share }
     }
 
-    /// Splits off the part to prefetch during one tile.
+    /// Returns the part of the next piece to prefetch during one tile.
     fn share(&mut self) -> &'a [f32] {
         let (share, left) = self.left.split_at(self.share.min(self.left.len()));
         self.left = left;
@@ -252,10 +252,10 @@ mod x86 {
                 (x, apart): (*const f32, usize),
                 line: *const f32,
             ) {
-                // SAFETY: the caller guarantees it.
+                // SAFETY: the caller guarantees that `line` points to two registers of weights.
                 let line = unsafe { [$load(line), $load(line.add($width))] };
                 for (row, parts) in parts.iter_mut().enumerate() {
-                    // SAFETY: as above.
+                    // SAFETY: the caller guarantees that `x` points to the elements of `R` rows.
                     let x = $set(unsafe { *x.add(row * apart) });
                     for (part, weights) in parts.iter_mut().zip(line) {
                         *part = $fused(x, weights, *part);
@@ -358,7 +358,7 @@ mod tests {
     ];
 
     #[test]
-    fn test_shapes_include_several_sweeps() {
+    fn some_test_shapes_need_several_sweeps() {
         assert!(count_sweeps(100) > 1 || count_sweeps(260) > 1, "no test shape needs several sweeps");
         assert_eq!(count_sweeps(8), 1);
     }
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn f32_row_bits_do_not_depend_on_neighbors_or_fma_cpu() {
+    fn f32_rows_are_bit_identical_for_any_batch_and_fma_cpu() {
         let inner = 1301;
         let outer = 70;
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();

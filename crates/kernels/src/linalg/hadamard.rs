@@ -1,8 +1,8 @@
 //! Orthonormal Hadamard matrices of order 2^k × {1, 12, 20, 28, 36, 40, 52, 60}, applied as a fast transform.
 //!
 //! `H = (Bᵀ ⊗ S) / √order` with a base `B` from [`BASES`] and the Sylvester (Walsh–Hadamard) matrix `S` of order 2^k.
-//! `S` is symmetric, but only the bases of order 28 and 36 are. For other bases, `x·H` and `x·Hᵀ` differ. The base
-//! matrices, their order of preference and the orientation follow LinearPatch's reference code.
+//! `S` is symmetric. Of the bases, only those of order 28 and 36 are symmetric, so `x·H` and `x·Hᵀ` differ for all
+//! others. The base matrices, their order of preference and the orientation follow LinearPatch's reference code.
 
 use rayon::prelude::*;
 
@@ -12,8 +12,8 @@ use super::simd;
 /// used.
 ///
 /// The order divided by its base must be a power of two, so the order and the base have the same odd part. The bases
-/// are sorted by odd part (15, 13, 9, 7, 5, 5, 3). If the odd part of the first match is too small, so is that of every
-/// later base. Base 40 precedes 20, so that 80 is 40·2 and not 20·4.
+/// are sorted by odd part (15, 13, 9, 7, 5, 5, 3). If the odd part of the first match is too small, the odd parts of
+/// all later bases are too small as well. Base 40 precedes 20, so that 80 is 40·2 and not 20·4.
 const BASES: [(usize, &str); 7] = [
     (60, include_str!("hadamard/base60.txt")),
     (52, include_str!("hadamard/base52.txt")),
@@ -91,7 +91,7 @@ fn apply(x: &mut [f32], order: usize, side: Side) {
     let found = split_order(order);
     assert!(found.is_some(), "no Hadamard matrix of order {order}");
     let Some((base, power)) = found else { return };
-    assert!(x.len().is_multiple_of(order), "rows of order {order} in {} elements", x.len());
+    assert!(x.len().is_multiple_of(order), "the number of elements ({}) is not a multiple of order {order}", x.len());
     let signs = base.map(|(base, rows)| parse_signs(base, rows, side)).unwrap_or_default();
     let scale = 1.0 / (order as f32).sqrt();
     // Each thread needs a copy of a row, because the base product does not work in place.
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn normalized_matrices_match_the_reference() {
+    fn hadamard_matrices_match_the_reference() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/hadamard/normalized.safetensors");
         let bytes = std::fs::read(path).unwrap();
         let oracle = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn every_base_has_signs_and_orthogonal_rows() {
+    fn hadamard_bases_have_orthogonal_rows_of_signs() {
         for (base, rows) in BASES {
             let rows: Vec<Vec<i32>> =
                 rows.lines().map(|line| line.bytes().map(|sign| if sign == b'+' { 1 } else { -1 }).collect()).collect();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn matrix_is_the_base_times_the_sylvester_matrix() {
+    fn hadamard_matrix_is_the_base_times_the_sylvester_matrix() {
         // Checks `H` entry by entry. The dense product above only shows that the transform is linear.
         for order in orders() {
             let Some((base, power)) = split_order(order) else { panic!("no factors of {order}") };
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn inverse_undoes_the_transform() {
+    fn inverse_transform_undoes_the_hadamard_transform() {
         for order in orders() {
             let x = sample(2, order);
             let mut there_and_back = x.clone();
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no Hadamard matrix of order 44")]
-    fn order_without_a_matrix_is_rejected() {
+    fn unsupported_hadamard_order_panics() {
         transform(&mut [0.0; 44], 44);
     }
 }

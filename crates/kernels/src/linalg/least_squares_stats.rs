@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn excess_is_the_error_relative_to_no_map() {
+    fn loss_change_is_the_squared_error_relative_to_no_map() {
         let x = [1.0, 2.0, 0.0, 1.0];
         let y = [1.0, 3.0, 2.0, 0.0];
         let map = [1.0, 0.0, 2.0, 1.0];
@@ -166,7 +166,7 @@ mod tests {
 
     /// The sample columns are combinations of three orthogonal patterns with mean zero.
     #[test]
-    fn correlations_do_not_depend_on_channel_scales() {
+    fn canonical_correlations_do_not_depend_on_channel_scales() {
         let a = [1.0, 1.0, -1.0, -1.0];
         let b = [1.0, -1.0, 1.0, -1.0];
         let c = [1.0, -1.0, -1.0, 1.0];

@@ -1,4 +1,4 @@
-//! Weights packed once into the layout of the kernels, for repeated products.
+//! Weight matrices packed once into the layout that the kernels read, for repeated products.
 //!
 //! A panel contains up to 32 columns of the weights. A line of a panel contains one word from each column.
 //!

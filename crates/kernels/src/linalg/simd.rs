@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_among_numerators_is_propagated() {
+    fn softmax_numerators_propagate_nan() {
         let mut xs = vec![0.0f32; 40];
         xs[17] = f32::NAN;
         assert!(softmax_numerators(&mut xs).is_nan());

@@ -78,7 +78,12 @@ impl NormalEquations {
     pub fn add(&mut self, x: &[f64], y: &[f64]) {
         let c = self.channels;
         let rows = x.len() / self.channels;
-        assert!(x.len() == rows * c && y.len() == x.len(), "rows of {c} channels in {} and {}", x.len(), y.len());
+        assert!(
+            x.len() == rows * c && y.len() == x.len(),
+            "`x` ({} elements) and `y` ({}) must have equally many rows of {c} channels",
+            x.len(),
+            y.len()
+        );
         gram_parallel(&mut self.gram, x, c);
         gemm_parallel(
             MatrixViewMut::rows(&mut self.cross, c, c),

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn greatest_eigenvalue_of_a_diagonal_is_found() {
+    fn greatest_eigenvalue_of_a_diagonal_matrix_is_found() {
         for order in [1, 2, 7, 100, 1000] {
             let found = largest_eigenvalue(order, |x, y| {
                 y.iter_mut().zip(x).enumerate().for_each(|(i, (y, x))| *y = (i + 1) as f64 * x);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn eigenvalues_within_rounding_of_zero_do_not_count() {
+    fn eigenvalues_within_rounding_of_zero_do_not_add_to_rank() {
         assert_eq!(spectrum_of(&[-1e-16, 1e-15, 0.25, 1.0]), Spectrum { rank: 2, condition: f64::INFINITY });
         assert_eq!(spectrum_of(&[0.25, 1.0]), Spectrum { rank: 2, condition: 2.0 });
         assert_eq!(spectrum_of(&[0.0, 0.0]).rank, 0);

@@ -71,7 +71,12 @@ impl StreamingQr {
     /// `x`, `y [rows, C]`.
     pub fn add(&mut self, x: &[f64], y: &[f64]) {
         let c = self.channels;
-        assert!(x.len().is_multiple_of(c) && y.len() == x.len(), "rows of {c} channels in {} and {}", x.len(), y.len());
+        assert!(
+            x.len().is_multiple_of(c) && y.len() == x.len(),
+            "`x` ({} elements) and `y` ({}) must have equally many rows of {c} channels",
+            x.len(),
+            y.len()
+        );
         let mut x = x;
         let mut y = y;
         while !x.is_empty() {
@@ -151,7 +156,7 @@ impl StreamingQr {
             let columns = self.workspace[first * stride..].par_chunks_exact(stride);
             self.r_and_z[first * c..].par_chunks_exact_mut(c).zip(columns).enumerate().for_each(
                 |(column, (kept, work))| {
-                    // Skip the elements below the panel's diagonal, which hold its reflections.
+                    // Skip the elements below the panel's diagonal, which contain its reflections.
                     let high = width.min(column + 1);
                     kept[first..first + high].copy_from_slice(&work[top.start..top.start + high]);
                 },

@@ -181,8 +181,8 @@ fn bf16_attention_row_is_independent_of_other_segments() {
 }
 
 #[test]
-fn ragged_grouped_attention_matches_its_definition() {
-    compare(&[(1, None), (65, None), (134, None)]); // one token; one block and one row; several blocks
+fn ragged_grouped_query_attention_matches_f64_definition() {
+    compare(&[(1, None), (65, None), (134, None)]); // one token, one block plus one row, several blocks
 }
 
 #[test]

@@ -88,7 +88,10 @@ pub(super) fn product(
     parts: Parts,
 ) {
     assert_shapes(rows, panels, (out.len(), stride));
-    assert!(parts == Parts::One || panels.lines.is_multiple_of(TILE_PAIRS * parts.count()), "incomplete parts");
+    assert!(
+        parts == Parts::One || panels.lines.is_multiple_of(TILE_PAIRS * parts.count()),
+        "panel lines are not padded to full steps"
+    );
     #[cfg(target_arch = "x86_64")]
     if status() == AmxStatus::Ready {
         // SAFETY: the shapes were checked above, and AMX is usable.
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn product_is_near_the_exact_sums_of_rounded_numbers() {
+    fn amx_product_approximates_f64_sums_of_bf16_values() {
         let rows = 19;
         let inner = 301;
         let outer = 70;

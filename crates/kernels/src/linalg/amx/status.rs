@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_names_the_reason_for_each_refusal() {
+    fn amx_status_message_names_the_reason() {
         for (status, text) in [
             (AmxStatus::Absent, "no AMX-BF16"),
             (AmxStatus::Disabled, "does not enable it"),
