@@ -9,7 +9,7 @@
 //! ```
 
 /// Number of calibration sequences that the official code hard-codes. It also divides LinearPatch's sums by this
-/// number, whatever the actual number of sequences.
+/// number, regardless of the actual number of sequences.
 pub const OFFICIAL_SEQUENCES: usize = 128;
 
 /// Properties of a grid cell that determine which deviations apply.

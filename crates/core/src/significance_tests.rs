@@ -59,7 +59,7 @@ fn few_sign_flips_are_enumerated_exactly() {
     // The weights are 1/2 and 1/3, and the observed difference is 1/2 + 1/3. Two of the four assignments are as
     // extreme.
     assert_close(sign_flip_test(&[discordant_task(2, 1, 0), discordant_task(3, 1, 0)], 10, 0), 0.5);
-    // The observed difference is 1/2 − 1/3, and all four assignments have at least this difference.
+    // The observed difference is 1/2 − 1/3, and all four assignments are at least as extreme.
     assert_close(sign_flip_test(&[discordant_task(2, 1, 0), discordant_task(3, 0, 1)], 10, 0), 1.0);
     // The weights are 1/2, 1/2 and 1/3, and the last question favors the other variant: |1 − 1/3| = 2/3. Of the 8
     // assignments, the 4 with sums ±1 ± 1/3 are as extreme, and those with sums ±1/3 are not.

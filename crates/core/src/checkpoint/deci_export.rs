@@ -113,7 +113,7 @@ fn blocks(layout: &Layout) -> Vec<Block<'_>> {
     arrange_blocks(layout.kept.len(), &layout.dropped, &layout.attached)
 }
 
-/// Arranges `layers` layers, some without attention or MLP, and the operators between them.
+/// Plans the GGUF layers for `layers` checkpoint layers without the `dropped` sublayers, and for their operators.
 fn arrange_blocks<'a>(layers: usize, dropped: &Cut, attached: &'a [AttachedOperator]) -> Vec<Block<'a>> {
     let mut blocks: Vec<Block<'_>> = Vec::new();
     for layer in 0..layers {

@@ -81,8 +81,8 @@ impl CheckpointTensor {
 }
 
 impl Layout {
-    /// Plans the checkpoint of a variant. `folder` contains the backbone. Weights are converted to `dtype`, or keep
-    /// their stored type if it is `None`. Operators are always stored in f32, the type they are applied in.
+    /// Plans the checkpoint of a variant. `folder` contains the backbone. Weights are converted to `dtype`. If `dtype`
+    /// is `None`, they keep their stored type. Operators are always stored in f32, the type they are applied in.
     ///
     /// # Errors
     /// Fails if the weights do not match the config, or the program has no layers.

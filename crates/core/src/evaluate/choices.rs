@@ -102,8 +102,8 @@ pub fn scores_of_choices(values: &[f64]) -> Vec<Score> {
 }
 
 impl<'a> MultipleChoiceEval<'a> {
-    /// Creates batches of up to `batch_tokens` tokens. A longer document runs alone. The batch size changes results
-    /// only by rounding, and equal inputs give identical results.
+    /// Creates batches of up to `batch_tokens` tokens. A longer document runs alone. The batch size affects results
+    /// only through rounding. Equal inputs give identical results.
     ///
     /// # Errors
     /// Fails if a continuation is longer than its input.

@@ -29,10 +29,10 @@ const CLASS_DEFAULTS: [(&str, Option<&str>, &str); 7] = [
     ("Qwen2Tokenizer", None, "<|endoftext|>"),
 ];
 
-/// Token that is used as the context of a request whose context is empty.
+/// Token that is used in place of an empty context.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PrefixToken<'a> {
-    /// `bos` or `eos`.
+    /// Role of the token, `bos` or `eos`.
     pub role: &'static str,
     pub token: SpecialToken<'a>,
     /// Whether only `config.json` names the token.

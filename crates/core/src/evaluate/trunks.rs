@@ -7,7 +7,7 @@ use crate::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, R
 /// Callback that receives the token count of each batch in a pass. It may return an error to stop the pass.
 pub type Progress<'a> = dyn FnMut(usize) -> Result<()> + 'a;
 
-/// The dense backbone and programs to compare with it, all without heads.
+/// Trie of the dense backbone and of the programs that are compared with it, all without output heads.
 pub(super) struct Trunks {
     trie: Trie,
     /// Trie node at which each program ends, starting with the dense program.

@@ -65,7 +65,7 @@ impl LogitsProcessors {
         Self { end_of_text: Vec::new(), ..self.clone() } == Self::default()
     }
 
-    /// Returns the highest token id for which a processor needs a logit.
+    /// Returns the highest token id that the processors use. It must be in the vocabulary.
     pub fn highest_id(&self) -> Option<u32> {
         let sequences = self.sequence_bias.iter().map(|(ids, _)| ids).chain(&self.bad_words_ids);
         let forced = self.forced_bos_token_id.iter().chain(&self.forced_eos_token_id);
@@ -111,7 +111,8 @@ impl LogitsProcessors {
         }
     }
 
-    /// Increases the logits of end tokens with each token after the start.
+    /// Increases the logits of end tokens by an amount that grows exponentially with `tokens`, the number of tokens
+    /// after the start.
     fn apply_length_penalty(&self, logits: &mut [f32], tokens: i64, factor: f64) {
         let Ok(tokens @ 1..) = i32::try_from(tokens) else { return };
         let growth = (factor.powi(tokens) - 1.0) as f32;

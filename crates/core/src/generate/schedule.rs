@@ -17,7 +17,7 @@ use crate::model::{BlockId, Config, Decoding, Engine, SequenceInput, Trie, argma
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// Identity of the prompt. Together with the seed, it initializes the prompt's sampling.
+    /// Identity of the prompt. Together with the seed, it seeds the prompt's random generator.
     pub identity: String,
     /// Token ids, at least one.
     pub ids: Vec<u32>,

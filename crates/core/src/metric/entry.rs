@@ -153,7 +153,7 @@ pub enum Spread {
 impl Spread {
     pub const ALL: [Self; 4] = [Self::StandardError, Self::OverSeeds, Self::OverRounds, Self::Interval];
 
-    /// Returns the name of the uncertainty's column.
+    /// Returns the name of the column that contains the uncertainty.
     pub fn column(self) -> &'static str {
         match self {
             Self::StandardError => "stderr",
