@@ -82,7 +82,7 @@ fn compare(folder: &Path) -> usize {
         (0..2).map(|text| expected[&format!("ids.{text}")].to_dtype(DType::U32).unwrap().to_vec1().unwrap()).collect();
     let mut engines = common::engines(folder);
     if !name.ends_with("own-head") {
-        // The config of own-head models ties the embeddings, so only the weights show that the head differs.
+        // The config of `own-head` models ties the embeddings, so only the weights show that the head differs.
         engines.extend(common::engines_with(&folder.join("config.hub-style.json"), folder));
     }
     let by_need = Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, 0).unwrap();
@@ -231,9 +231,9 @@ fn every_architecture_and_rope_type_matches_transformers() {
     // If ties were frequent, too few tokens would be compared.
     assert!(tokens * 10 >= 9 * PROMPTS * NEW_TOKENS * models, "{tokens} tokens of {models} models");
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();
-    assert_eq!(seen, known, "an architecture has no model");
+    assert_eq!(seen, known, "every architecture needs a test model");
     let without: Vec<_> = known.difference(&candle_classes).collect();
-    assert_eq!(without, [&"gemma3_text"], "candle-transformers lacks a model of another architecture");
+    assert_eq!(without, [&"gemma3_text"], "candle-transformers must support all other architectures");
     scaled_embedding(&out.path().join("gemma2-bf16"));
 }
 

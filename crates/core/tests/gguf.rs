@@ -142,7 +142,7 @@ fn quantize(values: &Tensor, dtype: GgmlDType) -> QTensor {
     QTensor::quantize(values, dtype).unwrap()
 }
 
-/// Returns the divisors for the rotary frequencies, like conversion/llama.py.
+/// Returns the divisors for the rotary frequencies, as in llama.cpp's conversion/llama.py.
 fn rope_factors(config: &Config) -> Option<Tensor> {
     let Some(Scaling::Llama3(scaling)) = &config.rope.scaling else { return None };
     let head_dim = config.head_dim;
@@ -246,7 +246,7 @@ fn gguf_of_a_llama_with_biases_matches_its_folder() {
     let [from_file, from_folder, without] = [&file, &folder, &plain]
         .map(|path| common::engines(path).iter().map(|one| logits(&**one, &ids)).collect::<Vec<_>>());
     assert_eq!(from_file, from_folder);
-    assert_ne!(from_folder, without, "the biases have no effect");
+    assert_ne!(from_folder, without, "the biases must change the logits");
 }
 
 /// Weights that are rounded while they are read are bit-identical to those in a file that is already quantized. This
@@ -324,7 +324,7 @@ fn gguf_content_hash_covers_tensors_but_not_unused_metadata() {
     let plain = content_of_file(&write(&from, one.path(), GgmlDType::F32, &[]));
     let named =
         content_of_file(&write(&from, two.path(), GgmlDType::F32, &[("general.name", Value::String("other".into()))]));
-    assert_eq!(plain, named, "unused metadata changed the content");
+    assert_eq!(plain, named, "unused metadata must not change the content hash");
     assert_ne!(plain, content_of_file(&write(&from, three.path(), GgmlDType::F16, &[])));
     // Without quantization and permutation, the content hash equals that of the folder.
     assert_eq!(plain, content_of_file(&one.path().join("rounded")));
@@ -333,7 +333,7 @@ fn gguf_content_hash_covers_tensors_but_not_unused_metadata() {
     assert_ne!(
         content_of_file(&file),
         content_of_file(&turned.path().join("rounded")),
-        "permuted rows must change the content"
+        "permuted rows must change the content hash"
     );
 }
 

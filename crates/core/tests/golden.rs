@@ -57,7 +57,7 @@ impl Case<'_> {
         let error = relative_error(ours, expected);
         let moves = bounds["moves"].as_f64().unwrap();
         let max = moves * self.tolerance;
-        assert!(error <= max, "{}: {what}: {error:e} off, at most {max:e}", self.name);
+        assert!(error <= max, "{}: {what}: error {error:e} exceeds {max:e}", self.name);
     }
 
     fn check_criterion(&self, expected: &Value) {
@@ -273,7 +273,7 @@ fn every_method_matches_its_formula_with_branch_norms() {
 fn published_removal_orders_need_no_calibration() {
     let golden = common::json(&fixture("methods.json"));
     let cases = golden["released"].as_array().unwrap();
-    assert_eq!(cases.len(), 4 * 4, "two backbones, two scores, four depths");
+    assert_eq!(cases.len(), 4 * 4, "expected two backbones, two scores and four depths");
     for case in cases {
         let known = options(&case["options"]);
         let rule = criterion::build("shortened-llama", &known).unwrap();
@@ -323,7 +323,7 @@ fn golden_cases_cover_every_method_and_option() {
             // Training does not depend on the initial operator (`trainings`), and `target` is determined by
             // `granularity`.
             let trained = held.iter().all(|case| !case["trainings"].as_array().unwrap().is_empty());
-            // `iterative.rs` compares iterative removal, and `tests/sublayers.rs` listed sublayers, with other
+            // `iterative.rs` tests the option `iterative`, and `tests/sublayers.rs` tests `sublayers`, with other
             // reference data.
             let tested_elsewhere = ["target", "iterative", "sublayers"];
             for option in known

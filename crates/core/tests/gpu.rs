@@ -195,7 +195,7 @@ fn gpu_attention_on_windows_and_trees_matches_the_cpu() {
                 FloatType::F32 => 1e-6,
                 half => 1.5 * relative_error(&run_on(DeviceName::Cpu, half, &folder), &exact),
             };
-            assert!(error < max, "{name} {dtype:?}: {error:e}, {max:e} at most");
+            assert!(error < max, "{name} {dtype:?}: error {error:e} exceeds {max:e}");
         }
     }
 }

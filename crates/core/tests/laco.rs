@@ -72,8 +72,8 @@ impl<'a> Variant<'a> {
         }
     }
 
-    /// Runs the loop to a greater depth than in the reference data. It tries every position, and fails because no further
-    /// merge is kept.
+    /// Runs the loop to a greater depth than in the reference data. The loop tries every position and then fails,
+    /// because it keeps no further merge.
     fn compare_all_trials(&self, world: &World, engine: &dyn Engine, known: &mut BTreeMap<Trial, f64>) {
         let removed = engine.config().layers - self.groups().len();
         let (selection, cosines) = self.select(world, engine, removed + self.combine - 1, known);

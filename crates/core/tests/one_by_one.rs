@@ -197,7 +197,11 @@ fn second_removal_matches_plain_removal_on_pruned_program() {
             if repair == "none" {
                 assert_eq!(program, Program::without(world.layers(), &removed), "{what}");
             } else {
-                assert_ne!(program, Program::without(world.layers(), &removed), "{what}: no repair");
+                assert_ne!(
+                    program,
+                    Program::without(world.layers(), &removed),
+                    "{what}: the program must contain a repair"
+                );
             }
             assert_eq!(found[1], world.plain(&case, &program, removed), "{what}");
         }

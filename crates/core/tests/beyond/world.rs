@@ -1,4 +1,4 @@
-//! Backbones of the reference data `beyond`, and the comparison of their variants with it.
+//! Backbones in the reference data `beyond`, and comparisons of their variants with the expected values.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -45,7 +45,7 @@ pub fn shared(relative: &str) -> Option<PathBuf> {
 
 /// Panics when called. Tests pass it to criteria that need no trials.
 pub fn no_trials(_: TrialMetric, _: &[Trial]) -> Result<Vec<f64>> {
-    panic!("no trials expected")
+    panic!("the criterion must not request trials")
 }
 
 /// Returns the path of a committed fixture.
@@ -153,7 +153,7 @@ fn norm(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|v| v * v).sum::<f64>().sqrt()
 }
 
-/// Fails unless two numbers agree to within a relative tolerance.
+/// Asserts that two numbers agree to within a relative tolerance.
 pub fn assert_close(what: &str, ours: f64, expected: f64, relative: f64) {
     let error = ((ours - expected) / expected).abs();
     assert!(error <= relative, "{what}: ours {ours}, expected {expected}, relative error {error:e} > {relative:e}");

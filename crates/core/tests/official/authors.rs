@@ -141,7 +141,7 @@ impl SettingGroup<'_> {
         let formula = pruned(all, &removed, &solved);
         if let Some(deviation) = setting["deviation"].as_str() {
             deviate(deviation, self.calibration.count(), &mut solved);
-            assert_ne!(pruned(all, &removed, &solved), formula, "{id}: the deviation changes nothing");
+            assert_ne!(pruned(all, &removed, &solved), formula, "{id}: the deviation must change the program");
         }
         self.compare_operators(engine, id, setting, &solved);
         pruned(all, &removed, &solved)
@@ -201,7 +201,7 @@ fn deviate(deviation: &str, sequences: usize, solved: &mut Vec<(Span, Solution)>
         solved.clear();
         return;
     }
-    assert!(deviation.contains("constant 128"), "an unknown deviation: {deviation}");
+    assert!(deviation.contains("constant 128"), "unknown deviation: {deviation}");
     for (_, solution) in solved {
         let (form, mut values) = solution.repair.operator().unwrap().parts().unwrap();
         values.iter_mut().for_each(|value| *value *= sequences as f32 / DIVISOR);

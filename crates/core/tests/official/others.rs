@@ -181,7 +181,7 @@ fn replaceme_matches_the_official_implementation() {
         let calibrated = backbone.calibrated(&PassRequest { sites, ..PassRequest::default() });
         let solution = calibrated.solve(&backbone.decoder, &*method, span, backbone.calibration.count());
         let Repair::Branches { operator, attention: false } = &solution.repair else {
-            panic!("{id}: no map of an MLP")
+            panic!("{id}: expected a map of the MLP branch")
         };
         if let Some(theirs) = others.operators.get(&format!("{id}/T")) {
             let error = relative_error(&values(operator), &flat(theirs));

@@ -98,7 +98,7 @@ pub(crate) fn spans(method: &dyn Recovery, removed: &[usize]) -> Vec<Span> {
 }
 
 impl CalibrationResult {
-    /// Solves for the repair of one span on the first `fitted` sequences.
+    /// Fits the repair of one span on the first `fitted` sequences.
     pub(crate) fn solve(&self, engine: &dyn Engine, method: &dyn Recovery, span: Span, fitted: usize) -> Solution {
         let boundary = Boundary::new(engine, &self.activations, span, fitted);
         method.solve(&boundary).unwrap()

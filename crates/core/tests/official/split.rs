@@ -21,7 +21,7 @@ fn split_bf16_losses_match_the_official_code() {
     let tokenizer = Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
     for (products, tolerance) in TOLERANCES {
         if let Err(error) = products.check() {
-            eprintln!("skipped in {}: {}", products.name(), error.one_line());
+            eprintln!("skipped for {}: {}", products.name(), error.one_line());
             continue;
         }
         let engine = load_decoder(products, u64::MAX, &backbone);

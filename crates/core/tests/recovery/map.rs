@@ -13,7 +13,9 @@ fn folded_map_matches_applied_map() {
             let solution = recovery(method, options).solve(&boundary).unwrap();
             assert_eq!(solution.notes.len(), usize::from(ends_in_norm), "{name} {method}");
             let applied = run(&world.decoder, &program(4, &[2], &[(2, solution.clone())]), &batch);
-            let Repair::Branches { operator, attention } = solution.repair else { panic!("{method}: unfolded") };
+            let Repair::Branches { operator, attention } = solution.repair else {
+                panic!("{method}: expected a repair of branches")
+            };
             let folded = world.decoder.folded(Sublayer::Mlp, 1, &operator);
             if ends_in_norm && method == "replaceme-ls" {
                 assert!(folded.err().unwrap().to_string().contains("norm"));
