@@ -200,7 +200,7 @@ pub(super) struct Start {
 }
 
 /// Splits the output into blocks. A block may span several segments only if all of them have the same parent. The
-/// blocks are sorted by decreasing work, so that no thread starts a long one last.
+/// blocks are sorted by decreasing work, so that no thread starts a long block last.
 pub(super) fn query_blocks<'a>(
     mut out: &'a mut [f32],
     width: usize,

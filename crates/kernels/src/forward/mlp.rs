@@ -85,7 +85,7 @@ impl Mlp<'_> {
         Some(with_panels!(weights, |panels| self.gated(x, width, panels)))
     }
 
-    /// Computes [`Self::gated_in_pieces`] with the panels of [`Self::gate_up`].
+    /// Implements [`Self::gated_in_pieces`] for the panels of [`Self::gate_up`].
     fn gated<K: PackedFormat>(&self, x: MatrixView<'_, f32>, width: usize, panels: &Panels<K>) -> Scratch {
         let height = x.row_count();
         let rows = K::rows(x);

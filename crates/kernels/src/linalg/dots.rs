@@ -1,5 +1,5 @@
-//! Products of a few rows and a few columns, with the same summation order on every processor. An example is the
-//! product of the queries and keys for a short answer choice.
+//! Products of a few rows and a few columns, with the same summation order on every processor. One use is the product
+//! of queries and keys for a short answer choice.
 //!
 //! The `gemm` crate computes such products as dot products with one partial sum per vector lane, so the last bits
 //! depend on the processor. This module reproduces the order of the crate's AVX-512 kernel on processors without

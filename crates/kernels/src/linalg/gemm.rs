@@ -50,13 +50,13 @@ mod private {
     impl Sealed for f64 {}
 }
 
-/// Computes `destination ← a·b` or `destination ← destination + a·b`.
+/// Computes `destination ← a·b` or `destination ← destination + a·b` on the calling thread.
+///
+/// Callers distribute the rows over threads themselves, so that the same threads compute the product and the operations
+/// fused with it.
 ///
 /// # Shapes
 /// `a [m, k]`, `b [k, n]`, `destination [m, n]`. Panics if the shapes do not match.
-///
-/// Runs on the calling thread. Callers distribute the rows themselves, so that one set of threads computes the product
-/// and the operations fused with it.
 pub fn gemm<T: Element>(
     mut destination: MatrixViewMut<'_, T>,
     into: Update,

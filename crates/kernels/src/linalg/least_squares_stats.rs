@@ -17,7 +17,7 @@ pub struct LowRankFactors {
 }
 
 impl NormalEquations {
-    /// Adds the sums over another set of rows.
+    /// Adds the sums of another system with the same number of channels.
     pub fn merge(&mut self, other: &Self) {
         self.add_sums(&other.gram, &other.cross, other.rows);
         self.source_squared_norm += other.source_squared_norm;

@@ -65,13 +65,13 @@ impl NormalEquations {
         self.source_squared_norm = squares;
     }
 
-    /// Returns the largest eigenvalue that counts as zero, given the largest eigenvalue `greatest`.
+    /// Returns the cutoff up to which an eigenvalue counts as zero. `greatest` is the largest eigenvalue.
     fn rank_cutoff(&self, greatest: f64) -> f64 {
         let trace: f64 = self.gram.iter().step_by(self.channels + 1).sum();
         spectrum::rank_cutoff(self.channels, greatest, trace.max(self.source_squared_norm))
     }
 
-    /// Adds rows.
+    /// Adds rows `x` with right-hand sides `y`.
     ///
     /// # Shapes
     /// `x`, `y [rows, C]`.

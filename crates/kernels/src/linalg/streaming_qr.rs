@@ -65,7 +65,7 @@ impl StreamingQr {
         }
     }
 
-    /// Adds rows in constant memory.
+    /// Adds rows `x` with right-hand sides `y`, in constant memory.
     ///
     /// # Shapes
     /// `x`, `y [rows, C]`.
