@@ -52,10 +52,10 @@ fn folder(root: &Path, name: &str) -> PathBuf {
     root.join("attempts").join(name)
 }
 
-/// Records an attempt.
+/// Writes an attempt to a new file in the job's folder.
 pub(super) fn write_attempt(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) -> io::Result<()> {
     static NEXT_ATTEMPT_ID: AtomicU64 = AtomicU64::new(0);
-    // The attempt may be that of a dead process, so the pid and a counter of this process make the name unique.
+    // `attempt.process` may be a dead process, so add the pid of this process and a counter to get a unique name.
     let number = NEXT_ATTEMPT_ID.fetch_add(1, Relaxed);
     let file_name = format!("{}.{}.{number}.json", attempt.process, std::process::id());
     let folder = folder(root, name);
@@ -88,7 +88,7 @@ pub(super) fn read_all_attempts(disk: &dyn Disk, root: &Path) -> BTreeMap<String
         .collect()
 }
 
-/// Removes all attempts at a finished job and its chunks.
+/// Removes the recorded attempts at a finished job and at its chunks, whose names start with `name`.
 pub(super) fn remove_attempts(disk: &dyn Disk, root: &Path, name: &str) {
     for object in disk.list(&root.join("attempts")).iter().filter(|object| object.starts_with(name)) {
         remove_matching(disk, &folder(root, object), |_| true);
@@ -154,7 +154,7 @@ impl Store {
         read_all_attempts(&*self.disk, &self.root)
     }
 
-    /// Removes all attempts at a finished job and its chunks.
+    /// Removes the recorded attempts at a finished job and at its chunks.
     pub fn clear_attempts(&self, name: &str) {
         self.unwritten_attempts().retain(|object, _| !object.starts_with(name));
         remove_attempts(&*self.disk, &self.root, name);

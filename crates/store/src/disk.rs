@@ -289,7 +289,7 @@ impl Disk for SystemDisk {
     }
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
-        // Assume one listing and two or three removals, because most folders contain that many files.
+        // Estimate for a typical object folder: one listing and three removals.
         self.count(4);
         match fs::remove_dir_all(path) {
             // The path is not a folder.
@@ -327,7 +327,7 @@ impl Disk for SystemDisk {
 
     fn now(&self) -> Duration {
         static ORIGIN: OnceLock<Instant> = OnceLock::new();
-        // Add an offset so that times before the start of this process are positive too.
+        // Start at 2^20 s so that callers can subtract timeouts without reaching a negative time.
         ORIGIN.get_or_init(Instant::now).elapsed() + Duration::from_secs(1 << 20)
     }
 

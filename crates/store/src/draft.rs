@@ -1,4 +1,4 @@
-//! Object that is being written to a private folder and becomes visible atomically.
+//! Drafts: objects that are written to a private folder and published by an atomic rename.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -49,8 +49,7 @@ impl Write for Payload {
 }
 
 impl Draft {
-    /// Creates a draft owned by the process `owner`. The folder name contains the owner, because [`all`] reads it from
-    /// there.
+    /// Creates a draft owned by the process `owner`. The folder name contains `owner`, and [`list_drafts`] parses it.
     pub(super) fn new(disk: Arc<dyn Disk>, drafts: &Path, owner: &str) -> Result<Self> {
         static NEXT_DRAFT_ID: AtomicU64 = AtomicU64::new(0);
         let folder = drafts.join(format!("{owner}.{}", NEXT_DRAFT_ID.fetch_add(1, Relaxed)));
@@ -77,7 +76,7 @@ impl Draft {
     }
 
     /// Hashes and flushes the payloads, writes `meta.json`, and renames the folder into place. An existing object is
-    /// replaced unless `keep` reports that it is intact. Readers of an intact object are not disturbed.
+    /// replaced unless `keep` returns true, i.e. unless it is intact.
     pub(super) fn commit(
         mut self,
         destination: &Path,
@@ -119,14 +118,14 @@ impl Draft {
         self.put(&path, destination, &keep).map(drop)
     }
 
-    /// Moves a finished file or folder into place. Returns whether it was moved, rather than dropped in favor of an
-    /// existing object.
+    /// Moves a finished file or folder into place. Returns whether it was moved. If an existing object is kept instead,
+    /// returns false.
     fn put(&self, from: &Path, destination: &Path, keep: &dyn Fn() -> bool) -> Result<bool> {
         let disk = &*self.disk;
         let parent = destination.parent().unwrap_or(destination);
         disk.make_folder(parent).map_err(|error| Error::folder_io("create", parent, &error))?;
         fault::fault_point("commit");
-        // The name is unique to this draft, because other processes may move objects aside at the same moment.
+        // Derive the name from this draft, because other processes may replace the same object at the same moment.
         let mut aside = self.folder.file_name().unwrap_or_default().to_owned();
         aside.push(".old");
         let aside = self.folder.with_file_name(aside);

@@ -14,7 +14,7 @@ fn requested_faults() -> &'static Vec<String> {
     })
 }
 
-/// Returns whether a fault is requested.
+/// Returns whether `GHOSTLAB_FAULT` lists a fault.
 pub fn is_set(name: &str) -> bool {
     requested_faults().iter().any(|word| word == name)
 }

@@ -132,8 +132,8 @@ pub(super) fn reserved_by(disk: &dyn Disk, root: &Path, processes: &[String]) ->
     lists.flat_map(|list| String::from_utf8_lossy(&list).lines().map(str::to_string).collect::<Vec<_>>()).collect()
 }
 
-/// Returns the hashes that none of the processes has reserved. Stops reading once no hash is left, because each worker
-/// of a grid reserves everything the grid needs.
+/// Returns the hashes that none of the processes has reserved. Stops reading lists once every hash is reserved. This is
+/// common, because each worker reserves all objects of its grid.
 pub(super) fn unreserved<'h>(
     disk: &dyn Disk,
     root: &Path,

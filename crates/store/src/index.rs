@@ -24,7 +24,7 @@ const MIN_HASHED_BYTES: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct IndexEntry {
-    /// File stamp, limited to fields that all machines sharing the store agree on.
+    /// File stamp without the device number, which differs between machines that share the store.
     stamp: Stamp,
     sha256: String,
     /// Checksum of the preceding fields so that a damaged entry never yields a wrong hash.
@@ -133,10 +133,9 @@ fn is_large(stamp: &&Stamp) -> bool {
     stamp.bytes >= MIN_HASHED_BYTES
 }
 
-/// Hashes a file. Also returns its stamp, provided that any later change would be visible in it.
+/// Hashes a file. Also returns its stamp, or `None` if a later change might not alter the stamp.
 fn hash_file(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
-    // Flush first so that later writes through a shared mapping change the modification time. If that fails, the file
-    // is hashed anyway.
+    // Flush first so that later writes through a shared mapping change the modification time. Errors are ignored.
     file.sync_all().ok();
     let before = file.metadata().map(|data| Stamp::from_metadata(&data)).map_err(|error| read_error(&error, path))?;
     let before =
@@ -159,7 +158,7 @@ pub(super) fn read_unchanged<T>(files: &[(&Path, &Input)], read: impl FnOnce() -
     let value = read();
     for ((path, input), (before, after)) in files.iter().zip(before.into_iter().zip(read_stamps(files))) {
         if before != after {
-            return Err(changed_input_error(path, input, "the file changed while it was read"));
+            return Err(changed_input_error(path, input, "a change while the file was read"));
         }
         if after.is_some() && after == *input.stamp() {
             continue;
@@ -179,7 +178,7 @@ fn changed_input_error(path: &Path, input: &Input, found: &str) -> Error {
         .at(path.display())
         .expected(format!("SHA-256 {}", input.sha256))
         .found(found)
-        .hint("start the run again when the file no longer changes; no results were stored")
+        .hint("rerun once the file no longer changes; no results were stored")
 }
 
 fn read_stamps(files: &[(&Path, &Input)]) -> Vec<Option<Stamp>> {
@@ -193,7 +192,8 @@ struct CachedResult {
     check: String,
 }
 
-/// Caches the result of `compute` under the content hash of a large file. `what` names the result and its version.
+/// Caches the result of `compute` on disk, keyed by the content hash of a large file and by `what`, which names the
+/// result and its version. Small files are not cached.
 pub(super) fn cached_result<T: Serialize + DeserializeOwned>(
     disk: &dyn Disk,
     folder: Option<&Path>,
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn change_with_equal_size_and_times_is_detected() {
+    fn edit_that_keeps_size_and_mtime_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn index_entry_is_reused_unless_damaged_or_disabled() {
+    fn cached_hash_is_used_unless_damaged_or_rehashing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         let right = write_old_file(&path, &vec![7; 2 << 20]);
@@ -293,19 +293,18 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_shared_between_mounts() {
+    fn cached_hash_is_shared_between_mounts_of_one_server() {
         let folder = tempfile::tempdir().unwrap();
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
         write_old_file(&path, &vec![7; 2 << 20]);
         let local = Stamp::at(&path).unwrap().unwrap();
-        // Create the stamp of the same file on another client of the server, with a different device number.
+        // Another client of the same file server sees a different device number.
         let remote = Stamp { file: (local.file.0 + 77, local.file.1), ..local.clone() };
         let server_file = index_entry_path(&index, &path, &local).unwrap();
         write_entry(&SystemDisk::default(), &server_file, &remote, "hashed there").unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
-        // Simulate a local disk mounted at the same path on another machine. Its inode numbers differ, and both entries
-        // are kept.
+        // Another machine may have a local disk at the same path. The inode number differs, so both entries are kept.
         let other_mount = Stamp { file: (local.file.0, local.file.1 + 1), ..local };
         write_entry(
             &SystemDisk::default(),
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn large_file_results_are_cached_by_content() {
+    fn results_for_large_files_are_cached_by_content_hash() {
         let folder = tempfile::tempdir().unwrap();
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn recently_changed_file_is_not_indexed() {
+    fn hash_of_recently_modified_file_is_not_cached() {
         let folder = tempfile::tempdir().unwrap();
         let index = folder.path().join("index");
         let path = folder.path().join("weights");
@@ -358,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn change_between_hash_and_read_is_rejected() {
+    fn input_changed_after_hashing_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         fs::write(&path, "as hashed").unwrap();
@@ -375,7 +374,7 @@ mod tests {
             assert_eq!(read(input, &|| ()).unwrap(), b"as hashed");
         }
         fs::write(&path, "as hashed").unwrap();
-        assert_eq!(read(&restored, &|| ()).unwrap(), b"as hashed", "the original content was restored");
+        assert_eq!(read(&restored, &|| ()).unwrap(), b"as hashed", "rewriting equal content must not be an error");
         let rejects = |input: &Input, during: &dyn Fn()| {
             let error = read(input, during).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("weights"), "{error}");

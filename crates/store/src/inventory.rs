@@ -18,7 +18,7 @@ use ghostlab_core::error::{Error, Result};
 /// Object in a store listing, intact or damaged.
 #[derive(Debug)]
 pub struct InventoryItem {
-    /// Folder name of the stage, such as `scores-v1`. The version may be one that this program does not write.
+    /// Folder name of the stage, such as `scores-v1`. The version may be older or newer than the current one.
     pub stage: String,
     /// Hash of the object's key.
     pub hash: String,
@@ -36,11 +36,13 @@ pub enum ObjectCondition {
 }
 
 impl ObjectCondition {
-    /// Classifies an object that was found under a hash.
+    /// Classifies the result of opening an object. If its key does not hash to `hash`, the object is damaged.
     fn from_opened(opened: Result<StoredObject>, hash: &str, path: &Path) -> Self {
         match opened {
             Ok(object) if Key::hash_of(&object.meta().key) == hash => Self::Intact(object),
-            Ok(_) => Self::Damaged(Error::damaged("a stored object's key differs from its path").at(path.display())),
+            Ok(_) => {
+                Self::Damaged(Error::damaged("the key of a stored object does not match its path").at(path.display()))
+            }
             Err(error) => Self::Damaged(error),
         }
     }
@@ -230,7 +232,7 @@ impl Store {
 
     pub(super) fn remove_object(&self, folder: &Path, hash: &str) -> Result<()> {
         let aside = self.drafts().join(format!("{}.{hash}.gone", self.worker()?.id()));
-        // A file is removed atomically.
+        // A single file needs no rename, because its removal is atomic.
         let is_file = self.disk.list(folder).is_empty();
         if !is_file || self.disk.remove(folder).is_err() {
             ignore_missing(self.disk.rename(folder, &aside), folder)?;
@@ -289,7 +291,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn inventory_shows_states_and_omits_removed_objects() {
+    fn entries_list_damaged_and_outdated_objects_until_removed() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), SCHEMA).unwrap();
         let [good, bad] = [1, 2].map(|depth| {
@@ -298,7 +300,7 @@ mod tests {
             store.commit(draft, &selection_key(depth), 2.0).unwrap()
         });
         fs::write(bad.path("a").unwrap(), "x").unwrap();
-        // Create an object from an earlier version.
+        // Write an object of an older stage version.
         let old = folder.path().join("selection-v0").join(&selection_key(1).hash()[..2]).join(selection_key(1).hash());
         fs::create_dir_all(&old).unwrap();
         fs::copy(good.folder().join("meta.json"), old.join("meta.json")).unwrap();

@@ -42,7 +42,7 @@ pub struct Journal {
 
 impl Journal {
     pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, process: &str) -> Self {
-        // Each writer needs its own file, because two jobs of one process share a folder if a backbone has two names.
+        // Each writer needs its own file: two jobs of one process share a folder if one backbone has two names.
         static NEXT_JOURNAL_ID: AtomicU64 = AtomicU64::new(0);
         let path = folder.join(format!("{process}.{}.jsonl", NEXT_JOURNAL_ID.fetch_add(1, Relaxed)));
         Self { disk, folder, own_path: path, buffer: Vec::new(), read_offsets: BTreeMap::new() }
@@ -54,7 +54,7 @@ impl Journal {
         let mut errors = Vec::new();
         for path in list_files(&*self.disk, &self.folder) {
             let start = self.read_offsets.get(&path).copied().unwrap_or(0);
-            // A missing file belonged to work that has been finished in the meantime.
+            // Skip a file that was removed after the listing, because its job has finished.
             let Ok(text) = self.disk.read_from(&path, start) else { continue };
             let mut line_start = 0;
             while let Some(length) = text[line_start..].iter().position(|&byte| byte == b'\n') {
@@ -76,8 +76,8 @@ impl Journal {
 
     /// Appends a record. It is durable after [`Self::flush`].
     pub fn push(&mut self, record: &JournalRecord) -> Result<()> {
-        let json =
-            serde_json::to_string(record).map_err(|error| Error::job("cannot write a record as JSON").found(error))?;
+        let json = serde_json::to_string(record)
+            .map_err(|error| Error::job("cannot serialize a journal record").found(error))?;
         let check = checksum(json.as_bytes());
         self.buffer.extend_from_slice(format!("{json}\t{check}\n").as_bytes());
         Ok(())
@@ -105,16 +105,15 @@ impl Journal {
         self.disk.remove_empty(&self.folder).ok();
     }
 
-    /// Removes this process's journal for a finished job. Also removes journals that belong to dead processes and
-    /// contain only stored records.
+    /// Removes this process's journal for a finished job. Also removes journals of dead processes if all objects in
+    /// them are stored.
     pub(super) fn retire(self, is_dead: impl Fn(&str) -> bool, is_stored: impl Fn(&str) -> bool) {
         self.disk.remove(&self.own_path).ok();
         remove_stored(&*self.disk, &self.folder, &is_dead, &is_stored);
     }
 }
 
-/// Removes the journals that belong to dead processes and contain only stored records. Removes the folder if it becomes
-/// empty.
+/// Removes the journals of dead processes in which all objects are stored. Removes the folder if it becomes empty.
 fn remove_stored(disk: &dyn Disk, folder: &Path, is_dead: &dyn Fn(&str) -> bool, is_stored: &dyn Fn(&str) -> bool) {
     for path in list_files(disk, folder) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -135,7 +134,7 @@ fn owner_of(name: &str) -> Option<&str> {
     (Process::is_id(owner) && number.parse::<u64>().is_ok()).then_some(owner)
 }
 
-/// Removes all journals that belong to dead processes and contain only stored records.
+/// Removes the journals of dead processes in which all objects are stored, for all jobs.
 pub(super) fn sweep(
     disk: &dyn Disk,
     journals: &Path,
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_journal_line_is_skipped_and_damage_reported() {
+    fn damaged_journal_line_is_reported_and_truncated_one_ignored() {
         let folder = tempfile::tempdir().unwrap();
         write_journal(folder.path(), "1", &[record(0, &[1.0]), record(1, &[2.0]), record(2, &[3.0])]);
         let path = list_files(&*disk(), folder.path()).remove(0);
@@ -269,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn finished_journal_is_removed_and_others_are_kept() {
+    fn retire_keeps_journals_that_are_live_unstored_or_foreign() {
         let folder = tempfile::tempdir().unwrap();
         let journal_dir = folder.path().join("journal");
         let [dead, with_more, living, process] = [1, 2, 3, 4].map(|pid| format!("{pid}-0123456789ab"));
         for (process, key) in [(&dead, "k"), (&with_more, "other"), (&living, "k")] {
             write_journal(&journal_dir, process, &[JournalRecord { key: key.into(), ..record(0, &[1.0]) }]);
         }
-        // Create files without records and with unrelated names.
+        // Create foreign files, whose names are not those of journals.
         let theirs =
             ["1-0123456789ab.txt", "notes.0.jsonl", "1-0123456789ab.mine.jsonl"].map(|name| journal_dir.join(name));
         theirs.iter().for_each(|path| fs::write(path, "a letter").unwrap());

@@ -64,8 +64,8 @@ pub struct Key {
     fields: Map<String, Value>,
     parents: BTreeMap<&'static str, Arc<Key>>,
     hash: String,
-    /// Name of the input in the grid. Not part of the identity, so a backbone may have several names. An older object
-    /// with the same name and different content shows that the input has changed.
+    /// Name of the input in the grid. Not part of the identity, so a backbone may have several names. If an older
+    /// object has the same name but a different hash, the input has changed.
     input: Option<String>,
     /// Description of the object, provided by the stage that computes it. Not part of the identity, and not included in
     /// the records of derived objects.
@@ -77,10 +77,10 @@ pub trait KeyDescription: fmt::Debug + Send + Sync {
     fn json(&self) -> Value;
 }
 
-/// Record field that holds the description.
+/// Name of the field in `meta.json` that contains the description.
 pub(super) const ABOUT: &str = "identity";
 
-/// Compares hashes.
+/// Keys are equal if their hashes are equal.
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
         self.hash == other.hash
@@ -148,7 +148,7 @@ impl Key {
         &self.hash
     }
 
-    /// Computes the hash of a readable key.
+    /// Computes the hash of a key that was written by [`Self::readable`].
     pub(super) fn hash_of(readable: &Value) -> String {
         let Value::Object(fields) = &readable["of"] else { return String::new() };
         let hashed_fields: Map<String, Value> = fields
@@ -173,7 +173,7 @@ impl Key {
     }
 }
 
-/// Serializes canonical JSON: no whitespace, sorted keys, shortest round-trip floats.
+/// Serializes a value as canonical JSON: no whitespace, sorted keys, shortest round-trip floats.
 pub fn canonical(value: &Value) -> String {
     match value {
         Value::Object(map) => {
@@ -199,7 +199,7 @@ mod tests {
     use crate::tests::{ACTIVATIONS, SCORES, SELECTION, TOKENS};
 
     #[test]
-    fn key_hash_ignores_only_the_order_of_entries() {
+    fn key_hash_ignores_only_json_formatting_and_key_order() {
         let one = parsed_key(r#"{"a": {"x": 1.50, "y": [1, 2]}, "b": "é"}"#);
         assert_eq!(one.hash(), parsed_key(r#"{"b": "é", "a": {"y": [1, 2], "x": 1.5}}"#).hash());
         for other in [
@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn key_is_the_sha_256_of_its_canonical_form() {
+    fn key_hash_is_the_sha256_of_canonical_json() {
         let key = Key::new(SELECTION, json!({"depth": 7}), []);
         assert_eq!(key.hash(), sha256::of_bytes(r#"{"kind":"selection","of":{"depth":7},"version":5}"#));
         assert_eq!(key.kind().folder(), "selection-v5");
     }
 
     #[test]
-    fn ancestor_change_changes_key_and_readable_form() {
+    fn changing_an_ancestor_changes_the_key_hash() {
         assert_eq!(scores_key(1), scores_key(1));
         assert_eq!(Key::hash_of(&scores_key(1).readable()), scores_key(1).hash());
         assert_ne!(scores_key(1), scores_key(2));

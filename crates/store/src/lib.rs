@@ -1,9 +1,9 @@
 //! Content-addressed store of computed objects (docs/design.md §9).
 //!
 //! `<root>/<kind>-v<stage version>/<2 hex>/<sha256>/` contains `meta.json` and payload files. A small object is a
-//! single file `<sha256>`, and numerous small ones (scores) share files in `packs/`. Objects are written to a private
-//! folder and renamed into place, so each is complete or absent. Readers check the hash of every payload they use. Keys
-//! cover contents and settings, never paths, names or times.
+//! single file `<sha256>`. Scores, which are numerous and small, share files in `packs/`. Objects are written to a
+//! private folder and renamed into place, so each is complete or absent. Readers check the hash of every payload they
+//! use. Keys depend on contents and settings, never on paths, names or times.
 //!
 //! The folders next to the objects contain records of running processes (`processes/`), their leases (`claims/`) and
 //! the hashes that they reserve (`uses/`), journals of unfinished work (`journals/`), failed attempts (`attempts/`),
@@ -115,7 +115,7 @@ pub struct Store {
     rehash: bool,
     /// Input hashes shared by all grids in this process.
     input_hashes: Arc<InputHashCache>,
-    /// Function that returns the `made` entry of object records.
+    /// Function that returns the provenance of new objects, i.e. the field `made` in `meta.json`.
     provenance: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Failed attempts that could not be written to the store. They still count towards the retry limit of this
     /// process.
@@ -235,7 +235,7 @@ impl Store {
         self
     }
 
-    /// Sets the function that returns the `made` entry of object records.
+    /// Sets the function that returns the provenance of new objects, i.e. the field `made` in `meta.json`.
     #[must_use]
     pub fn with_provenance(mut self, provenance: impl Fn() -> Value + Send + Sync + 'static) -> Self {
         self.provenance = Arc::new(provenance);
@@ -275,7 +275,7 @@ impl Store {
         self.worker().is_ok_and(|worker| worker.is_listed_as_leased(name))
     }
 
-    /// Returns a number below `count` that usually differs between processes, so they start at different items.
+    /// Returns an index below `count` that usually differs between processes, so that they start with different jobs.
     pub fn start_offset(&self, count: usize) -> usize {
         self.worker().map_or(0, |worker| worker.start_offset(count))
     }
@@ -301,8 +301,8 @@ impl Store {
         Ok(Journal::open(Arc::clone(&to.disk), to.root.join("journals").join(name), to.worker()?.id()))
     }
 
-    /// Removes this process's journal for a finished job. Also removes journals that belong to dead processes and
-    /// contain only stored records.
+    /// Removes this process's journal for a finished job. Also removes journals of dead processes if all objects in
+    /// them are stored.
     pub fn retire(&self, journal: Journal, stored: impl Fn(&str) -> bool) {
         let living = self.live_processes();
         journal.retire(|owner| !living.iter().any(|id| id == owner), stored);
@@ -347,7 +347,7 @@ impl Store {
     /// # Errors
     /// Fails if the file cannot be read or is not a regular file.
     pub fn input(&self, path: &Path) -> Result<Input> {
-        // Leave a folder that is not a store yet unmodified.
+        // Do not write to a folder that is not a store yet.
         let index = self.cache_dir();
         self.input_hashes.get_or_hash(path, || index::hash_input(&*self.disk, index.as_deref(), path, self.rehash))
     }

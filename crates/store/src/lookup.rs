@@ -1,4 +1,4 @@
-//! Lookup of objects by key, and storage of new ones.
+//! Lookup of objects by key, and creation of new objects.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ impl Store {
     /// Returns the object for a key after checking all payload hashes.
     pub fn get(&self, key: &Key) -> Lookup {
         if self.worker.get().is_some() {
-            // Ignore failures: a concurrent `cache gc` may then remove the object, which is computed again.
+            // Ignore errors. Without the reservation, a concurrent `cache gc` may remove the object, which is then
+            // recomputed.
             self.reserve([key.hash()]).ok();
         }
         match self.lookup(key) {
@@ -36,7 +37,7 @@ impl Store {
         }
     }
 
-    /// Returns whether there is an object for a key, using the cheapest check.
+    /// Returns whether an object for a key exists, without opening it.
     pub fn has(&self, key: &Key) -> bool {
         self.has_hash(key.kind(), key.hash()) || self.is_temporary(key)
     }
@@ -83,7 +84,8 @@ impl Store {
         Draft::new(Arc::clone(&to.disk), &to.drafts(), to.worker()?.id())
     }
 
-    /// Stores a finished draft under its key. An existing intact object stays, because equal keys imply equal content.
+    /// Stores a finished draft under its key. An intact existing object is kept, because equal keys imply equal
+    /// content.
     pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredObject> {
         let to = self.writer()?;
         let path = to.object_folder(key);

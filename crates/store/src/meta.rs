@@ -39,7 +39,7 @@ impl Meta {
         self.payloads.values().map(|stored| stored.bytes).sum()
     }
 
-    /// Returns the total size of the payloads that sort before `name`.
+    /// Returns the offset in bytes of a payload in a pack, where an object's payloads are sorted by name.
     pub(super) fn offset_of(&self, name: &str) -> u64 {
         self.payloads.iter().take_while(|(payload, _)| payload.as_str() < name).map(|(_, stored)| stored.bytes).sum()
     }

@@ -19,11 +19,11 @@ pub struct StoredObject {
     meta: Meta,
 }
 
-/// Location of an object.
+/// Location of an object's payloads.
 #[derive(Debug, Clone)]
 enum PayloadLocation {
     Folder(PathBuf),
-    /// File, payload offset, and the packs that are searched if the object has moved.
+    /// Pack file, offset of the payloads in bytes, and the packs to search if the object has moved.
     File(PathBuf, u64, Option<Arc<Packs>>),
 }
 
@@ -49,7 +49,7 @@ impl StoredObject {
         Ok(Self { disk, location: PayloadLocation::Folder(path), meta })
     }
 
-    /// Returns the object in a file, given the offset of its payloads and its record.
+    /// Creates an object from its record and the position of its payloads in a pack file.
     pub(super) fn packed(
         disk: Arc<dyn Disk>,
         file: PathBuf,
@@ -107,7 +107,8 @@ impl StoredObject {
         check_content(&path, stored, &found)
     }
 
-    /// Applies `parse` to payload bytes in a file. Looks the object up again if it moved.
+    /// Reads `bytes` payload bytes from a pack file and parses them. If this fails, the object may have moved to
+    /// another pack, so it is looked up again.
     fn read_payloads<T>(&self, start: u64, bytes: u64, parse: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let PayloadLocation::File(file, offset, packs) = &self.location else { return parse(&[]) };
         self.read_range(file, offset.saturating_add(start), bytes, &parse).or_else(|error| {
@@ -141,7 +142,8 @@ impl StoredObject {
 
     fn stored_file(&self, name: &str) -> Result<&StoredFile> {
         self.meta.payloads.get(name).ok_or_else(|| {
-            damaged_error(self.folder()).expected(format!("a payload `{name}`")).found("no such payload")
+            let names: Vec<String> = self.payloads().map(|name| format!("`{name}`")).collect();
+            damaged_error(self.folder()).expected(format!("a payload `{name}`")).found(names.join(", "))
         })
     }
 
@@ -189,7 +191,7 @@ impl StoredObject {
 fn check_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
     match hash {
         Some(hash) if Key::hash_of(&meta.key) != hash => {
-            Err(damaged_error(path).expected("the key in its path").found("a different key"))
+            Err(damaged_error(path).expected(format!("a key with hash {hash}")).found("a different key"))
         }
         _ => Ok(()),
     }

@@ -22,13 +22,13 @@ pub(super) const MAX_PACK_MEMBERS: usize = 400;
 /// Maximum size of a pack in bytes.
 const MAX_PACK_BYTES: usize = 16 << 20;
 
-/// Number of bytes that are read first from a pack. They include all member lines.
+/// Size of the first read from a pack, in bytes. It covers all member lines.
 const FIRST_READ_BYTES: u64 = 1 << 16;
 
 pub(super) const FORMAT: &str = "ghostlab-pack 1 ";
-/// Length of the header line.
+/// Length of the header line in bytes.
 const HEADER_BYTES: usize = FORMAT.len() + 9;
-/// Length of a member line.
+/// Length of a member line in bytes.
 const MEMBER_LINE_BYTES: usize = 64 + 3 * 17 + 17 + 1;
 
 /// Position of a member in its pack.
@@ -36,7 +36,7 @@ const MEMBER_LINE_BYTES: usize = 64 + 3 * 17 + 17 + 1;
 pub(super) struct PackMember {
     /// Hash of the member's key.
     pub(super) hash: String,
-    /// Start of the payloads, which are sorted by name.
+    /// Offset of the member's first payload in bytes.
     pub(super) payload_offset: u64,
     record: u64,
     record_bytes: u64,
@@ -86,7 +86,7 @@ impl PackEntry {
     }
 }
 
-/// Splits members into groups, one per pack.
+/// Groups members into packs that respect the maximum size and number of members.
 pub(super) fn split_into_packs(entries: Vec<PackEntry>) -> Vec<Vec<PackEntry>> {
     let mut files: Vec<Vec<PackEntry>> = Vec::new();
     let mut bytes = 0;
@@ -177,7 +177,7 @@ pub(super) fn read_single_member(disk: &dyn Disk, path: &Path) -> io::Result<Res
             let meta = if is_complete { near.record(&member) } else { read_record(disk, path, &member) };
             meta.map(|meta| (member, meta))
         }
-        _ => Err("the first lines do not describe an object".to_owned()),
+        _ => Err("the member list does not describe exactly one object".to_owned()),
     }))
 }
 

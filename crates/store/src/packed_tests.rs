@@ -114,7 +114,7 @@ fn operator_key(depth: u32) -> Key {
 }
 
 #[test]
-fn changed_byte_is_detected_and_repaired_by_rewriting() {
+fn damaged_file_is_detected_and_repaired_by_rewriting() {
     let (folder, store) = store();
     let single = Key::new(SELECTION, json!({"depth": 1}), []);
     write_both(&store, &single);
@@ -140,7 +140,7 @@ fn changed_byte_is_detected_and_repaired_by_rewriting() {
         for length in [0, 1, 24, 30, 200, sound.len() / 2, sound.len() - 1] {
             spoilt(&sound[..length]);
         }
-        // Check a store with a cached index and a new store.
+        // Check a store that has cached the pack index, and one that has not.
         for reader in [&store, &open_read_only(folder.path())] {
             let mut bytes = sound.clone();
             let last = bytes.len() - 9;
@@ -189,7 +189,7 @@ fn objects_lost_in_a_truncated_pack_are_rewritten() {
 }
 
 #[test]
-fn only_unreadable_pack_entries_are_removed() {
+fn removing_damaged_pack_members_keeps_the_others() {
     let (folder, store) = store();
     put(&store, 0..5);
     let file = packs(folder.path()).remove(0);
@@ -210,7 +210,7 @@ fn only_unreadable_pack_entries_are_removed() {
 }
 
 #[test]
-fn removing_pack_entries_does_not_disturb_readers() {
+fn removed_pack_members_do_not_disturb_readers() {
     let (folder, store) = store();
     put(&store, 0..10);
     let reader = Store::open_read_only(folder.path(), SCHEMA).unwrap();
@@ -233,7 +233,7 @@ fn removing_pack_entries_does_not_disturb_readers() {
 }
 
 #[test]
-fn separately_stored_older_scores_are_used_and_removed() {
+fn unpacked_scores_of_older_versions_remain_usable() {
     let (folder, store) = store();
     for value in 0..3 {
         let mut draft = store.draft().unwrap();

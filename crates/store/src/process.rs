@@ -50,12 +50,12 @@ impl Process {
         Some(Self { id, owner, beat: beat.parse().ok()? })
     }
 
-    /// Creates a placeholder for a process without a readable record. `id` is empty if it is unknown too.
+    /// Creates a placeholder for a process without a readable record. `id` is empty if the id is unknown.
     pub(super) fn unknown(id: &str) -> Self {
         Self { id: id.to_owned(), owner: Owner { pid: 0, system: None, started: None }, beat: 0 }
     }
 
-    /// Returns whether a string has the form of a process id, `PID-DIGITS`.
+    /// Returns whether a string is a process id: the pid, `-` and 12 hexadecimal digits.
     pub(super) fn is_id(text: &str) -> bool {
         text.split_once('-').is_some_and(|(pid, unique)| {
             consists_of(pid, char::is_ascii_digit) && unique.len() == 12 && consists_of(unique, char::is_ascii_hexdigit)
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_ids_are_distinguished_from_other_names() {
+    fn is_id_accepts_only_process_ids() {
         assert!(Process::is_id(&Process::current().id) && Process::is_id("5-0123456789ab"));
         for other in
             ["", "5", "5-", "-0123456789ab", "5-0123456789aB9", "5-0123456789", "x-0123456789ab", "5-0123456789ag"]

@@ -19,10 +19,10 @@ pub struct DamagedRecord {
 
 impl DamagedRecord {
     pub fn error(&self) -> Error {
-        Error::damaged("a record is damaged")
+        Error::damaged("a run record or plan summary is damaged")
             .at(self.path.display())
-            .expected("JSON with a matching checksum")
-            .found("content that does not match its checksum")
+            .expected("JSON with a valid checksum")
+            .found("a checksum mismatch")
             .hint("run `ghostlab cache verify --repair` to remove the record; no results are lost")
     }
 
@@ -35,13 +35,13 @@ impl DamagedRecord {
             Error::damaged("cannot remove a damaged record")
                 .at(self.path.display())
                 .found(error)
-                .hint("remove the file")
+                .hint("remove the file manually")
         })
     }
 }
 
 impl Store {
-    /// Writes a record.
+    /// Writes a record with its checksum.
     ///
     /// # Errors
     /// Fails if the store is not writable.
@@ -67,7 +67,7 @@ impl Store {
             let mut names: Vec<String> = self.disk.list(&folder).into_iter().filter(|name| is_record(name)).collect();
             names.sort();
             let paths = names.into_iter().map(|name| folder.join(name));
-            // Skip unreadable entries, which are not files or are being removed.
+            // Skip entries that cannot be read, because they are not files or another process is removing them.
             let bad = paths.filter(|path| self.file(path).is_some_and(|bytes| verified_json(&bytes).is_none()));
             damaged.extend(bad.map(|path| DamagedRecord { path }));
         }
@@ -106,7 +106,7 @@ mod tests {
     use crate::tests::SCHEMA;
 
     #[test]
-    fn flipped_record_byte_is_detected() {
+    fn flipped_bit_in_a_record_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), SCHEMA).unwrap();
         let json = b"{\n  \"file\": \"/a/b\"\n}";
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn older_records_and_foreign_files_are_not_damaged() {
+    fn old_records_and_foreign_files_are_not_reported() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), SCHEMA).unwrap();
         let earlier = store.runs_dir().join("000001700000-5-0123456789ab-0.json");

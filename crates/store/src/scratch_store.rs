@@ -1,5 +1,5 @@
-//! Temporary stores. [`ScratchStore`] mirrors a store for commands that must not leave anything behind. Its new objects
-//! are removed when it is dropped. [`Scratch`] is an overlay that holds the new objects of a read-only store.
+//! Temporary stores. [`ScratchStore`] mirrors a store for commands that must not add objects to it. New objects are
+//! removed when the mirror is dropped. [`Scratch`] is an overlay for the new objects of a read-only store.
 
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -67,7 +67,7 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(from, to)
 }
 
-/// Does nothing on systems without symlinks, so all objects are computed again.
+/// Does nothing on systems other than Unix, so mirrors are empty there and all objects are recomputed.
 #[cfg(not(unix))]
 fn link(_: &Path, _: &Path) -> io::Result<()> {
     Ok(())
@@ -99,6 +99,6 @@ impl Scratch {
             let store = Store::open(folder.path(), schema)?;
             self.overlay.set((store, folder)).ok();
         }
-        self.get().ok_or_else(|| Error::job("a temporary folder is missing"))
+        self.get().ok_or_else(|| Error::job("the temporary overlay of the store is missing"))
     }
 }

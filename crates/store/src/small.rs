@@ -36,7 +36,7 @@ impl Store {
             if let Some((file, member)) = self.packs.find(hash) {
                 return Some(ObjectLocation::Packed(file, member));
             }
-            // Only older programs stored these objects separately. One listing finds them all.
+            // Older programs stored these objects separately. List them once instead of checking each path.
             if !self.unpacked.get_or_init(|| self.stored_hashes(kind)).contains(hash) {
                 return None;
             }
@@ -55,7 +55,7 @@ impl Store {
         }
     }
 
-    /// Returns the path of a key's object, even if the object does not exist yet.
+    /// Returns the path at which a key's object is or would be stored.
     pub fn object_path(&self, key: &Key) -> PathBuf {
         match self.locate(key.kind(), key.hash()) {
             Some(ObjectLocation::Packed(file, _)) => file,
@@ -87,7 +87,9 @@ impl Store {
             return match self.lookup(key) {
                 Lookup::Intact(object) => Ok(object),
                 Lookup::Damaged(error) => Err(error),
-                Lookup::Absent => Err(Error::job("a stored file is missing").at(key.short().to_owned())),
+                Lookup::Absent => {
+                    Err(Error::job("an object that was just stored is missing").at(key.short().to_owned()))
+                }
             };
         }
         self.reserve([key.hash()])?;
@@ -147,8 +149,8 @@ impl Store {
     fn put_pack(&self, folder: &Path, members: &[PackEntry]) -> Result<PathBuf> {
         let (bytes, index) = packed::encode_pack(members)?;
         let path = folder.join(ghostlab_core::files::sha256::of_bytes(&bytes));
-        // The file is named by the hash of its content, so keep a file that already exists. Replace anything else there,
-        // such as a folder.
+        // The file name is the hash of the content, so keep a file that already exists. Replace any other entry, such
+        // as a folder.
         self.draft()?.commit_file(&path, &bytes, || self.disk.size(&path).is_ok())?;
         if folder == self.packs.folder() {
             self.packs.insert_pack(&path, index);

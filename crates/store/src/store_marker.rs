@@ -96,7 +96,7 @@ impl StoreMarker {
         serde_json::from_value(value).map(Some).map_err(|_| marker_error(preview(&text), &path))
     }
 
-    /// Handles a folder whose marker is missing.
+    /// Handles a folder without a marker. Returns `None` if the folder is missing or empty, and an error otherwise.
     fn unmarked(root: &Path, schema: StoreSchema) -> Result<Option<Self>> {
         match (list_entries(root)?.is_empty(), root.join(MARKER_FILE).exists()) {
             (true, _) => Ok(None),

@@ -34,7 +34,7 @@ fn write(store: &Store, key: &Key, bytes: &[u8]) -> StoredObject {
 }
 
 #[test]
-fn journal_of_a_dead_process_is_removed_once_stored() {
+fn journal_of_dead_process_is_removed_once_objects_exist() {
     let (folder, store) = store();
     let journal_dir = folder.path().join("journals/work");
     {
@@ -65,7 +65,7 @@ fn get_finds_only_written_keys() {
 }
 
 #[test]
-fn every_kind_of_damage_is_named_and_repaired_by_rewriting() {
+fn damaged_object_is_reported_and_repaired_by_rewriting() {
     let (_folder, store) = store();
     let path = write(&store, &key(1), b"hello").path("a.bin").unwrap();
     let meta = path.with_file_name("meta.json");
@@ -102,7 +102,7 @@ fn concurrent_writes_of_one_key_keep_the_first() {
 }
 
 #[test]
-fn damaged_objects_are_rewritten_concurrently() {
+fn concurrent_rewrites_repair_damaged_objects() {
     use rayon::prelude::*;
     let (_folder, store) = store();
     for _ in 0..20 {
@@ -173,7 +173,7 @@ fn count_drafts(folder: &Path) -> usize {
 }
 
 #[test]
-fn reserved_objects_are_those_of_running_processes() {
+fn reserved_lists_only_hashes_of_running_processes() {
     let (folder, store) = store();
     let other = Store::open(folder.path(), SCHEMA).unwrap();
     write(&store, &key(1), b"made");
@@ -208,7 +208,7 @@ fn file_mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn metadata_without_an_entry_is_damaged() {
+fn altered_metadata_is_detected_by_its_checksum() {
     let (_folder, store) = store();
     let mut draft = store.draft().unwrap();
     draft.write("a.bin", b"one").unwrap();
@@ -235,7 +235,7 @@ fn metadata_without_an_entry_is_damaged() {
 }
 
 #[test]
-fn unusable_store_folder_is_rejected_with_its_option() {
+fn error_for_unusable_folder_suggests_the_store_option() {
     let (folder, _) = store();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
@@ -245,7 +245,7 @@ fn unusable_store_folder_is_rejected_with_its_option() {
 }
 
 #[test]
-fn store_of_a_newer_program_is_rejected() {
+fn store_with_a_newer_format_is_rejected() {
     let (folder, _) = store();
     fs::write(folder.path().join("store.json"), r#"{"format": 2}"#).unwrap();
     let error = Store::open(folder.path(), SCHEMA).err().unwrap();
@@ -288,7 +288,7 @@ fn attempt_that_cannot_be_written_is_still_counted() {
 }
 
 #[test]
-fn progress_clears_deaths_but_not_failures() {
+fn clear_deaths_keeps_other_failed_attempts() {
     let (folder, store) = store();
     let dead = Process::unknown("5-0123456789ab");
     for _ in 0..4 {
@@ -310,7 +310,7 @@ fn process_presumed_dead_restores_its_record_and_roots() {
     }
     let began = std::time::Instant::now();
     while store.reserved() != ["x", "y"].map(str::to_string).into() {
-        assert!(began.elapsed() < Duration::from_secs(30), "the content is still open");
+        assert!(began.elapsed() < Duration::from_secs(30), "the reserved hashes were not restored");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -46,7 +46,7 @@ impl UnknownEntry {
             .at(self.path.display())
             .expected(self.expected)
             .found(self.found)
-            .hint("run `ghostlab cache verify --repair` to remove the entry, unless it is a non-empty folder")
+            .hint("run `ghostlab cache verify --repair` to remove the entry (move non-empty folders manually)")
     }
 
     /// Removes the entry. A folder is removed only if it is empty.

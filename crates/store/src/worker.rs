@@ -50,7 +50,8 @@ pub(crate) struct Worker {
     record: PathBuf,
     processes: PathBuf,
     leases: PathBuf,
-    /// Leases of this process. The record in a lease does not identify the thread that holds it.
+    /// Paths of the leases that this process holds. A lease file names only the process, so this set excludes other
+    /// threads.
     held: Arc<Mutex<HashSet<PathBuf>>>,
     seen: Mutex<HashMap<String, (u64, Duration)>>,
     /// For each lease held by another process, the time it was last found contended, or first seen if it has not been
@@ -94,8 +95,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Returns whether the lease is still held. After a suspension beyond the timeout, the lease may have been removed
-    /// or taken over. A process without a record counts as dead.
+    /// Returns whether the lease is still held. If this process was suspended for longer than [`STALE_AFTER`], another
+    /// process may have removed the lease or taken it over. A process without a record counts as dead.
     pub fn is_held(&self) -> bool {
         if !self.is_written {
             return true;
@@ -121,12 +122,12 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Release the name only after removing the file so that other threads of this process cannot mistake the file
-        // for an older lease.
+        // Remove the path from `held` last. Otherwise, another thread of this process could acquire the lease just
+        // before its file is removed.
         if self.is_written && self.is_own() {
             self.disk.remove(&self.path).ok();
         } else if let (true, Some(leases), Some(name)) = (self.is_written, self.path.parent(), self.path.file_name()) {
-            // The process that took over the lease recorded this process as dead.
+            // The process that took over the lease recorded this process as dead. Remove that record.
             let root = leases.parent().unwrap_or(leases);
             attempts::remove_death(&*self.disk, root, &name.to_string_lossy(), &self.id);
         }
@@ -226,7 +227,7 @@ impl Worker {
         if !lock(&self.held).insert(path.clone()) {
             return LeaseResult::Contended(self.process.clone());
         }
-        // Forget the local entry but keep the lease file, which another process owns.
+        // Remove only the entry in `held`. The lease file belongs to another process.
         let theirs = |process| {
             lock(&self.held).remove(&path);
             lock(&self.last_contended).insert(name.to_owned(), self.disk.now());
@@ -240,8 +241,8 @@ impl Worker {
                 Err(_) => return LeaseResult::Acquired(self.new_lease(path, false)),
             }
             match processes::read(&*self.disk, &path) {
-                // On a network file system, the link may exist although the call reported an existing file. Only this
-                // process uses its id.
+                // On a network file system, the server may have created the link although the call failed. The id shows
+                // that the lease belongs to this process.
                 Some(lease_record) if lease_record.id == self.process.id => {
                     return LeaseResult::Acquired(self.new_lease(path, true));
                 }
@@ -305,7 +306,8 @@ impl Worker {
         )
     }
 
-    /// Links this process's record at the path of a lease, which must not exist.
+    /// Creates the lease file `path` as a hard link to this process's record, or as a copy without hard links. Fails if
+    /// the file exists.
     fn mark(&self, path: &Path) -> io::Result<()> {
         let mut linked = self.link(path);
         if linked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
@@ -331,8 +333,8 @@ impl Worker {
     /// Breaks the lease of a dead process. If several processes try, one succeeds in renaming it. A process that
     /// renamed a newer lease puts it back. Returns whether the intended lease was removed.
     fn break_lease(&self, path: &Path, dead: Option<&Process>) -> bool {
-        // Use a unique name each time. A folder in place of a lease stays under that name, and `cache verify` reports
-        // it.
+        // Use a unique name each time. If the lease is a folder, it cannot be removed below and keeps that name until
+        // `cache verify` reports it.
         static MOVED_LEASES: AtomicU64 = AtomicU64::new(0);
         let aside = self.leases.join(format!("{}.{}.dead", self.process.id, MOVED_LEASES.fetch_add(1, Relaxed)));
         if self.disk.rename(path, &aside).is_err() {
@@ -404,7 +406,7 @@ pub(super) fn remove_dead_leases(disk: &dyn Disk, root: &Path, schema: StoreSche
 /// Records that a process died during its job, if deaths count for that job.
 fn record_death(disk: &dyn Disk, leases: &Path, schema: StoreSchema, name: &str, process: &Process) {
     if let Some(root) = leases.parent().filter(|_| (schema.counts_death)(name)) {
-        // If the record cannot be written, the job may be tried one time too many.
+        // Ignore errors. The job may then be retried once more than allowed.
         attempts::write_attempt(disk, root, name, &Attempt::from_dead_process(process)).ok();
     }
 }

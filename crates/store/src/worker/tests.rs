@@ -40,7 +40,7 @@ fn lease_is_exclusive_until_dropped() {
 }
 
 #[test]
-fn existing_link_to_own_record_counts_as_acquired() {
+fn existing_link_to_own_record_is_an_acquired_lease() {
     let (_folder, one, two) = workers();
     // State after a lost reply from the server: the link exists although the call failed.
     fs::hard_link(&one.record, one.leases.join("a")).unwrap();
@@ -81,8 +81,7 @@ fn remote_process_is_alive_while_its_heartbeat_changes() {
     let mut remote = Process { id: REMOTE_PROCESS.into(), owner, beat: 0 };
     plant_lease(&one, &remote);
     assert!(matches!(one.lease("a"), LeaseResult::Contended(_)), "a possibly running process counts as dead");
-    // Pretend that no heartbeat was observed for longer than the timeout. The observation does not depend on any wall
-    // clock.
+    // Simulate that the heartbeat was last observed longer ago than the timeout. Observations use the monotonic clock.
     let before = one.disk.now() - STALE_AFTER * 2;
     one.seen.lock().unwrap().insert(REMOTE_PROCESS.into(), (0, before));
     remote.beat = 1;
@@ -129,7 +128,7 @@ fn wait_until(what: &str, until: &dyn Fn() -> bool) {
 }
 
 #[test]
-fn ended_process_leaves_no_record() {
+fn dropped_worker_removes_its_process_record() {
     let (folder, one, two) = workers();
     assert_eq!(list_processes(&SystemDisk::default(), folder.path()).len(), 2);
     drop((one, two));
@@ -150,7 +149,7 @@ fn dropping_a_lost_lease_keeps_the_new_owners_lease() {
 }
 
 #[test]
-fn resumed_process_withdraws_its_recorded_death() {
+fn resumed_process_removes_its_death_record() {
     let (folder, one, two) = workers();
     let name = "compute-a";
     let LeaseResult::Acquired(lease) = one.lease(name) else { panic!("not free") };
@@ -166,7 +165,7 @@ fn resumed_process_withdraws_its_recorded_death() {
 }
 
 #[test]
-fn suspended_process_notices_its_lost_leases() {
+fn resumed_process_detects_its_lost_leases() {
     let (_folder, one, two) = workers();
     let lease = acquire_lease(&one);
     expire_lease(&lease);
@@ -206,7 +205,7 @@ fn expire_lease(lease: &Lease) {
 }
 
 #[test]
-fn unreadable_record_is_dead_after_the_timeout() {
+fn process_with_unreadable_record_dies_after_the_timeout() {
     for folder in [true, false] {
         let (_folder, one, _two) = workers();
         let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
@@ -225,7 +224,7 @@ fn unreadable_record_is_dead_after_the_timeout() {
 }
 
 #[test]
-fn folder_in_place_of_a_lease_is_ignored() {
+fn folder_in_place_of_a_lease_does_not_block_it() {
     let (_folder, one, _two) = workers();
     for _ in 0..3 {
         fs::create_dir_all(one.leases.join("a/b")).unwrap();

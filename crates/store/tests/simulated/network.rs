@@ -31,7 +31,7 @@ pub(crate) struct Network {
     pub(crate) lies: u64,
 }
 
-/// View of the server from one machine.
+/// Client of the simulated server on one machine, with its own cache and clock.
 pub(crate) struct Client {
     server: Arc<Server>,
     network: Network,
@@ -40,7 +40,7 @@ pub(crate) struct Client {
     process: Process,
     /// Function called for each file renamed into place.
     listener: Option<ChangeListener>,
-    /// Offset by which this machine's clock is ahead.
+    /// Time by which this machine's clock is ahead of the server's.
     ahead: Duration,
     changes: AtomicU64,
     operations: AtomicU64,
@@ -204,7 +204,7 @@ fn missing() -> io::Error {
     ErrorKind::NotFound.into()
 }
 
-/// File that grows as it is written.
+/// Writer that appends to a file on the server.
 struct AppendWriter(File);
 
 impl Write for AppendWriter {
@@ -297,7 +297,7 @@ impl Disk for Client {
         self.change("link", &[to])?;
         let node = self.server.node(from).ok_or_else(missing)?;
         if self.server.has(to) {
-            // The client learns from the server that the name exists, but may still have an older view of its content.
+            // The server reports that the name exists, but this client may still have stale content in its cache.
             return Err(ErrorKind::AlreadyExists.into());
         }
         self.server.put(to, Node::File(node));
@@ -356,7 +356,7 @@ impl Disk for Client {
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
         let names = lock(&self.server.folders).get(&text(path)).map_or(0, BTreeMap::len);
-        // One operation per file and one for the folder.
+        // Count one operation per file and one for the folder.
         for _ in 0..names {
             self.count_operation("remove_folder", path);
         }

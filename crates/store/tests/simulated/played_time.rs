@@ -30,7 +30,7 @@ struct ClockState {
     number: u64,
     queue: BinaryHeap<Reverse<(Duration, u64, EventKind)>>,
     acting: HashMap<u64, TimerAction>,
-    /// Number of times each process has slept.
+    /// Counter for each process, incremented when a sleep starts and when it ends. Identifies the current sleep.
     sleeps: Vec<u64>,
     /// Number of processes that have not ended.
     alive: usize,
@@ -144,8 +144,8 @@ impl Time {
         Timer { time: Arc::clone(self), number }
     }
 
-    /// Processes events until a process wakes. Returns if that process is `waiting`. Otherwise, blocks `waiting` until
-    /// its turn.
+    /// Processes events until a process wakes. If that process is `waiting`, returns at once. Otherwise, blocks the
+    /// thread of `waiting` until its own wake-up.
     fn pass_on(&self, waiting: Option<usize>) {
         loop {
             let mut now = lock(&self.now);
