@@ -34,12 +34,12 @@ impl Hub {
             let mut hash = Sha256::new();
             let mut copied = 0;
             let mut buffer = vec![0; 1 << 20];
-            // Reading one excess byte is enough to detect content that is too long.
+            // Read at most one byte more than expected, which is enough to detect an oversized file.
             let mut from = from.take(bytes + 1);
             loop {
                 let read = from
                     .read(&mut buffer)
-                    .map_err(|error| Error::damaged("cannot read the content").at(&name).found(error))?;
+                    .map_err(|error| Error::damaged("cannot read the file to copy").at(&name).found(error))?;
                 if read == 0 {
                     break;
                 }

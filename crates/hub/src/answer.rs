@@ -15,7 +15,7 @@ use crate::token::Token;
 pub(crate) enum RequestFailure {
     /// Temporary failure. A retry may succeed after the delay that the Hub requested in `retry_after`.
     Transient { why: String, retry_after: Option<Duration> },
-    /// Request for an offset at which the host has no data.
+    /// HTTP status 416: the requested range starts at or after the end of the file.
     RangeNotSatisfiable,
     /// Permanent failure of this request.
     Permanent(Error),
@@ -109,9 +109,9 @@ impl RequestContext<'_> {
         let error = |what: String| Error::missing(what).at(self.location()).found(why);
         let tokens = format!("{}settings/tokens", self.endpoint);
         let token = match self.token {
-            Some(_) => format!("check that your token can read it: {tokens}"),
+            Some(_) => format!("check that your token can read the repository: {tokens}"),
             None => {
-                format!("then create a token at {tokens} and set HF_TOKEN, or save it in the file HF_TOKEN_PATH")
+                format!("then create a token at {tokens} and set HF_TOKEN, or save the token in the file HF_TOKEN_PATH")
             }
         };
         match (status.as_u16(), code) {
@@ -133,7 +133,7 @@ impl RequestContext<'_> {
                 Some(_) => error("the hub rejected the token".to_owned())
                     .hint(format!("check that the token is complete and not revoked: {tokens}")),
                 None => error("the hub requires authentication".to_owned())
-                    .hint(format!("check that it exists at {page}\n{token}")),
+                    .hint(format!("check that the repository exists at {page}\n{token}")),
             },
             (403, _) => error(format!("the hub denied access to {repo}")).hint(format!("see {page}\n{token}")),
             _ => error("unexpected response from the hub".to_owned())
@@ -147,8 +147,8 @@ pub(crate) fn page_url(endpoint: &Url, repo: &Repo) -> String {
     format!("{endpoint}{repo}")
 }
 
-/// Returns the delay requested by the Hub. This is the larger of `Retry-After` (seconds or a date) and `t` in
-/// `RateLimit`.
+/// Returns the delay requested by the Hub: the larger of the headers `Retry-After` (seconds or a date) and `RateLimit`
+/// (its field `t`, in seconds).
 fn requested_delay(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let retry_after = header_text(RETRY_AFTER.as_str(), headers).and_then(|text| {
         let seconds = text.trim().parse::<u64>().ok().map(Duration::from_secs);

@@ -73,8 +73,8 @@ impl Cache {
         })
     }
 
-    /// Adds a blob to the snapshot of a commit under a file name. `is_new` means that no other snapshot uses the blob
-    /// yet.
+    /// Adds a blob to the snapshot of a commit under a file name. `is_new` states that no other snapshot uses the blob,
+    /// so that it can be moved instead of copied on systems without symlinks.
     pub(crate) fn add_to_snapshot(
         &self,
         repo: &Repo,
@@ -115,8 +115,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Rejects folders whose path passes through a symlink inside a snapshot. File names come from the network, so they
-    /// could otherwise lead outside the cache.
+    /// Rejects a folder if any component of its path inside the repository's cache folder is a symlink. File names come
+    /// from the network, so a write through a symlink could leave the cache.
     fn check_inside_repo(&self, repo: &Repo, folder: &Path) -> Result<()> {
         let repo_dir = self.root.join(repo.folder());
         let inside = folder.strip_prefix(&repo_dir).unwrap_or(Path::new(""));
@@ -166,7 +166,7 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(|error| cache_error("create", folder, &error))
 }
 
-/// Creates the error for a cache that is not writable.
+/// Creates the error for a failed file operation in the cache, such as "write".
 pub(crate) fn cache_error(verb: &str, path: &Path, error: &std::io::Error) -> Error {
     let failure = Error::missing(format!("cannot {verb} a path in the hub's cache")).at(path.display()).found(error);
     failure.hint(match error.kind() {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn only_complete_files_get_a_relative_symlink() {
+    fn snapshot_links_are_relative_and_checked_for_size() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), true);
         let source = Source::parse("o/n").unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn link_inside_a_snapshot_is_not_followed_on_write() {
+    fn symlink_inside_a_snapshot_is_not_written_through() {
         let root = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), true);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_commit_is_kept_unless_branch_is_requested() {
+    fn stored_commit_is_replaced_only_by_the_branch_head() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), true);
         let source = Source::parse("datasets/o/n@refs/convert/parquet").unwrap();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshot_holds_the_only_copy_without_symlinks() {
+    fn blob_is_moved_into_the_snapshot_without_symlinks() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), false);
         let source = Source::parse("o/n").unwrap();

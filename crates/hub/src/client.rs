@@ -28,9 +28,9 @@ pub struct Hub {
     pub(crate) cache: Cache,
     /// Connection, created on the first request because cached files need no network.
     connection: OnceLock<Connection>,
-    /// Repositories for which the Hub refuses every request.
+    /// Repositories to which the Hub denied access during this fetch. Their remaining files are skipped.
     pub(crate) refused_repos: Mutex<BTreeSet<Source>>,
-    /// Time until which the Hub asked to pause all requests.
+    /// Time before which no request may be sent, as requested by the Hub.
     paused_until: Mutex<Option<Instant>>,
 }
 
@@ -131,7 +131,7 @@ impl Hub {
     /// Builds a URL from the endpoint and a percent-encoded path.
     pub(crate) fn url(&self, path: &str) -> Result<Url> {
         let base = self.settings.endpoint.as_str().trim_end_matches('/');
-        Url::parse(&format!("{base}/{path}")).map_err(|error| Error::bad_input("invalid address").at(path).found(error))
+        Url::parse(&format!("{base}/{path}")).map_err(|error| Error::bad_input("invalid URL").at(path).found(error))
     }
 
     /// Returns whether a URL belongs to the Hub. Only requests to the Hub carry the token.
@@ -156,7 +156,7 @@ impl Hub {
             let is_hub = self.is_hub_url(&url);
             let http_request = self.http_request(&connection.client, request, &url, is_hub)?;
             let response =
-                await_network(http_request.send(), self.settings.retry_policy.response_timeout, "no answer", control)
+                await_network(http_request.send(), self.settings.retry_policy.response_timeout, "no response", control)
                     .await?;
             if is_hub {
                 for (name, value) in response.headers() {
@@ -238,7 +238,7 @@ impl Hub {
         let retry_policy = &self.settings.retry_policy;
         let gave_up = Error::missing("request to the Hugging Face Hub failed").at(context.location()).found(&why);
         if *tries >= retry_policy.max_attempts {
-            let error = gave_up.expected(format!("an answer within {} attempts", retry_policy.max_attempts));
+            let error = gave_up.expected(format!("a response within {} attempts", retry_policy.max_attempts));
             return Err(error.hint("run the same command to resume; downloaded data is kept"));
         }
         if let Some(retry_after) = retry_after.filter(|retry_after| *retry_after > retry_policy.max_requested_delay) {
@@ -258,7 +258,7 @@ impl Hub {
         if pause(control.stop, time).await { Ok(()) } else { Err(stopped_error()) }
     }
 
-    /// Waits until the pause that the Hub requested for all requests is over.
+    /// Waits until the end of the pause that the Hub requested in response to another request.
     async fn wait_for_pause(&self, control: FetchControl<'_>) -> Result<()> {
         let until = *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
@@ -270,7 +270,8 @@ fn connection_error(error: &dyn std::fmt::Display) -> Error {
     Error::job("cannot start the HTTP client").found(error)
 }
 
-/// Checks a redirect to `next`. `seen` holds the URLs requested so far.
+/// Rejects a redirect to `next` if its scheme is unsafe (HTTP after HTTPS, or neither), if it forms a loop, or if it
+/// exceeds [`MAX_REDIRECTS`]. `seen` contains the URLs requested so far.
 fn check_redirect(request: &HubRequest<'_>, seen: &[Url], next: &Url) -> Result<(), RequestFailure> {
     let scheme = seen.last().map_or("", Url::scheme);
     let is_unsafe = scheme == "https" && next.scheme() != "https" || !matches!(next.scheme(), "http" | "https");
@@ -282,7 +283,7 @@ fn check_redirect(request: &HubRequest<'_>, seen: &[Url], next: &Url) -> Result<
         false => format!("a loop, or more than {MAX_REDIRECTS} redirects"),
     };
     Err(RequestFailure::Permanent(
-        Error::missing("too many redirects")
+        Error::missing("cannot follow a redirect")
             .at(request.context.location())
             .expected("an HTTPS redirect to the file")
             .found(found)
@@ -308,7 +309,7 @@ pub(crate) async fn await_network<T>(
     }
 }
 
-/// Creates the failure for an interrupted request. Messages omit URLs, because signed URLs are secrets.
+/// Converts a network error into a retryable failure. Its message omits URLs, because signed URLs are secrets.
 fn request_failure(error: &reqwest::Error) -> RequestFailure {
     let mut causes = Vec::new();
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);

@@ -28,8 +28,8 @@ struct Transfer<'a> {
     partial_file: PartialFile,
     expected: ExpectedFile,
     file: &'a str,
-    /// Whether the last response was unusable. One such response is tolerated, because it may come from a proxy that
-    /// does not know the file.
+    /// Whether the last response was unusable. One such response is tolerated, because it may be the error page of a
+    /// proxy.
     had_unusable_response: bool,
 }
 
@@ -91,7 +91,7 @@ impl Hub {
         let bytes = expected.bytes.unwrap_or(received);
         control.reporter.event(Event::Fetched { file: shown.to_string(), bytes });
         let path = self.cache.file(&source.repo, &repo.commit, &file.name, expected.bytes);
-        let path = path.ok_or_else(|| Error::damaged("a downloaded file is missing").at(shown))?;
+        let path = path.ok_or_else(|| Error::damaged("a downloaded file is missing from the cache").at(shown))?;
         Ok((path, received))
     }
 
@@ -112,8 +112,8 @@ impl Hub {
         Ok(FileHead { etag: blob, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
     }
 
-    /// Takes the lock that prevents concurrent downloads of the same file. The lock only avoids duplicate work. It is
-    /// not needed for correctness, because each process writes its own partial file.
+    /// Acquires the lock that prevents concurrent downloads of the same blob. The lock only avoids duplicate downloads.
+    /// It is not needed for correctness, because each process writes its own partial file.
     async fn lock_blob(&self, path: &Path, shown: &str, control: FetchControl<'_>) -> Result<Option<File>> {
         make_folder(path.parent().unwrap_or(path))?;
         let file =
@@ -123,9 +123,9 @@ impl Hub {
             Ok(()) | Err(TryLockError::Error(_)) => true,
             Err(TryLockError::WouldBlock) => {
                 if !is_reported {
-                    control
-                        .reporter
-                        .event(Event::FetchNote { text: format!("{shown}: another process is downloading it") });
+                    control.reporter.event(Event::FetchNote {
+                        text: format!("{shown}: waiting for a download by another process"),
+                    });
                     is_reported = true;
                 }
                 false
@@ -134,7 +134,7 @@ impl Hub {
         if free.await { Ok(Some(file)) } else { Err(stopped_error()) }
     }
 
-    /// Downloads the rest of a partial file, with retries. Returns the number of bytes received.
+    /// Downloads the missing bytes of a partial file, with retries. Returns the number of bytes received.
     async fn download_rest(&self, transfer: &mut Transfer<'_>, control: FetchControl<'_>) -> Result<u64> {
         let mut received = 0;
         let mut tries = 0;
@@ -146,7 +146,7 @@ impl Hub {
                     Ok(()) => return Ok(received),
                     Err(found) => {
                         self.restart(transfer, "hash mismatch", control)?;
-                        // The bytes from an earlier attempt may be the cause, so retry once.
+                        // Bytes from an earlier attempt may be wrong, so download the whole file once more.
                         if wrong {
                             let error =
                                 Error::damaged("a downloaded file differs from the expected one and was deleted");
@@ -184,8 +184,8 @@ impl Hub {
             .map_or_else(RequestFailure::Permanent, |()| RequestFailure::retryable(why))
     }
 
-    /// Keeps the partial file after the first unusable response, because the file may not be the cause. Discards it
-    /// after the second one in a row.
+    /// Keeps the partial file after the first unusable response, whose cause may be a proxy. Discards the partial file
+    /// after a second unusable response in a row.
     fn keep_or_discard(
         &self,
         transfer: &mut Transfer<'_>,
@@ -256,8 +256,8 @@ impl Hub {
         }
     }
 
-    /// Compares the first `known` bytes of a chunk with the partial file, and appends the rest. Returns the number of
-    /// appended bytes.
+    /// Compares the first `known` bytes of a chunk with the partial file, and appends the remaining bytes. Returns the
+    /// number of appended bytes.
     fn append_chunk(
         &self,
         transfer: &mut Transfer<'_>,
@@ -325,7 +325,7 @@ fn check_continuation(reply: &Reply, start: u64, transfer: &Transfer<'_>) -> Res
         Some((span.split_once('-')?.0.trim().parse::<u64>().ok()?, total.trim().parse::<u64>().ok()))
     });
     let Some((first, total)) = range else {
-        return Err(RejectedResponse::Useless("a partial response without a range".to_owned()));
+        return Err(RejectedResponse::Useless("a partial response without a valid `Content-Range`".to_owned()));
     };
     if first != start {
         return Err(mismatch("the partial response starts at byte", start, first));
@@ -342,7 +342,7 @@ fn check_continuation(reply: &Reply, start: u64, transfer: &Transfer<'_>) -> Res
     };
     match (known.map(strip_etag), header_text(ETAG.as_str(), headers).map(strip_etag)) {
         (Some(known), Some(now)) if known != now => {
-            Err(RejectedResponse::Useless("the file changed between two parts".to_owned()))
+            Err(RejectedResponse::Useless("the ETag changed since the previous request".to_owned()))
         }
         _ => Ok(()),
     }

@@ -6,8 +6,8 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// The fetch is planned. `files` and `bytes` count what is to be downloaded. `here` bytes are already present from
-    /// an earlier attempt.
+    /// The fetch is planned. `files` and `bytes` are the totals of the files that are not cached. `here` of these bytes
+    /// are already present from an earlier attempt.
     FetchPlanned { files: usize, bytes: u64, here: u64 },
     /// The download of a file starts. Its first `here` bytes are already present.
     FetchStarted { file: String, bytes: Option<u64>, here: u64 },

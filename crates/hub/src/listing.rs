@@ -100,7 +100,7 @@ impl Hub {
                 _ => return Ok(files),
             }
         }
-        Err(self.endpoint_error(source, "an endless list of files"))
+        Err(self.endpoint_error(source, &format!("a file list of more than {MAX_LISTING_PAGES} pages")))
     }
 
     /// Requests a JSON document, and returns it with the URL of the next page, if any. Deserializing `T` validates all
@@ -134,7 +134,11 @@ impl Hub {
                 {
                     Ok(None) => break None,
                     Ok(Some(chunk)) if body.len() + chunk.len() <= MAX_RESPONSE_BYTES => body.extend_from_slice(&chunk),
-                    Ok(Some(_)) => return Err(self.endpoint_error(source, "an endless list of files")),
+                    Ok(Some(_)) => {
+                        return Err(
+                            self.endpoint_error(source, &format!("a response of more than {MAX_RESPONSE_BYTES} bytes"))
+                        );
+                    }
                     Err(failure) => break Some(failure),
                 }
             };

@@ -103,7 +103,7 @@ fn lock_error(found: String, path: &Path) -> Error {
     Error::bad_input("cannot read hub.lock")
         .at(path.display())
         .found(found)
-        .hint("restore the file from the repository, or run `ghostlab fetch GRID --lock` (GRID: the grid that uses it)")
+        .hint("restore the file from version control, or run `ghostlab fetch GRID --lock` for the grid that uses it")
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_round_trips_and_unpinned_sources_are_unknown() {
+    fn lock_round_trips_and_has_only_pinned_sources() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(Lock::FILE);
         let source = Source::parse("o/n").unwrap();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_newer_or_hostile_lock_is_rejected_with_its_name() {
+    fn invalid_lock_is_rejected_with_its_file_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(Lock::FILE);
         let commit = "1".repeat(40);

@@ -78,7 +78,7 @@ checked!(
     }
 );
 
-/// Returns the validated string, or an error for a rejected one.
+/// Returns the string in `good`, or the error for an invalid `text` if `good` is `None`.
 fn validate(what: &str, expected: &str, text: &str, good: Option<String>) -> Result<String> {
     good.ok_or_else(|| Error::bad_input(format!("invalid {what}")).expected(expected).found(format!("`{text}`")))
 }
@@ -166,7 +166,7 @@ fn find_fault(text: &str) -> Option<&'static str> {
             "." | ".." => "it contains `.` or `..`",
             _ if part.contains(['\\', ':']) => "it contains `\\` or `:`, which some systems interpret",
             _ if part.chars().any(char::is_control) => "it contains control characters",
-            _ if part.len() > MAX_PATH_COMPONENT_BYTES => "a component is longer than file systems allow",
+            _ if part.len() > MAX_PATH_COMPONENT_BYTES => "a path component is longer than 255 bytes",
             _ => continue,
         };
         return Some(fault);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn blob_and_commit_names_cannot_contain_a_path() {
+    fn blob_names_and_commits_cannot_contain_path_separators() {
         let git = "0123456789abcdef".repeat(3)[..40].to_owned();
         let sha256 = "0123456789ABCDEF".repeat(4);
         assert_eq!(Commit::new(&git).unwrap().short(), "0123456789ab");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn file_name_outside_its_folder_is_rejected() {
+    fn file_name_that_leaves_its_folder_is_rejected() {
         for name in ["config.json", "en/c4-train.00000-of-01024.json.gz", ".gitattributes", "a..b/…"] {
             let path = FileName::new(name).unwrap().path();
             assert!(path.components().all(|part| matches!(part, Component::Normal(_))), "{name}");

@@ -76,7 +76,7 @@ impl PartialFile {
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true);
-        // Never follow a symlink, which may point anywhere.
+        // Never follow a symlink, because its target may be outside the cache.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::custom_flags(
             &mut options,
@@ -175,10 +175,10 @@ impl PartialFile {
     /// Checks that the file has the expected size and hashes.
     pub(crate) fn check(&self) -> std::result::Result<(), Mismatch> {
         let ExpectedFile { bytes, sha256, git } = &self.expected;
-        compare_stored(&bytes.map(|bytes| bytes.to_string()), &self.bytes.to_string(), "bytes")?;
+        compare_stored(&bytes.map(|bytes| bytes.to_string()), &self.bytes.to_string(), "size in bytes:")?;
         compare_stored(&sha256.clone().map(String::from), &self.sha256(), "SHA-256")?;
         match &self.git {
-            Some(hash) => compare_stored(git, &hex(hash.clone().finalize()), "git's SHA-1"),
+            Some(hash) => compare_stored(git, &hex(hash.clone().finalize()), "Git blob hash"),
             None => Ok(()),
         }
     }
@@ -220,8 +220,7 @@ pub(crate) fn abandoned_bytes(blobs: &Path, blob: &BlobName) -> u64 {
 }
 
 /// Lists abandoned partial files of a blob with their sizes. A file is abandoned if no process owns it or its owner is
-/// dead. Partial files from other programs have other names and are ignored, because they may not start at the
-/// beginning.
+/// dead. Partial files from other programs have other names and are ignored, because they may not start at byte 0.
 fn list_abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
     let listing = fs::read_dir(blobs).into_iter().flatten().flatten();
     let found = listing.filter_map(|entry| {
@@ -309,7 +308,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn partial_file_that_is_a_link_is_not_followed() {
+    fn symlink_in_place_of_a_partial_file_is_not_followed() {
         let blobs = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         let target = outside.path().join("precious");

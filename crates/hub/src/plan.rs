@@ -26,7 +26,7 @@ pub struct RepoFiles {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilePattern {
     pub pattern: String,
-    /// Whether the request succeeds without a match.
+    /// Whether a request may succeed although no file matches the pattern.
     pub optional: bool,
 }
 
@@ -82,7 +82,7 @@ impl FilePattern {
 }
 
 fn pattern_error(found: String, pattern: &str) -> Error {
-    Error::bad_input("invalid pattern of file names").at(format!("`{pattern}`")).found(found)
+    Error::bad_input("invalid file name pattern").at(format!("`{pattern}`")).found(found)
 }
 
 impl RepoFiles {
@@ -141,7 +141,7 @@ impl FetchPlan {
     }
 }
 
-/// Size, SHA-256 and cache name of a file, as far as known.
+/// Size, SHA-256 and blob name of a file. `None` if unknown.
 type KnownFile = (Option<u64>, Option<ContentHash>, Option<BlobName>);
 
 /// Merges requests for the same repository.
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pattern_selects_only_files_of_its_folder() {
+    fn star_in_a_pattern_matches_within_one_folder() {
         let names = ["config.json", "model-1.safetensors", "original/model.safetensors", "en/a.gz"];
         let names: BTreeSet<FileName> = names.iter().map(|name| FileName::new(name).unwrap()).collect();
         let source = Source::parse("o/n").unwrap();

@@ -57,7 +57,7 @@ impl Repo {
             return Err(Error::bad_input("invalid repository name")
                 .expected("org/name with letters, digits and single `-`, `_`, `.`")
                 .found(format!("`{name}`"))
-                .hint("use the part of the page's address after huggingface.co/ or datasets/"));
+                .hint("copy the name from the repository's URL, after `huggingface.co/` or `datasets/`"));
         }
         Ok(Self { kind, name: bare.to_owned() })
     }
@@ -77,7 +77,7 @@ impl Repo {
         format!("{kind}--{}", self.name.replace('/', "--"))
     }
 
-    /// Returns the path below `api/`.
+    /// Returns the path of the repository below `api/` in Hub URLs.
     pub(crate) fn api(&self) -> String {
         let kind = if self.kind == RepoKind::Model { "models" } else { "datasets" };
         format!("{kind}/{}", self.name)
@@ -107,8 +107,8 @@ impl Source {
             || !revision.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/'))
             || !(revision.split('/').all(|part| !part.is_empty() && part != "." && part != ".."))
         {
-            return Err(Error::bad_input("invalid revision of a repository")
-                .expected("a branch, a tag, or a commit of 40 digits")
+            return Err(Error::bad_input("invalid revision")
+                .expected("a branch, a tag, or a commit hash of 40 digits")
                 .found(format!("`{revision}`")));
         }
         Ok(Self { repo, revision: revision.to_owned() })
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_or_climbing_repository_name_is_rejected() {
+    fn invalid_repository_name_or_revision_is_rejected() {
         for text in
             ["", "a/b/c", "../b", "a/..", "/a", "a/", "a--b/c", "a/b.git", "a b/c", "a/b@", "a/b@../x", "a/b@x//y"]
         {

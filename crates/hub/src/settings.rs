@@ -113,7 +113,7 @@ fn read_timeout(variable: &dyn Fn(&str) -> Option<OsString>, name: &str, default
     match variable_text(name, variable).filter(|value| !value.is_empty()) {
         None => Ok(default),
         Some(value) => match value.parse::<u32>() {
-            // 0 selects the default, as in `huggingface_hub`.
+            // As in `huggingface_hub`, 0 selects the default.
             Ok(0) => Ok(default),
             Ok(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
             Err(_) => Err(Error::bad_input(format!("{name} is not a number of seconds")).found(format!("`{value}`"))),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn hub_offline_endpoint_and_timeout_are_honored() {
+    fn offline_endpoint_and_timeout_variables_are_read() {
         for (value, offline) in [("1", true), ("yes", true), ("0", false), ("", false)] {
             assert_eq!(settings_from(&[("HF_HUB_OFFLINE", value)]).unwrap().offline, offline, "{value}");
         }

@@ -10,7 +10,7 @@ use reqwest::header::HeaderValue;
 pub struct Token(String);
 
 const REDACTED_TOKEN: &str = "[token]";
-/// Minimum length of a token. Replacing shorter strings would garble messages.
+/// Minimum length of a token. A shorter string may occur in messages by chance, and redacting it would garble them.
 const MIN_TOKEN_LENGTH: usize = 4;
 
 impl Token {
@@ -27,8 +27,8 @@ impl Token {
         if !text.chars().all(|c| c.is_ascii_graphic()) || text.len() < MIN_TOKEN_LENGTH {
             return Err(Error::bad_input("invalid hub token")
                 .at(source)
-                .expected("letters and digits on one line, such as hf_…")
-                .found("invalid characters, or too few")
+                .expected("one line without spaces, such as `hf_abc123`")
+                .found(format!("invalid characters, or fewer than {MIN_TOKEN_LENGTH} characters"))
                 .hint("create a token at https://huggingface.co/settings/tokens"));
         }
         Ok(Some(Self(text.to_owned())))

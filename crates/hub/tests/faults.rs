@@ -186,7 +186,7 @@ fn spawn_child(before: &str, server: &FakeHub, cache: &Path, wrapped: &[&str]) -
 }
 
 #[test]
-#[ignore = "a part of other tests, which run it in a process of its own"]
+#[ignore = "helper that other tests run in a child process"]
 fn child_process_fetches_files() {
     let (Ok(address), Some(cache)) = (std::env::var("HUB_TEST_ADDRESS"), std::env::var_os("HUB_TEST_CACHE")) else {
         return;

@@ -147,7 +147,7 @@ fn read_files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn response_fields_cannot_name_files_outside_the_cache() {
+fn hostile_response_fields_cannot_escape_the_cache() {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..8 {

@@ -18,13 +18,13 @@ fn run_in_own_file_system(mount: &str, server: &FakeHub, cache: &Path) -> Option
 
 #[cfg(target_os = "linux")]
 #[test]
-fn full_disk_is_rejected_upfront_and_named_during_a_run() {
+fn full_disk_is_reported_before_and_during_a_download() {
     let cache = TempDir::new().unwrap();
     let file = large("f", content(30 << 20));
     let server = FakeHub::start(REPO, vec![file.clone()], no_fault());
     let Some(output) = run_in_own_file_system(&mount_command(80), &server, cache.path()) else { return };
     assert!(output.contains("ENDED 3") && output.contains("not enough disk space"), "{output}");
-    // The message states both parts of the required space, because the file alone would fit.
+    // The message lists the reserve separately, because the file alone would fit.
     assert!(output.contains("0.10 GB free: 0.03 GB to download and 0.07 GB in reserve"), "{output}");
     assert!(get_requests(&server, &file).is_empty());
 
@@ -47,7 +47,7 @@ fn mount_command(megabytes: u32) -> String {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn unwritable_cache_is_named_and_still_read() {
+fn read_only_cache_is_reported_but_still_readable() {
     let file = large("f", content(100));
     let cache = TempDir::new().unwrap();
     let server = FakeHub::start(REPO, vec![file], no_fault());

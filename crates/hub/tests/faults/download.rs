@@ -185,7 +185,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, ExpectedOutcome)] = &[
 ];
 
 #[test]
-fn every_download_fault_gives_correct_file_or_error() {
+fn download_faults_give_the_correct_file_or_an_error() {
     for large in [true, false] {
         for (name, change, then) in DOWNLOAD_FAULTS {
             check_download_fault(name, *change, then, large);
@@ -272,5 +272,5 @@ fn requested_delay_is_respected_up_to_a_limit() {
     let cache = TempDir::new().unwrap();
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
     assert!(outcome.error().unwrap().to_string().contains("requested wait: 100000 s"));
-    assert_eq!(server.requests().len(), 1, "the hub was asked again");
+    assert_eq!(server.requests().len(), 1, "the request was retried");
 }

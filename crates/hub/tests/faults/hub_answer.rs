@@ -83,7 +83,7 @@ fn token_is_not_sent_to_redirect_targets() {
 }
 
 #[test]
-fn file_name_cannot_leave_its_folder() {
+fn file_names_cannot_escape_the_cache_folder() {
     for name in ["../../../escaped", "/tmp/escaped", "a/../../escaped", "..\\\\escaped"] {
         let (server, cache) =
             (FakeHub::start(REPO, vec![small(name, "x"), small("f", "y")], no_fault()), TempDir::new().unwrap());
