@@ -1,5 +1,5 @@
-//! Walks a folder of definitions (`lm_eval/tasks` of lm-evaluation-harness), counts the supported ones, and prints why
-//! the others are rejected.
+//! Reads all task definitions in a folder (such as `lm_eval/tasks` of lm-evaluation-harness), counts the supported
+//! ones, and prints why the others are rejected.
 #![allow(clippy::disallowed_macros, reason = "the example prints a table")]
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use ghostlab_definitions::{Definition, Library};
 
 fn main() -> ExitCode {
     let Some(folder) = std::env::args().nth(1) else {
-        eprintln!("walk FOLDER: the folder `lm_eval/tasks` of a checkout");
+        eprintln!("usage: walk FOLDER, such as `lm_eval/tasks` in a checkout of lm-evaluation-harness");
         return ExitCode::from(2);
     };
     let library = match Library::from_folders(&[Path::new(&folder)]) {
@@ -45,10 +45,10 @@ struct Stats {
     tags: u32,
     /// Number of tasks that are implemented as Python classes.
     classes: u32,
-    /// Number of tasks without hooks. `supported` counts the supported ones.
+    /// Number of tasks without Python hooks. `supported` counts those that this crate supports.
     plain: u32,
     supported: u32,
-    /// Number of tasks with hooks. `supported_hooks` counts the supported ones.
+    /// Number of tasks with Python hooks. `supported_hooks` counts those that this crate supports.
     hooked: u32,
     supported_hooks: u32,
     /// Reasons for rejection, each with the number of tasks and one example.

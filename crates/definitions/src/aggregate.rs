@@ -9,16 +9,17 @@ use crate::edits::ter;
 use crate::translation::{bleu, chrf};
 use crate::value::Value;
 
-/// Default number of bootstrap samples that lm-evaluation-harness draws for a standard error.
+/// Number of bootstrap samples that lm-evaluation-harness draws for a standard error by default.
 pub const BOOTSTRAP_DRAWS: usize = 100_000;
 const SLOW_METRIC_BOOTSTRAP_DRAWS: usize = 100;
 
-/// Value that a metric records for one document.
+/// Value of a metric for one document.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     Number(f64),
     /// Log-likelihood, and the number of words or bytes by which it is divided.
     Weighted(f64, f64),
+    /// Gold label, and index of the predicted choice.
     Labels(Value, i64),
     /// Index of the gold choice, and the probability of each choice.
     Probabilities(usize, Vec<f64>),
@@ -91,12 +92,12 @@ ghostlab_core::named!(
 );
 
 impl Aggregation {
-    /// Returns whether both aggregations take the same variant of [`Item`].
+    /// Returns whether both aggregations accept the same variant of [`Item`].
     pub fn has_same_items(self, other: Self) -> bool {
         self.item_kind() == other.item_kind()
     }
 
-    /// Returns a number that identifies the variant of [`Item`] that the aggregation takes.
+    /// Returns an id of the [`Item`] variant that the aggregation accepts.
     fn item_kind(self) -> usize {
         match self {
             Self::Mean | Self::Median | Self::NanMean | Self::Perplexity => 0,
@@ -180,8 +181,8 @@ impl Aggregation {
 
     /// Computes the standard error. Returns `None` where lm-evaluation-harness reports `N/A`. [`Mean`](Self::Mean) has
     /// a closed form. The other aggregations use `draws` bootstrap samples, but at most 100 for BLEU, chrF and TER. As
-    /// in lm-evaluation-harness, which draws [`BOOTSTRAP_DRAWS`] samples, each chunk of at most 1,000 samples has its own
-    /// generator: Python's `Random(i)` for chunk `i`.
+    /// in lm-evaluation-harness, which draws [`BOOTSTRAP_DRAWS`] samples, each chunk of at most 1,000 samples has its
+    /// own generator: Python's `Random(i)` for chunk `i`.
     ///
     /// # Errors
     /// Fails if a bootstrap sample cannot be scored.
@@ -205,7 +206,7 @@ impl Aggregation {
         Ok(Some(deviation(&scores.concat())))
     }
 
-    /// Computes the scores of `count` samples that are drawn with replacement.
+    /// Scores `count` bootstrap samples of `items`, each drawn with replacement.
     fn resampled(self, items: &[Item], seed: u64, count: usize) -> Result<Vec<f64>> {
         let mut random = PythonRandom::new(seed);
         let mut drawn: Vec<&Item> = Vec::with_capacity(items.len());
@@ -253,7 +254,7 @@ fn labels(items: &[&Item]) -> Vec<(i64, i64)> {
         .collect()
 }
 
-/// Returns how often a label is a true positive, how often it occurs as the gold label, and how often it is predicted.
+/// Returns how often a label is predicted correctly, how often it is the gold label, and how often it is predicted.
 fn counts(labels: &[(i64, i64)], label: i64) -> (f64, f64, f64) {
     (
         count_labels(&|(r, p)| *r == label && *p == label, labels),
@@ -282,7 +283,7 @@ fn binary_f1(labels: &[(i64, i64)]) -> Result<f64> {
     let all = distinct(labels);
     if all.len() > 2 || all.len() == 2 && !all.contains(&1) {
         return Err(Error::bad_input("`f1` requires the labels 0 and 1")
-            .found(format!("the labels {all:?}"))
+            .found(format!("labels {all:?}"))
             .hint("use `aggregation: weighted_f1` for more labels"));
     }
     Ok(f1(labels, 1))
@@ -323,7 +324,7 @@ fn brier(items: &[&Item]) -> Result<f64> {
         let Item::Probabilities(gold, all) = item else { continue };
         if classes.is_some_and(|classes| classes != all.len()) || *gold >= all.len() {
             return Err(Error::bad_input(
-                "`brier_score` requires the same number of choices and a correct answer for every document",
+                "`brier_score` requires an equal number of choices and a correct choice for every document",
             ));
         }
         classes = Some(all.len());
@@ -332,7 +333,7 @@ fn brier(items: &[&Item]) -> Result<f64> {
     Ok(sum / items.len() as f64)
 }
 
-/// Rule for aggregating the scores of the tasks in a group.
+/// Metric of a group, and how it is aggregated over the tasks of the group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupMetric {
     pub metric: String,
@@ -346,7 +347,7 @@ pub struct GroupMetric {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TaskScore {
     pub score: f64,
-    /// Standard error, if there is one.
+    /// Standard error, or `None` if it is unknown.
     pub error: Option<f64>,
     pub documents: usize,
 }

@@ -1,8 +1,8 @@
 //! Limits on untrusted input. They are checked before parsing or tokenization, so that the error can name the exact
 //! location in the input.
 //!
-//! Input within the limits may still take too much time or memory. ghostlab therefore processes it in a child process
-//! first (`src/sandbox`).
+//! Input within the limits may still need too much time or memory. ghostlab therefore processes all input in a child
+//! process first (`src/sandbox`).
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::limit::TextLimit;
@@ -24,7 +24,7 @@ const MAX_COLUMNS: usize = 10_000;
 const MAX_TEXT_BYTES: u64 = 2_000_000;
 /// Maximum number of times that a request is repeated.
 pub(crate) const MAX_REPEATS: usize = 10_000;
-/// Maximum number of answers for a task (documents × repeats).
+/// Maximum number of answers per task, which is the number of documents times the number of repeats.
 pub(crate) const MAX_ANSWERS: usize = 5_000_000;
 
 /// Returns the maximum size in bytes of a text in a row or prompt. The option `--text` can raise it.
@@ -57,18 +57,19 @@ pub(crate) fn check_operators(source: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the position of the next expression or statement in a template.
+/// Returns the byte offset of the next `{{` or `{%` in a template.
 pub(crate) fn next_tag(text: &str) -> Option<usize> {
     text.match_indices('{').map(|(position, _)| position).find(|position| text[position + 1..].starts_with(['{', '%']))
 }
 
-/// Returns the number of operators in the rest of a tag, and the position just after the tag.
+/// Returns the number of operators in a tag, and the byte offset of its end. `code` starts after the opening `{{` or
+/// `{%`.
 fn operators(code: &str) -> (usize, usize) {
     const OPERATOR_WORDS: [&str; 7] = ["and", "or", "not", "is", "in", "if", "else"];
     let mut count = 0;
     let mut quote = None;
     let mut last = ' ';
-    // Start of the current word.
+    // Byte offset at which the current word starts.
     let mut word = 0;
     for (position, c) in code.char_indices() {
         if quote.is_none() && (c.is_alphanumeric() || c == '_') {
@@ -107,8 +108,8 @@ pub(crate) fn check_pattern(source: &str) -> Result<()> {
 /// # Errors
 /// Fails if the row has more than [`MAX_ROW_VALUES`] values or too many bytes.
 pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
-    // Each value needs a delimiter, so a row with fewer bytes than the maximum number of values cannot exceed it.
-    // Delimiters inside strings are counted too.
+    // Each value needs a delimiter, so a row with at most `MAX_ROW_VALUES` bytes cannot exceed the limit. The count is
+    // an upper bound, because it includes delimiters inside strings.
     if row.len() > MAX_ROW_VALUES
         && row.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count() > MAX_ROW_VALUES
     {
@@ -151,7 +152,7 @@ pub(crate) fn check_text(bytes: usize) -> Result<()> {
     Err(Error::bad_input("a text is too long to be tokenized")
         .expected(format!("at most {}", megabytes(max)))
         .found(megabytes(bytes as u64))
-        .hint("split it into rows, or raise the limit with `--text GB`"))
+        .hint("split the text into several rows, or raise the limit with `--text GB`"))
 }
 
 fn longest_text(value: &Value) -> usize {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn oversized_rows_are_rejected_with_the_limit() {
+    fn row_that_exceeds_a_limit_is_rejected_with_the_limit() {
         let many = format!("{{\"x\":[{}1]}}", "1,".repeat(MAX_ROW_VALUES));
         assert!(check_row_bytes(many.as_bytes()).unwrap_err().to_string().contains("1000000 values"));
         let prose = format!("{{\"x\":\"{}\"}}", "a, b ".repeat(MAX_ROW_VALUES / 2));

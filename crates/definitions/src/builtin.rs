@@ -43,7 +43,7 @@ pub fn definition(task: &Known) -> Result<&'static Definition> {
     match found.and_then(|index| ALL.get(index)) {
         Some(Ok(definition)) => Ok(definition),
         Some(Err(error)) => Err(Error::job(error.one_line())),
-        None => Err(Error::job("the task has no definition").at(task.name)),
+        None => Err(Error::job("the task has no built-in definition").at(task.name)),
     }
 }
 
@@ -70,7 +70,7 @@ pub fn files(known: &Known, path: &Path) -> Result<FileRows> {
     Ok(FileRows { splits: [(definition(known)?.evaluated_split().to_owned(), known.files(path)?)].into() })
 }
 
-/// Reads the rows from all given files of a built-in task.
+/// Reads the rows of a built-in task from the given files, in order.
 ///
 /// # Errors
 /// Fails if a file cannot be read.
@@ -104,7 +104,7 @@ fn question(known: &Known, task: &Task, id: usize, tokens: &[TokenizedRequest]) 
         return Err(mismatched_requests_error(known).found(found));
     }
     let gold = gold.as_int().ok_or_else(|| {
-        Error::bad_input("the right answer is not a valid choice index").at(task.place(id)).found(gold.repr())
+        Error::bad_input("the correct answer is not a choice index").at(task.place(id)).found(gold.repr())
     })?;
     let lengths = choices.iter().zip(tokens).map(|(choice, tokens)| {
         let text = choice.text();
@@ -114,7 +114,7 @@ fn question(known: &Known, task: &Task, id: usize, tokens: &[TokenizedRequest]) 
 }
 
 fn mismatched_requests_error(known: &Known) -> Error {
-    Error::job("the requests do not match the documents").at(format!("task {}", known.name))
+    Error::job("the number of tokenized requests does not match the documents").at(format!("task {}", known.name))
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ fn arc_answer_key_is_looked_up_among_the_labels() {
 }
 
 #[test]
-fn openbookqa_strips_only_leading_space_of_the_key() {
+fn openbookqa_strips_only_leading_spaces_of_the_answer_key() {
     assert_eq!(render_prompt("openbookqa", openbook_row("\u{1f} B")).gold, 1);
     assert_eq!(render_prompt("openbookqa", openbook_row("A")).choices[0].context, "S ");
     rejection_message("openbookqa", openbook_row("B "));
@@ -131,7 +131,7 @@ fn hellaswag_capitalizes_second_half_and_parses_labels() {
 }
 
 #[test]
-fn winogrande_is_split_only_at_the_first_blank() {
+fn winogrande_sentence_is_split_at_the_first_blank_only() {
     let prompt = render_prompt("winogrande", winogrande_row("Gave the _ to him, and the _ fell. "));
     assert_eq!(prompt.choices[0].context, "Gave the rug ");
     assert_eq!(prompt.choices[0].text, "Gave the rug ");
@@ -151,7 +151,7 @@ fn winogrande_row(sentence: &str) -> Value {
 }
 
 #[test]
-fn boolq_always_appends_its_question_mark() {
+fn boolq_appends_a_question_mark_even_if_there_is_one() {
     let prompt = render_prompt("boolq", json!({"question": "is it so?", "passage": "P\n", "label": 1}));
     assert_eq!(prompt.choices[0].context, "P\n\nQuestion: is it so??\nAnswer:");
     assert_eq!(continuations(&prompt), [" no", " yes"]);
@@ -161,14 +161,14 @@ fn boolq_always_appends_its_question_mark() {
 }
 
 #[test]
-fn rte_asks_for_true_or_false() {
+fn rte_prompt_asks_for_true_or_false() {
     let prompt = render_prompt("rte", json!({"sentence1": "A.", "sentence2": "B. ", "label": 1}));
     assert_eq!(prompt.choices[1].context, "A.\nQuestion: B.  True or False?\nAnswer:");
     assert_eq!(continuations(&prompt), [" True", " False"]);
 }
 
 #[test]
-fn copa_drops_last_character_and_indents_its_choices() {
+fn copa_drops_the_last_character_and_lowercases_choices() {
     let prompt = render_prompt("copa", copa_row("  The dog ran. ", "cause", 0));
     assert_eq!(prompt.choices[0].context, "The dog ran because");
     assert_eq!(continuations(&prompt), ["  i opened.", "  tHE bus."]);
@@ -210,7 +210,7 @@ fn race_blank_handling_depends_on_the_task_version() {
 }
 
 #[test]
-fn malformed_race_problem_error_names_the_problem() {
+fn error_for_a_malformed_race_problem_names_the_problem() {
     for (problems, words) in [
         ("[]", "at least one problem"),
         ("{}", "a list of dicts"),
@@ -229,7 +229,7 @@ fn malformed_race_problem_error_names_the_problem() {
 
 /// Many test splits on the Hub have the label -1 in every row.
 #[test]
-fn row_without_label_is_rejected_with_its_location() {
+fn unlabeled_rows_are_rejected_unless_some_have_labels() {
     let rte = json!({"sentence1": "It rains.", "sentence2": "It is wet.", "label": -1});
     let boolq = json!({"question": "q", "passage": "P", "label": -1});
     let copa = json!({"premise": "A.", "choice1": "b", "choice2": "c", "question": "cause", "label": -1});
@@ -237,7 +237,7 @@ fn row_without_label_is_rejected_with_its_location() {
         let message = rejection_message(task, fields);
         assert!(message.contains("no label") && message.contains("use the validation split"), "{message}");
     }
-    // Individual rows without labels are scored as in lm-eval, and reported.
+    // If only some rows have no label, they are scored as in lm-eval and reported.
     let mut labeled = rte.clone();
     labeled["label"] = json!(0);
     assert!(render_last("rte", vec![labeled.clone(), rte.clone()]).is_ok());

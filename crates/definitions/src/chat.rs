@@ -158,7 +158,7 @@ impl ChatTemplate {
         &self.location
     }
 
-    /// Returns the template source and special tokens, which together determine the output.
+    /// Returns the template source and the special tokens, for use in cache keys: they determine the output.
     pub fn content(&self) -> String {
         Value::List(vec![Value::from(&*self.source), Value::Map(self.tokens.clone())]).repr()
     }
@@ -206,12 +206,12 @@ impl ChatTemplate {
             .rfind(CONTINUE_MARKER.trim_end())
             .filter(|_| self.source.contains("content") && text.contains(content));
         let start = start.ok_or_else(|| {
-            Error::bad_input("the chat template does not contain the message to continue")
+            Error::bad_input("the chat template does not print the message to continue")
                 .at(&self.location)
-                .expected(format!("{content:?} unchanged"))
+                .expected(format!("{content:?}, unchanged"))
                 .hint("remove `gen_prefix` or the chat template")
         })?;
-        // If the template trimmed the marker, trim the whitespace before it too.
+        // If the template trimmed the space after the marker, trim the whitespace before the marker too.
         let is_whole_mark = text[start..].starts_with(CONTINUE_MARKER);
         Ok(if is_whole_mark { text[..start].to_owned() } else { text[..start].trim_end_matches(is_space).to_owned() })
     }
@@ -244,7 +244,7 @@ fn tojson(value: &Jinja, kwargs: &Kwargs) -> std::result::Result<String, JinjaEr
     Ok(python(value)?.json_in(&style))
 }
 
-/// Replaces each `generation` block, which marks assistant text, with its content.
+/// Replaces the tags of `generation` blocks, which mark assistant text, so that only the block's content is rendered.
 fn remove_generation_tags(source: &str) -> String {
     let mut out = String::new();
     let mut rest = source;
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn chat_template_is_retried_without_system_message() {
+    fn chat_template_is_retried_without_the_system_message() {
         let source = "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}\
             {% generation %}<{{ m.content }}>{% endgeneration %}{% endfor %}{% if add_generation_prompt %}{{ bos_token }}{% endif %}";
         let template = ChatTemplate::new(source, vec![(Value::from("bos_token"), Value::from("<s>"))], "t").unwrap();
@@ -349,14 +349,14 @@ mod tests {
     }
 
     #[test]
-    fn unclosed_tag_is_an_error() {
+    fn chat_template_with_an_unclosed_tag_is_rejected() {
         for source in ["{%}", "{%", "{%} generation %}", "{%%}"] {
             assert!(ChatTemplate::new(source, vec![], "t").is_err(), "{source}");
         }
     }
 
     #[test]
-    fn last_message_is_continued_without_an_end_marker() {
+    fn continued_text_ends_with_the_last_message() {
         let template =
             ChatTemplate::new("{% for m in messages %}[{{ m.content | trim }}]\n{% endfor %}", vec![], "t").unwrap();
         let messages = [message(Role::User, "u"), message(Role::Assistant, "The answer is ")];

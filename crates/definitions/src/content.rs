@@ -1,4 +1,5 @@
-//! Keys in a definition that determine its requests and scores. Names and paths are excluded.
+//! Parts of a definition that determine its requests and its scores, for use in cache keys. Names and paths are
+//! excluded.
 
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
@@ -11,8 +12,8 @@ use crate::metric::Kind;
 use crate::value::Value;
 use crate::yaml::{Node, SourceLocation, Tree};
 
-/// Keys that affect neither requests nor scores: names, data locations and row checks. The number of few-shot examples
-/// is also ignored, because it is set separately.
+/// Keys that affect neither requests nor scores: names, data locations and row checks. `num_fewshot` and `repeats` are
+/// also ignored here, because they are added separately.
 const IGNORED_KEYS: [&str; 15] = [
     "task",
     "task_alias",
@@ -34,8 +35,8 @@ const IGNORED_KEYS: [&str; 15] = [
 const SCORING_KEYS: [&str; 2] = ["metric_list", "filter_list"];
 
 impl Definition {
-    /// Returns, as a Python literal, the keys that determine the requests. Definitions with equal literals produce
-    /// equal requests if the rows and the number of examples are the same.
+    /// Returns the keys that determine the requests, with their values, as a Python literal. For the same rows and
+    /// number of few-shot examples, definitions with equal literals produce equal requests.
     pub fn request_keys(&self) -> String {
         let bare = self.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo);
         let mut all = self.part(|key| !IGNORED_KEYS.contains(&key) && !SCORING_KEYS.contains(&key));
@@ -50,7 +51,7 @@ impl Definition {
         &self.source
     }
 
-    /// Returns, as a Python literal, the keys that determine how answers are scored.
+    /// Returns the keys that determine how answers are scored, with their values, as a Python literal.
     pub fn scoring_keys(&self) -> String {
         self.part(|key| SCORING_KEYS.contains(&key)).repr()
     }
@@ -69,7 +70,7 @@ impl Definition {
 }
 
 impl PartialEq for Definition {
-    /// Compares the contents and ignores the locations.
+    /// Compares keys and values. Ignores the files and lines in which they are defined.
     fn eq(&self, other: &Self) -> bool {
         self.source == other.source
     }
@@ -96,7 +97,7 @@ impl<'de> Deserialize<'de> for Definition {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let WrittenDefinition { file, line, source } = WrittenDefinition::deserialize(deserializer)?;
         let location = SourceLocation { file: file.as_str().into(), line };
-        let value = literal(&source).ok_or_else(|| Error::bad_input("not a task definition").at(&location));
+        let value = literal(&source).ok_or_else(|| Error::bad_input("invalid stored task definition").at(&location));
         let read = value.and_then(|value| Self::read(&node(value, &location)));
         read.map_err(|error| de::Error::custom(error.one_line()))
     }
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn request_key_depends_on_texts_but_not_on_names() {
+    fn request_keys_depend_on_texts_but_not_on_names() {
         let one = read(TEXT);
         for other in ["task_alias: other\n", "metric_list: [{metric: acc}]\n", "num_fewshot: 3\n", "dataset_name: b\n"]
         {

@@ -1,4 +1,4 @@
-//! Task definitions. Every key is either supported or rejected with an error that gives the key, file and line.
+//! Task definitions. Unsupported keys are rejected with an error that names the key, file and line.
 
 mod key_reader;
 
@@ -19,16 +19,16 @@ use key_reader::KeyReader;
 pub struct Data {
     /// `owner/name`, or a builder name such as `json`.
     pub path: String,
-    /// Configuration name, if there is one.
+    /// Name of the data set's configuration, if any.
     pub name: Option<String>,
     /// Other loader arguments (`data_files`, `data_dir`, `revision`, …).
     pub options: Value,
-    /// Columns that every row must have. Empty if none are declared.
+    /// Columns that every row must have. Empty if the definition declares none.
     pub fields: Vec<Column>,
 }
 
 impl Data {
-    /// Returns the columns to read, or `None` if none are declared.
+    /// Returns the columns to read, or `None` to read all columns.
     pub fn columns(&self) -> Option<Vec<String>> {
         (!self.fields.is_empty()).then(|| row::names(&self.fields))
     }
@@ -37,7 +37,7 @@ impl Data {
 /// Source of a document field.
 #[derive(Debug, Clone)]
 pub enum Field {
-    /// Template, and its source. A source that equals a column name stands for the value in that column.
+    /// Template, and its source. If the source is the name of a column, the field is the value in that column.
     Text(Box<Template>, String),
     /// Constant value.
     Fixed(Value),
@@ -46,11 +46,11 @@ pub enum Field {
 /// Few-shot settings.
 #[derive(Debug, Clone)]
 pub struct Examples {
-    /// Whether to take the first examples in order instead of sampling.
+    /// Whether to use the first examples of the split instead of a random sample.
     pub first: bool,
     /// Split from which examples are taken.
     pub split: Option<String>,
-    /// Examples that are listed in the definition.
+    /// Examples that the definition lists itself.
     pub samples: Option<Vec<Value>>,
     /// Question in an example.
     pub text: Field,
@@ -69,7 +69,7 @@ pub struct Examples {
 pub struct Definition {
     pub name: String,
     pub alias: String,
-    /// Version from the metadata, or `Yaml` if there is none.
+    /// Version from `metadata`, or `Yaml` if there is none, as in lm-evaluation-harness.
     pub version: String,
     pub data: Data,
     /// Name of the training split.
@@ -78,9 +78,9 @@ pub struct Definition {
     pub validation: Option<String>,
     /// Name of the test split.
     pub test: Option<String>,
-    /// Row filter, given as pairs of a column and its allowed values.
+    /// Row filter: pairs of a column and its allowed values. A row is kept if it matches all pairs.
     pub keep_rows: Vec<(String, Vec<Value>)>,
-    /// Hook that adds columns to each row.
+    /// Built-in hook that adds columns to each row.
     pub prepare: Option<RowPreparation>,
     pub output: Output,
     /// Field that contains the question.
@@ -89,7 +89,7 @@ pub struct Definition {
     pub target: Field,
     pub choices: Option<Field>,
     pub prefix: Option<Field>,
-    /// Text that precedes all examples.
+    /// Text before the few-shot examples.
     pub description: Option<Field>,
     /// Separator between the question and the answer.
     pub target_delimiter: String,
@@ -100,7 +100,7 @@ pub struct Definition {
     pub fewshot_delimiter: String,
     /// Generation arguments: stop sequences, length limits and sampling parameters.
     pub generation: Value,
-    /// How often each request is repeated.
+    /// Number of times that each request is sent.
     pub repeats: usize,
     /// Filter pipelines that are applied to answers before scoring.
     pub filters: Vec<Pipeline>,
@@ -108,13 +108,12 @@ pub struct Definition {
     /// Rule for documents without a finite score. Only built-in tasks deviate from lm-evaluation-harness.
     pub non_finite: NonFiniteScore,
     pub location: SourceLocation,
-    /// Complete source, with includes and overrides resolved.
+    /// All keys and values, with includes and overrides resolved.
     pub(crate) source: Value,
 }
 
 impl Definition {
-    /// Returns the number of few-shot examples. `requested` overrides the number in the definition, unless that number
-    /// is 0.
+    /// Returns the number of few-shot examples. `requested` overrides the definition, except for an explicit 0 there.
     pub fn shots(&self, requested: Option<usize>) -> usize {
         match self.shots {
             Some(0) => 0,

@@ -11,15 +11,15 @@ use crate::value::Value;
 /// Properties that all documents in the evaluated split share.
 #[derive(Debug, Clone)]
 pub struct Columns {
-    /// Column names. If a field has the name of a column, its value is the unchanged value in that column.
+    /// Column names. A field whose source is a column name has the value in that column, unrendered.
     pub names: Vec<String>,
-    /// Whether the task has choices. If it does, a rendered text that consists of digits becomes a number.
+    /// Whether the task has choices. In that case, rendered text that consists of digits is converted to a number.
     pub choices: bool,
 }
 
 impl Columns {
-    /// Returns the value of a field. This is the field's constant, the value in the field's column, or the result of
-    /// applying `read` to its rendered template.
+    /// Returns the value of a field: its constant, the value in the column that it names, or the result of `read` for
+    /// its rendered template.
     fn value(
         &self,
         (key, field): (&str, &Field),
@@ -78,8 +78,8 @@ impl Columns {
         })?;
         match value {
             Value::List(items) if !items.is_empty() => Ok(items),
-            other => Err(Error::bad_input("`doc_to_choice` does not return a list of choices")
-                .expected("a list")
+            other => Err(Error::bad_input("`doc_to_choice` is not a list of choices")
+                .expected("a nonempty list")
                 .found(other.repr())),
         }
     }
@@ -106,7 +106,7 @@ impl Columns {
 
 fn digits(text: &str) -> Result<Value> {
     literal(text).ok_or_else(|| {
-        Error::bad_input("the digits are not a valid Python number")
+        Error::bad_input("the rendered number is not a valid Python literal")
             .expected("ASCII digits without leading zeros")
             .found(text)
     })

@@ -62,12 +62,13 @@ fn count_edits(text: &[usize], reference: &[usize]) -> usize {
     shifts + usize::try_from(edit_distance(&words, reference).0).unwrap_or(0)
 }
 
-/// Returns the best shift, as its gain and the shifted words, or `None` if no shift is possible.
+/// Returns the best shift as its gain (the decrease in edit distance) and the shifted words, or `None` if no shift is
+/// possible. `checked` counts the shifts tried so far.
 fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Option<(i64, Vec<usize>)> {
     let (before, trace) = edit_distance(text, reference);
     let aligned = Alignment::from_edits(&trace);
-    // A sort key, and the shifted words. The key is (gain, length, negated source position, negated target position).
-    // The best shift is the one with the largest key.
+    // Sort key (gain, length, negated source position, negated target position) and shifted words. The shift with the
+    // largest key is the best.
     type RankedShift = ((i64, usize, i64, i64), Vec<usize>);
     let mut best: Option<RankedShift> = None;
     for from in 0..text.len() {
@@ -146,10 +147,13 @@ fn apply_shift(words: &[usize], from: usize, length: usize, target: usize) -> Ve
     parts.concat()
 }
 
-/// Alignment between a text and its reference, with a flag for each word that differs.
+/// Word alignment between a text and its reference.
 struct Alignment {
+    /// For each reference word, the index of the last text word aligned at or before it, or -1.
     text_positions: Vec<i64>,
+    /// For each text word, whether it differs from the reference.
     text_wrong: Vec<bool>,
+    /// For each reference word, whether it differs from the text.
     reference_wrong: Vec<bool>,
 }
 
@@ -173,7 +177,7 @@ impl Alignment {
     }
 }
 
-/// Computes the edit distance within a beam around the diagonal. Returns the distance and the edit trace.
+/// Computes the edit distance within a beam around the diagonal. Returns the distance and the edits from first to last.
 fn edit_distance(text: &[usize], reference: &[usize]) -> (i64, Vec<Edit>) {
     let rows = text.len() + 1;
     let columns = reference.len() + 1;

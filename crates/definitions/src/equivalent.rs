@@ -1,12 +1,12 @@
-//! Recognition of Python hooks that are equivalent to one of two declarative keys. Hooks are matched by their source
-//! text and never run.
+//! Recognition of Python hooks that are equivalent to `aggregation: weighted_f1` or `keep_rows`. Hooks are matched by
+//! their source text and never run.
 //!
 //! | hook | equivalent |
 //! | --- | --- |
 //! | `aggregation: !function utils.weighted_f1_score`, whose file has scikit-learn's `f1_score(…, average="weighted")` | `aggregation: weighted_f1` |
 //! | `process_docs: !function utils.f`, where `f` is only `return dataset.filter(lambda x: x["column"] == "value")` | `keep_rows: {column: value}` |
-//! | `f = partial(process_docs, of="value")`, where `process_docs` compares the column with `of` or an f-string with it | `keep_rows: {column: value}` |
-//! | the same `partial`, created for each item of a list, with names derived from the items by `lower()` and `replace()` | `keep_rows: {column: value}` |
+//! | `f = partial(process_docs, of="value")`, where `process_docs` compares the column with `of` or with an f-string that contains `of` | `keep_rows: {column: value}` |
+//! | such a `partial` for each item of a list, named after the item with `lower()` and `replace()` | `keep_rows: {column: value}` |
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn read_hook_module(hook: &str, location: &SourceLocation) -> Option<(String, St
     Some((String::from_utf8(regular::read(&file).ok()?).ok()?, function.to_owned()))
 }
 
-/// Returns the body of a top-level function as a list of trimmed nonempty lines.
+/// Returns the lines of a top-level function, trimmed and without empty lines. The first one is its `def` line.
 fn function_body<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
     let begin = format!("def {function}(");
     let mut lines = text.lines().map(str::trim_end).skip_while(|line| !line.starts_with(&begin));
@@ -107,7 +107,7 @@ impl RowFilter {
     }
 }
 
-/// Returns the groups of a pattern if it matches exactly once, and `None` otherwise.
+/// Returns the groups of the only match of a pattern, or `None` if the number of matches is not 1.
 fn only(pattern: &str, text: &str) -> Option<Vec<String>> {
     let mut found = Pattern::new(pattern).ok()?.find_all(text).ok()?;
     (found.len() == 1).then(|| found.remove(0))
@@ -121,12 +121,12 @@ pub fn kept_rows(hook: &str, location: &SourceLocation) -> Option<Value> {
     }
     let filter = RowFilter::read(&function_body(&text, "process_docs")?)?;
     let parameter = filter.parameter.clone()?;
-    // First form: the file contains one `partial` call per value.
+    // The file may contain one `partial` call per value.
     let one = format!(r"(?:^|\n){function} = partial\(\s*process_docs,\s*{parameter}=({TEXT}),?\s*\)");
     if let Some(found) = only(&one, &text) {
         return filter.with(Some(literal(&found[0])?.as_text()?));
     }
-    // Second form: the file creates a `partial` for each item in a list, and derives its name from the item.
+    // The file may create a `partial` for each item in a list, and derive its name from the item.
     let name = "[A-Za-z0-9_]";
     let many = format!(
         r#"\nprocess_functions = \{{\s*f"({name}*)\{{({name}+)((?:\.{name}+\([^()]*\))*)\}}({name}*)":\s*partial\(\s*process_docs,\s*{parameter}=({name}+),?\s*\)\s*for\s+({name}+)\s+in\s+({name}+)\s*\}}\n"#
@@ -137,7 +137,7 @@ pub fn kept_rows(hook: &str, location: &SourceLocation) -> Option<Value> {
     }
     let written = only(&format!(r"(?:^|\n){list} = (\[[^\]]*\])"), &text)?;
     let values = literal(&written[0])?;
-    // If the same name is derived from two values, the last value wins, as in Python.
+    // If two items give the same name, the last item wins, as in Python.
     let value = values
         .as_list()?
         .iter()
@@ -162,8 +162,8 @@ fn renamed(text: &str, methods: &str) -> Option<String> {
     })
 }
 
-/// Converts a definition to a plain value. Hooks are replaced by their equivalents, and `filters` is inserted as
-/// `keep_rows`.
+/// Converts a definition to a plain value. Replaces hooks with their declarative equivalents, and stores `filters`
+/// under `keep_rows`.
 pub(crate) fn replace_hooks(node: &Node, filters: &[(String, Vec<Value>)]) -> Result<Value> {
     let mut pairs = Vec::new();
     for (key, node) in node.pairs() {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn only_recognized_python_hooks_are_replaced() {
+    fn python_hooks_are_replaced_only_if_recognized() {
         let filter = "def law(dataset):\n    return dataset.filter(lambda x: x[\"subject\"] == \"law\")\n\n\ndef other(d):\n    print(1)\n    \
             return d.filter(lambda x: x['a'] == 'b')\n";
         let (_folder, location) = write_hook(filter);

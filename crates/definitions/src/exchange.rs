@@ -1,4 +1,4 @@
-//! Conversion of values to and from the template engine, and a limit on rendered output.
+//! Conversion of values to and from minijinja, and a limit on the size of rendered text.
 
 use std::cell::Cell;
 use std::fmt;
@@ -39,7 +39,7 @@ impl Object for OrderedDict {
     }
 }
 
-/// Python object that templates can print but not otherwise use.
+/// Python object, such as a date, that templates can only print.
 #[derive(Debug)]
 struct PrintableObject(PythonObject);
 
@@ -119,9 +119,9 @@ pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
         ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
         ValueKind::None => Value::None,
         ValueKind::Bool => Value::Bool(value.is_true()),
-        ValueKind::Number if value.is_integer() => {
-            Value::Int(value.as_i64().ok_or_else(|| unsupported_error("a number of more than 64 bits"))?)
-        }
+        ValueKind::Number if value.is_integer() => Value::Int(
+            value.as_i64().ok_or_else(|| unsupported_error("integers of more than 64 bits are not supported"))?,
+        ),
         ValueKind::Number => Value::Float(f64::try_from(value.clone())?),
         _ if value.as_object().is_some_and(|object| object.type_name().contains("Namespace")) => {
             return Err(unsupported_error("a namespace cannot be printed"));
@@ -203,11 +203,11 @@ pub(crate) fn is_lazy(value: &Jinja) -> bool {
         || value.downcast_object_ref::<Range>().is_some()
 }
 
-/// Maximum number of bytes that a single rendering may output.
+/// Maximum size in bytes of the text from one rendering.
 pub(crate) const MAX_BYTES: usize = 256 << 20;
 
 thread_local! {
-    /// Number of bytes that the current rendering on this thread has output so far.
+    /// Number of bytes that the current rendering on this thread has produced so far.
     static OUTPUT_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -10,9 +10,9 @@ use crate::pattern::{Pattern, escape_pattern};
 use crate::value::Value;
 use crate::yaml::{Node, Tree, hook_error, value_error};
 
-/// Default result of an extraction if its pattern does not match.
+/// Default result of a `regex` filter whose pattern does not match.
 const DEFAULT_FALLBACK: &str = "[invalid]";
-/// Default pattern for an extraction, which finds the number after `####`.
+/// Default pattern of a `regex` filter. It extracts the number after `####`.
 const DEFAULT_NUMBER_PATTERN: &str = r"#### (\-?[0-9\.\,]+)";
 
 /// Sequence of filters.
@@ -73,7 +73,7 @@ impl Pipeline {
         };
         let steps = steps.iter().map(FilterStep::read).collect::<Result<Vec<_>>>()?;
         if !steps.iter().any(|step| matches!(step, FilterStep::TakeFirst)) {
-            let last = "a final take_first, because metrics take a single answer";
+            let last = "a filter `take_first`, because metrics score a single answer";
             return Err(value_error("filter", last, node).found(format!("the pipeline `{name}`")));
         }
         Ok(Self { name: name.to_owned(), steps })
@@ -151,7 +151,7 @@ impl FilterStep {
             }
             Self::TakeFirst => {
                 let first = items(answers)?.into_iter().next();
-                first.ok_or_else(|| Error::job("there is no first answer").found(answers.repr()))
+                first.ok_or_else(|| Error::job("`take_first` requires at least one answer").found(answers.repr()))
             }
             Self::TakeFirstK(k) => {
                 let mut all = items(answers)?;
@@ -166,7 +166,9 @@ impl FilterStep {
                 let all = items(answers)?;
                 let max_count = all.iter().map(|item| count_equal(item, &all)).max();
                 let winner = all.iter().find(|item| Some(count_equal(item, &all)) == max_count).cloned();
-                winner.map(|winner| Value::List(vec![winner])).ok_or_else(|| Error::job("no answers to vote on"))
+                winner
+                    .map(|winner| Value::List(vec![winner]))
+                    .ok_or_else(|| Error::job("`majority_vote` requires at least one answer"))
             }
             Self::Strip => each_text(answers, |text| strip(text).to_owned()),
             Self::Lower => each_text(answers, str::to_lowercase),
@@ -190,11 +192,11 @@ fn map_answers(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> R
 fn each_text(answers: &Value, change: fn(&str) -> String) -> Result<Value> {
     map_answers(answers, |item| match item {
         Value::Text(text) => Ok(Value::Text(change(&text))),
-        other => Err(Error::job("a string filter received another type of value").found(other.repr())),
+        other => Err(Error::job("a string filter cannot process a value of another type").found(other.repr())),
     })
 }
 
-/// Returns the items over which Python would iterate: the items in a list, or the characters in a string.
+/// Returns the items that Python iterates over: the items of a list, or the characters of a string.
 fn items(value: &Value) -> Result<Vec<Value>> {
     match value {
         Value::List(items) => Ok(items.clone()),
@@ -219,8 +221,8 @@ fn select_match(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool
     let length = i64::try_from(all.len()).unwrap_or(i64::MAX);
     let index = if select < 0 { select + length } else { select };
     let groups = usize::try_from(index).ok().and_then(|index| all.get(index)).ok_or_else(|| {
-        Error::job("`group_select` exceeds the number of matches")
-            .expected(format!("one of {} matches", all.len()))
+        Error::job("`group_select` is not the index of a match")
+            .expected(format!("an index of one of {} matches", all.len()))
             .found(select)
     })?;
     let part = groups.iter().find(|part| !part.is_empty()).map_or("", |part| strip(part));
@@ -291,7 +293,7 @@ fn choice_letter(index: usize) -> String {
     char::from_u32('A' as u32 + u32::try_from(index).unwrap_or(0)).unwrap_or('?').to_string()
 }
 
-/// Options for a filter. Tracks which options have been read, so that all others can be rejected.
+/// Options of a filter. Tracks which options have been read, so that unknown ones can be rejected.
 struct FilterOptions<'a> {
     node: &'a Node,
     used: Vec<&'static str>,
@@ -407,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_that_fail_in_the_harness_are_rejected() {
+    fn filter_that_fails_in_the_harness_is_rejected() {
         assert!(
             filter_error(r"[{function: regex, regex_pattern: '(\d)', group_select: 5}, {function: take_first}]")
                 .contains("group_select")

@@ -6,7 +6,7 @@ use crate::value::Value;
 
 /// Default maximum number of tokens in an answer.
 const DEFAULT_MAX_TOKENS: usize = 256;
-/// Accepted names for the length limit. If several are given, the first one in this list is used, as in
+/// Accepted names of the length limit. If several are set, the first one in this list applies, as in
 /// lm-evaluation-harness.
 const LENGTH_LIMITS: [&str; 4] = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
 /// Default value of `top_k` in transformers.
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn generation_length_stops_and_sampling_match_the_harness() {
+    fn generation_settings_are_parsed_as_in_the_harness() {
         // The expected results are those of `models/utils.py` in lm-evaluation-harness.
         let plain = GenerationConfig { until: vec!["a".into()], max_tokens: DEFAULT_MAX_TOKENS, sampling: None };
         assert_eq!(read(&[("until", Value::List(["a", ""].map(Value::from).to_vec()))]).unwrap(), plain);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_generation_options_are_rejected_with_their_names() {
+    fn unsupported_generation_option_is_rejected_with_its_name() {
         let refused = [
             ("num_beams", Value::Int(4)),
             ("repetition_penalty", Value::Float(1.1)),

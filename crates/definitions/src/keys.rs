@@ -4,16 +4,16 @@
 use std::collections::HashMap;
 use std::hash::RandomState;
 
-/// Key in a mapping that can be hashed.
+/// Hashable key of a mapping.
 pub(crate) trait Key: PartialEq {
     /// Computes a hash. Equal keys have equal hashes.
     fn hash(&self, state: &RandomState) -> u64;
 }
 
-/// Maximum number of pairs for which a linear scan is faster than hashing.
+/// Maximum number of pairs that are searched linearly. In longer lists, keys are hashed.
 const MAX_SCANNED: usize = 32;
 
-/// Index of the keys in a list of pairs. Every call must be passed the same list.
+/// Index of the keys in a list of pairs. The caller owns the list and must pass it to every call.
 #[derive(Debug, Default)]
 pub(crate) struct KeyIndex {
     /// Hashes of the keys in a long list, or `None` for a short list.

@@ -13,17 +13,18 @@ use crate::definition::Definition;
 use crate::value::Value;
 use crate::yaml::{Node, SourceLocation, Tree, read_file, texts, value_error};
 
-/// Keys that belong to a group itself. Other keys in its file override settings of the tasks in the group.
+/// Keys that describe the group itself. Other keys in a group file override settings of its tasks.
 const GROUP_KEYS: [&str; 5] = ["group", "group_alias", "task", "aggregate_metric_list", "metadata"];
 const MAX_DEPTH: usize = 30;
-/// Maximum number of members in a group. A member of nested groups counts once for each path that leads to it.
+/// Maximum number of members in a group, including those of nested groups. A member that is reachable through several
+/// nested groups is counted several times.
 const MAX_MEMBERS: usize = 20_000;
 
-/// Definition to which a name in a library refers.
+/// Named entry of a library.
 #[derive(Debug, Clone)]
 pub enum Entry {
-    /// Task definition with its includes resolved. A task that is a Python `class` is included too, but rejected when
-    /// it is requested.
+    /// Task definition with its includes resolved. A task that is implemented as a Python `class` is rejected only when
+    /// it is selected.
     Task(Node),
     Group(Node),
     /// Names of the tasks that have the tag.
@@ -42,7 +43,7 @@ pub struct Library {
 pub struct Group {
     /// Name of the group. A group `inner` that is defined inside `outer` is called `outer::inner`.
     pub name: String,
-    /// Name that is displayed in tables.
+    /// Name to show in tables.
     pub alias: String,
     /// Names of all tasks in the group.
     pub tasks: Vec<String>,
@@ -59,9 +60,9 @@ pub struct Selection {
 }
 
 impl Library {
-    /// Reads all definitions (`*.yaml`) in folders. If a name is defined more than once, the first definition in a
-    /// folder wins. Definitions in later folders override those in earlier ones. Unreadable files and files that are
-    /// not standalone definitions are skipped.
+    /// Reads all definitions (`*.yaml`) in folders. If a folder defines a name more than once, the first definition
+    /// wins. Definitions in later folders override those in earlier folders. Files that cannot be read are skipped, and
+    /// so are files without a task or group name.
     ///
     /// # Errors
     /// Fails if a folder cannot be read.
@@ -80,8 +81,9 @@ impl Library {
         Ok(all)
     }
 
-    /// Selects the tasks and groups in the file or folder at `path`, or those called `name` in the library `folder`.
-    /// Returns `None` if `path` does not exist and no `folder` is given.
+    /// Selects the tasks and groups in the file `path`, or in the folder `path` if no library `folder` is given.
+    /// Otherwise, selects the task, group or tag `name` in `folder`. Returns `None` if `path` does not exist and no
+    /// `folder` is given.
     ///
     /// # Errors
     /// Fails in the same cases as [`Library::from_folders`] and [`Library::select`].
@@ -127,7 +129,7 @@ impl Library {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// Returns the reason for each skipped file.
+    /// Returns the error for each file that could not be read.
     pub fn skipped(&self) -> &[String] {
         &self.skipped
     }
@@ -174,7 +176,7 @@ impl Library {
             for (task, node) in nodes.tasks {
                 if let Some(other) = sources.get(&task) {
                     let same = Error::bad_input(format!("the task `{task}` is requested twice"));
-                    return Err(same.at(&node.location).found(format!("in `{other}` and in `{name}`")));
+                    return Err(same.at(&node.location).found(format!("the task in both `{other}` and `{name}`")));
                 }
                 selection.tasks.push(Definition::read(&node)?);
                 sources.insert(task, (*name).to_owned());
@@ -210,8 +212,8 @@ fn read_error(error: &std::io::Error, folder: &Path) -> Error {
     Error::folder_io("read", folder, error)
 }
 
-/// Reads a file and its includes. For each key, later includes override earlier ones, and the file itself overrides all
-/// of them.
+/// Reads a file and its includes. Keys of later includes override those of earlier ones, and keys of the file itself
+/// override those of all includes.
 ///
 /// # Errors
 /// Fails if a file cannot be read or is included twice.
@@ -242,14 +244,14 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     Ok(merged)
 }
 
-/// Collector of tasks and groups. The settings of a group are applied to its tasks as they are added.
+/// Collector of selected tasks and groups. Applies the settings of a group to its tasks.
 struct Nodes<'a> {
     library: &'a Library,
     tasks: Vec<(String, Node)>,
     /// Names in `tasks`, for fast lookup.
     known: BTreeSet<String>,
     groups: Vec<Group>,
-    /// Number of group members that have been expanded so far.
+    /// Number of group members expanded so far, for [`MAX_MEMBERS`].
     members: usize,
 }
 
@@ -282,9 +284,9 @@ impl<'a> Nodes<'a> {
     fn unknown_name_error(&self, name: &str) -> Error {
         let near = nearest(name, self.library.entries.keys().map(String::as_str));
         let error = Error::bad_input(format!("unknown task, group, tag or file `{name}`"));
-        error.hint(
-            near.map_or("pass the folder with its definition".to_owned(), |near| format!("did you mean `{near}`?")),
-        )
+        error.hint(near.map_or("pass the folder that contains its definition".to_owned(), |near| {
+            format!("did you mean `{near}`?")
+        }))
     }
 
     fn task(&mut self, name: String, node: &Node, overrides: &Node) -> String {
@@ -342,7 +344,7 @@ impl<'a> Nodes<'a> {
             if self.members > MAX_MEMBERS {
                 return Err(Error::bad_input(format!("the group `{name}` contains too many tasks and groups"))
                     .at(&member.location)
-                    .expected(format!("at most {MAX_MEMBERS} members, inner groups expanded")));
+                    .expected(format!("at most {MAX_MEMBERS} members, including those of nested groups")));
             }
             let tasks = self.member(name, member, &below, depth)?;
             names.extend(tasks.into_iter().filter(|task| known.insert(task.clone())));
@@ -410,7 +412,7 @@ fn read_group_metric(item: &Node) -> Result<GroupMetric> {
             (Some("weight_by_size"), Tree::Scalar(Value::Bool(by_size))) => metric.by_size = *by_size,
             (Some("aggregation"), Tree::Scalar(Value::Text(name))) if name == "mean" => {}
             (Some("aggregation"), _) => {
-                return Err(value_error("aggregation", "`mean`, the only aggregation of groups", value));
+                return Err(value_error("aggregation", "`mean`, the only supported aggregation for groups", value));
             }
             _ => return Err(value_error(&key.text(), "metric, filter_list, weight_by_size or aggregation", value)),
         }

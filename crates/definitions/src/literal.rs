@@ -1,8 +1,8 @@
 //! Python literals, parsed like `ast.literal_eval`. Templates render lists of choices as literals, and the RACE data
 //! set stores its problems as literals.
 //!
-//! py_literal 0.4 is not used, because it rejects adjacent strings, the `u` prefix and triple quotes, and does not
-//! terminate on a hundred nested brackets.
+//! The crate `py_literal` 0.4 is not used, because it rejects adjacent strings, the `u` prefix and triple quotes, and
+//! does not terminate on a hundred nested brackets.
 
 use ghostlab_core::error::{Error, Result};
 
@@ -13,7 +13,7 @@ use crate::value::Value;
 const MAX_NESTING_DEPTH: usize = 64;
 const EXPECTED_VALUE: &str = "a list, a dict, a string or a number";
 
-/// Parses one literal, or returns `None` where Python would raise an exception.
+/// Parses one literal. Returns `None` if [`read`] fails.
 pub fn literal(text: &str) -> Option<Value> {
     read(text).ok()
 }
@@ -47,7 +47,7 @@ pub fn read(text: &str) -> Result<Value> {
 
 struct LiteralReader<'a> {
     text: &'a str,
-    /// Byte position, which is always at a character boundary.
+    /// Byte offset of the next character.
     position: usize,
 }
 
@@ -201,7 +201,7 @@ impl LiteralReader<'_> {
             }
             None => {
                 self.position = start;
-                Err(self.syntax_error("a plain number"))
+                Err(self.syntax_error("an integer or a float"))
             }
         }
     }
@@ -244,7 +244,7 @@ impl LiteralReader<'_> {
             match self.peek() {
                 None => return Err(self.syntax_error("a closing quote")),
                 Some('\n' | '\r') if !long => return Err(self.syntax_error("a closing quote on the same line")),
-                Some('\0') => return Err(self.syntax_error("no NUL character")),
+                Some('\0') => return Err(self.syntax_error("a string without NUL characters")),
                 Some('\\') if raw => {
                     self.next();
                     text.push('\\');
@@ -296,7 +296,7 @@ impl LiteralReader<'_> {
             }
             Some('N') => {
                 self.position = start;
-                return Err(self.syntax_error("no named character"));
+                return Err(self.syntax_error("an escape other than `\\N`"));
             }
             // Python keeps the backslash if the escape is unknown.
             _ => {
@@ -323,7 +323,7 @@ impl LiteralReader<'_> {
             return Ok(());
         }
         self.position = start;
-        Err(self.syntax_error(&format!("{length} digits of a character code")))
+        Err(self.syntax_error(&format!("a valid character code of {length} digits")))
     }
 }
 

@@ -34,7 +34,7 @@ fn literal_repr(text: &str) -> Option<String> {
 }
 
 #[test]
-fn list_of_dicts_is_read_in_either_quote_style() {
+fn list_of_dicts_is_read_with_either_quote_style() {
     let text = r#" [{'question': 'Who said "no"?', 'options': ["isn't", 'b',], 'answer': 'A'}, {"x": 1}]"#;
     let expected = json!([{"question": "Who said \"no\"?", "options": ["isn't", "b"], "answer": "A"}, {"x": 1}]);
     assert_eq!(json_of(text), expected);
@@ -111,7 +111,7 @@ fn invalid_literal_is_rejected_with_its_position() {
     assert!(error.contains("character 7") && error.contains("\"x]\""), "{error}");
 }
 
-/// Generates a random value with at most `depth` levels, and a valid Python `repr` of it.
+/// Generates a random value of at most `depth` nesting levels, and a Python literal for it.
 fn random_value(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Value, String) {
     let parts = if depth == 0 { 0 } else { random(4) };
     match random(if depth == 0 { 3 } else { 5 }) {
@@ -166,7 +166,7 @@ fn random_literal(random: &mut dyn FnMut(usize) -> usize) -> (String, String) {
 }
 
 #[test]
-fn python_repr_of_random_values_is_read_back() {
+fn literals_of_random_values_are_read_back() {
     let mut state = 1_u64;
     let mut random = |below: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -179,7 +179,7 @@ fn python_repr_of_random_values_is_read_back() {
 }
 
 #[test]
-fn deep_nesting_is_rejected_and_does_not_overflow() {
+fn deeply_nested_literal_is_rejected_without_overflow() {
     assert!(read(&"[".repeat(1_000_000)).is_err());
     assert!(read(&"{'a':".repeat(100_000)).is_err());
     let fits = format!("{}{}", "[".repeat(60), "]".repeat(60));

@@ -16,7 +16,7 @@ use letters::{
 };
 pub(crate) use letters::{decimal_digit, is_digit, is_lower, is_upper};
 
-/// Names of all methods that [`call`] or callable Jinja objects implement.
+/// Names of all methods that [`call`] or objects such as `cycler` implement.
 pub(crate) const METHODS: [&str; 48] = [
     "strip",
     "lstrip",
@@ -68,7 +68,7 @@ pub(crate) const METHODS: [&str; 48] = [
     "next",
 ];
 
-/// Calls a method that minijinja does not provide.
+/// Calls a Python method. minijinja calls this for methods that it does not know.
 pub(crate) fn call(_: &mut State<'_, '_>, object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     match object.kind() {
         ValueKind::String => call_on_text(object.as_str().unwrap_or_default(), method, args),
@@ -219,7 +219,7 @@ fn position(text: &str, method: &str, args: &[Jinja]) -> Result<i64, Error> {
 fn partition(text: &str, last: bool, args: &[Jinja]) -> Result<[Jinja; 3], Error> {
     let (separator,): (String,) = from_args(args)?;
     if separator.is_empty() {
-        return Err(unsupported_error("`partition` with an empty separator"));
+        return Err(unsupported_error("`partition` requires a nonempty separator"));
     }
     let parts = if last { text.rsplit_once(&separator) } else { text.split_once(&separator) };
     let parts = match parts {
@@ -234,7 +234,7 @@ fn pad(text: &str, method: &str, args: &[Jinja]) -> Result<String, Error> {
     let (width, fill): (usize, Option<String>) = from_args(args)?;
     let mut fill = fill.as_deref().unwrap_or(if method == "zfill" { "0" } else { " " }).chars();
     let (Some(fill), None) = (fill.next(), fill.next()) else {
-        return Err(unsupported_error(format!("`{method}` requires a single fill character")));
+        return Err(unsupported_error(format!("the fill argument of `{method}` must be a single character")));
     };
     let missing = width.saturating_sub(text.chars().count());
     printed(missing.saturating_mul(fill.len_utf8()))?;
@@ -310,7 +310,7 @@ fn split_lines(text: &str, keep_ends: bool) -> Vec<String> {
 
 fn split(text: &str, separator: Option<&str>, max_splits: Option<usize>, right: bool) -> Result<Vec<String>, Error> {
     Ok(match (separator, max_splits) {
-        (Some(""), _) => return Err(unsupported_error("`split` with an empty separator")),
+        (Some(""), _) => return Err(unsupported_error("`split` requires a nonempty separator")),
         (Some(separator), None) => owned_parts(text.split(separator).collect()),
         (Some(separator), Some(max_splits)) if right => {
             owned_parts(text.rsplitn(max_splits + 1, separator).collect::<Vec<_>>().into_iter().rev().collect())

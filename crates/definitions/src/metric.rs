@@ -23,8 +23,8 @@ pub enum Output {
 /// Type of metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Accuracy of the most likely choice. For a single continuation, it is the rate at which the continuation is the
-    /// greedy output.
+    /// Accuracy of the most likely choice. For a single continuation, the fraction of continuations that are the greedy
+    /// output.
     Acc,
     /// Accuracy with log-likelihoods normalized by the number of characters.
     AccNorm,
@@ -32,8 +32,8 @@ pub enum Kind {
     AccBytes,
     /// Accuracy with log-likelihoods minus the log-likelihoods without the context.
     AccMutualInfo,
-    /// Rate at which generated texts are correct. For multiple choice, it is the rate at which a correct choice is the
-    /// greedy output.
+    /// Fraction of generated texts that are correct. For multiple choice, the fraction of documents for which a correct
+    /// choice is the greedy output.
     ExactMatch,
     /// Perplexity of a continuation.
     Perplexity,
@@ -71,14 +71,14 @@ const ALL: [(Kind, &str, Aggregation, bool, &[Output]); 15] = [
 #[derive(Debug, Clone)]
 pub struct Metric {
     pub kind: Kind,
-    /// How document values are aggregated into a score.
+    /// Function that aggregates the values of all documents into a score.
     pub aggregation: Aggregation,
     pub higher_is_better: bool,
     /// Options for the text comparison in `exact_match`.
     pub matching: Matching,
 }
 
-/// Parts of the two compared texts that `exact_match` ignores.
+/// Characters and patterns that `exact_match` ignores in both texts.
 #[derive(Debug, Clone, Default)]
 pub struct Matching {
     patterns: Vec<Pattern>,
@@ -155,13 +155,13 @@ impl Metric {
     }
 }
 
-/// Reads the aggregation of the metric `name`, which must take the same items as the metric's `default` aggregation.
+/// Reads the aggregation of the metric `name`. It must accept the same items as the metric's `default` aggregation.
 fn aggregation(node: &Node, name: &str, default: Aggregation) -> Result<Aggregation> {
     node.text()
         .and_then(|text| text.parse().ok())
         .filter(|aggregation: &Aggregation| aggregation.has_same_items(default))
         .ok_or_else(|| {
-            let expected = format!("a metric that supports `{name}`, such as `{}`", default.name());
+            let expected = format!("an aggregation that supports `{name}`, such as `{}`", default.name());
             value_error("aggregation", &expected, node)
         })
 }
@@ -189,7 +189,7 @@ impl Matching {
         Ok(true)
     }
 
-    /// Returns whether two texts are equal once the ignored parts are removed. Whitespace is significant.
+    /// Returns whether two texts are equal after [`Self::remove_ignored`]. Whitespace is significant.
     ///
     /// # Errors
     /// Fails if a pattern exceeds the backtracking limit.
@@ -197,7 +197,7 @@ impl Matching {
         Ok(self.remove_ignored(a)? == self.remove_ignored(b)?)
     }
 
-    /// Removes the ignored parts of a text.
+    /// Removes the pattern matches, case, punctuation and digits that `exact_match` ignores, depending on its options.
     pub(crate) fn remove_ignored(&self, text: &str) -> Result<String> {
         let mut text = self.patterns.iter().try_fold(text.to_owned(), |text, pattern| pattern.remove_matches(&text))?;
         if self.case {

@@ -1,4 +1,4 @@
-//! Rows of a Parquet table, whose values are converted as in Python's `datasets`.
+//! Rows of a Parquet file. Values are converted as in Python's `datasets`.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,8 +12,8 @@ use crate::python_object::{PythonObject, class_of};
 use crate::row::{Row, missing_column_error};
 use crate::value::Value;
 
-/// Reads the rows with the given columns, or with all columns. If all columns are read, values that a template cannot
-/// render, such as images or bytes, become placeholders. A template that uses a placeholder is rejected.
+/// Reads the rows with the given columns, or with all columns if `columns` is `None`. In the latter case, values that a
+/// template cannot render, such as bytes, become placeholders. A template that uses a placeholder is rejected.
 ///
 /// # Errors
 /// Fails if the file is damaged, a requested column is missing or cannot be rendered, or a value has no Python
@@ -40,7 +40,7 @@ fn columns_to_read(columns: Option<Vec<String>>, schema: &ArrowSchema, path: &Pa
         let field = schema.iter_values().find(|field| field.name == column.as_str());
         let field = field.ok_or_else(|| missing_column_error(column, names.iter().copied()).at(path.display()))?;
         if !is_printed(&field.dtype) {
-            return Err(Error::bad_input(format!("unsupported type of the column `{column}`"))
+            return Err(Error::bad_input(format!("the column `{column}` has an unsupported type"))
                 .at(path.display())
                 .expected("text, numbers, dates, times, and lists and structs of them")
                 .found(class_of(&field.dtype)));
@@ -83,7 +83,7 @@ fn frame_rows(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -
                 // Defer the error until a template uses the value.
                 None if all => placeholder(field),
                 None => {
-                    return Err(Error::bad_input("the value has no Python equivalent")
+                    return Err(Error::bad_input("a Parquet value has no Python equivalent")
                         .at(format!("{}, field `{}`", row_name(index, path), field.name))
                         .expected(format!("a value of the type {}", class_of(&field.dtype))));
                 }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_and_structs_become_json() {
+    fn parquet_lists_and_structs_become_lists_and_maps() {
         let rows = read(&nested(), &["question", "choices", "label"]).unwrap();
         let values: Vec<serde_json::Value> = rows.iter().map(|row| json!(row.value)).collect();
         assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_columns_and_bytes_are_rejected_with_their_names() {
+    fn missing_column_and_bytes_column_are_rejected_by_name() {
         let message = read(&nested(), &["question", "choice"]).unwrap_err().to_string();
         assert!(message.contains("did you mean `choices`?") && message.contains("a.parquet"), "{message}");
         let message = read(&nested(), &["picture"]).unwrap_err().to_string();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_file_is_an_error_and_not_a_panic() {
+    fn damaged_parquet_file_is_an_error_without_a_panic() {
         let intact = nested();
         for size in [1, 7, intact.len() / 2, intact.len() - 1] {
             assert_eq!(read(&intact[..size], &["question"]).unwrap_err().exit_code(), 2);

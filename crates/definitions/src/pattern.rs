@@ -5,7 +5,7 @@ use ghostlab_core::error::{Error, Result, shorten};
 
 use crate::bounds::check_pattern;
 
-/// Maximum number of characters from a pattern that are shown in an error message.
+/// Maximum number of characters of a pattern to show in an error message.
 const MAX_SHOWN_CHARS: usize = 200;
 
 /// Regular expression in the syntax of Python's `re`. Flags must be inline.
@@ -28,8 +28,8 @@ impl Pattern {
         Ok(Self { source: source.to_owned(), regex })
     }
 
-    /// Implements Python's `findall`. For each match, returns the complete match if the pattern has no groups, and
-    /// otherwise all groups. An unmatched group yields an empty string.
+    /// Implements Python's `findall`. For each match, returns the text of the match if the pattern has no groups, and
+    /// the texts of all groups otherwise. The text of an unmatched group is empty.
     ///
     /// # Errors
     /// Fails if the backtracking limit is exceeded.
@@ -92,8 +92,9 @@ impl Pattern {
             }
         })?;
         if let Some(group) = unknown {
-            return Err(Error::bad_input(format!("the replacement refers to a group `{group}` that does not exist"))
-                .found(&self.source));
+            return Err(
+                Error::bad_input(format!("the replacement refers to the unknown group `{group}`")).found(&self.source)
+            );
         }
         out.push_str(&text[end..]);
         Ok(out)
@@ -103,7 +104,7 @@ impl Pattern {
         let mut start_of_search = 0;
         while start_of_search <= text.len() {
             let found = self.regex.captures_from_pos(text, start_of_search).map_err(|error| {
-                Error::job("a regular expression exceeds the step limit").found(&self.source).hint(error)
+                Error::job("a regular expression exceeds the backtracking limit").found(&self.source).hint(error)
             })?;
             let Some(captures) = found else { break };
             let Some((start, end)) = captures.get(0).map(|found_match| (found_match.start(), found_match.end())) else {
@@ -171,7 +172,7 @@ fn replacement_parts(replacement: &str) -> Result<Vec<Part>> {
 }
 
 fn escape_error(replacement: &str) -> Error {
-    Error::bad_input("invalid or unsupported escape in the replacement").found(replacement)
+    Error::bad_input("unsupported escape in the replacement of a regular expression").found(replacement)
 }
 
 /// Implements Python's `re.escape` for this engine.
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn long_pattern_is_rewritten_in_linear_time() {
+    fn long_pattern_is_translated_in_linear_time() {
         for pattern in ["{".repeat(50_000), format!("{{{}", "}".repeat(49_999)), "\\{1".repeat(16_000)] {
             assert!(!translate_python_pattern(&pattern).is_empty());
         }
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_that_never_ends_is_an_error() {
+    fn pattern_with_endless_backtracking_terminates() {
         let pattern = Pattern::new(r"(?=(a+)+b)(a+)+\1$").unwrap();
         let _ = pattern.find_all(&"a".repeat(60));
     }

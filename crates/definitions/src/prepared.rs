@@ -1,5 +1,5 @@
-//! Built-in versions of lm-eval's row hooks for four data sets. The key `prepare` selects a hook. Each hook adds
-//! columns to a row, which templates can use.
+//! Built-in versions of lm-eval's row hooks for four data sets. The key `prepare` selects a hook. A hook derives new
+//! columns from a row for use in templates.
 
 use ghostlab_core::error::Result;
 use ghostlab_core::tasks::python::{capitalize, lower_first, strip};
@@ -11,7 +11,7 @@ use crate::value::Value;
 /// Columns that a hook adds to a row.
 type AddedColumns = Vec<(&'static str, Value)>;
 
-/// A built-in row hook.
+/// Built-in row hook.
 #[derive(Debug, Clone, Copy)]
 pub struct RowPreparation {
     /// Name by which definitions refer to the hook.
@@ -134,18 +134,17 @@ fn copa(row: &Row) -> Result<AddedColumns> {
 fn read_choice(field: &str, row: &Row) -> Result<String> {
     let text = row.text(field)?;
     // Together with the delimiter, this space gives two spaces, as in lm-evaluation-harness.
-    let lowered = lower_first(text).ok_or_else(|| row.value_error(field, "some text", &text.into()))?;
+    let lowered = lower_first(text).ok_or_else(|| row.value_error(field, "a nonempty string", &text.into()))?;
     Ok(format!(" {lowered}"))
 }
 
-/// Adds the columns for version 3.0 of the RACE task. If an earlier question ends in a blank, the blank is removed and
-/// the text is kept.
+/// Adds the columns for version 3.0 of the RACE task, which removes the blank at the end of an earlier question.
 fn race(row: &Row) -> Result<AddedColumns> {
     add_passage_columns(row, |question| &question[..question.len() - CUT_CHARS])
 }
 
-/// Adds the columns for versions of the RACE task before 3.0. If an earlier question ends in a blank, everything but
-/// the blank is removed. This bug affects all older published numbers.
+/// Adds the columns for versions of the RACE task before 3.0. If an earlier question ends in a blank, they keep only the
+/// blank. This bug affects all older published numbers.
 fn race_v2(row: &Row) -> Result<AddedColumns> {
     add_passage_columns(row, |question| &question[question.len() - CUT_CHARS..])
 }
@@ -167,7 +166,7 @@ fn add_passage_columns(row: &Row, cloze: fn(&str) -> &str) -> Result<AddedColumn
             false => query.push_str(&format!("Question: {question}\nAnswer: {option}\n")),
         }
     }
-    // The last question is unmodified, and any blank is kept.
+    // The last question is not modified, even if it ends in a blank.
     query.push_str(last.text("question")?);
     let (options, answer) = options_and_answer(last)?;
     Ok(vec![("query", query.into()), ("choices", texts(options)), ("gold", number(answer))])

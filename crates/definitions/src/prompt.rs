@@ -24,12 +24,12 @@ pub struct Message {
     pub delimiter: String,
 }
 
-/// Returns whether `before` is nonempty and no whitespace separates it from `after`.
+/// Returns whether `before` is nonempty and there is no whitespace between `before` and `after`.
 fn is_tight(before: &str, after: &str) -> bool {
     !before.is_empty() && !before.ends_with(is_space) && !after.starts_with(is_space)
 }
 
-/// Concatenates two texts. The delimiter is inserted if both texts are nonempty and no whitespace separates them.
+/// Concatenates two texts. Inserts the delimiter if both texts are nonempty and there is no whitespace between them.
 pub fn join_with_delimiter(before: &str, after: &str, delimiter: &str) -> String {
     let tight = !after.is_empty() && is_tight(before, after);
     format!("{before}{}{after}", if tight { delimiter } else { "" })
@@ -43,7 +43,7 @@ pub fn ends_with_whitespace(text: &str) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub struct QuestionTurn<'a> {
     pub text: &'a Value,
-    /// Choices into which the answer may be an index, if there are any.
+    /// Choices, if any. The answer may be an index into them.
     pub choices: Option<&'a [Value]>,
     pub answer: Option<&'a Value>,
     pub prefix: Option<&'a str>,
@@ -76,7 +76,7 @@ impl QuestionTurn<'_> {
             let chosen = match (self.choices, answer.as_int(), answer) {
                 (Some(choices), Some(number), _) if !choices.is_empty() => {
                     let found = choice_at(choices, number);
-                    found.ok_or_else(|| Error::bad_input("the answer is not a valid choice index").found(number))?
+                    found.ok_or_else(|| Error::bad_input("the answer is not the index of a choice").found(number))?
                 }
                 (_, _, Value::List(items)) => {
                     items.first().ok_or_else(|| Error::bad_input("an example has no answer").found("[]"))?
@@ -129,7 +129,7 @@ pub fn concatenate_messages(messages: &[Message]) -> String {
     messages.iter().flat_map(|message| [message.content.as_str(), message.delimiter.as_str()]).collect()
 }
 
-/// Merges all messages except the system text and a partial answer into one user message.
+/// Merges all messages except the system message and a partial answer at the end into one user message.
 pub fn merge_turns(messages: &[Message]) -> Vec<Message> {
     let system = usize::from(messages.first().is_some_and(|message| message.role == Role::System));
     let end = messages.len() - usize::from(messages.last().is_some_and(|message| message.role == Role::Assistant));
@@ -142,7 +142,7 @@ pub fn merge_turns(messages: &[Message]) -> Vec<Message> {
     all
 }
 
-/// Few-shot examples, and the random state that all documents of a task share.
+/// Source of few-shot examples. All documents of a task share its random state.
 #[derive(Debug, Clone)]
 pub struct FewShotPool {
     documents: Vec<Value>,
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_examples_error_states_the_number_of_shots() {
+    fn error_for_too_few_examples_states_the_shot_count() {
         for first in [false, true] {
             let error = pool(3, first).sample(3, Some(&Value::Int(1))).unwrap_err();
             assert_eq!(error.parts().expected.as_deref(), Some("at least 3 other than the scored document"));

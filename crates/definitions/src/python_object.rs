@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 use chrono::{DateTime, Datelike, NaiveDate, NaiveDateTime, Timelike};
 use polars::prelude::{ArrowDataType as Type, ArrowTimeUnit as Unit};
 
-/// Python object, represented by its class name and its printed forms.
+/// Python object, represented by its class name and the results of `str()` and `repr()`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PythonObject {
     class: String,
-    /// Result of `str()`. `None` if the value was not read.
+    /// Result of `str()`. `None` for the placeholder of a value that was not read.
     text: Option<String>,
     /// Result of `repr()`, if known.
     repr: Option<String>,
@@ -111,7 +111,7 @@ fn microseconds(number: i64, unit: Unit) -> Option<i64> {
     }
 }
 
-/// Returns the date, or `None` if its year is outside Python's range of 1 to 9999.
+/// Returns the date unchanged, or `None` if its year is outside Python's range of 1 to 9999.
 fn python_year(date: NaiveDate) -> Option<NaiveDate> {
     (1..=9999).contains(&date.year()).then_some(date)
 }

@@ -1,4 +1,4 @@
-//! Error for unsupported template operations.
+//! Error for template operations that this crate does not support.
 
 use minijinja::{Error, ErrorKind};
 

@@ -1,4 +1,4 @@
-//! Computation of scores from model answers.
+//! Scoring of model answers.
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::python::is_space;
@@ -109,8 +109,8 @@ pub struct MetricItems<'a> {
     pub filter: &'a str,
     /// One item per document.
     pub items: Vec<Item>,
-    /// One answer per document: the index of the chosen choice, the filtered text without the parts that `exact_match`
-    /// ignores, or whether continuations are the greedy output.
+    /// One answer per document: the index of the chosen choice, the filtered text without what `exact_match` ignores,
+    /// or whether each continuation is the greedy output.
     pub chosen: Vec<Value>,
 }
 
@@ -128,7 +128,7 @@ pub fn metric_items<'a, 'b>(
     for pipeline in &definition.filters {
         let mut scored: Vec<(Vec<Item>, Vec<Value>)> = vec![(Vec::new(), Vec::new()); definition.metrics.len()];
         for (index, document_answers) in documents.clone() {
-            let document = task.documents.get(index).ok_or_else(|| Error::bad_input("answer without a document"))?;
+            let document = task.documents.get(index).ok_or_else(|| Error::bad_input("an answer has no document"))?;
             let document_items = match (definition.output, document_answers) {
                 (Output::Generate, [Answer::Texts(texts)]) => {
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
@@ -183,10 +183,10 @@ pub fn group_scores(group: &Group, scores_of: &dyn Fn(&str) -> Vec<Score>) -> Ve
 }
 
 fn unexpected_answers_error(answers: &[Answer]) -> Error {
-    Error::bad_input("unexpected kind of answer").found(format!("{answers:?}"))
+    Error::bad_input("the answers have the wrong type for the task").found(format!("{answers:?}"))
 }
 
-/// Value that a metric records for one document, and the answer it was computed from.
+/// Value of a metric for one document, and the answer from which the metric computed it.
 type ItemAnswer = (Item, Value);
 
 fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<ItemAnswer>> {
@@ -259,7 +259,7 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
 fn gold_numbers(task: &Task, texts: &[&str], gold: &Value) -> Result<Vec<i64>> {
     match (gold, task.has_several_targets) {
         (Value::List(items), true) => items.iter().map(|item| choice_number(task, texts, item)).collect(),
-        (_, true) => Err(Error::bad_input("the first document has a list of right answers, but this one does not")
+        (_, true) => Err(Error::bad_input("the first document has a list of correct answers, but this one does not")
             .found(gold.repr())),
         (gold, false) => Ok(vec![choice_number(task, texts, gold)?]),
     }
@@ -270,7 +270,7 @@ struct ScoredChoices<'a> {
     task: &'a Task,
     texts: &'a [&'a str],
     likelihoods: Vec<f64>,
-    /// Answers for the choices without context, if they were requested.
+    /// Log-likelihoods of the choices without context, if the task requests them.
     bare: Option<&'a [(f64, bool)]>,
     /// Whether each choice is the greedy output.
     greedy: Vec<Value>,
@@ -323,12 +323,12 @@ impl ScoredChoices<'_> {
     fn only_gold(&self) -> Result<i64> {
         match self.golds[..] {
             [gold] if !self.task.has_several_targets => Ok(gold),
-            _ => Err(Error::bad_input("this metric requires exactly one right answer").found(self.gold.repr())),
+            _ => Err(Error::bad_input("the metric requires exactly one correct answer").found(self.gold.repr())),
         }
     }
 }
 
-/// Returns the index of the gold choice, or -100, which is scored as wrong, if it is not among the choices.
+/// Returns the index of the gold choice. If it is not among the choices, returns -100, which is scored as wrong.
 fn choice_number(task: &Task, texts: &[&str], gold: &Value) -> Result<i64> {
     match (gold.as_int(), gold.as_text()) {
         (Some(number), _) => Ok(if number < i64::try_from(texts.len()).unwrap_or(i64::MAX) { number } else { -100 }),
@@ -337,7 +337,9 @@ fn choice_number(task: &Task, texts: &[&str], gold: &Value) -> Result<i64> {
             .position(|choice| *choice == text)
             .and_then(|index| i64::try_from(index).ok())
             .unwrap_or(-100)),
-        _ => Err(Error::bad_input("the right answer is neither the index nor the text of a choice").found(gold.repr())),
+        _ => {
+            Err(Error::bad_input("the correct answer is neither the index nor the text of a choice").found(gold.repr()))
+        }
     }
 }
 
@@ -347,14 +349,14 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<ItemAn
     let gold = if let Some(field) = &definition.choices {
         let choices = task.columns.choices(field, document)?;
         let found = target.as_int().and_then(|number| choice_at(&choices, number)).cloned();
-        found.ok_or_else(|| Error::bad_input("the answer is not a valid choice index").found(target.repr()))?
+        found.ok_or_else(|| Error::bad_input("the answer is not the index of a choice").found(target.repr()))?
     } else if task.has_several_targets {
         match target {
             Value::List(items) => Value::List(items),
-            // Python's `list()` splits a string into characters.
+            // As in lm-evaluation-harness, Python's `list()` splits a string into characters.
             Value::Text(text) => Value::List(text.chars().map(|c| Value::Text(c.to_string())).collect()),
             other => {
-                return Err(Error::bad_input("the first document has several answers, but this one has none")
+                return Err(Error::bad_input("the first document has a list of answers, but this one does not")
                     .found(other.repr()));
             }
         }
@@ -396,7 +398,7 @@ fn generated_item(task: &Task, metric: &Metric, gold: &Value, result: &Value) ->
     }
 }
 
-/// Returns a filtered answer without the parts that `exact_match` ignores.
+/// Returns the answer to record for a metric. For `exact_match`, the text that it ignores is removed.
 fn answer(metric: &Metric, result: &Value) -> Result<Value> {
     match (metric.kind, result) {
         (Kind::ExactMatch, Value::Text(text)) => Ok(Value::Text(metric.matching.remove_ignored(text)?)),

@@ -9,7 +9,7 @@ use crate::prompt::label_error;
 use crate::value::Value;
 use crate::yaml::{Node, value_error};
 
-/// Usual names of the column that contains the correct answer.
+/// Common names of the column that contains the correct answer.
 const LABEL_COLUMNS: [&str; 3] = ["answer", "answerKey", "label"];
 
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +32,7 @@ pub(crate) fn missing_column_error<'a>(requested: &str, names: impl Iterator<Ite
     }
 }
 
-/// Getters for values at a `path`, which is a column name or the dot-separated names of nested fields.
+/// Getters for the field at a `path`, i.e. a column name or dot-separated names such as `choices.text`.
 impl Row {
     /// Returns the string in a field.
     ///
@@ -115,13 +115,13 @@ impl Row {
     }
 }
 
-/// Declared type of a column.
+/// Type of a column, as declared in the definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ColumnType {
     Any,
     Text,
     Texts,
-    /// List of strings that has as many items as the list in the named column.
+    /// List of strings of the same length as the list in the named column.
     TextsAs(String),
     Integer,
 }
@@ -134,7 +134,7 @@ pub struct Column {
     column_type: ColumnType,
 }
 
-const EXPECTED: &str = "a mapping of columns to text, texts, texts as OTHER, integer or any";
+const EXPECTED: &str = "a mapping of columns to `text`, `texts`, `texts as COLUMN`, `integer` or `any`";
 
 /// Parses the declared columns and their types.
 ///
@@ -192,8 +192,8 @@ impl Column {
                 }
                 Err(Error::bad_input(format!("invalid field `{path}`"))
                     .at(&row.location)
-                    .expected(format!("the same number of strings as `{other}`"))
-                    .found(format!("{expected_length} and {others}")))
+                    .expected(format!("as many strings as in `{other}` ({others})"))
+                    .found(format!("{expected_length} strings")))
             }
         }
     }

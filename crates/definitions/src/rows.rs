@@ -33,11 +33,11 @@ pub trait Rows {
     fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>>;
 }
 
-/// Local files by split name.
+/// Local files of a data set, by split name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FileRows {
-    /// Ordered files of each split.
+    /// Files of each split, in row order.
     pub splits: BTreeMap<String, Vec<PathBuf>>,
 }
 
@@ -52,7 +52,7 @@ impl FileRows {
         Ok(Self { splits: found.collect::<Result<_>>()? })
     }
 
-    /// Returns the files that contain the rows a definition evaluates.
+    /// Returns the files of the split that a definition evaluates.
     pub fn evaluated(&self, definition: &Definition) -> &[PathBuf] {
         self.splits.get(definition.evaluated_split()).map(Vec::as_slice).unwrap_or_default()
     }
@@ -65,14 +65,14 @@ impl FileRows {
     }
 }
 
-/// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files in a folder `SPLIT`. Searches the configuration's
-/// folder, `data` and `root` itself.
+/// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files in a folder `SPLIT`. Searches the data set's
+/// folder below `root` (or `root` itself), its folder `data`, and the configuration's folders in both.
 fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
     let set = inner_folder(root, &data.path);
     let base = set.as_deref().unwrap_or(root);
     let name = data.name.as_deref().unwrap_or("default");
     let named = [inner_folder(base, name), inner_folder(&base.join("data"), name)];
-    // A data set's configuration never falls back to another configuration.
+    // Search only the folders of the given configuration and those without one, never another configuration's.
     let others = [Some(base.to_owned()), inner_folder(base, "data")];
     let places: Vec<PathBuf> = named.into_iter().chain(others).flatten().collect();
     for folder_of_split in &places {
@@ -92,7 +92,7 @@ fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
     Err(Error::missing(format!("the dataset has no split `{split}`"))
         .at(looked.join(", "))
         .expected(format!("{split}.jsonl, {split}.parquet, or {split}-00000-of-00001.parquet"))
-        .hint("set the files of splits with `data: {SPLIT: FILE}`"))
+        .hint("name the files of the split with `data: {SPLIT: FILE}`"))
 }
 
 fn inner_folder(base: &Path, part: &str) -> Option<PathBuf> {
@@ -258,7 +258,7 @@ pub(crate) fn filtered_rows(definition: &Definition, rows: &dyn Rows, split: &st
     let mut documents = rows.rows(&definition.data, split).map_err(|error| name_task(error, definition))?;
     for (column, wanted) in &definition.keep_rows {
         if let Some(odd) = documents.iter().find(|row| row.value.get(column).is_none()) {
-            let error = Error::bad_input(format!("a row has no column `{column}`, which `keep_rows` uses"));
+            let error = Error::bad_input(format!("a row has no column `{column}`, by which `keep_rows` filters"));
             return Err(name_task(error.at(&odd.location).found(odd.value.repr()), definition));
         }
         documents.retain(|row| row.value.get(column).is_some_and(|value| wanted.contains(value)));

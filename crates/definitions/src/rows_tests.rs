@@ -1,4 +1,4 @@
-//! Tests that supported row files are read and others are rejected.
+//! Tests for reading and rejecting row files.
 
 use std::io::Write;
 
@@ -32,7 +32,7 @@ fn compress_gzip(text: &str) -> Vec<u8> {
 const LINES: &str = "{\"a\": \"\u{2028}é\\n\", \"b\": {\"c\": [1]}}\n\n  \r\n{\"a\": null}";
 
 #[test]
-fn json_lines_and_arrays_are_read_plain_or_compressed() {
+fn json_lines_and_arrays_are_read_plain_and_gzipped() {
     let list = "\n [{\"a\": \"\u{2028}é\\n\", \"b\": {\"c\": [1]}},\n {\"a\": null}]\n";
     for (name, bytes, second) in [
         ("x.jsonl", LINES.as_bytes().to_vec(), "x.jsonl:4"),
@@ -104,7 +104,7 @@ fn table_reprs(columns: Option<Vec<String>>, path: &Path) -> Vec<String> {
 
 /// The expected values are those that `datasets` 5.2 reads.
 #[test]
-fn mixed_numeric_column_is_converted_to_one_type() {
+fn column_with_mixed_numbers_is_converted_to_one_type() {
     for (name, text, expected) in [
         ("a.jsonl", "{\"n\": 18}\n{\"n\": 2.5}\n", ["{'n': 18.0}", "{'n': 2.5}"]),
         ("a.jsonl", "{\"n\": [1, 2.5]}\n{\"n\": [3]}\n", ["{'n': [1.0, 2.5]}", "{'n': [3.0]}"]),

@@ -1,4 +1,4 @@
-//! Column type inference as in `datasets`, for JSON numbers, CSV files and text files.
+//! CSV and text files, and inference of column types as in `datasets`.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -18,7 +18,7 @@ const MISSING_VALUES: [&str; 19] = [
     "NULL", "NaN", "None", "n/a", "nan", "null",
 ];
 
-/// Number types that occur at the same position (a column, list item or nested field) in any row.
+/// Number types that occur in any row at one position, which is a column, list items or a nested field.
 #[derive(Debug, Default)]
 struct Numbers {
     has_int: bool,
@@ -84,8 +84,8 @@ impl Numbers {
     }
 }
 
-/// Converts integers to floats at positions where another row has a float, because `datasets` gives each column a
-/// single type.
+/// Converts the integers in a column, list or nested field to floats if any row has a float there, because `datasets`
+/// gives each column a single type.
 pub(crate) fn unify_numbers(rows: &mut [Row]) {
     let mut numbers = Numbers::default();
     rows.iter().for_each(|row| numbers.add(&row.value));
@@ -178,7 +178,7 @@ pub(crate) fn text_rows(file: File, path: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Checks that a file with `rows` rows may have another one, which is at `location`.
+/// Checks that another row may follow after `rows` rows. `location` is that of the new row.
 pub(crate) fn check_count(rows: usize, location: impl Display) -> Result<()> {
     if rows < MAX_ROWS {
         return Ok(());

@@ -19,14 +19,15 @@ use crate::value::Value;
 /// Default seed of lm-eval.
 pub const DEFAULT_FEWSHOT_SEED: u64 = 1234;
 
-/// Number of documents rendered in one batch. If one document fails, the rest of the batch is still rendered.
+/// Number of documents rendered in parallel. If one document fails, the other documents of its batch are still
+/// rendered.
 const BATCH_DOCUMENTS: usize = 64;
 
 /// Settings for building requests.
 #[derive(Debug, Clone)]
 pub struct PromptSettings<'a> {
-    /// Number of few-shot examples. An explicit 0 in the definition takes precedence. `None` selects the definition's
-    /// number, or 0.
+    /// Number of few-shot examples. An explicit 0 in the definition takes precedence. `None` selects the number in the
+    /// definition, or 0 if it has none.
     pub shots: Option<usize>,
     /// Seed for sampling few-shot examples.
     pub seed: u64,
@@ -89,14 +90,15 @@ pub struct Task {
     /// Locations of the documents, for error messages. Empty if the task was built by [`Task::with_documents`].
     places: Vec<String>,
     pub(crate) columns: Columns,
-    /// Whether each choice has its own context. The first document determines this and `has_several_targets`.
+    /// Whether each choice has its own context, as determined by the first document.
     pub(crate) has_several_contexts: bool,
+    /// Whether documents may have several correct answers, as determined by the first document.
     pub(crate) has_several_targets: bool,
 }
 
 impl Task {
-    /// Builds a task from all rows of the evaluated split. The first document determines the format of all documents,
-    /// as in lm-evaluation-harness.
+    /// Builds a task from all rows of the evaluated split. The first document determines whether documents have several
+    /// contexts or targets, as in lm-evaluation-harness.
     ///
     /// # Errors
     /// Fails if there are no documents or the first one lacks required fields.
@@ -155,7 +157,7 @@ impl Task {
             let choices = columns.choices(field, first).map_err(place)?;
             has_several_contexts = text.as_int().is_some();
             if let Some(number) = target.as_int().filter(|number| choice_at(&choices, *number).is_none()) {
-                let error = Error::bad_input("the answer is not a valid choice index");
+                let error = Error::bad_input("the answer is not the index of a choice");
                 return Err(place(error.expected(format!("0 to {}", choices.len() - 1)).found(number)));
             }
             if let Some(odd) = choices.iter().find(|one| one.as_text().is_none_or(str::is_empty)) {
@@ -176,8 +178,7 @@ impl Task {
         Ok(requests)
     }
 
-    /// Renders all requests and gold answers and discards the result. The batches are the same as in
-    /// [`Task::requests`].
+    /// Renders all requests and gold answers and discards them. Uses the same batches as [`Task::requests`].
     ///
     /// # Errors
     /// Fails in the same cases as [`Task::requests`]. Gold answers that cannot be rendered are ignored, because not
@@ -261,8 +262,8 @@ impl Task {
                 RequestKind::Generate { context, .. } => context.len(),
             };
             check_text(bytes).map_err(|error| match setting.chat {
-                Some(chat) => error.at(format!("a prompt of {}", chat.location())),
-                None => error.at(format!("a prompt of {}", self.definition.location)),
+                Some(chat) => error.at(format!("a prompt from {}", chat.location())),
+                None => error.at(format!("a prompt from {}", self.definition.location)),
             })?;
         }
         Ok(kinds)
@@ -289,7 +290,7 @@ impl Task {
         if errors.is_empty() || errors.len() < self.documents.len() { Ok(()) } else { Err(errors.swap_remove(0)) }
     }
 
-    /// Describes how many documents lack a label and where the first one is. Returns `None` if all have labels.
+    /// Describes how many documents have no label, and where the first one is. Returns `None` if all have labels.
     pub fn unlabeled(&self) -> Option<String> {
         let errors = self.label_errors();
         let first = errors.first()?.parts().location.clone()?;
@@ -301,7 +302,7 @@ impl Task {
         ))
     }
 
-    /// Rejects tasks that need too many answers in total, including repeats.
+    /// Rejects tasks with more than [`MAX_ANSWERS`] answers.
     fn check_answers(&self) -> Result<()> {
         let definition = &self.definition;
         match self.documents.len().checked_mul(definition.repeats) {

@@ -18,11 +18,11 @@ use crate::method::{self, METHODS};
 use crate::value::{JsonStyle, Value};
 use crate::yaml::SourceLocation;
 
-/// Maximum number of steps per rendering. The limit stops long loops.
+/// Maximum number of minijinja instructions per rendering. The limit stops long loops.
 const MAX_FUEL: u64 = 2_000_000;
-/// Lower bound on the step limit, which decreases with the size of the template. Real templates use far fewer steps.
+/// Lower bound on the step limit, which is smaller for longer templates. Real templates use far fewer steps.
 const MIN_FUEL: u64 = 100_000;
-/// Maximum factor by which assignments may lengthen a string. Each assignment can double the previous string.
+/// Maximum factor by which the assignments in a template may lengthen a string. One assignment can double a string.
 const MAX_GROWTH: f64 = 100_000.0;
 
 /// Rejects assignments that could make strings grow exponentially, and references to other templates.
@@ -52,7 +52,7 @@ fn check_growth(source: &str) -> Result<()> {
     if growth <= MAX_GROWTH {
         return Ok(());
     }
-    Err(Error::bad_input("the assignments of a template may exceed the available memory")
+    Err(Error::bad_input("the assignments in a template may create strings that exceed the memory")
         .expected(format!("strings that grow by a factor of at most {MAX_GROWTH}"))
         .found(format!("a factor of up to {growth:.0}")))
 }
@@ -132,7 +132,7 @@ impl Template {
                 .at(&self.location)
                 .expected(format!("one of {}", columns.join(", ")))
                 .found(absent.join(", "))
-                .hint("check whether the dataset's columns have changed, or belong to another `dataset_name`")
+                .hint("check the dataset's columns, which may have changed or differ for another `dataset_name`")
         })
     }
 }
@@ -171,7 +171,7 @@ pub(crate) fn compile(
     source: &str,
 ) -> std::result::Result<Environment<'static>, JinjaError> {
     let mut environment = base.clone();
-    // A single step outputs at most the entire source.
+    // One step outputs at most the whole source, so this many steps stay within `MAX_BYTES`.
     let steps = (MAX_BYTES / source.len().max(1)) as u64;
     environment.set_fuel(Some(steps.clamp(MIN_FUEL, MAX_FUEL)));
     // Jinja normalizes line endings.
@@ -197,7 +197,7 @@ pub(crate) fn template_error(error: &JinjaError) -> Error {
             .expected("a column, field or item of the document")
             .hint(format!("{detail}{innermost}")),
         _ => Error::bad_input(format!("a template cannot be rendered{line}: {detail}{innermost}"))
-            .hint("use only Jinja, with the filters and methods of task definitions"),
+            .hint("use only the Jinja filters and Python methods that task definitions support"),
     }
 }
 
@@ -217,14 +217,14 @@ fn check_names(environment: &Environment<'static>, source: &str) -> Result<()> {
         };
         if !known {
             return Err(Error::bad_input(format!("a template uses an unsupported {sort}"))
-                .expected("a filter, test or method of Jinja or Python that definitions use")
+                .expected(format!("a {sort} that task definitions support"))
                 .found(name));
         }
     }
     Ok(())
 }
 
-/// Returns the filters, tests and methods used in a template, each as its kind and name.
+/// Returns the filters, tests and methods used in a template as pairs such as `("filter", "trim")`.
 fn names(source: &str) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let mut rest = source;
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_template_error_has_location_and_cause() {
+    fn template_error_has_location_and_cause() {
         let missing = render_error("{{ answer }}");
         assert!(
             missing.contains("f.yaml:3") && missing.contains("answer") && missing.contains("question"),

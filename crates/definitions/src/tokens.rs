@@ -9,8 +9,8 @@ use rayon::prelude::*;
 use crate::metric::Output;
 use crate::task::{Request, RequestKind, Task};
 
-/// Tokenizes the log-likelihood requests of each document. A rolling request is split into windows of at most
-/// `max_length` tokens, the model's context length.
+/// Tokenizes the log-likelihood requests of each document. `max_length` is the model's context length in tokens. A
+/// rolling request is split into windows of at most that length.
 ///
 /// # Errors
 /// Fails if a document cannot be scored (see [`continuation`] and [`rolling`]). The error names the task, row and
@@ -47,7 +47,7 @@ fn tokenize_document(
                 continuation(pair, encoder, bos, max_length, &mut known).map(|tokens| vec![tokens])
             }
             RequestKind::Rolling { text } => rolling(text, encoder, bos, max_length),
-            RequestKind::Generate { .. } => Err(Error::job("a generation request has no log-likelihood")),
+            RequestKind::Generate { .. } => Err(Error::job("cannot compute a log-likelihood for a generation request")),
         };
         texts.extend(tokens.map_err(|error| {
             let choice = task.definition.output == Output::MultipleChoice;

@@ -49,7 +49,7 @@ pub fn bleu(pairs: &[(&str, &str)]) -> f64 {
             100.0 * correct[n] as f64 / total[n] as f64
         };
     }
-    // sacrebleu substitutes this number for the logarithm of 0.
+    // Like sacrebleu, use this number as the logarithm of 0.
     let logarithms = precisions.iter().map(|p| if *p == 0.0 { -9_999_999_999.0 } else { p.ln() });
     penalty * (logarithms.sum::<f64>() / MAX_WORD_NGRAM as f64).exp()
 }

@@ -105,8 +105,8 @@ impl Value {
         }
     }
 
-    /// Returns whether the value was read. Values that a template cannot render, such as bytes, are replaced by
-    /// placeholders.
+    /// Returns whether this is not a placeholder. Placeholders replace values that a template cannot render, such as
+    /// bytes.
     fn is_read(&self) -> bool {
         !matches!(self, Self::Object(object) if object.text().is_none())
     }
@@ -244,7 +244,7 @@ impl Key for Value {
     }
 }
 
-/// Serializes to JSON. Keys are converted to strings. Entries of maps whose value has no text form, such as bytes, are
+/// Serializes to JSON. Map keys are converted to strings. Map entries whose value is a placeholder, such as bytes, are
 /// omitted.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn python_equal_keys_of_different_types_are_found() {
+    fn map_lookup_finds_python_equal_keys_of_other_types() {
         for others in [0, 100] {
             let mut pairs = vec![(Value::Int(1), 0), (Value::from("1"), 0), (Value::None, 0), (Value::Float(-0.0), 0)];
             let mut index = KeyIndex::new(&pairs);

@@ -1,5 +1,5 @@
-//! YAML parser that follows PyYAML: scalars are resolved by YAML 1.1, and the last duplicate key wins. Each value
-//! carries its line number.
+//! YAML parser that follows PyYAML: scalars are resolved by YAML 1.1, and the last duplicate key wins. Each value has a
+//! line number.
 
 mod scalar;
 
@@ -23,7 +23,7 @@ const MAX_VALUES: usize = 2_000_000;
 const MAX_DEPTH: usize = 100;
 /// Maximum total length in bytes of the strings in a file, with aliases expanded.
 const MAX_TEXT_BYTES: usize = 64_000_000;
-/// Maximum number of lines per file that continue a quoted string without indentation.
+/// Maximum number of unindented lines inside quoted strings per file.
 const MAX_MARGINS: usize = 200;
 
 /// Location of a value.
@@ -45,7 +45,7 @@ impl fmt::Display for SourceLocation {
 #[derive(Debug, Clone)]
 pub struct Node {
     pub tree: Tree,
-    /// Location where the value starts.
+    /// Location of the start of the value.
     pub location: SourceLocation,
 }
 
@@ -111,7 +111,7 @@ impl Node {
         matches!(self.tree, Tree::Scalar(Value::None))
     }
 
-    /// Returns the first hook in the node and the key path to it.
+    /// Returns the first hook in this node, with its key path such as `filter.function`.
     pub fn hook(&self) -> Option<(String, &Node)> {
         match &self.tree {
             Tree::Hook(_) => Some((String::new(), self)),
@@ -147,7 +147,7 @@ impl Node {
     pub(crate) fn check_finite(&self, key: &str) -> Result<()> {
         match &self.tree {
             Tree::Scalar(Value::Float(number)) if !number.is_finite() => {
-                Err(value_error(key, "a finite number", self).hint("quote `.nan` and `.inf`, which JSON does not have"))
+                Err(value_error(key, "a finite number", self).hint("quote `.nan` and `.inf` to use them as strings"))
             }
             Tree::Scalar(_) | Tree::Hook(_) => Ok(()),
             Tree::List(items) => {
@@ -177,9 +177,9 @@ pub(crate) fn hook_error(key: &str, function: &str, location: &SourceLocation) -
     let what = if key.is_empty() { "a Python hook".to_owned() } else { format!("`{key}` is a Python hook") };
     Error::bad_input(format!("{what}, which is not supported"))
         .at(location)
-        .expected("a value, a template or a declarative key")
+        .expected("a value or a template")
         .found(format!("!function {function}"))
-        .hint("use `keep_rows` to filter rows, `aggregation: weighted_f1` for the weighted F1")
+        .hint("use `keep_rows` to filter rows, or `aggregation: weighted_f1` for a weighted F1 score")
 }
 
 /// Creates the error for a key with an invalid value.
@@ -232,7 +232,7 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
     document(&text, file)
 }
 
-/// Returns the line of an unindented line in a quoted string, if that is the cause of an error.
+/// If an error is caused by an unindented line in a quoted string, returns the number of that line.
 fn unindented_line(error: &Error) -> Option<usize> {
     let parts = error.parts();
     let line = parts.location.as_deref()?.rsplit(':').next()?.parse::<usize>().ok();
@@ -321,7 +321,7 @@ impl EventReader {
             Event::MappingStart(_, anchor, _) => (self.mapping(span, parser, depth)?, anchor),
             Event::Alias(anchor) => {
                 let found = self.anchors.get(&anchor);
-                let found = found.ok_or_else(|| self.yaml_error(span, "an alias refers to itself"))?;
+                let found = found.ok_or_else(|| self.yaml_error(span, "an alias is used inside its own anchor"))?;
                 let (values, bytes) = size(found);
                 self.count += values;
                 self.text_bytes += bytes;

@@ -1,8 +1,8 @@
 //! Compares requests byte for byte with those of lm-evaluation-harness. Uses the task definitions from the `lm_eval`
 //! package and synthetic rows from `tools/golden_requests.py`.
 //!
-//! The tests are skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with `lm_eval`. `.ci/run` creates
-//! one.
+//! The tests are skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter that has the package `lm_eval`.
+//! `.ci/run` installs it.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "tests print what they compared")]
 
@@ -41,7 +41,7 @@ impl Rows for LocalRows {
     }
 }
 
-/// Converts a request to its type and arguments, as listed by `golden_requests.py`.
+/// Converts a request to the type and arguments that `golden_requests.py` writes.
 fn request_fields(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
     match &request.kind {
         RequestKind::LogLikelihood { context, continuation } => {
@@ -63,7 +63,7 @@ fn golden_requests() -> Option<tempfile::TempDir> {
 }
 
 #[test]
-fn translation_requests_and_scores_match_lm_eval_sacrebleu() {
+fn requests_match_lm_eval_and_scores_match_sacrebleu() {
     let Some(out) = golden_requests() else { return };
     compare_translations(out.path());
     compare_requests(out.path());

@@ -1,5 +1,5 @@
-//! Row files written by other tools, compared with the same rows as plain JSON or with prompts from lm-eval 0.4.13 and
-//! `datasets` 5.2.
+//! Tests that row files written by other tools give the same rows as plain JSON, or the same prompts as lm-eval 0.4.13
+//! with `datasets` 5.2.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ fn task_texts(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn rows_written_by_other_tools_match_the_plain_file() {
+fn rows_from_other_tools_match_the_plain_json_rows() {
     let plain = read_rows(fixture("rows/plain.jsonl"), None).unwrap();
     assert_eq!(plain.len(), 40);
     for name in ["plain.jsonl", "array.json", "bom.jsonl", "nan.jsonl", "dictionary.parquet"] {

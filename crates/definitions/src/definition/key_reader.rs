@@ -15,7 +15,7 @@ use crate::value::Value;
 use crate::yaml::{Node, Tree, hook_error, texts, value_error};
 use crate::{activity, equivalent};
 
-/// Keys that affect neither prompts nor scores.
+/// Keys that are accepted but affect neither prompts nor scores.
 const KEYS_WITHOUT_EFFECT: [&str; 7] =
     ["tag", "group", "task_list", "should_decontaminate", "doc_to_decontamination_query", "metadata", "task_alias"];
 /// Keys that are not supported because they need Python, images or audio.
@@ -72,8 +72,8 @@ impl KeyReader<'_> {
         node.text().map(|text| Some(text.to_owned())).ok_or_else(|| value_error(key, "a string", node))
     }
 
-    /// Returns a string, or `other` if the key is missing. Rejects `null`, because lm-evaluation-harness would
-    /// concatenate it with a string.
+    /// Returns a string, or `other` if the key is missing. Rejects `null`, because lm-evaluation-harness fails when it
+    /// concatenates `None` and a string.
     fn joined(&self, key: &str, other: &str) -> Result<String> {
         match self.node.get(key) {
             Some(node) if node.is_null() => Err(value_error(key, "a string", node)),
@@ -331,7 +331,8 @@ impl KeyReader<'_> {
         let pipelines = items.iter().map(Pipeline::read).collect::<Result<Vec<_>>>()?;
         if let (false, Some(odd)) = (output == Output::Generate, pipelines.iter().find(|pipeline| !pipeline.is_first()))
         {
-            return Err(value_error("filter_list", "take_first, the only filter for numbers", node).found(&odd.name));
+            let expected = "only `take_first`, because log-likelihoods cannot be filtered";
+            return Err(value_error("filter_list", expected, node).found(format!("the pipeline `{}`", odd.name)));
         }
         Ok(pipelines)
     }
@@ -425,7 +426,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
                 Some("first_n") => examples.first = true,
                 _ => return Err(value_error(&full, "default or first_n", node)),
             },
-            // An explicit null overrides the value set by the task.
+            // An explicit `null` removes the value that the task sets.
             "split" => examples.split = if node.is_null() { None } else { Some(text()?) },
             "samples" if !node.is_null() => {
                 let Value::List(items) = node.plain()? else {
@@ -446,7 +447,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
             "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
             "process_docs" if node.is_null() => {}
             _ => {
-                let error = Error::bad_input(format!("unknown example key `{full}`")).at(&node.location);
+                let error = Error::bad_input(format!("unknown key `{full}`")).at(&node.location);
                 return Err(error.found(texts(node).join(", ")));
             }
         }

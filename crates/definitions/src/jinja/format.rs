@@ -31,7 +31,7 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
         };
         let length = rest
             .find(|c: char| !"#0- +.0123456789".contains(c))
-            .ok_or_else(|| unsupported_error("incomplete format"))?;
+            .ok_or_else(|| unsupported_error("a format specifier after `%` is incomplete"))?;
         let options = &rest[..length];
         let conversion = rest[length..].chars().next().unwrap_or('%');
         rest = &rest[length + conversion.len_utf8()..];
@@ -45,7 +45,7 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
                 named = true;
                 values.get_item(&Jinja::from(key))?
             }
-            Some(_) => return Err(unsupported_error("a format with names requires a dict")),
+            Some(_) => return Err(unsupported_error("a `%` format with names requires a dict")),
             None => positional.next().cloned().ok_or_else(|| unsupported_error("not enough values for the format"))?,
         };
         out.push_str(&format_value(options, conversion, &value)?);
@@ -79,15 +79,15 @@ fn to_integer(value: &Jinja) -> Result<Jinja, Error> {
     if number.abs() < 9e18 {
         Ok(Jinja::from(number as i64))
     } else {
-        Err(unsupported_error("a number of more than 64 bits"))
+        Err(unsupported_error("integers of more than 64 bits are not supported"))
     }
 }
 
-/// Rejects excessive widths and precisions.
+/// Rejects a width or precision of more than [`MAX_DIGITS`] digits.
 fn check_width(options: &str) -> Result<(), Error> {
     let longest = options.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
     if longest > MAX_DIGITS {
-        Err(unsupported_error(format!("a width or precision has at most {MAX_DIGITS} digits")))
+        Err(unsupported_error(format!("a width or precision in a format exceeds {MAX_DIGITS} digits")))
     } else {
         Ok(())
     }
@@ -105,7 +105,7 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
                 characters.next();
                 out.push(c);
             }
-            '}' => return Err(unsupported_error("a single `}` in a format")),
+            '}' => return Err(unsupported_error("a single `}` in a format: write `}}`")),
             '{' => {
                 let length = format[at + 1..]
                     .find(['}', '{'])

@@ -1,5 +1,5 @@
-//! Jinja filters, tests and globals that minijinja lacks or implements differently. Those defined here behave as in
-//! Python.
+//! Jinja filters, tests and globals that minijinja lacks or implements differently. The implementations here match
+//! Python's Jinja.
 
 mod checks;
 mod format;
@@ -20,8 +20,9 @@ use objects::{Cycler, Joiner, Range};
 pub(crate) use format::str_format;
 pub(crate) use numbers::parse_float;
 
-/// Filters and tests of minijinja that Jinja does not have or defines differently.
+/// Filters of minijinja that Jinja does not have or defines differently. They are removed.
 const FOREIGN_FILTERS: [&str; 7] = ["bool", "chain", "groupby", "lines", "pprint", "split", "zip"];
+/// Tests of minijinja that Jinja does not have. They are removed.
 const FOREIGN_TESTS: [&str; 3] = ["endingwith", "safe", "startingwith"];
 
 /// Resets the byte count and the saved operands at the start of a rendering.
@@ -30,7 +31,7 @@ pub(crate) fn reset_render_state() {
     ordering::clear_operands();
 }
 
-/// Adds the extensions that task templates and chat templates share.
+/// Adds the filters, tests and globals for task templates and chat templates.
 pub(crate) fn extend(environment: &mut Environment<'static>) {
     FOREIGN_FILTERS.iter().for_each(|name| environment.remove_filter(name));
     FOREIGN_TESTS.iter().for_each(|name| environment.remove_test(name));

@@ -7,7 +7,7 @@ use minijinja::{Error, Value as Jinja};
 use crate::exchange::unsupported_error;
 use crate::method::decimal_digit;
 
-/// Parses an integer like Python's `int(text, base)`, or returns `None` where Python raises `ValueError`.
+/// Parses an integer like Python's `int(text, base)`. Returns `None` if Python raises `ValueError`.
 ///
 /// # Errors
 /// Fails if the number needs more than 127 bits.
@@ -37,12 +37,11 @@ fn parse_int(text: &str, base: u32) -> Result<Option<i128>, Error> {
     if base == 0 && !has_prefix && digits.starts_with('0') && digits.bytes().any(|digit| digit != b'0') {
         return Ok(None);
     }
-    let number =
-        i128::from_str_radix(&digits, radix).map_err(|_| unsupported_error("a number of more than 127 bits"))?;
+    let number = i128::from_str_radix(&digits, radix).map_err(|_| too_large_error())?;
     Ok(Some(if negative { -number } else { number }))
 }
 
-/// Parses a float like Python's `float(text)`.
+/// Parses a float like Python's `float(text)`. Returns `None` if Python raises `ValueError`.
 pub(crate) fn parse_float(text: &str) -> Option<f64> {
     let text = strip(text);
     let mut plain = String::with_capacity(text.len());
@@ -68,11 +67,11 @@ fn is_digit(c: Option<char>) -> bool {
 /// Truncates a number like Python's `int(number)`.
 fn truncated(number: f64) -> Result<Jinja, Error> {
     let number = number.trunc();
-    if number.abs() < 2_f64.powi(126) {
-        Ok(integer(number as i128))
-    } else {
-        Err(unsupported_error("a number of more than 127 bits"))
-    }
+    if number.abs() < 2_f64.powi(126) { Ok(integer(number as i128)) } else { Err(too_large_error()) }
+}
+
+fn too_large_error() -> Error {
+    unsupported_error("integers of more than 127 bits are not supported")
 }
 
 fn integer(number: i128) -> Jinja {

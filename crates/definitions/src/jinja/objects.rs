@@ -17,7 +17,7 @@ pub(super) fn add_owner(environment: &mut Environment<'static>) {
     environment.add_filter(OWNER, |value: Jinja, method: String| match value.kind() {
         ValueKind::Map if !DICT_METHODS.contains(&method.as_str()) => Ok(value),
         ValueKind::String | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
-            Err(unsupported_error(format!("`.{method}` is a method: call it, or leave out the test")))
+            Err(unsupported_error(format!("`.{method}` is a method: call it, or remove the `is defined` test")))
         }
         _ => Ok(value),
     });
@@ -33,7 +33,8 @@ impl Lazy {
     }
 }
 
-/// Remaining items in a [`Lazy`]. `loop.last` and `loop.length` depend on their exact number.
+/// Iterator over the remaining items of a [`Lazy`]. Its size hint is exact, because `loop.last` and `loop.length` use
+/// it.
 struct LazyItems(Arc<Lazy>);
 
 impl Iterator for LazyItems {
@@ -181,7 +182,7 @@ pub(crate) struct Cycler {
 impl Cycler {
     pub(crate) fn value(items: Vec<Jinja>) -> Result<Jinja, Error> {
         if items.is_empty() {
-            return Err(unsupported_error("`cycler` needs at least one item"));
+            return Err(unsupported_error("`cycler` requires at least one item"));
         }
         Ok(Jinja::from_object(Self { items, position: AtomicUsize::new(0) }))
     }

@@ -1,5 +1,5 @@
-//! Comparison and containment, which behave as in Python. minijinja orders values of different types, whereas Python
-//! raises an exception.
+//! Comparison and containment operators that behave as in Python. minijinja orders values of different types, whereas
+//! Python raises an exception.
 //!
 //! Templates are rewritten so that both operands pass through filters. The first filter saves the left operand, and the
 //! second one checks both operands.
@@ -16,7 +16,7 @@ use super::sequences::by_path;
 use crate::exchange::is_lazy;
 use crate::refusal::unsupported_error;
 
-/// Maximum number of saved operands. Only short-circuited comparisons leave operands behind.
+/// Maximum number of saved operands. An operand remains saved if its comparison is short-circuited.
 const MAX_KEPT: usize = 1_000;
 
 thread_local! {
@@ -85,7 +85,7 @@ fn add_tests(environment: &mut Environment<'static>) {
     }
 }
 
-/// Takes the left operand of a comparison, and drops the operands that were saved after it.
+/// Removes and returns the left operand of a comparison. Also drops the operands that were saved after it.
 fn take_left_operand(comparison: u32) -> Option<Jinja> {
     OPERANDS.with_borrow_mut(|operands| {
         let at = operands.iter().rposition(|(number, _)| *number == comparison)?;
@@ -178,7 +178,7 @@ fn sortable(value: &Jinja, kwargs: &Kwargs) -> Result<Jinja, Error> {
     keys.windows(2).try_for_each(|pair| match pair[0].kind() == pair[1].kind() {
         true => check_order(&pair[0], &pair[1]),
         // minijinja orders booleans before numbers.
-        false => Err(unsupported_error("values of different types cannot be ordered")),
+        false => Err(unsupported_error("values of different types cannot be sorted")),
     })?;
     Ok(Jinja::from(items))
 }

@@ -10,14 +10,15 @@ use crate::method::METHODS;
 
 /// Filters that return markup in Jinja. An operator with a markup operand escapes the other operand.
 const MARKUP: [&str; 4] = ["e", "escape", "forceescape", "safe"];
-/// Keywords that separate operands.
+/// Keywords that end an operand.
 const OPERATOR_WORDS: [&str; 12] =
     ["and", "elif", "else", "endset", "for", "if", "in", "is", "not", "or", "recursive", "set"];
 
 struct Edit {
     offset: usize,
-    /// Rank that orders the edits at the same offset.
+    /// Order among edits at the same offset, lowest first.
     rank: u8,
+    /// Number of bytes that `text` replaces.
     removed: usize,
     text: String,
 }
@@ -177,7 +178,7 @@ fn compared(tokens: &[SpannedToken<'_>], first: usize, last: usize, right: &str)
     if start >= first || end <= last + 1 {
         return Vec::new();
     }
-    // The token's offset identifies the comparison within the template.
+    // The byte offset of the operator identifies the comparison within the template.
     let number = start_of(&tokens[first].1);
     vec![
         insertion(start_of(&tokens[start].1), 1, "(".into()),
@@ -249,7 +250,7 @@ fn value_start(tokens: &[SpannedToken<'_>], end: usize) -> Result<usize, Error> 
         match start.checked_sub(1).map(|before| &tokens[before].0) {
             Some(Token::Dot) => end = start - 1,
             Some(Token::Pipe | Token::Ident("is")) => {
-                let detail = "the result of a filter must be parenthesized before it is sliced";
+                let detail = "a filter result must be in parentheses before `[` or `.`";
                 return Err(Error::new(ErrorKind::SyntaxError, detail));
             }
             _ => return Ok(start),
@@ -318,7 +319,8 @@ fn tested_method(tokens: &[SpannedToken<'_>], is: usize) -> Result<Vec<Edit>, Er
     ])
 }
 
-/// Returns whether the `%` at `at` follows a string. A string that is itself a factor of a product does not count.
+/// Returns whether the `%` at `at` follows a string literal and thus formats it. A literal that is itself a factor of a
+/// product does not count.
 fn follows_text(tokens: &[SpannedToken<'_>], at: usize) -> bool {
     let mut before = tokens[..at].iter().rev().map(|(token, _)| token).peekable();
     if !matches!(before.peek(), Some(Token::Str(_) | Token::String(_))) {
@@ -328,14 +330,14 @@ fn follows_text(tokens: &[SpannedToken<'_>], at: usize) -> bool {
     !matches!(left, Some(Token::Mul | Token::Div | Token::FloorDiv | Token::Mod | Token::Pow | Token::Minus))
 }
 
-/// Rejects a markup filter that is not at the end of a `{{ … }}`.
+/// Rejects a markup filter that is not the last filter in a `{{ … }}`.
 fn check_markup(tokens: &[SpannedToken<'_>], pipe: usize) -> Result<(), Error> {
     let Some((Token::Ident(name), _)) = tokens.get(pipe + 1) else { return Ok(()) };
     if !MARKUP.contains(name) || matches!(tokens.get(pipe + 2), Some((Token::VariableEnd, _))) {
         return Ok(());
     }
     let detail = format!(
-        "`{name}` is supported only at the end of a `{{{{ … }}}}`, because markup changes the text joined to it"
+        "`{name}` is supported only as the last filter in `{{{{ … }}}}`, because Jinja escapes text joined to markup"
     );
     Err(Error::new(ErrorKind::SyntaxError, detail))
 }

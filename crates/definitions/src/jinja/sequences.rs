@@ -91,7 +91,7 @@ fn join(items: &Jinja, separator: &str, attribute: Option<&str>) -> Result<Strin
     Ok(joined.join(separator))
 }
 
-/// Looks up a dotted path that consists of names and indices.
+/// Looks up an attribute by a dotted path of names and indices, such as `a.0.b`.
 pub(super) fn by_path(item: Jinja, path: &str) -> Result<Jinja, Error> {
     path.split('.').try_fold(item, |value, name| match name.parse::<usize>() {
         Ok(position) => value.get_item_by_index(position),
@@ -104,7 +104,7 @@ fn sliced(value: &Jinja, start: &Jinja, stop: &Jinja, step: &Jinja) -> Result<Ji
     let [start, stop, step] = [bound(start)?, bound(stop)?, bound(step)?];
     let step = step.unwrap_or(1);
     if step == 0 {
-        return Err(unsupported_error("the step of a slice is 0"));
+        return Err(unsupported_error("the step of a slice must not be 0"));
     }
     if let Some(text) = value.as_str() {
         let chars: Vec<char> = text.chars().collect();

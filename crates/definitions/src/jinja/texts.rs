@@ -23,7 +23,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
         let text = if value.is_undefined() { lenient_text(&value)? } else { text(&value)? };
         printed(text.len()).map(|()| Jinja::from(text))
     });
-    // Pass undefined values on to `~`, which rejects them unless they are the result of an inline `if` without `else`.
+    // Return undefined values unchanged. `~` rejects them unless they are the result of an inline `if` without `else`.
     environment.add_filter(TEXT, |value: Jinja| {
         if value.is_undefined() {
             return Ok(value);
@@ -58,7 +58,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
     environment.add_filter("urlencode", |value: Jinja| urlencode(&value));
 }
 
-/// Returns the text that an undefined value prints as. Called only for templates that may print undefined values.
+/// Returns the text of an undefined value in a template that may print undefined values.
 fn lenient_text(value: &Jinja) -> Result<String, Error> {
     Ok(value.to_string())
 }
@@ -120,7 +120,7 @@ fn regex_replace(
 }
 
 fn missing_argument_error(name: &str) -> Error {
-    unsupported_error(format!("`regex_replace` needs `{name}`"))
+    unsupported_error(format!("`regex_replace` requires the argument `{name}`"))
 }
 
 fn truncate(text: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
@@ -134,7 +134,7 @@ fn truncate(text: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
     kwargs.assert_all_used()?;
     let retained = length.checked_sub(end.chars().count());
     let retained =
-        retained.ok_or_else(|| unsupported_error(format!("`truncate` to {length} leaves no room for {end:?}")))?;
+        retained.ok_or_else(|| unsupported_error(format!("`truncate` to {length} is shorter than its end {end:?}")))?;
     if text.chars().count() <= length.saturating_add(leeway) {
         return Ok(text);
     }
@@ -191,8 +191,8 @@ fn unescaped(text: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Returns the character that a numeric entity stands for, or `Some(None)` if HTML does not map its code point to
-/// itself. Returns `None` if the group `name` did not match.
+/// Returns the character of a numeric entity, or `Some(None)` if HTML maps its code point to another character. Returns
+/// `None` if the group `name` did not match.
 fn code_point(found: &Captures<'_, str>, name: &str, radix: u32) -> Option<Option<char>> {
     let digits = found.name(name)?;
     // HTML remaps the code points of control characters, so such code points are rejected.
@@ -200,7 +200,7 @@ fn code_point(found: &Captures<'_, str>, name: &str, radix: u32) -> Option<Optio
     Some(code.filter(|code| (32..127).contains(code) || *code >= 160).and_then(char::from_u32))
 }
 
-/// Implements `urlencode`: quotes a text as a path segment, and a dict or pairs as a query string.
+/// Implements the filter `urlencode`, which quotes a string as a path and a dict or list of pairs as a query string.
 fn urlencode(value: &Jinja) -> Result<String, Error> {
     let pairs = match value.kind() {
         ValueKind::Map => {

@@ -15,7 +15,7 @@ const BASE: &str = "dataset_path: d\ntest_split: test\noutput_type: multiple_cho
     doc_to_choice: [a, b]\ntag: [letters]\n";
 
 #[test]
-fn includes_merge_key_by_key_and_null_clears() {
+fn includes_are_merged_by_key_and_null_clears_a_key() {
     let files = [
         ("base", "metric_list: [{metric: acc}, {metric: acc_norm}]\ndescription: old\nnum_fewshot: 5\n"),
         ("more", "description: new\ninclude: base\n"),
@@ -60,13 +60,13 @@ fn groups_and_tags_expand_to_tasks_with_overrides() {
 }
 
 #[test]
-fn group_that_contains_itself_is_an_error() {
+fn group_that_contains_itself_is_rejected() {
     let (_folder, library) = library(&[("g.yaml", "group: g\ntask: [g]\n")]);
     assert!(library.unwrap().select(&["g"]).unwrap_err().to_string().contains("contains itself"));
 }
 
 #[test]
-fn exponentially_growing_groups_are_rejected() {
+fn nested_groups_with_too_many_members_are_rejected() {
     let mut files: Vec<(String, String)> = (0..28)
         .map(|index| (format!("g{index}.yaml"), format!("group: g{index}\ntask: [g{0}, g{0}]\n", index + 1)))
         .collect();

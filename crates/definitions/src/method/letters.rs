@@ -8,7 +8,7 @@ use minijinja::Error;
 
 use crate::exchange::unsupported_error;
 
-/// Returns whether a character belongs to a Unicode class, which is given as a regular expression.
+/// Returns whether a character matches a regular expression for a Unicode class.
 fn is_in(class: &LazyLock<Option<Regex>>, character: char) -> bool {
     let mut buffer = [0; 4];
     let text = character.encode_utf8(&mut buffer);
@@ -43,7 +43,7 @@ pub(super) fn is_decimal(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| decimal_digit(c).is_some())
 }
 
-/// Implements Python's `str.isdigit`, except for a few enclosed digits.
+/// Implements Python's `str.isdigit`, except that enclosed digits such as `①` are not recognized.
 pub(crate) fn is_digit(text: &str) -> bool {
     !text.is_empty()
         && text
@@ -54,7 +54,7 @@ pub(crate) fn is_digit(text: &str) -> bool {
 /// Implements Python's `str.isnumeric`.
 ///
 /// # Errors
-/// Fails if the text contains Chinese characters, because it is unknown which of them are numeric.
+/// Fails if the text contains Chinese characters, because the regular expressions cannot tell which are numeric.
 pub(super) fn is_numeric(text: &str) -> Result<bool, Error> {
     if text.chars().any(|c| !c.is_ascii() && is_in(&HAN, c)) {
         return Err(unsupported_error("`isnumeric` of Chinese characters is not supported"));
@@ -82,7 +82,7 @@ pub(super) fn is_alnum(text: &str) -> bool {
 /// Fails if the text is not ASCII.
 pub(super) fn is_identifier(text: &str) -> Result<bool, Error> {
     if !text.is_ascii() {
-        return Err(unsupported_error("`isidentifier` is supported only for ASCII"));
+        return Err(unsupported_error("`isidentifier` is supported only for ASCII strings"));
     }
     let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     Ok(is_plain && text.starts_with(|c: char| !c.is_ascii_digit()))

@@ -90,7 +90,7 @@ impl Task {
             let number = text.as_int().unwrap_or(i64::MAX);
             let found = choices.as_deref().and_then(|choices| choice_at(choices, number)).cloned();
             text = found.ok_or_else(|| {
-                Error::bad_input("the context of an example is not a valid choice index").found(text.repr())
+                Error::bad_input("the context of an example is not the index of a choice").found(text.repr())
             })?;
             choices = None;
         }
@@ -108,7 +108,7 @@ impl Task {
     fn target_text(&self, document: &Value) -> Result<String> {
         let target = self.columns.target(&self.definition.target, document)?;
         target.as_text().map(str::to_owned).ok_or_else(|| {
-            Error::bad_input("the target is not text").expected("text from `doc_to_target`").found(target.repr())
+            Error::bad_input("the target is not text").expected("a string from `doc_to_target`").found(target.repr())
         })
     }
 
@@ -136,7 +136,7 @@ impl Task {
                     Some(crate::definition::Field::Text(_, prefix)) => prefix.as_str(),
                     _ => "",
                 };
-                // A chat template separates messages itself. A partial answer and its continuation still need the
+                // A chat template separates messages itself, so only a partial answer and its continuation need the
                 // delimiter.
                 let delimiter = if !chat || !prefix.is_empty() && !ends_with_whitespace(prefix) {
                     definition.target_delimiter.as_str()
@@ -171,9 +171,9 @@ impl Task {
 /// Builds a log-likelihood request. Trailing whitespace in the context is scored as part of the continuation.
 fn likelihood(context: String, continuation: String) -> Result<RequestKind> {
     if continuation.is_empty() && !ends_with_whitespace(&context) {
-        return Err(Error::bad_input("nothing to score after a context")
+        return Err(Error::bad_input("nothing to score after the context")
             .expected("a continuation of at least one character")
-            .found("an empty text")
+            .found("an empty continuation")
             .hint("check `doc_to_target`, `doc_to_choice` and `target_delimiter`"));
     }
     Ok(RequestKind::LogLikelihood { context, continuation })

@@ -28,7 +28,7 @@ fn plain_scalars_follow_yaml_1_1() {
 }
 
 #[test]
-fn last_duplicate_key_wins_and_hooks_are_kept_by_name() {
+fn last_duplicate_key_wins_and_hooks_are_not_run() {
     let node = parse("a: 1\nb:\n  - x: !function utils.f\na: 2\n", "file.yaml").unwrap();
     assert_eq!(node.get("a").unwrap().plain().unwrap(), Value::Int(2));
     let (path, hook) = node.hook().unwrap();
@@ -36,7 +36,7 @@ fn last_duplicate_key_wins_and_hooks_are_kept_by_name() {
 }
 
 #[test]
-fn quoted_text_continues_on_unindented_lines() {
+fn quoted_string_may_continue_on_unindented_lines() {
     let node = parse("a: 'b\nc\n\nd'\ne: \"f\\\ng\"\n", "f").unwrap();
     assert_eq!(node.plain().unwrap().repr(), r"{'a': 'b c\nd', 'e': 'fg'}");
 }

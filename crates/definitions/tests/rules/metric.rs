@@ -20,7 +20,7 @@ fn answer_of(request: &Request, (number, greedy): (f64, bool)) -> Answer {
 }
 
 #[test]
-fn first_of_tied_choices_is_scored_and_nan_wins() {
+fn tied_choices_score_the_first_and_nan_beats_numbers() {
     assert_eq!((likeliest_score("acc", -1.0, -1.0), likeliest_score("acc", -2.0, -1.0)), (0.0, 1.0));
     assert_eq!(likeliest_score("acc", -1.0, f64::NAN), 1.0);
     // The log-likelihood is divided by the number of characters or bytes in the choice without its delimiter. `é` is
@@ -28,7 +28,7 @@ fn first_of_tied_choices_is_scored_and_nan_wins() {
     assert_eq!((likeliest_score("acc_norm", -1.0, -1.5), likeliest_score("acc_bytes", -1.0, -1.5)), (1.0, 0.0));
     // For choices, exact match tests whether the correct choice is the greedy output.
     assert_eq!(likeliest_score("exact_match", -1.0, -9.0), 1.0);
-    // A gold index out of range is scored as wrong.
+    // A document whose gold index is out of range is scored as wrong.
     const INVALID_INDEX: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 0}, {"q": "q", "c": ["a", "b"], "n": 7}]"#;
     let text = choices("metric_list: [{metric: acc}]");
     assert_eq!(
@@ -51,7 +51,7 @@ fn likeliest_score(metric: &str, one: f64, two: f64) -> f64 {
 }
 
 #[test]
-fn word_count_splits_at_every_blank() {
+fn word_perplexity_counts_words_between_whitespace() {
     const SPACED_TEXT: &str = r#"[{"q": " a  b é "}]"#;
     let text = choices("output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: q\ndoc_to_choice: null\n");
     let scores = compute_scores(&text, SPACED_TEXT, &[(-10.0, true)]);
@@ -79,7 +79,7 @@ fn perplexity_error_is_bootstrapped() {
 }
 
 #[test]
-fn f1_uses_label_one_and_rejects_a_third_label() {
+fn f1_scores_label_1_and_rejects_a_third_label() {
     let items = label_items(&[(1, 1), (1, 0), (0, 1), (0, 0), (1, 1)]);
     assert!((Aggregation::F1.score(&items).unwrap() - 2.0 / 3.0).abs() < 1e-12);
     // 2 TP, 1 FP, 1 FN, 1 TN: (2·1 − 1·1) / √(3·3·2·2).
@@ -115,10 +115,11 @@ fn group_metric(by_size: bool) -> GroupMetric {
 #[test]
 fn first_document_determines_the_field_types() {
     let list = rejection_of(r#"[{"q": "q", "c": ["a", "b"], "n": [0, 1]}, {"q": "q", "c": ["a", "b"], "n": 1}]"#);
-    assert!(list.contains("the first document has a list of right answers") && list.contains("test.jsonl:2"), "{list}");
+    let words = "the first document has a list of correct answers";
+    assert!(list.contains(words) && list.contains("test.jsonl:2"), "{list}");
     let number = rejection_of(r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#);
     assert!(number.contains("neither the index nor the text of a choice"), "{number}");
-    // If the first document's question is a string, a later numeric question is rejected.
+    // The first document's question is a string, so a later question that is a number is rejected.
     const MIXED_TYPES: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
     let task = task_of(&choices(""), MIXED_TYPES).unwrap();
     let error = task.requests(&ListRows(MIXED_TYPES), &PromptSettings::default()).unwrap_err().to_string();
@@ -134,8 +135,8 @@ fn rejection_of(rows: &'static str) -> String {
 }
 
 #[test]
-fn chosen_answers_match_those_scored_by_the_metrics() {
-    // Per character, the log-likelihoods are −1 and −0.5. The second choice is the greedy output.
+fn chosen_answers_are_those_that_the_metrics_scored() {
+    // The log-likelihoods per character are -1 and -0.5. The second choice is the greedy output.
     const LONG_CHOICE: &str = r#"[{"q": "q", "c": ["a", "bbbb"], "n": 0}]"#;
     let text = choices("metric_list: [{metric: acc}, {metric: acc_norm}, {metric: exact_match}]");
     let greedy = Value::List(vec![Value::Bool(false), Value::Bool(true)]);
@@ -143,7 +144,7 @@ fn chosen_answers_match_those_scored_by_the_metrics() {
         chosen_answers(&text, LONG_CHOICE, &[Answer::LogLikelihood(-1.0, false), Answer::LogLikelihood(-2.0, true)]),
         [Value::Int(0), Value::Int(1), greedy]
     );
-    // The answer is the filtered text, without the parts that the comparison ignores.
+    // The answer is the filtered text without case and punctuation, which the metric ignores.
     let text = choices(
         "output_type: generate_until\nfilter_list: [{name: v, filter: [{function: majority_vote}, {function: take_first}]}]\n\
          metric_list: [{metric: exact_match, ignore_case: true, ignore_punctuation: true}]",
@@ -173,7 +174,7 @@ fn score_generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Resul
 }
 
 #[test]
-fn generated_text_is_compared_with_choice_list_or_text() {
+fn generated_text_is_compared_with_choice_list_or_string() {
     // With choices, the target is the text of the correct choice.
     assert_eq!(score_generated("", ROWS, &[&["a"], &["d"], &["1"]]).unwrap(), [2.0 / 3.0]);
     // Without choices, a number is compared as text and a list matches any of its items.
@@ -185,7 +186,7 @@ fn generated_text_is_compared_with_choice_list_or_text() {
 }
 
 #[test]
-fn first_of_repeated_answers_counts_without_a_filter() {
+fn first_repeated_answer_is_scored_without_a_filter() {
     let all: [&[&str]; 3] = [&["x", "a", "a"], &["d", "x", "x"], &["x", "f", "f"]];
     assert_eq!(score_generated("repeats: 3", ROWS, &all).unwrap(), [1.0 / 3.0]);
     let vote = "repeats: 3\nfilter_list: [{name: v, filter: [{function: majority_vote}, {function: take_first}]}]";
@@ -194,7 +195,7 @@ fn first_of_repeated_answers_counts_without_a_filter() {
 }
 
 #[test]
-fn exact_match_strips_patterns_case_punctuation_digits() {
+fn exact_match_ignores_patterns_case_punctuation_digits() {
     assert!(matches_exactly("t", "", "> A-1.") && !matches_exactly("t", "", " > A-1."));
     assert!(matches_exactly("t", ", regexes_to_ignore: ['> ']", "A-1."));
     // The pattern is applied before lowercasing.

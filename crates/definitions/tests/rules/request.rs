@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn column_field_keeps_its_value_and_digits_become_numbers() {
+fn column_values_are_kept_and_rendered_digits_are_numbers() {
     // A target that names a column keeps the column's integer, which is the index of the answer.
     assert_eq!(first(&choices(""), &shots(0)), pair("one", " a"));
     // Rendered digits become numbers only if there are choices.
@@ -21,7 +21,7 @@ fn column_field_keeps_its_value_and_digits_become_numbers() {
 }
 
 #[test]
-fn choices_are_read_from_list_map_or_literal() {
+fn choices_are_read_from_a_list_map_or_literal() {
     assert_eq!(two_targets("doc_to_choice: [x, y]"), [" x", " y"]);
     assert_eq!(two_targets("doc_to_choice: {1: x, 0: y}"), [" x", " y"]);
     assert_eq!(two_targets("doc_to_choice: \"{{['it is', c[1]]}}\""), [" it is", " b"]);
@@ -32,7 +32,7 @@ fn two_targets(more: &str) -> Vec<String> {
 }
 
 #[test]
-fn test_split_is_evaluated_else_validation() {
+fn validation_split_is_evaluated_without_a_test_split() {
     assert_eq!((split_field(""), split_field("validation_split: dev")), ("test".into(), "test".into()));
     assert_eq!(split_field("test_split: null\nvalidation_split: dev"), "dev");
 }
@@ -43,7 +43,7 @@ fn split_field(more: &str) -> String {
 }
 
 #[test]
-fn examples_come_from_split_list_or_first_existing_split() {
+fn examples_come_from_the_given_split_list_or_default_split() {
     assert_eq!(first_example(""), "one train a");
     assert_eq!(first_example(", split: dev"), "one dev a");
     assert_eq!(first_example(", samples: [{q: own, c: [k, l], n: 1, s: said}]"), "own said l");
@@ -57,7 +57,7 @@ fn first_example(more: &str) -> String {
 }
 
 #[test]
-fn explicit_zero_shots_are_kept_and_default_is_zero() {
+fn zero_shots_cannot_be_overridden_and_are_the_default() {
     assert_eq!(first_context("num_fewshot: 0", Some(2)), "one");
     assert_eq!(first_context("", None), "one");
     assert_eq!(first_context("num_fewshot: 1\nfewshot_config: {sampler: first_n}", None), "one a\n\none");
@@ -69,9 +69,9 @@ fn first_context(more: &str, asked: Option<usize>) -> String {
 }
 
 #[test]
-fn examples_leave_out_the_document_if_splits_are_equal() {
+fn examples_exclude_the_document_if_splits_are_equal() {
     let named = "fewshot_split: test\nfewshot_config: {sampler: first_n}\ndoc_to_text: '{{q}}'\n";
-    // Rows differ between splits, so the document is found in the pool and removed only if both splits are the same.
+    // The rows contain the name of their split, so the pool contains the document only if both splits are the same.
     assert_eq!(first(&choices(named), &shots(2)).0, "two d\n\nsix f\n\none");
     // The example split and the test split are both unset and count as equal, so the document is removed from the pool.
     let neither = "test_split: null\nvalidation_split: dev\ntraining_split: null\nfewshot_config: {sampler: first_n}\n";
@@ -82,7 +82,7 @@ fn examples_leave_out_the_document_if_splits_are_equal() {
 }
 
 #[test]
-fn description_and_system_prompt_are_separated_differently() {
+fn description_follows_the_system_prompt_after_a_delimiter() {
     assert_eq!(first(&choices("description: Choose."), &shots(0)).0, "Choose.one");
     assert_eq!(first(&choices("description: Choose."), &system_setting("Be short.")).0, "Be short.\n\nChoose.one");
     assert_eq!(first(&choices("description: Choose."), &system_setting("Be short. ")).0, "Be short. Choose.one");
@@ -102,7 +102,7 @@ fn empty_example_answer_has_no_delimiters() {
 }
 
 #[test]
-fn delimiter_precedes_a_choice_but_not_a_target() {
+fn target_delimiter_precedes_choices_but_not_targets() {
     let target = choices("output_type: loglikelihood\ndoc_to_target: q\ndoc_to_choice: null\ndoc_to_text: 'Say: '\n");
     assert_eq!(first(&target, &shots(0)), pair("Say: ", "one"));
     assert_eq!(first(&choices("target_delimiter: ':'"), &shots(0)), pair("one", ":a"));
@@ -111,7 +111,7 @@ fn delimiter_precedes_a_choice_but_not_a_target() {
 }
 
 #[test]
-fn gen_prefix_follows_delimiter_and_blank_in_examples() {
+fn gen_prefix_follows_delimiter_unless_it_starts_with_space() {
     let begun = choices("gen_prefix: It is\nfewshot_config: {sampler: first_n}\ntarget_delimiter: ': '\n");
     assert_eq!(first(&begun, &shots(1)).0, "one: It is a\n\none: It is");
     let blank = choices("gen_prefix: ' It is'\n");
@@ -119,7 +119,7 @@ fn gen_prefix_follows_delimiter_and_blank_in_examples() {
 }
 
 #[test]
-fn numeric_question_makes_the_choices_contexts() {
+fn numeric_question_makes_each_choice_a_context() {
     let text = choices("doc_to_text: n\ndoc_to_target: q\nfewshot_config: {sampler: first_n}\n");
     let first_texts: Vec<_> = texts(&text, &shots(1)).into_iter().take(2).collect();
     assert_eq!(first_texts, [pair("a one\n\na", " one"), pair("a one\n\nb", " one")]);
@@ -132,7 +132,7 @@ fn mutual_information_scores_choices_without_context() {
 }
 
 #[test]
-fn chat_choice_has_no_delimiter_without_gen_prefix() {
+fn chat_choices_have_no_delimiter_without_gen_prefix() {
     let chat = ChatTemplate::new("{% for m in messages %}<{{m.content}}>{% endfor %}", Vec::new(), "t").unwrap();
     let setting = PromptSettings { chat: Some(&chat), ..PromptSettings::default() };
     assert_eq!(first(&choices(""), &setting), pair("<one>", "a"));
@@ -180,7 +180,7 @@ fn nonfinite_numbers_are_rejected_with_their_path() {
 }
 
 #[test]
-fn task_version_is_from_metadata_or_yaml() {
+fn task_version_comes_from_metadata_or_is_yaml() {
     assert_eq!(task_version(""), "Yaml");
     assert_eq!(task_version("metadata: {version: 2.0, other: x}"), "2.0");
 }
