@@ -67,7 +67,6 @@ pub enum Aggregation {
     WeightedF1,
     /// Matthews correlation coefficient.
     Matthews,
-    /// Brier score.
     Brier,
     Bleu,
     Chrf,

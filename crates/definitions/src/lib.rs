@@ -13,21 +13,22 @@
 //! # }
 //! ```
 //!
-//! Results match lm-evaluation-harness at commit `4e7e0d4` byte for byte. Keys that need Python are rejected before
-//! anything runs, and the error gives the file and line. The table lists the modules roughly from the lowest layer to
-//! the highest:
+//! Results match lm-evaluation-harness at commit `4e7e0d4` byte for byte. Keys that need Python are rejected before a
+//! model runs, and the error gives the file and line. The table lists the modules roughly from the lowest layer to the
+//! highest:
 //!
 //! | modules | purpose |
 //! | --- | --- |
-//! | [`activity`], `keys` | tracking of the input a thread processes, for a watcher that enforces limits; hash index for mappings |
-//! | [`value`], `bounds` | Python values, input limits |
+//! | [`activity`], `keys` | input that each thread is processing, for a watcher that enforces limits; hash index of mapping keys |
+//! | [`value`], `bounds` | Python values, limits on untrusted input |
 //! | [`literal`], [`yaml`], [`pattern`] | Python literals, PyYAML parsing, Python regular expressions |
-//! | [`row`], [`prepared`] | rows with their locations, column checks, derived columns |
+//! | [`row`], [`prepared`] | rows with their files and lines, column checks, derived columns |
 //! | `refusal`, `exchange`, `jinja`, `method`, [`template`] | Jinja with Python semantics |
-//! | [`generation`] | generation arguments |
-//! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | corpus metrics, aggregation, per-document metrics, answer filters |
-//! | [`equivalent`], [`definition`], `content`, [`library`] | validated definitions and their content, folders of tasks, groups and tags |
-//! | `parquet`, [`python_object`], `tabular`, [`rows`], [`document`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
+//! | [`generation`] | stop sequences, length limits and sampling parameters |
+//! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | BLEU and chrF, TER, aggregation into scores, per-document metrics, answer filters |
+//! | [`equivalent`], [`definition`], `content`, [`library`] | replacement of known Python hooks, parsed definitions, cache keys, folders of definitions |
+//! | `parquet`, [`python_object`], `tabular`, [`rows`] | rows from Parquet, JSON, CSV and text files |
+//! | [`document`], [`prompt`], [`chat`], [`task`], [`results`] | questions and answers, few-shot prompts, chat templates, requests, scores |
 //! | [`tokens`], [`builtin`] | requests as token ids; built-in definitions of the paper's nine tasks (in `tasks/`) |
 
 pub mod activity;

@@ -189,7 +189,7 @@ impl Matching {
         Ok(true)
     }
 
-    /// Returns whether two texts are equal after [`Self::remove_ignored`]. Whitespace is significant.
+    /// Returns whether two texts are equal, apart from what the options ignore. Whitespace is significant.
     ///
     /// # Errors
     /// Fails if a pattern exceeds the backtracking limit.

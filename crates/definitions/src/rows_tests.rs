@@ -67,7 +67,7 @@ fn invalid_row_is_rejected_with_its_line() {
 }
 
 #[test]
-fn empty_damaged_and_unknown_files_are_rejected() {
+fn empty_damaged_and_unsupported_files_are_rejected() {
     for (name, bytes) in [
         ("x.jsonl", Vec::new()),
         ("x.jsonl", b" \n\n".to_vec()),

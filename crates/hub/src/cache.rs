@@ -166,7 +166,7 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(|error| cache_error("create", folder, &error))
 }
 
-/// Creates the error for a failed file operation in the cache, such as "write".
+/// Creates the error for a failed file operation in the cache. `verb` names the operation, such as `write`.
 pub(crate) fn cache_error(verb: &str, path: &Path, error: &std::io::Error) -> Error {
     let failure = Error::missing(format!("cannot {verb} a path in the hub's cache")).at(path.display()).found(error);
     failure.hint(match error.kind() {

@@ -24,8 +24,8 @@ pub struct FetchSummary {
     pub cached: usize,
     /// Number of bytes downloaded.
     pub bytes: u64,
-    /// Files that failed, with their errors. All other files are cached, except in repositories to which the Hub
-    /// refuses all access.
+    /// Files that failed, with their errors. All other files are cached, except those of repositories to which the Hub
+    /// denied access.
     pub failures: Vec<(String, Error)>,
 }
 

@@ -29,7 +29,6 @@ pub struct Lock {
 pub struct LockedRepo {
     /// Full hash of the commit that the revision pointed to.
     pub commit: Commit,
-    /// Pinned files.
     pub files: BTreeMap<FileName, LockedFile>,
 }
 

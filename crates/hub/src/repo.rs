@@ -27,7 +27,6 @@ pub struct Source {
     revision: String,
 }
 
-/// Default revision.
 const DEFAULT_REVISION: &str = "main";
 const DATASET_PREFIX: &str = "datasets/";
 /// Maximum length of a repository name on the Hub, in bytes.

@@ -118,8 +118,8 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Returns the current time according to the file system of `folder`.
     fn file_system_time(&self, folder: &Path) -> SystemTime;
 
-    /// Returns the time from the last modification of a file to `now`, which is a result of
-    /// [`Self::file_system_time`]. Returns `None` if the modification time is unknown.
+    /// Returns the time since the last modification of a file. `now` is a result of [`Self::file_system_time`].
+    /// Returns `None` if the modification time is unknown.
     fn age(&self, path: &Path, now: SystemTime) -> Option<Duration>;
 
     /// Returns the monotonic time of this process.

@@ -35,7 +35,7 @@ impl ObjectKind {
     }
 }
 
-/// Stage-specific settings of a store, supplied by the program.
+/// Object kinds of a store and the rules for them, supplied by the program that uses the store.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreSchema {
     pub kinds: &'static [ObjectKind],

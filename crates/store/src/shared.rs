@@ -33,13 +33,14 @@ impl StoreSharing {
         }
     }
 
-    /// Returns the mode of a file. Users who may read an executable may also run it.
+    /// Returns the mode to set for a file, given its current mode. Users who may read an executable may also run it.
     fn file_mode(self, mode: u32) -> u32 {
         let mode = mode | self.permission_bits();
         if mode & 0o100 == 0 { mode } else { mode | ((mode & self.permission_bits() & 0o444) >> 2) }
     }
 
-    /// Returns the mode of a folder, including setgid so that new entries inherit its group.
+    /// Returns the mode to set for a folder, given its current mode. It includes setgid so that new entries inherit the
+    /// group.
     fn folder_mode(self, mode: u32) -> u32 {
         let permission_bits = self.permission_bits();
         if permission_bits == 0 { mode } else { mode | permission_bits | ((permission_bits & 0o444) >> 2) | 0o2000 }

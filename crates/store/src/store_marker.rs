@@ -235,7 +235,7 @@ fn contains_object(folder: &Path, depth: usize) -> bool {
     })
 }
 
-/// Returns whether a file is an object record or contains objects.
+/// Returns whether a file is a valid `meta.json` or a pack.
 fn is_object(path: &Path) -> bool {
     let Ok(mut file) = regular::file(path) else { return false };
     if path.file_name().is_some_and(|name| name == META) {

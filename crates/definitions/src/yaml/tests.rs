@@ -55,7 +55,7 @@ fn alias_expansion_and_nesting_are_limited() {
 }
 
 #[test]
-fn mapping_of_many_keys_is_read_in_linear_time() {
+fn mapping_with_many_keys_is_read_in_linear_time() {
     let keys: String = (0..100_000).map(|index| format!("  k{index}: {index}\n")).collect();
     let text = format!("a: &a\n{keys}b:\n{}  k5: own\n", "  <<: *a\n".repeat(3));
     let node = parse(&text, "f").unwrap();

@@ -20,7 +20,7 @@ fn answer_of(request: &Request, (number, greedy): (f64, bool)) -> Answer {
 }
 
 #[test]
-fn tied_choices_score_the_first_and_nan_beats_numbers() {
+fn first_of_tied_choices_wins_and_nan_beats_numbers() {
     assert_eq!((likeliest_score("acc", -1.0, -1.0), likeliest_score("acc", -2.0, -1.0)), (0.0, 1.0));
     assert_eq!(likeliest_score("acc", -1.0, f64::NAN), 1.0);
     // The log-likelihood is divided by the number of characters or bytes in the choice without its delimiter. `é` is
@@ -64,7 +64,7 @@ fn word_perplexity_counts_words_between_whitespace() {
 }
 
 #[test]
-fn perplexity_error_is_bootstrapped() {
+fn perplexity_standard_error_is_bootstrapped() {
     let text = choices("output_type: loglikelihood\ndoc_to_target: q\ndoc_to_choice: null\n");
     let scores = compute_scores(&text, ROWS, &[(-1.0, true), (-2.0, false), (-4.0, true)]);
     assert_eq!((scores[0].0.as_str(), scores[1].0.as_str()), ("perplexity", "acc"));
@@ -94,7 +94,7 @@ fn label_items(pairs: &[(i64, i64)]) -> Vec<Item> {
 }
 
 #[test]
-fn group_score_is_weighted_and_its_error_pooled() {
+fn group_score_is_weighted_and_its_error_is_pooled() {
     let parts = [
         TaskScore { score: 1.0, error: Some(0.1), documents: 10 },
         TaskScore { score: 0.0, error: Some(0.2), documents: 30 },

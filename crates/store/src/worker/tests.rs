@@ -205,7 +205,7 @@ fn expire_lease(lease: &Lease) {
 }
 
 #[test]
-fn process_with_unreadable_record_dies_after_the_timeout() {
+fn process_with_unreadable_record_is_dead_after_timeout() {
     for folder in [true, false] {
         let (_folder, one, _two) = workers();
         let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };

@@ -59,7 +59,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Creates a machine with one process, its own clock and its own system.
+    /// Creates a machine with one process, its own clock and its own system id.
     pub(crate) fn new(server: &Arc<Server>, network: Network, machine: usize) -> Arc<Self> {
         Self::at_work(server, network, machine, None, None)
     }
