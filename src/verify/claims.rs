@@ -67,7 +67,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, verdict_cache: &Verd
         if let Some(lacking) = needed.find(|name| !verdicts.present_artifacts.contains(*name)) {
             check.record_missing(
                 format!("{CLAIMS}, {}", claim.id),
-                format!("the results of {lacking}, next to this folder"),
+                format!("the results of `{lacking}` next to this folder"),
             );
             continue;
         }

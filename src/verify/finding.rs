@@ -222,8 +222,7 @@ impl CheckResult {
         self.agreed + self.mismatches.len()
     }
 
-    /// Sets the total number of values from which the sample was drawn, and the detection probability that follows from
-    /// it.
+    /// Sets the number of values from which the sample was drawn, and computes the detection probability from it.
     #[must_use]
     pub(super) fn with_total(mut self, total: usize) -> Self {
         self.total = total.max(self.compared_count());

@@ -80,7 +80,8 @@ fn joined_file(base: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() { base.to_owned() } else { base.join(path) }
 }
 
-/// Checks the hash of each listed file. Adds a note on how many of them are missing.
+/// Checks the hash of each file that the folder's manifest lists. Files that a record may omit can be missing, and a
+/// note states their number.
 ///
 /// # Errors
 /// Fails if a file cannot be read.

@@ -115,8 +115,8 @@ pub(super) fn is_defined(recorded: &ReferenceRun, number: &ResultRow) -> bool {
     matches!(recorded.measure(number), Some(MeasureId::Defined { .. }))
 }
 
-/// Returns the columns of defined tasks without recorded items, such as metrics that compare generated texts with
-/// references.
+/// Returns the columns of lm-evaluation-harness tasks that have no recorded items, such as metrics that compare
+/// generated texts with references.
 pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
     let bare_numbers = recorded
         .numbers
@@ -183,7 +183,7 @@ fn check_flips(recorded: &ReferenceRun, check: &mut CheckResult) {
 }
 
 /// Returns, for each document, whether its answer flips between two cells. An entry is `None` if both answers are wrong
-/// and there are no log-likelihoods to show whether they are the same.
+/// and no log-likelihoods are recorded that show whether the answers differ.
 fn recompute_flips(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &ResultRow) -> Vec<Option<bool>> {
     let [dense_right, variant_right] =
         [dense, variant].map(|number| number.task_answers().unwrap_or_default().iter().copied());

@@ -1,7 +1,8 @@
 //! Verification of results (layer 4 of the architecture).
 //!
-//! Files are checked against their hashes, numbers against their items, and tables against their numbers. A sample of
-//! the items is recomputed in a separate store. Latencies depend on the machine and are not verified.
+//! Checks files against their hashes, numbers against their recorded items (such as window losses and answers), and
+//! tables against the numbers. Recomputes a sample of the items in a separate store. Latencies depend on the machine and
+//! are not verified.
 
 mod claims;
 mod finding;
@@ -31,12 +32,12 @@ use crate::pipeline::exec::{Reporter, RunSettings};
 use crate::results::StoredResults;
 use ghostlab_store::Store;
 
-/// Settings for a verification.
+/// Options of `ghostlab verify`.
 pub struct VerifyRequest<'a> {
     /// Fraction of the items to sample.
     pub fraction: f64,
     pub seed: u64,
-    /// Additional folders in which to look for inputs.
+    /// Additional folders to search for inputs.
     pub roots: Vec<PathBuf>,
     pub settings: RunSettings,
     /// Store for recomputed objects, initially empty.
@@ -50,8 +51,8 @@ pub struct VerifyRequest<'a> {
 /// # Errors
 /// Fails if no results folder is found.
 pub fn find_folders(root: &Path) -> Result<Vec<PathBuf>> {
-    /// Maximum search depth. `results/ARTIFACT/PROFILE` takes three levels, and a folder that collects such folders one
-    /// more.
+    /// Maximum search depth: three levels for `results/ARTIFACT/PROFILE`, plus one for a folder that contains several
+    /// `results` trees.
     const MAX_SEARCH_DEPTH: usize = 4;
     fn walk(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
         if folder.join(StoredResults::FILE).is_file() {
@@ -69,13 +70,13 @@ pub fn find_folders(root: &Path) -> Result<Vec<PathBuf>> {
         return Err(Error::missing("no results to check")
             .at(root.display().to_string())
             .expected(format!("a folder with `{}`, or a parent of such folders", StoredResults::FILE))
-            .found(if root.exists() { "none" } else { "nothing" })
+            .found(if root.exists() { "none" } else { "no such file or folder" })
             .hint("pass a folder that `ghostlab run` or `ghostlab reproduce` wrote below `results`"));
     }
     Ok(found)
 }
 
-/// Results folder after all checks that need no model, with the sample that is still to be recomputed.
+/// Results folder that passed through all checks that need no model, with the sample to recompute.
 pub struct PreparedFolder {
     folder: PathBuf,
     recorded: ReferenceRun,
@@ -128,7 +129,7 @@ impl PreparedFolder {
     /// Estimates the work needed to recompute the sample. Reads and tokenizes texts.
     ///
     /// # Errors
-    /// Fails if the user interrupts it.
+    /// Fails if the user interrupts the estimate.
     pub fn estimate_work(&self, request: &VerifyRequest<'_>) -> Result<RecomputeCost> {
         self.drawn.estimate_work(request)
     }
@@ -145,7 +146,7 @@ impl PreparedFolder {
 /// Recomputes the samples of several folders, and compares them with the records.
 ///
 /// # Errors
-/// Fails if the user interrupts it.
+/// Fails if the user interrupts the verification.
 pub fn finish(prepared: Vec<PreparedFolder>, request: &VerifyRequest<'_>) -> Result<Vec<FolderCheck>> {
     let drawn: Vec<&DrawnSample> = prepared.iter().map(|part| &part.drawn).collect();
     recompute::calibrate(&drawn, request)?;

@@ -12,7 +12,7 @@ use crate::results::NOISY;
 
 /// Parses a printed number. Also returns its maximum rounding error.
 pub(super) fn parse_printed(text: &str) -> Option<(f64, f64)> {
-    // A noisy latency has a mark before the number.
+    // Noisy latencies have a mark in front of the number.
     let text = text.trim().trim_start_matches(NOISY).replace('−', "-").replace(',', "");
     let end = text.find(|c: char| !c.is_ascii_digit() && !".-+".contains(c)).unwrap_or(text.len());
     let (number, rest) = text.split_at(end);
@@ -35,7 +35,7 @@ pub(super) fn check_page(
     check: &mut CheckResult,
 ) -> Result<()> {
     let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
-        Error::damaged("invalid JSON in the data of the report page")
+        Error::damaged("the data of the results page is not valid JSON")
             .at(page.display().to_string())
             .found(error.to_string())
     })?;
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn printed_number_has_its_rounding_error() {
+    fn printed_number_is_parsed_with_its_rounding_error() {
         assert_eq!(
             parse_printed("98.10 ± 0.2").map(|(number, half)| (number, half > 0.005 && half < 0.00501)),
             Some((98.1, true))

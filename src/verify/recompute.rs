@@ -37,7 +37,8 @@ struct EngineGrid {
 /// Runs all calibrations that the sampled cells need. A calibration shared by several folders runs only once.
 ///
 /// # Errors
-/// Fails if the user interrupts it. Other failures are reported by the checks of the folders that need the calibration.
+/// Fails if the user interrupts the run. Other failures are reported by the checks of the folders that need the
+/// calibration.
 pub(super) fn calibrate(all: &[&DrawnSample], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
     for part in all.iter().flat_map(|drawn| &drawn.parts) {
@@ -171,7 +172,7 @@ impl DrawnSample {
     /// Estimates the work needed to recompute the sample.
     ///
     /// # Errors
-    /// Fails if the user interrupts it. Other failures are reported when the sample is recomputed.
+    /// Fails if the user interrupts the estimate. Other failures are reported when the sample is recomputed.
     pub(super) fn estimate_work(&self, request: &VerifyRequest<'_>) -> Result<RecomputeCost> {
         let mut work = RecomputeCost::default();
         for EngineGrid { grid, settings, .. } in &self.parts {
@@ -194,7 +195,7 @@ impl DrawnSample {
     /// Recomputes the sample and compares it with the record.
     ///
     /// # Errors
-    /// Fails if the user interrupts it.
+    /// Fails if the user interrupts the verification.
     pub(super) fn check(self, recorded: &ReferenceRun, request: &VerifyRequest<'_>) -> Result<Vec<CheckResult>> {
         let draw = self.chunk_sampler(request);
         let mut checks = Checks::new(self.inputs);
@@ -209,8 +210,8 @@ impl DrawnSample {
     }
 }
 
-/// Returns the recorded engine. If it is not available here, returns the closest available one and a note that gives
-/// the reason.
+/// Returns the recorded engine. If this machine cannot run it, returns the closest available one and a note with the
+/// reason.
 fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
     let Some((request, backbone)) = id.request().zip(grid.backbones.get(backbone)) else {
         return (EngineRequest::default(), unavailable_note(id));
@@ -271,7 +272,7 @@ pub(super) fn sample_indices(seed: u64, what: &str, all: usize, fraction: f64) -
 ///
 /// Groups are sampled first, then cells, then chunks. The cells in a group share a calibration. Calibrations are
 /// expensive, and a few chunks suffice to find a cell that is entirely wrong. The sample does not depend on the folder,
-/// so that work needed by several folders is done once.
+/// so folders with the same cells share the work.
 pub(super) fn sample_cells(seed: u64, groups: &[String], names: &[String], fraction: f64) -> (Vec<usize>, f64) {
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
     let chosen = sample_names(seed, &kinds, fraction.sqrt());
@@ -284,8 +285,8 @@ pub(super) fn sample_cells(seed: u64, groups: &[String], names: &[String], fract
     (cells, part)
 }
 
-/// Samples a fraction of the names, but at least one. Takes the names that come first when sorted by a hash of seed and
-/// name.
+/// Samples a fraction of the names, but at least one. Picks the names with the smallest hashes of seed and name, so that
+/// their order does not matter.
 fn sample_names<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
     // Subtract a small tolerance, because a product such as 0.05 × 100 may be rounded to slightly more than 5.
     let count = ((part * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());
@@ -300,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sample_size_is_rounded_up_and_depends_on_the_seed() {
+    fn sample_is_rounded_up_and_depends_on_the_seed() {
         assert_eq!(sample_indices(0, "a", 100, 0.05).len(), 5);
         assert_eq!(sample_indices(0, "a", 7, 0.01).len(), 1);
         assert_eq!(sample_indices(0, "a", 7, 1.0), [0, 1, 2, 3, 4, 5, 6]);

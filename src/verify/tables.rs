@@ -26,7 +26,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<CheckResul
         let tidy = table.column("metric").zip(table.column("cell"));
         match tidy {
             Some((metric, cell)) => check_tidy(&table, recorded, metric, cell, &mut check),
-            // A table of cuts has no numbers.
+            // A table that lists removed layers has no numbers to check.
             None if table.column(REPLACED).is_some() => {}
             None => check_wide(&table, recorded, &mut check),
         }
@@ -198,7 +198,7 @@ fn nth_line(line: usize, text: &str) -> String {
     text.lines().nth(line).unwrap_or_default().to_owned()
 }
 
-/// Checks that each number in a Markdown table occurs in the tidy table for the same backbone and depth.
+/// Checks that each number in a Markdown table occurs in the tidy table, in a row for the same backbone and depth.
 fn check_tidy_markdown(table: &PrintedTable, path: &Path, check: &mut CheckResult) -> Result<()> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let (Some(value), Some(alignment)) = (table.column("value"), text.lines().find(|line| line.starts_with("| --")))

@@ -27,7 +27,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// Combines the finished check of the inputs with empty checks of the other kinds.
+    /// Creates empty checks for all kinds except the inputs, whose check is already complete.
     pub(super) fn new(inputs: CheckResult) -> Self {
         use CheckKind::{Documents, LogLikelihoods, Operators, Selections, Windows};
         let [windows, documents, choices, selections, operators] =
@@ -37,7 +37,7 @@ impl Checks {
 
     /// Compares a recomputed cell with its record.
     pub(super) fn compare(&mut self, recorded: &ReferenceRun, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
-        // The engine may differ from the recorded one. Everything else in the identity must be equal.
+        // The engine may differ from the recorded one. All other fields of the identity must be equal.
         let is_recorded_engine = *cell.identity.engine == *engine;
         let tolerance = Tolerance::between(&engine.dtype, &cell.identity.engine.dtype);
         let identity = Identity { engine: Arc::new(engine.clone()), ..(*cell.identity).clone() };
@@ -90,7 +90,7 @@ impl Checks {
     }
 
     fn compare_items(&mut self, recorded: &ReferenceRun, number: &NumberCheck<'_>, scores: &SampledScores) {
-        // Flips follow from the answers, which are compared as numbers of their own.
+        // Flips are derived from the answers, which are compared separately.
         if matches!(metric_of(number.number).source, MetricSource::Flips(_)) {
             return;
         }
@@ -269,7 +269,11 @@ fn compare_answers(number: &NumberCheck<'_>, recomputed: &[(usize, bool)], check
             Some(bit) => {
                 check.record_missing(
                     at(),
-                    format!("recorded engine (recorded {}, found {})", answer_label(bit), answer_label(*recomputed)),
+                    format!(
+                        "the recorded engine (recorded {}, found {})",
+                        answer_label(bit),
+                        answer_label(*recomputed)
+                    ),
                 );
             }
             // Items are recorded only for metrics that are means of zeros and ones.
