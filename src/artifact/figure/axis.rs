@@ -83,7 +83,7 @@ impl Range {
         Self { low, high, ..self }
     }
 
-    /// Adds a margin at both ends. Also includes 0 if it is near and `zero` is set.
+    /// Adds a margin at both ends. If `zero` is set and the low end is near 0, the range starts at 0.
     pub(super) fn with_margin(self, zero: bool) -> Self {
         let scale = self.scale;
         let mut low = forward(self.low, scale);
@@ -98,7 +98,7 @@ impl Range {
         Self { low: invert(low, scale), high: invert(high + room, scale), scale }
     }
 
-    /// Makes the range extend exactly from the lowest to the highest value. Adds a margin only if they are equal.
+    /// Keeps the range without a margin, unless its lowest and highest values are equal.
     pub(super) fn exactly(self) -> Self {
         if self.high > self.low { self } else { self.with_margin(false) }
     }
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn axis_ends_with_ticks() {
+    fn axis_has_ticks_at_both_ends() {
         for (low, high) in [(0.0, 1.69), (0.0, 0.98), (31.2, 67.5), (-0.3, 0.52), (0.0, 3e-7), (-1e150, 1e150)] {
             let range = Range::from_values([low, high], Scale::Linear).unwrap().with_end_ticks(5);
             let ticks = range.ticks(5);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn log_axis_shows_no_zero() {
+    fn log_axis_omits_zero_and_negative_values() {
         assert_eq!(Range::from_values([0.0, -1.0], Scale::Log), None);
         let range = Range::from_values([0.0, 0.5, 2.0], Scale::Log).unwrap().with_base();
         assert_eq!((range.low, range.fraction(0.0)), (0.1, 0.0));

@@ -82,7 +82,7 @@ impl BarChart {
                 .found(format!("{} groups, {} series", self.groups.len(), self.series.len())));
         }
         if let Some(series) = self.series.iter().find(|series| series.values.len() != self.groups.len()) {
-            return Err(Error::bad_input("series and groups of the bar chart differ in length")
+            return Err(Error::bad_input("a series of the bar chart does not have one value per group")
                 .at(series.label.as_str())
                 .expected(format!("{} values", self.groups.len()))
                 .found(series.values.len().to_string()));

@@ -86,7 +86,7 @@ pub(super) struct FramePlan<'a> {
     pub(super) entries: &'a [(Key, String)],
     pub(super) head: f64,
     pub(super) foot: f64,
-    /// Space to the right of the plot, for the part of the last label that extends beyond it.
+    /// Space to the right of the plot for the overhang of the last tick label.
     pub(super) aside: f64,
 }
 
@@ -107,7 +107,7 @@ impl Frame {
         let title = font::wrap(&axis.title(), end - start);
         let top = scene.lines((start, top + GAP), &title, Anchor::Start) + font::LINE / 2.0;
         let bottom = top + width.plot_height() + head + foot;
-        // Width of the figure that other frames use.
+        // Width of the figure that lies outside `ends`, such as the other panels of a Pareto figure.
         let taken = width.points() - 2.0 * MARGIN - (end - start);
         let left = end - (Self::room(width, &range) - taken);
         let frame = Self { left, right: end - aside, top, bottom, head, foot, range };
@@ -216,7 +216,7 @@ impl Groups {
 pub(super) enum Key {
     /// A bar, with the method's marker on it.
     Bar(Look),
-    /// A marker of a method.
+    /// The marker of a method.
     Marker(Look),
     /// A line, with the method's marker if `marked` is set.
     Line { style: Look, dash: Dash, marked: bool },

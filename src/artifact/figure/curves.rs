@@ -60,7 +60,7 @@ pub struct Curves {
 
 /// Maximum horizontal offset between two lines at the same x, in points (1/72 inch).
 const MAX_LINE_OFFSET: f64 = 3.6;
-/// Size of a marker. Small enough to keep the caps of an error bar visible.
+/// Radius of a marker, in points (1/72 inch). Small enough to keep the caps of an error bar visible.
 const MARKER: f64 = 1.8;
 /// Maximum number of points in a line that has markers.
 const MARKED: usize = 40;

@@ -36,7 +36,7 @@ pub(super) fn data() -> &'static [u8] {
 pub(super) fn load() -> Result<()> {
     static LOADED: OnceLock<bool> = OnceLock::new();
     let loaded = *LOADED.get_or_init(|| register_font(NAME, FontStyle::Normal, data()).is_ok());
-    if loaded { Ok(()) } else { Err(Error::job("cannot read the font of the figures").found(NAME)) }
+    if loaded { Ok(()) } else { Err(Error::job("cannot load the font of the figures").found(NAME)) }
 }
 
 pub(super) fn sized(em: f64) -> FontDesc<'static> {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn width_is_the_sum_of_the_advances() {
+    fn width_is_the_sum_of_glyph_advances() {
         load().unwrap();
         // Digits in DejaVu Sans have an advance of 1303/2048 em.
         assert!((width("00") - 2.0 * 1303.0 / 2048.0 * SIZE).abs() < 0.02);

@@ -20,7 +20,7 @@ pub struct DiagramRow {
     pub cut: DiagramCut,
 }
 
-/// Removed parts of a backbone, and what replaces them.
+/// Layers or sublayers removed from a backbone, with their replacements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiagramCut {
     /// Whole layers, drawn as a dense, a pruned and a ghosted stack.
@@ -46,11 +46,11 @@ pub struct LayerDiagram {
 /// First and last layer in a region of adjacent removed layers.
 type Region = (usize, usize);
 
-/// Gap before and after a region that leaves room for the arrows.
+/// Gap below and above a region that leaves room for the arrows, in points.
 const PAD: f64 = 6.0;
-/// Half the width of a layer.
+/// Half the width of a layer, in points.
 const HALF_BLOCK: f64 = 30.5;
-/// Distance between a layer and the stream that bypasses it.
+/// Distance between a layer and the stream that bypasses it, in points.
 const BYPASS_GAP: f64 = 5.0;
 
 const GHOST: &str = "Ghosted Layer";
@@ -67,8 +67,8 @@ impl LayerDiagram {
     /// Draws the diagram.
     ///
     /// # Errors
-    /// Fails if there are no selections or too many. Also fails if a selection is empty, repeats a layer or contains an
-    /// invalid one.
+    /// Fails if there are no selections or too many. Also fails if a selection is empty, repeats a layer or contains a
+    /// layer that the backbone does not have.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let max_selections = if around.width == Width::Page { 2 } else { 1 };
         if self.selections.is_empty() || self.selections.len() > max_selections {
@@ -315,7 +315,7 @@ fn replaced(operators: &[(usize, usize)], regions: &[Region]) -> Vec<Region> {
 /// Groups the removed layers into regions of adjacent layers.
 ///
 /// # Errors
-/// Fails if `removed` is empty, repeats a layer or contains an invalid one.
+/// Fails if `removed` is empty, repeats a layer or contains an index that is not below `layers`.
 fn regions(removed: &[usize], layers: usize) -> Result<Vec<Region>> {
     let mut sorted = removed.to_vec();
     sorted.sort_unstable();

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbors_are_distinguishable_in_gray() {
+    fn adjacent_methods_are_distinguishable_in_grayscale() {
         // Methods as they are drawn in figure 1, in figures 4 and 5, and in figure 3.
         let all = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate"];
         let bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
@@ -246,7 +246,7 @@ mod tests {
                 assert!(contrast(a, b) >= 1.35, "{pair:?}: {:.2}", contrast(a, b));
             }
         }
-        // The paper's color also stands out from a filled area.
+        // The color of the paper's method must also contrast with a filled area.
         assert!(contrast(gray(papers_color().light), gray(BASELINE_AREA.light)) >= 3.0);
     }
 

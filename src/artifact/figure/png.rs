@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pixel_is_the_mean_of_its_square() {
+    fn output_pixel_is_the_mean_of_supersampled_pixels() {
         let fine = [row_of_two(0, 100), row_of_two(200, 255)].concat();
         // (0 + 100 + 200 + 255) / 4, rounded down.
         assert_eq!(downsample(&fine, 1, 1), [138; 3]);

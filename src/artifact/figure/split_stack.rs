@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn layer_halves_show_kept_removed_and_replaced() {
+    fn split_layers_show_kept_removed_and_replaced_sublayers() {
         let removed = Cut::layers([1]).with(0, Attention).with(3, Mlp);
         let scene = scene(4, removed, Cut::sublayers([(0, Attention)])).unwrap();
         for (text, color, expected) in [
@@ -197,7 +197,7 @@ mod tests {
         ] {
             assert_eq!(count(&scene, text, color), expected, "{text} in {color:?}");
         }
-        // The legend has one block for each.
+        // The legend adds one kept block and one map block.
         assert_eq!((count_filled(&scene, KEPT_LAYER), count_filled(&scene, palette::map_color())), (12 + 1, 1 + 1));
     }
 

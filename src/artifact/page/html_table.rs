@@ -72,9 +72,9 @@ struct TableCell {
     class: String,
     /// Whether the cell labels the row.
     is_label: bool,
-    /// Whether the cell contains the mark for rows of our method.
+    /// Whether to mark the cell as the label of our method.
     says_ours: bool,
-    /// Sort key of a numeric cell, or `None` if it is the text.
+    /// Sort key of a numeric cell, or `None` if the cell is sorted by its text.
     sort: Option<String>,
     text: String,
     /// Deviation after `±`. It moves below the number if space is short.
@@ -116,7 +116,7 @@ pub(super) fn table(
     may_scroll: bool,
 ) -> Result<PageTable> {
     if let Some((index, row)) = view.rows.iter().enumerate().find(|(_, row)| row.cells.len() != view.columns.len()) {
-        return Err(Error::job("a row and its table have different numbers of columns")
+        return Err(Error::job("a table row has the wrong number of cells")
             .at(format!("{title}, row {}", index + 1))
             .expected(format!("{} cells", view.columns.len()))
             .found(row.cells.len().to_string()));

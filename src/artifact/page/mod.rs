@@ -62,7 +62,7 @@ const OPENING: &str = "figure1";
 pub fn render(page: &Page) -> Result<String> {
     let mut seen = BTreeSet::new();
     if let Some(twice) = page.artifacts.iter().find(|artifact| !seen.insert((&artifact.profile, &artifact.name))) {
-        return Err(Error::job("two artifacts of the page have the same name")
+        return Err(Error::job("two artifacts on the page have the same name")
             .at(format!("profile `{}`", twice.profile))
             .found(twice.name.clone()));
     }
@@ -184,7 +184,7 @@ struct AuditValues<'a> {
 
 fn fill_template(template: &str, values: &impl Serialize) -> Result<String> {
     render_template(template, values)
-        .map_err(|error| Error::job("cannot render the templates of the page").found(format!("{error:#}")))
+        .map_err(|error| Error::job("cannot render the page template").found(format!("{error:#}")))
 }
 
 fn render_template(template: &str, values: &impl Serialize) -> Result<String, minijinja::Error> {

@@ -71,7 +71,7 @@ fn ids_are_unique_and_links_have_their_targets() {
 }
 
 #[test]
-fn key_without_a_note_makes_no_link() {
+fn number_without_a_note_is_not_a_link() {
     let mut page = large_page(2);
     page.cells.clear();
     let html = render(&page).unwrap();
@@ -105,7 +105,7 @@ fn page_loads_no_external_resources() {
 }
 
 #[test]
-fn five_hundred_rows_make_less_than_a_megabyte() {
+fn page_with_500_rows_is_smaller_than_a_megabyte() {
     let size = render(&large_page(500)).unwrap().len();
     assert!(size < 1_000_000, "{size} bytes");
 }

@@ -226,7 +226,7 @@ fn claim_row(sentence: &str, verdict: Judgement, paper_verdict: Judgement) -> Cl
 }
 
 #[test]
-fn page_separates_computing_from_writing() {
+fn page_states_when_results_were_computed_and_written() {
     let mut page = large_page(1);
     page.artifacts[0].provenance = vec![
         entry("commit", &"a".repeat(40)),
@@ -289,7 +289,7 @@ fn unrequested_columns_are_hidden() {
 }
 
 #[test]
-fn protocol_folds_and_warnings_precede_their_table() {
+fn protocol_is_folded_and_warnings_precede_the_table() {
     let mut page = large_page(1);
     page.artifacts[0].tables[0].protocol = "Protocol: all of it.".into();
     page.artifacts[0].tables[0].notes = vec!["Something else ran.".into()];
