@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn row_is_flagged_at_chance_level_only_if_all_tasks_are() {
+    fn row_is_reported_only_if_all_tasks_are_at_chance_level() {
         let at_chance = ["25.08", "22.70", "25.04", "49.57", "37.83", "27.60", "52.71", "55.00", "25.93"];
         let findings = chance_findings(&at_chance);
         assert_eq!(findings.len(), 1);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn measurements_may_differ_by_their_deviations() {
+    fn latencies_may_differ_by_five_standard_deviations() {
         let severities = |one: &str, other: &str| {
             let entries = [
                 entry("t", CONDITION, "prefill_ms", one),

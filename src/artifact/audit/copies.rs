@@ -87,7 +87,7 @@ fn judge_copy(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: boo
     (Severity::Suspicion, words.to_owned())
 }
 
-/// Describes a recovery and a table in which the criteria of two rows differ in every score. This shows that they
+/// Finds a table and recovery for which the criteria of two rows differ in every score, which shows that the criteria
 /// selected different layers. Skips the two rows themselves.
 fn find_difference(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String> {
     rows.iter().find_map(|row| {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_criteria_rows_are_a_remark_unless_repairs_differ() {
+    fn equal_rows_of_two_criteria_are_suspect_if_repairs_differ() {
         let sleb = "b,32,7,sleb,none,false,c4";
         let shortgpt = "b,32,7,shortgpt,none,false,c4";
         let equal = [("t", sleb, VALUES), ("t", shortgpt, VALUES)];
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn three_equal_rows_are_two_findings_against_the_first() {
+    fn three_equal_rows_give_two_findings() {
         let rows = ["none", "ghosted", "replaceme-ls"].map(|recovery| format!("b,32,7,sleb,{recovery},false,c4"));
         let findings = audit_findings(&[("t", &rows[0], VALUES), ("t", &rows[1], VALUES), ("t", &rows[2], VALUES)]);
         assert_eq!(findings.len(), 2);
@@ -319,7 +319,7 @@ mod calibration_tests {
     }
 
     #[test]
-    fn row_with_unexpected_calibration_size_is_found() {
+    fn row_with_unexpected_calibration_size_is_reported() {
         let findings = audit_findings("20.00");
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].expected, "128 sequences: 19.00 50.00");
@@ -328,7 +328,7 @@ mod calibration_tests {
     }
 
     #[test]
-    fn row_with_expected_or_no_calibration_size_is_not_found() {
+    fn row_with_stated_or_unknown_calibration_size_is_accepted() {
         assert!(audit_findings("19.00").is_empty());
         assert!(audit_findings("21.00").is_empty());
     }

@@ -6,7 +6,7 @@ use crate::artifact::paper::PaperNumber;
 use crate::recovery;
 use crate::results::number_record::{Condition, DENSE};
 
-/// Checks that a speedup is the dense latency divided by the row's latency, within rounding.
+/// Checks that each speedup equals the dense latency divided by the row's latency, within rounding.
 pub(super) fn check_speedup(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let (Some((cell, speedup)), Some(prefill)) = (row.get("speedup"), row.get("prefill_ms")) else { continue };

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_path_keeps_results_separate() {
+    fn runs_that_differ_in_any_setting_are_incompatible() {
         let paths = setting_paths();
         assert!(paths.len() > 40, "{paths:?}");
         for path in paths {

@@ -45,7 +45,7 @@ fn verdict_on(claim: &Claim, records: Vec<Record>) -> ClaimVerdict {
 }
 
 #[test]
-fn claim_is_checked_in_every_combination_of_cells() {
+fn claim_is_checked_for_every_backbone_and_depth() {
     let verdict = verdict_on(&claim(RequiredSettings::All), records());
     assert_eq!((verdict.held, verdict.total, verdict.unknown, verdict.outcome), (3, 4, 0, Judgement::Fails));
     let settings: Vec<String> = verdict
@@ -73,7 +73,7 @@ fn decide(needed: RequiredSettings) -> (Judgement, String) {
 }
 
 #[test]
-fn missing_number_counts_as_unknown_and_leaves_claim_open() {
+fn missing_number_makes_setting_and_claim_unknown() {
     let mut records = records();
     records.retain(|record| record.condition.backbone == "a");
     for record in records.iter_mut().filter(|record| record.condition.depth == 6) {
@@ -110,7 +110,7 @@ fn on_wikitext(mut record: Record) -> Record {
 }
 
 #[test]
-fn claim_over_artifacts_covers_their_common_settings() {
+fn joined_claim_covers_only_common_settings() {
     let second: Vec<Record> =
         records().into_iter().filter(|record| record.condition.backbone == "a").map(on_wikitext).collect();
     let verdict =
@@ -159,7 +159,7 @@ fn count_of(gate: bool) -> String {
 }
 
 #[test]
-fn shared_record_counts_once_and_conflict_is_unknown() {
+fn repeated_record_counts_once_and_conflict_is_unknown() {
     let claim = Claim { artifacts: &["table2", "tableA6"], ..claim(RequiredSettings::Most) };
     assert_eq!(judge(&claim, records()).count(), "3 of 4, most needed");
     let mut other = records();

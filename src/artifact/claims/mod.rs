@@ -4,9 +4,9 @@
 //! states in how many settings it must hold, and has a function that checks the numbers of one setting. To add a claim,
 //! add an entry to `claims.yaml` and a function to `checks`.
 //!
-//! Numbers are compared as printed. A missing number makes the result of a check unknown. A claim lists the methods
-//! with which ours is compared, so that a missing one is noticed. A claim is unknown if the settings with unknown
-//! results could change the outcome.
+//! Numbers are compared as printed. A missing number makes the result of a check unknown. Each claim lists the methods
+//! with which ours is compared, so that a missing method makes it unknown. The verdict on a claim is unknown if the
+//! settings with unknown results could change it.
 
 mod artifact_numbers;
 mod checks;
@@ -184,7 +184,7 @@ impl Sentence {
             let only = ONLY.iter().find(|(name, _)| *name == only);
             let check = CHECKS.iter().find(|(id, _)| *id == entry.id);
             let (Some((_, only)), Some((id, check))) = (only, check) else {
-                unreachable!("invalid embedded claims.yaml: {} has no check, or unknown settings", entry.id)
+                unreachable!("invalid embedded claims.yaml: `{}` has no check, or its filter is unknown", entry.id)
             };
             Claim {
                 id,

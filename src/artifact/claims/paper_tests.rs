@@ -85,7 +85,7 @@ fn claim_counts_on_paper_tables_match_recorded_counts() {
     assert_eq!(counts, expected, "{}", render(&judged, true));
 }
 
-/// Relative error and share of channels with a reduced error, by recovery.
+/// Relative error, and fraction of channels with a reduced error, by recovery.
 type StatedValues = BTreeMap<&'static str, (f64, f64)>;
 
 /// Returns numbers that agree with the statements in the paper.

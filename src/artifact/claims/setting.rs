@@ -11,13 +11,13 @@ use crate::metric::{Direction, Metric};
 use crate::results::distinct;
 use crate::results::number_record::{Condition, Record};
 
-/// Records of one setting, or of a part of it.
+/// Records of one setting, or of a subset such as one depth.
 #[derive(Debug, Clone)]
 pub(super) struct ClaimSetting<'a> {
     records: Vec<&'a Record>,
     /// Records of the dense backbone, shared by all settings.
     dense: Vec<&'a Record>,
-    /// Suffix that describes the selected part, such as `, depth 11`.
+    /// Suffix that describes the selected subset, such as `, depth 11`.
     part: String,
 }
 

@@ -234,7 +234,7 @@ fn csv_error(file: &str, error: &::csv::Error) -> Error {
 
 fn column_index(file: &str, head: &::csv::StringRecord, name: &str) -> Result<usize> {
     head.iter().position(|column| column == name).ok_or_else(|| {
-        Error::bad_input("unknown column of the table")
+        Error::bad_input("the table lacks a column")
             .at(format!("{file}:1"))
             .expected(format!("`{name}`"))
             .found(head.iter().collect::<Vec<_>>().join(", "))
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_line_is_rejected_by_number() {
+    fn invalid_line_is_rejected_with_its_line_number() {
         let good = "t,b,32,7,shortgpt,none,false,c4,boolq,50.00,";
         assert!(parse(good).is_ok());
         for (line, found) in [

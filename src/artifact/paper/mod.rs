@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn mean_accuracy_has_one_name() {
+    fn mean_accuracy_has_the_same_name_in_every_table() {
         let all = all().unwrap();
         assert!(all.iter().all(|entry| entry.record.metric != "average"));
         // Number of rows in tables 2, 3, 4, 5, A4, A6, A7 and A10: 57 + 129 + 4 + 15 + 20 + 57 + 57 + 2.
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_table_is_rejected_with_the_nearest() {
+    fn unknown_table_is_rejected_with_a_suggestion() {
         let message = records("tabelA6").unwrap_err().to_string();
         assert!(message.contains("did you mean `tableA6`?") && message.contains("table2"), "{message}");
     }
