@@ -146,9 +146,9 @@ fn has_scores(grid: &Grid) -> bool {
     !grid.evaluate.perplexity.is_empty() || grid.evaluate.builtin().next().is_some()
 }
 
-/// Explanation shown when a figure without scores needs evaluation texts.
+/// Hint shown when a figure without scores needs evaluation texts for the gate.
 const NEEDS_TEXTS: &str =
-    "the dense backbone must reproduce the paper's perplexities before it is pruned (skip this check with --no-gate)";
+    "provide the texts with which the gate checks the dense backbone against the paper, or pass --no-gate";
 
 /// Lists all artifacts in a directory, tables first, in paper order.
 ///

@@ -48,8 +48,8 @@ fn compare_value(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> Paper
     PaperComparison { paper, difference, tolerance, verdict }
 }
 
-/// Returns whether two unequal conditions still match. They match if both are the same dense backbone. They also match
-/// if the only difference is that just one of them states the number of calibration sequences.
+/// Returns whether two unequal conditions describe the same setting. This is the case for the same dense backbone, and
+/// for conditions that are equal except that only one states the number of calibration sequences.
 fn conditions_match(one: &Condition, other: &Condition) -> bool {
     if one.criterion == DENSE || other.criterion == DENSE {
         return one.criterion == other.criterion && one.backbone == other.backbone;

@@ -10,7 +10,7 @@ use crate::results::{FrameDifference, may_be_left_out, read_frame};
 /// Extensions of files that contain printed tables.
 const TABLE_EXTENSIONS: [&str; 3] = ["csv", "md", "tex"];
 
-/// Returns a phrase for each differing file, and a final phrase if no printed digit changes.
+/// Describes the difference in each file. Adds a final phrase if no printed digit changes.
 ///
 /// # Errors
 /// Fails if a file cannot be read.
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn differing_files_are_explained_by_size_and_digits() {
+    fn explanation_states_size_and_printed_digits() {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let [reproduced, recorded] = [folders[0].path(), folders[1].path()];
         for (folder, value) in [(reproduced, -1.0), (recorded, -1.0 - 3e-7)] {

@@ -36,7 +36,7 @@ fn duplicate_place_error(one: &str, other: &str) -> Error {
     Error::bad_input("two grid cells have the same position and label in the figure")
         .expected("one cell per position and label")
         .found(format!("`{one}` and `{other}`"))
-        .hint("leave one of the cells out, or name the option in the artifact's `named_options`")
+        .hint("remove one of the cells, or add the option to the artifact's `named_options`")
 }
 
 const ERROR_BARS: &str = "Error bars: ± 1 standard error. Points are offset horizontally for legibility.";

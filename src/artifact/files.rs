@@ -1,4 +1,4 @@
-//! Files written along with the tables of a run.
+//! Writes the files of a run: tables, stored results, answers, latencies and the provenance record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ const RESULTS: &str = "results";
 /// Base name of the file with the wide form of the table.
 const WIDE_TABLE: &str = "wide";
 
-/// Shape of the table that a run prints.
+/// Layout of the table that a run prints.
 #[derive(Debug)]
 pub enum TableShape {
     /// One row per cell.
@@ -284,7 +284,7 @@ fn tasks(result: &CellResult) -> Value {
     each.collect()
 }
 
-/// Serializes the scores for a task that has a task definition.
+/// Serializes the scores of a task that is defined in the format of lm-evaluation-harness.
 fn defined_scores(scores: &TaskScores) -> Value {
     let TaskScores { label, original, effective, truncated, non_finite, .. } = scores;
     json!({

@@ -1,7 +1,7 @@
-//! Up-to-date check: a command whose inputs and outputs are unchanged reports its earlier result.
+//! Up-to-date check: a command whose inputs and outputs have not changed returns its cached result.
 //!
-//! All inputs, including stored objects, and all outputs must have the same contents as before. The hash of a large
-//! file may come from the store's cache, which is valid while the file is unchanged.
+//! Compares the SHA-256 of all inputs, stored objects and outputs with the cached hashes. Large files are hashed again
+//! only if they changed since the store cached their hash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,8 +16,7 @@ use crate::machine;
 use crate::pipeline::plan::Plan;
 use ghostlab_store::{Store, canonical};
 
-/// Check whether a command would repeat its cached result. Identifies the cache entry and holds a hash of the command's
-/// inputs.
+/// Up-to-date check of one command: the path of its cache entry, and a hash of its inputs.
 pub struct UpToDateCheck<'a> {
     store: &'a Store,
     path: PathBuf,
@@ -85,7 +84,7 @@ impl<'a> UpToDateCheck<'a> {
 /// Minimum size in bytes of a file whose hash may come from the store's cache. Smaller files are hashed every time.
 const MIN_CACHED_BYTES: u64 = 1 << 20;
 
-/// Hashes the files in `places` and, recursively, those in its folders. Returns `None` if a file cannot be read.
+/// Hashes the files in `places`, including all files below its folders. Returns `None` if a file cannot be read.
 pub fn contents<P: AsRef<Path>>(
     store: &Store,
     places: impl IntoIterator<Item = P>,

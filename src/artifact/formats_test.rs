@@ -294,7 +294,7 @@ fn paper_value_and_verdict_are_attached_to_cells() {
 }
 
 #[test]
-fn equal_printed_values_tie_and_failed_is_never_best() {
+fn equal_printed_values_tie_and_failed_cell_is_never_best() {
     let description = table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
@@ -316,7 +316,7 @@ fn equal_printed_values_tie_and_failed_is_never_best() {
 }
 
 #[test]
-fn task_of_any_name_is_ranked_by_its_highest_accuracy() {
+fn user_defined_task_is_ranked_by_its_highest_accuracy() {
     for name in ["race_v2", "my-questions"] {
         let description = table(false, &rows(), &[name]);
         let mut numbers = numbers();

@@ -183,8 +183,8 @@ fn positions(depths: &[Vec<Depth>], depth: Depth) -> BTreeSet<usize> {
 /// Headings with the number of columns they span.
 type GroupHeads = Vec<(String, usize)>;
 
-/// Returns the columns for a table's metrics, and the headings above them. Metrics that were not measured have no
-/// columns, because a profile may lack texts, tasks or times of another.
+/// Returns the columns for a table's metrics, and the headings above them. Skips metrics that were not measured, because
+/// profiles may differ in their texts, tasks and timed prompts.
 fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<NumberColumn>, GroupHeads)> {
     // A latency metric expands to one column per timed prompt.
     let prompts =
@@ -227,7 +227,7 @@ fn related_metrics(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Me
     others.filter_map(|other| found_column(numbers, &other.id)).collect::<Vec<_>>()
 }
 
-/// Returns the columns for a metric. If a metric was measured in several ways, each way has its own column.
+/// Returns the columns for a metric. A metric that was measured with several protocols has one column per protocol.
 fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<NumberColumn> {
     let selected = numbers.iter().filter(|number| number.metric.id == metric.id);
     let ways = distinct(selected.map(|number| &number.key));
@@ -314,7 +314,7 @@ fn find_number<'n>(row: &[&'n Arc<Measurement>], column: &NumberColumn) -> Resul
             .at(format!("{:?}", first.record.condition))
             .expected("cells that differ in a setting")
             .found(format!("`{}` and `{}`", first.cell, second.cell))
-            .hint("name the option in the artifact's `named_options`, or leave one of the cells out")),
+            .hint("add the option to the artifact's `named_options`, or remove one of the cells")),
         // A failed cell has no score but still belongs in its row.
         (None, _) => {
             let mut shown = row.iter().copied().filter(|number| column.shows(&number.record.condition));

@@ -16,13 +16,13 @@ pub(super) struct NameList {
     pub rows: Vec<Vec<String>>,
     /// Index of the column that labels a row.
     pub label: usize,
-    /// Index of the column that states the kind of a row, or `None` if all rows are of one kind.
+    /// Index of the column with the category of each row, or `None` if the rows have no categories.
     kind: Option<usize>,
-    /// Index of the column with the names used in grids, by which descriptions select rows.
+    /// Index of the column with the names used in grids. Artifact descriptions select rows by these names.
     name: usize,
     /// Index of the URL column.
     source: usize,
-    /// Heading that the URL column has in the paper.
+    /// Heading of the URL column in the paper.
     head: &'static str,
 }
 
@@ -98,8 +98,8 @@ fn normalize_path(path: &Path) -> PathBuf {
 }
 
 impl NameList {
-    /// Returns the rows that the description names, or all rows if it names none. Methods of the same kind and source
-    /// share a row.
+    /// Returns the rows that the description names, or all rows if it names none. Adjacent methods with the same
+    /// category and URL share a row.
     ///
     /// # Errors
     /// Fails if a name matches no row. The error suggests the closest name.
@@ -112,7 +112,7 @@ impl NameList {
                 .map(|wanted| {
                     self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
                         let known = self.rows.iter().map(|row| row[name].as_str());
-                        let error = Error::bad_input("unknown list entry").expected("a name in the list");
+                        let error = Error::bad_input("unknown list entry").expected("a name from the list");
                         error.found(wanted).suggest(wanted, known)
                     })
                 })

@@ -81,7 +81,7 @@ mod tests {
     use crate::grid::Method;
 
     #[test]
-    fn curves_of_one_recovery_name_their_differences() {
+    fn labels_of_one_recovery_name_the_differing_settings() {
         let one = sleb_cell("ghosted", 4);
         let two = sleb_cell("ghosted", 6);
         let other = sleb_cell("affine", 4);

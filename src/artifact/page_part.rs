@@ -21,7 +21,7 @@ pub struct PagePart {
     pub cells: BTreeMap<String, CellNote>,
 }
 
-/// Name of the line in a cell's note that states the computing time.
+/// Name of the line with the computing time in a cell's note.
 const SECONDS: &str = "seconds";
 
 impl PagePart {
@@ -39,7 +39,7 @@ impl PagePart {
         self
     }
 
-    /// Returns whether both parts render the same page, apart from when and by whom the results were computed.
+    /// Returns whether both parts render the same page apart from the provenance and computing times of the results.
     pub(super) fn shows_the_same(&self, other: &Self) -> bool {
         fn page_artifact(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
             let artifact = PageArtifact { provenance: Vec::new(), computed: Vec::new(), ..part.artifact.clone() };
@@ -72,7 +72,7 @@ impl PagePart {
         let path = folder.join(Self::FILE);
         let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
         serde_json::from_str(&text).map(Some).map_err(|error| {
-            Error::damaged("invalid JSON in the data of the report page")
+            Error::damaged("the data of the results page is not valid JSON")
                 .at(path.display().to_string())
                 .found(error.to_string())
                 .hint("run `ghostlab reproduce` again; cached results are reused")

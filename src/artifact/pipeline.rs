@@ -34,7 +34,7 @@ pub trait Executor {
     /// Runs the grid. `results` is the folder in which the results will be published.
     ///
     /// # Errors
-    /// Fails if the whole run stops. A failed cell is not an error but part of the outcome.
+    /// Fails if the run stops early. Failed cells are part of the outcome instead.
     fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome>;
 
     /// Runs a grid that precedes another one. Does not evict objects that the next grid may need.
@@ -112,7 +112,7 @@ pub enum GateMode {
 /// Reproduces a table or figure.
 ///
 /// # Errors
-/// Fails if the run stops, the numbers do not fit the description, or the folder is not writable.
+/// Fails if the run stops, the numbers do not match the description, or the folder is not writable.
 pub fn make(
     artifact: &Artifact,
     grid: &Grid,
@@ -181,7 +181,7 @@ fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &Results
         );
         return Err(Error::job("an incomplete run cannot be recorded")
             .at(artifact.name.clone())
-            .expected("all cells")
+            .expected("results for all cells")
             .found(found)
             .hint("run the same command without --record to see which cells failed, and why"));
     }
@@ -212,7 +212,7 @@ fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
         return Ok(());
     }
     let (what, hint) = match description.table {
-        Some(_) => ("the table counts whole layers", "name `removed` in the table's `lead`"),
+        Some(_) => ("the table counts whole layers", "add `removed` to the table's `lead`"),
         None => ("the figure counts whole layers", "use a figure of kind `layers` or `pareto`"),
     };
     Err(Error::bad_input(what)
@@ -295,7 +295,7 @@ fn figures(
         Some(entry) => (name, Drawer { description, entry, outcome, numbers: &all }.draw()?),
         None => (format!("{name}-losses"), draw_losses(&description.title, outcome)?),
     };
-    // If there is also a table, its files already contain the data of the figure.
+    // If the artifact also has a table, its files already contain the numbers of the figure.
     if let Some(figure) = description.figure.as_ref().filter(|_| description.table.is_none()) {
         let numbers: Vec<&Measurement> = all
             .iter()

@@ -12,7 +12,7 @@ use crate::pipeline::exec::GridOutcome;
 use crate::results::StoredResults;
 
 #[test]
-fn hidden_cells_of_an_artifact_need_no_run_or_data() {
+fn scores_that_an_artifact_hides_need_no_data() {
     let bench = Bench::new();
     let grid = bench.grid(&[]);
     let corpora: Vec<&str> = grid.evaluate.perplexity.iter().map(|text| text.corpus.as_str()).collect();
@@ -23,7 +23,7 @@ fn hidden_cells_of_an_artifact_need_no_run_or_data() {
 }
 
 #[test]
-fn only_a_dense_backbone_within_tolerance_is_pruned() {
+fn backbone_is_pruned_only_if_its_dense_score_matches() {
     let bench = Bench::new();
     // The paper states a perplexity of 6.71 (`data/paper/table3.csv`).
     let good = FakeExecutor::new(|cell| Some(if cell.is_dense() { 6.7 } else { 20.0 }));
@@ -45,7 +45,7 @@ fn only_a_dense_backbone_within_tolerance_is_pruned() {
 }
 
 #[test]
-fn numbers_record_their_files_and_gate() {
+fn stored_results_record_input_hashes_and_gate() {
     let bench = Bench::new();
     for gated in [true, false] {
         let (_, folder) = bench.make(&[], gated, &FakeExecutor::new(|_| Some(30.0)));
@@ -73,7 +73,7 @@ fn failed_cell_shows_its_reason_and_others_finish() {
 }
 
 #[test]
-fn overridden_artifact_has_separate_folder_not_on_page() {
+fn overridden_artifact_has_own_folder_and_no_page_part() {
     let bench = Bench::new();
     let fake = FakeExecutor::new(|_| Some(30.0));
     let (_, plain) = bench.make(&[], false, &fake);

@@ -110,7 +110,7 @@ fn fixture_matches_the_papers_source() {
 }
 
 #[test]
-fn table_3_criteria_are_bold_and_tables_unscaled() {
+fn table_3_criteria_are_bold_and_no_table_is_scaled() {
     let text = print_latex("table3");
     for criterion in ["Shortened LLaMA", "LLM-Streamline", "ShortGPT"] {
         assert_eq!(text.matches(&format!("\\textbf{{{criterion}}}")).count(), 3, "{criterion}: once a backbone");
@@ -122,7 +122,7 @@ fn table_3_criteria_are_bold_and_tables_unscaled() {
 }
 
 #[test]
-fn captions_name_constants_and_notes_the_protocol() {
+fn captions_state_constants_and_notes_state_the_protocol() {
     for (name, cut) in [("tableA8", "7 of 32"), ("tableA9", "11 of 32"), ("table4", "7 of 32"), ("tableA10", "7 of 32")]
     {
         assert!(caption(name).contains(&format!(": LLaMA-3.1-8B, {cut} layers removed]{{")), "{}", caption(name));
@@ -270,7 +270,7 @@ fn all_recorded_tables_compile_without_warnings() {
 
 // The paper's numbers have no significance marks, so a recorded run is used to check the marks.
 #[test]
-fn table_2_fits_in_one_part_at_120_columns() {
+fn table_2_is_not_split_at_120_columns() {
     let table =
         lay_out("table2", &paper::records("table2").unwrap().into_iter().map(as_measurement).collect::<Vec<_>>());
     let text = screen(&table, Some(120));
@@ -296,7 +296,7 @@ fn lay_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
 }
 
 #[test]
-fn folded_table_3_keeps_headers_and_no_lone_average() {
+fn split_table_3_repeats_headers_and_has_no_single_column() {
     let numbers: Vec<Arc<Measurement>> = paper::records("table3").unwrap().into_iter().map(as_measurement).collect();
     for width in [120, 80, 60] {
         let text = screen(&lay_out("table3", &numbers), Some(width));

@@ -258,7 +258,7 @@ pub(super) fn check_anonymous(folder: &Path) -> Result<()> {
                 .at(name)
                 .expected("neither the machine's name nor its folder paths")
                 .found(format!("`{found}`"))
-                .hint("run it in the checkout with relative paths and a store created there"));
+                .hint("repeat the run in the checkout, with relative paths and a store created there"));
         }
     }
     Ok(())
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_differ_by_rounding_or_in_structure() {
+    fn rounding_and_structural_differences_are_separated() {
         let recorded = json!([{"removed": [2, 3], "boundary_mae": 1.0, "note": null}]);
         assert_eq!(FindingDifference::between(&recorded, &recorded), FindingDifference::default());
         let found = FindingDifference::between(&json!([{"removed": [2, 3], "boundary_mae": 1.25}]), &recorded);

@@ -249,7 +249,7 @@ fn row_label(cell: &Cell) -> String {
     variant_label(criterion, recovery)
 }
 
-/// Formats searches as JSON and Markdown files, by name.
+/// Formats searches as a JSON and a Markdown file. Returns the names and contents of the files.
 ///
 /// # Errors
 /// Fails if a search cannot be serialized.

@@ -130,9 +130,9 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
     changing
 }
 
-/// Formats one line per cut that compares the order of the methods with the paper. It counts the method pairs that are
-/// in the paper's order for every seed and those in the reverse order for every seed. It also counts the pairs whose
-/// order depends on the seed.
+/// Formats one line per cut that compares the order of the methods with the paper. The line counts the pairs of methods
+/// that are in the paper's order for every seed, in the reverse order for every seed, or in an order that depends on the
+/// seed.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
     let Some(SeedDraws { metric, cuts }) = SeedDraws::new(table, numbers) else { return Vec::new() };
     cuts.iter().filter_map(|(cut, methods)| order_note(&metric, cut, methods, paper)).collect()

@@ -32,7 +32,7 @@ pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Resu
     })
 }
 
-/// Returns the metrics of the costs. A time has one metric per prompt, and none if the grid measures no times.
+/// Returns the metrics for the costs. A latency has one metric per timed prompt, or none if the grid times no prompts.
 fn costs(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Vec<Metric>> {
     let mut costs = Vec::new();
     for id in &entry.costs {
@@ -42,9 +42,7 @@ fn costs(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Vec<Metri
         if measured.is_empty() && (!is_time || entry.costs.len() == 1) {
             return Err(Error::bad_input("a cost of the Pareto figure is not measured")
                 .expected(format!("the metric `{id}`"))
-                .hint(
-                    "add a size to `evaluate: {metrics: […]}` in the grid, or a prompt to `evaluate: {latency: …}`",
-                ));
+                .hint("add a size to `evaluate.metrics` in the grid, or a prompt to `evaluate.latency`"));
         }
         costs.extend(measured);
     }
@@ -67,7 +65,7 @@ fn filter_by_metric<'n>(numbers: &[&'n Arc<Measurement>], metric: &str) -> Vec<&
     numbers.iter().filter(|number| number.record.metric == metric).map(|number| &***number).collect()
 }
 
-/// Key of a series: its method (selection and repair) and the unit in which it removes parts of the model.
+/// Key of a series: its method (criterion and recovery) and the unit of its depths, such as layers or attentions.
 #[derive(Debug, Clone, PartialEq)]
 struct SeriesKey {
     method: String,
@@ -86,7 +84,7 @@ impl SeriesKey {
     }
 }
 
-/// Returns the point for the cell of `size`.
+/// Returns the point for the cell that `size` belongs to.
 fn to_point(size: &Measurement, entry: &FigureEntry, costs: &[Metric], numbers: &[&Arc<Measurement>]) -> ParetoPoint {
     ParetoPoint {
         costs: costs.iter().map(|cost| cost_of(&size.cell, cost, numbers)).collect(),
@@ -95,7 +93,7 @@ fn to_point(size: &Measurement, entry: &FigureEntry, costs: &[Metric], numbers: 
     }
 }
 
-/// Returns a cost of a cell: the share that a size metric leaves, or the value of another metric.
+/// Returns a cost of a cell: the percentage kept for a size metric, otherwise the value of the metric.
 fn cost_of(cell: &str, cost: &Metric, numbers: &[&Arc<Measurement>]) -> Option<f64> {
     let value = value_of(cell, &cost.id, numbers)?;
     Some(if matches!(cost.source, MetricSource::Size(_)) { 100.0 - value } else { value })

@@ -35,7 +35,7 @@ fn description() -> Description {
 }
 
 /// Criterion, recovery, number of removed units, unit, percentage of parameters removed, perplexity, and divergence. The
-/// prefill of a variant takes ten times its perplexity.
+/// prefill time in milliseconds is ten times the perplexity.
 type Row = (&'static str, &'static str, usize, DepthUnit, f64, f64, f64);
 
 const ROWS: [Row; 6] = [
@@ -81,7 +81,7 @@ fn numbers() -> Vec<Arc<Measurement>> {
 }
 
 #[test]
-fn rows_name_removed_units_and_rank_equal_depths() {
+fn rows_name_removed_units_and_are_ranked_per_depth() {
     let description = description();
     let table = layout(&description, description.table.as_ref().unwrap(), &numbers(), &[]).unwrap();
     let text = markdown(&table);
@@ -134,7 +134,7 @@ fn figure_without_a_cost_is_rejected() {
 }
 
 #[test]
-fn figure_without_times_has_no_panel_for_them() {
+fn figure_without_latencies_has_no_latency_panel() {
     let numbers = numbers();
     let others: Vec<&Arc<Measurement>> = numbers.iter().filter(|number| number.record.metric != "prefill_ms").collect();
     let figure = pareto(description().figure.as_ref().unwrap(), &others).unwrap();

@@ -1,4 +1,4 @@
-//! Tests that all rows of a table can be told apart in every format.
+//! Tests that the rows of a table have distinct labels in every output format.
 
 use std::fs;
 use std::path::Path;
@@ -101,7 +101,7 @@ fn calibration(corpus: &str, more: &str) -> String {
 }
 
 #[test]
-fn one_setting_distinguishes_cells_in_every_table_view() {
+fn cells_that_differ_in_one_setting_have_distinct_labels() {
     let bench = Bench::new();
     let file = fs::read_to_string(bench.artifact.file.path()).unwrap();
     let file = file.replace("corpora:\n", "corpora:\n  again: {path: text.jsonl, rule: ptb}\n");
@@ -135,7 +135,7 @@ fn one_setting_distinguishes_cells_in_every_table_view() {
 }
 
 #[test]
-fn every_paper_option_is_covered_by_the_view_settings() {
+fn view_settings_cover_every_option_of_the_paper() {
     let known: Vec<&str> = axes().iter().map(|(axis, _)| *axis).collect();
     let cell = Cell {
         backbone: "b".into(),
