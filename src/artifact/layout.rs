@@ -183,8 +183,8 @@ fn positions(depths: &[Vec<Depth>], depth: Depth) -> BTreeSet<usize> {
 /// Headings with the number of columns they span.
 type GroupHeads = Vec<(String, usize)>;
 
-/// Returns the columns for a table's metrics, and the headings above them. Skips metrics that were not measured, because
-/// profiles may differ in their texts, tasks and timed prompts.
+/// Returns the columns for a table's metrics, and the headings above them. Skips metrics that were not measured,
+/// because profiles may differ in their texts, tasks and timed prompts.
 fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<NumberColumn>, GroupHeads)> {
     // A latency metric expands to one column per timed prompt.
     let prompts =

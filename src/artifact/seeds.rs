@@ -131,8 +131,8 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
 }
 
 /// Formats one line per cut that compares the order of the methods with the paper. The line counts the pairs of methods
-/// that are in the paper's order for every seed, in the reverse order for every seed, or in an order that depends on the
-/// seed.
+/// that are in the paper's order for every seed, in the reverse order for every seed, or in an order that depends on
+/// the seed.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
     let Some(SeedDraws { metric, cuts }) = SeedDraws::new(table, numbers) else { return Vec::new() };
     cuts.iter().filter_map(|(cut, methods)| order_note(&metric, cut, methods, paper)).collect()

@@ -34,8 +34,8 @@ fn description() -> Description {
     .unwrap()
 }
 
-/// Criterion, recovery, number of removed units, unit, percentage of parameters removed, perplexity, and divergence. The
-/// prefill time in milliseconds is ten times the perplexity.
+/// Criterion, recovery, number of removed units, unit, percentage of parameters removed, perplexity, and divergence.
+/// The prefill time in milliseconds is ten times the perplexity.
 type Row = (&'static str, &'static str, usize, DepthUnit, f64, f64, f64);
 
 const ROWS: [Row; 6] = [

@@ -1,8 +1,8 @@
 //! Verification of results (layer 4 of the architecture).
 //!
 //! Checks files against their hashes, numbers against their recorded items (such as window losses and answers), and
-//! tables against the numbers. Recomputes a sample of the items in a separate store. Latencies depend on the machine and
-//! are not verified.
+//! tables against the numbers. Recomputes a sample of the items in a separate store. Latencies depend on the machine
+//! and are not verified.
 
 mod claims;
 mod finding;

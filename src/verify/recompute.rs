@@ -285,8 +285,8 @@ pub(super) fn sample_cells(seed: u64, groups: &[String], names: &[String], fract
     (cells, part)
 }
 
-/// Samples a fraction of the names, but at least one. Picks the names with the smallest hashes of seed and name, so that
-/// their order does not matter.
+/// Samples a fraction of the names, but at least one. Picks the names with the smallest hashes of seed and name, so
+/// that their order does not matter.
 fn sample_names<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
     // Subtract a small tolerance, because a product such as 0.05 × 100 may be rounded to slightly more than 5.
     let count = ((part * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());
