@@ -1,4 +1,4 @@
-//! Formatting of times (layer 0 of the architecture).
+//! UTC timestamps (layer 0 of the architecture).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -27,11 +27,12 @@ thread_local! {
 
 /// Heap limit of the process in bytes, or 0 if there is none.
 static LIMIT: AtomicI64 = AtomicI64::new(0);
-/// Heap size of the process in bytes, not including amounts that threads have not reported yet.
+/// Heap size of the process in bytes, excluding the changes that threads have not reported yet.
 static HEAP_BYTES: AtomicI64 = AtomicI64::new(0);
 /// Handler that is called once, on the thread whose allocation exceeds the limit.
 static ON_EXCEEDED: OnceLock<fn() -> !> = OnceLock::new();
-/// Number of bytes that a thread allocates or frees before it reports them. Less frequent reports reduce contention.
+/// Minimum change in a thread's heap size, in bytes, before the thread updates [`HEAP_BYTES`]. Fewer updates reduce
+/// contention.
 const MIN_REPORTED_BYTES: i64 = 64 << 10;
 
 thread_local! {
@@ -81,8 +82,8 @@ fn record_deallocation(bytes: usize) {
     }
 }
 
-// SAFETY: every request is forwarded unchanged to mimalloc. Counting only touches thread-local and atomic counters, and
-// it never allocates.
+// SAFETY: every request is forwarded unchanged to mimalloc. Counting only updates thread-local and atomic counters and
+// never allocates.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         record_allocation(layout.size());
@@ -110,9 +111,9 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Runs `work`, and returns its result and the peak heap size of this thread in bytes, relative to the start. The peak
-/// is `None` if the program uses another allocator. Allocations on other threads are not counted, even if those threads
-/// work on behalf of this one.
+/// Runs `work`. Returns its result and the peak heap growth of this thread in bytes. The peak is `None` if [`Heap`] is
+/// not the global allocator of the program. Allocations on other threads are not counted, even if those threads work on
+/// behalf of this one.
 pub fn measure_peak<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
     COUNT.set(Some(HeapCount { current: 0, peak: 0 }));
     // Allocate once to find out whether this allocator is the global allocator of the program.
@@ -144,7 +145,7 @@ mod tests {
             let count = COUNT.get().unwrap();
             assert_eq!((count.peak, count.current), (5000, 0));
         });
-        assert_eq!(peak, None, "no counter is active");
+        assert_eq!(peak, None, "`Heap` is not the global allocator of the tests");
         record_allocation(77);
         assert!(COUNT.get().is_none(), "counting stops when `work` ends");
     }

