@@ -1,7 +1,7 @@
 //! Output of commands. Each command returns one typed value, which is printed as text or, with `--json`, as JSON.
 //!
-//! `ghostlab schema output` derives its schema from these types, so the schema always matches the output. Renaming or
-//! removing a field, or changing its meaning, requires a new [`SCHEMA_VERSION`] version.
+//! `ghostlab schema output` derives its schema from these types, so the schema always matches the output. If a field is
+//! renamed or removed or its meaning changes, increment [`SCHEMA_VERSION`].
 
 pub(super) mod cache;
 pub(super) mod layers;
@@ -81,7 +81,7 @@ enum Outcome {
 /// Output of each command.
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "command", content = "answer", rename_all = "lowercase")]
-#[allow(clippy::large_enum_variant, reason = "it is boxed")]
+#[allow(clippy::large_enum_variant, reason = "values are always boxed")]
 pub(super) enum Answer {
     Plan(plan::PlanAnswer),
     Status(read_commands::StatusAnswer),
@@ -192,7 +192,7 @@ pub(super) fn print_usage_error(words: impl Iterator<Item = OsString>, error: &c
 /// Descriptions of the enum tags that serde generates. These tags cannot have doc comments.
 const TAG_DESCRIPTIONS: [(&str, &str); 5] = [
     ("command", "Command that produced the answer."),
-    ("answer", "Outcome: an answer or an error."),
+    ("answer", "Output of the command."),
     ("job", "Type of the job."),
     ("why", "Type of the reason."),
     ("what", "Changed fields, or the damage."),

@@ -142,7 +142,7 @@ pub(crate) struct CellToRun {
 /// Missing object of a cell.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct MissingObject {
-    /// Part of the cell.
+    /// Kind of the object, such as `selection`.
     pub(crate) what: MissingPart,
     /// Text, task or prompt of a measurement; null for other objects.
     pub(crate) on: Option<String>,
@@ -171,7 +171,7 @@ impl JsonSchema for MissingPart {
             .into_iter()
             .map(|words| json!({"description": words.about, "type": "string", "const": words.part}))
             .collect();
-        json_schema!({"description": "A part of a cell.", "oneOf": parts})
+        json_schema!({"description": "Kind of object that a cell needs.", "oneOf": parts})
     }
 }
 

@@ -294,7 +294,7 @@ pub(crate) struct ReportAnswer {
 /// Output of `export`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExportAnswer {
-    /// ExportedModel cells, one directory or GGUF file each.
+    /// Exported cells, one directory or GGUF file each.
     pub(crate) folders: Vec<ExportedCell>,
 }
 
