@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the roles of the table columns. Roles that the arguments do not set are those in the paper's tables.
+/// Returns the roles of the table columns. Roles that the arguments do not set default to those in the paper's tables.
 fn columns(arguments: &Arguments) -> Result<AuditColumns> {
     let mut columns = AuditColumns::paper().clone();
     if !arguments.tasks.is_empty() {

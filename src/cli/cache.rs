@@ -208,8 +208,8 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
 }
 
 fn collect(gc: &Gc) -> Result<ExitCode> {
-    // Open the store only for reading. Opening it for writing would remove what dead processes left behind before it
-    // can be listed.
+    // Open the store only for reading. Opening it for writing would remove the drafts of dead processes before they are
+    // listed.
     let store = gc.store.open_read_only()?;
     let left: Vec<AbandonedDraft> = store.abandoned_drafts().into_iter().filter(|draft| draft.dead).collect();
     let programs = programs(gc, &store);
@@ -242,7 +242,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
             }
         });
     }
-    // Opening the store for writing removes what dead processes left behind.
+    // Opening the store for writing removes the drafts of dead processes.
     let store = gc.store.open(None)?;
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
@@ -257,7 +257,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         }
         store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
-    // New jobs may have been submitted since the program copies to delete were listed.
+    // Jobs submitted in the meantime may need some of the program copies.
     let still = self::programs(gc, &store);
     programs.iter().filter(|program| still.contains(program)).try_for_each(FrozenProgram::remove)?;
     clearing.deleted = true;
@@ -290,8 +290,8 @@ fn is_evicted(gc: &Gc, kept: &KeptObjects, entry: &InventoryItem) -> bool {
     (damaged || unused || chosen) && has_kind && old
 }
 
-/// Returns the copies of the program for scheduler jobs that can be deleted. With `--kind`, there are none, because
-/// copies of the program have no kind.
+/// Returns the frozen copies of the program that can be deleted. With `--kind`, returns none, because program copies
+/// have no kind.
 fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     match gc.kind {
         None => cluster::unused_programs(store)
@@ -333,7 +333,7 @@ struct KeptObjects {
     used: KeepSet,
     /// Engines, with their float types, that occur in the store but are not supported by this program.
     unknown_engines: BTreeSet<ComputeId>,
-    /// Descriptions of the profiles that have no backbone on this machine. It is unknown which objects they use.
+    /// Descriptions of the profiles that have no backbone on this machine. Their objects cannot be determined.
     absent: Vec<String>,
 }
 

@@ -294,7 +294,8 @@ fn is_printed_identically(difference: &ValueDifference) -> bool {
     close && format_value(a, MIN_DECIMALS) == format_value(b, MIN_DECIMALS)
 }
 
-/// Returns a note on how many rows were omitted because their two values print identically. Empty if there are none.
+/// Returns a note with the number of rows that were omitted because their values print identically. Empty if no row was
+/// omitted.
 fn omitted_note(differences: &Differences) -> String {
     match differences.values.iter().filter(|value| is_printed_identically(value)).count() {
         0 => String::new(),
@@ -332,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_differing_values_get_more_decimals() {
+    fn values_that_differ_slightly_get_more_decimals() {
         for (a, b, expected) in [
             (Some(1.0), Some(2.0), 4),
             (Some(0.000_011), Some(0.000_033), 5),
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_without_numbers_is_named() {
+    fn error_for_a_folder_without_results_names_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_path_buf();
         let error = super::find_run_folder(&path).and_then(|path| StoredResults::read(&path)).unwrap_err();

@@ -8,7 +8,7 @@ use crate::significance::stratified::holm_correction;
 /// Family-wise error rate for the paired tests.
 const ERROR_RATE: f64 = 0.05;
 
-/// Group of metrics whose differences are counted together.
+/// Category of metrics. The summary counts differences per category.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MetricKind {
     Text,

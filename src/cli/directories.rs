@@ -36,8 +36,8 @@ pub(super) struct StoreArgs {
     rehash: bool,
 }
 
-/// Returns the checkout. It is the closest directory at or above the grid or the current directory that has experiments
-/// or a store. The current directory is returned as an empty path to keep printed paths short.
+/// Finds the checkout: the closest directory with experiments or a store, starting from the grid and then from the
+/// current directory, and going up. Returns an empty path for the current directory to keep printed paths short.
 fn find_checkout(near: Option<&Path>) -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?;
     let share = installed::installed_folder();

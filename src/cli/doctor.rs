@@ -230,7 +230,7 @@ fn check_kernels(status: AmxStatus) -> CheckItem {
         AmxStatus::Refused(_) => {
             CheckItem::note("kernels", portable, "allow `arch_prctl` in the container's seccomp profile")
         }
-        AmxStatus::Deviates => CheckItem::note("kernels", portable, "report the processor's model to this project"),
+        AmxStatus::Deviates => CheckItem::note("kernels", portable, "open an issue that names the processor model"),
     }
 }
 

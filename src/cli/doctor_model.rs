@@ -1,4 +1,5 @@
-//! `ghostlab doctor MODEL`: reports a model's architecture, its costs, and the commands that can be used with it.
+//! `ghostlab doctor MODEL`: reports a model's architecture and memory requirements, and which criteria, recoveries and
+//! exports support it.
 
 use std::path::Path;
 
@@ -79,7 +80,7 @@ pub(super) fn check_model(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     Ok(lines)
 }
 
-/// Describes which cuts and repairs each export format can hold.
+/// Lists the cuts and recoveries that each export format supports.
 fn check_exports(config: &Config, layout: &Layout, model: &Path) -> Result<Vec<CheckItem>> {
     let cuts = exportable_cuts(config);
     let mut things = vec![
@@ -104,7 +105,7 @@ fn check_exports(config: &Config, layout: &Layout, model: &Path) -> Result<Vec<C
     Ok(things)
 }
 
-/// Lists the cuts and recoveries that a format can hold, such as `` whole layers removed with `none`, `merge` ``.
+/// Formats the cuts and recoveries that a format supports, such as `` whole layers removed with `none`, `merge` ``.
 fn list_cuts(cuts: &[ExportableCut], is_held: impl Fn(&Formats) -> bool) -> String {
     let mut by_unit: Vec<(DepthUnit, Vec<&str>)> = Vec::new();
     for ExportableCut { unit, recovery, .. } in cuts.iter().filter(|cut| is_held(&cut.formats)) {
@@ -232,7 +233,7 @@ fn format_attention(config: &Config) -> String {
     lines.join(", ")
 }
 
-/// Formats the size of a model's KV cache, and how much of it one attention takes.
+/// Formats the size of a model's KV cache, and the size of the part for one attention sublayer.
 fn format_kv_cache(config: &Config, program: &Program) -> String {
     let one = Program(vec![Step::Attention(0)]);
     let [all, saved] = [program, &one].map(|program| {
@@ -242,7 +243,7 @@ fn format_kv_cache(config: &Config, program: &Program) -> String {
         });
         format!("{} per token{}", format_bytes(per_token), context.unwrap_or_default())
     });
-    format!("{all}, in f32; dropping one attention saves {saved}")
+    format!("{all}, in f32; removing one attention sublayer saves {saved}")
 }
 
 /// Formats the memory needed for the weights and for a batch with one window of 2048 tokens.

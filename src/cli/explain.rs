@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn former_cell_name_still_resolves() {
+    fn cell_name_in_the_old_format_resolves() {
         let cells = cells();
         for (at, cell) in cells.iter().enumerate() {
             assert_eq!(find_cells(&cells, &cell.former), [at], "{}", cell.former);

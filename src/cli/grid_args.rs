@@ -41,7 +41,7 @@ pub(super) struct GridArgs {
     pub(super) threads: Threads,
 }
 
-/// File that the grid argument names. It is read once.
+/// Parsed grid argument: a grid file or a submission.
 pub(super) enum GridSource {
     File(GridFile),
     Submission(Box<Submission>),

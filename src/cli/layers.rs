@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_among_all_sublayers_and_columns_are_by_kind() {
+    fn attention_and_mlp_columns_share_one_ranking() {
         let ranking = ranking("llm-drop", DepthUnit::Sublayers, true);
         let found = split_columns(&ranking, &[(0, 0.5), (2, 0.1), (1, 0.3), (3, 0.2)]);
         let ranks: Vec<(&str, Vec<usize>)> = found
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(labels, ["Shortened LLaMA, SLEB", "ShortGPT"]);
     }
 
-    /// The model has 128 layers, so scores and ranks have three digits before the decimal point.
+    /// Uses 128 layers, so that scores have three digits before the decimal point and ranks have three digits.
     #[test]
     fn layer_and_sublayer_tables_fit_in_120_columns() {
         let rankings = criterion::ranking_criteria();
@@ -373,7 +373,7 @@ mod tests {
                 DepthUnit::Attention => (0..256).step_by(2).collect(),
                 _ => (0..256).collect(),
             };
-            // Scores that differ between criteria keep their columns apart.
+            // Give each criterion different scores, because columns with equal scores are merged.
             let scores = candidates.into_iter().map(|index| (index, (100 + position + index) as f64));
             split_columns(ranking, &scores.collect::<Vec<_>>())
         });

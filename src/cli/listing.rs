@@ -23,7 +23,7 @@ pub(super) struct ArtifactList<'a> {
     pub(super) engine: EngineRequest,
 }
 
-/// Remaining floating-point operations on one engine and machine.
+/// Remaining floating-point operations of one grid, with the engine and machine that run it.
 struct RemainingFlops {
     engine: String,
     machine: String,
@@ -123,8 +123,8 @@ impl ArtifactList<'_> {
     }
 }
 
-/// Returns the time at which the last run finished. It is taken from the records of the artifact's directory and of
-/// local results next to a recorded run. File times are not used, because a checkout resets them.
+/// Returns the time at which the last run finished, according to the run records in the artifact's directory and in the
+/// directory of local results next to a recorded run. File times cannot be used, because a checkout resets them.
 fn last_finished(results: &Path) -> Option<String> {
     [results.to_owned(), artifact::run_folder(results)].iter().filter_map(|folder| Provenance::finished(folder)).max()
 }

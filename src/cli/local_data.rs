@@ -15,7 +15,7 @@ const EXTENSIONS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
 pub(super) struct LocalCopies {
     pub(super) copied: usize,
     folder: PathBuf,
-    /// File names of each input that was not copied, as an enumeration of alternatives.
+    /// For each input that was not copied, the file names that are accepted, joined with `or`.
     missing: Vec<String>,
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, Command, CommandFactory};
 
-/// Values that no typed option accepts.
+/// Values that every typed option must reject.
 const INVALID_NUMBERS: [&str; 10] =
     ["nan", "inf", "-inf", "-1", "1e30", "-0.5", "", " ", "garbage", "99999999999999999999999"];
 
@@ -104,7 +104,7 @@ fn numeric_options_reject_invalid_values() {
 }
 
 #[test]
-fn free_text_options_are_listed() {
+fn every_option_without_a_typed_parser_is_listed() {
     let free: BTreeSet<String> = all_options()
         .iter()
         .filter(|(_, option)| is_free(option))
@@ -114,13 +114,13 @@ fn free_text_options_are_listed() {
     assert_eq!(
         free,
         BTreeSet::new(),
-        "give the option a typed parser (crates/core/src/quantity.rs), or list it in FREE"
+        "give the option a typed parser (crates/core/src/quantity.rs), or list it in UNCHECKED_OPTIONS"
     );
 }
 
-/// Regression test: such arguments once caused everything to be deleted.
+/// Regression test: invalid numbers such as `nan` once caused all stored objects to be deleted.
 #[test]
-fn invalid_garbage_collection_numbers_are_rejected() {
+fn invalid_numeric_arguments_are_usage_errors() {
     for line in [
         "run g.yaml --store-limit=nan",
         "cache gc --older=nan",

@@ -149,8 +149,8 @@ pub(super) fn format_counts(artifacts: &[ArtifactCount]) -> String {
     format_columns(&rows, &[1, 2, 3])
 }
 
-/// Explains why parts of a cell are missing although similar objects are stored. If an object is missing only because a
-/// selection or operator is missing, no separate reason is given.
+/// Formats the missing objects of a cell, with the reasons. If a selection or operator is missing, the scores that
+/// depend on it get no reason of their own.
 fn explain_missing(missing: &[MissingObject]) -> Vec<String> {
     let in_group = |group| missing.iter().filter(move |entry| entry.what.0.group == group);
     let repairs = in_group(WorkKind::Calibrate).take(1);

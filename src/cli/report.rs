@@ -72,7 +72,7 @@ fn output_folder(reports: &Path) -> OutputFolder {
 /// Checks before a run that the page can be written.
 ///
 /// # Errors
-/// Fails if a foreign file would be overwritten or the directory is not writable.
+/// Fails if the directory is not writable, or if a file that ghostlab did not write would be overwritten.
 pub(super) fn check_output(reports: &Path) -> Result<()> {
     let names = [PAGE, AUDIT].map(str::to_owned);
     output_folder(reports).check(&names)?;

@@ -417,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn record_of_times_needs_an_idle_machine() {
+    fn latencies_are_recorded_only_on_an_idle_machine() {
         check_machine_is_quiet("tableA8", TimeSpread { mean: 10.0, deviation: 0.4 }).unwrap();
         let rejected = check_machine_is_quiet("tableA8", TimeSpread { mean: 10.0, deviation: 1.2 }).unwrap_err();
         assert_eq!(rejected.exit_code(), 4);

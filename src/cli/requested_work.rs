@@ -15,7 +15,7 @@ use crate::model::EngineRequest;
 use crate::results::{Provenance, RunCommand, RunDescription};
 use ghostlab_store::Store;
 
-/// Grid to run. If it belongs to an artifact, also holds the artifact and the dense grid for its gate.
+/// Grid to run. For an artifact, this includes the artifact and the grid of dense backbones for its gate.
 pub(super) struct RequestedWork {
     pub(super) artifact: Option<Artifact>,
     pub(super) grid: Grid,
@@ -224,7 +224,7 @@ pub(super) fn inputs_of_target(
     }
     if file.is_dir() || file.components().count() > 1 || file.extension().is_some() {
         let found = if file.is_dir() { "a folder without config.json" } else { "nothing" };
-        return Err(Error::missing("nothing to check")
+        return Err(Error::missing("unknown target")
             .at(target)
             .expected("an artifact's name, a grid file, a model folder or a .gguf file")
             .found(found));

@@ -41,7 +41,7 @@ fn build_methods<M: ?Sized>(
         let named =
             if text == DEFAULT_LIST_NAME { default() } else { build_method(text, build).map(|method| vec![method]) };
         for (entry, rule) in named.map_err(|error| error.at(format!("{flag} {text}")))? {
-            // A name may repeat one from the default list.
+            // Skip methods that the list already contains, for example from the default list.
             if methods.iter().all(|(known, _)| *known != entry) {
                 methods.push((entry, rule));
             }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_methods_name_their_flag() {
+    fn error_for_an_invalid_method_names_its_flag() {
         for (text, words) in [
             ("ghosted:normed", ["NAME:OPTION=VALUE", "`normed`"]),
             ("ghosted:bias=true", ["--recoveries ghosted:bias=true", "input: normed"]),

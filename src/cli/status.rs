@@ -216,7 +216,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
         all || [&submission.id, &submission.plan, &submission.name].iter().any(|name| arguments.which.contains(name))
     });
     let queue = Queue::query().map_err(|reason| {
-        Error::missing("the scheduler does not report its queue, so no job was cancelled")
+        Error::missing("cannot list the scheduler's jobs, so no job was cancelled")
             .found(reason)
             .hint("try again later")
     })?;

@@ -254,7 +254,7 @@ fn print_submission(answer: SubmitAnswer, message: &str) -> Result<ExitCode> {
 /// Checks and tokenizes all inputs, as a run does before its first job.
 ///
 /// Returns the submission, the output to print (still without jobs), and the required GPU memory in bytes. The memory
-/// estimates assume that a worker holds all weights of the largest backbone.
+/// estimates assume that a worker keeps all weights of the largest backbone in memory.
 fn prepare_submission(
     work: &RequestedWork,
     settings: RunSettings,

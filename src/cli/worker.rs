@@ -1,4 +1,4 @@
-//! `ghostlab worker GRID`: runs part of a grid while other workers with the same store run the rest.
+//! `ghostlab worker GRID`: runs jobs of a grid together with other workers on the same store.
 
 use std::cell::Cell;
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     events: bool,
 }
 
-/// Runner for the jobs that this worker takes from a grid.
+/// Store, settings and limits with which a worker runs the jobs of a grid.
 struct WorkerGrid<'a> {
     store: &'a Store,
     settings: RunSettings,
@@ -156,8 +156,8 @@ fn run_jobs(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutc
     part.work(part.settings, &open)
 }
 
-/// Runs this worker's share of each round of the searches. All workers read the same scores, so they agree on the next
-/// round.
+/// Runs jobs of each round of the searches together with other workers. All workers read the same scores, so they agree
+/// on the next round.
 fn work_on_search(part: &WorkerGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
     let WorkerGrid { store, settings, reporter, signals, .. } = *part;
     let env =

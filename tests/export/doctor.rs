@@ -71,7 +71,7 @@ impl ModelReport<'_> {
         assert!(self.found("parameters").contains(" M, stored as "), "{report:?}");
         // Keys and values of 2 heads in f32, with 16 channels each in the fixture and 32 in the bundled model.
         let saved = if ["backbone", "repaired"].contains(&self.name) { "256 B" } else { "512 B" };
-        let saved = format!("dropping one attention saves {saved} per token");
+        let saved = format!("removing one attention sublayer saves {saved} per token");
         assert!(self.found("KV cache").contains(&saved), "{report:?}");
     }
 
