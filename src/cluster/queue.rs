@@ -88,10 +88,10 @@ fn parse_job(line: &str) -> Option<QueuedJob> {
     Some(QueuedJob { id, name, state, reason, comment })
 }
 
-/// Error returned if sbatch does not accept a submission.
+/// Error from a submission that sbatch did not accept.
 pub struct SubmitError {
     pub error: Error,
-    /// Whether sbatch could not be started. If so, nothing was queued.
+    /// Whether sbatch could not be started, in which case nothing was queued.
     pub not_started: bool,
 }
 

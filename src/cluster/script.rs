@@ -34,13 +34,13 @@ pub struct JobScript<'a> {
     pub cpus: usize,
     /// Memory per worker, in megabytes.
     pub memory: u64,
-    /// Further sbatch options. Each item is one word.
+    /// Additional sbatch options, one word per item.
     pub options: Vec<String>,
     pub logs: PathBuf,
     pub setup: Vec<String>,
     /// Names of additional environment variables to pass to the jobs.
     pub export: Vec<String>,
-    /// Command that runs a worker. `report` is the command that runs the report. Each item is one word.
+    /// Command line of a worker, one word per item. `report` is the command line of the report job.
     pub worker: Vec<String>,
     pub report: Vec<String>,
 }

@@ -31,7 +31,7 @@ pub struct SlurmProfile {
     pub retries: Option<u32>,
     /// Names of the environment variables that are passed to jobs.
     pub export: Vec<String>,
-    /// Further sbatch options, one per entry.
+    /// Additional sbatch options, one per entry.
     options: Vec<Spanned<String>>,
     /// Shell lines to run before the worker, such as `module load cuda`.
     pub setup: Vec<String>,
@@ -107,7 +107,7 @@ impl SlurmProfile {
     }
 }
 
-/// Checks an entry that names an environment variable.
+/// Checks an entry of `export`, which must be the name of an environment variable.
 ///
 /// # Errors
 /// Fails if the name suggests a secret, or if the entry contains a value.
@@ -149,7 +149,7 @@ mod tests {
         }
         let error = profile.gpu(81_000_000_000).unwrap_err().to_string();
         assert!(error.contains("81.0 GB") && error.contains("--device-memory"), "{error}");
-        assert_eq!(SlurmProfile::default().gpu(1 << 40).unwrap(), None, "Slurm picks one");
+        assert_eq!(SlurmProfile::default().gpu(1 << 40).unwrap(), None, "Slurm selects the GPU type");
     }
 
     #[test]

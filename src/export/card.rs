@@ -39,9 +39,9 @@ struct CardValues {
     kept: usize,
     /// Removed layers, or removed sublayers by kind. Empty for the dense backbone.
     removed: String,
-    /// Amount removed, such as `7 of 32 layers` or `8 of 32 attention sublayers`.
+    /// Number of removed layers or sublayers, such as `7 of 32 layers` or `8 of 32 attention sublayers`.
     amount: String,
-    /// Verb for the change: `removed` or `replaced by an affine map`.
+    /// Change to the layers in `removed`: `removed` or `replaced by an affine map`.
     verb: &'static str,
     /// Phrases that list the checkpoint layers without attention and those without an MLP.
     without: Vec<String>,
@@ -212,7 +212,7 @@ fn describe_merged_layers(layout: &Layout, deployed: &DeployedModel) -> impl Ite
     })
 }
 
-/// Formats how much of a backbone with `layers` layers is removed.
+/// Formats the number of removed layers or sublayers of a backbone with `layers` layers.
 fn format_amount(removed: &Cut, layers: usize) -> String {
     if removed.is_whole_layers() {
         return format!("{} of {layers} layers", removed.whole_layers().len());
@@ -225,7 +225,7 @@ fn format_amount(removed: &Cut, layers: usize) -> String {
     }
 }
 
-/// Returns the verb for the change of a model.
+/// Returns `replaced by an affine map` if every removed sublayer was replaced, and `removed` otherwise.
 fn change_verb(result: &CellResult) -> &'static str {
     let replaced = result.replaced_sublayers();
     if !replaced.is_empty() && replaced == result.removed { "replaced by an affine map" } else { "removed" }

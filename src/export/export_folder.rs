@@ -72,8 +72,8 @@ const OUTPUT_KIND: &str = "a model";
 /// Checks that the folder does not exist, is empty or contains an earlier export.
 ///
 /// # Errors
-/// Fails with exit code 2 if the folder has other content. The error names the content or the files that must not be
-/// replaced.
+/// Fails with exit code 2 if the path is not a folder, if a non-empty folder is not an earlier export, or if a file
+/// that no export wrote would be overwritten.
 pub fn check_folder(folder: &Path) -> Result<OutputFolder> {
     let occupied = match fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_some() && Manifest::read(folder).kind().is_none(),
@@ -101,8 +101,8 @@ pub fn check_folder(folder: &Path) -> Result<OutputFolder> {
 /// Writes the export to a temporary folder and moves this folder into place.
 ///
 /// # Errors
-/// Fails if the disk is full, a file cannot be read or written, the target folder has other content, or `stop` is set.
-/// In these cases, no output is left behind.
+/// Fails if the disk is full, a file cannot be read or written, the target folder must not be overwritten, or `stop` is
+/// set. In these cases, no output is left behind.
 pub(super) fn write_export(
     output: &OutputFolder,
     computed: &ComputedCell<'_>,

@@ -1,4 +1,5 @@
-//! Formats that can hold a cut and its repair, derived from the registry of recoveries and the checks of the exporter.
+//! Export formats that support a cut and its repair, derived from the registry of recoveries and the checks of the
+//! exporter.
 
 use crate::checkpoint::{check_deci_step, check_deci_support};
 use crate::criterion::DepthUnit;
@@ -18,12 +19,12 @@ pub struct ExportableCut {
     pub formats: Formats,
 }
 
-/// Formats that can hold a cut with its repair.
+/// Export formats that support a cut with its repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Formats {
     /// Whether loaders of a folder need the modeling file, and a GGUF file needs the architecture `deci`.
     pub needs_code: bool,
-    /// Whether a GGUF file can hold the cut and the repair, provided that it can hold the backbone.
+    /// Whether GGUF can represent the cut and the repair, provided that it can represent the backbone.
     pub fits_gguf: bool,
 }
 
@@ -34,7 +35,7 @@ impl Formats {
     }
 }
 
-/// Rejects a cut or repair that GGUF cannot represent, given only its kind.
+/// Rejects a cut or repair that GGUF cannot represent. Depends only on the recovery and on the unit of the cut.
 pub(super) fn check_gguf(config: &Config, recovery: Option<&dyn Recovery>, unit: DepthUnit) -> Result<()> {
     match recovery.and_then(|recovery| recovery.step_form(config)) {
         Some(step) => check_deci_step(config, step),
@@ -118,7 +119,8 @@ mod tests {
                 "sublayers: `nbl` (`input: normed`)",
             ]
         );
-        // In OLMo-2, branches end in norms, which neither a map nor a factor of the stream can pass.
+        // In OLMo-2, branches end in norms, so neither a linear map nor a factor of the residual stream can be folded
+        // into a weight.
         assert_eq!(listed("olmo2", |formats| !formats.needs_code), [&plain[..2], &plain[4..]].concat());
         let coded = listed("olmo2", |formats| formats.needs_code);
         for recovery in ["`replaceme-ls`", "`prune-and-comp` (`granularity: scalar`)", "`nbl`"] {

@@ -1,11 +1,11 @@
 //! Export of cells as folders for transformers, lm-evaluation-harness and other programs (layer 4 of the architecture,
 //! docs/design.md §16).
 //!
-//! | file | content |
+//! | file | contents |
 //! | --- | --- |
 //! | `export_folder` | output folder with weights, config, tokenizer and other files of the backbone |
 //! | `card` | model card |
-//! | `formats` | formats that can hold a cut and its repair |
+//! | `formats` | export formats that support a cut and its repair |
 //! | `source` | files of the backbone to copy |
 //!
 //! This module also exports cells as GGUF files for llama.cpp and programs based on it.
@@ -58,8 +58,8 @@ impl Exporter<'_> {
     /// Exports a cell of a grid to a folder. Layer selections and operators that are not stored are computed first.
     ///
     /// # Errors
-    /// Fails if the cell fails, the weights differ from the hashed ones, the folder has other content, or the disk is
-    /// full. No output is left behind in these cases.
+    /// Fails if the cell fails, the weights have changed since they were hashed, the folder must not be overwritten, or
+    /// the disk is full. No output is left behind in these cases.
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<ExportedModel> {
         let output = export_folder::check_folder(folder)?;
         if let Some(recovery) = &grid.cells[cell].recovery {
@@ -74,7 +74,7 @@ impl Exporter<'_> {
         })
     }
 
-    /// Computes the missing parts of a cell and passes the complete cell to `then`.
+    /// Computes the missing layer selection and operators of a cell, and passes the complete cell to `then`.
     fn with_cell<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(ComputedCell<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
         let export_grid = single_cell_grid(grid, cell);
@@ -112,7 +112,7 @@ impl Exporter<'_> {
     }
 }
 
-/// Computed cell with everything that an export needs.
+/// Computed cell, with the checkpoint layout and the deployed model to export.
 struct ComputedCell<'a> {
     layout: &'a Layout,
     backbone: &'a BackbonePlan,

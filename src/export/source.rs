@@ -29,7 +29,7 @@ pub(super) fn read(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
 ///
 /// # Errors
 /// Fails with a bad-input error if the file is a link to a file outside the directory. In the hub cache, links may also
-/// point to the rest of the model's repository.
+/// point to other directories of the model's repository.
 pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     let path = folder.join(name);
     if !path.is_file() {
