@@ -24,7 +24,7 @@ pub struct Description {
     pub table: Option<TableEntry>,
     /// Figure.
     pub figure: Option<FigureEntry>,
-    /// Table of built-in items, without a grid.
+    /// Table of the built-in methods or checkpoints, without a grid.
     pub list: Option<ListEntry>,
     /// Comparison of searches over the grid's cells (see the grid's key `search`) with another artifact's best rows.
     pub races: Option<RacesEntry>,
@@ -153,7 +153,7 @@ pub struct RowEntry {
     pub finetuned: bool,
 }
 
-/// Figure of a given kind.
+/// Figure, with its metrics and axes.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FigureEntry {
@@ -162,8 +162,9 @@ pub struct FigureEntry {
     /// none.
     #[serde(default)]
     pub metrics: Vec<String>,
-    /// Costs on the x-axes of a Pareto figure, with one column of panels each. For a removed share, the axis shows the
-    /// share that is kept. Any other metric must be one for which lower is better, such as `prefill_ms`.
+    /// Costs on the x-axes of a Pareto figure, with one column of panels each. For a metric such as
+    /// `parameters_removed`, the axis shows the fraction that is kept. Any other metric must be one for which lower is
+    /// better, such as `prefill_ms`.
     #[serde(default = "default_costs")]
     pub costs: Vec<String>,
     /// Label of the value axis, including the unit.
@@ -185,7 +186,7 @@ impl FigureEntry {
     /// Checks the metrics of a Pareto figure.
     fn check_panels(&self) -> Result<()> {
         if self.metrics.is_empty() || self.costs.is_empty() {
-            return reject("a Pareto figure has no panel", "`metrics` and `costs` with an entry");
+            return reject("a Pareto figure has no panel", "at least one entry in `metrics` and in `costs`");
         }
         for id in &self.costs {
             let metric = Metric::find(id)?;
@@ -193,7 +194,7 @@ impl FigureEntry {
             if !is_size && metric.direction != Direction::Lower {
                 return reject(
                     &format!("`{id}` is not a cost"),
-                    "a removed share, or a metric for which lower is better",
+                    "a metric for which lower is better, or a saving such as `parameters_removed`",
                 );
             }
         }
@@ -219,7 +220,7 @@ pub enum FigureKind {
     Pareto,
 }
 
-/// List of built-in items.
+/// Contents of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ListEntry {
@@ -282,7 +283,7 @@ impl Description {
         let parts = parts.into_iter().filter(|part| *part).count();
         if parts != 1 {
             return reject(
-                "the artifact needs exactly one kind",
+                "the artifact must define exactly one output",
                 "one of the keys `table`, `figure`, `list` and `races`",
             );
         }
@@ -293,7 +294,7 @@ impl Description {
         if let (Some(figure), Some(table)) = (pareto, &self.table)
             && let Some(other) = figure.metrics.iter().find(|metric| !table.metrics.contains(metric))
         {
-            return reject(&format!("the figure next to a table draws `{other}`"), "metrics of the table");
+            return reject(&format!("the figure draws `{other}`, which the table lacks"), "metrics of the table");
         }
         if self.table.as_ref().is_some_and(|table| table.metrics.is_empty() || table.rows.is_empty()) {
             return reject("the table is empty", "at least one entry in `rows` and in `metrics`");
@@ -333,7 +334,7 @@ mod tests {
     const TABLE: &str = "table: {lead: [removed], rows: [{criterion: sleb, recovery: none}], metrics: [ppl_c4]}";
 
     #[test]
-    fn figure_may_accompany_a_table_if_it_draws_its_metrics() {
+    fn pareto_figure_next_to_a_table_draws_only_its_metrics() {
         for (parts, rejected) in [
             ("figure: {kind: pareto, metrics: [ppl_c4]}", None),
             ("figure: {kind: pareto, metrics: [kl_c4]}", Some("draws `kl_c4`")),
@@ -341,8 +342,8 @@ mod tests {
             ("figure: {kind: pareto, metrics: [ppl_c4], costs: [speedup]}", Some("`speedup` is not a cost")),
             ("figure: {kind: pareto, metrics: [ppl_c4], costs: [size]}", Some("unknown metric `size`")),
             ("figure: {kind: pareto}", Some("no panel")),
-            ("figure: {kind: bars, metrics: [ppl_c4]}", Some("exactly one kind")),
-            ("list: methods", Some("exactly one kind")),
+            ("figure: {kind: bars, metrics: [ppl_c4]}", Some("exactly one output")),
+            ("list: methods", Some("exactly one output")),
         ] {
             let text = format!("artifact:\n  title: a\n  {TABLE}\n  {parts}\nbackbone: b\n");
             let file = GridFile::from_text(&text, Path::new("grid.yaml")).unwrap();
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn sublayers_need_a_column_that_names_them() {
+    fn only_some_tables_and_figures_can_show_sublayers() {
         for (part, expected) in [
             (json!({"table": {"lead": ["removed"], "rows": [], "metrics": []}}), true),
             (json!({"table": {"lead": ["depth"], "rows": [], "metrics": []}}), false),

@@ -309,7 +309,7 @@ pub(super) fn build_methods<M: MethodAxis + ?Sized>(
     let mut methods: Vec<Positioned<Method<M>>> = Vec::new();
     for Positioned { value: method, position } in &written {
         let value = Method::new(&method.name, &method.options).map_err(|error| {
-            // If several methods come from the same position, name the method in the message.
+            // Name the method in the message if the same position yields several methods.
             let shared = written.iter().filter(|other| other.position == *position).count() > 1;
             let error = if shared { error.at(method.to_string()) } else { error };
             error.at(position.to_string())
@@ -321,8 +321,8 @@ pub(super) fn build_methods<M: MethodAxis + ?Sized>(
     Ok(methods)
 }
 
-/// Expands the entries into methods. An option that takes a single value but is given a list yields one method per
-/// item. So does an option that takes a list but is given a list of lists.
+/// Expands the entries into methods. A list of values for a single-valued option yields one method per value. A list of
+/// lists for a list-valued option yields one method per inner list.
 pub(super) fn expand_methods<M: MethodAxis + ?Sized>(
     at: &EntryPosition<'_>,
     entries: &[MethodEntry],
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calibration_with_few_tokens_names_the_number_that_suffices() {
+    fn shortage_warning_names_the_sufficient_token_count() {
         let [warning, none, some] = [4, 18, 17].map(|operator_sequences| {
             let calibration =
                 Calibration { corpus: "c4".into(), sequences: 64, length: 512, seed: 0, operator_sequences };
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn label_lists_options_in_sorted_order() {
+    fn method_label_lists_options_in_sorted_order() {
         assert_eq!(method(&serde_json::json!({})).to_string(), "m");
         assert_eq!(method(&serde_json::json!({"z": 1, "a": "token"})).to_string(), "m(a=token,z=1)");
     }

@@ -190,7 +190,7 @@ fn expand_calibration(at: &EntryPosition<'_>, entry: &CalibrationEntry) -> Resul
     Ok((calibrations, corpora))
 }
 
-/// Returns the values of a key, or a single `None` if the key is missing.
+/// Returns the values of a key, or a single `None` at the position of the map if the key is missing.
 pub(super) fn optional_values<T>(
     at: &EntryPosition<'_>,
     values: Option<Vec<Positioned<T>>>,
@@ -339,7 +339,7 @@ impl PrunedCell {
         };
         Err(Error::bad_input(format!("the depth removes all layers of the backbone `{backbone}`"))
             .at(self.position.to_string())
-            .expected(format!("a number below {layers}, the layers of `{backbone}`"))
+            .expected(format!("fewer than the {layers} layers of `{backbone}`"))
             .found(found)
             .hint(format!("remove at most {} layers", layers.saturating_sub(1))))
     }

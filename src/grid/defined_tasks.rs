@@ -56,7 +56,7 @@ pub struct DefinedColumn {
 }
 
 impl DefinedColumn {
-    /// Returns the metric.
+    /// Returns the metric of the column: the score, or the flips of the scored answers.
     pub fn metric(&self) -> Metric {
         let scored = self.scored();
         self.flips.map_or_else(|| scored.clone(), |flips| flips.metric_on(&scored))
@@ -68,8 +68,8 @@ impl DefinedColumn {
         (self.metric().test == Some(PairedTest::Mcnemar)).then(|| Self { flips: Some(flips), ..self.clone() })
     }
 
-    /// Returns the metric that scores the answers. Its id omits the number of documents, as the ids of built-in tasks
-    /// do, and its label has it.
+    /// Returns the metric that scores the answers. Its ID omits the document limit, as for built-in tasks. Its label
+    /// includes the limit.
     pub fn scored(&self) -> Metric {
         let Self { name, how, metric, filter, .. } = self;
         let mut shown = Metric::defined(&format!("{name}{}", how.without_extent()), metric, filter);
@@ -110,7 +110,7 @@ pub(super) enum SplitFiles {
     More(Vec<PathBuf>),
 }
 
-/// Entry of `evaluate.tasks` that names a definition.
+/// Entry of `evaluate.tasks` with a `definition`.
 #[derive(Debug, Clone)]
 pub(super) struct DefinitionEntry {
     pub(super) definition: String,
@@ -157,7 +157,7 @@ impl ResolvedDefinitions {
                 return Err(at
                     .key("definition")
                     .error(format!("no task definition in `{}`", entry.definition))
-                    .expected("a file or folder with a task"));
+                    .expected("a file or folder that defines a task"));
             }
             let how = &entry.how;
             for definition in tasks {
@@ -307,7 +307,7 @@ fn find_rows_origin(at: &EntryPosition<'_>, entry: &DefinitionEntry, definition:
         let splits = splits.ok_or_else(|| {
             Error::bad_input("unsupported value of `data_files`")
                 .at(definition.location.to_string())
-                .expected("paths of files, or of files by split")
+                .expected("paths of local files, or a map from splits to such paths")
                 .found(files.repr())
                 .hint("download the files and name them in the grid: `data: {SPLIT: FILE}`")
         })?;
@@ -425,7 +425,7 @@ fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&s
 fn single_split(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
     match splits {
         [split] => Ok(FileRows { splits: BTreeMap::from([((*split).to_owned(), vec![file])]) }),
-        several => Err(Error::bad_input("one file for several splits")
+        several => Err(Error::bad_input("a single file cannot provide several splits")
             .at(position.to_owned())
             .expected("`data: {SPLIT: FILE, …}`, or a folder")
             .found(format!("the splits {}", several.join(", ")))),

@@ -203,13 +203,13 @@ impl Corpus {
     /// Returns the file of a shard.
     ///
     /// # Errors
-    /// Fails if the shard is not one of those to read, which means that they contain too few tokens.
+    /// Fails if the shard is not among those selected by `shards_read`, which means that they contain too few tokens.
     pub fn shard(&self, number: usize) -> Result<PathBuf> {
         let stream = self.stream.as_ref();
         let file = stream.and_then(|stream| stream.files.get(&number)).map(|name| self.path.join(name));
         file.ok_or_else(|| {
             let (count, read) = stream.map_or((1, 1), |stream| (stream.count, stream.read));
-            Error::missing("too few tokens in the shards to read")
+            Error::missing("the shards selected by `shards_read` contain too few tokens")
                 .expected(format!("shard {number} of {count}"))
                 .found(format!("`shards_read: {read}`"))
                 .hint(format!("set `shards_read: {}`, then run `ghostlab fetch`", read + 1))
@@ -244,8 +244,8 @@ pub(super) fn find_backbones(
         .collect()
 }
 
-/// Returns an error about a missing input with all other missing inputs added so that they can be fetched at once.
-/// Other errors are returned unchanged.
+/// Extends an error about a missing input with all other missing inputs, so that they can be fetched at once. Returns
+/// other errors unchanged.
 pub(super) fn with_other_missing(first: Error, needs: &[InputRef], resolver: &InputResolver<'_>) -> Error {
     if first.kind() != ErrorKind::Missing {
         return first;

@@ -10,7 +10,8 @@ use serde::forward_to_deserialize_any;
 use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use crate::error::Error;
 
-/// Deserialization error whose parts are kept in fields. They would otherwise have to be parsed from serde's message.
+/// Deserialization error that stores the key, the expected value and the value found in fields, so that they need not
+/// be parsed from serde's message.
 #[derive(Debug)]
 pub(super) struct Fault {
     kind: FaultKind,

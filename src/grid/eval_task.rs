@@ -57,7 +57,7 @@ impl Default for TaskSettings {
 }
 
 impl TaskSettings {
-    /// Returns the settings without the number of documents, which does not distinguish metrics.
+    /// Returns the settings without the document limit and subset, which do not distinguish metrics.
     #[must_use]
     pub fn without_extent(&self) -> Self {
         Self { limit: None, draw: None, ..self.clone() }

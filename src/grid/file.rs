@@ -24,7 +24,7 @@ pub struct GridFile {
 /// Expected contents of a grid file.
 const GRID_SHAPE: yaml::FileShape<'_> = yaml::FileShape {
     what: "the grid",
-    expected: "a map with axes and the named inputs",
+    expected: "a map with the axes and inputs of a grid",
     hint: "see the complete example at the top of docs/grid.md",
 };
 
@@ -58,7 +58,6 @@ impl GridFile {
         Description::from_root(&self.root)
     }
 
-    /// Returns the names of the profiles.
     pub fn profiles(&self) -> Vec<String> {
         profile::profile_names(&self.root)
     }
@@ -183,8 +182,8 @@ fn schema(root: &YamlNode) -> Result<Schema> {
     Schema::deserialize(deserialize::FromNode::root(root)).map_err(deserialize::Fault::into_error)
 }
 
-/// Tree of a grid after named entries, a profile and overrides have been merged into it. Also keeps the files and the
-/// profile that were used.
+/// Tree of a grid after named entries, a profile and overrides have been merged into it, with the files and the profile
+/// that were used.
 struct Layers {
     root: YamlNode,
     library: Library,

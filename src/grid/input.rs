@@ -343,7 +343,7 @@ impl InputRef {
             EntryKind::Task => ("task data", "a file or a folder"),
         };
         if let Some(path) = self.path.as_ref().filter(|path| self.is_present(path)) {
-            // A path from another file takes the place of the hub source. Backbones keep the source, because they are
+            // A path from another YAML file replaces the hub source. Backbones keep the source, because they are
             // compared with the published model.
             let want = self.want.as_ref().filter(|_| self.is_path_optional || self.kind == EntryKind::Backbone);
             let hub = want.map(|want| HubSource::new(want, None));

@@ -109,7 +109,7 @@ fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<YamlNode> {
         EntryKind::Task => "`path: …` or `hub: …`, and `task: …` if the file is not named after the task",
     };
     let what = format!("the {} `{name}`", kind.label());
-    let hint = format!("write the value of `{name}:` in a grid's `{}` to the file", kind.key());
+    let hint = format!("use the same keys as for an entry of `{}` in a grid", kind.key());
     yaml::read(path, &FileShape { what: &what, expected, hint: &hint })
 }
 
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parent_folders_are_found_from_every_kind_of_path() {
+    fn parent_folders_of_relative_and_absolute_paths_are_found() {
         assert_eq!(parent_folders("a/b"), ["a/b", "a", "", ".."]);
         assert_eq!(parent_folders("."), [".", "..", "../..", "../../.."]);
         assert_eq!(parent_folders("../x"), ["../x", "..", "../..", "../../.."]);

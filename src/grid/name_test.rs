@@ -146,7 +146,7 @@ impl RandomNumbers {
     }
 }
 
-/// Backbone names that are easy to tell apart.
+/// Backbone names that do not resemble each other.
 const PLAIN_NAMES: [&str; 4] = ["llama-3.1-8b", "a", "b", "a.b"];
 /// Backbone names that resemble each other or parts of cell names.
 const SPECIAL_NAMES: [&str; 14] = [

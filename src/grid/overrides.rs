@@ -49,7 +49,7 @@ fn parse_override(text: &str) -> Result<(&str, YamlNode)> {
                 .at(shown)
                 .expected("`KEY=VALUE`")
                 .found(format!("`{text}`"))
-                .hint("pass for example `--set depth=7,9,11`"));
+                .hint("pass an override such as `--set depth=7,9,11`"));
         }
     };
     // An empty value means YAML null. The schema decides whether null is valid.

@@ -126,12 +126,12 @@ impl CellPattern {
                 || self.calibration.iter().any(|pattern| matches_calibration(&pattern.value, calibration)))
     }
 
-    /// Rejects a pattern with a value or combination of values that no cell in the product has. Such a pattern is
-    /// usually a typo, and it is easy to overlook that its cells have not been excluded.
+    /// Rejects a pattern with a value or combination of values that no cell in the product has. Such a pattern usually
+    /// contains a typo, and the user may not notice that no cells were excluded.
     pub(super) fn check(&self, product: &[(&Cell, usize)]) -> Result<()> {
         let missing = |key: &str, position: &YamlPosition, shown: String, known: Vec<String>| {
             let expected = match known.as_slice() {
-                [] => "no such key: the grid has only dense cells".to_owned(),
+                [] => format!("a pattern without `{key}`: the grid has only dense cells"),
                 known => format!("one of {}", known.join(", ")),
             };
             let error = Error::bad_input(format!("`{key}` in a pattern matches no cell"))

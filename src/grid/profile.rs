@@ -54,8 +54,8 @@ pub(super) fn take_profile(
 }
 
 /// Adapts the `evaluate` section of a profile to a grid that has `search` instead of `evaluate`. `tasks` and
-/// `perplexity` move into the profile's `search` section if the grid's `search` has them. The rest is dropped. Settings
-/// that are already in the profile's `search` section take precedence.
+/// `perplexity` move into the profile's `search` section if the grid's `search` has them. Other evaluations are
+/// dropped. Settings that are already in the profile's `search` section take precedence.
 fn move_evaluate_to_search(changes: &mut YamlNode, search: &YamlNode) {
     let Value::Map(keys) = &mut changes.value else { return };
     let Some(at) = keys.iter().position(|entry| entry.key == "evaluate") else { return };
@@ -77,8 +77,8 @@ fn move_evaluate_to_search(changes: &mut YamlNode, search: &YamlNode) {
 
 fn read_shared_profile(file: &Path, name: &str) -> Result<YamlNode> {
     let what = format!("the profile `{name}`");
-    let hint = format!("write the value of `{name}:` in a grid's `profiles` to the file");
-    let changes = yaml::read(file, &FileShape { what: &what, expected: "keys of a grid", hint: &hint })?;
+    let hint = "use the same keys as for an entry of `profiles` in a grid";
+    let changes = yaml::read(file, &FileShape { what: &what, expected: "keys of a grid", hint })?;
     check_keys(&changes, &what)?;
     Ok(changes)
 }

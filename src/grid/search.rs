@@ -1,4 +1,4 @@
-//! Items and budget of a search. They are read from the key `search`, which takes the place of `evaluate`.
+//! Items and budget of a search. They are read from the key `search`, which replaces `evaluate`.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub struct Search {
     pub seed: u64,
     /// Prompt for which speed is estimated and measured.
     pub prompt: Latency,
-    /// Cuts that a criterion cannot select. They are not candidates.
+    /// Cuts that a criterion cannot select, which are therefore not candidates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unselectable: Vec<Unselectable>,
 }
@@ -63,10 +63,10 @@ pub struct Budget {
     pub latency: Option<f64>,
     /// Maximum size of the weights in bytes, including operators.
     pub memory: Option<u64>,
-    /// Maximum number of parameters, including operators, as a share of the dense backbone's parameters.
+    /// Maximum number of parameters, including operators, as a fraction of the dense backbone's parameters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<f64>,
-    /// Maximum size of the KV cache, as a share of the dense backbone's KV cache.
+    /// Maximum size of the KV cache, as a fraction of the dense backbone's KV cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache: Option<f64>,
 }

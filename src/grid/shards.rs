@@ -1,5 +1,5 @@
-//! Sharded texts. A grid reads only the first shards of a shuffled list. The order of the list depends only on seeds,
-//! so the files are known before any of them is downloaded.
+//! Sharded texts. A grid reads only the first shards of a shuffled list. The order depends only on the seeds, so the
+//! required files are known before any download.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -62,7 +62,7 @@ impl ShardsEntry {
             names.extend(expand_braces(pattern).map_err(|error| error.at(files_at.position().to_string()))?);
         }
         if names.iter().any(|name| folder_of(name) != folder_of(&names[0])) {
-            return Err(files_at.error("the shards are in several folders").expected("one folder"));
+            return Err(files_at.error("the shards are in several folders").expected("all shards in one folder"));
         }
         if read == Some(0) {
             return Err(at.key("shards_read").error("invalid `shards_read`").expected("1 or more").found("0"));
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn range_names_every_shard() {
+    fn brace_range_expands_to_one_name_per_shard() {
         let names = expand_braces("en/c4-train.{00000..01023}-of-01024.json.gz").unwrap();
         assert_eq!((names.len(), names[84].as_str()), (1024, "en/c4-train.00084-of-01024.json.gz"));
         assert_eq!(expand_braces("a{8..11}").unwrap(), ["a8", "a9", "a10", "a11"]);

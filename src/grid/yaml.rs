@@ -231,13 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn location_of_an_absent_key_is_that_of_its_map() {
+    fn missing_key_is_located_at_its_map() {
         let root = parse_file("a: {b: 1}\n", Path::new("g.yaml")).unwrap();
         assert_eq!(root.deepest(&[PathStep::Key("a"), PathStep::Key("z")]).position.to_string(), "g.yaml:1:4");
     }
 
     #[test]
-    fn number_too_large_for_yaml_is_rejected_with_a_hint() {
+    fn non_finite_number_is_rejected_with_a_hint() {
         for value in [".inf", "-.inf", ".nan", "1e400", "-9e999"] {
             let error = parse(&format!("a: 1\nb: {value}\n"), "g.yaml").unwrap_err().to_string();
             assert!(error.contains("g.yaml:2:4") && error.contains("write a number between"), "{value}: {error}");
