@@ -53,7 +53,7 @@ fn run_expecting(world: &World, arguments: &[&str], code: i32) -> (String, Strin
 fn init_grid_plans_without_edits_and_names_omissions() {
     let world = world();
     let (out, log) = run_expecting(&world, &["init", "models"], 0);
-    assert!(out.contains("grid.yaml: a grid of 7b, other, plain"), "{out}");
+    assert!(out.contains("grid.yaml: a grid for 7b, other, plain"), "{out}");
     let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     for (model, reason) in [
         ("models/cut", "truncated or damaged"),
@@ -160,7 +160,7 @@ fn gguf_file_is_accepted_as_a_model() {
     );
     run_expecting(&world, &["export", "grid.yaml", "dense", "--gguf", "f32", "--to", "tiny.gguf"], 0);
     let (out, _) = run_expecting(&world, &["init", "tiny.gguf", "--corpus", "train.txt", "--to", "own.yaml"], 0);
-    assert!(out.contains("own.yaml: a grid of tiny"), "{out}");
+    assert!(out.contains("own.yaml: a grid for tiny"), "{out}");
     run_expecting(&world, &["plan", "own.yaml"], 0);
     let (_, log) =
         run_expecting(&world, &["init", "tiny.gguf", "--corpus", "train.txt", "--to", "tiny.gguf", "--force"], 2);

@@ -133,7 +133,7 @@ fn smollm2_profile_plans_table2() {
     let texts = ["--corpus", "local/corpora/c4-sample.jsonl.gz", "--corpus", "train.txt"];
     let message =
         run_offline(&world, &[&["init", model.to_str().unwrap(), "--to", "own.yaml"], &texts[..]].concat(), 0);
-    assert!(message.contains("own.yaml: a grid of "), "{message}");
+    assert!(message.contains("own.yaml: a grid for "), "{message}");
 }
 
 fn run_offline(world: &World, arguments: &[&str], code: i32) -> String {

@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let begun =
         InitAnswer { file: display_path(target), models: starter.models().map(str::to_owned).collect(), left_out };
     answer::print_answer(begun, Answer::Init, |answer| {
-        println!("wrote {}: a grid of {}", answer.file, answer.models.join(", "));
+        println!("wrote {}: a grid for {}", answer.file, answer.models.join(", "));
     })?;
     if let Some(time) = starter.seconds_over_limit() {
         note!("a run takes about {} on this machine, even with the smallest default sizes", format_seconds(time));

@@ -260,7 +260,7 @@ impl ReproduceRun<'_> {
         let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
         let (page, is_partial) = report::write_report(results, reports, arguments.record)?;
         let done = (claims, page);
-        // Do not cache an incomplete page. What it leaves out must be reported each time.
+        // Do not cache an incomplete page, because every run must report what the page skips.
         if let Some(finished) = finished().filter(|_| !is_partial) {
             let pages = report::existing_pages(reports);
             finished.store_answer(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);

@@ -152,7 +152,7 @@ fn load_grid(arguments: &Arguments) -> Result<Grid> {
     if let Some((name, _)) = names.into_iter().zip(lists).find(|(_, list)| !list.is_empty()) {
         return Err(Error::bad_input("options for axes and budget cannot be combined with a grid file")
             .at(name)
-            .expected("no options for axes or budget")
+            .expected("the axes and the budget in the grid file")
             .hint("override values with --set, for example `--set search.budget.layers=6`"));
     }
     Grid::load(Path::new(&arguments.search_args.model), arguments.search_args.profile.as_deref(), &arguments.overrides)

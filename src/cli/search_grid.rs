@@ -30,7 +30,7 @@ pub(super) struct SearchArgs {
     /// Bounds on every candidate, e.g. `layers=8` or `speedup=1.3,memory=12GB`.
     ///
     /// `layers=8` is the number of layers to remove. `latency=25ms` is the maximum time for --prompt. `params=0.8` and
-    /// `kv_cache=0.5` are maximum shares of the dense model. All bounds must hold.
+    /// `kv_cache=0.5` are maximum fractions of the dense model. All bounds must hold.
     #[arg(long, value_name = "BOUND", num_args = 1.., value_delimiter = ',')]
     pub(super) budget: Vec<String>,
     /// Tasks by name or file, as in `score`; their mean accuracy is maximized.
@@ -167,7 +167,7 @@ impl SearchArgs {
                 if let Some(&most) = layers.iter().find(|&&depth| depth >= config.layers) {
                     return Err(Error::bad_input("the budget removes all layers of the backbone")
                         .at(format!("--budget layers={most}"))
-                        .expected(format!("a number below {}, the model's layers", config.layers))
+                        .expected(format!("fewer than the {} layers of the model", config.layers))
                         .found(most.to_string()));
                 }
                 layers.iter().copied().map(Depth::layers).collect()
@@ -205,7 +205,7 @@ impl SearchArgs {
             let value = match key {
                 "layers" => json!(value.parse::<usize>().map_err(|_| bad("invalid number of layers"))?),
                 "speedup" => json!(number.ok_or_else(|| bad("invalid speedup"))?),
-                "params" | "kv_cache" => json!(number.ok_or_else(|| bad("invalid share"))?),
+                "params" | "kv_cache" => json!(number.ok_or_else(|| bad("invalid fraction"))?),
                 "latency" | "memory" => json!(value),
                 _ => return Err(bad("unknown budget").found(format!("`{key}`"))),
             };

@@ -152,7 +152,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the limit that the child exceeded, as inferred from its reports, its stderr or its silence.
+    /// Returns the limit that the child exceeded, as inferred from its reports, from its stderr, or because it stopped
+    /// reporting.
     fn limit(&self) -> Option<ResourceLimit> {
         if let Some((limit, _)) = self.exceeded {
             return Some(limit);

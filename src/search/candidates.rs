@@ -78,7 +78,7 @@ pub fn depths(
     let max_removed = config.layers.saturating_sub(1);
     let reached = sought.costs_text(max_removed);
     Err(sought
-        .budget_error("the budget is out of reach even with a single layer left")
+        .budget_error("the budget cannot be met even with a single layer left")
         .expected(format!("a budget that removing {max_removed} of {} layers meets ({reached})", config.layers))
         .found(budget.to_string())
         .hint("loosen the budget; the embedding and the head cannot be removed"))
@@ -191,13 +191,14 @@ fn depth_text(depth: Depth) -> String {
     if depth.is_in_layers() { format!("{depth} layers") } else { depth.to_string() }
 }
 
-/// Creates the error for a budget that none of the candidates meets.
+/// Creates the error for a budget that no candidate meets.
 pub(super) fn no_candidate_error(what: &str, grid: &Grid, budget: &Budget, found: &str) -> Error {
     let error = Error::bad_input(what).at(grid.file.display().to_string()).expected(budget.to_string());
     error.found(found).hint("try other depths or a looser budget")
 }
 
-/// Moves a cell to `excluded` if a shallower cell with the same method meets the budget too.
+/// Moves cells to `excluded` if a shallower cell with the same criterion, recovery and calibration also meets the
+/// budget.
 pub(super) fn exclude_deeper_cells(cells: Vec<Cell>, excluded: &mut Vec<ExcludedCell>) -> Vec<Cell> {
     let mut min_depths: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
@@ -215,7 +216,7 @@ pub(super) fn exclude_deeper_cells(cells: Vec<Cell>, excluded: &mut Vec<Excluded
     kept
 }
 
-/// Formats all settings of a cell except how many layers or sublayers it removes.
+/// Formats the settings of a cell without the number of removed layers or sublayers.
 fn method_key(cell: &Cell) -> String {
     let Cell { criterion, recovery, calibration, depth, .. } = cell;
     format!("{criterion:?} {recovery:?} {calibration:?} {}", depth.unit)
@@ -225,7 +226,7 @@ fn method_key(cell: &Cell) -> String {
 pub(super) struct Racer {
     pub(super) cell: Cell,
     pub(super) removed: Cut,
-    /// Program in which placeholders stand for the operators.
+    /// Program with placeholders for the operators.
     pub(super) path: Program,
     pub(super) program: MeasuredProgram,
     pub(super) costs: Costs,
@@ -272,8 +273,8 @@ impl Racer {
     }
 }
 
-/// Computes the candidates' layer selections and operators. Merges identical candidates, and excludes those that miss
-/// the budget once their operators are counted.
+/// Computes the candidates' layer selections and operators. Merges identical candidates, and excludes those that do not
+/// meet the budget with their operators.
 pub(super) fn solve_candidates(
     grid: &Grid,
     spec: &Search,

@@ -77,8 +77,7 @@ pub(super) fn measured_latency(result: &CellResult, spec: &Search) -> Option<f64
     Some(mean_latency(result.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
 }
 
-/// Returns the mean latency in milliseconds for reading the prompt and decoding. Also returns the speedup if the dense
-/// backbone was timed.
+/// Returns the mean latency of prefill and decoding in milliseconds, and the speedup if the dense backbone was timed.
 pub fn mean_latency(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     let read = timed.spread()?.mean;
     let faster = timed.speedup().map(|speedup| speedup.ratio);
@@ -95,7 +94,7 @@ pub const FIRST_DOCUMENTS: usize = 64;
 /// Number of windows in the first round, summed over texts.
 pub const FIRST_WINDOWS: usize = 16;
 
-/// Share of each stratum that is held out for the final evaluation.
+/// Fraction of each stratum that is held out for the final evaluation.
 pub const HELD_OUT_FRACTION: f64 = 0.2;
 
 pub fn held_out_items(items: usize) -> usize {

@@ -2,18 +2,18 @@
 //!
 //! The caller runs the cells. This module does not read the paper's values and prints nothing.
 //!
-//! | file | content |
+//! | file | contents |
 //! | --- | --- |
 //! | `candidates` | cells that meet the budget, and their state during the search |
 //! | `env` | environment: the function that runs grids, timing grids, objectives with their items, schedule of rounds |
 //! | `race` | elimination of candidates after a round |
-//! | `program_path` | computation that candidates share, from which the cost of a round follows |
+//! | `program_path` | programs of candidates, used to count the layers that a round computes |
 //! | `racing` | main procedure of a search, and the evaluation on held-out items |
-//! | `score_difference` | common items: candidate minus rival, winner minus plain removal |
+//! | `score_difference` | score differences on common items: candidate and rival, winner and plain removal |
 //! | `short_name` | short candidate names for tables |
 //! | `search_summary` | tables and text about a search |
 //!
-//! This file defines the estimated costs of a variant and the outcome of a search, as plain data for output.
+//! This file defines the outcome of a search, which is serialized as output, and the cost model for variants.
 
 mod candidates;
 mod env;

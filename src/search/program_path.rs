@@ -1,4 +1,4 @@
-//! Computation that candidates share: a prefix common to several programs runs only once.
+//! Programs of candidates, used to count layer evaluations. A prefix common to several programs runs only once.
 
 use crate::error::{Error, Result};
 use crate::model::Cut;
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_path_cost_counts_once_while_in_use() {
+    fn shared_layers_are_counted_once() {
         let [plain, one, two] =
             [without_three(&[]), without_three(&[repair(3, "a", Stream)]), without_three(&[repair(3, "b", Stream)])];
         assert_eq!(count_layers([&plain]), 7.0);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_with_equal_content_share_a_path() {
+    fn programs_with_equal_operators_are_equal() {
         assert_eq!(without_first_and_third("a"), without_first_and_third("a"));
         assert_ne!(without_first_and_third("a"), without_first_and_third("b"));
     }

@@ -27,9 +27,9 @@ pub struct Elimination {
     pub p: f64,
 }
 
-/// Decides which candidates are eliminated after a round. `objectives` holds the gains by candidate and stratum, with
-/// items in the same order for all candidates. Larger gains are better. `level` is an upper bound on the probability of
-/// a wrong elimination.
+/// Decides which candidates are eliminated after a round. `objectives` contains the gains by candidate and stratum,
+/// with items in the same order for all candidates. Larger gains are better. `level` is an upper bound on the
+/// probability of a wrong elimination.
 pub fn eliminate<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level: f64) -> Option<Verdict> {
     let first = objectives.first()?;
     let leader = best(alive, first)?;

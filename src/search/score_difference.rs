@@ -17,8 +17,8 @@ pub(super) fn score_differences(tracks: &[Track], gainses: &[Gains], other: &[Ga
         .collect()
 }
 
-/// Returns the score differences between a candidate and its rival on the items that both have seen, one per objective.
-/// The rival is the candidate that eliminated it. For a survivor, the rival is the winner.
+/// Returns the score differences between a candidate and its rival on the items on which both were scored, one per
+/// objective. The rival is the candidate that eliminated it. For a survivor, the rival is the winner.
 pub(super) fn differences_to_rival(tracks: &[Track], racers: &[Racer], at: usize, winner: Option<usize>) -> Vec<Score> {
     let rival = match &racers[at].outcome {
         CandidateOutcome::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),

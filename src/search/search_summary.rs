@@ -89,7 +89,7 @@ impl SearchOutcome {
         ShortNames::new(&self.backbone, cells.chain(copies))
     }
 
-    /// Describes what happened to a candidate.
+    /// Formats the outcome of a candidate.
     fn format_outcome(&self, candidate: &Candidate, names: &ShortNames) -> String {
         match &candidate.outcome {
             CandidateOutcome::Survived if self.winner.as_ref() == Some(&candidate.cell) => "winner".to_owned(),
@@ -196,7 +196,7 @@ fn share_text(part: f64, all: f64) -> f64 {
 }
 
 impl Objective {
-    /// Describes in one sentence how far the winner leads plain removal.
+    /// Formats the winner's lead over plain removal as one sentence.
     fn lead_sentence(&self, lead: &Lead) -> String {
         format!(
             "The winner's lead over plain removal ({}): {} on the race's items, which selected it, and {} on held-out items.",

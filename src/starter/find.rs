@@ -23,7 +23,7 @@ pub(super) struct Model {
     pub(super) can_rotate: bool,
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) config: Config,
-    /// Depths in the grid, as numbers of removed layers.
+    /// Numbers of removed layers in the grid.
     pub(super) depths: Vec<usize>,
 }
 

@@ -1,4 +1,5 @@
-//! Sizes of a starter grid: the paper's sizes, reduced until the estimated run takes only minutes on this machine.
+//! Sizes of a starter grid: the paper's sizes, reduced until a run is estimated to take at most [`MAX_SECONDS`] on this
+//! machine.
 
 use super::find::Model;
 use crate::grid::Calibration;
@@ -48,7 +49,7 @@ pub(super) fn last_items<T>(items: &[T], count: usize) -> &[T] {
     &items[items.len().saturating_sub(count)..]
 }
 
-/// Amount of data that a grid scores.
+/// Texts and tasks that a grid scores.
 #[derive(Debug)]
 pub(super) struct ScoredData {
     pub(super) scored_tokens: Vec<usize>,
@@ -73,7 +74,7 @@ pub(super) fn shrink_to_budget(
         } else if tokens / 2 >= PREFERRED_TOKENS_PER_CHANNEL * channels && sizes.sequences > 1 {
             sizes.sequences /= 2;
         } else if sizes.length > MIN_WINDOW_TOKENS {
-            // Keep the number of calibration tokens the same.
+            // Keep the number of calibration tokens constant.
             sizes.length /= 2;
             sizes.sequences *= 2;
         } else if tokens / 2 >= Calibration::MIN_TOKENS_PER_CHANNEL * channels && sizes.sequences > 1 {

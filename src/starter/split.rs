@@ -11,7 +11,7 @@ use crate::files::output::{Input, OutputFile};
 
 /// Fraction of the text that is used for calibration.
 const CALIBRATION_FRACTION: f64 = 0.8;
-/// Range of calibration fractions within which to look for a good place to split.
+/// Range of calibration fractions within which to look for a good split point.
 const SPLIT_RANGE: [f64; 2] = [0.7, 0.9];
 /// Separator between rows according to the window rule of starter grids.
 const ROW_SEPARATOR: &str = "\n\n";
@@ -114,8 +114,8 @@ fn has_words(part: &[&str]) -> bool {
     part.iter().any(|row| !row.trim().is_empty())
 }
 
-/// Returns the best place to split a row that starts at byte `before`. Prefers a blank line, then a line end, then
-/// whitespace.
+/// Returns the byte offset at which to split a row that starts at byte `before` of a text with `bytes` bytes. Prefers a
+/// blank line, then a line end, then whitespace.
 fn cut_within(row: &str, before: usize, bytes: usize) -> Option<usize> {
     let [first, ideal, last] = [SPLIT_RANGE[0], CALIBRATION_FRACTION, SPLIT_RANGE[1]].map(|fraction| {
         let offset = ((fraction * bytes as f64) as usize).saturating_sub(before).min(row.len());

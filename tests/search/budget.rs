@@ -181,8 +181,8 @@ fn kv_cache_budget_is_met_without_removing_mlps() {
     for (budget, words) in [
         ("kv_cache=1.5", "a number above 0 and below 1"),
         ("params=0", "a number above 0 and below 1"),
-        ("params=many", "invalid share"),
-        ("params=0.01", "the budget is out of reach even with a single layer left"),
+        ("params=many", "invalid fraction"),
+        ("params=0.01", "the budget cannot be met even with a single layer left"),
     ] {
         let output = world.ghostlab(&[&SEARCH_ARGUMENTS[..], &["--budget", budget]].concat());
         assert_eq!(output.status.code(), Some(2), "{budget}: {}", stderr(&output));
