@@ -273,8 +273,8 @@ fn values_text(differences: &Differences) -> String {
 
 /// Minimum number of decimals in the table of values.
 const MIN_DECIMALS: usize = 4;
-/// Maximum relative difference between two values that the table omits. They are omitted only if they also print as the
-/// same decimal.
+/// Maximum relative difference between two values that the table may omit. Values are omitted only if they also print
+/// identically.
 const MAX_NEGLIGIBLE_DIFFERENCE: f64 = 1e-4;
 
 fn format_value(value: Option<f64>, decimals: usize) -> String {

@@ -204,8 +204,8 @@ fn no_store_error(named: &Path) -> Error {
     with_similar_path_hint(error, named, otherwise)
 }
 
-/// Adds a hint to an error about a missing path. The hint names a similarly named sibling of the path. If there is
-/// none, it is `otherwise`.
+/// Adds a hint to an error about a missing path. The hint suggests a similarly named sibling of the path. If there is
+/// none, the hint is `otherwise`.
 pub(super) fn with_similar_path_hint(error: Error, path: &Path, otherwise: &str) -> Error {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let items = std::fs::read_dir(folder).into_iter().flatten().flatten();

@@ -233,7 +233,7 @@ fn format_attention(config: &Config) -> String {
     lines.join(", ")
 }
 
-/// Formats the size of a model's KV cache, and the size of the part for one attention sublayer.
+/// Formats the size of a model's KV cache, in total and for one attention sublayer.
 fn format_kv_cache(config: &Config, program: &Program) -> String {
     let one = Program(vec![Step::Attention(0)]);
     let [all, saved] = [program, &one].map(|program| {

@@ -45,7 +45,7 @@ impl ArtifactList<'_> {
     /// Lists artifacts with their progress.
     ///
     /// # Errors
-    /// Fails if the store cannot be read or the engine is not supported here.
+    /// Fails if the store cannot be read or this machine does not support the engine.
     pub(super) fn entries(&self, all: &[Artifact]) -> Result<Vec<ListedArtifact>> {
         let mut rates = BTreeMap::new();
         let mut listed = Vec::new();

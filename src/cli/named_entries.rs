@@ -28,7 +28,7 @@ pub(super) fn with_fetch_hint(error: Error) -> Error {
     }
 }
 
-/// Adds backbones, tasks and corpora to a grid, skipping whichever of them are empty.
+/// Adds backbones, tasks and corpora to a grid. Skips empty maps.
 pub(super) fn with_entries(grid: &mut Value, backbones: Value, tasks: Map<String, Value>, corpora: Map<String, Value>) {
     let parts = [("backbones", backbones), ("tasks", Value::Object(tasks)), ("corpora", Value::Object(corpora))];
     for (key, part) in parts.into_iter().filter(|(_, part)| part.as_object().is_some_and(|part| !part.is_empty())) {

@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     limits: LimitArgs,
     /// Parent folder for the results of `run` [default: `results/` in the checkout].
     ///
-    /// `plan` writes nothing there, but warns if `run` (or `reproduce`, for an artifact) could not write to it.
+    /// `plan` writes nothing there, but fails if `run` (or `reproduce`, for an artifact) could not write to it.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// List all cells that would run, not just the first few.

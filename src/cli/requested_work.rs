@@ -109,7 +109,7 @@ pub(super) fn check_grids(source: &GridSource, grids: &mut [Grid], is_artifact: 
 /// Returns the results directory that `run` uses for a grid file or frozen grid.
 ///
 /// # Errors
-/// Fails if the file is not a grid or the engine is not supported here.
+/// Fails if the file is not a grid or this machine does not support the engine.
 pub(super) fn run_results_folder(
     grid_args: &GridArgs,
     source: &GridSource,
@@ -133,7 +133,7 @@ pub(super) fn run_results_folder(
 /// Returns the results directory that `reproduce` uses for an artifact.
 ///
 /// # Errors
-/// Fails if the engine is not supported here.
+/// Fails if this machine does not support the engine.
 pub(super) fn artifact_results_folder(
     artifact: &Artifact,
     grid: &Grid,

@@ -224,8 +224,8 @@ pub(super) fn shorten_columns(mut rows: Vec<Vec<String>>, numbers: &[usize], wid
         let overflow = (widths.iter().sum::<usize>() + 2 * count.saturating_sub(1)).saturating_sub(width);
         let texts = (0..count).filter(|column| !numbers.contains(column) && widths[*column] > MIN_COLUMN_WIDTH);
         let Some(widest) = texts.max_by_key(|column| widths[*column]).filter(|_| overflow > 0) else { return rows };
-        // Shrink the widest column no further than the width of the next widest one, so that no single column bears the
-        // whole reduction.
+        // Shrink the widest column no further than the width of the next widest one, so that several columns share the
+        // reduction.
         let next =
             (0..count).filter(|column| *column != widest && !numbers.contains(column)).map(|column| widths[column]);
         let next = next.max().unwrap_or(0).max(MIN_COLUMN_WIDTH).min(widths[widest] - 1);

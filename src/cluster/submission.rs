@@ -55,8 +55,8 @@ pub struct ArtifactCall {
 pub struct SubmittedJobs {
     /// Type (`array` or `report`) and number of each job, oldest first.
     pub jobs: Vec<(String, String)>,
-    /// Type of the job that is being submitted, or `None`. If it is still set after a crash, the scheduler must be
-    /// asked whether it accepted the job.
+    /// Type of the job that is being submitted, or `None`. If it is still set after a crash, query the scheduler to
+    /// find out whether it accepted the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "handing")]
     pub pending: Option<String>,

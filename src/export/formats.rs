@@ -35,7 +35,7 @@ impl Formats {
     }
 }
 
-/// Rejects a cut or repair that GGUF cannot represent. Depends only on the recovery and on the unit of the cut.
+/// Rejects a recovery or a unit of cuts that GGUF cannot represent.
 pub(super) fn check_gguf(config: &Config, recovery: Option<&dyn Recovery>, unit: DepthUnit) -> Result<()> {
     match recovery.and_then(|recovery| recovery.step_form(config)) {
         Some(step) => check_deci_step(config, step),
@@ -63,7 +63,7 @@ pub fn exportable_cuts(config: &Config) -> Vec<ExportableCut> {
                 continue;
             };
             let formats = formats_by_unit(config, &*rule);
-            // Two options may select the same form, such as `granularity` and `target` of Prune&Comp.
+            // Two options may resolve to the same settings, such as `granularity` and `target` of Prune&Comp.
             if formats == default || seen.contains(&resolved) {
                 continue;
             }
@@ -78,8 +78,8 @@ pub fn exportable_cuts(config: &Config) -> Vec<ExportableCut> {
     cuts
 }
 
-/// Returns the formats for each kind of cut that a recovery repairs. Returns none if the recovery does not apply to the
-/// backbone or cannot be exported.
+/// Returns the formats for each unit of cuts that a recovery repairs. Returns an empty list if the recovery does not
+/// apply to the backbone or cannot be exported.
 fn formats_by_unit(config: &Config, rule: &dyn Recovery) -> Vec<(DepthUnit, Formats)> {
     if rule.check(config).is_err() || rule.check_export().is_err() {
         return Vec::new();

@@ -294,7 +294,7 @@ impl Description {
         if let (Some(figure), Some(table)) = (pareto, &self.table)
             && let Some(other) = figure.metrics.iter().find(|metric| !table.metrics.contains(metric))
         {
-            return reject(&format!("the figure draws `{other}`, which the table lacks"), "metrics of the table");
+            return reject(&format!("the figure draws `{other}`, which is not in the table"), "metrics of the table");
         }
         if self.table.as_ref().is_some_and(|table| table.metrics.is_empty() || table.rows.is_empty()) {
             return reject("the table is empty", "at least one entry in `rows` and in `metrics`");

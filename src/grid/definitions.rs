@@ -137,7 +137,7 @@ pub struct Backbone {
     #[serde(serialize_with = "crate::files::serialize_path::one")]
     pub path: PathBuf,
     pub layers: usize,
-    /// Repository on the hub. Also set if a local copy is used in its place.
+    /// Repository on the hub. Also set if a local copy is used instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
     /// Reason that the backbone could not be identified as the published one. `None` if it was identified or not
@@ -166,7 +166,7 @@ pub struct Corpus {
     /// File, or directory of shards. The path is absolute or relative to the current directory.
     #[serde(serialize_with = "crate::files::serialize_path::one")]
     pub path: PathBuf,
-    /// Repository on the hub. Also set if a local copy is used in its place.
+    /// Repository on the hub. Also set if a local copy is used instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
     /// Rule for joining rows and drawing windows.

@@ -170,7 +170,7 @@ pub(super) mod lists {
 pub struct TaskData {
     #[serde(flatten)]
     pub source: TaskSource,
-    /// Repository on the hub. Also set if a local copy is used in its place.
+    /// Repository on the hub. Also set if a local copy is used instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
     /// Whether the data is synthetic. Synthetic data never counts as the published split, whatever its size.

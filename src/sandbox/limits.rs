@@ -14,7 +14,8 @@ const HEAP_PER_FILE_BYTE: u64 = 20;
 const BASE_MILLISECONDS: u64 = 4_000;
 /// Number of input bytes that raise the time limit by one millisecond.
 const FILE_BYTES_PER_MILLISECOND: u64 = 10_000;
-/// Additional time in microseconds for each definition file or document. Most need only a tenth of this.
+/// Additional CPU time in microseconds for each definition file or document. Most files and documents need only a tenth
+/// of this.
 const MICROSECONDS_PER_ITEM: u64 = 2_000;
 /// Stack size in bytes for each thread of a child.
 pub(super) const CHILD_STACK_BYTES: usize = 2 << 20;

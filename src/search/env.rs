@@ -21,7 +21,7 @@ pub struct SearchEnv<'a> {
     pub stop: &'a AtomicBool,
     /// Function that runs a grid to completion, alone or together with workers.
     pub run: &'a dyn Fn(&Grid) -> Result<GridOutcome>,
-    /// Whether latencies may be measured here. Stored latencies are used either way.
+    /// Whether this process may measure latencies. Stored latencies are used in any case.
     pub can_time: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn latency_grid(grid: &Grid, spec: &Search) -> Grid {
     Grid { evaluate: Evaluate { latency: vec![spec.prompt], ..Evaluate::default() }, ..grid.clone() }
 }
 
-/// Runs a timing grid. If latencies may not be measured here, reads the stored ones instead.
+/// Runs a timing grid. If this process may not measure latencies, reads the stored ones instead.
 pub(super) fn run_timing_grid(grid: &Grid, env: &SearchEnv<'_>) -> Result<GridOutcome> {
     if env.can_time {
         return (env.run)(grid);
@@ -123,7 +123,7 @@ impl Schedule {
         (0..).find(|&round| self.items_reached(round) >= max_items).map_or(1, |round| round + 1)
     }
 
-    /// Returns how many items of each stratum have been seen after a round. Rounds are counted from 0.
+    /// Returns how many items of each stratum have been scored after a round. Rounds are counted from 0.
     pub fn items_after(&self, round: usize) -> Vec<usize> {
         self.strata.iter().map(|&items| items.min(self.items_reached(round))).collect()
     }

@@ -179,7 +179,7 @@ fn choose_windows(
         return Err(Error::missing("no text for calibration"));
     };
     let context = models.iter().filter_map(|model| model.context).min().unwrap_or(max_length);
-    // Calibration skips a tenth of the text. The rest must hold two windows.
+    // Calibration skips a tenth of the text. The remaining text must contain two windows.
     let available = (fewest * 9 / 20).min(context).min(max_length);
     if available < MIN_WINDOW_LENGTH {
         return Err(Error::bad_input("the text is too short")

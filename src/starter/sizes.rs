@@ -12,7 +12,7 @@ pub(super) const MAX_SECONDS: f64 = 900.0;
 const ESTIMATE_FRACTION: f64 = 0.7;
 /// Minimum number of windows that gives reliable bootstrap intervals.
 const MIN_WINDOWS: usize = 32;
-/// Preferred minimum number of calibration tokens per channel. It applies as long as other sizes can still be reduced.
+/// Preferred minimum number of calibration tokens per channel. It applies while other sizes can still be reduced.
 /// [`Calibration::MIN_TOKENS_PER_CHANNEL`] always applies.
 const PREFERRED_TOKENS_PER_CHANNEL: usize = 56;
 /// Minimum length in tokens to which windows are shortened.
