@@ -2,14 +2,14 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | [`identity`] | settings and inputs that determine a result |
+//! | [`identity`] | settings and input hashes that determine a result |
 //! | [`env`] | environment of a job: inputs, models, store, leases, limits and reporter |
 //! | [`stage`] | kinds of stored objects, and the jobs that compute them |
-//! | [`plan`] | keys of all required objects, which of them are stored, and the costs |
+//! | [`plan`] | keys of the objects that a grid needs, which of them are stored, and the cost of the others |
 //! | [`outcome`] | results of a grid, read from the store |
 //! | [`exec`] | runs the jobs of a plan: preflight checks, schedule, workers, events |
 //!
-//! Each module uses only those above it in this table.
+//! Each module depends only on the modules above it in this table.
 
 pub mod env;
 pub mod exec;

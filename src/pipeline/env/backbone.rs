@@ -1,5 +1,5 @@
-//! Plan for a backbone, with the keys of all stored objects that its cells need. The module `plan` creates the plan,
-//! and jobs use it.
+//! Plan for one backbone: its cells, calibrations and evaluations, with the store keys of the objects that they need.
+//! The module `plan` creates it, and jobs read it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,32 +22,31 @@ use ghostlab_store::Key;
 pub struct BackboneKeyParts<'a> {
     /// Name in the grid.
     pub name: &'a str,
-    /// SHA-256 of the forward pass inputs.
+    /// SHA-256 of the config fields and weights that the forward pass uses.
     pub content: &'a str,
     pub engine: EngineId,
-    /// Type to which weight matrices are rounded when they are read.
+    /// Type to which weight matrices are rounded on load, or `None` to use them as stored.
     pub weights: Option<WeightType>,
-    /// Number of tokens per batch, which affects the last digits of scores.
+    /// Tokens per batch. The batch size affects the last digits of scores.
     pub batch_tokens: usize,
 }
 
-/// Value of `operations` in the keys of all engines except `cpu`. It distinguishes these keys from those of earlier
-/// versions, which did not fuse operations.
+/// Value of `operations` in the keys of all engines except `cpu`. Keys without this field belong to results that were
+/// computed with unfused operations.
 const FUSED_OPERATIONS: &str = "fused";
 
 impl BackboneKeyParts<'_> {
-    /// Returns the key part for the backbone and engine: the content hash, the float type, and the device class. The
-    /// engine name is omitted for the CPU engine.
+    /// Returns the key fields of the backbone and engine: content hash, float type, device class and, except for the
+    /// CPU engine, the engine name.
     pub(crate) fn base_identity(&self) -> Value {
         let EngineId { name, dtype, device } = self.engine;
         let mut identity = json!({"backbone": self.content, "dtype": dtype, "device": device});
         if name != CPU.name {
             identity["engine"] = json!(name);
-            // This field is missing from the keys of versions that did not fuse operations.
+            // Keys of results that were computed with unfused operations do not have this field.
             identity["operations"] = json!(FUSED_OPERATIONS);
         }
-        // Earlier versions computed the output projection in f32, and the earliest versions also computed attention in
-        // f32. These fields are missing from their keys.
+        // Keys without `head` or `attention` belong to results for which that computation ran in f32.
         if self.is_half() {
             identity["head"] = json!(dtype);
             identity["attention"] = json!(dtype);
@@ -58,8 +57,8 @@ impl BackboneKeyParts<'_> {
         identity
     }
 
-    /// Returns a string that keeps the leases and journals of different engines apart, because engines do not share
-    /// chunks. Empty for the CPU engine.
+    /// Returns a suffix for lease and journal names. Engines do not share chunks, so each engine needs its own names.
+    /// Empty for the f32 CPU engine with weights as stored.
     pub(crate) fn engine_suffix(&self) -> String {
         let head = if self.is_half() { " with its head and attention" } else { "" };
         let operations = if self.engine.name == CPU.name { "" } else { FUSED_OPERATIONS };
@@ -67,7 +66,7 @@ impl BackboneKeyParts<'_> {
         self.weights.map_or(engine.clone(), |weights| format!("{engine} in {}", weights.name()))
     }
 
-    /// Returns whether the engine is the CPU engine with products computed in a type other than f32.
+    /// Returns whether this is the CPU engine with a float type other than f32.
     fn is_half(&self) -> bool {
         self.engine.name == CPU.name && self.engine.dtype != CPU.dtype
     }
@@ -79,14 +78,15 @@ pub struct BackbonePlan {
     pub name: String,
     pub folder: PathBuf,
     pub config: Config,
-    /// SHA-256 of the forward pass inputs. It does not depend on how the backbone is named or stored. The type
-    /// of rounded weights is not included, because it is in `config`.
+    /// SHA-256 of the config fields and weights that the forward pass uses. Independent of the backbone's name, path
+    /// and file format. Excludes the type of rounded weights, which is in `config`.
     pub content: String,
-    /// Unquantized backbone without cells. Set if weights are rounded but calibration uses the original ones.
+    /// Plan for the same backbone with weights as stored, without cells. Set if weights are rounded but calibration
+    /// uses the original weights.
     pub unquantized: Option<Box<BackbonePlan>>,
     pub engine: EngineChoice,
     pub batch_tokens: usize,
-    /// Distinct calibrations in the cells.
+    /// Distinct calibrations of the cells, including the texts for training.
     pub calibrations: Vec<CalibrationPlan>,
     /// Evaluations in grid order: perplexities first, then tasks.
     pub evaluations: Vec<Evaluation>,
@@ -99,19 +99,19 @@ pub struct BackbonePlan {
 /// Calibration of a backbone on one text.
 #[derive(Clone)]
 pub struct CalibrationPlan {
-    /// Calibration as written in the first cell that uses it, except that all of its sequences are used for solving.
-    /// The number that is actually used depends on the variant ([`Variant::fitted`]).
+    /// Calibration of the first cell that uses it, with `operator_sequences` set to `sequences`. The number of
+    /// sequences on which operators are solved depends on the variant ([`Variant::fitted`]).
     pub calibration: Calibration,
     pub identity: Arc<CalibrationId>,
     pub tokens: Arc<Key>,
 }
 
-/// Part of a text or task that is scored, and whether the values compare variants with the dense model.
+/// Selects the items of a text or task to score, and whether to compare them with the dense model.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ScoredExtent {
-    /// Sample that is scored, or `None` if all items are scored.
+    /// Random sample of the items to score, or `None` to score all of them.
     pub draw: Option<Draw>,
-    /// Whether the values compare variants with the dense model.
+    /// Whether the scores of variants are compared with those of the dense model.
     pub damage: bool,
 }
 
@@ -124,7 +124,7 @@ pub enum EvalTarget {
 }
 
 impl EvalTarget {
-    /// Returns which part is scored, and whether variants are compared with the dense model.
+    /// Returns which items are scored, and whether variants are compared with the dense model.
     pub(crate) fn extent(&self) -> ScoredExtent {
         ScoredExtent { draw: self.draw(), damage: matches!(self, Self::Windows(text) if text.damage) }
     }
@@ -137,7 +137,7 @@ impl EvalTarget {
         self.extent().damage.then(|| folder_program(&backbone.config, &backbone.folder)).transpose()
     }
 
-    /// Returns the sample that is scored, or `None` if all items are scored.
+    /// Returns the random sample of the items to score, or `None` to score all of them.
     pub fn draw(&self) -> Option<Draw> {
         match self {
             Self::Windows(text) => text.draw,
@@ -172,13 +172,13 @@ impl std::fmt::Display for EvalTarget {
 pub struct Variant {
     /// Index of the cell in the grid.
     pub cell: usize,
-    /// Identity of the variant. Names are not part of it.
+    /// Identity of the variant, which does not contain any names.
     pub identity: Arc<Identity>,
     /// Index of the calibration. For the dense backbone, `calibration`, `selection` and `operator` are `None`.
     pub calibration: Option<usize>,
     pub selection: Option<Arc<Key>>,
-    /// Keys of the selections after each step of an iterative criterion but the last: those for the depths 1, 2 and so
-    /// on. An interrupted selection continues after the last of them that is stored.
+    /// Keys of the intermediate selections of an iterative criterion, for the depths 1, 2, … below the final depth. An
+    /// interrupted selection resumes from the deepest one that is stored.
     pub steps: Vec<Arc<Key>>,
     pub operator: Option<Arc<Key>>,
     /// Training of the operator, or `None` if the operator is used as solved.
@@ -187,7 +187,7 @@ pub struct Variant {
     pub scores: Vec<Arc<Key>>,
     /// Keys of the latencies, one for each prompt that is timed.
     pub latencies: Vec<Arc<Key>>,
-    /// Identities of the latency measurements, one for each prompt that is timed. They include a hash of the variants
+    /// Identities of the latency measurements, one for each prompt that is timed. Each contains a hash of the variants
     /// that are timed together.
     pub prompts: Vec<Arc<MeasureId>>,
 }
@@ -201,13 +201,14 @@ pub struct TrainingPlan {
 }
 
 impl CalibrationPlan {
-    /// Returns the load of the text without reading the text.
+    /// Returns the load of a calibration pass for the cost model. It follows from the settings, so the text is not
+    /// read.
     pub fn load(&self) -> Load {
         let Calibration { sequences, length, .. } = self.calibration;
         Load::windows(sequences.saturating_mul(length), length)
     }
 
-    /// Returns the label used for the calibration job in events and records.
+    /// Returns the label of the calibration job in events and run records.
     pub fn label(&self, plan: &BackbonePlan) -> String {
         format!("calibrate {} on {}", plan.calibrated().name, self.calibration)
     }
@@ -246,7 +247,7 @@ impl Variant {
         self.selection.iter().chain(&self.operator).chain(self.trained.iter().map(|trained| &trained.key))
     }
 
-    /// Returns the number of leading calibration sequences on which the operator is solved. It is 0 for the dense
+    /// Returns the number of leading calibration sequences on which the operator is solved, or 0 for the dense
     /// backbone.
     pub fn fitted(&self) -> usize {
         self.identity.repair.as_ref().map_or(0, |repair| repair.fitted)

@@ -60,9 +60,9 @@ impl<'a> Deref for RunContext<'a> {
     }
 }
 
-/// Idle state of a run: how long it has been idle, and how often it polls.
+/// Time since which a run has been idle, and its polling interval.
 struct Idle {
-    /// Time at which work was last done, on the store's clock.
+    /// Time of the last progress, on the store's clock.
     since: Duration,
     backoff: Backoff,
     /// Whether the idle timeout of a worker has expired.
@@ -103,7 +103,7 @@ impl<'a> RunContext<'a> {
         self.fail(cell, reason);
     }
 
-    /// Returns why the work identified by this lease or key must not be retried, or `None` if it may be. A run that is
+    /// Returns why the job with this lease name or key hash must not be retried, or `None` if it may be. A run that is
     /// not a worker may always retry.
     pub(crate) fn abandon_reason(&self, name: &str) -> Option<String> {
         self.worker_limits?.abandon_reason(&self.store.attempts(name))
@@ -180,7 +180,8 @@ impl<'a> RunContext<'a> {
         self.advance_running(job, tokens, None)
     }
 
-    /// Reports progress like [`advance`](Self::advance). `ran` is the number of tokens that were actually processed.
+    /// Reports progress like [`advance`](Self::advance). `ran` is the number of tokens that were actually processed,
+    /// which is less than `tokens` if generation ended early.
     pub(crate) fn advance_running(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.advance_without_waiting(job, tokens, ran)?;
         self.wait_for_latency_measurement()
@@ -319,7 +320,7 @@ impl CalibrationJob<'_> {
     }
 }
 
-/// Guard for the lease on work in progress. Also keeps track of whether progress was made.
+/// Guard for the lease of a running job. Also tracks whether the job has made progress.
 pub(crate) struct LeaseGuard<'a> {
     run: &'a RunContext<'a>,
     lease: Lease,

@@ -22,7 +22,7 @@ pub(crate) enum JobStatus {
     Cached,
     /// Other processes are doing the remaining work.
     Contended,
-    /// All permitted attempts have failed. Contains the reason for the last failure.
+    /// The retry limit was reached. Contains the reason for the last failure.
     Abandoned(String),
 }
 
@@ -100,7 +100,7 @@ pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
 
 /// Returns the name of the lease that a process holds while it measures latencies on this machine. While it is held,
 /// other processes on the machine pause after their current batch. The warm-up passes of the measuring process give
-/// them time to do so.
+/// them enough time to pause.
 pub fn timing_lease() -> &'static str {
     static NAME: LazyLock<String> = LazyLock::new(|| format!("timing-{}", sha256::of_bytes(owner::host())));
     &NAME

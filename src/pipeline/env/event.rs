@@ -12,9 +12,9 @@ pub struct JobStarted {
     #[serde(rename = "job")]
     pub id: usize,
     pub label: String,
-    /// Name of the piece of work to which the job belongs ([`Work::work`]).
+    /// Name of the work item to which the job belongs ([`Work::work`]).
     pub work: String,
-    /// Number of tokens still to process. A token that is processed for several variants counts once.
+    /// Number of tokens that remain to be processed. A token that is processed for several variants counts once.
     pub tokens: usize,
     /// Number of cells that the job scores. May be 0.
     pub cells: usize,
@@ -22,7 +22,7 @@ pub struct JobStarted {
     pub flops: f64,
 }
 
-/// Kind of a piece of work. Rates are measured separately for each kind.
+/// Kind of a work item. The rate is measured separately for each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
@@ -34,10 +34,10 @@ pub enum WorkKind {
     Time,
 }
 
-/// Remaining piece of work in a plan.
+/// Unfinished work item of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// Prefix of the lease names or, for a latency measurement, the name of the prompt.
+    /// Prefix of the lease names or, for a latency measurement, the label of the job.
     pub work: String,
     pub backbone: String,
     pub kind: WorkKind,
@@ -49,23 +49,23 @@ pub struct Work {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The run has started. Contains the numbers of cells and scores, how many of them are stored, and the estimate of
-    /// the remaining work.
+    /// The run has started. Of all `cells` and `scores`, `complete` cells and `scored` scores are already stored.
+    /// `flops` is the estimated remaining work.
     Planned {
         cells: usize,
         complete: usize,
         scores: usize,
         scored: usize,
         flops: f64,
-        /// Remaining pieces of work.
+        /// Unfinished work items.
         work: Vec<Work>,
         engine: String,
-        /// Machine and device, as written in the keys of latencies.
+        /// Machine and device, as written in latency keys.
         machine: String,
         /// Id under which the plan's outline is stored.
         plan: String,
     },
-    /// The run has a message for the user.
+    /// Message for the user.
     Note {
         text: String,
     },
@@ -88,13 +88,13 @@ pub enum Event {
     },
     /// All work so far is stored, so stopping now loses nothing.
     Kept,
-    /// A cell has a score, which is a perplexity or an accuracy in percent.
+    /// A cell was scored on a text or task (`on`). `value` is a perplexity or an accuracy in percent.
     Scored {
         cell: String,
         on: String,
         value: f64,
     },
-    /// A cell is complete. The field `complete` is the number of all complete cells.
+    /// A cell is complete. The field `complete` is the total number of complete cells.
     Complete {
         cell: String,
         complete: usize,

@@ -40,7 +40,7 @@ pub(crate) struct GridInputs<'a> {
 
 /// Hashes that identify a backbone.
 pub(crate) struct BackboneFiles {
-    /// Hash of all inputs of the forward pass.
+    /// Hash of the config fields and weights that the forward pass uses.
     pub(crate) content: String,
     pub(crate) tokenizer: String,
 }

@@ -1,4 +1,4 @@
-//! Environment of a job (layer 1 of the architecture): backbones, engines, store, leases, limits and reporter.
+//! Environment of a job (layer 1 of the architecture): backbones, engines, store, leases, limits and event reporter.
 
 pub mod backbone;
 pub(crate) mod context;

@@ -62,7 +62,7 @@ impl<'a> Models<'a> {
         Ok(engine)
     }
 
-    /// If the backbone loads its layers on demand, checks that the weights have not changed.
+    /// Checks that the weights have not changed, if layers are loaded on demand.
     ///
     /// # Errors
     /// Fails with exit code 2 if a file has changed. The error names the file.

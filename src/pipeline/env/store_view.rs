@@ -1,5 +1,5 @@
-//! View of the store: the state of a plan's objects when the store was surveyed, updated by the events of the run.
-//! Objects cannot disappear, because the run has reserved them.
+//! State of a plan's objects when the store was surveyed, updated as the run reads and writes objects. Objects cannot
+//! disappear, because the run has reserved them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,11 +17,11 @@ pub enum ObjectState {
     Whole(StoredObject),
 }
 
-/// View of the store by key hash.
+/// State of a plan's objects, by key hash.
 pub(crate) struct StoreView {
     /// Objects that the survey found.
     surveyed: HashMap<String, ObjectState>,
-    /// Objects that were read or written completely (true) or found to be damaged (false) since the survey.
+    /// Objects that turned out to be intact (`true`) or damaged (`false`) since the survey.
     changed: Mutex<HashMap<String, bool>>,
 }
 
@@ -53,7 +53,7 @@ impl StoreView {
         self.surveyed.insert(key.hash().to_owned(), state);
     }
 
-    /// Records that an object was read or written completely.
+    /// Records that an object is stored and intact.
     pub(crate) fn insert(&self, key: &Key) {
         lock(&self.changed).insert(key.hash().to_owned(), true);
     }
@@ -76,7 +76,8 @@ impl StoreView {
         keys.into_iter().all(|key| self.find(&mut changed, store, key))
     }
 
-    /// Returns whether an object is stored, or damaged (false), or `None` if it was absent from the survey.
+    /// Returns `Some(true)` for an intact object, `Some(false)` for a damaged one, and `None` for one that is not known
+    /// to be stored.
     fn known(&self, changed: &HashMap<String, bool>, hash: &str) -> Option<bool> {
         changed.get(hash).copied().or(match self.surveyed.get(hash) {
             None | Some(ObjectState::Absent) => None,
@@ -85,7 +86,8 @@ impl StoreView {
         })
     }
 
-    /// Looks up an object that is not known to be stored. A damaged object is read, because it may have been replaced.
+    /// Returns whether an object is stored, and remembers the object if it is. An object that was damaged is read
+    /// again, because another process may have replaced it.
     fn find(&self, changed: &mut HashMap<String, bool>, store: &Store, key: &Key) -> bool {
         let is_stored = match self.known(changed, key.hash()) {
             Some(true) => return true,

@@ -1,4 +1,4 @@
-//! Runs a grid: preflight checks, plan, jobs, and results from the store.
+//! Runs a grid: creates the plan, runs the preflight checks and the jobs, and reads the results from the store.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -35,7 +35,8 @@ pub fn run(
     run_surveyed(grid, settings, store, reporter, stop, &|_, _| ())
 }
 
-/// Computes the missing results of a grid like [`run`], and calls `surveyed` before.
+/// Computes the missing results of a grid like [`run`]. Before any result is computed, calls `surveyed` with the plan
+/// and the state of the store.
 ///
 /// # Errors
 /// Fails under the same conditions as [`run`].
@@ -67,7 +68,7 @@ pub enum WorkerOutcome {
 
 /// Works on a grid together with other workers until no work is left for this process.
 ///
-/// Latencies are measured only by [`run`], because there must be no other load during a measurement.
+/// Latencies are measured only by [`run`], because other load on the machine would distort them.
 ///
 /// # Errors
 /// Fails under the same conditions as [`run`].
@@ -99,8 +100,8 @@ pub(super) fn report_warnings(grid: &Grid, plan: &Plan<'_>, reporter: &dyn Repor
     }
 }
 
-/// Runs the missing jobs. Calls `surveyed` before and `end` afterwards. `end` returns the number of complete cells, the
-/// number of failed cells, and the value to return.
+/// Runs the missing jobs. Calls `surveyed` before the first job and `end` after the last one. `end` returns the number
+/// of complete cells, the number of failed cells, and the value to return.
 fn run_all<T>(
     grid: &Grid,
     env: RunEnv<'_>,
@@ -169,8 +170,8 @@ fn remaining_work(plan: &Plan<'_>, estimate: &Estimate) -> Vec<Work> {
     .collect()
 }
 
-/// Reserves the objects that the run will use, and waits until a concurrent cleanup has finished. Objects that are
-/// found afterwards cannot disappear.
+/// Reserves the objects that the run will use, and waits until a concurrent cleanup has finished. After that, no other
+/// process deletes these objects.
 fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     store.reserve(plan.keys().map(|key| key.hash()))?;
     coordination::lease(store, Store::GC_LEASE, "cleaning up the store", reporter, stop).map(drop)
@@ -213,8 +214,7 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
     Ok(())
 }
 
-/// Returns the jobs that are incomplete. If `alone` is set, these are the jobs that must run alone, and otherwise all
-/// others.
+/// Returns the incomplete jobs: those that must run alone if `alone` is set, or else those that may run in parallel.
 fn incomplete_tasks<'a>(
     plan: &'a Plan<'a>,
     tools: JobContext<'a>,
@@ -257,7 +257,7 @@ fn incomplete_tasks<'a>(
     tasks
 }
 
-/// Callbacks through which the scheduler controls a grid run.
+/// Scheduler hooks of a grid run.
 struct GridTaskHooks<'a> {
     plan: &'a Plan<'a>,
     tools: JobContext<'a>,
@@ -295,7 +295,7 @@ impl TaskHooks for GridTaskHooks<'_> {
     }
 }
 
-/// Runs as much of a job as is possible at the moment, and reports which cells have become complete.
+/// Runs the parts of a job that other processes have not leased, and reports which cells have become complete.
 pub(super) fn attempt(
     plan: &Plan<'_>,
     tools: &JobContext<'_>,
@@ -323,7 +323,7 @@ pub(super) fn attempt(
     Ok(JobStatus::Done)
 }
 
-/// Runs a job, and retries it as often as permitted. If all attempts fail, its cells are marked as failed.
+/// Runs a job with retries. Marks its cells as failed if the last attempt fails.
 fn run_with_retries(
     context: &RunContext<'_>,
     variants: &[&Variant],

@@ -37,7 +37,7 @@ pub fn harness_samples(
         let requests = request_tokens::build_requests(given, backbone, &measured.requested, &task)?;
         let by_document: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
         if by_document.len() != answers.len() {
-            return Err(Error::job("the answers do not match the requests").at(scores.label.clone()));
+            return Err(Error::job("the number of stored answers does not match the requests").at(scores.label.clone()));
         }
         all.push((scores.label.clone(), build_task_samples(&task, &by_document, answers)?));
     }

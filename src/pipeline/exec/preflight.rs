@@ -1,4 +1,4 @@
-//! Checks, before the first job starts, that a run has what it needs, including disk space and memory.
+//! Checks that run before the first job: weights, methods, texts, memory and disk space.
 //!
 //! `run`, `worker`, `plan` and `submit` share these checks and their messages.
 
@@ -26,7 +26,7 @@ use ghostlab_store::{InventoryItem, Lookup, Store};
 pub enum TargetMachine {
     /// This machine. Memory is limited to its free memory by default.
     Local,
-    /// Any other machine. Nothing is known about it.
+    /// Another machine, whose free memory is unknown.
     Remote,
 }
 
@@ -256,8 +256,8 @@ pub(super) fn enforce_store_limit(incoming: u64, plan: &Plan<'_>, given: &RunEnv
         // Read the quota again, because runs that have started in the meantime may have reserved some of the objects.
         quota = look()?;
         for some in quota.evicted.chunks(64) {
-            // If this process was paused for too long, it has lost the lease, and newer runs may need the objects. They
-            // are left to the next eviction.
+            // If this process was paused for too long, it has lost the lease, and newer runs may need the objects. The
+            // next eviction will remove those that are still unused.
             if !clearing.is_held() {
                 break;
             }
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_error_names_need_limit_and_helpful_option() {
+    fn memory_error_shows_need_limit_and_fitting_hint() {
         let error = check_memory(&MEMORY_NEED, Some(20_000_000_000), Some(64_000_000_000)).unwrap_err();
         assert_eq!(error.exit_code(), 3);
         let text = error.to_string();

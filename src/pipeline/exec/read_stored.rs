@@ -1,4 +1,4 @@
-//! Stored results of a grid, and the recorded reasons for the missing ones.
+//! Reads the stored results of a grid, and the failures recorded for its other cells.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ use crate::pipeline::outcome::GridOutcome;
 use crate::pipeline::plan::{Plan, StoreState};
 use ghostlab_store::{Attempt, Store};
 
-/// Reads the stored results of a grid. For missing results, reads the recorded reasons. Calls `surveyed` before.
+/// Reads the stored results of a grid, and the recorded failures of cells without results. Calls `surveyed` before
+/// reading any results.
 ///
 /// # Errors
 /// Fails if an input cannot be read or an object is damaged.
@@ -36,8 +37,8 @@ pub fn read_stored(
     Ok(outcome)
 }
 
-/// Returns the recorded failures of incomplete cells. These are failed attempts to compute their objects, calibrations
-/// or score chunks.
+/// Returns why incomplete cells failed, by cell index. A reason comes from the last failed attempt to compute an
+/// object, a calibration or a score chunk of the cell.
 fn recorded_failures(
     plan: &Plan<'_>,
     state: &StoreState,

@@ -1,4 +1,4 @@
-//! Records of runs. They show the progress of a run even if it crashes.
+//! Records of runs in the store. They show the progress of a run even if it crashes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -259,7 +259,7 @@ impl Reporter for Recorder<'_> {
         let is_throttled =
             self.write_interval > WRITE_INTERVAL && !matches!(event, Event::Planned { .. } | Event::Ended { .. });
         if is_due && (!is_throttled || self.is_due(&state)) {
-            // The run must continue even if a write fails.
+            // Ignore write errors, which must not stop the run.
             self.write(&mut state).ok();
         }
         drop(state);

@@ -34,7 +34,7 @@ use ghostlab_definitions::aggregate::{Aggregation, Item, bits};
 use ghostlab_definitions::results::{MetricItems, metric_items};
 use ghostlab_store::{Key, Store};
 
-/// Cell with scores that were recomputed.
+/// Recomputed selection, operators and scores of a cell.
 #[derive(Debug)]
 pub struct SampledCell {
     /// Index of the cell in the grid.
@@ -48,14 +48,14 @@ pub struct SampledCell {
     pub failure: Option<String>,
 }
 
-/// Scores of a variant on the sampled part of an evaluation.
+/// Scores of a variant on the sampled chunks of an evaluation.
 #[derive(Debug, Clone)]
 pub struct SampledScores {
     pub measure: Arc<MeasureId>,
     /// Text or task, as written in the grid.
     pub label: String,
     pub items: SampledItems,
-    /// Number of drawn chunks, and total number of chunks.
+    /// Number of sampled chunks, and total number of chunks.
     pub chunks: [usize; 2],
     /// Total number of windows or documents.
     pub all: usize,
@@ -98,7 +98,7 @@ pub struct DocumentLoss {
 /// Function that selects chunks of an evaluation. Its last argument is the total number of chunks.
 pub type ChunkSampler<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
 
-/// Estimate of the work for a sample.
+/// Estimated cost of recomputing a sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SampleCost {
     /// Number of calibration passes.
@@ -352,7 +352,7 @@ impl SampledValues {
         eval_set: &dyn EvalSet,
         scored: &[usize],
     ) -> Result<(SampledItems, usize)> {
-        // In chunks that were not drawn, nothing was generated.
+        // The generated texts of chunks that were not drawn are empty.
         let generations = eval_set.generations(&self.values)?;
         let answers = match &generations {
             Some(all) => {
@@ -384,9 +384,9 @@ impl SampledValues {
     }
 }
 
-/// Returns the values of one metric for the documents in the sample, or `None` if it is not computed per document.
-/// `drawn` maps a document to its index among all documents, or to `None` if it was not drawn. `tokens` returns the
-/// number of scored tokens in a document.
+/// Returns the values of one metric for the documents in the sample, or `None` if the metric has no values per
+/// document. `drawn` maps a document to its index among all documents, or to `None` if it was not drawn. `tokens`
+/// returns the number of scored tokens in a document.
 fn defined_items(
     aggregation: Aggregation,
     items: &[Item],

@@ -1,4 +1,4 @@
-//! Runs jobs in dependency order, in parallel within limits.
+//! Runs jobs in dependency order, and in parallel as far as the limits on memory and number of jobs permit.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex};
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn contended_jobs_are_deferred_without_idling() {
+    fn contended_job_is_retried_after_all_ready_jobs() {
         let order = Mutex::new(Vec::new());
         let hooks = RecordingHooks::default();
         let looks = AtomicUsize::new(0);
@@ -242,7 +242,7 @@ mod tests {
         let tasks = [
             contended_task(&[], 1, || {
                 let looks = looks.fetch_add(1, SeqCst);
-                order.lock().unwrap().push("asked");
+                order.lock().unwrap().push("attempt");
                 Ok(if looks < 2 { JobStatus::Contended } else { JobStatus::Done })
             }),
             task(&[], 1, note("same model")),
@@ -251,12 +251,12 @@ mod tests {
         ];
         run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &hooks).unwrap();
         let order = order.lock().unwrap().clone();
-        assert_eq!(order, ["other model", "asked", "same model", "asked", "asked", "after it"]);
-        assert_eq!(hooks.idled.load(SeqCst), 2, "only while others work on the rest");
+        assert_eq!(order, ["other model", "attempt", "same model", "attempt", "attempt", "after it"]);
+        assert_eq!(hooks.idled.load(SeqCst), 2, "idles only if no other job is ready");
     }
 
     #[test]
-    fn model_with_contended_jobs_is_unloaded_for_the_next() {
+    fn model_of_contended_job_is_unloaded_to_load_another() {
         let hooks = RecordingHooks::default();
         let looks = AtomicUsize::new(0);
         let tasks = [
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn task_begins_after_its_dependencies() {
+    fn task_starts_after_its_dependencies() {
         let order = Mutex::new(Vec::new());
         let note = |name: &'static str| {
             let order = &order;
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn panicking_task_fails_without_blocking_dependents() {
+    fn panicking_task_is_reported_without_deadlock() {
         let tasks = [
             task(&[], 0, || -> Result<()> { panic!("no such layer") }),
             task(&[0], 0, || Ok(())),
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn no_task_begins_after_an_error() {
+    fn no_task_starts_after_an_error() {
         let ran = AtomicUsize::new(0);
         let count = || {
             ran.fetch_add(1, SeqCst);

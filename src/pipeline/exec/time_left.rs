@@ -46,8 +46,8 @@ const MIN_REMAINING_FRACTION: f64 = 0.02;
 
 impl TimeLeft {
     pub fn record_event(&mut self, event: &Event, now: f64) {
-        // Solving and reading continue after a job has ended. The time for them counts towards the work item that
-        // the job belongs to.
+        // Operators are solved and files are read after a job has ended. That time counts towards the work item of the
+        // job.
         if let Some((before, Some(group))) = &self.last {
             self.rates.entry(group.clone()).or_default().seconds += (now - before).max(0.0);
         }
@@ -90,8 +90,8 @@ impl TimeLeft {
             Event::WorkDone { work } => {
                 if let Some(item) = self.items.get_mut(work).filter(|item| !item.is_finished) {
                     item.is_finished = true;
-                    // Count the rest as done, because solving reports no progress. If an earlier run did part of the
-                    // calibration, it is unknown how much is left, so nothing is counted.
+                    // Count the remaining operations as done, because solving reports no progress. If an earlier run
+                    // did part of the calibration, it is unknown how much is left, so nothing is counted.
                     if item.begun > item.planned / 2.0 {
                         let rest = (item.planned - item.done).max(0.0);
                         self.rates.entry(item.group.clone()).or_default().flops += rest;
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn time_left_is_within_half_after_a_tenth_of_the_run() {
+    fn estimate_is_within_factor_1_5_after_a_tenth_of_the_run() {
         let items = grid();
         let duration: f64 = items.iter().map(|item| item.seconds + item.silent).sum();
         for (now, fraction, left) in
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn time_left_of_a_recorded_run_is_within_a_factor() {
+    fn estimate_for_a_recorded_run_is_within_factor_1_5() {
         let events = read_recorded_events();
         let planned = events.iter().find(|(_, event)| matches!(event, Event::Planned { .. })).unwrap().0;
         let (end, last) = events.last().unwrap();
@@ -308,7 +308,7 @@ mod tests {
                 count += 1;
             }
             let is_over = left.items.values().all(|item| item.is_finished);
-            assert!(is_over || left.seconds() != Some(0.0), "at {fraction:.2}: nothing left while work is");
+            assert!(is_over || left.seconds() != Some(0.0), "at {fraction:.2}: 0 s left although work remains");
         }
         assert!(count > 50, "{count} events");
     }

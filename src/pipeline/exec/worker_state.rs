@@ -16,8 +16,8 @@ pub(super) struct WorkerState {
     pub(super) seen_leases: SeenLeases,
 }
 
-/// Lease on one of the numbered seats of a backbone. A worker chooses the backbone with the fewest workers and stays
-/// with it until it is finished. It thus loads only one backbone at a time.
+/// Lease on a numbered seat of a backbone. The taken seats count the workers on a backbone. A worker chooses the
+/// backbone with the fewest workers and stays with it until it is finished, so it loads only one backbone at a time.
 #[derive(Default)]
 pub(super) struct SeatLease(Mutex<Option<Lease>>);
 
@@ -53,7 +53,7 @@ impl SeatLease {
 const SEAT_PREFIX: &str = "at-";
 
 /// Leases of other workers when they were last read, by job. A job is not retried while its leases are unchanged,
-/// because no part of it can have become free.
+/// because none of its chunks can have become free.
 #[derive(Default)]
 pub(super) struct SeenLeases(Mutex<HashMap<String, (Vec<String>, Duration)>>);
 
@@ -102,12 +102,12 @@ mod tests {
             std::thread::sleep(Duration::from_millis(250));
             seen_leases.is_leased_elsewhere(task, &store)
         };
-        assert!(!is_leased_elsewhere(&calibration) && !is_leased_elsewhere(&text), "no worker is left");
+        assert!(!is_leased_elsewhere(&calibration) && !is_leased_elsewhere(&text), "there are no leases");
         let leases = ["calibrate", "text-1", "text-2"].map(|name| match store.lease(name).unwrap() {
             LeaseResult::Acquired(lease) => lease,
             LeaseResult::Contended(_) => panic!("{name} is taken"),
         });
-        assert!(is_leased_elsewhere(&calibration), "the holder of the only lease does all of it");
+        assert!(is_leased_elsewhere(&calibration), "the holder of the only lease does the complete job");
         assert!(!is_leased_elsewhere(&text), "a chunk may be free");
         assert!(is_leased_elsewhere(&text), "no chunk was free, and nothing has changed");
         let [calibrating, one, _two] = leases;

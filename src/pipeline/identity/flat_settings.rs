@@ -69,7 +69,7 @@ pub struct Difference {
     pub other: Option<Canonical>,
 }
 
-/// Returns the leaves of a value. Null counts as absent.
+/// Returns the leaves of a JSON value, by path. Nulls are skipped.
 pub fn flatten(root: &Value) -> FlatSettings {
     fn add(found: &mut FlatSettings, path: &SettingPath, value: &Value) {
         match value {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_paths_follow_from_the_type() {
+    fn setting_paths_cover_all_fields_of_an_identity() {
         let found = setting_paths();
         let found: Vec<&str> = found.iter().map(SettingPath::as_str).collect();
         for known in [

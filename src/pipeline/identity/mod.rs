@@ -1,6 +1,6 @@
 //! Identity of a measured number (layer 1 of the architecture). It contains everything that the number depends on, with
-//! all defaults filled in. Names, paths and positions are not part of it. It is built once, when the run is planned,
-//! and is stored with the results.
+//! all defaults filled in, but no names, paths or positions in the grid. It is built once, when the run is planned, and
+//! stored with the results.
 
 mod flat_settings;
 mod timing_cohort;
@@ -361,7 +361,7 @@ mod optional_arc {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    #[allow(clippy::ref_option, reason = "serde calls it so")]
+    #[allow(clippy::ref_option, reason = "signature required by serde")]
     pub(super) fn serialize<T, S>(part: &Option<Arc<T>>, to: S) -> Result<S::Ok, S::Error>
     where
         T: Serialize,

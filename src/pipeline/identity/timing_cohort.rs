@@ -1,4 +1,4 @@
-//! Identifies the cohort of a variant, which consists of the variants that are timed together with it.
+//! Hashes the cohort of a variant, that is, the variants that are timed together with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use super::Identity;
 use crate::files::sha256;
 use ghostlab_store::canonical;
 
-/// Returns for each variant a hash that describes how the others in its cohort differ from it. A change that all
-/// variants share does not affect the hashes.
+/// Returns for each variant a hash of the differences between it and the other variants of its cohort. A change that
+/// all variants share does not affect the hashes.
 pub fn timing_cohort(all: &[&Identity]) -> Vec<String> {
     let all: Vec<VariantParts> = all.iter().map(|identity| variant_parts(identity)).collect();
     all.iter()
@@ -89,11 +89,11 @@ mod tests {
         assert_ne!(cohort_of(&["none"], 0), cohort_of(&["affine"], 0));
         assert_ne!(cohort_of(&["none"], 0), cohort_of(&["none", "affine"], 0));
         assert_eq!(cohort_of(&["none", "affine"], 0), cohort_of(&["affine", "none"], 0), "the order does not matter");
-        // If the variant itself changes, its difference from the others changes too.
+        // A difference is described by the value of the other variant, so the variant's own value does not matter.
         assert_eq!(
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 1)]),
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 2)]),
-            "the other variant is unchanged"
+            "the other variant's differing seed is unchanged"
         );
         assert_ne!(last(&[variant(None, 0), variant(Some("ghosted"), 0)]), last(&[variant(Some("ghosted"), 0)]));
     }

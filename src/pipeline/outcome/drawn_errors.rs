@@ -1,5 +1,5 @@
-//! Cache of bootstrapped standard errors, stored next to the store and keyed by the hash of the input. It saves seconds
-//! whenever a grid is viewed, because each bootstrap has 100,000 draws.
+//! Cache of bootstrapped standard errors, kept in the cache directory of the store and keyed by a hash of the input. It
+//! saves seconds whenever a grid is viewed, because each bootstrap has 100,000 draws.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -61,8 +61,7 @@ impl<'a> DrawnErrors<'a> {
         Self { store, path, known: RefCell::new(known), is_changed: Cell::new(false) }
     }
 
-    /// Returns the result of [`Aggregation::error`] for the number of draws that lm-evaluation-harness uses. It is
-    /// taken from the cache if possible.
+    /// Returns [`Aggregation::error`] with as many draws as lm-evaluation-harness uses, from the cache if possible.
     ///
     /// # Errors
     /// Propagates errors from [`Aggregation::error`].
@@ -101,7 +100,7 @@ mod tests {
     use crate::pipeline::stage::{STORE_WORDS, tokens};
 
     #[test]
-    fn bootstrap_error_is_cached_and_redrawn_after_damage() {
+    fn bootstrap_error_is_cached_and_recomputed_if_damaged() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), STORE_WORDS).unwrap();
         let key = Key::new(tokens::KIND, json!({"seed": 1}), []);

@@ -1,7 +1,7 @@
 //! Simulates hundreds of workers that run a grid in virtual time.
 //!
-//! Only the arithmetic is simulated. Instead of computing, the engine advances the clock by the time that the cost
-//! model gives for a backbone with 8 billion weights.
+//! Scheduling, leases and the store are the production code, on a simulated file server. The engine computes nothing.
+//! It advances the clock by the time that the cost model predicts for a backbone with 8 billion weights.
 //!
 //! `GHOSTLAB_PLAY=1,8,64 cargo test --release --lib workers_share_backbones -- --nocapture` prints the table in
 //! benches/results/simulated/workers.csv for these numbers of workers.
@@ -213,14 +213,14 @@ impl Reporter for FailureReporter {
     }
 }
 
-/// Reads the payloads of all objects in the plan. They must be the same in every simulation.
+/// Reads the payloads of all objects in the plan. Every simulation must produce the same payloads.
 fn results(stage: &SimulatedGrid, played: &SimulationResult) -> Vec<(PathBuf, Vec<u8>)> {
     let plan = stage.plan(&played.server);
     let store =
         Store::open_on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT), stage::STORE_WORDS);
     let mut all = Vec::new();
     for key in plan.variants().flat_map(|(_, variant)| variant.keys()) {
-        let ghostlab_store::Lookup::Intact(artifact) = store.get(key) else { panic!("not whole: {}", key.short()) };
+        let ghostlab_store::Lookup::Intact(artifact) = store.get(key) else { panic!("not intact: {}", key.short()) };
         for name in artifact.payloads().filter(|name| !name.ends_with(".json")) {
             all.push((Path::new(key.hash()).join(name), artifact.read(name).unwrap()));
         }
@@ -234,7 +234,7 @@ const SMALL: GridDimensions =
     GridDimensions { backbones: 2, ridges: 1, depths: "4, 7", sequences: 8, windows: 12, scale: 1 };
 
 #[test]
-fn planned_compute_time_matches_one_or_more_workers() {
+fn several_workers_match_one_worker_without_duplicate_work() {
     let stage = SimulatedGrid::new(SMALL);
     let alone = stage.play(1, FailureRates::default());
     let planned = stage.planned(&alone.server);
@@ -263,13 +263,13 @@ fn preflight_surveys_and_estimates_once() {
     let stop = AtomicBool::new(false);
     let found = preflight(&plan, &settings(), TargetMachine::Local, &store, &(), &stop, &|_, _| ()).unwrap();
     assert_eq!((SURVEYS.get(), ESTIMATES.get()), (before.0 + 1, before.1 + 1));
-    // The estimate has the costs of all jobs: a calibration and two texts per backbone.
+    // Each backbone has three jobs: one calibration and two texts.
     assert_eq!(found.estimate.jobs.len(), 2 * 3);
     assert!(!remaining_work(&plan, &found.estimate).is_empty());
 }
 
 #[test]
-fn suspended_workers_resume_without_removing_leases() {
+fn paused_workers_do_not_remove_leases_of_others() {
     let stage = SimulatedGrid::new(GridDimensions { scale: 256, ..SMALL });
     let expected = results(&stage, &stage.play(1, FailureRates::default()));
     let mut stolen_leases = 0;
@@ -297,17 +297,17 @@ fn results_survive_faulty_network_and_dying_workers() {
         // At these rates, each worker is interrupted about every three minutes and killed about every six minutes.
         let played = stage.play(6, FailureRates { network, preempted: 2000.0, killed: 1000.0, halted: 0.0, seed });
         assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
-        assert_eq!(played.server.stolen_leases(), 0, "seed {seed}: the lease of a live process was taken");
+        assert_eq!(played.server.stolen_leases(), 0, "seed {seed}: the lease of a live process was stolen");
         let times = played.computed / alone.computed;
         println!(
-            "seed {seed}: {times:.2} times the work; {} deaths, {} asked to end; {:.0} s, and {:.0} s alone",
+            "seed {seed}: {times:.2} times the work; {} deaths, {} preemptions; {:.0} s, {:.0} s with one worker",
             played.deaths,
             played.preemptions,
             played.took.as_secs_f64(),
             alone.took.as_secs_f64()
         );
-        // A worker may score a text again if the scores are not in its listing of the store yet. The listing is cached
-        // for up to a minute.
+        // A worker may score a text again, because it caches its listing of the store for up to a minute and may not
+        // see new scores.
         assert!(times < 6.0, "seed {seed}: {times}");
     }
 }
@@ -325,7 +325,7 @@ fn workers_share_backbones_with_little_waste() {
         let rates = FailureRates { preempted: 1.0, killed: 1.0, seed: 1, ..FailureRates::default() };
         let played = stage.play(workers, rates);
         println!(
-            "{workers} workers: {:.0} s, computed {:.0} s, loaded {}, {} operations, {} deaths, {} asked to end; played in {:.0} s",
+            "{workers} workers: {:.0} s, computed {:.0} s, loaded {}, {} operations, {} deaths, {} preemptions; took {:.0} s",
             played.took.as_secs_f64(),
             played.computed,
             played.loaded,

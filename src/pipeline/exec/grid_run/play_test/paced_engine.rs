@@ -23,7 +23,7 @@ impl Engines for PacedEngines {
     }
 }
 
-/// Engine whose residual streams are hashes of the token, position, layer and channel, so that they are reproducible.
+/// Engine with deterministic residual streams, which are hashes of the token, position, layer and channel.
 struct PacedEngine {
     config: Config,
     pace: Arc<Pace>,
