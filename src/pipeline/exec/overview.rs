@@ -146,7 +146,7 @@ pub struct PlanView {
     pub progress: OutlineProgress,
     /// Running workers.
     pub workers: Vec<WorkerView>,
-    /// Number of workers that ended because no work was left or something failed.
+    /// Number of workers that finished or failed.
     pub ended: usize,
     /// Number of workers that were interrupted.
     pub interrupted: usize,
@@ -158,7 +158,7 @@ pub struct PlanView {
     pub flop_per_second: f64,
     /// Estimated remaining time in seconds, at that rate; null if unknown.
     pub seconds_left: Option<f64>,
-    /// Work of the plan that failed.
+    /// Failed jobs and cells of the plan.
     pub failures: Vec<FailureView>,
 }
 
@@ -181,14 +181,14 @@ pub struct WorkerView {
     pub flop_per_second: Option<f64>,
 }
 
-/// Work that failed.
+/// Failed job or cell.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct FailureView {
-    /// Description of the work.
+    /// Label of the job, or name of the cell.
     pub what: String,
     /// Number of failed attempts.
     pub failed: usize,
-    /// Number of processes that died while doing the work.
+    /// Number of processes that died during their attempt.
     pub died: usize,
     /// Reason for the last failure.
     pub reason: String,

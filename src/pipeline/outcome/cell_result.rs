@@ -39,7 +39,7 @@ pub struct GridOutcome {
 }
 
 impl GridOutcome {
-    /// Returns whether the backbones have different vocabularies. If so, their perplexities are not comparable.
+    /// Returns whether the backbones have different vocabularies, which makes their perplexities incomparable.
     pub fn has_different_vocabularies(&self, grid: &Grid) -> bool {
         self.cells
             .iter()
@@ -52,8 +52,8 @@ impl GridOutcome {
             > 1
     }
 
-    /// Returns the extent of a text as tokenized by the backbone of a cell. If necessary, it is taken from another cell
-    /// of that backbone. Returns `None` if the text has not been tokenized.
+    /// Returns the extent of a text as tokenized by the backbone of a cell. If the cell has no extent, uses another
+    /// cell of that backbone. Returns `None` if the text has not been tokenized.
     pub fn text_extent(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
         let mut others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
         cell_text_extent(text, result).or_else(|| others.find_map(|result| cell_text_extent(text, result)))
@@ -113,8 +113,8 @@ pub struct TaskScores {
 pub enum Answers {
     /// Answers to a built-in task.
     Builtin(ScoredTask),
-    /// Answers to a user-defined task, by document and request, with the items of each score and the answers that
-    /// they score, by document.
+    /// Answers to a user-defined task, by `[document][request]`. `items[score][document]` is computed from the answer
+    /// `chosen[score][document]`.
     Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>>, chosen: Vec<Vec<Chosen>> },
 }
 
@@ -148,8 +148,8 @@ impl TaskScores {
         Some((&self.scores[index], items.get(index)?, chosen.get(index)?))
     }
 
-    /// Returns the answer to each document that a score counts, and whether it is correct. Returns `None` if there is
-    /// no such score, or if it does not mark answers as right or wrong.
+    /// Returns the answer to each document that counts for a metric and filter, and whether it is correct. Returns
+    /// `None` if there is no such score, or if its items are not right or wrong.
     fn counted_answers(&self, metric: &str, filter: &str) -> Option<Vec<(Cow<'_, Chosen>, bool)>> {
         if let Some(answered) = self.answers.builtin() {
             let kind = *answered.result.task.metrics.iter().find(|kind| kind.name() == metric)?;
@@ -163,8 +163,8 @@ impl TaskScores {
         Some(chosen.iter().map(Cow::Borrowed).zip(right_answers(score, items)?).collect())
     }
 
-    /// Returns, for each document, whether the answer that a score counts changes from that of the dense model. Returns
-    /// `None` if there is no such score, or if it does not mark answers as right or wrong.
+    /// Returns for each document whether its answer flips relative to the dense model, for one metric and filter.
+    /// Returns `None` if there is no such score, or if its items are not right or wrong.
     pub fn flips(&self, dense: &Self, flip: Flip, metric: &str, filter: &str) -> Option<Vec<bool>> {
         let dense = dense.counted_answers(metric, filter)?;
         let variant = self.counted_answers(metric, filter)?;
@@ -199,7 +199,7 @@ pub struct EvalResult<A, E, S> {
     /// Text, task or prompt, as requested in the grid.
     pub requested: A,
     pub measure: Arc<MeasureId>,
-    /// Amount of data that the backbone reads, or `None` if the tokens are not stored. It is the same for all variants.
+    /// Size of the text or task, or `None` if its tokens are not stored. Equal for all variants of a backbone.
     pub extent: Option<E>,
     /// Measured values, or `None` if the cell failed or was never computed.
     pub sample: Option<S>,
@@ -253,7 +253,8 @@ pub struct CellResult {
     pub seconds: f64,
     /// Reason why the cell failed, if it did.
     pub failure: Option<String>,
-    /// Description of what is missing, if the cell is incomplete but did not fail. Finished parts keep their values.
+    /// First missing object of an incomplete cell, such as `not scored on ptb`. Stored results of the cell are still
+    /// filled in.
     pub missing: Option<String>,
     /// Stored objects from which the cell was computed, with their provenance.
     pub made_from: Vec<UsedObject>,
@@ -379,7 +380,7 @@ fn prompts<S: Serializer>(
     serializer.collect_seq(all.iter().map(|prompt| &prompt.sample))
 }
 
-/// Amount of text that is scored.
+/// Number of windows and bytes of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextExtent {
     /// Number of windows that are scored, out of `all`.

@@ -25,7 +25,7 @@ use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 impl GridOutcome {
     /// Reads the stored results of a plan. Cells in `failures` are marked as failed. Other cells are incomplete if any
-    /// of their parts are missing.
+    /// of their objects are missing.
     ///
     /// # Errors
     /// Fails if a stored object was damaged after the run had verified it.
@@ -52,7 +52,7 @@ impl GridOutcome {
     }
 }
 
-/// Data about the stored tokens of an evaluation, shared by all variants.
+/// Extent and answer key of an evaluation, which all variants share.
 struct TokensRead {
     text: Option<TextExtent>,
     answer_key: Option<AnswerKey>,
@@ -73,12 +73,12 @@ impl TokensRead {
     }
 }
 
-/// Reader for the results of one backbone. Data about tokens is read once for all variants.
+/// Reader for the results of one backbone. Extents and answer keys are read once for all variants.
 struct BackboneReader<'a> {
     grid: &'a Grid,
     backbone: &'a BackbonePlan,
     store: &'a Store,
-    /// Data about the tokens of each evaluation.
+    /// Extent and answer key of each evaluation.
     scored: Vec<TokensRead>,
     errors: Vec<DrawnErrors<'a>>,
     /// Paths of the input files, by hash.
@@ -140,7 +140,7 @@ impl<'a> BackboneReader<'a> {
             result.scores = selection.scores;
             result.selection_notes = selection::notes(&artifact)?;
         }
-        // A cut of sublayers without a repair has no boundaries and needs no operator.
+        // The dense backbone has no operator.
         let mut is_solved = variant.operator.is_none();
         if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, result)) {
             result.boundaries = operator::read_results(&artifact)?;
@@ -180,8 +180,7 @@ impl<'a> BackboneReader<'a> {
                 let scores = scored.map(|(artifact, key)| self.task_scores(task, key, artifact, &self.errors[index]));
                 let sample = match scores.transpose() {
                     Ok(sample) => sample,
-                    // The metrics of a definition may fail on the answers of this variant only, so only this cell
-                    // fails.
+                    // A user-defined metric may fail on the answers of a single variant, which fails only this cell.
                     Err(error) if task.defined => {
                         result.failure = Some(error.one_line());
                         None

@@ -1,5 +1,5 @@
-//! Scores of all candidates of a criterion that measures trials. A greedy selection stores only those of the candidates
-//! that it removes.
+//! Scores of all candidates of a criterion that compares them in trials. A greedy selection stores only the scores of
+//! the candidates that it removes.
 
 use super::Plan;
 use crate::calibrate::Similarities;

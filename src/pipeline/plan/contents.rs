@@ -1,5 +1,5 @@
-//! Identities of the cells and evaluations of a backbone. They depend on the engine and on contents such as file
-//! hashes, but not on the names in the grid.
+//! Identities of the cells and evaluations of a backbone. They depend on the engine, the settings and the hashes of
+//! input files, but not on the names in the grid.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

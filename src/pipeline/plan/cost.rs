@@ -1,4 +1,4 @@
-//! Costs of a plan: number of FLOPs with and without sharing, memory and disk space.
+//! Costs of a plan: FLOPs with and without sharing of common steps, memory and disk space.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ pub struct Estimate {
     pub cost: Cost,
     /// Peak memory in bytes, including mapped files.
     pub memory: u64,
-    /// Number of bytes of activations that are written temporarily, in addition to the stored ones.
+    /// Bytes of temporary activations on disk, in addition to the activations that are kept in the store.
     pub spool: u64,
     /// Cost of each job, in total and for the remaining work. Evaluations whose texts have not been tokenized yet are
     /// excluded.
     pub jobs: Vec<JobCost>,
 }
 
-/// Memory that the program itself uses in bytes. It includes tokenizers, tables and memory that the allocator retains,
-/// and was measured with grids of tiny backbones.
+/// Memory in bytes that the program uses apart from backbones: tokenizers, tables and memory retained by the allocator.
+/// Measured with grids of tiny backbones.
 const PROGRAM_BYTES: u64 = 92 << 20;
 
 /// Additional memory in bytes that the program uses if it is available. 30 runs with a small backbone used 128 to 160
@@ -122,7 +122,7 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
 }
 
 /// Returns the size in bytes of the KV caches for prompts that are processed at the same time. It is 0 if nothing is
-/// generated. The caches may use a share of `memory`, but always have room for at least one prompt.
+/// generated. The caches use at most a fraction of `memory`, but always fit at least one prompt.
 fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state: &StoreState, memory: u64) -> u64 {
     let evaluation = &backbone.evaluations[position];
     let Some(load) = load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
@@ -149,7 +149,7 @@ struct CalibrationCost {
     job: Option<Cost>,
     /// Costs that belong to no job: the token ids, and the pass over a text that is used only for training.
     unscheduled: Cost,
-    /// Number of bytes of activations that are written temporarily.
+    /// Bytes of temporary activations on disk.
     spool: u64,
     /// Number of bytes of activations that are memory-mapped, or `None` if no operator is missing.
     mapped: Option<u64>,
@@ -216,7 +216,7 @@ impl BackboneEstimator<'_> {
         let load = calibration.load();
         let mut costs = CalibrationCost::default();
         if !state.has(&calibration.tokens) {
-            // Space for the token ids and sequence offsets.
+            // Disk space for the token ids.
             costs.unscheduled.disk += 4 * load.tokens as u64;
         }
         let calibrated: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(index)).collect();
@@ -284,8 +284,8 @@ impl BackboneEstimator<'_> {
         Ok(inodes)
     }
 
-    /// Returns the size in bytes of the activations that a pass of an iterative removal holds in memory: those that the
-    /// criterion reads, within its limit, or those that the repair of one candidate reads.
+    /// Returns the memory in bytes for the activations of one pass of an iterative removal: those that the criterion
+    /// reads, up to its limit, or those that the repair of one span reads, whichever are larger.
     fn iterative_bytes(&self, variant: &Variant, memory: u64) -> u64 {
         let Self { plan, backbone, state } = self;
         let cell = &plan.grid.cells[variant.cell];
@@ -315,7 +315,7 @@ impl BackboneEstimator<'_> {
         if left == 0 {
             return 0;
         }
-        // Solving holds at most four f64 matrices, and the mapped activations or those of an iterative removal.
+        // Solving needs at most four f64 matrices, and the mapped activations or those of an iterative removal.
         let matrix = operator::matrix_bytes(&backbone.config);
         let iterative = backbone.variants.iter().map(|variant| self.iterative_bytes(variant, memory)).max();
         let solving = mapped.map_or(0, |mapped| 8 * matrix + mapped.max(iterative.unwrap_or(0)));
@@ -410,7 +410,7 @@ fn solve_flops(
     Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted(), spans))
 }
 
-/// Returns the number of activation sites that a pass stores. Also returns the number of other sites that it only
+/// Returns the number of sites whose activations a pass stores, and the number of other sites whose activations it only
 /// spools because the layers are not selected yet.
 fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
     let [kept, now] = [true, false].map(|guess| {

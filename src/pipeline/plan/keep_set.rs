@@ -1,5 +1,5 @@
-//! Determines which objects are used by plans and are therefore kept by `cache gc --keep`. Also determines which of the
-//! other objects to evict to keep the size of a store within its limit.
+//! Determines which objects are used by plans and are therefore kept by `cache gc --keep`. Also chooses which of the
+//! other objects to evict if a store exceeds its size limit.
 
 use std::collections::BTreeSet;
 
@@ -111,7 +111,7 @@ fn hashes_in(key: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Evictions needed to keep the size of a store within its limit.
+/// Evictions that bring a store within its size limit.
 #[derive(Debug, Default)]
 pub struct Quota {
     pub limit: u64,
@@ -186,7 +186,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn cheapest_objects_are_evicted_first_needed_ones_never() {
+    fn cheapest_objects_are_evicted_first_unless_needed() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::STORE_WORDS).unwrap();
         // The compute times per byte are 10, 1, 100 and 2 ms.

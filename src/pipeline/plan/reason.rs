@@ -160,8 +160,8 @@ fn collect_inputs(key: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Returns the fields of a key and of the keys that it depends on, by path. Paths do not contain the level `of`, and
-/// the kinds are left out. A key or input hash that occurs several times is listed only at its shortest path.
+/// Returns the fields of a key and of the keys that it depends on, by path. Paths omit the level `of` and the kinds. A
+/// key or input hash that occurs several times is listed only at its shortest path.
 fn flatten_key(key: &Value) -> FlatSettings {
     let mut found = FlatSettings::new();
     let mut seen = HashSet::new();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn dissimilar_keys_have_no_reason() {
+    fn unrelated_keys_are_reported_as_first_time() {
         assert_eq!(reason(&[key(0, 0.0, "a")], &key(3, 0.5, "a")), "first time", "two settings changed");
         let stored = [dense("llama", "a", "ptb")];
         assert_eq!(reason(&stored, &dense("qwen", "b", "ptb")), "first time", "another backbone");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn hash_without_a_field_finds_keys_that_differ_in_it() {
+    fn hash_without_a_field_ignores_its_value() {
         let stored = parts(&key(0, 0.0, "a"));
         let requested = parts(&key(9, 0.0, "a"));
         let [seed, alpha] = ["selection.tokens.seed", "options.alpha"].map(SettingPath::new);

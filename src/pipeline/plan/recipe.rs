@@ -1,4 +1,4 @@
-//! Derives the keys of all objects that a grid needs. None of the objects are computed.
+//! Derives the keys of all objects that a grid needs, without computing the objects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -35,7 +35,8 @@ impl TrialCount {
         trials
             .filter(|trials| !trials.all.is_empty() || !trials.missing.is_empty())
             .map(|CriterionTrials { criterion, all, missing, .. }| {
-                // A trial counted for an earlier criterion is missing here if that criterion no longer needs it.
+                // `missing` may contain trials that were counted for an earlier criterion, if the selection of that
+                // criterion is already stored.
                 let needed = all.len().max(missing.len());
                 Self { criterion, needed, stored: needed - missing.len() }
             })
@@ -47,10 +48,10 @@ impl TrialCount {
 pub(super) struct CriterionTrials {
     criterion: String,
     pub(super) metric: TrialMetric,
-    /// Sublayers that each trial removes, for the trials that the greatest depth requires. These include the trials for
-    /// smaller depths, but not those already counted for an earlier criterion. In a greedy search, later trials depend
-    /// on earlier results. Only their number and sizes are exact, and their sublayers are placeholders. If the results
-    /// decide how many trials follow, the number is an upper bound.
+    /// Sublayers that each trial at the greatest depth removes. These trials include those at smaller depths, but not
+    /// those already counted for an earlier criterion. In a greedy search, later trials depend on earlier results, so
+    /// their sublayers are placeholders, and only their number and sizes are exact. If the number of trials also
+    /// depends on results, it is an upper bound.
     pub(super) all: Vec<Cut>,
     /// Sublayers that each missing trial removes.
     pub(super) missing: Vec<Cut>,
@@ -133,16 +134,16 @@ fn criterion_uses<'g>(
     uses
 }
 
-/// Known trials of a selection, and examples of the later ones.
+/// Known trials of a selection, and placeholders for the later ones.
 struct FollowedTrials {
     /// Trials in order, and whether each is stored.
     known: Vec<(TrialMetric, Trial, bool)>,
-    /// Examples of the later trials, which depend on the result of a missing trial or on a repair.
+    /// Placeholders for the later trials, which depend on the result of a missing trial or on a repair.
     later: Vec<Cut>,
 }
 
 impl FollowedTrials {
-    /// Follows a greedy selection through its stored trials up to the first step with a missing trial. Iterative
+    /// Replays a greedy selection with its stored trials, up to the first step with a missing trial. Iterative
     /// selections do not store trials.
     fn follow(rule: &dyn Criterion, cut: &PruneSpec<'_>, stored: &dyn Fn(TrialMetric, &Trial) -> Option<f64>) -> Self {
         let examples = rule.trials(cut);

@@ -41,7 +41,8 @@ pub const ROWS: &str = "rows.f32";
 /// Payload that contains the similarity sums, in the order of their pairs.
 pub const SUMS: &str = "sums.f64";
 
-/// Returns the key family of a calibration pass. Which sites are required is known only once layers have been selected.
+/// Returns the key family of a calibration pass. It covers all sites, because the required sites are known only once
+/// layers have been selected.
 pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, backbone.base_identity(), tokens, backbone)
 }
@@ -103,7 +104,7 @@ pub fn cost(config: &Config, shape: ActivationShape, load: &Load, [kept, spooled
     Cost { separate: flops, shared: flops, left: flops, disk: kept as u64 * site_bytes(config, load), inodes }
 }
 
-/// Reads stored sums. Returns `None` if their number is not `pairs`.
+/// Reads stored similarity sums. Returns `None` unless there are as many as `pairs`.
 pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
     let sums: Vec<f64> = object.read(SUMS).ok()?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
     (sums.len() == pairs).then_some(sums)
@@ -111,8 +112,8 @@ pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
 
 /// Plans the first pass.
 ///
-/// The pass collects all sites if they fit in the spool limit, or if nothing has to be selected. Otherwise, it collects
-/// only the sites that the selection reads, provided that these fit.
+/// The pass collects the activations at all sites if they fit in the spool limit, or if no criterion waits for the
+/// pass. Otherwise, it collects only the activations that criteria read, provided that these fit.
 pub(crate) fn first_pass(
     job: &CalibrationJob<'_>,
     pairs: BTreeSet<Pair>,
@@ -177,7 +178,7 @@ pub(crate) fn run(
     let mut measured: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     let mut next = 0;
     while next < shards.len() {
-        // Process adjacent shards together if the same parts of them are missing, up to the limit of the engine.
+        // Process adjacent shards together if they lack the same sites and pairs, up to the token limit of the engine.
         let like = (next..shards.len()).take_while(|&index| work[index] == work[next]);
         let tokens = like.map(|index| shards[index].len() * job.shape.length);
         let end = next + count_fitting_pieces(tokens, job.engine.pass_tokens(work[next].streams()));
@@ -279,7 +280,7 @@ fn commit_rows(
     committed.into_iter().collect()
 }
 
-/// Rows of some sites that have not been committed yet. If this value is dropped, the rows are discarded.
+/// Rows by site that have not been committed yet. Dropping them discards the rows.
 struct Drafts(BTreeMap<HookPoint, (Draft, Payload)>);
 
 impl Drafts {

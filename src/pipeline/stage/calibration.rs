@@ -1,4 +1,4 @@
-//! Runs the stages of a calibration in order.
+//! Runs a calibration: selections, activations, operators and training, in this order.
 
 use std::sync::Arc;
 
@@ -39,11 +39,11 @@ pub const GROUP: Group = Group {
     report: |_, _, _, _| {},
 };
 
-/// Computes the missing selections and operators of some variants of a calibration. An error that concerns only one
+/// Computes the missing selections and operators of some variants of a calibration. An error that affects only one
 /// variant fails only that variant.
 ///
 /// # Errors
-/// Fails on errors that stop the run or concern all variants.
+/// Fails on errors that stop the run or affect all variants.
 fn make(
     tools: &JobContext<'_>,
     backbone: &BackbonePlan,

@@ -127,7 +127,7 @@ pub fn losses(object: &StoredObject) -> Result<Vec<f64>> {
 /// Number of checkpoints during training. Each replaces the previous one.
 const CHECKPOINTS: usize = 20;
 
-/// Trains the operators whose trained form is not stored yet. If a training run fails, only its own variant fails.
+/// Trains the operators that have not been trained yet. If a training run fails, only its own variant fails.
 ///
 /// # Errors
 /// Fails on errors that stop the run.

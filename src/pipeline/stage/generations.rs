@@ -83,7 +83,7 @@ mod tests {
             Generation { ids: Vec::new(), text: String::new(), end: End::NotFinite },
         ];
         super::store(&store, &key, 1.5, &answers).unwrap();
-        let Lookup::Intact(object) = store.get(&key) else { panic!("it was stored") };
+        let Lookup::Intact(object) = store.get(&key) else { panic!("the object is not intact") };
         assert_eq!(read(&object).unwrap(), answers.iter().map(GeneratedText::from).collect::<Vec<_>>());
         assert_ne!(key.kind(), scores::KIND);
     }

@@ -1,6 +1,6 @@
 //! Groups of objects that are computed in one job. These objects are leased, scheduled and reported together. For
-//! example, all scores on a text share one trie. This module also provides jobs with the programs of variants, whose
-//! operators are in memory.
+//! example, all scores on a text share one trie. This module also caches the programs of variants, with their
+//! operators, in memory.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -66,9 +66,9 @@ pub fn key(
     Key::new(KIND, identity, operator).with_input_name(backbone.name).with_description(what)
 }
 
-/// Estimates the fixed cost of a decoding step, as the number of prefill rows that cost as much. A step reads all
-/// weights, and its matrix products are too small to fill the tiles of the kernels or to use all cores. Fitted to times
-/// measured with hidden sizes of 128, 256 and 4096.
+/// Estimates the fixed cost of a decoding step as an equivalent number of prefill rows. A step reads all weights, and
+/// its matrix products are too small to fill the tiles of the kernels or to use all cores. Fitted to times measured
+/// with hidden sizes of 128, 256 and 4096.
 fn decode_overhead_rows(config: &Config, sequences: usize) -> f64 {
     12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
 }
@@ -346,7 +346,8 @@ impl TimedComparison<'_> {
         }
     }
 
-    /// Times all variants that fit in memory, in interleaved rounds. `tokens` is the progress made by each pass.
+    /// Times all variants that fit in memory, in interleaved rounds. `tokens` is the number of tokens that each pass
+    /// adds to the progress of the job.
     fn run_session(
         &self,
         label: &str,
@@ -358,7 +359,7 @@ impl TimedComparison<'_> {
             if is_requested {
                 return self.run.advance_without_waiting(job, tokens, None);
             }
-            // Additional rounds are not part of the progress that was announced.
+            // The token count of the job does not include additional rounds, so they report no progress.
             if !std::mem::replace(&mut has_extra_rounds, true) {
                 let (first, ExtraRounds { rounds, seconds }) = (Rounds::PAPER.timed, ExtraRounds::DEFAULT);
                 self.run.note(format!(
@@ -385,8 +386,8 @@ impl TimedComparison<'_> {
         !self.runs_in_host_memory() || needed <= self.memory
     }
 
-    /// Measures the peak memory in excess of the weights. A single new thread is used, so that thread-local caches are
-    /// counted and the number of threads does not matter.
+    /// Measures the peak memory in bytes, excluding the weights. A single new thread is used, so that thread-local
+    /// caches are counted and the number of threads does not matter.
     fn measure_intermediate_bytes(&self, program: &Program) -> Result<Option<u64>> {
         // Weights that are built on demand would be counted as intermediates.
         let builds_on_demand = self.choice.weight_bytes(self.config) > self.memory;

@@ -66,7 +66,7 @@ pub struct InputNames {
 /// Label and key of tokens.
 pub type TokensRef = (String, Arc<Key>);
 
-/// Rule that determines which parts of a stored object are verified before a run uses it.
+/// Rule that determines which payloads of a stored object are verified before a run uses it.
 #[derive(Debug, Clone, Copy)]
 pub enum Check {
     /// All payloads are verified.
@@ -155,7 +155,7 @@ impl Stage {
         Self::for_kind(key.kind()).is_ok_and(|stage| stage.machine_specific)
     }
 
-    /// Verifies the parts of an object that a run uses. `loaded` indicates whether an object derived from it is
+    /// Verifies the payloads of an object that a run uses. `loaded` indicates whether an object derived from it is
     /// missing.
     ///
     /// # Errors
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoint_names_its_training() {
+    fn checkpoint_key_refers_to_its_training_run() {
         let trained = Arc::new(Key::new(distilled::KIND, json!({"seed": 1}), []));
         let checkpoint = distilled::checkpoint(&trained, 7);
         assert!(distilled::STAGE.members.iter().any(|member| match member {

@@ -54,7 +54,7 @@ pub fn key(backbone: BackboneKeyParts<'_>, selection: &Arc<Key>, repair: &Repair
     Key::new(KIND, identity, [("selection", Arc::clone(selection)), ("activations", activations)])
 }
 
-/// Returns all spans that a recovery may have to repair, taken over all selections that a criterion may make.
+/// Returns all spans that a recovery may have to repair, for any selection that a criterion can make.
 fn possible_spans(criterion: &dyn Criterion, recovery: &dyn Recovery, cut: &PruneSpec<'_>) -> Vec<Span> {
     if recovery.replaces_sublayers() {
         return recovery::spans(recovery, &cut.unit.candidates(cut.layers).into_iter().collect());
@@ -78,7 +78,7 @@ pub struct WantedRepair<'a> {
 pub struct CalibrationInputs {
     /// Sites whose activations the recoveries read, given the selected layers.
     pub required: BTreeSet<HookPoint>,
-    /// Sites whose activations the recoveries may read, taken over all possible selections.
+    /// Sites whose activations the recoveries may read, for any selection that the criteria can make.
     pub possible: BTreeSet<HookPoint>,
     /// Sites whose activations the criteria read.
     pub criterion_sites: BTreeSet<HookPoint>,

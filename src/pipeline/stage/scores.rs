@@ -183,7 +183,7 @@ pub fn journal_name(backbone: BackboneKeyParts<'_>, tokens: &Key, extent: Scored
     sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}{compared}", tokens.hash(), backbone.engine_suffix()))
 }
 
-/// Returns whether a lease is on a chunk. The name of such a lease is that of a journal, followed by a number.
+/// Returns whether a lease is on a chunk. Such a lease is named `JOURNAL-CHUNK`, where the journal name is a SHA-256.
 pub(super) fn is_lease(name: &str) -> bool {
     name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
 }

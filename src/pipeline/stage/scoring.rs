@@ -26,7 +26,7 @@ pub(crate) const GROUP: Group = Group {
     lease_name: |backbone, index| backbone.evaluations[index].journal.clone(),
     on: |backbone, index| Some(backbone.evaluations[index].target.to_string()),
     produced: |variant, index| variant.scores.get(index).into_iter().collect(),
-    // Memory for one operator per variant.
+    // Scoring keeps one operator per variant in memory.
     bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
     order: Order::Then,
     make,
@@ -36,7 +36,7 @@ pub(crate) const GROUP: Group = Group {
 /// Scores the given variants on an evaluation. If a variant has no program, only its own cells fail.
 ///
 /// # Errors
-/// Fails on errors that stop the run or concern all variants.
+/// Fails on errors that stop the run or affect all variants.
 fn make(
     tools: &JobContext<'_>,
     backbone: &BackbonePlan,

@@ -42,7 +42,8 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Returns the share of a memory limit available for the activations that an iterative criterion reads in one pass.
+/// Returns how many bytes of a memory limit may be used for the activations that an iterative criterion reads in one
+/// pass.
 pub(crate) fn activation_limit(memory: u64) -> u64 {
     memory / 8
 }
@@ -169,8 +170,8 @@ impl<'a> Selections<'a> {
         Ok(Self { by_key })
     }
 
-    /// Returns the inputs that some variants need from the dense pass, given the selections made so far. Nothing is
-    /// needed for selections that failed or for variants whose layers are removed one by one.
+    /// Returns the inputs that some variants need from the dense pass, given the selections made so far. Failed
+    /// selections and variants whose layers are removed one by one need no inputs.
     pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> CalibrationInputs {
         CalibrationInputs::from_repairs(variants.iter().filter_map(|variant| {
             let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
@@ -386,7 +387,7 @@ fn trials_label(criterion: &str, backbone: &BackbonePlan, count: usize) -> Strin
     format!("{criterion} for {} ({})", backbone.name, pluralize(count, "trial"))
 }
 
-/// Returns the values of each variant. Those that are missing are scored and stored first.
+/// Returns the window losses of each trial. Missing trials are scored and stored first.
 fn score_missing(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
     let missing = keys.iter().filter(|key| run.run.get(key).is_none_or(|object| scores::read(&object).is_err()));
     let missing: Vec<_> = missing.cloned().collect();

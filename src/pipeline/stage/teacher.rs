@@ -1,4 +1,4 @@
-//! Tokens that the dense backbone considers most likely, for sequences of a text.
+//! Outputs of the dense backbone on a text, as the teacher for training: the most likely tokens and their logits.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -91,7 +91,7 @@ fn damaged_error() -> Error {
 /// Number of rows whose logits are in memory at the same time.
 const MAX_LOGIT_ROWS: usize = 256;
 
-/// Predictions of the teacher and residual streams that are stored for a text, by shard.
+/// Stored teacher outputs and residual streams of a text, by shard.
 struct TeacherOutputs<'t, 'a> {
     text: &'t CalibrationJob<'a>,
     site: HookPoint,

@@ -62,13 +62,13 @@ mod tests {
     use crate::pipeline::stage::{STORE_WORDS, tokens};
 
     #[test]
-    fn stored_objects_round_trip_and_depend_on_tokens() {
+    fn stored_counts_round_trip_and_depend_on_tokens() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), STORE_WORDS).unwrap();
         let tokens = |seed: u64| Arc::new(Key::new(tokens::KIND, json!({"seed": seed}), []));
         let windows = Windows { ids: vec![2, 0, 2], length: 3, starts: Vec::new(), corpus_tokens: 3, bytes: 3 };
         make(&store, &key(&tokens(1), 4), &windows, 4).unwrap();
-        let Lookup::Intact(object) = store.get(&key(&tokens(1), 4)) else { panic!("it was stored") };
+        let Lookup::Intact(object) = store.get(&key(&tokens(1), 4)) else { panic!("the object is not intact") };
         assert_eq!(read(&object).unwrap(), [1, 0, 2, 0], "counted by hand");
         assert!(!store.has(&key(&tokens(2), 4)));
         assert!(make(&store, &key(&tokens(1), 2), &windows, 2).is_err());

@@ -38,7 +38,7 @@ pub const STAGE: Stage = Stage { inodes: |_| 7, ..Stage::new(KIND) };
 const IDS: &str = "ids.u32";
 const WINDOWS: &str = "windows.json";
 const REQUESTS: &str = "requests.json";
-/// File with the amount of computation ([`Load`]) that the tokens require, for the cost model.
+/// Payload that contains the [`Load`] of the tokens for the cost model.
 const LOAD: &str = "load.json";
 
 /// Returns the key of a text's windows. `corpus` is the name of the text in the grid.
@@ -200,7 +200,7 @@ impl TaskTokens {
 
 /// Returns the error for subsets of generated answers, which a grid is not allowed to request.
 fn generation_draw_error() -> Error {
-    Error::job("generated answers cannot be sampled")
+    Error::job("cannot draw a subset of generated answers")
 }
 
 /// Stored tokens of a text, a task, or prompts.
@@ -270,7 +270,7 @@ impl Text {
     /// Returns these tokens as an evaluation set with the batch size of the backbone.
     ///
     /// # Errors
-    /// Fails if a choice does not fit in the context of the backbone, or if the dense program is unknown.
+    /// Fails if a choice does not fit in the context of the backbone, or if the operators in its folder cannot be read.
     pub(crate) fn eval_set(&self, backbone: &BackbonePlan, target: &EvalTarget) -> Result<Box<dyn EvalSet + '_>> {
         let batch_tokens = backbone.batch_tokens;
         Ok(match self {

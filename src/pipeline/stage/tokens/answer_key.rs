@@ -1,4 +1,4 @@
-//! Data for scoring the answers to a task, which is stored with its tokens.
+//! Correct choices or documents of a task, for scoring its answers. They are stored with the tokens.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Documents {
     pub truncated: usize,
 }
 
-/// Data for scoring the answers to a stored task.
+/// Correct choices or documents for scoring the answers to a task.
 pub enum AnswerKey {
     /// Correct choices of a built-in task.
     Builtin(Arc<Solutions>),
@@ -88,7 +88,7 @@ impl Documents {
     /// Returns the task with the stored documents.
     ///
     /// # Errors
-    /// Fails if the documents do not fit the definition.
+    /// Fails if the documents do not match the definition.
     pub fn task(&self, definition: &Definition) -> Result<Task> {
         Task::with_documents(definition.clone(), self.rows.clone())
     }

@@ -1,4 +1,4 @@
-//! Tokenizes the requests of tasks, and stores the data for scoring the answers.
+//! Tokenizes the requests of tasks, and stores their tokens with the answer keys.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ use ghostlab_store::{Key, Store};
 /// Loads a task with the rows to evaluate.
 ///
 /// # Errors
-/// Fails if rows are missing or do not fit the definition.
+/// Fails if rows are missing or do not match the definition.
 pub(crate) fn load_task(given: GridInputs<'_>, used: &EvalTask) -> Result<Task> {
     let data = given.grid.task(used);
     let definition = data.definition()?;
