@@ -1,4 +1,4 @@
-//! Aggregation over calibration seeds, which yields the mean, the standard deviation and the number of seeds.
+//! Aggregates numbers over calibration seeds into their mean, sample standard deviation and number of seeds.
 
 use std::borrow::Cow;
 use std::sync::Arc;

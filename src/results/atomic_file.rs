@@ -1,7 +1,7 @@
 //! Writes results files atomically.
 //!
-//! CSV cells that a spreadsheet would execute as formulas are escaped. Parquet files are written in parts, so that only
-//! one part is in memory at a time.
+//! CSV cells that a spreadsheet would execute as formulas are escaped. Parquet files are written in row groups, so that
+//! only one row group is in memory at a time.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -36,7 +36,7 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
                 .at(path.display().to_string())
                 .found(format!("{other:?}")),
         };
-        // The fields are already quoted, so that empty strings can be told apart from missing values.
+        // The fields are already quoted: an empty string is `""`, and a missing value is an empty field.
         let mut writer = WriterBuilder::new().quote_style(QuoteStyle::Never).from_writer(file);
         let heads = frame.columns().iter().map(|column| Field(AnyValue::String(column.name())));
         writer.serialize(heads.collect::<Vec<_>>()).map_err(unwritten)?;
@@ -74,7 +74,7 @@ impl Serialize for Field<'_> {
             AnyValue::Boolean(value) => serializer.serialize_bool(*value),
             AnyValue::Int64(value) => serializer.serialize_i64(*value),
             AnyValue::UInt64(value) => serializer.serialize_u64(*value),
-            // Write the exponent as `e+`, as earlier versions did.
+            // Write the exponent as `e+`, like polars.
             AnyValue::Float64(value) if value.is_finite() && value.abs() >= 1e16 => {
                 serializer.serialize_str(&format!("{value:e}").replace('e', "e+"))
             }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_text_is_never_a_formula() {
+    fn csv_text_that_looks_like_a_formula_is_escaped() {
         let columns = vec![
             Series::new("name".into(), ["=1+1", "-cmd", "@x", "+a", "-3.5", "a=b", ""]).into_column(),
             Series::new("=value".into(), [-1.5, 2.0, -0.25, 1.0, 1.0, 1.0, 1.0]).into_column(),

@@ -12,7 +12,7 @@ use super::settings::{SEED, distinct, group_by_key};
 use super::stored::StoredResults;
 use crate::metric::Metric;
 
-/// Question about the number of settings in which a method is best.
+/// Parameters for counting the settings in which a method is best.
 #[derive(Clone, Copy)]
 pub struct BestQuestion<'a> {
     pub metric: &'a str,
@@ -49,7 +49,7 @@ pub struct SeedCounts {
 
 impl BestCounts {
     /// Counts the settings in a run. `seeds` is a run with the same rows for several calibration seeds. Returns `None`
-    /// if there is no setting in which the method has a rival.
+    /// if there is no setting with rows of both the method and another recovery.
     pub fn new(run: &StoredResults, seeds: Option<&StoredResults>, question: BestQuestion<'_>) -> Option<Self> {
         let metric = Metric::find(question.metric).ok()?;
         let settings: Vec<Setting<'_>> = Setting::all(run, &metric, question);
@@ -70,7 +70,7 @@ impl BestCounts {
     }
 
     /// Formats the number of settings in which the method is significantly best, and in which it is best over several
-    /// seeds. The result looks like `significantly in 1 of 6; over five seeds in 2 of 6`.
+    /// seeds. Example: `significantly in 1 of 6; over five seeds in 2 of 6`.
     pub fn significance_text(&self) -> String {
         let total = self.settings;
         let significant = match self.significant {
@@ -201,7 +201,7 @@ fn setting_key(condition: &Condition, question: BestQuestion<'_>) -> Vec<String>
     key
 }
 
-/// Returns a number as printed, expressed as a cost, for which lower is better.
+/// Returns the cost of a number, rounded as printed. A lower cost is better.
 fn printed_cost(metric: &Metric, number: &ResultRow) -> Option<f64> {
     metric.cost(Metric::round_to_printed(number.record.value?, metric.decimals))
 }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn best_counts_name_significance_and_seeds() {
+    fn best_counts_include_significance_and_seeds() {
         let mut seeds = Vec::new();
         for (seed, shift) in [("0", 0), ("1", 6)] {
             for mut number in main() {
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn criteria_with_one_measurement_count_once() {
+    fn criteria_with_equal_measurements_count_once() {
         let mut numbers = main();
         numbers.push(number(4, "replaceme-ls", 20, "g"));
         let mut copies = numbers.clone();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn best_counts_mention_missing_seeds_and_tests() {
+    fn best_counts_state_missing_tests_and_seeds() {
         let mut numbers = main();
         numbers.iter_mut().for_each(|number| number.sample = Sample::None);
         let seeds = [main(), main()].map(|numbers| numbers[..2].to_vec()).concat();

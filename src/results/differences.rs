@@ -34,11 +34,11 @@ pub struct Differences {
     pub engines: Vec<SettingDifference>,
     /// Whether both runs record the full identity of each number. Always true for results that this version can read.
     pub identified: bool,
-    /// Setting differences that apply to all paired numbers. Each run has one value for a named input or method, and
-    /// the values differ. Backbones and engines are listed under `data` and `engines`.
+    /// Settings that differ between paired numbers. Within each run, a setting has one value for its input or method.
+    /// Differences of backbones and engines are listed under `data` and `engines`.
     #[serde(rename = "aside")]
     pub global_differences: Vec<SettingDifference>,
-    /// Count of numbers that are in both runs.
+    /// Count of paired numbers.
     pub compared: usize,
     /// Numbers with different values, in the order of the first run.
     pub values: Vec<ValueDifference>,
@@ -101,7 +101,7 @@ pub struct ValueDifference {
     pub paired: Option<Paired>,
 }
 
-/// Keys of the grid that are not compared: locations, and the cells, which follow from the axes.
+/// Keys of the grid that are not compared: file locations, and the cells, which follow from the axes.
 const EXCLUDED_KEYS: [&str; 3] = ["file", "entries", "cells"];
 /// Keys of the grid under which inputs are defined by name.
 const KINDS: [&str; 3] = ["backbones", "corpora", "tasks"];
@@ -369,7 +369,7 @@ mod tolerance_tests {
     }
 
     #[test]
-    fn half_precision_tolerance_is_wider_and_one_engine_exempt() {
+    fn tolerance_depends_on_dtype_and_needs_two_engines() {
         let cpu = ComputeId::from(CPU);
         let other = |dtype: &str| ComputeId { name: "candle".into(), dtype: dtype.into(), device: "cuda".into() };
         let ppl = |value| number("ppl_c4", value, None);

@@ -122,7 +122,7 @@ fn cells_that_differ_only_in_seed_are_paired_by_seed() {
 }
 
 #[test]
-fn uniform_setting_is_reported_and_pairs_still_match() {
+fn numbers_are_paired_across_a_uniform_setting_change() {
     let apart = Differences::between(&run(&[(0, 50.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
     assert_eq!((apart.compared, apart.values.len()), (1, 1));
     let global_differences: Vec<_> = apart
@@ -186,7 +186,7 @@ fn differences_list_settings_values_and_unmatched_cells() {
 }
 
 #[test]
-fn changed_bytes_under_one_name_are_not_paired() {
+fn changed_data_is_listed_and_prevents_paired_tests() {
     let settings = json!({"corpora": {"c4": {"path": "a"}}, "backbones": {"llama": {"path": "m"}}});
     let right = [number("none", "rte", 50.0, "0101")];
     let mut one = stored(settings.clone(), right.to_vec());
@@ -214,7 +214,7 @@ fn protocol(data: &str) -> Value {
 }
 
 #[test]
-fn engine_differences_beyond_dtype_tolerance_are_listed() {
+fn values_beyond_the_engine_tolerance_are_flagged() {
     let settings = json!({"backbones": {"llama": {"path": "m"}}});
     let numbers = |value| vec![number("none", "rte", value, "0101"), number("ghosted", "rte", value, "0101")];
     let mut one = stored(settings.clone(), numbers(50.0));
@@ -251,7 +251,7 @@ fn engine_differences_beyond_dtype_tolerance_are_listed() {
 }
 
 #[test]
-fn backbones_pair_by_map_and_unknown_names_are_rejected() {
+fn name_map_pairs_backbones_and_rejects_unknown_names() {
     let mut one = stored(settings("llama"), vec![number("none", "rte", 50.0, "0101")]);
     let mut other = number("none", "rte", 75.0, "0111");
     other.record.condition.backbone = "qwen".into();
@@ -269,7 +269,7 @@ fn backbones_pair_by_map_and_unknown_names_are_rejected() {
     assert_eq!((differences.compared, differences.only_first.len(), differences.only_second.len()), (1, 0, 0));
     assert!(differences.values[0].paired.is_some());
     let paths: Vec<&str> = differences.settings.iter().map(|setting| setting.path.as_str()).collect();
-    assert_eq!(paths, ["backbones.qwen.path"], "the name itself no longer counts as a difference");
+    assert_eq!(paths, ["backbones.qwen.path"], "a mapped name is not a difference");
     let data: Vec<&str> = differences.data.iter().map(|change| change.path.as_str()).collect();
     assert_eq!(data, ["backbones.qwen", "tokenizers.qwen"]);
     for (from, to, words) in [("lama", "qwen", "did you mean `llama`?"), ("llama", "qwem", "did you mean `qwen`?")] {
@@ -307,7 +307,7 @@ fn equal_content_is_paired_despite_different_names() {
 }
 
 #[test]
-fn option_of_one_method_is_reported() {
+fn changed_option_of_one_method_is_reported() {
     let one = stored(json!({}), vec![number("none", "rte", 50.0, "0101"), number("ghosted", "rte", 75.0, "0111")]);
     let two = with_identity_change(one.clone(), |identity| {
         if identity["repair"]["recovery"] == "ghosted" {

@@ -82,7 +82,7 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
     Ok(folder)
 }
 
-/// Name of the file in a results directory that holds the channel errors.
+/// Name of the channel errors file in a results directory.
 pub const CHANNELS_FILE: &str = "channels.parquet";
 
 /// Writes `channels.parquet` into `dir`. It has one row per channel, boundary and cell, in order. A boundary is
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_back_in_order() {
+    fn answers_round_trip_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let many = answers(300, 1);
         let few = answers(20, 2);
@@ -209,7 +209,7 @@ mod channels_tests {
     }
 
     #[test]
-    fn every_error_is_read_back_with_its_cell_boundary_and_channel() {
+    fn channel_errors_round_trip_with_cell_and_boundary() {
         let folder = tempfile::tempdir().unwrap();
         let cells =
             [cell("a", &[(2, errors(0)), (5, errors(70))]), cell("failed", &[]), cell("b", &[(3, errors(140))])];

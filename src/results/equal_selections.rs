@@ -11,7 +11,7 @@ use crate::grid::Method;
 use crate::model::Cut;
 use crate::{criterion, recovery};
 
-/// Setting that determines for which part of the model an operator is solved: a region or a layer.
+/// Setting that determines whether operators are solved per region or per layer.
 const BOUNDARY: &str = "recovery.boundary";
 
 /// Returns sentences about the selections that several criteria have in common, or `None` if there are none.

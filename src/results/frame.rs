@@ -72,8 +72,9 @@ fn header_series(table: &Table, leads: &[RowHeader], cells: &dyn Fn(&TableRow) -
         .collect()
 }
 
-/// Builds a data frame with one row per number. It has the columns of `data/paper/*.csv` and some additional ones. A
-/// dense row that the table repeats for several depths appears only once.
+/// Builds a data frame with one row per number. It has the columns of `data/paper/*.csv`, and columns for the rank, the
+/// comparison with the paper, the paired test, the status, the protocol and the cell. A dense row that the table
+/// repeats for several depths appears only once.
 pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFrame> {
     let mut rows: Vec<&PrintedNumber> = Vec::new();
     for (_, shown) in table.numbers() {
@@ -159,7 +160,7 @@ pub fn cut_frame(artifact: &str, profile: &str, cells: &[CellResult]) -> Result<
     DataFrame::new(pruned.len(), columns).map_err(|error| polars_error(&error))
 }
 
-/// Column of [`cut_frame`] that no other table has.
+/// Column of [`cut_frame`] with the removed sublayers that an operator replaces. No other data frame has it.
 pub const REPLACED: &str = "replaced";
 
 /// Formats a cut, or returns `None` if it is empty.

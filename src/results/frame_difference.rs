@@ -30,7 +30,7 @@ pub struct FrameDifference {
     pub rows: usize,
     /// Grid cells of these rows.
     pub cells: BTreeSet<String>,
-    /// Names of the differing columns that hold other types, such as strings, counts and flags.
+    /// Names of the differing columns of other types, such as strings, counts and flags.
     pub other_columns: Vec<String>,
 }
 
@@ -97,12 +97,12 @@ mod tests {
     }
 
     #[test]
-    fn frame_difference_names_other_columns_and_bounds_nan() {
+    fn frame_difference_lists_other_columns_and_nan_is_infinite() {
         let recorded = table(&[-1.0, -2.0, -3.0], &[true, false, true]);
         let found =
             FrameDifference::between(&table(&[f64::NAN, -2.0, -3.0], &[false, false, true]), &recorded).unwrap();
         assert_eq!(found.largest, Some(("log_likelihood".to_owned(), f64::INFINITY)));
         assert_eq!(found.other_columns, ["greedy"]);
-        assert_eq!(FrameDifference::between(&table(&[-1.0], &[true]), &recorded), None, "other rows");
+        assert_eq!(FrameDifference::between(&table(&[-1.0], &[true]), &recorded), None, "different row counts");
     }
 }

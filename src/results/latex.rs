@@ -52,7 +52,7 @@ pub fn latex(table: &Table, label: &str) -> String {
     text
 }
 
-/// Returns the name of the file that holds the protocol and notes for `NAME.tex`.
+/// Returns the name of the file with the protocol and notes for `NAME.tex`.
 pub fn notes_file(name: &str) -> String {
     format!("{name}-notes.tex")
 }

@@ -43,7 +43,7 @@ pub struct CellSummary {
     pub seconds: f64,
     pub notes: Vec<String>,
     pub failure: Option<String>,
-    /// Description of the parts that are missing.
+    /// First missing object, if the cell is incomplete.
     pub missing: Option<String>,
     /// Measurements, one per metric key.
     pub numbers: Vec<Arc<Measurement>>,

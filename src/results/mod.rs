@@ -5,7 +5,7 @@
 //! [`Table`] arranges numbers in rows and columns: `run_tables` builds the tables for `run`, and [`crate::artifact`]
 //! those of the paper. Ranks and paired tests are computed once, on the table. The output formats are `text` (terminal
 //! and Markdown), `latex`, `frame` (CSV and Parquet) and `saved_table` (`page.json`, which the page shows). `stored`
-//! holds the numbers as JSON, which `differences` compares.
+//! reads and writes the numbers as JSON, and `differences` compares the numbers of two runs.
 
 mod aggregate_seeds;
 mod atomic_file;

@@ -157,7 +157,7 @@ pub fn empty_file(model: &str) -> Value {
 }
 
 /// Builds the results files for a cell. A file contains each task at most once, so a task with several protocols yields
-/// several files. Defined tasks with the same settings, and the groups they belong to, share a file.
+/// several files. User-defined tasks with the same settings, and the groups they belong to, share a file.
 ///
 /// # Errors
 /// Fails if the grid refers to an unknown built-in task.

@@ -175,7 +175,7 @@ mod engines_tests {
     use super::*;
 
     #[test]
-    fn engine_other_than_the_default_is_named_with_its_backbones() {
+    fn non_default_engine_is_noted_with_its_backbones() {
         let bf16 = EngineId { name: "candle", dtype: "bf16", device: "cpu" };
         let engines = [("a", bf16), ("b", CPU), ("c", bf16)].map(|(name, id)| (name.to_owned(), id));
         assert_eq!(engine_notes(&engines.into()), ["Engine: candle bf16 on cpu (a, c)."]);

@@ -1,6 +1,6 @@
-//! Record of one number in a table. The paper's tables and ours consist of the same kind of record, so they can be
-//! compared. [`MetricKey`] identifies a column of a run. Two backbones may measure the same metric key differently,
-//! because each has its own context length. A number is therefore identified by its cell and metric key together.
+//! Record of one number in a table. The paper's tables and ours consist of these records, so they can be compared.
+//! [`MetricKey`] identifies a column of a run. Two backbones may measure the same metric key differently, because each
+//! has its own context length. A number is therefore identified by its cell and metric key together.
 //!
 //! All profiles use the names from the paper's tables in `data/paper/*.csv`.
 

@@ -232,8 +232,8 @@ impl Numbers<'_> {
         }
     }
 
-    /// Returns, for each document of a task, whether the answer that a score counts differs from that of the dense
-    /// model. Returns `None` if either of them has no such score.
+    /// Returns for each document of a task whether its answer flips relative to the dense model, for one metric and
+    /// filter. Returns `None` if either model has no such score.
     fn flips(&self, task: &EvalTask, flip: Flip, metric: &str, filter: &str) -> Option<Vec<bool>> {
         let scores = self.result.task(task)?.sample.as_ref()?;
         scores.flips(self.outcome.dense_scores(&self.result.cell.backbone, task)?, flip, metric, filter)
@@ -283,7 +283,8 @@ impl Numbers<'_> {
         }
     }
 
-    /// Adds the flips of tasks that definitions describe: the share of answers that differ from those of the dense model.
+    /// Adds the flips of user-defined tasks, that is, the fraction of answers that differ from those of the dense
+    /// model.
     fn defined_flips(&mut self, columns: &[Protocol]) {
         let result = self.result;
         for protocol in columns {

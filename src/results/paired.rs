@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn lower_perplexity_is_better_and_effect_is_in_perplexity() {
+    fn paired_bootstrap_prefers_lower_perplexity() {
         let text = |value, shift| number(Metric::perplexity("c4"), value, Sample::Losses(losses(shift)));
         let paired = paired_test(&text(20.0, -0.1), &text(22.0, 0.0)).unwrap();
         assert_eq!((paired.test, paired.difference, paired.mark()), ("bootstrap", -2.0, "+"));

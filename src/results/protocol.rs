@@ -253,7 +253,7 @@ impl Protocol {
             .collect()
     }
 
-    /// Describes how a text is scored. `read` is the part of the text that one backbone read.
+    /// Describes how a text is scored. `read` is the number of windows and bytes that one backbone reads.
     pub fn text(grid: &Grid, text: &Perplexity, read: Option<TextExtent>) -> Self {
         let corpus = &grid.corpora[&text.corpus];
         Self::Windows {

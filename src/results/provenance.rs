@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn provenance_record_is_readable_json() {
+    fn provenance_is_written_as_readable_json() {
         let dir = tempfile::tempdir().unwrap();
         let record = Provenance {
             ghostlab: "0.1.0".into(),

@@ -70,7 +70,7 @@ impl CellColumn {
         Self { header, text: Box::new(text) }
     }
 
-    /// Creates the column for a setting. It is meant for programs that read the data.
+    /// Creates the column for a setting, which appears only in CSV and Parquet.
     fn from_setting(name: &str) -> Self {
         let head = match name {
             "criterion" | "recovery" => format!("{name}.name"),

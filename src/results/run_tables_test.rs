@@ -166,7 +166,7 @@ fn squeeze_spaces(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn notes_column_appears_only_with_notes() {
+fn notes_column_is_omitted_without_notes() {
     let noted = CellFixture { notes: "rank 3 of 64", ..cell("a", 3, "ghosted", &[Some(2.0)]) };
     let text =
         screen(&long(&results(vec![text("c4")], &[cell("a", 3, "none", &[Some(1.0)]), noted]), "", Vec::new()), None);
@@ -206,7 +206,7 @@ fn best_value_is_marked_per_backbone_and_depth() {
 }
 
 #[test]
-fn undetermined_row_is_never_the_best() {
+fn undetermined_row_is_not_ranked() {
     let rows = [("x", Some(2.0)), ("y", Some(3.0)), ("z", Some(4.0))].map(|(name, value)| (name, [value]));
     let rows: Vec<CellFixture<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
     let marks = |undetermined: &str| {
@@ -331,7 +331,7 @@ fn table_with_tests(change: impl FnOnce(&mut Measurement)) -> Table {
 }
 
 #[test]
-fn user_grid_has_the_marks_of_paper_tables() {
+fn user_grid_shows_ranks_and_paired_tests() {
     let table = table_with_tests(|_| ());
     let paired = |at: usize| table.rows[at].cells[0].as_ref().unwrap().paired.clone();
     assert_eq!((paired(0), paired(1)), (None, None), "only ours is tested");
@@ -352,7 +352,7 @@ fn paired_test_uses_rows_of_same_selection_and_calibration() {
 }
 
 #[test]
-fn user_grid_latex_has_marks() {
+fn latex_of_user_grid_shows_ranks_and_paired_tests() {
     let text = latex(&table_with_tests(|_| ()).printed("my grid"), "my-results");
     assert!(text.contains("\\caption[my grid]{my grid. ") && text.contains("\\label{tab:my-results}"), "{text}");
     assert!(text.contains("\\textbf{80.00}$^{+}$") && text.contains("shaded: ours"), "{text}");
@@ -362,7 +362,7 @@ fn user_grid_latex_has_marks() {
 }
 
 #[test]
-fn notes_name_resampled_texts_and_equal_cuts() {
+fn notes_list_resampled_texts_and_equal_selections() {
     let mut results = results(vec![text("wikitext2"), text("c4")], &[cell("a", 3, "none", &[Some(2.0), Some(3.0)])]);
     assert_eq!(results.notes(), Vec::<String>::new(), "a table without errors needs no note");
     for number in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {

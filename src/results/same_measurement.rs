@@ -54,7 +54,7 @@ impl RowContent<'_> {
         )
     }
 
-    /// Returns whether the content suffices to tell rows apart.
+    /// Returns whether equal content is enough evidence that two rows show the same measurement.
     fn is_decisive(&self) -> bool {
         match self {
             Self::Programs(programs) => !programs.is_empty(),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_scores_need_three_values_equal_as_printed() {
+    fn scores_match_if_three_values_are_equal_as_printed() {
         let row = |criterion: &str, values: [Option<f64>; 3]| {
             let records: Vec<Record> = ["rte", "copa", "race"]
                 .into_iter()

@@ -50,7 +50,7 @@ fn user_grid_is_not_split_at_80_and_120_columns() {
 }
 
 #[test]
-fn tables_that_are_too_wide_fold_evenly_and_keep_averages() {
+fn too_wide_table_is_split_into_even_parts() {
     let corpora = ["a", "b", "c", "d", "e"];
     let values = [Some(10.0), Some(11.0), Some(12.0), Some(13.0), Some(14.0)];
     let rows = [cell("mine", 2, "none", &values), cell("mine", 2, "ghosted", &values)];

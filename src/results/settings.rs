@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_present_in_only_one_row_labels_it() {
+    fn setting_of_a_single_row_labels_only_that_row() {
         let plain = row(&json!({"recovery": "ghosted"}));
         let trained =
             Settings::from([("recovery".into(), json!("ghosted")), ("recovery.finetune.sequences".into(), json!(8))]);

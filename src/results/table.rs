@@ -1,5 +1,5 @@
-//! Tables for people to read: numbers in rows and columns, with ranks and paired tests. The caller provides the layout,
-//! and this module finds the best values.
+//! Tables of numbers, with ranks and paired tests. The caller provides the rows and columns, and this module ranks the
+//! values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,8 +31,7 @@ pub struct Table {
     /// Recovery against which every other recovery with the same selection is tested. If `None`, our recovery is tested
     /// against the best of the others.
     pub against: Option<String>,
-    /// Values, such as the backbone, that are the same for all numbers in a printed table and that no column shows. May
-    /// be empty.
+    /// Settings shared by all numbers in a printed table, such as the backbone, that no column shows. May be empty.
     pub scope: String,
     /// Measurement protocol in one sentence; may be empty.
     pub protocol: String,
@@ -50,7 +49,7 @@ pub struct RowHeader {
     pub kind: RowHeaderKind,
 }
 
-/// Kind of content in a word column. Some kinds need special formatting.
+/// Content of a text column, which determines its formatting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RowHeaderKind {
     #[default]
@@ -59,7 +58,7 @@ pub enum RowHeaderKind {
     Spanning,
     /// Number of removed layers and total number of layers.
     Fraction,
-    /// Web address, if available.
+    /// URL, or an empty string.
     Link,
     /// Remarks on single rows. A terminal shows them below the table.
     Remark,
@@ -272,7 +271,7 @@ impl Table {
         self
     }
 
-    /// Prepares for print a table that has no artifact description. Shades our rows, and removes the columns after the
+    /// Prepares a table that has no artifact description for print. Shades our rows, and removes the columns after the
     /// numbers in which all rows have the same text.
     #[must_use]
     pub fn printed(&self, title: &str) -> Self {

@@ -117,8 +117,8 @@ pub fn escape_markdown(text: &str) -> String {
     out
 }
 
-/// Formats a table as Markdown. The best value is bold, the second best underlined and ours in italics. The marks are
-/// explained below the table.
+/// Formats a table as Markdown. The best value is bold, the second best is underlined, and the names of our rows are in
+/// italics. A legend below the table explains these marks.
 pub fn markdown(table: &Table) -> String {
     let mut text = match table.title.as_str() {
         "" => String::new(),

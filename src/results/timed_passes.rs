@@ -12,7 +12,7 @@ use crate::grid::Latency;
 use crate::latency::{DecodeResult, LatencyResult, MAX_RELATIVE_DEVIATION, Rounds, TimeSpread};
 use crate::pipeline::outcome::{CellResult, GridOutcome};
 
-/// Name of the file in a results directory that holds the timed passes.
+/// Name of the timed passes file in a results directory.
 pub const LATENCY: &str = "latency.parquet";
 
 /// Prefix that marks a time as noisy.
@@ -126,7 +126,7 @@ fn channel_wise_note(all: &[TimedPrompt<'_>]) -> Option<String> {
     })
 }
 
-/// Formats a note about rounds added beyond those of the protocol.
+/// Formats a note about rounds added to those of the protocol.
 fn extra_rounds_note(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for timed in all {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_back_with_prompt_and_round() {
+    fn timed_passes_round_trip_with_prompt_and_round() {
         let folder = tempfile::tempdir().unwrap();
         let outcome = outcome(vec![result(Some(&[1.0, 2.0]), Some(&[0.5, 0.25])), result(None, None)]);
         let path = write_latencies(folder.path(), &outcome.cells).unwrap().unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_spread_and_diagonal_are_noted() {
+    fn noisy_times_and_diagonal_operators_are_noted() {
         let quiet = latency_notes(&outcome(vec![result(Some(&[10.0, 10.1]), None), result(None, None)]));
         assert_eq!(quiet.len(), 1, "{quiet:?}");
         let noted = latency_notes(&outcome(vec![result(Some(&[10.0, 20.0]), Some(&[1.0, 3.0])), None]));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn extra_rounds_are_kept_and_noted_but_do_not_count() {
+    fn extra_rounds_are_written_and_noted_but_not_counted() {
         let times: Vec<f64> = [30.0, 50.0].into_iter().chain([10.0; 10]).collect();
         let adapted = LatencyResult { first: 2, ..result(Some(&times), None).unwrap() };
         assert_eq!(adapted.spread(), Some(TimeSpread { mean: 10.0, deviation: 0.0 }));
