@@ -32,7 +32,7 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
     write_atomically(path, |file| {
         let unwritten = |error: csv::Error| match error.into_kind() {
             csv::ErrorKind::Io(error) => Error::io("write", path, &error),
-            other => Error::job("cannot write the results as a table")
+            other => Error::job("cannot write the results as CSV or Parquet")
                 .at(path.display().to_string())
                 .found(format!("{other:?}")),
         };
@@ -54,7 +54,7 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
 /// # Errors
 /// Fails if the records differ in their number of fields.
 pub fn csv_text<R: IntoIterator<Item: AsRef<[u8]>>>(records: impl IntoIterator<Item = R>) -> Result<String> {
-    let failed = |error: String| Error::job("cannot write the results as a table").found(error);
+    let failed = |error: String| Error::job("cannot write the results as CSV or Parquet").found(error);
     let mut writer = csv::Writer::from_writer(Vec::new());
     records
         .into_iter()
@@ -101,7 +101,7 @@ fn escape_formula(text: &str) -> Option<String> {
 }
 
 pub fn polars_error(error: &PolarsError) -> Error {
-    Error::job("cannot write the results as a table").found(error.to_string())
+    Error::job("cannot write the results as CSV or Parquet").found(error.to_string())
 }
 
 /// Writer for Parquet files that keeps I/O errors. Polars would report a full disk as a damaged table.

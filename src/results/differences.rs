@@ -219,7 +219,7 @@ fn input_name(setting: &SettingDifference) -> Option<&str> {
 }
 
 /// Returns the paths of the settings and inputs in which a stored run differs from the given ones. Inputs are compared
-/// by their hashes if both are known, and otherwise by their paths.
+/// by their hashes if both are known, or else by their paths.
 pub fn changed_settings(kept: &StoredResults, settings: &Value, inputs: &BTreeMap<String, String>) -> Vec<String> {
     let one = input_hashes(&kept.settings, &kept.inputs);
     let two = input_hashes(settings, inputs);

@@ -147,8 +147,8 @@ fn label_of_cell(cell: &CellSummary) -> String {
     cell.cell.criterion.as_ref().map(criterion_label).unwrap_or_default()
 }
 
-/// Returns the settings for the recovery and the calibration of a row. The boundary is left out, because a table may
-/// use a different one for each criterion.
+/// Returns the settings for the recovery and the calibration of a row. The boundary is omitted, because a table may use
+/// a different one for each criterion.
 fn recovery_key(cell: &CellSummary) -> Settings {
     select_settings(&cell.settings, |name| {
         name != BOUNDARY && (name.starts_with("recovery") || name.starts_with("calibration."))

@@ -18,7 +18,7 @@ pub fn read_frame(path: &Path) -> Result<DataFrame> {
 
 /// Returns the error for a Parquet file that cannot be read.
 pub fn damaged_frame(path: &Path, found: &str) -> Error {
-    Error::damaged("cannot read a table of the results folder").at(path.display().to_string()).found(found)
+    Error::damaged("cannot read a Parquet file in the results folder").at(path.display().to_string()).found(found)
 }
 
 /// Differences between two tables with the same columns and the same number of rows.

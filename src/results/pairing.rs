@@ -1,8 +1,9 @@
 //! Pairing of numbers from two runs by identity.
 //!
-//! Numbers with equal identities are paired first, whatever their names. The rest are paired by backbone, metric and
-//! method, provided that they differ only in settings that are constant within each run. A number with several possible
-//! partners stays unpaired. `--map tiny-llama=tiny-qwen3` maps a name of the first run to one of the second.
+//! Numbers with equal identities are paired first, even if their names differ. The remaining numbers are paired by
+//! backbone, metric and method, provided that they differ only in settings that are constant within each run. A number
+//! with several possible partners stays unpaired. `--map tiny-llama=tiny-qwen3` maps a name of the first run to one of
+//! the second.
 
 use std::collections::{BTreeMap, BTreeSet};
 

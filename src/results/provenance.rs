@@ -94,7 +94,7 @@ impl Provenance {
     pub fn read<T: DeserializeOwned>(folder: &Path) -> Result<T> {
         let path = folder.join(Self::FILE);
         serde_json::from_slice(&regular::read(&path)?).map_err(|error| {
-            Error::damaged("cannot read the record of the run").at(path.display().to_string()).found(error.to_string())
+            Error::damaged("cannot read the run record").at(path.display().to_string()).found(error.to_string())
         })
     }
 

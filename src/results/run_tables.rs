@@ -239,7 +239,7 @@ fn select_protocol<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Resul
     };
     selected.ok_or_else(|| {
         let columns: Vec<String> = protocols.iter().map(Protocol::column).collect();
-        let error = Error::bad_input("unknown metric of the run").at("--metric");
+        let error = Error::bad_input("unknown metric").at("--metric");
         error.none_of(metric.unwrap_or_default(), columns.iter().map(String::as_str))
     })
 }

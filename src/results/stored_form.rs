@@ -1,7 +1,8 @@
 //! Compact format of `numbers.json`.
 //!
 //! Numbers are grouped by cell so that each condition is stored only once. They refer to their columns by index.
-//! Answers are packed into one hexadecimal number. Parts shared by several cell identities are stored once.
+//! Answers are packed into one hexadecimal number. Identity fields that several cells share, such as the model, are
+//! stored once.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -98,14 +99,14 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Resu
         let mut tasks: Vec<Vec<bool>> = Vec::new();
         for StoredNumber { index: column_index, value, error, failure, right, losses } in values {
             let StoredColumn { column, metric } = columns.get(column_index).ok_or_else(|| {
-                de::Error::custom(format!("{cell} has a number in column {column_index}, which does not exist"))
+                de::Error::custom(format!("cell `{cell}` refers to column {column_index}, which is missing"))
             })?;
             let sample = match right.as_deref() {
                 Some(PRECEDING_TASKS) => Sample::Tasks(tasks.clone()),
                 Some(all) => {
                     let unpacked: Option<Vec<Vec<bool>>> = all.split(',').map(decode_answers).collect();
                     let mut answers = unpacked.ok_or_else(|| {
-                        de::Error::custom(format!("the answers of {cell} in {column} are not in the form `N:HEX`"))
+                        de::Error::custom(format!("invalid answers of `{cell}` in `{column}`: expected `N:HEX`"))
                     })?;
                     if answers.len() == 1 { Sample::Right(answers.remove(0)) } else { Sample::Tasks(answers) }
                 }
@@ -148,8 +149,8 @@ fn decode_answers(text: &str) -> Option<Vec<bool>> {
     Some(answers.split_off(answers.len() - count))
 }
 
-/// Serialization of the cell identities in `numbers.json`. Shared parts, such as backbone and calibration, are stored
-/// once.
+/// Serialization of the cell identities in `numbers.json`. Fields that several identities share, such as the model and
+/// the calibration, are stored once.
 pub(super) mod identities {
     use std::collections::{BTreeMap, HashMap};
 
@@ -158,7 +159,7 @@ pub(super) mod identities {
 
     use crate::pipeline::identity::Identity;
 
-    /// Distinct parts, and for each cell the indices of its parts.
+    /// Distinct identity fields, and for each cell the index of each of its fields.
     #[derive(Default, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct SharedParts {
@@ -194,7 +195,7 @@ pub(super) mod identities {
             .into_iter()
             .map(|(cell, indices)| {
                 let missing_part = |index| {
-                    de::Error::custom(format!("the identity of {cell} refers to part {index}, which does not exist"))
+                    de::Error::custom(format!("the identity of `{cell}` refers to part {index}, which is missing"))
                 };
                 let object = indices
                     .into_iter()

@@ -28,8 +28,8 @@ pub(super) struct TextColumn {
 }
 
 impl TextTable {
-    /// Converts those columns of a table whose visibility satisfies `places` into columns of strings. `words` formats a
-    /// text cell, given its column, row index and text, and whether the column is a leading one. `numbers` formats a
+    /// Converts the columns of a table into columns of strings, if their visibility satisfies `places`. `words` formats
+    /// a text cell, given its column, row index and text, and whether the column is a leading one. `numbers` formats a
     /// column of numbers.
     pub(super) fn new(
         table: &Table,

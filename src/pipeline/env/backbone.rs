@@ -43,7 +43,6 @@ impl BackboneKeyParts<'_> {
         let mut identity = json!({"backbone": self.content, "dtype": dtype, "device": device});
         if name != CPU.name {
             identity["engine"] = json!(name);
-            // Keys of results that were computed with unfused operations do not have this field.
             identity["operations"] = json!(FUSED_OPERATIONS);
         }
         // Keys without `head` or `attention` belong to results for which that computation ran in f32.

@@ -32,7 +32,7 @@ pub(crate) fn catch_panic<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
         let message = panic.downcast_ref::<&str>().map(ToString::to_string);
         let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
         Err(Error::job("a job panicked; this is a bug")
-            .found(message.unwrap_or_else(|| "a panic without a message".to_string())))
+            .found(message.unwrap_or_else(|| "no panic message".to_string())))
     })
 }
 

@@ -18,7 +18,7 @@ pub struct JobStarted {
     pub tokens: usize,
     /// Number of cells that the job scores. May be 0.
     pub cells: usize,
-    /// Remaining work in floating-point operations, as estimated by the cost model.
+    /// Remaining floating-point operations, as estimated by the cost model.
     pub flops: f64,
 }
 
@@ -41,7 +41,7 @@ pub struct Work {
     pub work: String,
     pub backbone: String,
     pub kind: WorkKind,
-    /// Remaining work in floating-point operations, as estimated by the cost model.
+    /// Remaining floating-point operations, as estimated by the cost model.
     pub flops: f64,
 }
 

@@ -46,9 +46,9 @@ pub(crate) struct BackboneFiles {
 }
 
 fn new_file_error(file: &Path) -> Error {
-    Error::bad_input("an input appeared after the inputs were hashed")
+    Error::bad_input("an input file was added after the inputs were hashed")
         .at(file.display().to_string())
-        .hint("do not change the inputs while a run starts")
+        .hint("do not change the input files while a run starts")
 }
 
 impl Inputs {
@@ -101,7 +101,7 @@ impl Inputs {
         })
     }
 
-    /// Returns the hash of a tokenizer file, combined with the tokens that files next to it add.
+    /// Returns the hash of a tokenizer, which covers its file and the tokens that neighboring files add.
     fn hash_tokenizer(&self, folder: &Path) -> Result<String> {
         let file = parts::tokenizer(folder);
         let file_hash = self.file_hash(&file)?.to_owned();

@@ -60,7 +60,7 @@ pub struct RunRecord {
     pub failures: BTreeMap<String, String>,
     /// Running jobs by id. Each has a label, the number of tokens done, and the total number of tokens.
     pub jobs: BTreeMap<usize, (String, usize, usize)>,
-    /// Total work in floating-point operations, as estimated by the cost model. `flops_done` is the part that is done.
+    /// Total number of floating-point operations, as estimated by the cost model. `flops_done` of them are done.
     pub flops: f64,
     pub flops_done: f64,
     pub seconds: f64,

@@ -14,7 +14,7 @@ pub(super) struct ScheduledTask<'a> {
     pub(super) bytes: u64,
     /// Prefix of the task's lease names.
     pub(super) lease_name: String,
-    /// Whether the task has a single lease. The process that holds the lease does all of the work.
+    /// Whether the task has a single lease, so that one process does all of its work.
     pub(super) is_exclusive: bool,
     pub(super) run: Box<dyn Fn() -> Result<JobStatus> + Send + Sync + 'a>,
 }

@@ -7,8 +7,7 @@ use crate::pipeline::env::event::{Event, Work, WorkKind};
 /// Backbone name and kind of work. All work with the same values is assumed to run at the same rate.
 type RateGroup = (String, WorkKind);
 
-/// Estimator for the remaining time, which is updated with the events of a run. The times of events may come from any
-/// clock.
+/// Estimator for the remaining time of a run, updated by its events. Event times may come from any clock, in seconds.
 #[derive(Debug, Clone, Default)]
 pub struct TimeLeft {
     items: BTreeMap<String, WorkItem>,
@@ -22,7 +21,7 @@ pub struct TimeLeft {
 struct WorkItem {
     group: RateGroup,
     planned: f64,
-    /// Total work of all jobs that have started, and the part of it that is done, in floating-point operations.
+    /// Floating-point operations of all jobs that have started. `done` of them are done.
     begun: f64,
     done: f64,
     is_finished: bool,

@@ -24,7 +24,7 @@ use crate::grid::Draw;
 use crate::model::{self, DeviceName, EngineName, EngineRequest, KernelFamily};
 use ghostlab_store::KeyDescription;
 
-/// Identity of a measured number, apart from its metric. An identity without a `measure` identifies a variant. One
+/// Identity of a measured number, without its metric. An identity without a `measure` identifies a variant, and one
 /// without a `cut` identifies the dense backbone. Parts are shared through `Arc`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -57,7 +57,7 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelId {
-    /// SHA-256 over the parts of the config and weights that the computation uses.
+    /// SHA-256 over the config fields and weights that the forward pass uses.
     pub content: String,
     /// SHA-256 of the tokenizer.
     pub tokenizer: String,
@@ -183,7 +183,7 @@ pub struct ShardsId {
     pub read: Vec<String>,
 }
 
-/// Measurement. `batch` is included because the batch size can change the last digits.
+/// Measurement. `batch` is included because the batch size can change the last digits of scores.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum MeasureId {

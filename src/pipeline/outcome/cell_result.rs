@@ -149,7 +149,7 @@ impl TaskScores {
     }
 
     /// Returns the answer to each document that counts for a metric and filter, and whether it is correct. Returns
-    /// `None` if there is no such score, or if its items are not right or wrong.
+    /// `None` if there is no such score, or if the metric does not score each answer as right or wrong.
     fn counted_answers(&self, metric: &str, filter: &str) -> Option<Vec<(Cow<'_, Chosen>, bool)>> {
         if let Some(answered) = self.answers.builtin() {
             let kind = *answered.result.task.metrics.iter().find(|kind| kind.name() == metric)?;
@@ -164,7 +164,7 @@ impl TaskScores {
     }
 
     /// Returns for each document whether its answer flips relative to the dense model, for one metric and filter.
-    /// Returns `None` if there is no such score, or if its items are not right or wrong.
+    /// Returns `None` if there is no such score, or if the metric does not score each answer as right or wrong.
     pub fn flips(&self, dense: &Self, flip: Flip, metric: &str, filter: &str) -> Option<Vec<bool>> {
         let dense = dense.counted_answers(metric, filter)?;
         let variant = self.counted_answers(metric, filter)?;

@@ -37,9 +37,9 @@ pub fn trial_scores(plan: &Plan<'_>, cell: &Cell, store: &Store) -> Result<Optio
         for trial in trials {
             let key = scores::trial_key(backbone.calibrated().key_parts(), tokens, metric, trial);
             let result = scores::read_trial(store, &key, metric).ok_or_else(|| {
-                Error::missing("a trial was evicted from the store, but its selection was not")
+                Error::missing("a trial result was evicted from the store, but its selection was not")
                     .at(format!("`{method}`, without {}", trial.removed))
-                    .hint("pass another folder with --store")
+                    .hint("pass an empty folder with --store to run the trials again")
             })?;
             found.extend(candidate(cut.unit, &trial.removed).map(|candidate| (candidate, result)));
             results.push(result);

@@ -125,8 +125,8 @@ impl<'a> BackboneContents<'a> {
         Ok(self.prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
     }
 
-    /// Returns the identity of the measurement on a task, and the key of the task's requests. The key does not include
-    /// the metrics and filters of a definition. Stored answers can therefore be reused for a new metric.
+    /// Returns the identity of the measurement on a task, and the key of the task's requests. The key excludes the
+    /// metrics and filters of a definition, so that stored answers can be reused for a new metric.
     pub(super) fn task(&self, task: &EvalTask) -> Result<(MeasureId, Key)> {
         let data = self.grid.task(task);
         let definition = data.definition()?;

@@ -32,7 +32,7 @@ pub struct Estimate {
     pub jobs: Vec<JobCost>,
 }
 
-/// Memory in bytes that the program uses apart from backbones: tokenizers, tables and memory retained by the allocator.
+/// Memory in bytes that the program uses without any backbone: tokenizers, tables and memory retained by the allocator.
 /// Measured with grids of tiny backbones.
 const PROGRAM_BYTES: u64 = 92 << 20;
 

@@ -1,5 +1,5 @@
-//! Determines which objects are used by plans and are therefore kept by `cache gc --keep`. Also chooses which of the
-//! other objects to evict if a store exceeds its size limit.
+//! Determines which objects plans use, so that `cache gc --keep` keeps them. Also chooses which of the other objects to
+//! evict if a store exceeds its size limit.
 
 use std::collections::BTreeSet;
 

@@ -110,7 +110,7 @@ impl StoreState {
             .collect()
     }
 
-    /// Returns whether a variant is complete apart from machine-specific measurements.
+    /// Returns whether a variant is complete except for machine-specific measurements.
     pub fn is_complete_elsewhere(&self, variant: &Variant) -> bool {
         variant.shared_keys().all(|key| self.has(key))
     }

@@ -166,7 +166,7 @@ impl FollowedTrials {
     }
 
     /// Returns the sublayers that each trial removes. `is_counted` decides whether a known trial counts, given whether
-    /// it is stored. Known trials already in `counted` are left out, and the others are added to it.
+    /// it is stored. Known trials already in `counted` are skipped, and the others are added to it.
     fn into_cuts(self, is_counted: impl Fn(bool) -> bool, counted: &mut BTreeSet<(TrialMetric, Trial)>) -> Vec<Cut> {
         let known = self.known.into_iter().filter(|(_, _, is_stored)| is_counted(*is_stored));
         let new = known.filter_map(|(metric, trial, _)| {

@@ -152,8 +152,8 @@ impl ChunkRun<'_> {
     }
 
     /// Computes a group of chunks for candidates that lack all of them. Records the results, except for chunks whose
-    /// leases were lost. Returns those chunks. Because generation may end early, it also returns how many tokens were
-    /// processed in each chunk of generated text.
+    /// leases were lost. Returns the lost chunks, and the number of tokens processed in each chunk of generated text,
+    /// because generation may end early.
     fn record(
         &self,
         group: &ChunkGroup,

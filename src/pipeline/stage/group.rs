@@ -19,7 +19,7 @@ use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::env::models::Models;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
-/// Properties that all jobs of one kind share, for use in generic code. A backbone may have several such jobs, which
+/// Kind of job, described for generic planning and scheduling code. A backbone may have several jobs of one kind, which
 /// are numbered from 0.
 pub struct Group {
     pub kind: WorkKind,
@@ -108,7 +108,7 @@ impl BackbonePlan {
 }
 
 impl Variant {
-    /// Iterates over the keys of the objects that any machine can compute. Latencies are not among them.
+    /// Iterates over the keys of the objects that do not depend on the machine, that is, all except latencies.
     pub fn shared_keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.keys().filter(|key| !Stage::is_machine_specific(key))
     }

@@ -338,7 +338,7 @@ impl TimedComparison<'_> {
     }
 
     /// Takes the next times from the session, which belong to `program`. Returns `None` if the program ran out of
-    /// memory. If the program does not fit in memory, it was not timed, so nothing is taken.
+    /// memory. A program that does not fit in memory was not timed, so the session has no times for it.
     fn next_times(&self, session: &mut SessionTimes, program: &Program) -> Option<Vec<f64>> {
         match self.fits_in_memory(program).then(|| session.timed.next())?? {
             PassTimes::Milliseconds(times) => Some(times),

@@ -32,15 +32,14 @@ use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::event::WorkKind;
 use ghostlab_store::{Key, ObjectKind, StoreSchema, StoredObject};
 
-/// Properties of one kind of stored object, for use in generic code.
+/// Kind of stored object, described for generic planning, cost estimation and garbage collection.
 pub struct Stage {
     pub kind: ObjectKind,
     pub check: Check,
     /// Returns the maximum number of files and folders that an object needs, including the folder named after the first
     /// digits of its hash. `small` indicates whether an operator of the backbone and its record fit in one file.
     pub inodes: fn(small: bool) -> u64,
-    /// Rules that relate objects outside of all plans to objects in a plan. Garbage collection keeps the related
-    /// objects.
+    /// Rules by which garbage collection keeps objects that are in no plan but related to an object of a plan.
     pub members: &'static [Member],
     /// Whether objects are valid on one machine only. Such objects are not counted in outlines and not computed by
     /// workers.
@@ -78,7 +77,7 @@ pub enum Check {
     Never,
 }
 
-/// Rule that relates an object outside of any plan to an object in a plan.
+/// Relation of an object that is in no plan to an object of a plan.
 #[derive(Debug, Clone, Copy)]
 pub enum Member {
     /// The object is a member of a [`Family`]. Its key has these fields in addition to those of the family key.

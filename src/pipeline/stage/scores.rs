@@ -70,9 +70,9 @@ fn dense_key_part(backbone: BackboneKeyParts<'_>) -> Value {
     identity
 }
 
-/// Returns the part of a key that describes the scored variant. If there is an operator, the engine is left out,
-/// because the key of the operator contains it. The weight type is kept, because weights may be rounded after the
-/// operator is solved.
+/// Returns the key fields that describe the scored variant. If there is an operator, the engine is omitted, because the
+/// key of the operator contains it. The weight type is kept, because weights may be rounded after the operator is
+/// solved.
 pub(super) fn variant_key_part(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>) -> Value {
     if operator.is_none() {
         return dense_key_part(backbone);

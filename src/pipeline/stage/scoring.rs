@@ -139,8 +139,8 @@ fn reuse_full_scores(
     Ok(true)
 }
 
-/// Reports the perplexities, and the accuracies in percent, that were computed here. Scores that cannot be read are
-/// ignored, because damage is reported when the results are read.
+/// Reports the perplexities and accuracies (in percent) of the given variants. Scores that cannot be read are ignored,
+/// because damage is reported when the results are read.
 fn report_scores(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) {
     let evaluation = &backbone.evaluations[index];
     if let Ok(answer_key) = AnswerKey::read(evaluation, run.store) {

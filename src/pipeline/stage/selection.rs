@@ -276,7 +276,7 @@ impl SelectionSlot<'_> {
         Ok(())
     }
 
-    /// Stores a selection under a key: that of this slot, or that of an earlier step.
+    /// Stores a selection under `key`, which belongs to this slot or to an earlier step.
     fn store(&self, key: &Key, selection: &Selection, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
         job.check_unchanged()?;
