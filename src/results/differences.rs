@@ -28,7 +28,7 @@ pub struct Differences {
     pub data: Vec<SettingDifference>,
     /// Whether both runs record the hashes of their inputs.
     pub data_known: bool,
-    /// Metrics that were measured in different ways.
+    /// Metrics with different protocols.
     pub protocols: Vec<SettingDifference>,
     /// Backbones that ran on different engines, float types or devices.
     pub engines: Vec<SettingDifference>,
@@ -244,7 +244,7 @@ pub fn changed_settings(kept: &StoredResults, settings: &Value, inputs: &BTreeMa
     paths
 }
 
-/// Returns whether one of the setting paths is that of the named input.
+/// Returns whether `paths` contains the `path` setting of the named input.
 fn is_input_path(paths: &[String], name: &str) -> bool {
     paths.iter().any(|path| path.strip_suffix(".path") == Some(name))
 }

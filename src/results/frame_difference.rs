@@ -28,7 +28,7 @@ pub struct FrameDifference {
     pub largest: Option<(String, f64)>,
     /// Number of rows in which a floating-point value differs.
     pub rows: usize,
-    /// Grid cells of these rows.
+    /// Grid cells of the differing rows.
     pub cells: BTreeSet<String>,
     /// Names of the differing columns of other types, such as strings, counts and flags.
     pub other_columns: Vec<String>,

@@ -59,7 +59,7 @@ fn block_of(cell: &CellSummary) -> (String, Depth) {
     (cell.cell.backbone.clone(), cell.cell.depth)
 }
 
-/// Column of words or counts in the long table, with the function that formats its text for a cell.
+/// Column of text or counts in the long table, with the function that formats its text for a cell.
 struct CellColumn {
     header: RowHeader,
     text: Box<dyn Fn(&CellSummary) -> String>,

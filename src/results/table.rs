@@ -39,7 +39,7 @@ pub struct Table {
     pub notes: Vec<String>,
 }
 
-/// Column of words or counts beside the numbers.
+/// Column of text or counts next to the numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RowHeader {
     pub head: String,
@@ -64,7 +64,7 @@ pub enum RowHeaderKind {
     Remark,
 }
 
-/// Output formats in which a word column appears.
+/// Output formats in which a text column appears.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Visibility {
     #[default]
@@ -345,7 +345,7 @@ impl NumberColumn {
         depth.is_some_and(|depth| condition.depth == 0 || *depth == Some(condition.cut_depth()))
     }
 
-    /// Iterates over those numbers of a row that belong to the column.
+    /// Iterates over the numbers of a row that belong to the column.
     pub fn numbers<'n>(&self, row: &[&'n Arc<Measurement>]) -> impl Iterator<Item = &'n Arc<Measurement>> {
         row.iter().copied().filter(move |number| {
             let is_measured = match &self.key {

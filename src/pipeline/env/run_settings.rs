@@ -60,7 +60,7 @@ impl RunSettings {
         Self::max_cache_bytes(self.memory_bytes())
     }
 
-    /// Returns how much of `memory` the KV cache may use.
+    /// Returns the number of bytes of `memory` that the KV cache may use.
     pub fn max_cache_bytes(memory: u64) -> u64 {
         memory / 4
     }

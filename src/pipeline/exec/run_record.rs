@@ -28,7 +28,7 @@ pub enum RunState {
     Running,
     /// Every cell has a result.
     Complete,
-    /// Some cells failed, or the whole run did.
+    /// Some cells or the whole run failed.
     Failed,
     /// Interrupted by the user.
     Interrupted,

@@ -80,7 +80,7 @@ pub enum DefinedItems {
     Losses {
         items: Vec<DocumentLoss>,
         aggregation: Aggregation,
-        /// Divisor for the sum over all documents.
+        /// Divisor for the sum of the losses over all documents.
         units: f64,
     },
 }
@@ -298,7 +298,7 @@ fn sampled_items(
     }
 }
 
-/// Values of an evaluation. Those of chunks that were not drawn are zero.
+/// Values of an evaluation, with zeros for chunks that were not drawn.
 struct SampledValues {
     values: Vec<f64>,
     /// Whether each value was computed.

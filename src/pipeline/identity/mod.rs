@@ -66,7 +66,7 @@ pub struct ModelId {
     pub weights: Option<String>,
 }
 
-/// Engine and its settings.
+/// Engine, with its float type and device.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ComputeId {
@@ -153,7 +153,7 @@ pub struct CalibrationId {
     pub weights: Option<String>,
 }
 
-/// Text and the way it is read.
+/// Text, its file format, and the rule that cuts it into windows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TextId {
@@ -236,7 +236,7 @@ pub enum MeasureId {
         /// Chat template settings.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         chat: Option<ChatId>,
-        /// SHA-256 of the system text.
+        /// SHA-256 of the system prompt.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         system: Option<String>,
         /// Maximum number of documents, or a fraction of them.
@@ -254,7 +254,7 @@ pub enum MeasureId {
         /// Tokens per batch.
         batch: usize,
     },
-    /// Time for a pass over a prompt and for the decoding after it.
+    /// Latency of the forward pass over a prompt, and of the decoding after it.
     Prefill {
         /// Tokens per sequence.
         length: usize,

@@ -222,7 +222,7 @@ pub struct Cost {
     pub separate: f64,
     /// Number of floating-point operations if shared work is counted once.
     pub shared: f64,
-    /// Part of `shared` that remains to be done.
+    /// Number of floating-point operations in `shared` that are not done yet.
     pub left: f64,
     /// Number of bytes that will be written to the store.
     pub disk: u64,

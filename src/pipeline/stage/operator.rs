@@ -248,7 +248,7 @@ pub fn read_matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
     load_operator(artifact, 0)?.to_dense()
 }
 
-/// Reads a stored variant as a program.
+/// Reads the program of a stored variant.
 ///
 /// # Errors
 /// Fails if the object is damaged.
