@@ -74,7 +74,7 @@ type Module = Vec<String>;
 /// Source texts of a crate's modules, without tests, comments and string literals.
 struct Sources {
     files: BTreeMap<Module, String>,
-    /// Names that each module re-exports, with the paths to which they refer.
+    /// Names re-exported by each module, mapped to the paths of the original items.
     passed_on: BTreeMap<Module, BTreeMap<String, Module>>,
 }
 
@@ -380,7 +380,7 @@ fn every_test_file_is_compiled_into_its_crates_tests() {
 }
 
 #[test]
-fn every_test_file_that_ci_names_exists() {
+fn every_test_file_named_in_ci_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let script = fs::read_to_string(root.join(".ci/run")).unwrap();
     // `cargo test` succeeds even if a filter matches no test, so a misspelled filter would go unnoticed.
@@ -391,7 +391,7 @@ fn every_test_file_that_ci_names_exists() {
         let mut crates = ["", "crates/core", "crates/definitions"].into_iter();
         assert!(
             crates.any(|crate_path| root.join(crate_path).join(&file).is_file()),
-            "`{name}::` of .ci/run is not a test file"
+            "`{name}::` in .ci/run matches no test file"
         );
     }
 }
@@ -404,6 +404,6 @@ fn layer_of(layers: &[&str], crate_path: &str, module: &Module) -> Option<usize>
         _ => name.clone(),
     };
     let layer = layers.iter().position(|known| *known == name);
-    assert!(layer.is_some(), "{crate_path}: `{name}` has no layer");
+    assert!(layer.is_some(), "{crate_path}: `{name}` is missing from LAYERS");
     layer
 }

@@ -1,5 +1,5 @@
-//! Compares multiple-choice scores with those of lm-evaluation-harness (reference data `lm_eval`, log-likelihoods
-//! within 1e-4), and checks properties that must hold for any backbone.
+//! Compares multiple-choice scores with those of lm-evaluation-harness (`shared/oracles/lm_eval`, log-likelihoods
+//! within 1e-4), and checks invariants that hold for every backbone.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -139,8 +139,8 @@ fn grid_accuracies_match_the_harness_exactly() {
     assert_ne!(harness_files(&grid, &outcome.cells[1], "cell").unwrap()[0]["results"], files[0]["results"]);
 }
 
-/// Returns documents of different kinds: their choices share a context, have equal inputs, share nothing, or have
-/// inputs that are prefixes of each other.
+/// Returns documents whose choices share a context, have equal inputs, share no tokens, or have inputs that are
+/// prefixes of each other.
 fn documents(vocab: u32) -> Vec<Document> {
     let text =
         |seed: u32, length: u32| -> Vec<u32> { (0..length).map(|i| (seed * 7919 + i * i * 31) % vocab).collect() };
@@ -177,7 +177,8 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
 ///
 /// On the CPU engine, the scores of a document are bit-identical whatever other documents are in the batch. This holds
 /// in f32 and bf16, and also if weights are loaded on demand. A choice that shares a prefix with others has the same
-/// score up to rounding, because attention sums over the prefix and the rest separately.
+/// score up to rounding, because attention over the prefix and attention over the remaining tokens are summed
+/// separately.
 #[test]
 fn document_score_is_independent_of_its_batch() {
     let mut models: Vec<_> = std::fs::read_dir(fixture("arch")).unwrap().map(|entry| entry.unwrap().path()).collect();

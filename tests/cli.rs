@@ -30,7 +30,7 @@ fn second_run_of_a_grid_gives_the_same_table() {
         assert_eq!(output.status.code(), Some(0), "{log}");
         assert!(screen.contains("ghosted") && screen.contains("ppl test@64"), "{screen}");
         let rows = table(&world.path("results/grid/results.csv"));
-        assert_eq!(rows.len(), 1 + 9, "a header, the dense backbone, 2 depths x 4 recoveries");
+        assert_eq!(rows.len(), 1 + 9, "expected a header, the dense backbone, and 2 depths × 4 recoveries");
         let perplexity = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
         for row in &rows[1..] {
             assert!(row[perplexity].parse::<f64>().unwrap().is_finite());
@@ -76,8 +76,8 @@ fn grid_without_cut_axes_scores_its_dense_backbones() {
         let values = row.iter().enumerate().filter(|(index, _)| Some(*index) != seconds);
         values.map(|(_, value)| value.clone()).collect::<Vec<_>>()
     });
-    assert_eq!(rows.len(), 2, "a header and the dense backbone: {rows:?}");
-    assert_eq!(values, expected, "values differ from those of a grid that prunes");
+    assert_eq!(rows.len(), 2, "expected a header and the dense backbone: {rows:?}");
+    assert_eq!(values, expected, "scores differ from those of the same backbone in a pruned grid");
     assert!(run_ok(&world, &run).contains(again));
     assert!(run_ok(&world, &[&["plan", "dense.yaml"], &store[..]].concat()).contains("1 complete, 0 to run"));
     assert!(run_ok(&world, &[&run[..], &["--layout", "wide"]].concat()).contains("Dense"));

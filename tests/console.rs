@@ -87,10 +87,10 @@ const COMMANDS: [(&str, &[&str]); 38] = [
     ("man", &["man", "--to", "manual"]),
 ];
 
-/// Commands of which the snapshots have only the first lines.
+/// Commands whose snapshots contain only the first lines of the output.
 const SHORTENED_OUTPUTS: [(&str, &[&str]); 2] = [("schema", &["schema"]), ("completions", &["completions", "bash"])];
 
-/// Number of lines of long outputs in the snapshots.
+/// Number of lines in the snapshot of a long output.
 const MAX_LINES: usize = 12;
 
 /// Commands that reproduce an artifact, in this order.
@@ -150,7 +150,7 @@ fn help_of_every_command_matches_its_snapshot() {
     settings(&world).bind(|| insta::assert_snapshot!("console_help", shown));
 }
 
-/// Returns the short help for a command, below the command line that prints it.
+/// Returns the command line `ghostlab COMMAND -h`, followed by its output.
 fn help(world: &World, command: &[&str]) -> String {
     let output = world.command(&[command, &["-h"]].concat()).env("COLUMNS", "120").output().unwrap();
     assert_eq!(output.status.code(), Some(0));
@@ -201,7 +201,7 @@ fn assert_shown(world: &World, name: &str, arguments: &[&str]) {
     settings(world).bind(|| insta::assert_snapshot!(format!("console_{name}"), text));
 }
 
-/// Runs a command and returns its output below the command line.
+/// Runs a command. Returns the command line, followed by the output.
 fn run_and_format(world: &World, arguments: &[&str]) -> String {
     let mut command = world.command(arguments);
     command.env("COLUMNS", "120").env("PATH", "").env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", world.path("hub"));
@@ -218,7 +218,7 @@ fn run_and_format(world: &World, arguments: &[&str]) -> String {
     text
 }
 
-/// Returns the key of a stored object: the first tokenized text.
+/// Returns the store key of the first tokenized text.
 fn stored_key(world: &World) -> String {
     let kinds = children(&world.path("data/store"));
     let tokens = kinds.iter().find(|path| name_of(path).starts_with("tokens-")).unwrap();

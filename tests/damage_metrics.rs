@@ -144,7 +144,7 @@ impl Setting {
         names.sort_unstable();
         for (cell, variant) in self.variants {
             let cell = results.cells.iter().find(|result| result.cell.name == *cell);
-            let cell = cell.unwrap_or_else(|| panic!("no cell of {variant}: {names:?}"));
+            let cell = cell.unwrap_or_else(|| panic!("no cell for {variant}: {names:?}"));
             assert_eq!(cell.failure, None, "{variant}");
             let mut compared = 0;
             for number in &cell.numbers {
@@ -290,10 +290,10 @@ const GENERATED: &str = "output_type: generate_until\ndoc_to_target: \"1\"\n\
     filter_list:\n  - name: digit\n    filter: [{function: regex, regex_pattern: \"w([0-9])\"}, {function: take_first}]\n\
     metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n";
 
-/// The accuracy changes by the answers that become right less those that become wrong. With two choices, every changed
-/// answer is one of these.
+/// The accuracy changes by the fraction of answers that become right minus the fraction that become wrong. With two
+/// choices, every changed answer does one or the other.
 #[test]
-fn flips_of_definitions_account_for_their_scores() {
+fn answer_flips_account_for_score_changes() {
     let world = World::new();
     std::fs::create_dir(world.path("defs")).unwrap();
     let rows = (0..40).map(|i| {
@@ -310,7 +310,7 @@ fn flips_of_definitions_account_for_their_scores() {
     let numbers = stored_numbers(&json(&world.path("results/grid/numbers.json")));
     let value = |cell: &str, metric: &str| {
         let number = numbers.iter().find(|number| number["cell"] == cell && number["metric"] == metric);
-        number.and_then(|number| number["value"].as_f64()).unwrap_or_else(|| panic!("no {metric} of {cell}"))
+        number.and_then(|number| number["value"].as_f64()).unwrap_or_else(|| panic!("no {metric} for {cell}"))
     };
     for variant in ["tiny.dense", "tiny.streamline-2.none", "tiny.streamline-2.ghosted"] {
         for (task, has_two_choices) in
@@ -333,7 +333,7 @@ fn flips_of_definitions_account_for_their_scores() {
 }
 
 #[test]
-fn damage_metric_without_a_compared_text_is_rejected() {
+fn damage_metric_without_a_damage_text_is_rejected() {
     let world = World::large();
     world.write("grid.yaml", GRID.replace(", damage: true", ""));
     let output = world.ghostlab(&["plan", "grid.yaml"]);

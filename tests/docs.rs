@@ -48,7 +48,7 @@ fn parse_call(line: &str) -> Option<Vec<String>> {
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Returns why a valid line cannot be run here, or `None` if it can.
+/// Returns why a line is only parsed and not run, or `None` if it is run.
 fn skip_reason(words: &[String]) -> Option<&'static str> {
     match words[0].as_str() {
         "fetch" => Some("network"),
@@ -153,7 +153,7 @@ fn every_self_contained_command_line_in_docs_runs() {
         assert_eq!(output.status.code(), Some(0), "{page}: `ghostlab {}`\n{}", line.join(" "), stderr(&output));
         ran += 1;
     }
-    assert!(ran > 12, "{ran} lines ran");
+    assert!(ran > 12, "only {ran} lines ran");
 }
 
 #[test]

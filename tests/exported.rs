@@ -147,7 +147,7 @@ pub(crate) fn compare(
             assert!(ours.iter().chain(&theirs).all(|logit| logit.is_finite()), "{cell}");
             assert!(error(&ours, &theirs) <= TOLERANCE, "{cell}: {:e}", error(&ours, &theirs));
             let dense = logits(&decoder, &Program::dense(backbone.config.layers), &ids);
-            assert!(largest_difference(&dense, &theirs) > 0.01, "{cell} is not the dense backbone");
+            assert!(largest_difference(&dense, &theirs) > 0.01, "{cell}: the logits equal those of the dense backbone");
             let code = world.path().join("out").join(&cell).join("modeling_ghostlab.py");
             with_code += usize::from(code.exists());
         }
@@ -232,7 +232,7 @@ fn exported_biases_and_windows_follow_the_kept_layers() {
 /// Covers every supported architecture, including features that transformers derives from the layer index: attention
 /// windows, and layers without rotary embeddings or experts. There are cuts both before and after such layers.
 #[test]
-fn every_architecture_and_recovery_exports_as_computed() {
+fn exports_of_every_architecture_match_transformers() {
     let Some(python) = python() else { return };
     let models = TempDir::new().unwrap();
     let names = [
@@ -330,7 +330,7 @@ fn lm_eval_scores_of_an_export_match_ghostlab() {
     assert_eq!(compared, 2 * (2 * 2 + 2) * 2);
 }
 
-/// Formats a proportion as a percentage with two decimals, as in the results tables.
+/// Formats a fraction as a percentage with two decimals, as in the results tables.
 fn percent(value: &serde_json::Value) -> String {
     format!("{:.2}", 100.0 * value.as_f64().unwrap())
 }

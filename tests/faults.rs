@@ -130,8 +130,8 @@ fn every_kind_of_store_damage_is_reported_and_repaired() {
     assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
-/// Returns the stage of a stored file, followed by its file name without digits. `of one` stands for a file that holds
-/// a single object, and `of many` for a pack of several objects.
+/// Returns the stage of a stored file, followed by its file name without digits. `of one` stands for a file that
+/// contains a single object, and `of many` for a pack of several objects.
 fn payload_kind(path: &Path) -> String {
     let stage = path.ancestors().map(file_name).find(|name| name.contains("-v")).unwrap();
     let what = match file_name(path) {

@@ -1,5 +1,5 @@
 //! End-to-end tests for fine-tuning. All methods at a boundary share one pass, killed training runs resume, and methods
-//! without anything to train are rejected.
+//! that do not support fine-tuning are rejected.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ fn finetuned_recovery(name: &str) -> String {
 fn read_stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries() {
-        let ObjectCondition::Intact(artifact) = entry.condition else { panic!("damaged") };
+        let ObjectCondition::Intact(artifact) = entry.condition else { panic!("a stored object is damaged") };
         if artifact.meta().key["kind"] != kind.name() {
             continue;
         }
@@ -75,13 +75,13 @@ fn methods_of_a_boundary_share_a_training_pass() {
 }
 
 #[test]
-fn trainings_on_one_text_share_its_pass_and_files() {
+fn training_runs_on_one_text_share_its_pass_and_files() {
     let world = world(&finetuned_recovery("ghosted"));
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let one = "{corpus: train, sequences: 8, length: 64}";
     let trained = format!("{{corpus: train, sequences: {STEPS}, length: 32}}");
     assert!(grid.contains(one));
-    // The third calibration uses the same text on which the other two train.
+    // The third calibration uses the sequences on which the first two fine-tune.
     let grid =
         grid.replace(one, &format!("{one}\n  - {{corpus: train, sequences: 8, length: 64, seed: 1}}\n  - {trained}"));
     world.write("grid.yaml", grid);
@@ -126,7 +126,7 @@ fn killed_training_resumes_to_identical_bytes() {
     undisturbed.run_ok(&[]);
     let output = killed.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@train:26").output().unwrap();
     assert!(!output.status.success());
-    assert!(!read_stored(&killed, stage::distilled::KIND).is_empty(), "a checkpoint remains");
+    assert!(!read_stored(&killed, stage::distilled::KIND).is_empty(), "the killed run left no checkpoint");
     // Garbage collection must keep the checkpoint.
     assert!(killed.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]).status.success());
     let log = killed.run_ok(&[]);
@@ -137,7 +137,7 @@ fn killed_training_resumes_to_identical_bytes() {
 }
 
 #[test]
-fn untrainable_setting_is_rejected_with_reason_upfront() {
+fn unsupported_fine_tuning_is_rejected_with_a_reason() {
     for name in ["none", "replaceme-ls"] {
         world(&finetuned_recovery(name)).assert_rejected(
             &[],

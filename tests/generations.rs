@@ -115,7 +115,7 @@ fn planned_memory_includes_the_kv_cache() {
         8 * config_value(&config, "num_key_value_heads") * heads * (layers + 2 * (layers - 1) + 2 * (layers - 2));
     let [few, many] = [12, 90].map(|new| planned_memory(&world, new, &[]));
     assert!(many - few >= 64 * 78 * token, "{many} {few}");
-    // The KV cache must stay within its share of the memory limit.
+    // The KV cache must stay within its fraction of the memory limit.
     let [few, many] = [12, 240].map(|new| planned_memory(&world, new, &["--memory", "0.12"]));
     assert!(many - few < 64 * 228 * token, "{many} {few}");
 }
@@ -139,7 +139,7 @@ fn config_value(config: &Value, name: &str) -> u64 {
 }
 
 #[test]
-fn bundled_backbones_generate_answers() {
+fn bundled_backbones_generate_correct_answers() {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     let definitions = checkout.join("experiments/definitions/");
     let world = World::new();

@@ -53,7 +53,7 @@ fn numbers(value: &Value, found: &mut Vec<f64>) {
     }
 }
 
-/// Condenses a payload to a few numbers.
+/// Summarizes a payload as a few numbers.
 fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
     let values: Vec<f64> = match file.rsplit('.').next().unwrap() {
         "json" => {
@@ -69,7 +69,7 @@ fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
     summary(&values)
 }
 
-/// Condenses bytes that must match exactly to their length and 32 bits of their hash.
+/// Summarizes bytes that must match exactly as their length and 32 bits of their hash.
 fn exact_values(bytes: &[u8]) -> Vec<f64> {
     let hash = ghostlab::files::sha256::of_bytes(bytes);
     vec![bytes.len() as f64, f64::from(u32::from_str_radix(&hash[..8], 16).unwrap())]
@@ -114,7 +114,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
     let store = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap();
     let mut outputs: BTreeMap<&str, Outputs> = BTreeMap::new();
     for entry in store.entries() {
-        let ObjectCondition::Intact(artifact) = entry.condition else { panic!("damaged") };
+        let ObjectCondition::Intact(artifact) = entry.condition else { panic!("a stored object is damaged") };
         let key = &artifact.meta().key;
         let kind = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
         let kind_outputs = outputs.entry(kind.name()).or_default();
@@ -156,15 +156,16 @@ fn changed_stage_output_needs_a_new_version() {
             let added = changed.iter().all(|name| stored["outputs"].get(name.as_str()).is_none());
             assert!(
                 same || (added && std::env::var_os("GHOSTLAB_BLESS").is_some()),
-                "the output of `{}` has changed, its version has not, nor has that of what it is made from: raise it in \
-                 its file of src/pipeline/stage, then run this test with GHOSTLAB_BLESS=1 to renew tests/fixtures/golden.json; first {:?}",
+                "the output of stage `{}` has changed, but neither its version nor that of an input stage has: raise the \
+                 version in src/pipeline/stage, then run this test with GHOSTLAB_BLESS=1 to update \
+                 tests/fixtures/golden.json; first change: {:?}",
                 kind.name(),
                 changed.first()
             );
         } else {
             assert!(
                 std::env::var_os("GHOSTLAB_BLESS").is_some(),
-                "`{}` is made by stages of new versions, {stages:?}: run this test with GHOSTLAB_BLESS=1 to renew \
+                "`{}` depends on stages with new versions, {stages:?}: run this test with GHOSTLAB_BLESS=1 to update \
                  tests/fixtures/golden.json",
                 kind.name()
             );

@@ -36,7 +36,7 @@ fn every_view_shows_the_setting_in_which_cells_differ() {
 }
 
 #[test]
-fn options_have_separate_columns_in_files() {
+fn method_options_have_separate_columns_in_files() {
     let world = World::new();
     world.run_ok(&[
         "--set",

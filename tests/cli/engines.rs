@@ -4,7 +4,7 @@ use super::*;
 use crate::common::output::events_of_kind;
 
 #[test]
-fn events_have_a_time_and_a_stable_job_name() {
+fn events_have_a_timestamp_and_a_stable_job_name() {
     let world = World::new();
     let output = world.run(&["--events"]);
     let events: Vec<Value> =
@@ -100,7 +100,7 @@ fn engines_and_dtypes_have_separate_comparable_results() {
     let [portable, amx] = ["portable", "amx"]
         .map(|kernels| run_ok(&world, &["plan", "grid.yaml", "--dtype", "bf16", "--kernels", kernels]));
     assert!(portable.contains("9 complete, 0 to run"), "{portable}");
-    // Each kernel family has its own device class. Any machine can plan for any class.
+    // Each kernel family has its own device class. `plan` accepts every class on every machine.
     assert!(amx.contains("0 complete, 9 to run") && amx.contains("engine: cpu bf16 on cpu-amx"), "{amx}");
     // Engines do not share results, even if their float types are the same.
     assert!(

@@ -28,7 +28,7 @@ fn job_above_memory_limit_is_rejected_before_any_work() {
 }
 
 #[test]
-fn plan_and_run_reject_inputs_with_equal_messages() {
+fn plan_and_run_reject_inputs_with_the_same_message() {
     let no_change: &dyn Fn(&World) = &|_| {};
     for (change, more, code) in [
         (no_change, &["--memory", "0.001"][..], 3),
@@ -69,7 +69,7 @@ fn files_below(folder: &Path) -> u64 {
 }
 
 #[test]
-fn plan_gives_an_upper_bound_of_created_inodes() {
+fn planned_inodes_are_an_upper_bound_of_created_inodes() {
     let world = World::large();
     let plan =
         || -> Value { serde_json::from_slice(&world.ghostlab(&["plan", "grid.yaml", "--json"]).stdout).unwrap() };
@@ -163,7 +163,7 @@ fn full_disk() -> std::fs::File {
 #[test]
 fn partial_cell_name_resolves_or_lists_candidates() {
     let world = World::new();
-    // A cell may be given by its full name, by a suffix of it, or in the notation of earlier versions.
+    // `explain` accepts a cell's full name, a suffix of the name, or the notation of earlier versions.
     for cell in ["tiny.streamline-1.ghosted", "streamline-1.ghosted", "depth/1/ghosted"] {
         let (code, text) = explain_cell(&world, cell);
         assert!(code == Some(0) && text.starts_with("tiny.streamline-1.ghosted\n"), "{cell}: {text}");
@@ -185,7 +185,7 @@ fn partial_cell_name_resolves_or_lists_candidates() {
 }
 
 #[test]
-fn older_results_are_compared_under_their_names() {
+fn results_with_old_cell_names_compare_as_equal() {
     let world = World::new();
     world.run_ok(&[]);
     let mut numbers = std::fs::read_to_string(world.path("results/grid/numbers.json")).unwrap();

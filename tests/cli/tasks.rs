@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn tasks_have_their_columns_and_every_choice_is_kept() {
+fn task_columns_are_in_tables_and_every_choice_is_stored() {
     let world = World::new();
     add_tasks(&world);
     let output = world.run(&[]);
@@ -26,7 +26,7 @@ fn tasks_have_their_columns_and_every_choice_is_kept() {
         use polars::prelude::{ParquetReader, SerReader};
         ParquetReader::new(parquet).finish().unwrap()
     };
-    assert_eq!(frame.height(), 9 * (6 * 2 + 2), "cells x choices");
+    assert_eq!(frame.height(), 9 * (6 * 2 + 2), "expected one row per cell and choice");
 }
 
 #[test]

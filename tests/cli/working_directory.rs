@@ -35,11 +35,14 @@ fn store_is_found_from_another_working_directory() {
         .current_dir(other_folder.path())
         .env("GHOSTLAB_STORE", world.path("data/store"))
         .output();
-    assert!(String::from_utf8_lossy(&named.unwrap().stdout).contains("9 complete"), "results depend on the location");
+    assert!(
+        String::from_utf8_lossy(&named.unwrap().stdout).contains("9 complete"),
+        "store keys depend on the location of the grid"
+    );
     let (code, text) = run_in(&world, other_folder.path(), home.path(), &["plan", "owm.yaml"]);
     assert!(code == Some(3) && text.contains("did you mean `own.yaml`?"), "{text}");
     assert!(!other_folder.path().join("data").exists(), "a store was created in the current folder");
-    // Naming a store that does not exist is a usage error.
+    // A `--store` that does not exist is an error.
     for arguments in [&["status", "--store", "data/stor"][..], &["cache", "ls", "--store", "data/stor"]] {
         let output = world.ghostlab(arguments);
         let text = String::from_utf8_lossy(&output.stderr);

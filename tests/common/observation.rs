@@ -1,4 +1,4 @@
-//! Views of a run's numbers (results files and command outputs), and the identity settings that each view states. The
+//! Views of a run's numbers (results files and command outputs), and the identity settings that each view shows. The
 //! tests on setting pairs fail if a results file or a command is missing from the lists below.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,13 +24,13 @@ artifact:
     metrics: [ppl_test, copa, prefill_ms]
 ";
 
-/// All outputs for one setting.
+/// All results files and command outputs of one run.
 pub struct Observation {
     pub numbers: StoredResults,
     /// Path of the run's results folder, relative to `results`.
     folder: String,
     record: Value,
-    /// Data for the page; `None` for an artifact with overrides, which the page does not show.
+    /// Contents of `page.json`; `None` for an artifact with overrides, which the report page does not show.
     page: Option<Value>,
     explained: String,
     /// Contents of the exported `ghostlab.json`, which contains the cell's identity.
@@ -45,7 +45,7 @@ pub struct View {
     pub name: &'static str,
     /// Function that returns the text about the last cell and its numbers, or `None` if the view does not show them.
     text: fn(&Observation) -> Option<String>,
-    /// Function that returns whether the view states an identity setting. If it does not, another file in the results
+    /// Function that returns whether the view shows an identity setting. If it does not, another file in the results
     /// folder does.
     pub says: fn(&SettingPath) -> bool,
     /// Whether equal identities yield equal text. A results folder is named after the request as written, so its name
@@ -120,8 +120,8 @@ const FILES_WITHOUT_IDENTITY: [&str; 22] = [
     "eval_results",
 ];
 
-/// All commands, each with the test that compares setting pairs for it (`here` is this file) or why no such test is
-/// needed.
+/// All commands, each with the test that compares setting pairs for it (`here` is this file), or the reason why no such
+/// test is needed.
 const COMMANDS: [(&str, &str); 25] = [
     ("run", "here"),
     ("reproduce", "here"),
@@ -278,7 +278,7 @@ impl Observation {
         let shown_cells = cells.filter(|cell| cell["key"] == self.cell());
         let shown: Vec<String> = shown_cells.map(|cell| cell["identity"].as_str().unwrap().to_owned()).collect();
         let known = self.identities();
-        // Models with quantized weights are not timed.
+        // Latency is not measured for models with quantized weights.
         let timed = self.numbers.numbers.iter().any(|number| number.record.metric.starts_with("prefill"));
         assert!(shown.len() >= 2 + usize::from(timed), "expected a text, a task and a latency: {shown:?}");
         assert!(shown.iter().all(|word| known.contains(word)), "{shown:?} are not in {known:?}");
@@ -321,5 +321,5 @@ pub fn commands_are_known(help: &str) {
     let list = help.split("Options:").next().unwrap().lines().filter_map(|line| line.strip_prefix("  "));
     let commands: BTreeSet<&str> = list.filter_map(|line| line.split_whitespace().next()).collect();
     let known: BTreeSet<&str> = COMMANDS.iter().map(|(name, _)| *name).collect();
-    assert_eq!(commands, known, "list the numbers of the command in tests/common/observation.rs");
+    assert_eq!(commands, known, "add the command to COMMANDS in tests/common/observation.rs");
 }

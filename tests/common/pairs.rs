@@ -1,6 +1,6 @@
 //! Pairs of settings for identity tests. An identity consists of the settings that are stored with each number. If the
-//! identities in a pair differ, every view must distinguish the two settings. If only irrelevant details differ, no
-//! view may show a difference. `setting_paths()` lists the identity settings that the pairs must cover.
+//! identities of a pair differ, every view must show a difference. If only irrelevant details differ, no view may show
+//! one. `setting_paths()` lists the identity settings that the pairs must cover.
 
 mod irrelevant;
 mod model;

@@ -44,7 +44,7 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
     let mut losses = Vec::new();
     for cell in cells {
         let mut boundaries = cell["boundaries"].clone();
-        // Records omit the errors per channel, but the type requires them.
+        // Records omit the per-channel errors, but the type requires the field.
         let each = boundaries.as_array_mut().unwrap().iter_mut();
         each.for_each(|boundary| boundary["boundary_mae_by_channel"] = Value::Array(Vec::new()));
         let boundaries: Vec<BoundaryResult> = serde_json::from_value(boundaries).unwrap();
@@ -76,17 +76,17 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimulationResult {
-    /// Share of races in which the best candidate survives. With two objectives, share of races in which the whole
-    /// Pareto front survives.
+    /// Fraction of races in which the best candidate survives. With two objectives, fraction of races in which the
+    /// whole Pareto front survives.
     pub cover: f64,
-    /// Share of races in which the leader's score is near the best.
+    /// Fraction of races in which the leader's score is near the best.
     pub near: f64,
-    /// Median cost before the final scoring, as a share of the cost of the exhaustive grid. `items` counts items, and
-    /// `layers` counts items times layers.
+    /// Median cost before the final scoring, as a fraction of the cost of the exhaustive grid. `items` counts items,
+    /// and `layers` counts items times layers.
     pub items: f64,
     pub layers: f64,
     pub survivors: f64,
-    /// Share of races in which one of two planted candidates with equal scores eliminates the other.
+    /// Fraction of races in which one of two planted candidates with equal scores eliminates the other.
     pub parted: f64,
     /// Mean amount by which the winner's score in the race exceeds its score on held-out items.
     pub selection_bias: f64,

@@ -160,7 +160,7 @@ pub fn tokenizer(words: usize) -> Value {
     })
 }
 
-/// Runs a command, asserts that it succeeds, and returns its output and messages.
+/// Runs a command, asserts that it succeeds, and returns its stdout followed by its stderr.
 pub fn run_ok(world: &World, arguments: &[&str]) -> String {
     let output = world.ghostlab(arguments);
     let text = combined_output(&output);

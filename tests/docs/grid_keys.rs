@@ -45,7 +45,7 @@ const OMITTED: [&str; 11] = [
     "Tolerance",
 ];
 
-/// Definitions that other pages list, with the text to show for them.
+/// Definitions documented on other pages, each with the link to show.
 const LINKS: [(&str, &str); 4] = [
     ("Description", "[map](artifact.md)"),
     ("Criterion", "[criterion](methods.md#criteria)"),
@@ -109,7 +109,7 @@ impl KeyType {
         }
     }
 
-    /// Describes a choice of several schemas. The schemas of a value and of a list of such values count as one type.
+    /// Describes the alternatives of an `anyOf` or `oneOf`. A value and a list of such values count as one type.
     fn from_forms(forms: &[Value], grid: &Value) -> Self {
         let forms: Vec<&Value> = forms.iter().filter(|form| form["type"].as_str() != Some("null")).collect();
         if let [one, list] = forms.as_slice()

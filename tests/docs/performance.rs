@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Returns the interpreter named by `GHOSTLAB_PYTHON`. If there is none, returns `python3`, because the script uses
-/// only the standard library.
+/// Returns the interpreter named by `GHOSTLAB_PYTHON`. Defaults to `python3`, because the script uses only the standard
+/// library.
 fn interpreter() -> String {
     std::env::var("GHOSTLAB_PYTHON").ok().filter(|named| named != "skip").unwrap_or_else(|| "python3".to_string())
 }

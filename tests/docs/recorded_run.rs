@@ -205,13 +205,17 @@ fn real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredRes
     )
 }
 
-/// Counts the undecided claims by the reason.
+/// Counts the undecided claims by reason.
 fn undecided_claims(judged: &[JudgedClaim<'_>]) -> String {
     let unknown = judged.iter().filter(|entry| entry.ours.outcome == Judgement::Unknown);
     let (absent, incomplete): (Vec<_>, Vec<_>) = unknown.partition(|entry| entry.ours.settings.is_empty());
     for entry in &incomplete {
         let mut unknown = entry.ours.settings.iter().filter(|setting| setting.outcome == Judgement::Unknown);
-        assert!(unknown.all(|setting| setting.shown.contains("ppl_average")), "{}: another reason", entry.claim.id);
+        assert!(
+            unknown.all(|setting| setting.shown.contains("ppl_average")),
+            "{}: undecided for another reason",
+            entry.claim.id
+        );
     }
     let artifacts = absent.iter().flat_map(|entry| entry.claim.artifacts).map(|name| (*name).to_owned());
     format!(

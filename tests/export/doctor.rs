@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Runs `doctor MODEL --check`. Returns the mark and the finding for each item.
+/// Runs `doctor MODEL --check`. Returns the status and the text of each report line, keyed by its label.
 fn doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
     let output = world.ghostlab(&["doctor", model, "--check", "--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -123,7 +123,7 @@ impl ModelReport<'_> {
     }
 }
 
-/// Lines of `doctor` about exports.
+/// Labels of the `doctor` lines about exports.
 const FOLDER: &str = "export to a folder";
 const FOLDER_WITH_CODE: &str = "export to a folder with a code file";
 const GGUF: &str = "export --gguf";
@@ -156,9 +156,10 @@ fn entry((cut, recovery): &ListedCut) -> Value {
     json!({"criterion": criterion, "depth": depth, "recovery": method})
 }
 
-/// In OLMo-2, branches end in norms: some repairs cannot be folded, and llama.cpp has no form for the other ones.
+/// In OLMo-2, sublayers end with norms. Some repairs therefore cannot be folded into the weights, and llama.cpp cannot
+/// represent the others.
 #[test]
-fn doctor_lists_exactly_what_exports_accept() {
+fn doctor_lists_exactly_the_supported_exports() {
     for backbone in ["llama", "olmo2"] {
         let world = World::new();
         let model = checkout().canonicalize().unwrap().join("data/tiny").join(backbone);

@@ -60,7 +60,7 @@ fn export_of_rounded_weights_scores_like_its_cell() {
 }
 
 #[test]
-fn generation_and_chat_settings_are_kept_without_code() {
+fn export_keeps_model_settings_but_drops_remote_code() {
     let world = World::new();
     let files = [
         ("generation_config.json", json!({"eos_token_id": [2, 7], "temperature": 0.5}).to_string()),
@@ -125,7 +125,7 @@ fn model_card_warns_that_converter_drops_sliding_windows() {
 /// A cell can be exported before it is scored on its task definition. The model card of a later export lists the
 /// scores.
 #[test]
-fn definition_cell_exports_before_and_after_scoring() {
+fn cell_with_definition_exports_before_and_after_scoring() {
     let world = World::new();
     fs::create_dir(world.path("rows")).unwrap();
     world.write(
@@ -154,7 +154,7 @@ fn definition_cell_exports_before_and_after_scoring() {
 }
 
 #[test]
-fn sharded_export_holds_the_same_model() {
+fn sharded_export_scores_like_the_unsharded_one() {
     let world = World::new();
     export(&world, "depth/1/none", "whole", &["--dtype", "f32"]);
     export(&world, "depth/1/none", "cut", &["--dtype", "f32", "--shard-size", "0.00005"]);
@@ -200,7 +200,7 @@ fn killed_export_leaves_its_target_unchanged() {
     assert!(world.ghostlab(&split_export("unbroken")).status.success());
     let unbroken = bytes(&world.path("unbroken"));
     assert!(unbroken.len() > 8, "{:?}", unbroken.keys());
-    // Kill the export at write 1, 2, 4, … until it makes fewer writes than that and finishes.
+    // Kill the export at write 1, 2, 4, … until it finishes because it makes fewer writes.
     let kills = (0..).map(|power| format!("kill@export:{}", 1 << power)).take_while(|fault| {
         let was_killed = is_killed(&world, fault);
         assert_eq!(world.path("out").exists(), !was_killed, "{fault}: the target contains a partial folder");
@@ -225,7 +225,7 @@ fn killed_export_leaves_its_target_unchanged() {
 }
 
 #[test]
-fn whole_grid_is_exported_cell_by_cell() {
+fn grid_export_creates_one_folder_per_cell() {
     let world = World::new();
     let output = world.ghostlab(&["export", "grid.yaml", "--to", "all", "--set", "recovery=none,linearpatch-diag"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -236,7 +236,7 @@ fn whole_grid_is_exported_cell_by_cell() {
 }
 
 #[test]
-fn unrepresentable_weight_leaves_no_folder() {
+fn export_of_an_overflowing_weight_leaves_no_folder() {
     let world = World::new();
     let path = world.path("backbone/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();

@@ -4,9 +4,9 @@ use super::*;
 
 const FORMS: [&str; 3] = ["paper", "released", "norms"];
 
-/// Covers biases of the projections (Qwen2), norms of queries and keys (Qwen3), and norms after branches (OLMo-2).
+/// Covers biases of the projections (Qwen2), norms of queries and keys (Qwen3), and norms after sublayers (OLMo-2).
 #[test]
-fn exported_merges_score_like_their_cells() {
+fn exported_merged_layers_score_like_their_cells() {
     for backbone in ["llama-gqa", "qwen2", "qwen3", "olmo2"] {
         let world = World::large();
         for file in ["config.json", "model.safetensors"] {
@@ -33,7 +33,7 @@ fn exported_merges_score_like_their_cells() {
     }
 }
 
-/// Llama's GGUF layout reorders the rows of queries and keys, and must do so in merged layers too.
+/// GGUF reorders the query and key rows of Llama models. Merged layers need the same reordering.
 #[test]
 fn merged_layers_export_as_gguf() {
     let world = World::new();
@@ -56,7 +56,7 @@ fn merged_layers_export_as_gguf() {
 }
 
 #[test]
-fn merges_that_cannot_run_are_rejected() {
+fn impossible_merges_are_rejected_or_fail_their_cells() {
     let world = World::new();
     let merge = ["--set", "recovery=merge", "--set", "depth=1"];
     for (more, words) in [
@@ -65,7 +65,7 @@ fn merges_that_cannot_run_are_rejected() {
     ] {
         world.assert_rejected(&[&merge[..], more].concat(), 2, words);
     }
-    // Merging needs a layer before the cut, and there is none before layer 0.
+    // A merge needs a layer before the cut. Layer 0 has none.
     let first = ["--set", "criterion={name: explicit, layers: [0]}"];
     let output = world.run(&[&merge[..], &first].concat());
     let rows = fs::read_to_string(world.path("results/grid/results.csv")).unwrap_or_default();

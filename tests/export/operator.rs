@@ -53,7 +53,7 @@ fn export_with_operators_has_the_same_scores_as_its_cell() {
 
 /// Layers in OLMo-2 do not normalize their input stream, so the norm applied before the map has no weight there.
 #[test]
-fn normed_maps_export_and_score_as_their_cells() {
+fn normed_maps_export_and_score_like_their_cells() {
     for backbone in ["llama-gqa", "olmo2"] {
         let world = World::large();
         for file in ["config.json", "model.safetensors"] {
@@ -79,7 +79,7 @@ fn normed_maps_export_and_score_as_their_cells() {
 }
 
 #[test]
-fn repairs_without_a_form_are_rejected_before_any_work() {
+fn unexportable_repairs_are_rejected_before_any_work() {
     let world = World::new();
     let gguf = ["--gguf", "f16"];
     for recovery in ["ghosted", "affine", "{name: rank, rank: 8}", "linearpatch-diag"] {
@@ -119,7 +119,7 @@ fn pruned_perplexities(world: &World) -> Vec<f64> {
 
 /// Exports sublayer cuts to folders and to GGUF files, and reads both with this program.
 #[test]
-fn sublayer_cuts_export_and_score_as_their_cells() {
+fn sublayer_cuts_export_and_score_like_their_cells() {
     let world = World::new();
     write_sublayer_grid(&world);
     world.run_ok(&[]);
@@ -177,7 +177,7 @@ fn model_card_states_that_nbl_replaced_attention_sublayers() {
 }
 
 #[test]
-fn export_without_sublayers_is_not_pruned_or_misread() {
+fn export_without_sublayers_rejects_pruning_and_bad_config() {
     let world = World::new();
     export(
         &world,
@@ -250,7 +250,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
 }
 
 #[test]
-fn trained_operator_exports_again_as_the_same_model() {
+fn trained_operator_reexports_as_the_same_model() {
     let world = World::new();
     let set = ["--set", "recovery={name: ghosted, finetune: {sequences: 4, length: 32}}", "--set", "depth=2"];
     world.run_ok(&[&set[..], &["--set", "name=grid"]].concat());
@@ -277,7 +277,7 @@ fn trained_operator_exports_again_as_the_same_model() {
 }
 
 #[test]
-fn export_with_operators_is_not_pruned_or_read_incomplete() {
+fn export_with_operators_rejects_pruning_and_bad_config() {
     let world = World::new();
     export(&world, "depth/1/ghosted", "out", &[]);
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();

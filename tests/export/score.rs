@@ -21,7 +21,7 @@ fn score_reuses_the_dense_cell_of_a_grid() {
     }
     assert!(score_of(&file, "test@64", "perplexity_stderr,none") > 0.0);
     assert!(score_of(&file, "test@64", "bits_per_byte,none") > 0.0);
-    // With a different limit, new scores are needed.
+    // A different document limit requires new scores.
     let fewer = score(&world, &["backbone", "--tasks", "copa.jsonl", "--documents", "10"]);
     assert_eq!(fewer["n-samples"]["copa"]["effective"], 10);
     assert_ne!(list_score_files(&store), before);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn gc_keeps_objects_of_a_grid_and_shows_the_cost() {
+fn gc_keeps_objects_of_a_grid_and_shows_recompute_time() {
     let world = World::new();
     world.run_ok(&[]);
     world.run_ok(&["--set", "calibration.seed=1", "--set", "name=other"]);
@@ -120,7 +120,7 @@ fn gc_keeps_objects_of_every_engine_of_a_grid() {
 }
 
 #[test]
-fn gc_removes_older_stages_only_by_name() {
+fn gc_removes_older_stages_only_if_named() {
     let world = World::new();
     world.run_ok(&[]);
     let now = stage_folder(&world, "scores");

@@ -37,7 +37,7 @@ fn unwritable_store_is_rejected_before_the_run() {
 }
 
 #[test]
-fn store_of_a_newer_program_is_rejected() {
+fn store_with_a_newer_format_is_rejected() {
     let world = World::new();
     fs::create_dir_all(world.path("data/store")).unwrap();
     world.write("data/store/store.json", r#"{"format": 99}"#);

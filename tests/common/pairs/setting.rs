@@ -45,7 +45,7 @@ impl Setting {
         Self { world, arguments: Vec::new() }
     }
 
-    /// Replaces a part of the grid. The part must occur exactly once.
+    /// Replaces `from`, which must occur exactly once in the grid.
     pub fn replace_in_grid(&self, from: &str, to: &str) {
         self.replace_in_file("grid.yaml", from, to);
     }
