@@ -99,7 +99,7 @@ fn run_target(target: &FuzzTarget) {
             let saved = std::env::temp_dir().join(format!("ghostlab-{}-{round}", target.name));
             std::fs::write(&saved, &data).unwrap();
             let text = panic.downcast_ref::<String>().map_or("", String::as_str);
-            panic!("target {}, saved as {}: {text}", target.name, saved.display());
+            panic!("target {} failed on the input saved as {}: {text}", target.name, saved.display());
         }
     }
     let calls = targets::commands::CALLS.load(std::sync::atomic::Ordering::Relaxed);
@@ -161,7 +161,10 @@ fn time_waiting_for_cpu_does_not_count_as_a_hang() {
             all.into_iter().for_each(|thread| drop(thread.join()));
             waited
         });
-        assert!(waited > before, "more threads than processors wait: {before:?} {waited:?}");
+        assert!(
+            waited > before,
+            "no waiting time was measured with more threads than processors: {before:?} {waited:?}"
+        );
     }
 }
 
@@ -237,7 +240,7 @@ fn fine_tuned(count: &str) -> String {
     format!("recovery={{name: ghosted, finetune: {{sequences: {count}, length: 64}}}}")
 }
 
-/// Drops the lines with the amount of free memory, which may change between two runs.
+/// Drops the lines that show the free memory, which may change between two runs.
 fn without_free_memory((code, log): (Option<i32>, String)) -> (Option<i32>, Vec<String>) {
     (code, log.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect::<Vec<_>>())
 }
@@ -268,7 +271,7 @@ fn text_row(length: usize) -> String {
 }
 
 #[test]
-fn truncated_weights_while_reading_name_the_file() {
+fn error_for_weights_truncated_while_open_names_the_file() {
     let world = World::new();
     let path = world.path("backbone/model.safetensors");
     let weights = ghostlab::model::weights::Weights::open(&world.path("backbone")).unwrap();

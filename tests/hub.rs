@@ -93,7 +93,10 @@ fn grid_with_hub_model_runs_after_suggested_fetch() {
     let server = FakeHub::start(MODEL, files, no_fault());
     let output = run(&world, &server, &["run", "grid.yaml"], 3);
     assert!(output.contains("backbone `tiny` not found") && output.contains("`ghostlab fetch grid.yaml`"), "{output}");
-    assert!(run(&world, &server, &["doctor", "grid.yaml"], 3).contains("error "), "doctor does not report it");
+    assert!(
+        run(&world, &server, &["doctor", "grid.yaml"], 3).contains("error "),
+        "doctor does not report the missing backbone"
+    );
     assert!(server.requests().is_empty(), "a request reached the hub");
 
     let listed = run(&world, &server, &["fetch", "grid.yaml", "--dry-run"], 0);
@@ -224,7 +227,7 @@ fn labeled_rows(from: usize) -> String {
 }
 
 #[test]
-fn corpus_is_one_file_of_a_dataset_at_a_branch() {
+fn corpus_can_be_one_file_of_a_dataset_branch() {
     let world = World::new();
     let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
     let server = FakeHub::start("datasets/org/texts", vec![large("en/test.jsonl", text.into_bytes())], no_fault());

@@ -139,7 +139,7 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
                 one.calibrating != other.calibrating,
                 // Quantizing the weights after a repair is computed does not change the calibration.
                 differs_in(a, b, &["model.content", "model.tokenizer", "engine", "calibration"]),
-                "claim, {what}"
+                "lease, {what}"
             );
         }
     }

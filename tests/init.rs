@@ -1,4 +1,4 @@
-//! Tests for `init`, which writes a first grid for the models in a folder and reports the models that it leaves out.
+//! Tests for `init`, which writes a first grid for the models in a folder and reports the models that it skips.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -50,7 +50,7 @@ fn run_expecting(world: &World, arguments: &[&str], code: i32) -> (String, Strin
 }
 
 #[test]
-fn init_grid_plans_without_edits_and_names_omissions() {
+fn init_grid_plans_unedited_and_lists_skipped_models() {
     let world = world();
     let (out, log) = run_expecting(&world, &["init", "models"], 0);
     assert!(out.contains("grid.yaml: a grid for 7b, other, plain"), "{out}");
@@ -126,7 +126,7 @@ fn init_uses_corpus_files_with_fitting_windows() {
     assert!(text.contains("- {corpus: train-scored, length: ") && !text.contains("path: train.txt"), "{text}");
     let joined = text_of(&world, "train-calibration.jsonl") + " " + &text_of(&world, "train-scored.jsonl");
     let train = text_of(&world, "train.txt");
-    assert!(joined.split_whitespace().eq(train.split_whitespace()), "the parts do not add up to the text");
+    assert!(joined.split_whitespace().eq(train.split_whitespace()), "the two parts do not contain the whole text");
     let (run, _) = run_expecting(&world, &["run", "one.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
     assert!(run.contains("ppl train-scored@"), "{run}");
     // Files from an earlier split are reused. Other files with the same names are not overwritten.

@@ -181,11 +181,11 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     Value::Object(backbones)
 }
 
-/// Methods added after the grid with all methods was pinned. They need a grid of their own, because the key of a timing
+/// Methods added after the grid with all methods was pinned. They need a separate grid, because the key of a latency
 /// depends on all variants that are timed together.
 const NEWER_METHODS: [&str; 2] = ["lorp", "mean"];
 
-/// Methods that merge layers. They have a grid of their own too.
+/// Methods that merge layers. They have a separate grid too.
 const MERGE_METHODS: [&str; 2] = ["merge", "laco"];
 
 /// Writes a grid that combines every older criterion with every older recovery.
@@ -367,13 +367,17 @@ fn keys_journals_and_leases_match_the_fixture() {
     collect_differences("keys.json", &json(&path)["keys"], Some(&now), &mut found);
     assert!(
         found.is_empty(),
-        "{} names moved, so that all work under them would be done again; where that is meant, run this test with \
-         GHOSTLAB_BLESS=1 to renew tests/fixtures/keys.json and say why. The first:\n{}",
+        "{} keys or names changed, so work stored under the old ones would be recomputed; if this is intended, run \
+         this test with GHOSTLAB_BLESS=1 to update tests/fixtures/keys.json, and say why in the commit. First changes:\n{}",
         found.len(),
         found[..found.len().min(5)].join("\n")
     );
-    // Changes caused by a new stage version were left out above. They are pinned once the fixture is updated.
-    assert_eq!(json(&path)["stages"], json!(stages), "renew tests/fixtures/keys.json with GHOSTLAB_BLESS=1");
+    // The comparison above skips changes caused by a new stage version. They are pinned once the fixture is updated.
+    assert_eq!(
+        json(&path)["stages"],
+        json!(stages),
+        "update tests/fixtures/keys.json by running this test with GHOSTLAB_BLESS=1"
+    );
 }
 
 fn is_older(method: &MethodDescription) -> bool {

@@ -125,7 +125,7 @@ fn latency_of_sublayer_cuts_is_measured() {
     }
     let predicted = column(&world, "decode_predicted 24×1+5");
     let [none, nbl] = ["none", "nbl"].map(|recovery| number(&predicted[recovery]));
-    // The map of NBL has C² weights. The attention has more.
+    // NBL's map has C² weights, fewer than the attention sublayer that it replaces.
     assert!(none > nbl && nbl > 1.0, "{predicted:?}");
 }
 

@@ -81,7 +81,7 @@ fn greedy_criteria_list_the_trials_of_their_first_step() {
         let values: Vec<f64> = scores.iter().map(|score| score["score"].as_f64().unwrap()).collect();
         assert!(values.is_sorted() && values[0] < values[candidates - 1], "{criterion}: {values:?}");
     }
-    // Both criteria measure the perplexity without a single layer.
+    // Both criteria score a layer by the perplexity without it.
     assert_eq!(scores_of(columns, "sleb"), scores_of(columns, "shortened-llama"));
     let quick = answer(&world, &[&line[..], &["--no-trials"]].concat());
     let names: Vec<&str> =
@@ -89,7 +89,7 @@ fn greedy_criteria_list_the_trials_of_their_first_step() {
     assert_eq!(names, ["llm-streamline", "shortgpt", "angular", "cca", "llm-drop", "llm-drop", "nbl"]);
 }
 
-/// Returns the scores of a criterion, for all kinds of candidates.
+/// Returns the scores of a criterion for all candidates: layers, attention sublayers and MLPs.
 fn scores_of(columns: &[Value], criterion: &str) -> Vec<Value> {
     let columns = columns.iter().filter(|column| column["criterion"] == criterion);
     columns.flat_map(|column| column["scores"].as_array().unwrap().clone()).collect()

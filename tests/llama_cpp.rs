@@ -177,10 +177,11 @@ fn write_random_model(world: &World, class: &str, layers: usize, options: &Value
     world.write("backbone/tokenizer.json", small_tokenizer().to_string());
 }
 
-/// Covers architectures for which no model is committed, with random weights. Other tests compare our logits for them
-/// with those of transformers. Windows are shorter than the texts so that a window in the wrong layer would be noticed.
+/// Covers architectures for which no model is committed, with random weights. Other tests compare our logits for these
+/// architectures with those of transformers. Windows are shorter than the texts so that a window in the wrong layer
+/// changes the logits.
 #[test]
-fn llama_cpp_matches_layers_by_position_and_rope_type() {
+fn llama_cpp_matches_windows_and_rope_types_per_layer() {
     let Some(python) = python() else { return };
     let ids: Vec<Vec<u32>> = (0..2).map(|row| (0..40).map(|at| (at * 37 + row * 11 + 5) % 300).collect()).collect();
     for (what, class, layers, options) in [

@@ -77,8 +77,8 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| value.as_str().unwrap().parse().unwrap())
 }
 
-/// Returns the arguments of a request. lm-evaluation-harness returns them as lists, but its sample files give them
-/// names.
+/// Returns the arguments of a request. lm-evaluation-harness returns them as lists, but its sample files store them as
+/// maps with the keys `gen_args_N`.
 fn arguments(recorded: &Value) -> Vec<Vec<String>> {
     match recorded {
         Value::Array(all) => all.iter().map(|one| one.as_array().unwrap().iter().map(text_of).collect()).collect(),
@@ -390,7 +390,7 @@ fn definition_with(more: &str) -> String {
 }
 
 #[test]
-fn overlong_context_is_cut_from_the_left_with_a_note() {
+fn overlong_context_is_truncated_on_the_left_and_noted() {
     let world = world_with_definition(MADE_TASK, ", shots: 3, max_length: 6");
     world.run_ok(&[]);
     let run = common::json(&world.path("results/grid/run.json"));

@@ -106,7 +106,7 @@ fn run_with_address_limit(world: &World, bytes: u64) -> Output {
 }
 
 #[test]
-fn job_beyond_process_limits_is_rejected_not_killed() {
+fn job_above_process_limits_is_rejected_not_killed() {
     let world = World::new();
     write_wide_backbone(&world, 2);
     // The allocator reserves 1 GiB of address space if the limit allows it, and the program needs another 0.3 GB to

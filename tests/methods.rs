@@ -175,7 +175,7 @@ fn linearpatch_sequences_follow_the_criterion_not_layers() {
     let all = last_perplexity(&world, "shortgpt", "3", "8");
     assert_ne!(few, all);
     let listed = "{name: explicit, layers: [0, 1, 2]}";
-    assert_eq!(last_perplexity(&world, listed, "3", "2"), all, "the explicit block differs");
+    assert_eq!(last_perplexity(&world, listed, "3", "2"), all, "the explicit block gives another perplexity");
     assert_ne!(last_perplexity(&world, "shortgpt", "1", "2"), last_perplexity(&world, "shortgpt", "1", "8"));
     assert_eq!(
         last_perplexity(&world, "llm-streamline", "1", "2"),
@@ -203,7 +203,11 @@ fn same_file_in_another_format_is_a_different_text() {
     let as_text = dense_row(&world, "test.txt", "data/store");
     std::fs::rename(world.path("test.txt"), world.path("test.jsonl")).unwrap();
     let as_rows = dense_row(&world, "test.jsonl", "data/store");
-    assert_eq!(dense_row(&world, "test.jsonl", "data/another"), as_rows, "differs from a new store");
+    assert_eq!(
+        dense_row(&world, "test.jsonl", "data/another"),
+        as_rows,
+        "the scores differ from those computed in a new store"
+    );
     assert_ne!(as_text, as_rows);
 }
 

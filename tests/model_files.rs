@@ -1,5 +1,6 @@
-//! Tests for the effect of the files next to a model's weights on its answers. Unless a test names another source, the
-//! expected values were computed with lm-evaluation-harness 0.4.13 and transformers 5.24, in f32 at batch size 1.
+//! Tests that the files next to a model's weights, such as tokenizer and generation settings, affect its answers as in
+//! lm-evaluation-harness and transformers. Unless a test names another source, the expected values were computed with
+//! lm-evaluation-harness 0.4.13 and transformers 5.24, in f32 at batch size 1.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;
@@ -35,7 +36,7 @@ fn generation_definition(new: usize) -> String {
     )
 }
 
-/// Uses the definition to score one row per question. Returns the answer for each row, and stderr.
+/// Runs `score` with the definition on one row per question. Returns the answer for each row, and stderr.
 fn ask_questions(world: &World, definition: &str, questions: &[&str], more: &[&str]) -> (Vec<Value>, String) {
     let target = if definition.contains("doc_to_target") { "" } else { "doc_to_target: ' happy'\n" };
     world.write(
@@ -348,7 +349,7 @@ fn unsupported_generation_setting_is_rejected_with_its_name() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let world = with_model(&model, &[("generation_config.json", json!({"num_beams": 4}))]);
     let (answers, _) = ask_questions(&world, LIKELIHOODS, &["Tom"], &[]);
-    assert_eq!(answers.len(), 1, "likelihoods do not generate");
+    assert_eq!(answers.len(), 1, "generation settings must not affect likelihoods");
     world.write(
         "asked.yaml",
         fs::read_to_string(world.path("asked.yaml")).unwrap().replace(LIKELIHOODS, &generation_definition(8)),

@@ -7,7 +7,8 @@ use crate::common::{checkout, json, shared};
 use ghostlab::results::StoredResults;
 use ghostlab::results::number_record::{Condition, Record};
 
-/// Numbers of the reference that are not lower: backbone, cut and metric. On `real` no perplexity is among them.
+/// Backbone, cut and metric of the reference numbers that are not lower. On the backbone `real`, every perplexity is
+/// lower.
 const REFERENCE_LOSSES: [&str; 9] = [
     "real cut:[3,4)+[8,10)+[13,14) kl_dense_variant",
     "real cut:[8,11) kl_dense_variant",
@@ -20,7 +21,7 @@ const REFERENCE_LOSSES: [&str; 9] = [
     "tiny-olmo2 lorp:4 ppl",
 ];
 
-/// Recorded numbers that are not lower: folder, backbone, criterion, depth and metric.
+/// Folder, backbone, criterion, depth and metric of the recorded numbers that are not lower.
 const RECORDED_LOSSES: [&str; 16] = [
     "beyond/smollm2 smollm2 lorp-7 ppl_wikitext2",
     "beyond/smollm2 smollm2 shortgpt-7 ppl_wikitext2",

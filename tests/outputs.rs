@@ -1,4 +1,4 @@
-//! Tests for the files that commands write, and for user files that they must not touch.
+//! Tests for the files that commands write, and for user files that they must not overwrite.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod user_file;
@@ -49,7 +49,7 @@ fn file_names(files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     files.keys().cloned().collect::<Vec<_>>()
 }
 
-/// Adds a task to the grid. The answers to it are written next to the tables.
+/// Adds a task to the grid, so that a run also writes the answers next to its tables.
 fn add_task(world: &World) {
     world.write("copa.jsonl", (0..6).map(|i| format!("{}\n", copa_row(i))).collect::<String>());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -57,7 +57,7 @@ fn add_task(world: &World) {
 }
 
 #[test]
-fn requested_metric_is_in_every_view_and_others_in_none() {
+fn optional_metric_is_in_all_outputs_only_if_requested() {
     let world = World::new();
     let plain = run_ok(&world, &["run", "grid.yaml"]);
     let before = files(world.folder.path());
@@ -135,7 +135,7 @@ fn output_manifest_is_readable_by_sha256sum() {
     let Ok(output) = { check }.args(["--check", "--quiet", ".ghostlab.sha256"]).current_dir(&folder).output() else {
         #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
         {
-            eprintln!("skipped: there is no sha256sum");
+            eprintln!("skipped: sha256sum is not installed");
         }
         return;
     };
@@ -193,13 +193,13 @@ fn doctor_creates_no_files_in_an_empty_folder() {
         let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", store]);
         assert!(code == Some(0) && output.contains(&format!("{store}, on")) && !output.contains("error "), "{output}");
     }
-    // A store that cannot be read must not be taken for a missing one.
+    // An unreadable store must not be reported as missing.
     fs::create_dir(folder.path().join("newer")).unwrap();
     fs::write(folder.path().join("newer/store.json"), "{\"format\": 99}").unwrap();
     let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", "newer"]);
     assert!(code == Some(3) && output.contains("error store") && output.contains("a different version"), "{output}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something was created");
-    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "something was created");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "doctor created a file");
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "doctor created a file");
 }
 
 fn doctor(world: &World, home: &Path, current_dir: &Path, more: &[&str]) -> (Option<i32>, String) {
@@ -240,7 +240,7 @@ fn column(rows: &[Vec<String>], name: &str) -> Vec<String> {
 }
 
 #[test]
-fn plan_and_run_reject_a_results_folder_with_one_error() {
+fn plan_and_run_reject_results_folders_identically() {
     for (name, more, code, words) in [
         ("results/grid/results.csv", &[][..], 2, "results/grid/results.csv"),
         ("results/grid", &[], 3, "a path that is not a folder"),

@@ -83,7 +83,7 @@ fn browser_opens_the_note_named_in_the_url() {
         &dom[..dom.len().min(2000)]
     );
     let (_, dialog) = dom.split_once("<dialog").unwrap();
-    assert!(dialog.split('>').next().unwrap().contains("open"), "the note is not closed");
+    assert!(dialog.split('>').next().unwrap().contains("open"), "the note is not open");
     assert!(dialog.contains(">llama-3-8b without 7 layers: LLM-Streamline, Ghost Layer (Ours)</h2>"));
     // The table has a header row, and a title row above each group of numbers: 10 numbers from Table 2 and 5 from Table
     // 3.
@@ -91,8 +91,8 @@ fn browser_opens_the_note_named_in_the_url() {
     let (numbers, _) = numbers.split_once("</table>").unwrap();
     assert_eq!(numbers.matches("<tr").count(), 1 + (1 + 10) + (1 + 5));
     assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 15 + 7 + 2, "a column cannot be sorted");
-    // The note shows the standard error and the number of items. Links to texts that notes share are replaced with
-    // these texts.
+    // The note shows the standard error and the number of items. Links to texts shared by several notes are replaced
+    // with these texts.
     assert!(numbers.contains(">Std. error</th>") && numbers.contains("<td>0.93</td><td>2376</td>"), "{numbers}");
     let (dialog, _) = dialog.split_once("</dialog>").unwrap();
     assert!(

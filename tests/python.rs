@@ -126,7 +126,7 @@ fn gguf_sentencepiece_matches_original_on_10000_lines() {
         assert_eq!(ids.len(), lines.len());
         for (line, expected) in lines.iter().zip(ids) {
             let expected: Vec<u32> = serde_json::from_value(expected.clone()).unwrap();
-            assert_eq!(ours.encode(line).unwrap(), expected, "space before: {prefix}: {line:?}");
+            assert_eq!(ours.encode(line).unwrap(), expected, "leading space {prefix}: {line:?}");
         }
     }
 }

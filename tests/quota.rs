@@ -20,7 +20,7 @@ fn total_bytes(world: &World) -> u64 {
     ["tokens", "activations", "selection", "operator", "scores"].map(|kind| stored_size(world, kind).0).iter().sum()
 }
 
-/// Overrides for two grids that have only tokens in common.
+/// Overrides for two grids whose only common objects are tokens.
 const DEPTH_TWO: [&str; 2] = ["--set", "depth=2"];
 const DEPTH_ONE: [&str; 2] = ["--set", "depth=1"];
 

@@ -49,11 +49,11 @@ fn grid_matches_the_reference_on_all_windows() {
 
 /// candle is five times slower, so this test runs only on request.
 #[test]
-#[ignore = "very slow: the same by candle"]
+#[ignore = "very slow: nine cells on 911 windows with candle"]
 #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
 fn grid_by_candle_matches_the_reference_on_all_windows() {
     if std::env::var_os("GHOSTLAB_LONG").is_none() {
-        println!("skipped: it takes half an hour on two cores; GHOSTLAB_LONG=1 runs it");
+        println!("skipped: takes half an hour on two cores (set GHOSTLAB_LONG=1 to run it)");
         return;
     }
     let engine = EngineRequest {

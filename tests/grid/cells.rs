@@ -1,4 +1,4 @@
-//! Tests for the expansion of axes into cells, with depths given as lists and as shares of the layers.
+//! Tests for the expansion of axes into cells, with depths given as lists and as fractions of the layers.
 
 use ghostlab::criterion::Depth;
 
@@ -91,7 +91,7 @@ fn include_in_a_dense_grid_must_specify_the_full_cut() {
 }
 
 #[test]
-fn calibration_lists_multiply_in_key_order() {
+fn calibration_lists_expand_in_key_order() {
     let folder = GridFolder::new();
     let text = valid_grid_replacing(
         CALIBRATION,
@@ -188,7 +188,7 @@ fn depth_and_list_errors_report_their_location() {
 }
 
 #[test]
-fn each_corpus_of_a_perplexity_is_read_with_each_length() {
+fn corpus_and_length_lists_expand_to_all_pairs() {
     let folder = GridFolder::new();
     let text = valid_grid_replacing(
         "    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}\n",

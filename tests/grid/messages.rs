@@ -1,4 +1,4 @@
-//! Snapshot tests for the messages of rejected grids, by the part of the grid that is wrong.
+//! Snapshot tests for the messages of rejected grids, grouped by the invalid section of the grid.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ const EVALUATE: &str = "evaluate:\n  perplexity:\n    - {corpus: wiki, length: 5
 const WIKI: &str = "{path: wiki.txt, rule: wikitext2}";
 const C4: &str = "{path: c4.txt, rule: c4, limit: 100}";
 
-/// Task definition of one document per row.
+/// Task definition with one document per row.
 const DEFINITION: &str = "\
 task: made
 dataset_path: json

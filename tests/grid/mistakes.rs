@@ -15,7 +15,7 @@ const WRONG_VALUES: &[(&str, &str)] = &[
     ("backbone: english\n", ""),
     ("{corpus: c4, length: 512}", "{corpus: c4}"),
     ("criterion: llm-streamline", "criterion: {cosine: token}"),
-    // Colons without a space after them, which YAML parses as part of the key, and duplicate keys.
+    // Duplicate keys, and colons without a following space, which YAML parses as part of the key.
     ("criterion: llm-streamline", "criterion: {name:shortgpt}"),
     ("{corpus: c4, length: 512}", "{corpus:c4, length: 512}"),
     ("depth: [3, 5]", "depth: [3, 5]\ndepth: [7]"),

@@ -22,7 +22,7 @@ fn undefined_names_are_resolved_from_sibling_files() {
     assert!(grid.corpora["wiki"].path.ends_with("wiki.txt"), "the grid must take precedence");
     assert_eq!(grid.entries, [folder.root.path().join("corpora/c4.yaml")], "only used files must be read");
 
-    // Definitions of all three kinds are found three levels up, even if the grid itself defines nothing.
+    // Backbones, corpora and tasks are found up to three levels above the grid, even if the grid itself defines none.
     folder.write("backbones/english.yaml", "path: ../models/english\n");
     folder.write("corpora/wiki.yaml", "path: ../wiki.txt\nrule: wikitext2\n");
     folder.write("tasks/easy.yaml", "path: ../c4.txt\ntask: arc_easy\n");
@@ -99,7 +99,7 @@ fn errors_in_a_named_file_are_located_in_it() {
 }
 
 #[test]
-fn unknown_name_lists_known_names_and_searched_places() {
+fn unknown_name_error_lists_names_and_searched_folders() {
     let folder = GridFolder::new();
     folder.write("corpora/c44.yaml", "path: ../c4.txt\nrule: c4\n");
     folder.write("corpora/notes.txt", "");

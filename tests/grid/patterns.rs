@@ -2,7 +2,7 @@
 
 use super::fixtures::{GridFolder, Messages, valid_grid_with};
 
-/// Returns the labels without the parts that they all share.
+/// Returns the labels without the default backbone, criterion and calibration.
 fn short_names(cells: &[String]) -> Vec<String> {
     cells
         .iter()
@@ -11,7 +11,7 @@ fn short_names(cells: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn patterns_leave_cells_of_the_product_out() {
+fn exclude_patterns_remove_cells_from_the_product() {
     let folder = GridFolder::new();
     let all = ["dense", "3/none", "3/ghosted", "3/ghosted(solver=svd)", "5/none", "5/ghosted", "5/ghosted(solver=svd)"];
     for (exclude, excluded) in [
@@ -60,7 +60,7 @@ fn impossible_cell_is_accepted_if_excluded() {
 }
 
 #[test]
-fn includes_are_added_once_after_their_backbones_product() {
+fn included_cells_are_added_once_after_their_backbone() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = valid_grid_with("exclude: {depth: 5}\ninclude:\n  - {depth: [3, 50%], recovery: none}\n  - {backbone: deep, depth: 25%, recovery: {name: ghosted, solver: [svd, normal]}}\n  - {depth: 8}\n")

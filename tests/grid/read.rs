@@ -59,7 +59,7 @@ fn cells_follow_the_axes_with_one_dense_cell_per_backbone() {
 }
 
 #[test]
-fn overrides_change_the_grid_before_it_is_checked() {
+fn overrides_apply_before_the_grid_is_validated() {
     let folder = GridFolder::new();
     let grid = folder
         .load(
@@ -79,7 +79,8 @@ fn overrides_change_the_grid_before_it_is_checked() {
     assert_eq!((grid.name.as_str(), grid.corpora["c4"].limit), ("wide", Some(5)));
     let grid = folder.load(VALID_GRID, &["recovery=[{name: ghosted, solver: svd}]", "depth=2"]).unwrap();
     assert_eq!((grid.recovery[0].to_string().as_str(), grid.depth), ("ghosted(solver=svd)", vec![Depth::layers(2)]));
-    // Paths in overrides are relative to the current folder, which is the temporary folder here (see `Place::new`).
+    // Paths in overrides are relative to the current folder, which is the temporary folder here (see
+    // `GridFolder::new`).
     let file = tempfile::NamedTempFile::new().unwrap();
     let name = file.path().file_name().unwrap().to_str().unwrap();
     let grid = folder.load(VALID_GRID, &[&format!("corpora.wiki.path={name}")]).unwrap();
@@ -88,7 +89,7 @@ fn overrides_change_the_grid_before_it_is_checked() {
 
 #[test]
 fn grid_of_the_real_model_loads() {
-    // Recreate the folders of a checkout, with empty files.
+    // Recreate the folder structure of a checkout, with empty files.
     let root = tempfile::tempdir().unwrap();
     write_backbone(&root.path().join("shared/real/backbone"), 16);
     for corpus in ["wikitext2-validation.parquet", "wikitext2-test.parquet", "c4-sample.jsonl.gz"] {

@@ -168,7 +168,7 @@ fn find_problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
             }
             // These are annotations, or keywords that the parser checks with better messages.
             "pattern" | "description" | "title" | "default" | "definitions" | "$schema" => None,
-            other => panic!("the checker does not know the rule {other}"),
+            other => panic!("unsupported schema keyword `{other}`"),
         };
         if rejected.is_some() {
             return rejected;
@@ -198,7 +198,7 @@ fn value_problem(word: &str, rule: &Value, value: &Value) -> Option<String> {
         }
         "minProperties" => value.as_object().filter(|map| map.is_empty()).map(|_| "too few".into()),
         "minimum" => value.as_f64().filter(|number| *number < rule.as_f64().unwrap()).map(|_| "too small".into()),
-        other => panic!("the checker does not know the rule {other}"),
+        other => panic!("unsupported schema keyword `{other}`"),
     }
 }
 
@@ -211,11 +211,11 @@ fn is_of_kind(value: &Value, kind: &str) -> bool {
         "integer" => value.is_u64() || value.is_i64(),
         "number" => value.is_number(),
         "null" => value.is_null(),
-        other => panic!("the checker does not know the type {other}"),
+        other => panic!("unsupported schema type `{other}`"),
     }
 }
 
-/// Validates a value that has `key` against what this key requires: a list of other keys, or a schema.
+/// Validates a value that has `key` against the dependencies of this key: a list of required keys, or a schema.
 fn dependency_problem(key: &str, others: &Value, value: &Value, root: &Value) -> Option<String> {
     let Some(others) = others.as_array() else {
         return find_problem(others, value, root).map(|text| format!("{key}: {text}"));
@@ -229,7 +229,7 @@ fn yaml(text: &str) -> Value {
 }
 
 #[test]
-fn every_sample_grid_is_valid_by_the_schema() {
+fn every_sample_grid_conforms_to_the_schema() {
     let schema = json_schema();
     let mut samples: Vec<(PathBuf, String)> = Vec::new();
     for folder in ["tests/real", "experiments"] {

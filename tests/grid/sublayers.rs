@@ -5,7 +5,7 @@ use ghostlab::criterion::DepthUnit;
 use super::fixtures::{GridFolder, Messages, grid, valid_grid_replacing};
 
 #[test]
-fn depths_of_sublayers_make_cells_with_safe_names() {
+fn sublayer_depths_produce_safe_cell_names() {
     let folder = GridFolder::new();
     let depth = "[{attention: 8}, {mlp: 25%}, {sublayers: 12}]";
     let grid = folder.load(grid("[llm-drop, {name: finercut, distance: js}]", depth, "none"), &[]).unwrap();
@@ -27,7 +27,7 @@ fn depths_of_sublayers_make_cells_with_safe_names() {
 }
 
 #[test]
-fn listed_sublayers_make_cells_with_safe_names() {
+fn listed_sublayers_produce_safe_cell_names() {
     let folder = GridFolder::new();
     let criterion = "{name: explicit, sublayers: [[attention 3, mlp 8], [4]]}";
     let grid = folder.load(grid(criterion, "{sublayers: 2}", "none"), &[]).unwrap();
@@ -54,7 +54,7 @@ fn repaired_attention_sublayers_have_distinct_cell_names() {
 }
 
 #[test]
-fn sublayers_are_combined_with_layers_by_include() {
+fn include_combines_sublayer_cuts_with_layer_cuts() {
     let folder = GridFolder::new();
     let text = valid_grid_replacing(
         "evaluate:",

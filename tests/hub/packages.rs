@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Content of a small model file that no command loads.
+/// Bytes of a model file that no command parses.
 const GGUF: &[u8] = b"GGUF of a test";
 
 /// Creates an `experiments` folder with a pinned backbone that is available from both the hub and a Python package.

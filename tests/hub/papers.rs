@@ -59,7 +59,7 @@ fn wrong_model_under_a_paper_name_is_rejected() {
     }
     assert!(run(&world, &server, &["doctor", "table3"], 3).contains("does not contain LLaMA-3-8B"));
 
-    // A model of the right shape that is not pinned runs, but gets no verdict.
+    // An unpinned model of the right shape runs, but its numbers get no verdict.
     set_layer_count(&world, 32);
     let unknown = run(&world, &server, &["reproduce", "table3"], 0);
     assert!(

@@ -87,7 +87,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     check_wrong_streams(&world, &server);
 }
 
-/// Checks the messages for stream settings that are wrong.
+/// Checks the messages for invalid stream settings.
 fn check_wrong_streams(world: &World, server: &FakeHub) {
     for (set, found) in [
         ("corpora.test.rule=c4", "corpus not found"),

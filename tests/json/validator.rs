@@ -19,7 +19,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
     let words = match schema {
         Value::Bool(true) => &serde_json::Map::new(),
         Value::Object(words) => words,
-        other => return Err(format!("{at}: {other} is not a schema")),
+        other => return Err(format!("{at}: `{other}` is not a schema")),
     };
     if words.keys().all(|word| ANNOTATIONS.contains(&word.as_str())) {
         known.extend(value.as_object().into_iter().flatten().map(|(key, _)| key.clone()));
@@ -57,7 +57,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                 let none = Map::new();
                 let has = schema["properties"].as_object().unwrap_or(&none);
                 if let Some(other) = value.as_object().into_iter().flatten().find(|(key, _)| !has.contains_key(*key)) {
-                    return Err(format!("{at} has {other:?}"));
+                    return Err(format!("{at} has the undeclared key {other:?}"));
                 }
             }
             "items" => {
@@ -65,7 +65,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                     validate_strict(root, rule, value, &format!("{at}[{index}]"))?;
                 }
             }
-            other => panic!("{at}: the test does not know `{other}`"),
+            other => panic!("{at}: unsupported schema keyword `{other}`"),
         }
     }
     Ok(())
@@ -93,7 +93,7 @@ fn check_branches(
         }
     }
     if fit == 0 || (word == "oneOf" && fit > 1) {
-        return Err(format!("{at}: {fit} of {word} fit\n{}", errors.join("\n")));
+        return Err(format!("{at}: {fit} branches of `{word}` match\n{}", errors.join("\n")));
     }
     Ok(())
 }
@@ -127,6 +127,6 @@ fn is_of_kind(value: &Value, kind: &Value) -> bool {
         "null" => value.is_null(),
         "integer" => value.is_u64() || value.is_i64(),
         "number" => value.is_number(),
-        other => panic!("the test does not know the type {other}"),
+        other => panic!("unsupported schema type `{other}`"),
     }
 }

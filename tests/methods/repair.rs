@@ -19,7 +19,7 @@ fn change_weights(world: &World, change: impl Fn(&str, usize, &mut [f32])) {
     std::fs::write(&path, bytes).unwrap();
 }
 
-/// Silences the first channel of the residual stream: neither the embedding nor any layer writes to it.
+/// Zeroes the weights that write to the first channel of the residual stream: those of the embedding and of all layers.
 fn silence_a_channel(world: &World) {
     change_weights(world, |name, columns, values| {
         if name.ends_with("embed_tokens.weight") {
@@ -87,7 +87,7 @@ fn rank_deficient_calibration_is_noted_and_never_best() {
         let note = note(&rows, recovery);
         assert!(note.contains(expected), "{note}");
     }
-    assert!(!table.contains("**"), "a best value is marked although no method remains:\n{table}");
+    assert!(!table.contains("**"), "a best value is marked although all calibrations are rank-deficient:\n{table}");
     // The note about the repeated token appears for all criteria except an explicit cut, which needs no calibration.
     let rules = "criterion=[shortgpt, angular, sleb, shortened-llama, cca, {name: explicit, layers: [2]}]";
     let log = world.run_ok(&["--set", rules, "--set", "recovery=none", "--set", "depth=1"]);
