@@ -368,7 +368,8 @@ fn keys_journals_and_leases_match_the_fixture() {
     assert!(
         found.is_empty(),
         "{} keys or names changed, so work stored under the old ones would be recomputed; if this is intended, run \
-         this test with GHOSTLAB_BLESS=1 to update tests/fixtures/keys.json, and say why in the commit. First changes:\n{}",
+         this test with GHOSTLAB_BLESS=1 to update tests/fixtures/keys.json, and say why in the commit. \
+         First changes:\n{}",
         found.len(),
         found[..found.len().min(5)].join("\n")
     );

@@ -17,9 +17,9 @@ fn spawn_run(world: &World, more: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Fault points at which successive runs are killed. Each is counted from where the run resumes. The first kills hit
-/// drafts and stored objects for texts, calibration and operators. The later ones hit chunks of the three scoring jobs.
-/// Enough work is left for each kill, however many chunks a journal contains.
+/// Fault points at which successive runs are killed. The counts start when a run resumes. The first kills happen while
+/// texts, activations and operators are written. The later ones happen at chunks of the three scoring jobs. Every kill
+/// is reached, however many chunks a journal contains.
 const KILLS: &str = "draft:1 commit:1 record:1 commit:3 draft:6 commit:8 record:10 commit:20 \
                      score:1 journal:1 score:1 journal:1 score:1 commit:2";
 
@@ -90,7 +90,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
     let undisturbed = long_world();
     let world = long_world();
     let full_run = events(&undisturbed.run(&["--events"]));
-    // The first shard stores its sums last, as its sixth object. This kill comes just after them.
+    // The sums are the sixth and last object of the first shard. Kill the run just after they are stored.
     kill_run_at(&world, "commit:7");
     let stored = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
     assert!(
@@ -107,7 +107,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
         calibrated_tokens(&again)
     );
     assert!(undisturbed.tables() == world.tables(), "the tables differ");
-    // Activations at boundaries that no selection chose are removed again.
+    // Drafts of activations at boundaries that no selection chose have been deleted.
     assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
 }
 
@@ -130,7 +130,7 @@ fn calibrated_tokens(events: &[Value]) -> u64 {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_finishes_and_keeps_the_chunk() {
+fn ctrl_c_finishes_and_stores_the_current_chunk() {
     let world = World::large();
     let mut child = spawn_run(&world, &["--events"]);
     wait_for_a_journal(&world, &mut child);

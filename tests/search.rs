@@ -142,7 +142,7 @@ fn check_differences(found: &Value, results: &StoredResults, winner: &str, order
     }
 }
 
-/// Checks the files that make up the report.
+/// Checks the files of the report.
 fn check_report(world: &World, winner: &str) {
     let written: Vec<String> = files(world).into_keys().filter(|name| name.starts_with("search")).collect();
     assert_eq!(written, ["search.json", "search.md"]);
@@ -166,7 +166,7 @@ fn mean(values: &[f64]) -> f64 {
 #[test]
 fn repeated_search_reuses_all_scores() {
     let world = world();
-    assert!(scores_anything(&world, &["search", "search.yaml"]), "the search was killed before it scored anything");
+    assert!(scores_anything(&world, &["search", "search.yaml"]), "the first search scored nothing");
     run_search(&world, &[]);
     assert!(!scores_anything(&world, &["search", "search.yaml"]), "the second search scored again");
     // A different significance level needs the same items in the first round, and the candidates are a subset of those

@@ -18,7 +18,7 @@ fn shell(name: &str) -> Option<PathBuf> {
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
     if found.is_none() {
         assert_ne!(name, "bash", "bash is required");
-        eprintln!("skipped: there is no {name} here");
+        eprintln!("skipped: {name} is not installed");
     }
     found
 }
@@ -142,12 +142,12 @@ fn manual_pages_name_every_command_and_option() {
         left.extend(inner.into_iter().map(|word| [&command[..], &[word]].concat()));
         seen += 1;
     }
-    // The folder also contains a list of the files written.
+    // The folder also contains the list of generated files.
     let paths = std::fs::read_dir(&pages).unwrap().map(|entry| entry.unwrap().path());
     let written: Vec<_> = paths.filter(|path| path.extension().is_some_and(|extension| extension == "1")).collect();
     assert_eq!(seen, written.len(), "expected one page per command");
     let Ok(groff) = Command::new("groff").arg("--version").output() else {
-        return eprintln!("skipped: there is no groff here to read the pages with");
+        return eprintln!("skipped: groff is not installed");
     };
     assert!(groff.status.success());
     for page in &written {

@@ -48,7 +48,7 @@ fn slurm() -> Option<()> {
     }
     let required = std::env::var("GHOSTLAB_SLURM_TESTS").is_ok_and(|value| value == "require");
     assert!(!required, "SLURM_CONF does not belong to a Slurm that tools/slurm.sh started");
-    eprintln!("skipped: SLURM_CONF names no Slurm that tools/slurm.sh has started");
+    eprintln!("skipped: SLURM_CONF does not point to a Slurm started by tools/slurm.sh");
     None
 }
 
@@ -165,15 +165,18 @@ fn flops_done(world: &World) -> f64 {
 
 /// Waits until at least `count` workers have scored a chunk.
 fn wait_for_workers(world: &World, count: usize) {
-    wait_until(&format!("not {count} workers work: {}", combined_output(&world.ghostlab(&["status"]))), || {
-        fs::read_dir(world.path("data/store/journals"))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten())
-            .count()
-            >= count
-    });
+    wait_until(
+        &format!("fewer than {count} workers scored a chunk: {}", combined_output(&world.ghostlab(&["status"]))),
+        || {
+            fs::read_dir(world.path("data/store/journals"))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten())
+                .count()
+                >= count
+        },
+    );
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn requests(real: &Path, file: &str) -> Vec<(String, String)> {
     texts.collect()
 }
 
-/// transformers dequantizes the file, tokenizes the texts itself and computes in f32. Its sums are in another order.
+/// transformers dequantizes the file, tokenizes the texts itself and computes in f32. It sums in a different order.
 #[test]
 fn scores_match_those_of_transformers() {
     let Some(model) = smollm2() else { return };
@@ -152,8 +152,8 @@ fn perplexity_matches_llama_cpp() {
     }
 }
 
-/// `plan` must confirm the duration that `init` promises at two rates of a machine with two cores, and at a slow one. The
-/// estimate of `init` is simpler.
+/// Compares the duration that `init` states with the estimate of `plan`, at two FLOP rates of a machine with two cores
+/// and at a slow rate. They may differ by 30 %, because `init` estimates more roughly.
 #[test]
 fn default_sizes_take_minutes_or_state_the_duration() {
     let Some(model) = smollm2() else { return };

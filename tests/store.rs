@@ -88,7 +88,7 @@ fn as_user(uid: u32, gid: u32) -> Option<Vec<String>> {
     let works = Command::new(&words[0]).args(&words[1..]).arg("true").stderr(Stdio::null()).status();
     let works = is_root() && works.is_ok_and(|status| status.success());
     if !works {
-        println!("skipped: only root may be another user");
+        println!("skipped: running as another user requires root");
     }
     works.then(|| words.to_vec())
 }

@@ -157,7 +157,7 @@ fn layers_removed_one_by_one_match_the_reference() {
     // The selection depends on the repair, so each recovery selects layers for itself.
     assert_eq!(
         outcome.cells[1].removed, outcome.cells[2].removed,
-        "both must remove the same layers, in another order"
+        "both must remove the same layers, in a different order"
     );
     assert_ne!(outcome.cells[1].scores, outcome.cells[2].scores);
 }
@@ -207,7 +207,7 @@ fn commands_show_a_cut_of_sublayers() {
 }
 
 #[test]
-fn plan_counts_stored_trials_of_distances() {
+fn plan_counts_stored_trials_of_distance_criteria() {
     let world = World::new();
     let grid = "backbones: {tiny: {path: backbone}}\ncorpora: {train: {path: train.txt, rule: wikitext2}, \
                 test: {path: test.jsonl, rule: ptb, limit: 5}}\nbackbone: tiny\ncriterion: finercut\n\

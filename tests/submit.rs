@@ -126,7 +126,7 @@ fn second_submit_lists_the_queue_without_adding_jobs() {
     assert!(stdout(&slurm.run(&world, &["status"])).contains("timed out after 2 s"));
     assert!(began.elapsed() < Duration::from_secs(20));
     slurm.put("squeue", "cat \"$0.out\"");
-    assert!(stdout(&submit(&["--again"])).contains("as job 43"), "--again adds workers");
+    assert!(stdout(&submit(&["--again"])).contains("as job 43"), "`--again` submitted no workers");
     let output = slurm.run(&world, &["cancel", &id]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(slurm.logged_calls("scancel"), "41 42\n");

@@ -166,7 +166,6 @@ fn requests_match_the_harness() {
 
 #[test]
 fn golden_requests_cover_trailing_spaces_and_truncation() {
-    // The golden requests must include contexts with trailing blanks and contexts that are truncated.
     let (_, length) = golden();
     let [openbookqa, race] =
         ["openbookqa", "race"].map(|name| TokenizedTask::golden(Task::find(name).unwrap(), Bos::Tokenizer));
@@ -243,12 +242,12 @@ fn choices_match_the_harness() {
     }
 }
 
-/// Compares a results file with a golden file. Leaves out `configs` and `config`, which the golden file lacks or which
-/// contain settings of torch.
+/// Compares a results file with a golden file. Skips `configs`, which the golden file does not contain, and `config`,
+/// which contains settings of torch.
 fn assert_same_file(ours: &Value, path: &Path) {
     let text = std::fs::read_to_string(path).unwrap();
     let golden: Value = serde_json::from_str(&text).unwrap();
-    // The JSON parser gets the last digit of some numbers wrong, so parse our file with it too.
+    // The JSON parser rounds the last digit of some numbers incorrectly, so parse our file with it too.
     let again: Value = serde_json::from_str(&ours.to_string()).unwrap();
     for part in ["results", "versions", "n-shot", "n-samples", "higher_is_better", "group_subtasks"] {
         assert_eq!(again[part], golden[part], "{part}");

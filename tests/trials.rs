@@ -77,7 +77,7 @@ fn plan_counts_the_trials_that_a_run_computes() {
         // The first step of SLEB and the only step of Shortened LLaMA both try each layer alone, so they share these
         // trials.
         ("criterion: [sleb, shortened-llama]\ndepth: 2\nrecovery: none\n", 4 + 3),
-        // The first step tries the same sublayers, whichever kinds are to be removed.
+        // The first step tries the same sublayers for all three units of depth.
         ("criterion: block-pruner\ndepth: [{attention: 1}, {sublayers: 1}, {mlp: 1}]\nrecovery: none\n", 8),
         // LaCo tries one merge at each position. Merges of three layers begin at layer 0, and merges of two at layer 1.
         (
@@ -96,7 +96,8 @@ fn plan_counts_the_trials_that_a_run_computes() {
     }
 }
 
-/// Trials of all windows in one step would otherwise run for minutes without progress, and ignore an interruption.
+/// A step that runs its trials on all windows takes minutes. It must report progress after each window and stop if the
+/// run is interrupted.
 #[test]
 fn trials_report_progress_and_stop_between_windows() {
     for (name, count, axes) in [
@@ -303,7 +304,7 @@ fn plan_counts_the_activations_of_iterative_criteria() {
     let least = peak(&world, "0.8");
     assert_eq!(all - limited, 5 * site - 400_000_000);
     assert_eq!(limited - least, 400_000_000 - 2 * site);
-    // A criterion that reads no streams needs those around the repaired layer.
+    // A criterion that reads no residual streams still needs the activations before and after the repaired layer.
     plain("{name: angular, iterative: true}");
     assert_eq!(peak(&world, "40"), least);
 }

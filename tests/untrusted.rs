@@ -196,7 +196,7 @@ fn unread_corpus_columns_take_no_memory() {
     }
 }
 
-/// Every reported case must be in the fixtures verbatim.
+/// Every case in the reports (`shared/cases/turn4-faults`) must be in the fixtures verbatim.
 #[test]
 fn every_reported_hostile_case_is_in_the_fixtures() {
     let Some(folder) = shared("cases/turn4-faults") else { return };

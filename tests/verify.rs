@@ -25,7 +25,7 @@ fn world() -> World {
          evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n    - {corpus: long, length: 64}\n  tasks: [copa]\n",
     );
     world.run_ok(&[]);
-    // Empty the store so that verification has to recompute everything from the inputs.
+    // Empty the store so that `verify` has to recompute everything from the inputs.
     std::fs::remove_dir_all(world.path("data/store")).unwrap();
     std::fs::create_dir_all(world.path("data/store")).unwrap();
     world

@@ -67,7 +67,7 @@ fn assert_distinguished(pair: &Pair) {
 /// Name of the cell to compare, which is the same in the grid of every pair.
 const NAME: &str = "tiny.streamline-1.ghosted";
 
-/// Settings that a cell in the grid determines. All others come from file contents or command-line options.
+/// Settings determined by the grid's cell. All others come from file contents or command-line options.
 const OF_CELLS: [&str; 10] = [
     "model.weights",
     "calibration.weights",

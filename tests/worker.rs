@@ -1,4 +1,4 @@
-//! Tests that workers share a grid, produce the same results as a single run, observe a common limit on failures, and
+//! Tests that workers share a grid, produce the same results as a single run, share one limit on failed attempts, and
 //! exit on request.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
@@ -250,9 +250,9 @@ fn idle_worker_exits_after_its_idle_limit() {
     world.run_ok(&["--set", "depth=1", "--set", "recovery=none"]);
     let store = world.path("data/store");
     let mut one = world.command(&["worker", "grid.yaml"]);
-    // The worker is stopped during the calibration while it is holding the lease.
+    // Stop the worker during the calibration, while it holds the lease.
     let mut one = one.env("GHOSTLAB_FAULT", "stop@commit:1").stderr(Stdio::null()).spawn().unwrap();
-    wait_until("no lease", || {
+    wait_until("no lease was taken", || {
         let mut names = fs::read_dir(store.join("claims")).into_iter().flatten().flatten();
         names.any(|entry| entry.file_name().to_string_lossy().starts_with("calibrate-"))
     });
@@ -281,7 +281,7 @@ fn workers_begin_with_different_backbones() {
     let grid =
         grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  b: {path: second}\n  c: {path: third}");
     world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, b, c]"));
-    // Each worker is stopped during its first calibration so that all of them run at the same time.
+    // Stop each worker during its first calibration so that all of them run at the same time.
     let workers = [0, 1, 2].map(|_| {
         let mut command = world.command(&["worker", "grid.yaml", "--events"]);
         command.env("GHOSTLAB_FAULT", "stop@activations:1");

@@ -16,7 +16,7 @@ fn world_with_paper_settings(length: usize) -> World {
     );
     let artifact =
         fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("ppl_test", "ppl_wikitext2");
-    // Name the artifact after one of the paper's.
+    // Use the name of one of the paper's artifacts.
     world.write("experiments/table3.yaml", artifact);
     world
 }
@@ -111,7 +111,7 @@ fn limit_of_all_documents_reuses_the_unlimited_cell() {
 }
 
 #[test]
-fn claim_joins_only_runs_of_the_same_settings_and_inputs() {
+fn claim_joins_only_runs_with_equal_settings_and_inputs() {
     let world = experiments("llama-3-8b");
     for name in ["table2", "tableA7"] {
         world.write(&format!("experiments/{name}.yaml"), format!("{TABLE}{}", GRID.replace("NAME", "llama-3-8b")));
@@ -121,7 +121,7 @@ fn claim_joins_only_runs_of_the_same_settings_and_inputs() {
         verdict_text(&output),
         "tableA7 has no results: run `ghostlab reproduce tableA7 --profile tiny`: UNKNOWN"
     );
-    // The verdict on the claim is unknown, because measurements are missing.
+    // The verdict on the claim is unknown, because the artifact has no accuracies.
     assert!(output.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{output}");
     let both = verdict_text(&run_ok(&world, &["reproduce", "tableA7"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "the artifacts must be comparable");

@@ -13,9 +13,12 @@ fn overridden_artifact_has_a_separate_folder() {
     assert!(screen.lines().all(|line| line.starts_with("{\"time\":")) && screen.contains("\"scored\""), "{screen}");
     let mut folders = fs::read_dir(world.path("results/mini")).unwrap().map(|item| item.unwrap().path());
     let folder = folders.find(|path| path.to_string_lossy().contains("tiny+depth=2-")).unwrap();
-    assert!(table(&folder.join("mini.csv")).iter().all(|row| row[4] != "1"), "no row of depth 1");
+    assert!(
+        table(&folder.join("mini.csv")).iter().all(|row| row[4] != "1"),
+        "the overridden table has a row for depth 1"
+    );
     assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
-    assert_eq!(fs::read(world.path("reports/index.html")).unwrap(), page, "the page differs from the files");
+    assert_eq!(fs::read(world.path("reports/index.html")).unwrap(), page, "the overridden run changed the report page");
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn user_page_is_not_overwritten() {
         assert_eq!(output.status.code(), Some(2), "{}", combined_output(&output));
         assert!(combined_output(&output).contains("reports/index.html"), "{}", combined_output(&output));
     }
-    assert!(!world.path("results").exists(), "something was run");
+    assert!(!world.path("results").exists(), "the rejected command wrote results");
     assert_eq!(fs::read_to_string(world.path("reports/index.html")).unwrap(), "mine");
 }
 

@@ -23,7 +23,7 @@ fn listing_notices_changed_objects_inputs_and_settings() {
         "{}",
         list_artifacts(&world)
     );
-    // The list takes new objects in the store into account.
+    // The list counts objects that were added to the store.
     run_ok(&world, &["reproduce", "mini"]);
     assert!(listed_line(&world, "mini").contains("3 of 3"), "{}", list_artifacts(&world));
     // Damage is noticed even if the length of the file is unchanged.
@@ -50,7 +50,7 @@ fn listed_line(world: &World, prefix: &str) -> String {
 }
 
 #[test]
-fn unknown_artifact_and_misspelt_description_are_named() {
+fn unknown_artifact_and_misspelled_key_are_named() {
     let world = experiments("mine");
     let output = world.ghostlab(&["reproduce", "mimi"]);
     assert_eq!(output.status.code(), Some(2), "{}", combined_output(&output));

@@ -50,7 +50,7 @@ fn recorded_races_have_labels_and_are_unchanged() {
     let other = run_ok(&world, &["reproduce", "races"]);
     assert!(other.contains("races: differs from the recorded run in results/races/tiny"), "{other}");
     let now = record_files(&world, "results");
-    assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
+    assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was changed");
     // `verify` does not recompute the numbers of races, so it succeeds.
     run_ok(&world, &["verify", "results", "--share", "100%"]);
 }
@@ -105,7 +105,7 @@ fn check_identical_runs(world: &World, recorded: std::collections::BTreeMap<Stri
     assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "the missing files were not created");
     assert!(
         without_every_eval_ever(results_and_reports(world)) == without_every_eval_ever(recorded),
-        "differs in a new store"
+        "the results differ in a new store"
     );
 }
 
@@ -126,7 +126,7 @@ fn check_different_run(world: &World) {
     );
     assert!(log.contains("report of all artifacts: reports/here/index.html"), "{log}");
     let now = results_and_reports(world);
-    assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
+    assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was changed");
     assert!(now.contains_key("results/mini/tiny+here/mini.csv"));
     let compared = run_ok(world, &["compare", "results/mini/tiny", "results/mini/tiny+here"]);
     assert!(compared.contains("mini"), "{compared}");
@@ -136,8 +136,8 @@ fn results_and_reports(world: &World) -> std::collections::BTreeMap<String, Vec<
     ["results", "reports"].into_iter().flat_map(|folder| record_files(world, folder)).collect()
 }
 
-/// Drops the files in `every_eval_ever`. They contain the time of their creation, so their hashes would differ from the
-/// listed ones, and they are not restored.
+/// Drops the files in `every_eval_ever`. They contain their creation time, so their hashes differ in every run, and a
+/// run does not restore them.
 fn without_every_eval_ever(
     mut all: std::collections::BTreeMap<String, Vec<u8>>,
 ) -> std::collections::BTreeMap<String, Vec<u8>> {
@@ -146,11 +146,10 @@ fn without_every_eval_ever(
 }
 
 #[test]
-fn run_with_recorded_numbers_keeps_the_record() {
+fn rounding_differences_keep_the_recorded_run() {
     let world = experiments("mine");
     run_ok(&world, &["reproduce", "mini", "--record"]);
-    // Make it look as if the record came from a different processor: the last bits differ, but no displayed number
-    // does.
+    // Simulate a record from a different processor: the last bits of a number differ, but no printed digit does.
     let record = world.path("results/mini/tiny/run.json");
     let mut run = common::json(&record);
     run["files"]["channels.parquet"] = "0".repeat(64).into();
@@ -288,8 +287,8 @@ fn altered_verdict_and_figure_value_are_detected() {
     assert_eq!((code, tables["differs"].as_array().unwrap().len()), (Some(4), 1), "{log}");
 }
 
-/// Verifies the claims and tables in a folder, and recomputes only a minimal share of the results. Returns the exit
-/// code, the checks of the claims and of the tables, and the output.
+/// Verifies the claims and tables in a folder, and recomputes only 1 % of the results. Returns the exit code, the
+/// checks of the claims and of the tables, and the output.
 fn verified(world: &World, folder: &str) -> (Option<i32>, serde_json::Value, serde_json::Value, String) {
     let output = world.ghostlab(&["verify", folder, "--share", "1%", "--json"]);
     let answer: serde_json::Value =

@@ -26,7 +26,7 @@ fn reproduce_all_skips_artifacts_without_the_profile() {
     assert!(output.contains("skipped artifacts without profile `other`: figure1\n"), "{output}");
     assert!(!output.contains("failed artifacts") && !output.contains("unknown profile"), "{output}");
     assert!(world.path("results/mini/other/mini.md").exists() && world.path("results/methods/methods.md").exists());
-    // An artifact that is named explicitly is not skipped silently, and neither is an unknown profile.
+    // An explicitly named artifact without the profile is an error, and so is an unknown profile.
     for arguments in [["reproduce", "figure1", "--profile", "other"], ["reproduce", "all", "--profile", "none"]] {
         let output = world.ghostlab(&arguments);
         assert_eq!(output.status.code(), Some(2), "{}", combined_output(&output));

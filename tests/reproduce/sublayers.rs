@@ -1,4 +1,4 @@
-//! Tests that the layer diagram shows cuts of sublayers, and that other figures and tables refuse them.
+//! Tests that the layer diagram shows cuts of sublayers, and that figures and tables of whole layers reject them.
 
 use super::*;
 use crate::common::world::records;
@@ -24,8 +24,8 @@ fn layer_diagram_shows_removed_and_replaced_attention() {
     let document = roxmltree::Document::parse(&svg).unwrap();
     let nodes = document.descendants().filter(|node| node.tag_name().name() == "text");
     let texts: Vec<&str> = nodes.filter_map(|node| node.text()).collect();
-    // The backbone has four layers. Each selection has a dense stack and another one, from which two attention
-    // sublayers are removed or replaced.
+    // The backbone has four layers. For each selection, the figure shows the dense stack and a stack in which two
+    // attention sublayers are removed or replaced.
     for (start, expected) in [
         ("LLM-Drop", 1),
         ("NBL bound", 1),
@@ -36,7 +36,7 @@ fn layer_diagram_shows_removed_and_replaced_attention() {
         ("Repaired", 1),
         ("attention", 4 + 4 + 4 + 2),
         ("MLP", 4 * 4),
-        // Two in the stack, and the legend.
+        // Two labels in the stack, and one in the legend.
         ("affine map", 2 + 1),
         ("kept sublayer", 1),
         ("removed sublayer", 1),

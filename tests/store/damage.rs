@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn pipes_and_folders_in_a_store_are_damage() {
+fn pipes_and_folders_in_a_store_are_reported_as_damage() {
     let world = World::new();
     world.run_ok(&[]);
     let tables = world.tables();
@@ -88,7 +88,7 @@ fn assert_damage_is_reported(world: &World, what: &str, files: &[PathBuf]) {
 }
 
 #[test]
-fn unreadable_record_counts_as_alive_for_three_minutes() {
+fn process_with_unreadable_record_is_alive_for_3_minutes() {
     let text =
         json!({"id": REMOTE_PROCESS, "pid": 5, "system": "another", "started": 7, "beat": "00000000000000000007"});
     type Damage<'a> = (&'a str, &'a dyn Fn(&Path));

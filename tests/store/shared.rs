@@ -44,12 +44,12 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
             let has_files = fs::read_dir(store.join(name)).is_ok_and(|mut names| names.next().is_some());
             assert!(has_files || ["index", "submissions"].contains(&name), "no file in {name} was checked");
         }
-        modes("what a killed run and a failing worker left");
+        modes("after a killed run and a failing worker");
         assert_eq!(
             run_to_exit(with_umask("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()))).0,
             Some(0)
         );
-        modes("what a run made");
+        modes("after a run");
     }
     // `store init --shared` changes the modes of an existing store and of everything in it. Without `--shared`, the
     // modes are kept.
@@ -144,7 +144,7 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     assert_eq!(
         calibration_claim(&store).map(|path| fs::read(path).unwrap()),
         Some(before),
-        "the lease of a running worker was taken"
+        "the lease of a running worker was taken over"
     );
     assert!(!store.join("attempts").exists(), "the death of a running worker was recorded");
     assert!(Command::new("kill").args(["-CONT", &halted.id().to_string()]).status().unwrap().success());

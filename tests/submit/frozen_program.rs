@@ -55,15 +55,15 @@ fn frozen_program_is_kept_while_a_job_may_run_it() {
     set_age(&programs, 48);
     set_age(&submission(&world), 48);
     fs::write(slurm.0.join("squeue.out"), queued).unwrap();
-    assert_eq!(collect_garbage(&slurm, &world, &["--kind", "scores"]), 0, "programs have no kind");
+    assert_eq!(collect_garbage(&slurm, &world, &["--kind", "scores"]), 0, "`--kind` collected programs");
     assert_eq!(collect_garbage(&slurm, &world, &["--older", "3"]), 0);
     assert_eq!(
         (collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()),
         (1.into(), 2),
-        "the report is still queued"
+        "the program of a queued report was collected"
     );
     assert!(!orphan.exists() && theirs.join("ghostlab").exists());
-    // The queue does not answer, so it is unknown whether the job is still there. The program is kept.
+    // The queue does not answer, so the job may still be waiting. The program is kept.
     slurm.put("squeue", "exit 1");
     slurm.put("sacct", "exit 1");
     assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));

@@ -105,11 +105,14 @@ fn submit_in_bf16_freezes_the_kernel_family() {
     let family = ["portable", "amx"].map(|kernels| format!("--kernels {kernels}"));
     assert!(family.iter().any(|word| script.matches(word).count() == 2), "{script}");
     assert!(stderr(&output).contains("--kernels auto selects "), "{}", stderr(&output));
-    assert!(!stdout(&submit(&slurm, &world, &[])).contains("--kernels"), "f32 has only one kernel family");
+    assert!(
+        !stdout(&submit(&slurm, &world, &[])).contains("--kernels"),
+        "a kernel family was frozen although f32 has only one"
+    );
 }
 
 #[test]
-fn special_paths_reach_slurm_intact_unless_with_line_breaks() {
+fn special_paths_reach_slurm_intact_or_are_rejected() {
     let alone = World::new();
     let world = World::new();
     alone.run_ok(&[]);
@@ -137,7 +140,7 @@ fn special_paths_reach_slurm_intact_unless_with_line_breaks() {
         let submitted = slurm.logged_calls("sbatch");
         let output = run(&world.path(path));
         assert!(output.status.code() == Some(2) && stderr(&output).contains(word), "{}", stderr(&output));
-        assert_eq!(slurm.logged_calls("sbatch"), submitted, "something was submitted");
+        assert_eq!(slurm.logged_calls("sbatch"), submitted, "a rejected path was submitted");
     }
 }
 
