@@ -1,6 +1,6 @@
-//! Measures documents per second on multiple-choice tasks. Compares this engine with common harnesses, which score one
-//! padded row per choice in batches of 16 and compute logits at every position. Both use the same backbone and kernels
-//! and run in interleaved rounds. Also measures the cost of a grid of nine variants.
+//! Measures throughput on multiple-choice tasks in documents per second. Compares the CPU engine with the method of
+//! common harnesses, which score one padded row per choice in batches of 16 and compute logits at every position. Both
+//! use the same backbone and kernels and run in interleaved rounds. Also measures the cost of a grid of nine variants.
 //!
 //! `cargo bench --bench choices [-- DOCUMENTS]` (default: the first 100 documents of each task)
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -156,7 +156,7 @@ fn padded(decoder: &Decoder, documents: &[Vec<TokenizedChoice<'_>>]) -> (f64, Ve
             let mut ids = choice.input.to_vec();
             ids.resize(longest, 0);
             let start = batch.push(&ids, None);
-            // Logits are computed at every position, although most are not needed.
+            // Compute logits at every position, as harnesses do, although most are not needed.
             let mut tokens = vec![0; longest];
             let first = choice.input.len() - choice.continuation.len();
             tokens[first..choice.input.len()].copy_from_slice(choice.continuation);

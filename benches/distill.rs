@@ -47,7 +47,7 @@ fn main() {
         training.step(&stream, &teacher).unwrap();
     });
     let [dense, behind] = [&unpruned, &removed].map(|tail| milliseconds(|| drop(tail.logits(&embedded).unwrap())));
-    // Time for the student's layers before the cut: the dense pass minus the layers from `start` on.
+    // Time of the student's layers before the cut: the time of the dense pass minus that of the layers from `start` on.
     let before = (dense - behind).max(0.0);
     println!("{layers} layers, [{start}, {end}) removed, sequences of {length} tokens");
     println!("operator and the {} layers after it: {step:.1} ms per step", layers - end);

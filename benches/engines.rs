@@ -71,7 +71,7 @@ fn seconds(engine: &dyn Engine, window: usize) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// Times the operations of one layer on one window and prints the share of each.
+/// Times the operations of one layer on one window, and prints the fraction of the total time that each takes.
 fn operations(config: &Config) {
     let c = config.hidden;
     let f = config.intermediate;

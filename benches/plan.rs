@@ -93,7 +93,7 @@ fn small_artifacts() {
             assert!(matches!(store.get(&scores_key(round * COUNT + i)), Lookup::Intact(_)));
         }
         let get = started.elapsed().as_secs_f64() / COUNT as f64;
-        // Measure the baseline for any atomic store: write and sync two files, then rename their folder.
+        // Measure the lower bound for an atomic store: write and sync two files, then rename their folder.
         let started = Instant::now();
         for i in 0..COUNT {
             let draft = folder.path().join(format!("draft-{round}-{i}"));

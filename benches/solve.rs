@@ -1,5 +1,5 @@
-//! Benchmarks the steps of solving an operator (sums, Cholesky, streamed QR), each compared with a plain matrix product
-//! of the same size. Also compares the fast Hadamard transform with its dense product.
+//! Benchmarks the steps of solving for an operator (sums of products, Cholesky, streamed QR), each compared with a
+//! plain matrix product of the same size. Also compares the fast Hadamard transform with its dense product.
 //!
 //! `cargo bench --bench solve [-- CHANNELS…]` measures the given numbers of channels in addition to 1024 and 2048. Each
 //! system has as many rows as channels.

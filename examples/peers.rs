@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         }
         ["solve", system, solution, threads] => run_on(threads, &|| solve(system.as_ref(), solution.as_ref())),
         ["grid", grid, threads] => run_on(threads, &|| cells(grid.as_ref())),
-        // Succeed without arguments so that running all examples does not stop here.
+        // Succeed without arguments, so that a script can run all examples.
         [] => {
             println!("run tools/bench_peers.sh, which starts this example with arguments");
             Ok(())
@@ -173,7 +173,7 @@ fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let ids = windows_of(windows)?;
     let decoder = decoder_of(backbone, kind)?;
     let trie = Trie::for_scoring(&[Program::dense(decoder.config().layers)]);
-    // Fill each batch with the tokens that one worker thread runs at a time, rounded up to whole windows.
+    // Size each batch to the tokens that one worker thread processes at a time, rounded up to whole windows.
     let batches =
         ids.chunks(Engine::part_tokens(&decoder).div_ceil((ids.first().map_or(0, Vec::len)).max(1))).map(|windows| {
             let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));

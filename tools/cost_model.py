@@ -4,8 +4,8 @@
     python3 tools/cost_model.py table4 figure1       # some artifacts
     python3 tools/cost_model.py --events FILE        # a run with recorded events
 
-The predicted time of a job is its floating-point operations divided by the average rate of its kind of work in the run, like in
-the progress display. Jobs shorter than --least seconds count in the sums, but are not compared.
+The predicted time of a job is the number of its floating-point operations divided by the average rate of this kind of job in
+the run, as in the progress display. Jobs shorter than --least seconds are included in the sums but not compared.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def main():
             f" | {len(judged)} | {len(within)} | {share:.0%} |"
         )
     for (label, flops, seconds), off in sorted(beyond, key=lambda job: -job[0][2]):
-        print(f"beyond: {label}: {flops / 1e9:,.1f} GFLOP in {seconds:.2f} s, predicted {off:+.0%}")
+        print(f"off by more than {ALLOWED:.0%}: {label}: {flops / 1e9:,.1f} GFLOP in {seconds:.2f} s, predicted {off:+.0%}")
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def attended(model, ids, whole, calls):
 
 
 def empty(folder, model, ids, whole, code):
-    """Checks a base model that is created as in vLLM, from the config with weights on the meta device that are loaded later."""
+    """Checks a base model created as vLLM does: from the config, on the meta device, with the weights loaded later."""
     import torch
     from accelerate import init_empty_weights
     from transformers import AutoConfig, AutoModel
@@ -103,8 +103,8 @@ def empty(folder, model, ids, whole, code):
     assert all(weight.is_meta for weight in bare.parameters())
     assert bare.tp_plan and bare._pp_plan
     assert sum(isinstance(module, torch.nn.ModuleList) for module in bare.children()) == 1
-    # Call it like a serving program, with positions, without a cache, and with a tuple result that starts with the residual
-    # stream.
+    # Call the model as serving programs do: with positions, without a cache, and with a tuple result that starts with
+    # the residual stream.
     bare.load_state_dict(model.model.state_dict(), assign=True)
     places = torch.arange(ids.shape[1])[None]
     stream = bare.eval()(input_ids=ids, position_ids=places, use_cache=False, return_dict=False)[0]

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TINY, REAL = ROOT / "data/tiny", ROOT.parent / "shared/real"
 TASKS = ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"]
 RECOVERIES = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate", "ghosted"]
-# The most important type comes first, in case the time limit is reached.
+# The most important type comes first, because the time limit may stop the later ones.
 TYPES = ["bf16", "f32", "f16"]
 
 
@@ -286,7 +286,7 @@ def generation(bench, found):
             of[bench.name(dtype)], _ = paced(bench, content(some), model, bench.device(dtype), f"generation-{name}-{dtype}")
             of[f"transformers on {bench.given.device}, {dtype}"] = generated_by_transformers(bench, model, words, new, dtype)
         if name == "trained":
-            # Run this last, so that it is the measurement that a time limit drops.
+            # Run this last, so that a time limit drops this measurement first.
             of["own kernels, f32"], _ = paced(bench, content(min(count, 512)), model, bench.CPU, "generation-cpu")
     return []
 
@@ -370,7 +370,7 @@ def machine_of(results):
 
 
 def memory(bench, found):
-    """Compares the perplexity with memory for only a part of the weights to that with enough memory."""
+    """Compares the perplexity computed with too little memory for all weights with that computed with enough memory."""
     length, count = bench.size(512, 128), bench.size(50, 4)
     weights = sum(file.stat().st_size for file in Path(bench.backbone).glob("*.safetensors")) / 1e9
     _, expected, _ = score(bench, bench.backbone, count, length, bench.device("f32"), "memory-all")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compares the results and the speed of a device with those of this machine's CPU. For NVIDIA GPUs, run `tools/cuda_build.sh`
-# first. Parts are stopped after a time limit, so that all finish within eight minutes, except for those that use transformers.
+# Compares the results and the speed of a device with those of this machine's CPU. For NVIDIA GPUs, run
+# `tools/cuda_build.sh` first. A time limit stops each part, so that all parts finish within eight minutes, except those
+# that use transformers.
 #
 #   tools/gpu_bench.sh                                  # parity, rates, tasks, generation, latency, little memory, into gpu.json
 #   tools/gpu_bench.sh --device cpu --quick --to x.json # candle on the CPU at small sizes, as a smoke test

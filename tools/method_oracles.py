@@ -318,8 +318,8 @@ def least_squares(x, y, ridge):
 
 
 def chosen_ridge(x, delta):
-    """Solves with the ridge that is best on the last of four sequences. Candidates are 1e-6 and shares of the mean eigenvalue of
-    `XᵀX`. The final solution uses all sequences and the same share."""
+    """Solves with the ridge that is best on the last of four sequences. Candidates are 1e-6 and fractions of the mean eigenvalue
+    of `XᵀX`. The final solution uses all sequences and the same fraction."""
     mean = lambda x: (x * x).sum() / x.shape[1]
     seen, held = slice(0, -LENGTH), slice(-LENGTH, None)
     errors = []
@@ -627,7 +627,7 @@ def check(backbone, name):
     for tokens, logits in zip(of["input_ids"], of["logits"]):
         ours = backbone.logits(backbone.streams(tokens)[0][-1])
         off = np.linalg.norm(ours - logits) / np.linalg.norm(logits)
-        assert off < 1e-5, f"{name}: logits are {off:e} off"
+        assert off < 1e-5, f"{name}: logits differ by {off:e}"
 
 
 def rounded(value):

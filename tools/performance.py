@@ -160,7 +160,7 @@ def page():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare only; exit code 1 where the page is stale")
+    parser.add_argument("--check", action="store_true", help="only compare; exit with code 1 if the page is stale")
     check, text = parser.parse_args().check, page()
     if not check:
         PAGE.write_text(text, encoding="utf-8")

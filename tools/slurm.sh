@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Starts and stops a single-node Slurm for tests: tools/slurm.sh start, tools/slurm.sh stop.
 #
-# Needs root, and Debian's slurm-wlm and munge. It uses a separate folder (GHOSTLAB_SLURM, by default target/slurm) and separate
-# ports, so that it does not affect an existing Slurm. Without accounting and cgroups, it also runs in a container. Clients find
-# it by SLURM_CONF, which `start` prints.
+# Needs root, and Debian's slurm-wlm and munge. It uses a separate folder (GHOSTLAB_SLURM, by default target/slurm) and
+# separate ports, so that it does not affect an existing Slurm. Without accounting and cgroups, it also runs in a
+# container. Clients find it through SLURM_CONF, which `start` prints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(realpath -m "${GHOSTLAB_SLURM:-target/slurm}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the wheel of tools/wheel.sh into a fresh virtual environment and uses it in an empty folder, like a user without
-# Rust or a checkout. `tools/wheel_check.sh PYTHON`.
+# Installs the wheel built by tools/wheel.sh into a new virtual environment and runs it in an empty folder, without Rust
+# or a checkout: `tools/wheel_check.sh PYTHON`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python3}
@@ -8,7 +8,7 @@ python=${1:-python3}
 wheel=(target/wheel/ghostlab-*.whl)
 size=$(wc -c < "${wheel[0]}")
 echo "${wheel[0]}: $size bytes"
-[ "$size" -lt 60000000 ] || { echo "the wheel has 60 MB or more"; exit 1; }
+[ "$size" -lt 60000000 ] || { echo "the wheel exceeds the limit of 60 MB"; exit 1; }
 
 venv=$PWD/target/wheel/venv
 rm -rf "$venv"

@@ -60,9 +60,9 @@ pub(super) fn config(data: &[u8]) {
                 .iter()
                 .map(|attachment| format!("{} {}", attachment.layer, attachment.place.name()))
                 .collect();
-            assert!(places.len() == config.attachments.len(), "two operators at one place");
+            assert!(places.len() == config.attachments.len(), "two operators at the same position");
             assert!(config.attachments.iter().all(|attachment| attachment.layer < config.layers));
-            // Weights of another model need not match this config, but the mismatch must be a proper error.
+            // The fixture's weights need not match this config, but a mismatch must be reported as a user error.
             let folder = checkout("tests/fixtures/arch/llama-gqa");
             if let Err(error) = check_weights(&config, &folder) {
                 assert_user_error(&error);

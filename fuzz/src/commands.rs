@@ -113,7 +113,7 @@ fn is_control(c: char) -> bool {
     c.is_control() && c != '\n' && c != '\t'
 }
 
-/// Cheap commands, each with the arguments that keep it cheap and free of side effects.
+/// Fast commands, each with the arguments that keep it fast and free of side effects.
 const CHEAP: [(&str, &[&str]); 13] = [
     ("plan", &[]),
     ("explain", &[]),
@@ -162,7 +162,7 @@ pub fn command_seeds() -> Vec<Vec<u8>> {
 
 pub fn command(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    // Drop arguments that lead outside the folder or cause hub requests.
+    // Drop arguments that name paths outside the folder or cause requests to the hub.
     let mut line: Vec<&str> = text
         .split('\n')
         .filter(|word| {
@@ -172,7 +172,7 @@ pub fn command(data: &[u8]) {
         .collect();
     line.truncate(16);
     let (_, more) = CHEAP.iter().find(|(name, _)| line.first() == Some(name)).unwrap_or_else(|| {
-        // Insert a known command, because an unknown one would only be rejected.
+        // Insert a known command, because an unknown one would be rejected without running anything.
         let command = &CHEAP[data.len() % CHEAP.len()];
         line.insert(0, command.0);
         command

@@ -102,7 +102,7 @@ pub(super) fn template(data: &[u8]) {
             for document in documents() {
                 match template.render(&document) {
                     Err(error) => assert_user_error(&error),
-                    Ok(one) => assert_eq!(template.render(&document).unwrap(), one, "rendered twice"),
+                    Ok(one) => assert_eq!(template.render(&document).unwrap(), one, "two renderings differ"),
                 }
             }
         }

@@ -72,7 +72,7 @@ pub(super) fn grid(data: &[u8]) {
                 assert!(!cell.to_string().contains(char::is_control), "{cell}");
             }
             assert!(grid.resolved().is_ok());
-            assert_eq!(grid, Grid::load(&path, None, &[]).unwrap(), "read twice");
+            assert_eq!(grid, Grid::load(&path, None, &[]).unwrap(), "two reads differ");
         }
     }
 }

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 /// Fuzz target for one kind of file.
 pub struct FuzzTarget {
     pub name: &'static str,
-    /// Valid files, and inputs that caused past failures.
+    /// Valid files, and inputs that made earlier versions fail.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Parser check, which panics if an invariant is violated.
     pub run: fn(&[u8]),

@@ -100,7 +100,7 @@ pub(super) fn journal(data: &[u8]) {
     let (mut journal, journal_dir) = journal_in(folder.path());
     fs::create_dir_all(&journal_dir).unwrap();
     fs::write(journal_dir.join("another.jsonl"), data).unwrap();
-    // Compare debug output, because NaN differs from itself. The output shows every bit of a number.
+    // Compare debug output, because NaN does not equal itself. The output distinguishes all numbers.
     let written: BTreeMap<usize, String> =
         records().iter().map(|record| (record.chunk, format!("{record:?}"))).collect();
     for record in journal.read().0 {

@@ -4,8 +4,8 @@
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Timeout for detecting hangs. Time spent waiting for a processor does not count. No call takes this long, even on a
-/// slow machine.
+/// Timeout after which a call counts as hanging, excluding the time spent waiting for a processor. No call takes this
+/// long, even on a slow machine.
 const HANGS: Duration = Duration::from_secs(120);
 const LOOKS: Duration = Duration::from_secs(2);
 
@@ -63,7 +63,7 @@ fn watch() {
         let Some((what, begun, before)) = lock().clone() else { continue };
         let taken = charged(begun.elapsed(), waited().unwrap_or_default().saturating_sub(before));
         if taken > HANGS {
-            eprintln!("{what} hangs: {taken:?}, without time spent waiting for a processor");
+            eprintln!("{what} hangs: running for {taken:?}, excluding time spent waiting for a processor");
             std::process::abort();
         }
     }

@@ -1,4 +1,4 @@
-"""Reads the results that ghostlab writes. The program itself is the command `ghostlab`.
+"""Reads the results that the command `ghostlab` writes.
 
 >>> import ghostlab
 >>> ghostlab.results("results/table2/tiny")      # a polars frame
@@ -25,7 +25,7 @@ def results(folder: Union[str, PathLike[str]]) -> polars.DataFrame:
     """Returns the table of a results folder, with a row for each cell of a run or for each number of an artifact."""
     names = [name for name in _record(folder)["files"] if name.endswith(".parquet") and name not in _BESIDE]
     if len(names) != 1:
-        raise FileNotFoundError(f"{Path(folder)} holds no table: a figure has its numbers in numbers.json")
+        raise FileNotFoundError(f"`{Path(folder)}` contains no table (figures store their numbers in numbers.json)")
     return _read(folder, names[0])
 
 
@@ -37,7 +37,7 @@ def documents(folder: Union[str, PathLike[str]]) -> polars.DataFrame:
 def _record(folder: Union[str, PathLike[str]]) -> dict:
     record = Path(folder) / "run.json"
     if not record.is_file():
-        raise FileNotFoundError(f"{Path(folder)} is no results folder of ghostlab: it has no run.json")
+        raise FileNotFoundError(f"`{Path(folder)}` is not a ghostlab results folder: run.json is missing")
     return json.loads(record.read_text(encoding="utf-8"))
 
 
@@ -45,8 +45,8 @@ def _read(folder: Union[str, PathLike[str]], name: str) -> polars.DataFrame:
     try:
         import polars
     except ImportError as error:
-        raise ImportError("ghostlab reads tables with polars: pip install 'ghostlab[polars]'") from error
+        raise ImportError("reading tables requires polars: run `pip install 'ghostlab[polars]'`") from error
     path = Path(folder) / name
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there: the run scored no tasks, or is of an older ghostlab")
+        raise FileNotFoundError(f"`{path}` does not exist: the run scored no tasks, or is from an older ghostlab")
     return polars.read_parquet(path)

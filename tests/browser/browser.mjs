@@ -1,7 +1,7 @@
 // Controls Chromium through its debugging pipe (file descriptors 3 and 4, NUL-terminated JSON), without packages.
 //
-// Scripts that import this module take a page and an optional folder for screenshots. Without Chromium, they are skipped, or fail
-// if GHOSTLAB_BROWSER=require is set. CHROMIUM sets the path of the browser.
+// Scripts that import this module expect a page and an optional folder for screenshots as arguments. If Chromium is
+// missing, they are skipped, or fail if GHOSTLAB_BROWSER=require is set. CHROMIUM sets the path of the browser.
 
 import { spawn } from "node:child_process";
 import { accessSync, constants, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -72,7 +72,7 @@ child.stdio[4].setEncoding("utf8").on("data", (chunk) => {
     }
   }
 });
-child.once("exit", () => waiting.forEach(({ failed }) => failed(new Error("the browser ended"))));
+child.once("exit", () => waiting.forEach(({ failed }) => failed(new Error("the browser exited"))));
 
 export function send(method, params = {}) {
   const id = ++next;

@@ -19,7 +19,7 @@ const shownRows = () => value(`[...${FIGURE}.querySelectorAll('tbody tr:not([hid
 
 check("the layout does not shift during loading, and all images are drawn", async () => {
   await size(1600, 1000);
-  // Load so slowly that a browser would paint part of a table before later rows widen its columns.
+  // Throttle the loading, so that the browser paints part of a table before later rows widen its columns.
   await send("Emulation.setCPUThrottlingRate", { rate: 6 });
   await open();
   await settled();

@@ -102,7 +102,7 @@ class Perplexity:
         return self.run("-b", max(batch, self.length), "-ub", max(together, self.length), "-fa", fused)
 
     def tokens(self, file):
-        """Returns llama.cpp's tokens of the text, which precede the logits in the file that it writes."""
+        """Returns llama.cpp's tokens of the text. They precede the logits in its output file."""
         self.run("--kl-divergence-base", file)
         with open(file, "rb") as logits:
             magic, length, _, count = struct.unpack("<8siii", logits.read(20))

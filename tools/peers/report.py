@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 LIBRARIES = ("torch", "transformers", "lm_eval", "numpy")
-# Maximum share of CPU time of other processes on a quiet machine.
+# Maximum fraction of the CPU time that other processes use on a quiet machine.
 QUIET = 0.03
 
 
@@ -33,7 +33,7 @@ class Clock:
         return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK"), ours
 
     def others(self):
-        """Returns the share of CPU time used by other processes since the start, or None if unknown."""
+        """Returns the fraction of CPU time used by other processes since the start, or None if unknown."""
         (all_before, ours_before), (all_now, ours_now) = self.before, self.seconds()
         if all_now is None:
             return None

@@ -1,5 +1,5 @@
-//! Downloads from a faulty local server with the `hf-hub` library, and prints which of the guarantees of `crates/hub`
-//! the library fulfills. `crates/hub/tests/faults` tests the same guarantees for our own client.
+//! Downloads from a faulty local server with the `hf-hub` library, and prints which guarantees of `crates/hub` the
+//! library gives. `crates/hub/tests/faults` tests the same guarantees for our own client.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
