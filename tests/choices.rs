@@ -290,13 +290,12 @@ fn token_budget_changes_only_the_rounding_of_scores() {
 }
 
 #[test]
-fn most_likely_continuation_is_greedy() {
+fn only_the_most_likely_continuation_is_greedy() {
     for engine in engines(&fixture("arch/llama-gqa")) {
         let dense = [Program::dense(engine.config().layers)];
         let vocab = engine.config().vocab as u32;
         let mut text = vec![3, 1, 4, 1, 5];
         for _ in 0..4 {
-            // Among all single-token continuations, only the most likely one is greedy.
             let all: Document = (0..vocab).map(|token| (text.clone(), vec![token])).collect();
             let scores = &score_documents(&*engine, &dense, &[all], 2048)[0][0];
             let greedy: Vec<usize> = (0..scores.len()).filter(|&token| scores[token].greedy).collect();

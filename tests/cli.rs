@@ -52,7 +52,7 @@ fn second_run_of_a_grid_gives_the_same_table() {
 }
 
 #[test]
-fn grid_without_cut_axes_scores_its_dense_backbones() {
+fn grid_without_pruning_axes_scores_only_dense_backbones() {
     let world = World::new();
     world.run_ok(&[]);
     let full = table(&world.path("results/grid/results.csv"));

@@ -155,7 +155,7 @@ impl Setting {
     }
 }
 
-/// Compares a number with the reference. Returns whether the reference covers this kind of metric.
+/// Compares a number with the reference. Returns whether the reference contains the number's metric.
 fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> bool {
     let metric = &number.metric;
     let what = format!("{variant}, {}", metric.id);

@@ -109,8 +109,8 @@ fn planned_memory_includes_the_kv_cache() {
     let heads = config["head_dim"]
         .as_u64()
         .unwrap_or(config_value(&config, "hidden_size") / config_value(&config, "num_attention_heads"));
-    // Bytes that one token takes in the f32 KV caches of the dense backbone and of two recoveries at each of two cuts.
-    // A batch has 64 prompts.
+    // Bytes per token in the f32 KV caches of the dense backbone and of two recoveries at each of two cuts. A batch has
+    // 64 prompts.
     let token =
         8 * config_value(&config, "num_key_value_heads") * heads * (layers + 2 * (layers - 1) + 2 * (layers - 2));
     let [few, many] = [12, 90].map(|new| planned_memory(&world, new, &[]));

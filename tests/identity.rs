@@ -204,7 +204,7 @@ fn plan_and_explain_keys_differ_only_if_settings_do() {
 }
 
 #[test]
-fn calibrations_with_other_operator_sequences_share_a_pass() {
+fn calibrations_with_different_operator_sequences_share_pass() {
     let plan_of = |count: &str, look: &dyn Fn(&Plan<'_>, &StoreState) -> Vec<f64>| {
         let world = World::new();
         let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();

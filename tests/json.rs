@@ -237,7 +237,7 @@ fn json_answers_of_actions_match_the_schema() {
         (&json!("out"), &json!(false))
     );
     check_reports(&world, &schema);
-    // A run with an unfinished cell still returns a valid answer, but has an exit code of its own.
+    // A run with an unfinished cell still returns a valid answer, but with a nonzero exit code.
     let long =
         [&["run", "grid.yaml"], &small[..], &["--set", "backbone=tiny", "--stored", "--set", "calibration.seed=9"]]
             .concat();
@@ -325,7 +325,7 @@ fn errors_are_json_documents_with_their_exit_codes() {
         let output = world.ghostlab(&[arguments, &["--json"]].concat());
         assert!(String::from_utf8(output.stderr).unwrap().contains("error: "), "stderr has no error text");
     }
-    // A report on damaged objects is a valid answer, but has an exit code of its own.
+    // A report on damaged objects is a valid answer, but has a nonzero exit code.
     world.run_ok(&["--set", "depth=1", "--set", "recovery=[none]"]);
     let listing = answer(&world, &schema, &["cache", "ls"], "cache ls");
     let key = listing["artifacts"][0]["key"].as_str().unwrap();

@@ -232,7 +232,7 @@ fn write_grid_of_sublayers(world: &World) {
     write_small_grid(world, &axes);
 }
 
-/// Writes a grid with all criteria that have an iterative form.
+/// Writes a grid with all criteria that support `iterative: true`.
 fn write_grid_of_iterative_criteria(world: &World) {
     let options = json!({"iterative": true});
     let names = criterion::descriptions().into_iter().map(|method| method.name);

@@ -155,7 +155,7 @@ fn operator_sequences_matter_only_to_methods_that_use_them() {
 }
 
 #[test]
-fn object_key_names_the_parents_of_each_object() {
+fn object_key_lists_the_input_objects() {
     let world = World::new();
     world.run_ok(&["--set", "criterion=[llm-streamline, sleb, {name: explicit, order: [1, 2]}]"]);
     let stored = Store::open_read_only(&world.path("data/store"), stage::STORE_WORDS).unwrap().entries();
@@ -212,7 +212,7 @@ fn same_file_in_another_format_is_a_different_text() {
 }
 
 #[test]
-fn layer_before_a_region_absorbs_all_its_maps() {
+fn maps_of_a_region_are_folded_into_the_layer_before_it() {
     let world = World::new();
     let methods = ["prune-and-comp", "replaceme-ls", "replaceme-cos"];
     let by_layer = methods.map(|name| format!("{{name: {name}, boundary: layer}}"));
@@ -308,7 +308,7 @@ fn count_passes(world: &World, more: &[&str]) -> (usize, String) {
     (log.matches("one pass").count(), log)
 }
 
-/// Returns the distinct parents of the stored objects that have the given kind and derive from the given criterion.
+/// Returns the distinct input objects of the stored objects that have the given kind and depend on the given criterion.
 fn parents(stored: &[InventoryItem], kind: &str, stage: &str) -> Vec<String> {
     let keys = stored
         .iter()

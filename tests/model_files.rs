@@ -85,7 +85,7 @@ fn texts(answers: &[Value]) -> Vec<&str> {
 /// Two of the five documents exceed the context length up to which `longrope` uses its short factors. All documents
 /// start with the BOS token, so they share a prefix in a batch.
 #[test]
-fn longrope_document_uses_factors_of_its_length() {
+fn longrope_factors_depend_on_the_document_length() {
     let Some(model) = shared("cases/turn4/longrope-lengths/model") else { return };
     let questions = [
         "Tom",
@@ -105,7 +105,7 @@ fn longrope_document_uses_factors_of_its_length() {
 /// Only config.json names `<s>` as the BOS token, so the tokenizer's EOS token is used as the prefix of an empty
 /// context.
 #[test]
-fn prefix_is_the_tokenizers_eos_if_bos_is_null() {
+fn empty_context_prefix_is_eos_if_bos_is_null() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let questions = [
         "Once upon a time there was a little girl.",
@@ -206,7 +206,7 @@ fn token_decoder() -> Value {
 
 /// Token 426 is `.`, so generation stops at the end of a sentence.
 #[test]
-fn generation_stops_at_the_end_tokens_of_generation_config() {
+fn generation_stops_at_eos_tokens_of_generation_config() {
     let Some(model) = shared("oracles/stories260k") else { return };
     let plain = ", there was a little girl named Lily. She";
     let world = with_model(&model, &[]);

@@ -42,7 +42,7 @@ const RECORDED_LOSSES: [&str; 16] = [
 ];
 
 #[test]
-fn normed_map_losses_in_the_reference_are_as_listed() {
+fn reference_cases_where_normed_map_is_worse_are_listed() {
     let Some(file) = shared("oracles/beyond/numbers.json") else { return };
     let reference = json(&file);
     let mut cuts = 0;
@@ -86,7 +86,7 @@ fn recorded_pairs(folder: &str) -> Vec<(String, f64, f64)> {
 }
 
 #[test]
-fn normed_map_losses_in_recorded_results_are_as_listed() {
+fn recorded_cases_where_normed_map_is_worse_are_listed() {
     let folders = ["beyond/tiny", "beyond/smollm2", "sublayers/tiny", "sublayers/smollm2"];
     let pairs: Vec<(String, f64, f64)> = folders.into_iter().flat_map(recorded_pairs).collect();
     let losses = pairs.iter().filter(|(_, ghosted, normed)| normed >= ghosted);

@@ -75,7 +75,7 @@ fn prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row
 }
 
 #[test]
-fn parquet_tasks_of_the_hub_give_the_same_prompts() {
+fn hub_parquet_tasks_give_the_same_prompts_as_json_lines() {
     let Some(folder) = real_formats() else { return };
     for task in TASKS.iter().filter(|task| task.in_paper) {
         let docs = fixture("lm_eval/docs").join(format!("{}.jsonl", task.name));

@@ -375,7 +375,7 @@ fn known_scores(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
 }
 
 #[test]
-fn simulated_races_keep_the_best_and_ties() {
+fn simulated_races_keep_the_best_and_tied_candidates() {
     // This test uses 40 orders of the items. `cargo bench --bench search` uses 200 and covers all grids. Its results
     // are in benches/results/simulated.
     for (backbone, depth) in [("tiny-llama", 6), ("tiny-qwen3", 6), ("tiny-olmo2", 4), ("tiny-olmo2", 6)] {

@@ -373,7 +373,7 @@ fn result_table(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn full_store_or_other_program_stops_a_worker_with_reason() {
+fn full_disk_or_other_program_stops_a_worker_with_reason() {
     shared_cluster!();
     let world = world();
     // Activations and journals are larger than the file size limit.

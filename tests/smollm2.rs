@@ -155,7 +155,7 @@ fn perplexity_matches_llama_cpp() {
 /// Compares the duration that `init` states with the estimate of `plan`, at two FLOP rates of a machine with two cores
 /// and at a slow rate. They may differ by 30 %, because `init` estimates more roughly.
 #[test]
-fn default_sizes_take_minutes_or_state_the_duration() {
+fn init_sizes_run_in_minutes_or_state_the_duration() {
     let Some(model) = smollm2() else { return };
     let Some(real) = shared("real") else { return };
     let world = World::new();

@@ -151,10 +151,10 @@ fn interrupted_iterative_selection_resumes() {
 /// Reporter that interrupts a run after some tokens of a job.
 #[derive(Default)]
 struct Stopper {
-    /// Part of the job's label.
+    /// Text that the label of the job must contain.
     label: &'static str,
     tokens: usize,
-    /// Label of the job, and the tokens of its steps.
+    /// Label of the job, and the number of tokens in each of its progress events.
     advanced: Mutex<(String, Vec<usize>)>,
     job: AtomicUsize,
     stop: AtomicBool,

@@ -179,7 +179,7 @@ fn definitions_with_many_keys_are_scored_within_limits() {
 
 /// Columns of a corpus that are not read may contain anything, at any length.
 #[test]
-fn unread_corpus_columns_take_no_memory() {
+fn unread_corpus_columns_use_little_memory() {
     for unit in ["1,", "[],", "{\"a\":{}},", "\"\","] {
         let world = World::new();
         let text = (0..300).map(|at| format!("w{} ", at % 200)).collect::<String>();
@@ -220,7 +220,7 @@ fn every_reported_hostile_case_is_in_the_fixtures() {
 /// Killing a run while its child process is computing must also end the child.
 #[cfg(target_os = "linux")]
 #[test]
-fn stopping_a_run_ends_its_input_check_process() {
+fn killed_run_ends_its_sandbox_process() {
     let slow = Case { target: "doc_to_text".to_owned(), ..cases("refused.json").into_iter().find(is_slow).unwrap() };
     let world = World::new();
     let mut definition = definition();

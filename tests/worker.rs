@@ -266,7 +266,7 @@ fn idle_worker_exits_after_its_idle_limit() {
 }
 
 #[test]
-fn workers_begin_with_different_backbones() {
+fn workers_start_with_different_backbones() {
     let world = World::new();
     for (name, byte) in [("second", 1), ("third", 2)] {
         fs::create_dir(world.path(name)).unwrap();
@@ -309,7 +309,7 @@ fn workers_begin_with_different_backbones() {
 }
 
 #[test]
-fn full_store_ends_a_worker_with_its_reason() {
+fn full_disk_ends_a_worker_with_its_reason() {
     let world = World::large();
     let script = "trap '' XFSZ; ulimit -f 40; exec \"$0\" worker grid.yaml";
     let mut command = std::process::Command::new("sh");

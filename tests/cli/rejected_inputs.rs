@@ -57,7 +57,7 @@ fn wrong_tensor_shape_error_names_the_tensor() {
 }
 
 #[test]
-fn missing_and_extra_tensors_are_named() {
+fn missing_and_unused_tensors_are_rejected_by_name() {
     let world = World::new();
     world.change_config("num_hidden_layers", json!(5));
     world.assert_rejected(&[], 2, &["missing", "model.layers.4."]);
@@ -98,7 +98,7 @@ fn explain_names_deviations_of_the_official_code() {
 }
 
 #[test]
-fn calibration_larger_than_its_text_is_noted() {
+fn calibration_larger_than_its_text_prints_a_note() {
     let world = World::new();
     for (sequences, noted) in [("8", false), ("200", true)] {
         let sequences = format!("calibration.sequences={sequences}");
@@ -109,14 +109,14 @@ fn calibration_larger_than_its_text_is_noted() {
 }
 
 #[test]
-fn missing_tokenizer_is_named_with_its_grid_line_and_remedy() {
+fn missing_tokenizer_error_names_grid_line_and_remedy() {
     let world = World::new();
     std::fs::remove_file(world.path("backbone/tokenizer.json")).unwrap();
     world.assert_rejected(&[], 3, &["the model has no tokenizer.json", "grid.yaml:2", "tokenizer.save_pretrained"]);
 }
 
 #[test]
-fn lfs_pointer_in_place_of_a_model_file_is_named() {
+fn git_lfs_pointer_instead_of_a_model_file_is_rejected() {
     let pointer =
         "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32\nsize 12345\n";
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
@@ -144,14 +144,14 @@ fn corpus_too_short_for_one_window_is_rejected() {
 }
 
 #[test]
-fn text_that_is_not_utf8_is_rejected_with_its_line() {
+fn non_utf8_text_is_rejected_with_its_line() {
     let world = World::new();
     world.write("train.txt", b"w1 w2\nw3 \xff w4\n");
     world.assert_rejected(&[], 2, &["not UTF-8", "train.txt:2"]);
 }
 
 #[test]
-fn nan_weight_is_named_with_its_tensor() {
+fn nan_weight_error_names_the_tensor() {
     let world = World::new();
     let path = world.path("backbone/model.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();

@@ -88,7 +88,7 @@ pub struct SimulationResult {
     pub survivors: f64,
     /// Fraction of races in which one of two planted candidates with equal scores eliminates the other.
     pub parted: f64,
-    /// Mean amount by which the winner's score in the race exceeds its score on held-out items.
+    /// Mean difference between the winner's score in the race and its score on held-out items.
     pub selection_bias: f64,
 }
 

@@ -86,7 +86,7 @@ fn export_keeps_model_settings_but_drops_remote_code() {
 
 #[cfg(unix)]
 #[test]
-fn link_out_of_the_model_folder_is_named_and_rejected() {
+fn symlink_out_of_the_model_folder_is_rejected_by_name() {
     let names = [
         "special_tokens_map.json",
         "LICENSE",

@@ -28,7 +28,7 @@ fn score_reuses_the_dense_cell_of_a_grid() {
 }
 
 #[test]
-fn scores_are_shown_in_a_table_with_errors() {
+fn score_prints_a_table_with_standard_errors() {
     let world = World::large();
     let arguments = ["score", "backbone", "--tasks", "copa.jsonl", "--perplexity", "test.jsonl@64", "--rule", "ptb"];
     let output = world.ghostlab(&[&arguments[..], &["--output", "scores.json"]].concat());

@@ -22,7 +22,7 @@ fn cache_list(world: &World) -> String {
 }
 
 #[test]
-fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
+fn gc_keeps_objects_of_all_profiles_and_trials_of_a_grid() {
     let world = World::new();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let profiles = "profile: one\nprofiles:\n  one: {criterion: sleb, recovery: none}\n  two: {depth: 1}\n";

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Simulates another process that is tokenizing, and starts a run that waits for it. Applies `change` to the inputs,
-/// which have been hashed by then, and lets the run continue.
+/// Simulates another process that is tokenizing, and starts a run that hashes its inputs and waits for this process.
+/// Then applies `change` to the inputs and lets the run continue.
 #[cfg(unix)]
 fn run_with_change_after_hashing(world: &World, change: impl FnOnce()) -> Output {
     let record = plant_remote_process(world, REMOTE_PROCESS, &["tokenising"]);
@@ -67,7 +67,7 @@ const LOW_MEMORY: [&str; 2] = ["--memory", "0.05"];
 
 #[cfg(target_os = "linux")]
 #[test]
-fn weights_changed_during_on_demand_loading_store_nothing() {
+fn nothing_is_stored_if_weights_change_while_loading() {
     let undisturbed = World::large();
     undisturbed.run_ok(&SMALL);
     let arguments = [&SMALL[..], &LOW_MEMORY].concat();
@@ -188,7 +188,7 @@ fn process_state(id: u32) -> Option<char> {
 
 #[cfg(unix)]
 #[test]
-fn pipe_in_place_of_an_input_is_rejected_with_its_name() {
+fn pipe_instead_of_an_input_is_rejected_with_its_name() {
     for name in ["grid.yaml", "backbone/model.safetensors", "backbone/tokenizer.json", "train.txt", "copa.jsonl"] {
         let world = World::large();
         fs::remove_file(world.path(name)).unwrap();

@@ -54,7 +54,7 @@ fn grid_axes_are_the_distinct_values_of_its_cells() {
 }
 
 #[test]
-fn grid_without_cut_axes_has_only_dense_cells() {
+fn grid_without_pruning_axes_has_only_dense_cells() {
     let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = dense_grid_with("").replace("models/english}", "models/english}\n  deep: {path: models/deep}");

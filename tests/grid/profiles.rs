@@ -51,7 +51,7 @@ fn profile_overrides_grid_and_set_overrides_profile() {
 }
 
 #[test]
-fn shared_profile_has_lower_precedence_than_the_grids() {
+fn grid_profile_takes_precedence_over_shared_profile() {
     let folder = GridFolder::new();
     std::fs::create_dir(folder.file().parent().unwrap().join("profiles")).unwrap();
     let shared = folder.file().parent().unwrap().join("profiles/small.yaml");

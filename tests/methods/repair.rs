@@ -129,7 +129,7 @@ fn unrepairable_cell_does_not_fail_other_cells() {
 }
 
 #[test]
-fn nonfinite_activation_is_named_and_dense_is_scored() {
+fn nonfinite_activation_fails_only_the_pruned_cells() {
     let world = World::new();
     // Make the weights of one projection so large that the MLP in layer 1 overflows.
     let path = world.path("backbone/model.safetensors");

@@ -22,7 +22,7 @@ fn world_with_paper_settings(length: usize) -> World {
 }
 
 #[test]
-fn dense_backbone_that_misses_the_paper_stops_its_cells() {
+fn gate_stops_cells_whose_dense_backbone_misses_the_paper() {
     let world = world_with_paper_settings(2048);
     let output = world.ghostlab(&["reproduce", "table3"]);
     assert_eq!(output.status.code(), Some(4), "{}", combined_output(&output));

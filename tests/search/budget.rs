@@ -99,7 +99,7 @@ const TIMED_ARGUMENTS: [&str; 8] =
     ["--criteria", "llm-streamline,llm-drop", "--recoveries", "none,nbl", "--prompt", "128x4", "--items", "20"];
 
 #[test]
-fn memory_and_time_budgets_race_layers_with_sublayers() {
+fn memory_and_time_budgets_compare_layers_and_sublayers() {
     let world = World::large();
     // The dense backbone has 705 kB of weights. An MLP has 86 kB, and an attention sublayer 49 kB.
     let latency = 0.95 * dense_milliseconds(&world);
@@ -140,7 +140,7 @@ fn dense_milliseconds(world: &World) -> f64 {
 }
 
 #[test]
-fn exported_sublayer_winner_scores_as_its_cell() {
+fn exported_sublayer_winner_scores_like_its_cell() {
     let world = world();
     let axes =
         GRID.replace("criterion: [llm-streamline, shortgpt]", "criterion: llm-drop\ndepth: [{attention: 1}, {mlp: 1}]");

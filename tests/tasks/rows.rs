@@ -12,7 +12,7 @@ fn definition(builder: &str, file: &str, text: &str) -> String {
 }
 
 #[test]
-fn local_builders_are_read_or_rejected_by_name() {
+fn csv_and_text_datasets_are_read_and_arrow_is_rejected() {
     let world = World::new();
     world.write("rows.csv", "a,b\n\"w1 w2\",1\nw3,2\n");
     world.write("rows.txt", "w1 w2\r\nw3\n");

@@ -54,7 +54,7 @@ pub(super) fn engines() -> Vec<Pair> {
         ),
         planned(
             "a GPU",
-            // A batch on a GPU holds more tokens, so the batch settings differ as well.
+            // A batch on a GPU contains more tokens, so the batch settings differ as well.
             &["engine.device", "measure.prefill.machine.gpu.device", "measure.task.batch", "measure.windows.batch"],
             |setting| setting.add_arguments(&["--engine", "candle", "--device", "cpu", "--dtype", "f32"]),
             |setting| setting.add_arguments(&["--engine", "candle", "--device", "cuda", "--dtype", "f32"]),
