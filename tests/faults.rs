@@ -162,7 +162,7 @@ fn damaged_payload_of_every_kind_is_repaired() {
         // Damage each kind of file in two of the four ways so that every way is covered.
         for (how, damage) in [damages[number % 4], damages[(number + 1) % 4]] {
             payload_files(&world).iter().filter(|path| payload_kind(path) == *kind).for_each(|path| damage(path));
-            // An object whose files are all deleted counts as never computed.
+            // An object whose files are all deleted is treated as if it had never been computed.
             let seen = if how == "lost" && kind.contains(" of ") { 0 } else { 5 };
             assert_eq!(verify_store(&world), Some(seen), "{kind} {how}");
             world.run_ok(&SMALL);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// one ulp changes no number by more than 2e-7. Real changes to a stage exceed the tolerance.
 const TOLERANCE: f64 = 1e-5;
 
-/// Collects the versioned stages that an object's key names, both for the object itself and for its inputs.
+/// Collects the versioned stages in an object's key: the stage of the object and those of its inputs.
 fn stages(key: &Value, found: &mut BTreeSet<String>) {
     let Value::Object(map) = key else { return };
     if let (Some(Value::String(kind)), Some(version)) = (map.get("kind"), map.get("version")) {

@@ -121,7 +121,7 @@ fn grid_with_hub_model_runs_after_suggested_fetch() {
     let healthy = run(&world, &server, &["doctor", "grid.yaml"], 0);
     assert!(healthy.contains("4 layers, hidden size 64") && healthy.contains("to pin meta/tiny"), "{healthy}");
 
-    // Once the files are pinned, fetching sends no requests, just like offline mode.
+    // Once the files are pinned, `fetch` sends no requests, as in offline mode.
     let pinned = run(&world, &server, &["fetch", "grid.yaml", "--lock"], 0);
     assert!(pinned.contains(COMMIT) && pinned.contains("wrote hub.lock"), "{pinned}");
     let lock = json(&world.path("hub.lock"));
@@ -209,7 +209,7 @@ fn dataset_is_fetched_by_name_configuration_and_split() {
     let record = json(&world.path("results/grid/run.json"));
     assert_eq!(record["grid"]["definitions"]["made"]["hub"]["repository"], "datasets/org/texts@main");
 
-    // With a revision, the dataset comes from the hub unless there is a local folder, which is then used instead.
+    // With a revision, the dataset comes from the hub, unless the local folder exists.
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("shots: 1", "shots: 1, data: rows, revision: main"));
     run(&world, &server, &["run", "grid.yaml"], 0);

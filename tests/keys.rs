@@ -343,7 +343,7 @@ fn keys_journals_and_leases_match_the_fixture() {
     let grid = world.path("grid.yaml");
     now.insert("methods".to_owned(), names(&grid, None, engine));
     let other = names(&grid, None, ["candle", "cpu", "bf16"]);
-    // A few cells suffice for another engine, because all keys of one kind are built in the same way.
+    // Four cells suffice for the second engine, because all keys of one kind are built in the same way.
     let cells = other["tiny"]["cells"].as_object().unwrap().iter().take(4);
     let cells: Map<String, Value> = cells.map(|(name, cell)| (name.clone(), cell.clone())).collect();
     now.insert("candle".to_owned(), json!({"cells": cells, "members": other["tiny"]["members"]}));

@@ -133,7 +133,7 @@ fn equivalent_spellings_of_a_method_share_cell_and_key() {
     let rows = results(&world, &log);
     let labels: Vec<&str> = rows[1..].iter().map(|row| row[5].as_str()).collect();
     assert_eq!(labels[1..3], ["ghosted(solver=normal)", "ghosted(solver=svd)"], "labels do not follow the grid");
-    // A pattern matches a method however it is spelled.
+    // A pattern matches all equivalent spellings of a method.
     let log = world.run_ok(&["--set", "exclude=[{recovery: {name: ghosted, solver: normal}}]"]);
     assert_eq!(results(&world, &log).len(), 1 + 1 + 2 * 3);
 }

@@ -173,7 +173,7 @@ fn run_with_other_engine_or_dtype_has_a_separate_folder() {
     for (at, one) in values.iter().enumerate() {
         assert!(values[..at].iter().all(|other| other != one), "{}", folders[at]);
     }
-    // Setting an option to its default explicitly makes no difference.
+    // Explicit defaults select the same results folder.
     world.run_ok(&["--device", "cpu", "--dtype", "f32", "--engine", "cpu", "--set", "depth=1,2"]);
     assert_eq!(fs::read_dir(world.path("results")).unwrap().count(), folders.len());
     let record = common::json(&world.path("results/grid/run.json"));

@@ -112,7 +112,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     assert!(combined_output(&rejected).contains("mini.csv"), "{}", combined_output(&rejected));
     fs::write(&csv, all_tables).unwrap();
     assert!(run_ok(&world, &mini).contains(nothing));
-    // Damage to a stored object is noticed even if its length is unchanged.
+    // Damage to a stored object is detected even if the length of its file is unchanged.
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
     let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
     let mut bytes = fs::read(&pack).unwrap();

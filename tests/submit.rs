@@ -1,4 +1,4 @@
-//! Tests for submissions to a scheduler. A submission contains only the files it needs, happens only once, and does not
+//! Tests for submissions to a scheduler. A submission contains only the required files, is not duplicated, and does not
 //! depend on later changes to the grid or the program.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
@@ -45,7 +45,7 @@ impl FakeSlurm {
         self.with_fake_slurm(world.command(arguments)).output().unwrap()
     }
 
-    /// Sets up a command so that it finds these scripts in place of Slurm's programs.
+    /// Puts these scripts before Slurm's programs on a command's PATH.
     fn with_fake_slurm(&self, mut command: Command) -> Command {
         let path = std::env::var("PATH").unwrap();
         command.env("PATH", format!("{}:{path}", self.0.display())).env("HF_TOKEN", "hf_very_secret");

@@ -56,7 +56,7 @@ fn outcome() -> &'static GridOutcome {
 }
 
 /// Returns the perplexity, averaged over texts, of the cell with the given recovery and the criterion LLM-Streamline.
-/// `dense` as the recovery stands for the dense backbone.
+/// The recovery `dense` selects the dense backbone.
 fn perplexity(backbone: &str, depth: usize, recovery: &str) -> f64 {
     let result = outcome()
         .cells

@@ -143,7 +143,7 @@ fn interrupted_iterative_selection_resumes() {
     assert_nothing_left(&plan(&world));
     world.run_ok(&[]);
     assert_eq!(results(&world), results(&uninterrupted));
-    // The selections for smaller depths are the stored steps.
+    // The selections for smaller depths are already stored as steps of this selection.
     write_grid(&world, &axes.replace("depth: 3", "depth: [1, 2]"));
     assert_eq!(trials(&plan(&world)), (4 + 3 + 4, 4 + 3 + 4));
 }

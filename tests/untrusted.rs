@@ -177,7 +177,7 @@ fn definitions_with_many_keys_are_scored_within_limits() {
     }
 }
 
-/// Columns of a corpus that are not read may contain anything, at any length.
+/// Columns that the corpus does not select may contain values of any type and length.
 #[test]
 fn unread_corpus_columns_use_little_memory() {
     for unit in ["1,", "[],", "{\"a\":{}},", "\"\","] {

@@ -223,7 +223,7 @@ fn inputs_are_found_by_hash_and_missing_ones_named() {
     );
     let (code, folder) = verify(&world, &["--share", "5%", "--inputs", "elsewhere"]);
     assert_eq!(code, 0, "{folder:#}");
-    // A file with different bytes does not count as the input.
+    // A file with different bytes is not accepted as the input.
     let config = world.path("elsewhere/backbone/config.json");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, format!("{text}\n")).unwrap();

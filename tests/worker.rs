@@ -91,8 +91,8 @@ fn worker_near_its_time_limit_stores_a_batch_first() {
     let world = World::large();
     let mut ends = 0;
     let mut done = 0;
-    // Each worker gets the signal as early as possible, as if its time limit were shorter than the scheduler's advance
-    // warning.
+    // Each worker gets the signal as early as possible, as if its time limit were shorter than the advance warning of
+    // the scheduler.
     loop {
         let worker = spawn_worker(&world, &["worker", "grid.yaml", "--events"]);
         wait_until("no process record", || left_in(&world, "processes") > 0);
@@ -155,7 +155,7 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
     assert!(stderr(&output).contains("5 processes died during this job"), "{}", stderr(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 its worker died 5 times"), "{shown}");
-    // A run without workers retries the work that failed, and clears the record of failures.
+    // `run` retries the failed jobs, and clears their record of failures.
     world.run_ok(&[]);
     assert!(!status(&world).contains("died 5 times"));
 }
@@ -164,7 +164,7 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
 fn deaths_with_progress_do_not_exhaust_the_limit() {
     let world = World::new();
     world.run_ok(&["--set", "depth=1", "--set", "recovery=none"]);
-    // Each worker is killed after it has stored some progress of the calibration, as can happen on preemptible nodes.
+    // Kill each worker after it has stored some progress of the calibration, as can happen on preemptible nodes.
     let mut deaths = 0;
     let output = loop {
         let mut command = world.command(&["worker", "grid.yaml", "--set", "calibration.seed=3"]);

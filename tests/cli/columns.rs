@@ -20,7 +20,7 @@ fn every_view_shows_the_setting_in_which_cells_differ() {
         .collect();
     assert_eq!(found, [["train", "8", "64", "0"], ["train", "8", "64", "1"]]);
 
-    // If each results folder has only one seed, the numbers are paired, and the difference in seeds is reported.
+    // If each results folder has only one seed, `compare` pairs their numbers and reports the different seeds.
     for (name, seed) in [("one", "0"), ("two", "1")] {
         let name = format!("name={name}");
         let seed = format!("calibration.seed={seed}");
@@ -29,7 +29,7 @@ fn every_view_shows_the_setting_in_which_cells_differ() {
     let apart = run_ok(&world, &["compare", "results/one", "results/two"]);
     assert!(apart.contains("paired despite different settings") && apart.contains("calibration.seed"), "{apart}");
     assert!(!apart.contains("only in"), "{apart}");
-    // Only one of the two seeds has a counterpart in the other run.
+    // Only one of the two seeds in `seeds` is also in `two`.
     let half = run_ok(&world, &["compare", "results/seeds", "results/two"]);
     assert!(half.contains("common values are the same") && half.contains("only in A: "), "{half}");
     assert!(!half.contains("only in B") && !half.contains("values that differ"), "{half}");

@@ -85,7 +85,7 @@ pub const VIEWS: [View; 9] = [
     },
     View { name: "export", text: |observed| Some(observed.export().to_string()), says: is_variant_setting, one: true },
     View { name: "export, card", text: |observed| Some(observed.card_identity()), says: is_variant_setting, one: true },
-    // Different cells may export equal tensors. Other exported files state the identity.
+    // Different cells may export equal tensors. Other exported files contain the identity.
     View {
         name: "export, tensors",
         text: |observed| Some(format!("{:?}", observed.tensors)),
@@ -94,7 +94,7 @@ pub const VIEWS: [View; 9] = [
     },
 ];
 
-/// Results files without identities. The `numbers.json` in the same folder states the identities for their numbers.
+/// Results files without identities. The `numbers.json` in the same folder contains the identities of their numbers.
 const FILES_WITHOUT_IDENTITY: [&str; 22] = [
     ".ghostlab.sha256",
     "latency.parquet",
@@ -171,7 +171,7 @@ fn runs_below(folder: &Path) -> Vec<PathBuf> {
     inner.filter(|path| path.is_dir()).flat_map(|path| runs_below(&path)).collect()
 }
 
-/// Runs a setting and produces every view of it.
+/// Runs a setting, and collects its results files and command outputs.
 pub fn observe(setting: &Setting, what: &str) -> Observation {
     let grid = std::fs::read_to_string(setting.world.path("grid.yaml")).unwrap();
     setting.world.write("grid.yaml", format!("{grid}{ARTIFACT}"));

@@ -1,5 +1,6 @@
 //! Generates the tables in docs/models.md from the registries of architectures and recoveries (`just docs`), and checks
-//! that they are up to date. tests/exported.rs checks what they say about exports against the logits of transformers.
+//! that they are up to date. tests/exported.rs checks the statements about exports by comparing logits with
+//! transformers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

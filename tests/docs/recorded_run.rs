@@ -179,7 +179,7 @@ fn settings_count(entry: &JudgedClaim<'_>) -> String {
     format!("{} of {} in {source}{significant}", entry.ours.held, entry.ours.total)
 }
 
-/// Judges the paper's claims by the recorded artifacts of the real model.
+/// Evaluates the paper's claims on the recorded artifacts of the real model.
 fn judged_real(root: &Path) -> Vec<JudgedClaim<'static>> {
     let folders = fs::read_dir(root.join("results")).unwrap().map(|entry| entry.unwrap().path().join(REAL_PROFILE));
     let mut folders: Vec<PathBuf> = folders.filter(|folder| folder.is_dir()).collect();

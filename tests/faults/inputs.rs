@@ -53,8 +53,8 @@ fn inputs_changed_during_a_run_are_rejected() {
             assert_eq!(output.status.code(), Some(2), "{name}: {log}");
             assert!(log.contains("an input changed after it was hashed") && log.contains(name), "{log}");
             assert!(!world.path("results/grid/results.csv").exists());
-            // A run on the original bytes gives the original results. This shows that nothing computed from the changed
-            // file was stored under their hash.
+            // A run on the original bytes must give the original results. Otherwise, values computed from the changed
+            // file were stored under the hash of the original one.
             fs::write(&path, &bytes).unwrap();
             world.run_ok(&SMALL);
             assert!(world.tables() == undisturbed.tables(), "{name}");
@@ -100,8 +100,8 @@ fn nothing_is_stored_if_weights_change_while_loading() {
             assert_eq!(output.status.code(), Some(2), "{how} at {point}: {log}");
             assert!(log.contains("model.safetensors"), "{how} at {point}: {log}");
             assert!(!world.path("results/grid/results.csv").exists());
-            // A run on the original bytes gives the original results. This shows that nothing computed from the changed
-            // file was stored under their hash.
+            // A run on the original bytes must give the original results. Otherwise, values computed from the changed
+            // file were stored under the hash of the original one.
             fs::write(weights_of(&world), &bytes).unwrap();
             world.run_ok(&arguments);
             assert!(world.tables() == undisturbed.tables(), "{how} at {point}");

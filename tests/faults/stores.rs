@@ -28,7 +28,7 @@ fn run_stopped_by_full_disk_resumes_after_space_is_freed() {
 #[test]
 fn unwritable_store_is_rejected_before_the_run() {
     let world = World::new();
-    // Nobody can write to `/proc`.
+    // No user can write to `/proc`.
     world.assert_rejected(
         &["--store", "/proc/ghostlab"],
         3,

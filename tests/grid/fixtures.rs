@@ -171,13 +171,13 @@ pub fn examples(document: &str) -> Vec<String> {
     grids
 }
 
-/// Error messages, each below the input that causes it. They are reviewed as a snapshot.
+/// Error messages, each below the input that causes it. They are compared with a snapshot.
 #[derive(Default)]
 pub struct Messages(String);
 
 impl Messages {
     pub fn add(&mut self, input: &str, (message, code): (String, u8)) {
-        // A list of all valid names may be longer.
+        // Lists of all valid names may exceed the line limit.
         let mut lines = message.lines().filter(|line| !line.starts_with("  expected: one of "));
         assert!(lines.all(|line| line.len() < 200), "a line is too long:\n{message}");
         self.0.push_str(&format!("# {input}\n{message}\nexit code {code}\n\n"));

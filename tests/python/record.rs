@@ -146,7 +146,7 @@ fn packed_record_is_a_valid_ro_crate() {
     let crate_parts: Value = serde_json::from_str(output.lines().last().unwrap()).unwrap();
     assert_eq!(crate_parts["required"], Value::Array(Vec::new()), "{crate_parts:#}");
     assert_eq!(crate_parts["unknown"], Value::Array(Vec::new()), "{crate_parts:#}");
-    // The only recommendation left open is the publisher, which the program does not know.
+    // The publisher is the only recommended property that is missing. The program does not know it.
     let wishes: Vec<&str> =
         crate_parts["recommended"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     assert!(wishes.iter().all(|wish| wish.contains("publisher")), "{wishes:#?}");

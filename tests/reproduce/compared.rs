@@ -25,7 +25,7 @@ fn changed_text_under_one_name_is_reported_and_not_paired() {
     let lines = fs::read_to_string(world.path("test.jsonl")).unwrap();
     world.write("test.jsonl", lines.replace("w1", "w2"));
     run_ok(&world, &["reproduce", "mini", "--results", "two"]);
-    // If a folder contains only one profile, it need not be named.
+    // The profile may be omitted if the folder contains only one.
     let log = run_ok(&world, &["compare", "one/mini", "two/mini"]);
     assert!(log.contains("settings: the same") && log.contains("corpora.test"), "{log}");
     assert!(log.contains("different items") && !log.contains("p ="), "{log}");

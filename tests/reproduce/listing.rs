@@ -26,7 +26,7 @@ fn listing_notices_changed_objects_inputs_and_settings() {
     // The list counts objects that were added to the store.
     run_ok(&world, &["reproduce", "mini"]);
     assert!(listed_line(&world, "mini").contains("3 of 3"), "{}", list_artifacts(&world));
-    // Damage is noticed even if the length of the file is unchanged.
+    // Damage is detected even if the length of the file is unchanged.
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
     let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
     let packed = fs::read(&pack).unwrap();

@@ -10,7 +10,7 @@ fn reproduce_all_writes_lists_tables_figures_and_page() {
     for shown in ["A small table", "A small figure", "data:image/svg+xml", "explain"] {
         assert!(page.contains(shown), "{shown} is not on the page");
     }
-    // The paper's lists are artifacts too.
+    // Lists, such as `methods`, are artifacts too.
     let (_, list) = page.split_once("data-name=\"methods\"").unwrap();
     assert!(list.split_once("</table>").unwrap().0.contains("LLM-Streamline"), "wrong rows of the list");
     assert!(fs::read_to_string(world.path("results/methods/methods.md")).unwrap().contains("LLM-Streamline"));

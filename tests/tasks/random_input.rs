@@ -1,4 +1,5 @@
-//! Fuzzes the rows of datasets with implausible values. Each row must yield requests or an error, never a panic.
+//! Fuzzes the rows of datasets with random values of every type. Each row must yield requests or an error, never a
+//! panic.
 
 use ghostlab::error::Result;
 use ghostlab::tasks::{Bos, Encoder, Prefix, TASKS, Task};
