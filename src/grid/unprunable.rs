@@ -52,7 +52,7 @@ fn unsupported_unit_error(recovery: &Method<dyn Recovery>, depth: criterion::Dep
         return None;
     }
     if recovery.rule.replaces_sublayers() {
-        let error = Error::bad_input(format!("`{}` can only repair removed sublayers sublayers", recovery.name));
+        let error = Error::bad_input(format!("`{}` can only repair removed sublayers", recovery.name));
         return Some(
             error
                 .expected(format!("a depth such as `{{attention: {}}}`", depth.count))

@@ -43,7 +43,7 @@ struct Nbl {
     iterative: bool,
 }
 
-/// Returns the sites before and after a sublayer sublayer of a layer.
+/// Returns the sites before and after a sublayer.
 fn sites_around((layer, sublayer): (usize, Sublayer)) -> [HookPoint; 2] {
     match sublayer {
         Sublayer::Attention => [HookPoint::Stream(layer), HookPoint::Middle(layer)],

@@ -3,8 +3,8 @@
 //!
 //! The sublayer adds `a` to the stream. The linear minimum mean square error estimate of `a` from `z` is `z·Wᵀ + b`,
 //! where `W = C_az·C_zz⁻¹` and `b = E[a] − W·E[z]`, without a ridge. The published scripts estimate from the stream,
-//! `z = x`, and also remove the norm before the sublayer. `input: normed` estimates from `z = RMSNorm(x)`, as with the published
-//! option `layer_drop_norm False`.
+//! `z = x`, and also remove the norm before the sublayer. `input: normed` estimates from `z = RMSNorm(x)`, as with the
+//! published option `layer_drop_norm False`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
