@@ -18,7 +18,7 @@ include:
   - {criterion: llm-drop, depth: {sublayers: 1}}
   - {criterion: block-pruner, depth: {sublayers: 1}}
   - {criterion: finercut, depth: {sublayers: 1}}
-  - {criterion: nbl, depth: {attention: 1}}
+  - {criterion: nbl, depth: {sublayers: 1}}
 evaluate: {perplexity: {corpus: test, length: 64}}
 ";
 
@@ -46,7 +46,7 @@ fn grid_removes_the_first_ranked_candidate() {
     let size = ["--corpus", "train.txt", "--sequences", "8", "--length", "64"];
     let ranked = answer(&world, &[&["layers", "backbone"], &size[..], &["--json"]].concat());
     let columns = ranked["criteria"].as_array().unwrap();
-    assert_eq!(columns.len(), 13, "expected one entry per criterion, and two for criteria of both sublayers");
+    assert_eq!(columns.len(), 14, "expected one entry per criterion, and two for criteria of both sublayers");
     let output = world.ghostlab(&["run", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     for (criterion, cell) in [
@@ -59,7 +59,7 @@ fn grid_removes_the_first_ranked_candidate() {
         ("llm-drop", "tiny.llm-drop-sublayers-1.none"),
         ("block-pruner", "tiny.block-pruner-sublayers-1.none"),
         ("finercut", "tiny.finercut-sublayers-1.none"),
-        ("nbl", "tiny.nbl-attention-1.none"),
+        ("nbl", "tiny.nbl-sublayers-1.none"),
     ] {
         let explained = answer(&world, &["explain", "grid.yaml", cell, "--json"]);
         assert_eq!(explained["removed_layers"], json!([first_ranked(columns, criterion)]), "{criterion}");
@@ -86,7 +86,7 @@ fn greedy_criteria_list_the_trials_of_their_first_step() {
     let quick = answer(&world, &[&line[..], &["--no-trials"]].concat());
     let names: Vec<&str> =
         quick["criteria"].as_array().unwrap().iter().map(|column| column["criterion"].as_str().unwrap()).collect();
-    assert_eq!(names, ["llm-streamline", "shortgpt", "angular", "cca", "llm-drop", "llm-drop", "nbl"]);
+    assert_eq!(names, ["llm-streamline", "shortgpt", "angular", "cca", "llm-drop", "llm-drop", "nbl", "nbl"]);
 }
 
 /// Returns the scores of a criterion for all candidates: layers, attention sublayers and MLPs.

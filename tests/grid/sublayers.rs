@@ -78,7 +78,6 @@ fn excessive_depths_are_rejected_at_their_line() {
         ("llm-drop", "{attention: 4, mlp: 2}", "none"),
         ("llm-drop", "{attention: 0}", "none"),
         ("llm-drop", "{attention: 4}", "ghosted"),
-        ("llm-drop", "{mlp: 4}", "nbl"),
         ("llm-streamline", "4", "[none, nbl]"),
         ("{name: lorp, iterative: true}", "4", "none"),
     ] {
