@@ -116,11 +116,13 @@ fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
          {name: ghosted, input: normed}, {name: ghosted, input: normed, bias: true}]}\n\
          \x20 - {criterion: {name: explicit, layers: [0, 14, 15]}, depth: 3, recovery: [mean, \
          {name: ghosted, input: normed}, {name: ghosted, input: normed, bias: true}]}\n\
-         \x20 - {criterion: {name: nbl, input: normed}, depth: {attention: 3}, \
+         \x20 - {criterion: {name: nbl, input: normed}, depth: [{attention: 3}, {mlp: 3}], \
          recovery: {name: nbl, input: normed}}\n\
+         \x20 - {criterion: {name: explicit, sublayers: [attention 0, mlp 3, attention 4, mlp 4, attention 15, mlp 15]}, \
+         depth: {sublayers: 6}, recovery: {name: nbl, input: normed}}\n\
          evaluate: {perplexity: [{corpus: test, length: 128}]}\n",
     );
-    assert_eq!(compare(&world, &python, &[("f32", LOGITS), ("q8_0", 5e-2)]), 10);
+    assert_eq!(compare(&world, &python, &[("f32", LOGITS), ("q8_0", 5e-2)]), 12);
 }
 
 /// Covers scaled rotary embeddings, heads wider than the stream, and biases of queries, keys and values or of all

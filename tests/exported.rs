@@ -100,6 +100,8 @@ fn transformers_matches_every_recovery_and_architecture() {
          \x20 - {criterion: llm-drop, depth: [{attention: 4}, {mlp: 2}, {sublayers: 8}], recovery: none}\n\
          \x20 - {backbone: [llama, olmo2], criterion: nbl, depth: {attention: 4}, recovery: nbl}\n\
          \x20 - {backbone: [llama, qwen3], criterion: nbl, depth: {attention: 4}, recovery: {name: nbl, input: normed}}\n\
+         \x20 - {backbone: [llama, olmo2], criterion: {name: explicit, sublayers: [attention 0, mlp 3, attention 4, mlp 4, \
+         attention 15, mlp 15]}, depth: {sublayers: 6}, recovery: {name: nbl, input: normed}}\n\
          \x20 - {backbone: llama, criterion: {name: explicit, layers: [3, 4, 9]}, depth: 3, recovery: merge}\n\
          evaluate: {perplexity: {corpus: test, length: 64}}\n",
     );
@@ -109,7 +111,7 @@ fn transformers_matches_every_recovery_and_architecture() {
     let settings = RunSettings::default();
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
     let cells: Vec<String> = grid.cells.iter().filter(|cell| !cell.is_dense()).map(ToString::to_string).collect();
-    assert_eq!(cells.len(), 3 * 23 + 5);
+    assert_eq!(cells.len(), 3 * 23 + 7);
     let folders: Vec<String> = cells.iter().map(|cell| format!("{}/out/{cell}", world.path().display())).collect();
     let (out, text) =
         (world.path().join("logits.safetensors"), "Question: What does the pet of Anna eat?\nAnswer: The");
@@ -119,9 +121,9 @@ fn transformers_matches_every_recovery_and_architecture() {
     let with_code = compare(&world, &plan, &store, &out, largest_difference);
     // Of the 23 cells of each backbone, 20 remove whole layers. Six of these need no code: `none`, four folded repairs,
     // and a folded repair at two cuts. On OLMo-2, the maps of ReplaceMe (LS, Cos, and at two cuts) and the scaling of
-    // the stream need code too. At layer 0, there is no earlier layer into which a scale can be folded. The four linear
-    // attention sublayers need code, and merged layers do not.
-    assert_eq!(with_code, 2 * 14 + 18 + 3 * 3 + 4);
+    // the stream need code too. At layer 0, there is no earlier layer into which a scale can be folded. The six cuts
+    // with replaced sublayers need code, and merged layers do not.
+    assert_eq!(with_code, 2 * 14 + 18 + 3 * 3 + 6);
 }
 
 /// Compares our logits with those that transformers computes from the folder of each pruned cell. `error` must not
@@ -269,14 +271,16 @@ fn exports_of_every_architecture_match_transformers() {
          \x20 - {criterion: {name: explicit, layers: [1]}, depth: 1, recovery: [none, {name: replaceme-ls, alpha: 10}]}\n\
          \x20 - {criterion: llm-drop, depth: [{attention: 2}, {mlp: 1}], recovery: none}\n\
          \x20 - {backbone: [gemma2, phi3-longrope], criterion: llm-drop, depth: {attention: 2}, recovery: nbl}\n\
+         \x20 - {backbone: [gemma2, phi3-longrope, qwen3-moe-mixed], criterion: nbl, depth: {mlp: 1}, \
+         recovery: {name: nbl, input: normed}}\n\
          \x20 - {backbone: phi3-longrope, criterion: {name: explicit, layers: [1]}, depth: 1, recovery: merge}\n",
     );
     let (cells, with_code) = compare_random(&python, &world);
-    assert_eq!(cells, 19 * names.len() + 3);
-    // The nine recoveries with operators on the stream need code, and so do the two sublayer cuts and both linear
-    // attention sublayers. If an MLP ends with a norm, the scaling and the three maps of ReplaceMe need code too.
+    assert_eq!(cells, 19 * names.len() + 6);
+    // The nine recoveries with operators on the stream need code, and so do the two sublayer cuts and the five
+    // cuts with replaced sublayers. If an MLP ends with a norm, the scaling and the three maps of ReplaceMe need code too.
     let behind_norms = configs.iter().filter(|config| config.ends_in_norm(Sublayer::Mlp)).count();
-    assert_eq!(with_code, (9 + 2) * names.len() + 2 + 4 * behind_norms);
+    assert_eq!(with_code, (9 + 2) * names.len() + 5 + 4 * behind_norms);
 }
 
 #[test]

@@ -106,6 +106,8 @@ fn write_sublayer_grid(world: &World) {
          include:\n  - {criterion: {name: explicit, layers: [0, 1, 15]}, depth: 3, \
          recovery: [mean, {name: ghosted, input: normed, bias: true}]}\n\
          \x20 - {criterion: nbl, depth: {attention: 3}, recovery: [nbl, {name: nbl, input: normed}]}\n\
+         \x20 - {criterion: {name: explicit, sublayers: [attention 0, mlp 3, attention 4, mlp 4, attention 15, mlp 15]}, \
+         depth: {sublayers: 6}, recovery: {name: nbl, input: normed}}\n\
          evaluate: {perplexity: [{corpus: test, length: 128}]}\n",
     );
 }
@@ -132,6 +134,7 @@ fn sublayer_cuts_export_and_score_like_their_cells() {
         "explicit-3.ghosted",
         "nbl-attention-3.nbl",
         "nbl-attention-3.nbl.input-normed",
+        "explicit-sublayers-6.nbl",
     ];
     assert_eq!(cells.len(), expected.len());
     let data = checkout().canonicalize().unwrap().join("data/tiny/corpora/wiki-test.jsonl.gz");
