@@ -6,11 +6,11 @@ use serde_json::Value;
 use super::config_fields::Entries;
 use crate::error::{Error, Result};
 
-/// Prefix of the class name in exports that store operators next to the weights ([`Attachment`](super::Attachment)).
-/// The architecture's own class name follows the prefix.
+/// Prefix of the class name in exports with operators ([`Attachment`](super::Attachment)) or removed sublayers. The
+/// architecture's own class name follows the prefix.
 pub(crate) const CLASS: &str = "Ghosted";
 /// Prefix of `model_type` in older exports.
-const MODEL_TYPE: &str = "ghostlab_";
+const MODEL_TYPE_PREFIX: &str = "ghostlab_";
 
 /// Properties in which decoder architectures differ. Each entry of [`ARCHITECTURES`] overrides fields of [`LLAMA`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,8 +110,8 @@ pub struct GgufForm {
     pub places: GgufPlaces,
 }
 
-/// Layers that llama.cpp treats differently from the others. It selects them by index alone, whatever the metadata of a
-/// file says.
+/// Layers that llama.cpp treats differently from the others. It selects them by index alone and ignores the metadata of
+/// the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GgufPlaces {
     /// All layers use full attention and a rotary embedding.
@@ -331,8 +331,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
 ];
 
 impl Architecture {
-    /// Returns the architecture named in a config, and whether the config belongs to an export with operators next to
-    /// the weights.
+    /// Returns the architecture named in a config, and whether the config belongs to an export with operators or
+    /// removed sublayers.
     ///
     /// # Errors
     /// Fails if the architecture is unknown, or `architectures` and `model_type` disagree.
@@ -343,12 +343,13 @@ impl Architecture {
             Some(_) => return Err(entries.value_error("architectures", "a list of one name")),
         };
         let model_type = entries.text("model_type")?;
-        let ours =
-            class.map_or(model_type.is_some_and(|text| text.starts_with(MODEL_TYPE)), |text| text.starts_with(CLASS));
-        let plain = model_type.map(|text| if ours { text.strip_prefix(MODEL_TYPE).unwrap_or(text) } else { text });
+        let is_export = class
+            .map_or(model_type.is_some_and(|text| text.starts_with(MODEL_TYPE_PREFIX)), |text| text.starts_with(CLASS));
+        let base_model_type =
+            model_type.map(|text| if is_export { text.strip_prefix(MODEL_TYPE_PREFIX).unwrap_or(text) } else { text });
         let found = ARCHITECTURES.iter().find(|candidate| match class {
-            Some(class) => class.strip_prefix(if ours { CLASS } else { "" }) == Some(candidate.class),
-            None => plain == Some(candidate.model_type),
+            Some(class) => class.strip_prefix(if is_export { CLASS } else { "" }) == Some(candidate.class),
+            None => base_model_type == Some(candidate.model_type),
         });
         let architecture = found.ok_or_else(|| {
             Error::bad_input("unknown architecture")
@@ -358,7 +359,7 @@ impl Architecture {
                 .hint("use one of these decoders; to add a similar one, see crates/core/src/model/architecture.rs")
         })?;
         // Reject contradictions, because either entry may be the wrong one. transformers reads only `model_type`.
-        match plain {
+        match base_model_type {
             Some(other) if other != architecture.model_type => {
                 Err(Error::bad_input("`model_type` contradicts `architectures`")
                     .at("model_type")
@@ -369,7 +370,7 @@ impl Architecture {
                     ))
                     .found(format!("`{other}`")))
             }
-            _ => Ok((architecture, ours)),
+            _ => Ok((architecture, is_export)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Config keys, tensor names, forms and positions of the operators stored next to the weights of an export.
+//! Config keys, tensor names, forms and positions of the operators that an export stores in its checkpoint.
 
 use super::architecture::Architecture;
 use super::operator::Operator;
@@ -48,8 +48,8 @@ impl BranchPlace {
 
     /// Returns all positions in a layer.
     pub(super) fn all(architecture: &Architecture) -> impl Iterator<Item = Self> {
-        let behind = [architecture.norms[1], architecture.norms[3]];
-        [Self::Before, Self::After].into_iter().chain(behind.into_iter().flatten().map(Self::Norm))
+        let post_norms = [architecture.norms[1], architecture.norms[3]];
+        [Self::Before, Self::After].into_iter().chain(post_norms.into_iter().flatten().map(Self::Norm))
     }
 }
 
@@ -68,8 +68,7 @@ pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
     name(layer, &format!("{norm}.norm"))
 }
 
-/// Form of an operator stored next to the weights of a checkpoint. The form determines which file formats can store the
-/// operator.
+/// Form of an operator in an exported checkpoint. The form determines which file formats can store the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepForm {
     /// Linear map of the stream, `x·W`, with or without a bias.

@@ -10,12 +10,13 @@ const MAX_LOADING_FRACTION: f64 = 0.1;
 /// Minimum number of streams, even if they exceed the memory budget.
 const MIN_STREAMS: usize = 4;
 
+/// Chooses the number of tokens per pass from the loading times of earlier passes.
 pub(super) struct PassPlanner {
     /// Bytes available for residual streams.
     stream_bytes: u64,
     /// Size of one token's residual stream in bytes.
     row_bytes: u64,
-    /// Current estimate of the tokens per pass.
+    /// Number of tokens per pass before the memory limit is applied. It never decreases.
     tokens: AtomicUsize,
 }
 
@@ -29,13 +30,13 @@ impl PassPlanner {
         self.tokens.load(Relaxed).min(self.max_rows() / streams.max(1))
     }
 
-    /// Returns how many streams of `tokens` tokens fit in the budget.
+    /// Returns how many streams of `tokens` tokens fit in the budget, but at least [`MIN_STREAMS`].
     pub(super) fn streams(&self, tokens: usize) -> usize {
         (self.max_rows() / tokens.max(1)).max(MIN_STREAMS)
     }
 
-    /// Updates the estimate after a pass of `tokens` tokens. The pass took `seconds` in total, including
-    /// `loading_seconds` seconds for loading weights.
+    /// Updates the number of tokens per pass after a pass of `tokens` tokens. The pass took `seconds` seconds in
+    /// total, including `loading_seconds` seconds for loading weights.
     pub(super) fn record_pass(&self, tokens: usize, seconds: f64, loading_seconds: f64) {
         if loading_seconds > MAX_LOADING_FRACTION * seconds {
             self.tokens.fetch_max(2 * tokens, Relaxed);
@@ -56,11 +57,11 @@ mod tests {
         let passes = PassPlanner::new(4 * 10 * 64_000, 10);
         assert_eq!((passes.tokens(1), passes.streams(2000)), (0, 32));
         passes.record_pass(2000, 10.0, 0.9);
-        assert_eq!(passes.tokens(1), 0, "the pass must not grow further");
+        assert_eq!(passes.tokens(1), 0, "the next pass must not grow if loading is cheap");
         passes.record_pass(2000, 10.0, 4.0);
         assert_eq!(passes.tokens(1), 4000);
         passes.record_pass(4000, 18.0, 4.0);
-        // A short pass at the end of a text does not lower the estimate.
+        // A short pass at the end of a text does not reduce the number of tokens.
         passes.record_pass(100, 2.0, 4.0);
         assert_eq!((passes.tokens(1), passes.tokens(8), passes.tokens(16)), (8000, 8000, 4000));
         assert_eq!((passes.streams(8000), passes.streams(1_000_000)), (8, MIN_STREAMS));

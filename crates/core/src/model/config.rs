@@ -32,7 +32,7 @@ use crate::quantity::pluralize;
 const MAX_LAYERS: usize = 10_000;
 const MAX_CHANNELS: usize = 1 << 20;
 const MAX_HEADS: usize = 1 << 16;
-const MAX_IDS: usize = 1 << 24;
+const MAX_VOCAB: usize = 1 << 24;
 
 /// Projections that have a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,7 +74,7 @@ pub struct Config {
     /// Soft cap on attention scores, `cap·tanh(x/cap)`.
     pub score_cap: Option<f32>,
     pub logit_cap: Option<f32>,
-    /// Experts of the layers in [`Self::sparse`], which replace the dense MLP.
+    /// Experts that replace the dense MLP in the layers marked in [`Self::sparse`].
     pub experts: Option<Experts>,
     /// Whether each layer has experts instead of a dense MLP.
     pub sparse: Vec<bool>,
@@ -86,9 +86,10 @@ pub struct Config {
     pub windows: Vec<Option<usize>>,
     /// Maximum context length in training, in tokens, if known.
     pub max_positions: Option<usize>,
-    /// Operators stored next to the weights. Always empty in configs from [`Self::read`], which rejects exports.
+    /// Operators that a ghostlab export stores in its checkpoint as extra tensors. Always empty in configs from
+    /// [`Self::read`], which rejects such exports.
     pub attachments: Vec<Attachment>,
-    /// Sublayers missing from the layers, as in exports of sublayer cuts. Always empty in configs from [`Self::read`].
+    /// Sublayers that a ghostlab export removed from its layers. Always empty in configs from [`Self::read`].
     pub dropped: Cut,
     /// Type to which matrices are quantized when they are loaded. Config files never set it.
     pub rounded: Option<WeightType>,
@@ -102,15 +103,15 @@ impl Config {
         self.norm_after(sublayer).is_some()
     }
 
-    /// Returns whether every layer has both sublayers and there are no operators next to the weights.
+    /// Returns whether every layer has both sublayers and the checkpoint stores no operators.
     pub fn is_plain(&self) -> bool {
         self.attachments.is_empty() && self.dropped.is_empty()
     }
 
     /// Describes the operators and dropped sublayers of an export.
     pub fn export_text(&self) -> String {
-        let operators = format!("{} next to the weights", pluralize(self.attachments.len(), "operator"));
-        let sublayers = format!("{} dropped", pluralize(self.dropped.len(), "sublayer"));
+        let operators = format!("{} stored in the checkpoint", pluralize(self.attachments.len(), "operator"));
+        let sublayers = format!("{} removed", pluralize(self.dropped.len(), "sublayer"));
         match (self.attachments.is_empty(), self.dropped.is_empty()) {
             (_, true) => operators,
             (true, false) => sublayers,
@@ -127,20 +128,20 @@ impl Config {
     ///
     /// # Errors
     /// Fails if the file is missing or malformed, or an entry is missing, mistyped or unsupported. The error contains
-    /// the expected and found values. Also fails for exports with operators next to the weights or missing sublayers,
-    /// because ignoring either would change the model.
+    /// the expected and found values. Also fails for ghostlab exports with operators or removed sublayers, because
+    /// ignoring either would change the model.
     pub fn read(folder: &Path) -> Result<Self> {
-        Self::read_with_attachments(folder)?.plain(&parts::config(folder))
+        Self::read_with_attachments(folder)?.reject_export(&parts::config(folder))
     }
 
-    /// Reads a config like [`Self::read`], but accepts exports with operators or missing sublayers. Such a backbone
+    /// Reads a config like [`Self::read`], but accepts exports with operators or removed sublayers. Such a backbone
     /// must be run with its [`folder_program`](super::folder_program).
     ///
     /// # Errors
-    /// Fails like [`Self::read`], but not because of operators or missing sublayers.
+    /// Fails like [`Self::read`], but not because of operators or removed sublayers.
     pub fn read_with_attachments(folder: &Path) -> Result<Self> {
         if is_gguf(folder) {
-            let map = gguf_backbone::config(&Gguf::open(folder)?)?;
+            let map = gguf_backbone::read_config(&Gguf::open(folder)?)?;
             let entries = Entries { map: &map, prefix: "" };
             return Self::parse(&entries).map_err(|error| error.at(folder.display()));
         }
@@ -153,7 +154,7 @@ impl Config {
             return Err(no_backbone_error(folder));
         }
         let mut config = Self::parse_file(&folder.join("config.json"))?;
-        if config.tied_embeddings && has_both_tables(folder) {
+        if config.tied_embeddings && has_embedding_and_head(folder) {
             config.tied_embeddings = false;
             config.notes.push(
                 "config.json sets tie_word_embeddings, but the weights contain lm_head.weight: using lm_head.weight, as in transformers 5"
@@ -168,18 +169,19 @@ impl Config {
     /// # Errors
     /// See [`Self::read`].
     pub fn read_file(path: &Path) -> Result<Self> {
-        Self::parse_file(path)?.plain(path)
+        Self::parse_file(path)?.reject_export(path)
     }
 
-    fn plain(self, path: &Path) -> Result<Self> {
+    /// Returns the config, or an error if it belongs to an export with operators or removed sublayers.
+    fn reject_export(self, path: &Path) -> Result<Self> {
         if self.is_plain() {
             return Ok(self);
         }
-        Err(Error::bad_input("the model is an export with operators or missing sublayers")
+        Err(Error::bad_input("the model is a ghostlab export with operators or removed sublayers")
             .at(path.display())
             .expected("a model without operators and with all sublayers")
             .found(self.export_text())
-            .hint("prune the model that it was exported from; exports are supported only by `ghostlab score` and in dense cells"))
+            .hint("use the model that it was exported from; only `ghostlab score` and dense grid cells accept exports"))
     }
 
     fn parse_file(path: &Path) -> Result<Self> {
@@ -194,17 +196,17 @@ impl Config {
     }
 
     fn parse(entries: &Entries<'_>) -> Result<Self> {
-        let (architecture, ours) = Architecture::from_entries(entries)?;
+        let (architecture, is_export) = Architecture::from_entries(entries)?;
         let mut notes = Vec::new();
         let mut map = with_defaults(entries.map, architecture, &mut notes)?;
         if let Some(activation) =
-            map.get(CONFIG_KEY).and_then(|section| section.get(ACTIVATION)).filter(|_| ours).cloned()
+            map.get(CONFIG_KEY).and_then(|section| section.get(ACTIVATION)).filter(|_| is_export).cloned()
         {
             map.insert(architecture.activation.0.to_owned(), activation);
         }
         let entries = &Entries { map: &map, prefix: entries.prefix };
         let layers = entries.count("num_hidden_layers", MAX_LAYERS)?;
-        refuse_unsupported(entries, architecture)?;
+        reject_unsupported(entries, architecture)?;
         let hidden = entries.count("hidden_size", MAX_CHANNELS)?;
         let AttentionShape { heads, kv_heads, head_dim } = AttentionShape::read(entries, hidden)?;
         let biases = Biases::read(entries, architecture)?;
@@ -213,8 +215,8 @@ impl Config {
         let scale = architecture.scale.map_or(Ok(None), |key| entries.optional_number(key, 1e-6..=1e9))?;
         let [score_cap, logit_cap] = architecture.caps.map(|key| read_cap(entries, key));
         let (experts, mut sparse) = experts::parse(entries, architecture, layers)?;
-        let ExportEntries { attachments, dropped } = if ours {
-            side_operators::export_entries(entries, architecture, layers)?
+        let ExportEntries { attachments, dropped } = if is_export {
+            side_operators::parse_export_entries(entries, architecture, layers)?
         } else {
             ExportEntries::default()
         };
@@ -227,7 +229,7 @@ impl Config {
             kv_heads,
             head_dim,
             intermediate: entries.count("intermediate_size", MAX_CHANNELS)?,
-            vocab: entries.count("vocab_size", MAX_IDS)?,
+            vocab: entries.count("vocab_size", MAX_VOCAB)?,
             norm_eps: entries.number("rms_norm_eps", 1e-30..=1.0)? as f32,
             biases,
             rope: ropes.rope,
@@ -256,11 +258,12 @@ impl Config {
 
 impl Biases {
     fn read(entries: &Entries<'_>, architecture: &Architecture) -> Result<Self> {
-        let attention = flag_if(architecture.attention_bias == AttentionBias::Configurable, "attention_bias", entries)?;
+        let attention =
+            read_bias_flag(architecture.attention_bias == AttentionBias::Configurable, "attention_bias", entries)?;
         Ok(Self {
             inputs: attention || architecture.attention_bias == AttentionBias::Inputs,
             output: attention,
-            mlp: flag_if(architecture.mlp_bias, "mlp_bias", entries)?,
+            mlp: read_bias_flag(architecture.mlp_bias, "mlp_bias", entries)?,
         })
     }
 }
@@ -296,7 +299,10 @@ impl AttentionShape {
             }
         };
         if head_dim % 2 != 0 {
-            return Err(Error::bad_input("the rotary embedding needs an even head_dim").found(head_dim));
+            return Err(Error::bad_input("the rotary embedding needs an even number of channels per head")
+                .at("head_dim")
+                .expected("an even number")
+                .found(head_dim));
         }
         Ok(Self { heads, kv_heads, head_dim })
     }
@@ -308,8 +314,9 @@ fn read_cap(entries: &Entries<'_>, key: Option<&str>) -> Result<Option<f32>> {
     Ok(cap.map(|cap| cap as f32))
 }
 
-fn flag_if(has_bias: bool, key: &str, entries: &Entries<'_>) -> Result<bool> {
-    Ok(has_bias && entries.flag(key)?.unwrap_or(false))
+/// Reads an entry that enables a bias. Returns `false` if the architecture does not read the entry.
+fn read_bias_flag(is_configurable: bool, key: &str, entries: &Entries<'_>) -> Result<bool> {
+    Ok(is_configurable && entries.flag(key)?.unwrap_or(false))
 }
 
 /// Fills in the defaults of transformers' config class for missing entries, and adds a note about them.
@@ -323,10 +330,13 @@ fn with_defaults(
             Error::job("the defaults of an architecture are not valid JSON").found(error)
         })?;
     map.retain(|key, _| !entries.contains_key(key));
-    let taken: Vec<String> =
+    let used_defaults: Vec<String> =
         map.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| format!("{key} {value}")).collect();
-    if !taken.is_empty() {
-        notes.push(format!("config.json omits entries: using {}, the defaults of transformers", taken.join(", ")));
+    if !used_defaults.is_empty() {
+        notes.push(format!(
+            "config.json omits entries: using {}, the defaults of transformers",
+            used_defaults.join(", ")
+        ));
     }
     map.extend(entries.clone());
     Ok(map)
@@ -334,12 +344,12 @@ fn with_defaults(
 
 /// Returns whether the weights contain both an embedding and a separate output projection. Returns `false` for
 /// unreadable files, which cause an error when they are loaded.
-fn has_both_tables(folder: &Path) -> bool {
+fn has_embedding_and_head(folder: &Path) -> bool {
     Weights::open(folder).is_ok_and(|weights| weights.contains(EMBEDDING) && weights.contains(HEAD))
 }
 
 /// Rejects settings that would change the forward pass but are not implemented.
-fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Result<()> {
+fn reject_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Result<()> {
     let (key, activation) = architecture.activation;
     let names = activation_names(activation);
     if let Some(found) = entries.get(key).filter(|found| !names.iter().any(|name| *found == name)) {
@@ -357,7 +367,7 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
         ("per_layer_config", Value::Null, true),
         ("num_kv_shared_layers", Value::from(0), true),
     ];
-    for (key, neutral, _) in neutral.into_iter().filter(|(.., refused)| *refused) {
+    for (key, neutral, _) in neutral.into_iter().filter(|(.., is_rejected)| *is_rejected) {
         if let Some(found) = entries.get(key)
             && *found != neutral
             && found.as_f64().is_none_or(|number| Some(number) != neutral.as_f64())
@@ -368,26 +378,26 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
     Ok(())
 }
 
-/// Creates the error for a folder without a config. The error lists the folder's contents and suggests a subfolder.
+/// Creates the error for a folder without a config. The error lists up to five entries of the folder, and suggests a
+/// subfolder that contains a config.
 fn no_backbone_error(folder: &Path) -> Error {
-    let inside = files::entries(folder).unwrap_or_default();
-    let some = inside
+    let paths = files::entries(folder).unwrap_or_default();
+    let names = paths
         .iter()
         .take(5)
         .map(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default())
         .collect::<Vec<_>>()
         .join(", ");
-    let more = inside.len().saturating_sub(5);
-    let found = match more {
-        0 if some.is_empty() => "an empty folder".to_owned(),
-        0 => some,
-        more => format!("{some} and {more} more"),
+    let found = match paths.len().saturating_sub(5) {
+        0 if names.is_empty() => "an empty folder".to_owned(),
+        0 => names,
+        unlisted => format!("{names} and {unlisted} more"),
     };
     let error = Error::missing("the folder contains no model (no config.json)")
         .at(folder.display())
         .expected("config.json, tokenizer.json and *.safetensors")
         .found(found);
-    match inside.iter().find(|path| path.join("config.json").is_file()) {
+    match paths.iter().find(|path| path.join("config.json").is_file()) {
         Some(model) => error.hint(format!("did you mean `{}`?", model.display())),
         None => error.hint("use the folder of a model in the Hugging Face format"),
     }

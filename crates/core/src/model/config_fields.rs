@@ -33,13 +33,18 @@ impl<'a> Entries<'a> {
     }
 
     /// Converts a value with `convert`. Returns `None` if it is absent or null.
-    fn typed<T>(&self, key: &str, expected: &str, convert: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
+    fn read_typed<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        convert: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>> {
         self.get(key).map(|value| convert(value).ok_or_else(|| self.value_error(key, expected))).transpose()
     }
 
     /// Reads an integer from 1 to `max`. The bound prevents overflow in later arithmetic.
     pub(super) fn optional_count(&self, key: &str, max: usize) -> Result<Option<usize>> {
-        self.typed(key, &format_limit(max), |value| {
+        self.read_typed(key, &format_limit(max), |value| {
             usize::try_from(value.as_u64()?).ok().filter(|count| (1..=max).contains(count))
         })
     }
@@ -49,7 +54,7 @@ impl<'a> Entries<'a> {
     }
 
     pub(super) fn optional_number(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
-        self.typed(key, &format_range(&range), |value| value.as_f64().filter(|x| range.contains(x)))
+        self.read_typed(key, &format_range(&range), |value| value.as_f64().filter(|x| range.contains(x)))
     }
 
     pub(super) fn number(&self, key: &str, range: RangeInclusive<f64>) -> Result<f64> {
@@ -58,15 +63,15 @@ impl<'a> Entries<'a> {
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
-        self.typed(key, "a string", Value::as_str)
+        self.read_typed(key, "a string", Value::as_str)
     }
 
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
-        self.typed(key, "true or false", Value::as_bool)
+        self.read_typed(key, "true or false", Value::as_bool)
     }
 
     pub(super) fn map_at(&self, key: &'static str) -> Result<Option<Entries<'a>>> {
-        Ok(self.typed(key, "a map", Value::as_object)?.map(|map| Entries { map, prefix: key }))
+        Ok(self.read_typed(key, "a map", Value::as_object)?.map(|map| Entries { map, prefix: key }))
     }
 }
 

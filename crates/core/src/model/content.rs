@@ -31,38 +31,41 @@ pub fn tensor_hashes(path: &Path) -> Result<TensorHashes> {
     let shard = Shard::open(path)?;
     let tensors: Vec<(String, TensorInfo)> =
         shard.tensors.iter().map(|(name, info)| (name.clone(), info.clone())).collect();
-    let hashes = tensors.into_par_iter().map(|tensor| tensor_hash(path, &shard, tensor)).collect::<Result<_>>()?;
+    let hashes = tensors.into_par_iter().map(|tensor| describe_tensor(path, &shard, tensor)).collect::<Result<_>>()?;
     shard.check_unchanged()?;
     Ok(hashes)
 }
 
-fn tensor_hash(path: &Path, shard: &Shard, (name, info): (String, TensorInfo)) -> Result<(String, String)> {
-    let mut bytes = Bytes { shard, name: &name, info: &info, at: 0, refused: None };
-    let hashed = sha256::of_reader(&mut bytes);
-    let (hash, _) = hashed.map_err(|error| bytes.refused.take().unwrap_or_else(|| Error::io("read", path, &error)))?;
-    let turns = info.interleaved.map_or(String::new(), |rows| format!(" {rows} rows by turns"));
-    let more = if info.one_more { " one more" } else { "" };
-    let description = format!("{} {:?}{turns}{more} {hash}", info.encoding, info.shape);
+/// Returns the name of a tensor and its description for [`TensorHashes`].
+fn describe_tensor(path: &Path, shard: &Shard, (name, info): (String, TensorInfo)) -> Result<(String, String)> {
+    let mut reader = TensorReader { shard, name: &name, info: &info, position: 0, error: None };
+    let hashed = sha256::of_reader(&mut reader);
+    let (hash, _) = hashed.map_err(|error| reader.error.take().unwrap_or_else(|| Error::io("read", path, &error)))?;
+    let row_order = info.interleaved.map_or(String::new(), |rows| format!(" {rows} rows by turns"));
+    let offset = if info.one_more { " one more" } else { "" };
+    let description = format!("{} {:?}{row_order}{offset} {hash}", info.encoding, info.shape);
     Ok((name, description))
 }
 
-/// Reader for the bytes of a tensor.
-struct Bytes<'a> {
+/// Reader for the stored bytes of a tensor.
+struct TensorReader<'a> {
     shard: &'a Shard,
     name: &'a str,
     info: &'a TensorInfo,
-    at: usize,
-    refused: Option<Error>,
+    /// Offset of the next byte in the tensor.
+    position: usize,
+    /// Error of a failed read, which [`io::Error`] cannot represent.
+    error: Option<Error>,
 }
 
-impl Read for Bytes<'_> {
+impl Read for TensorReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let length = buffer.len().min(self.info.bytes as usize - self.at);
-        if let Err(error) = self.shard.read(self.name, self.info, self.at, &mut buffer[..length]) {
-            self.refused = Some(error);
+        let length = buffer.len().min(self.info.bytes as usize - self.position);
+        if let Err(error) = self.shard.read(self.name, self.info, self.position, &mut buffer[..length]) {
+            self.error = Some(error);
             return Err(io::ErrorKind::Other.into());
         }
-        self.at += length;
+        self.position += length;
         Ok(length)
     }
 }
@@ -88,12 +91,12 @@ pub fn content(config: &Config, folder: &Path, hashes: impl Fn(&Path) -> Result<
                 .clone(),
         );
     }
-    Ok(sha256::of_bytes(json!({"config": canonical(config), "tensors": tensors}).to_string()))
+    Ok(sha256::of_bytes(json!({"config": canonical_json(config), "tensors": tensors}).to_string()))
 }
 
 /// Converts a config to canonical JSON. All structs are destructured completely, so that new fields cannot be
 /// forgotten.
-fn canonical(config: &Config) -> Value {
+fn canonical_json(config: &Config) -> Value {
     let Config {
         architecture,
         layers,
@@ -108,7 +111,7 @@ fn canonical(config: &Config) -> Value {
         rope: Rope { theta, scaling },
         tied_embeddings,
         windows,
-        // Added by [`later_properties`].
+        // Added by [`optional_properties`].
         window_rope: _,
         rotary_width: _,
         rotated: _,
@@ -130,18 +133,19 @@ fn canonical(config: &Config) -> Value {
     let mut value = json!({
         "norms": norms, "query_key_norm": query_key_norm, "projection_bias": inputs, "layers": layers,
         "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "intermediate": intermediate,
-        "vocab": vocab, "norm_eps": norm_eps, "rope_theta": theta, "rope_scaling": scaling.as_ref().map(scaled), "tied": tied_embeddings,
-        "windows": windows, "attachments": attachments.iter().map(attached_operator).collect::<Vec<_>>(),
+        "vocab": vocab, "norm_eps": norm_eps, "rope_theta": theta, "rope_scaling": scaling.as_ref().map(scaling_json),
+        "tied": tied_embeddings, "windows": windows,
+        "attachments": attachments.iter().map(attachment_json).collect::<Vec<_>>(),
     });
     if let Value::Object(map) = &mut value {
-        map.extend(later_properties(config).filter_map(|(key, value)| Some((key.to_owned(), value?))));
+        map.extend(optional_properties(config).filter_map(|(key, value)| Some((key.to_owned(), value?))));
     }
     value
 }
 
 /// Returns the properties that the first five supported architectures lack. Unset properties are omitted, so that
 /// existing keys stay valid.
-fn later_properties(config: &Config) -> impl Iterator<Item = (&'static str, Option<Value>)> {
+fn optional_properties(config: &Config) -> impl Iterator<Item = (&'static str, Option<Value>)> {
     let ArchitectureValues { norms_add_one, scaled_embedding, .. } = ArchitectureValues::new(config.architecture);
     let Config { head_dim, biases, window_rope, rotary_width, rotated, scale, experts, sparse, dropped, .. } = config;
     let experts = experts.map(|Experts { count, used, width, normalized }| {
@@ -157,7 +161,7 @@ fn later_properties(config: &Config) -> impl Iterator<Item = (&'static str, Opti
         ("activation", gelu.then(|| json!("gelu tanh"))),
         (
             "window_rope",
-            window_rope.as_ref().map(|Rope { theta, scaling }| json!([theta, scaling.as_ref().map(scaled)])),
+            window_rope.as_ref().map(|Rope { theta, scaling }| json!([theta, scaling.as_ref().map(scaling_json)])),
         ),
         ("rotary_width", (rotary_width != head_dim).then(|| json!(rotary_width))),
         ("rotated", rotated.contains(&false).then(|| json!(rotated))),
@@ -213,9 +217,9 @@ impl ArchitectureValues {
     }
 }
 
-/// Returns the description of an operator that is stored next to the weights. The forms `diagonal` and `dense` are
-/// omitted, so that existing keys stay valid.
-fn attached_operator(attachment: &Attachment) -> Value {
+/// Converts the declaration of an exported operator to JSON. The flag `diagonal` alone describes the forms `diagonal`
+/// and `dense`, so that existing keys stay valid.
+fn attachment_json(attachment: &Attachment) -> Value {
     let &Attachment { layer, place, form, bias } = attachment;
     let diagonal = form == AttachedForm::Diagonal;
     let mut value = json!({"layer": layer, "place": place.name(), "diagonal": diagonal, "bias": bias});
@@ -226,7 +230,7 @@ fn attached_operator(attachment: &Attachment) -> Value {
 }
 
 /// Converts the parameters of RoPE scaling to JSON.
-fn scaled(scaling: &Scaling) -> Value {
+fn scaling_json(scaling: &Scaling) -> Value {
     match scaling {
         Scaling::Linear { factor } => json!({"linear": factor}),
         Scaling::Dynamic { factor, positions } => json!({"dynamic": [json!(factor), json!(positions)]}),

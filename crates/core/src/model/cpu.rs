@@ -39,7 +39,7 @@ impl Engine for Decoder {
     }
 
     fn pass_tokens(&self, streams: usize) -> usize {
-        self.pass_planner().map_or(0, |passes| passes.tokens(streams))
+        self.pass_planner().map_or(0, |planner| planner.tokens(streams))
     }
 
     fn run(
@@ -52,26 +52,26 @@ impl Engine for Decoder {
     }
 
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<BatchPredictions>> {
-        let Some(passes) = self.pass_planner() else { return run_parts_in_parallel(self, trie, parts, seconds) };
+        let Some(planner) = self.pass_planner() else { return run_parts_in_parallel(self, trie, parts, seconds) };
         let model = Lockstep { model: self, one_core_per_batch: true };
-        let streams = passes.streams(tokens(parts));
-        self.pass(passes, parts, || trie.run_by_layer(streams, &model, parts, &mut StepTimer(seconds)))
+        let streams = planner.streams(count_tokens(parts));
+        self.run_pass(planner, parts, || trie.run_by_layer(streams, &model, parts, &mut StepTimer(seconds)))
             .map(|outputs| regroup_by_part(outputs, parts.len()))
     }
 
     fn compare(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<BatchDivergences>> {
-        let Some(passes) = self.pass_planner() else { return compare_parts_in_parallel(self, trie, parts, seconds) };
+        let Some(planner) = self.pass_planner() else { return compare_parts_in_parallel(self, trie, parts, seconds) };
         let model = Lockstep { model: self, one_core_per_batch: true };
-        let streams = passes.streams(tokens(parts));
-        self.pass(passes, parts, || compare_trie(&model, trie, Some(streams), parts, seconds))
+        let streams = planner.streams(count_tokens(parts));
+        self.run_pass(planner, parts, || compare_trie(&model, trie, Some(streams), parts, seconds))
             .map(|outputs| regroup_by_part(outputs, parts.len()))
     }
 
     fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
-        let Some(passes) = self.pass_planner() else { return run_sequentially(self, trie, batches, observer) };
+        let Some(planner) = self.pass_planner() else { return run_sequentially(self, trie, batches, observer) };
         let model = Lockstep { model: self, one_core_per_batch: false };
-        let streams = passes.streams(tokens(batches));
-        self.pass(passes, batches, || trie.run_by_layer(streams, &model, batches, &mut PerBatchObserver(observer)))
+        let streams = planner.streams(count_tokens(batches));
+        self.run_pass(planner, batches, || trie.run_by_layer(streams, &model, batches, &mut PerBatchObserver(observer)))
             .map(drop)
     }
 
@@ -103,16 +103,20 @@ impl Engine for Decoder {
 }
 
 impl Decoder {
-    /// Runs batches through the layers, and reports the elapsed time to the planner `passes`.
-    fn pass<T>(&self, passes: &PassPlanner, batches: &[Batch], run: impl FnOnce() -> T) -> T {
+    /// Runs batches through the layers, and reports the elapsed time to the planner.
+    fn run_pass<T>(&self, planner: &PassPlanner, batches: &[Batch], run: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let loaded_before = self.load_seconds();
-        let done = run();
-        passes.record_pass(tokens(batches), started.elapsed().as_secs_f64(), self.load_seconds() - loaded_before);
-        done
+        let output = run();
+        planner.record_pass(
+            count_tokens(batches),
+            started.elapsed().as_secs_f64(),
+            self.load_seconds() - loaded_before,
+        );
+        output
     }
 }
 
-fn tokens(batches: &[Batch]) -> usize {
+fn count_tokens(batches: &[Batch]) -> usize {
     batches.iter().map(Batch::tokens).sum()
 }

@@ -1,6 +1,7 @@
-//! Reader for GGUF files of llama.cpp's `deci` architecture, as written by exports of sublayer cuts. Such files contain
-//! layers with or without attention, all-zero MLPs, and linear maps of the normed stream. The reader converts them to
-//! layers with missing sublayers, and to operators stored next to the weights.
+//! Reader for GGUF files of llama.cpp's `deci` architecture, which ghostlab writes when it exports a model with removed
+//! attention or MLP sublayers. Such files contain layers with or without attention, all-zero MLPs, and linear maps of
+//! the normed stream. The reader converts them to layers with missing sublayers, and to operators in the form that
+//! ghostlab's own checkpoints use.
 
 use serde_json::{Map, Value, json};
 
@@ -21,7 +22,7 @@ const MAX_BLOCKS: u64 = 10_000;
 
 /// Returns the backbone's architecture and the conventions of its GGUF files. Qwen2 has a query bias but no attention
 /// output bias, whereas Llama has both or neither.
-pub(super) fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
+pub(super) fn detect_architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     let is_qwen2 = file.has_bias("attn_q") && !file.has_bias("attn_output");
     let model_type = if is_qwen2 { "qwen2" } else { "llama" };
     let architecture = ARCHITECTURES.iter().find(|known| known.model_type == model_type);
@@ -61,9 +62,11 @@ pub(super) struct DeciLayers {
 
 /// Name of a GGUF tensor in the Hugging Face format.
 pub(super) enum FolderName {
+    /// The name follows from the GGUF name, as in other architectures.
     Usual,
+    /// Tensor of an operator, with its complete name.
     Operator(String),
-    /// Placeholder for a missing sublayer. It is never read.
+    /// The tensor is a placeholder for a missing sublayer and is never read.
     Filler,
 }
 
@@ -71,18 +74,18 @@ impl DeciLayers {
     /// Reads the layers from a file.
     ///
     /// # Errors
-    /// Fails if counts are missing, or vary between layers in a way that never occurs in exports.
+    /// Fails if counts are missing, or vary between layers in a way that ghostlab's exports never do.
     pub(super) fn read(file: &Gguf) -> Result<Self> {
         let blocks = file.count("deci.block_count")?.filter(|blocks| (1..=MAX_BLOCKS).contains(blocks));
         let blocks = blocks.ok_or_else(|| value_error(file, "deci.block_count", "1 to 10000 layers"))?;
-        let heads = counts(file, "deci.attention.head_count", blocks)?;
-        let kv_heads = counts(file, "deci.attention.head_count_kv", blocks)?;
-        let widths = counts(file, "deci.feed_forward_length", blocks)?;
+        let heads = read_counts(file, "deci.attention.head_count", blocks)?;
+        let kv_heads = read_counts(file, "deci.attention.head_count_kv", blocks)?;
+        let widths = read_counts(file, "deci.feed_forward_length", blocks)?;
         let [max_heads, max_kv, max_width] =
             [&heads, &kv_heads, &widths].map(|counts| counts.iter().copied().max().unwrap_or(0));
-        let kv_heads_of_any = if max_kv == 0 { max_heads } else { max_kv };
-        let mut read =
-            Self { heads: max_heads, kv_heads: kv_heads_of_any, intermediate: max_width, blocks: Vec::new() };
+        let kv_heads_or_heads = if max_kv == 0 { max_heads } else { max_kv };
+        let mut layers =
+            Self { heads: max_heads, kv_heads: kv_heads_or_heads, intermediate: max_width, blocks: Vec::new() };
         for index in 0..blocks as usize {
             for (key, found, max) in [
                 ("deci.attention.head_count", heads[index], max_heads),
@@ -94,7 +97,7 @@ impl DeciLayers {
             }
             let has_attention = kv_heads[index] > 0;
             let has_mlp = widths[index] == max_width;
-            if !has_mlp && !is_zero(file, &format!("blk.{index}.ffn_down.weight"))? {
+            if !has_mlp && !is_all_zero(file, &format!("blk.{index}.ffn_down.weight"))? {
                 return Err(value_error(
                     file,
                     "deci.feed_forward_length",
@@ -103,9 +106,9 @@ impl DeciLayers {
             }
             let has_constant = !has_mlp && file.tensors.contains_key(&format!("blk.{index}.ffn_down.bias"));
             let is_linear = !has_attention && heads[index] > 0;
-            read.blocks.push(Block { has_attention, has_mlp, is_linear, has_constant });
+            layers.blocks.push(Block { has_attention, has_mlp, is_linear, has_constant });
         }
-        Ok(read)
+        Ok(layers)
     }
 
     /// Returns the config entries `architectures` and `ghostlab` that describe the layers. The map is empty if all
@@ -150,8 +153,8 @@ impl DeciLayers {
     }
 }
 
-/// Reads a per-layer count.
-fn counts(file: &Gguf, key: &str, blocks: u64) -> Result<Vec<u64>> {
+/// Reads a count for each layer. A single number in the file applies to all layers.
+fn read_counts(file: &Gguf, key: &str, blocks: u64) -> Result<Vec<u64>> {
     let found = file.counts(key)?.ok_or_else(|| value_error(file, key, "a whole number for each layer"))?;
     match found[..] {
         [one] => Ok(vec![one; blocks as usize]),
@@ -161,7 +164,7 @@ fn counts(file: &Gguf, key: &str, blocks: u64) -> Result<Vec<u64>> {
 }
 
 /// Returns whether a tensor exists and all of its values are zero.
-fn is_zero(file: &Gguf, tensor: &str) -> Result<bool> {
+fn is_all_zero(file: &Gguf, tensor: &str) -> Result<bool> {
     Ok(file.values(tensor)?.is_some_and(|values| values.iter().all(|&value| value == 0.0)))
 }
 

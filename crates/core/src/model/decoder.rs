@@ -316,7 +316,7 @@ impl Decoder {
         }
         let router = elements(router)?;
         let router = kernels::Weight::Plain(&router, experts.count);
-        let routes = experts.routes(&kernels::norm_linear(&normed, c, None, router.into())); // [tokens, E]
+        let routes = experts.route_tokens(&kernels::norm_linear(&normed, c, None, router.into())); // [tokens, E]
         let mut out = vec![0.0; x.len()];
         for (number, (tokens, weights)) in
             routes.per_expert.iter().enumerate().filter(|(_, (tokens_of_expert, _))| !tokens_of_expert.is_empty())

@@ -48,7 +48,8 @@ pub fn deploy(program: &Program, config: &Config) -> DeployedModel {
 /// by `1/s`: `z + f(norm(z))/s = (y + f(norm(y)))/s`. The final norm gives the same result for `z` as for `y`, because
 /// an RMS norm is invariant to the scale of its input, except for its `ε`: `z/√(mean z² + ε) = y/√(mean y² + s²·ε)`.
 /// The relative difference is `(1 − 1/s²)·ε / (2·(mean z² + ε))`, which no config entry can compensate. Scaling the
-/// weights before the cut instead would affect smaller streams, and the embedding, which may be tied to the head.
+/// weights before the cut instead would scale the smaller streams of the first layers, where `ε` matters more, and the
+/// embedding, which may be tied to the head.
 ///
 /// Folding is not possible:
 /// - for a diagonal operator with unequal factors, because its inverse changes `mean z²`,
@@ -59,8 +60,10 @@ pub fn deploy(program: &Program, config: &Config) -> DeployedModel {
 /// # Errors
 /// Fails if an operator cannot be read.
 pub fn fold_scalar_factors(deployed: DeployedModel, config: &Config) -> Result<DeployedModel> {
-    let in_norm = Sublayer::ALL.iter().any(|sublayer| config.ends_in_norm(*sublayer));
-    if in_norm || deployed.program.0.iter().any(|step| matches!(step, Step::Apply(operator) if !operator.is_linear())) {
+    let has_post_norm = Sublayer::ALL.iter().any(|sublayer| config.ends_in_norm(*sublayer));
+    if has_post_norm
+        || deployed.program.0.iter().any(|step| matches!(step, Step::Apply(operator) if !operator.is_linear()))
+    {
         return Ok(deployed);
     }
     let DeployedModel { program, mut folds } = deployed;
@@ -91,8 +94,8 @@ pub fn fold_scalar_factors(deployed: DeployedModel, config: &Config) -> Result<D
     Ok(DeployedModel { program: Program(steps), folds })
 }
 
-/// Returns the program of a backbone folder, which contains all existing sublayers and the operators stored next to the
-/// weights.
+/// Returns the program of a backbone folder, which contains the operators and the remaining sublayers of an export, or
+/// all sublayers of any other backbone.
 ///
 /// # Errors
 /// Fails if an operator cannot be read, or the weights do not fit the config.
@@ -103,22 +106,27 @@ pub fn folder_program(config: &Config, folder: &Path) -> Result<Program> {
     let weights = open_checked_weights(config, folder)?;
     let mut steps = vec![Step::Embed];
     for layer in 0..config.layers {
-        steps.extend(operator_at(config, &weights, layer, BranchPlace::Before)?.map(Step::Apply));
+        steps.extend(read_operator_at(config, &weights, layer, BranchPlace::Before)?.map(Step::Apply));
         for sublayer in Sublayer::ALL.into_iter().filter(|&sublayer| !config.dropped.contains(layer, sublayer)) {
             let norm = config.norm_after(sublayer).map(BranchPlace::Norm);
-            let map = norm.map_or(Ok(None), |norm| operator_at(config, &weights, layer, norm))?;
+            let map = norm.map_or(Ok(None), |norm| read_operator_at(config, &weights, layer, norm))?;
             steps.push(map.map_or_else(|| sublayer.step(layer), |operator| Step::Edited(sublayer, layer, operator)));
         }
-        steps.extend(operator_at(config, &weights, layer, BranchPlace::After)?.map(Step::Apply));
+        steps.extend(read_operator_at(config, &weights, layer, BranchPlace::After)?.map(Step::Apply));
     }
     steps.push(Step::Head);
     Ok(Program(steps))
 }
 
 /// Reads the operator at the given position in a layer, if the config declares one.
-fn operator_at(config: &Config, weights: &Weights, layer: usize, place: BranchPlace) -> Result<Option<Arc<Operator>>> {
+fn read_operator_at(
+    config: &Config,
+    weights: &Weights,
+    layer: usize,
+    place: BranchPlace,
+) -> Result<Option<Arc<Operator>>> {
     let attachment = config.attachments.iter().find(|attached| (attached.layer, attached.place) == (layer, place));
-    attachment.map(|attached| attached.operator(config.hidden, config.norm_eps, weights)).transpose()
+    attachment.map(|attached| attached.read_operator(config.hidden, config.norm_eps, weights)).transpose()
 }
 
 #[cfg(test)]
@@ -165,9 +173,9 @@ mod tests {
         let found = fold_scalar_factors(deploy(&program, &config), &config).unwrap();
         assert_eq!(found.program, Program::pruned(4, &[1, 3], |_| None));
         // Only the final norm follows the second factor, so nothing is folded for it.
-        let halves = [(2, Sublayer::Attention), (2, Sublayer::Mlp)];
-        assert_eq!(found.folds.keys().copied().collect::<Vec<_>>(), halves);
-        let folded = halves.iter().try_fold(decoder.clone(), |folded, sublayer| {
+        let folded_sublayers = [(2, Sublayer::Attention), (2, Sublayer::Mlp)];
+        assert_eq!(found.folds.keys().copied().collect::<Vec<_>>(), folded_sublayers);
+        let folded = folded_sublayers.iter().try_fold(decoder.clone(), |folded, sublayer| {
             folded.folded(sublayer.1, sublayer.0, &found.folds[sublayer])
         });
         let batch = Batch::windows([[5, 250, 17, 3, 90, 41].as_slice()]);

@@ -253,15 +253,17 @@ pub(super) fn run_timed_in_parallel<T: Send>(
     run: impl Fn(&Batch, &mut [f64]) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let nodes = seconds.len();
-    let done = parts
+    let timed_outputs = parts
         .par_iter()
         .map(|batch| {
-            let mut nodes = vec![0.0; nodes];
-            run(batch, &mut nodes).map(|outputs| (outputs, nodes))
+            let mut node_seconds = vec![0.0; nodes];
+            run(batch, &mut node_seconds).map(|output| (output, node_seconds))
         })
         .collect::<Result<Vec<_>>>()?;
-    done.iter().for_each(|(_, nodes)| seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node));
-    Ok(done.into_iter().map(|(outputs, _)| outputs).collect())
+    for (_, node_seconds) in &timed_outputs {
+        seconds.iter_mut().zip(node_seconds).for_each(|(sum, part_seconds)| *sum += part_seconds);
+    }
+    Ok(timed_outputs.into_iter().map(|(output, _)| output).collect())
 }
 
 /// Runs all parts of a chunk together, step by step, so that the weights of a step are loaded once.
@@ -291,12 +293,12 @@ pub(super) fn regroup_by_part<T: Clone>(program_outputs: ProgramOutputs<T>, part
 /// Adapter that runs several batches together: all batches complete a step before the next step starts.
 pub(super) struct Lockstep<'a, M> {
     pub(super) model: &'a M,
-    /// Whether each batch is small enough to run on a single core.
+    /// Whether batches run in parallel on one core each, instead of one after the other on all cores.
     pub(super) one_core_per_batch: bool,
 }
 
 impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync> Lockstep<'_, M> {
-    fn for_each_part<T: Send>(
+    fn map_parts<T: Send>(
         &self,
         batches: &[Batch],
         streams: &[M::Residual],
@@ -324,7 +326,7 @@ impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + 
     }
 
     fn advance(&self, parts: &[Batch], step: &Step, streams: &Vec<M::Residual>) -> Result<Vec<M::Residual>> {
-        self.for_each_part(parts, streams, |batch, x| self.model.advance(batch, step, x))
+        self.map_parts(parts, streams, |batch, x| self.model.advance(batch, step, x))
     }
 
     fn narrow(&self, parts: &[Batch], streams: Vec<M::Residual>) -> Result<Vec<M::Residual>> {
@@ -332,7 +334,7 @@ impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + 
     }
 
     fn finish(&self, parts: &[Batch], streams: &Vec<M::Residual>) -> Result<Vec<Vec<Prediction>>> {
-        self.for_each_part(parts, streams, |batch, x| self.model.finish(batch, x))
+        self.map_parts(parts, streams, |batch, x| self.model.finish(batch, x))
     }
 }
 

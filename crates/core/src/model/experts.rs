@@ -3,7 +3,7 @@
 //!
 //! Applying a linear map `T` to the sum equals applying it to the output of each expert: `(Σ wₑ·yₑ)·T = Σ wₑ·(yₑ·T)`
 //! for scalar weights. Therefore a map that can be folded into the down projection of a dense MLP, such as ReplaceMe's
-//! matrix or Prune&Comp's factors, can be folded into the down projection of every expert, whatever the routing.
+//! matrix or Prune&Comp's factors, can be folded into the down projection of every expert regardless of the routing.
 
 use serde_json::Value;
 
@@ -80,7 +80,7 @@ impl Experts {
     ///
     /// # Shapes
     /// `logits [tokens, E]`.
-    pub(super) fn routes(&self, logits: &[f32]) -> Routes {
+    pub(super) fn route_tokens(&self, logits: &[f32]) -> Routes {
         let mut per_expert = vec![(Vec::new(), Vec::new()); self.count];
         let mut weights = vec![0.0; self.count];
         for (token, logits) in logits.chunks_exact(self.count).enumerate() {
@@ -111,7 +111,7 @@ mod tests {
         let logits = [1f32.ln(), 2f32.ln(), 5f32.ln(), 0.0, 0.0, 0.0];
         for (normalized, expected) in [(true, [2.0 / 7.0, 5.0 / 7.0]), (false, [2.0 / 8.0, 5.0 / 8.0])] {
             let experts = Experts { count: 3, used: 2, width: 1, normalized };
-            let routes = experts.routes(&logits).per_expert;
+            let routes = experts.route_tokens(&logits).per_expert;
             assert_eq!([&routes[0].0, &routes[1].0, &routes[2].0], [&vec![1], &vec![0, 1], &vec![0]]);
             let half = if normalized { 0.5 } else { 1.0 / 3.0 };
             assert!(is_near(routes[1].1[0], expected[0]) && is_near(routes[2].1[0], expected[1]), "{routes:?}");

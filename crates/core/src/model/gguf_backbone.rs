@@ -17,19 +17,19 @@ use super::resident_weights::{ElementEncoding, TensorInfo};
 use super::tensor_name::{EMBEDDING, FINAL_NORM, HEAD};
 use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
-pub(super) use entry_reader::config;
+pub(super) use entry_reader::read_config;
 
 /// Name of the tensor with the divisors of the rotary frequencies (`llama3`). It is the only tensor that stores a
 /// config setting instead of weights.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// Pairs of GGUF and Hugging Face names for the tensors outside the layers.
-const GLOBAL: [(&str, &str); 3] =
+const GLOBAL_TENSORS: [(&str, &str); 3] =
     [("token_embd.weight", EMBEDDING), ("output_norm.weight", FINAL_NORM), ("output.weight", HEAD)];
 /// Pairs of GGUF and Hugging Face names for the modules of a layer. All architectures use these names. Norms are listed
-/// in [`NORMS`].
-const PARTS: [(&str, &str); 11] = [
-    // `attn_qkv` and the second `ffn_up` are Phi-3's fused matrices. The plain `ffn_up` comes first, so that name
-    // lookup prefers it.
+/// in [`NORM_NAMES`].
+const MODULE_NAMES: [(&str, &str); 11] = [
+    // `attn_qkv` and the second `ffn_up` are Phi-3's fused matrices. The plain `ffn_up` comes first, so that other
+    // architectures find it.
     ("attn_qkv", "self_attn.qkv_proj"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -43,10 +43,10 @@ const PARTS: [(&str, &str); 11] = [
     ("ffn_down", "mlp.down_proj"),
 ];
 /// Names of a layer's norms, in the order of [`Architecture::norms`].
-const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"];
+const NORM_NAMES: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"];
 /// Metadata entries that have no effect if they have one of the listed values. Other values are rejected. An empty list
 /// accepts any value.
-const NEUTRAL: [(&str, &[&str]); 9] = [
+const NEUTRAL_ENTRIES: [(&str, &[&str]); 9] = [
     ("vocab_size", &[]),
     ("rope.scaling.finetuned", &[]),
     ("attention.causal", &["true"]),
@@ -58,11 +58,11 @@ const NEUTRAL: [(&str, &[&str]); 9] = [
     ("logit_scale", &["0", "1"]),
 ];
 
-/// Returns the architecture of the model in a file, and the conventions of the architecture's GGUF files.
-fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
+/// Reads the architecture of the model in a file, and returns it with the conventions of its GGUF files.
+fn read_architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     let name = file.text("general.architecture")?;
     if name == Some(DECI) {
-        return deci::architecture(file);
+        return deci::detect_architecture(file);
     }
     let known = || ARCHITECTURES.iter().filter_map(|candidate| Some((candidate, candidate.gguf?)));
     known().find(|(_, form)| Some(form.name) == name).ok_or_else(|| {
@@ -79,32 +79,32 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
 }
 
 /// Returns the GGUF name of a layer's module in an architecture.
-fn part_name(architecture: &Architecture, part: &str) -> Option<&'static str> {
-    let norm = architecture.norms.iter().position(|norm| *norm == Some(part)).map(|index| NORMS[index]);
-    norm.or_else(|| PARTS.iter().find(|(_, known_part)| *known_part == part).map(|(name, _)| *name))
+fn gguf_module_name(architecture: &Architecture, part: &str) -> Option<&'static str> {
+    let norm = architecture.norms.iter().position(|norm| *norm == Some(part)).map(|index| NORM_NAMES[index]);
+    norm.or_else(|| MODULE_NAMES.iter().find(|(_, known_part)| *known_part == part).map(|(name, _)| *name))
 }
 
 /// Converts a Hugging Face tensor name to the GGUF name.
 pub(crate) fn name_in_gguf(architecture: &Architecture, tensor: &str) -> Option<String> {
-    if let Some((name, _)) = GLOBAL.iter().find(|(_, known)| *known == tensor) {
+    if let Some((name, _)) = GLOBAL_TENSORS.iter().find(|(_, known)| *known == tensor) {
         return Some((*name).to_owned());
     }
     let (layer, part) = tensor.strip_prefix("model.layers.")?.split_once('.')?;
     let (part, kind) = part.rsplit_once('.')?;
-    Some(format!("blk.{layer}.{}.{kind}", part_name(architecture, part)?))
+    Some(format!("blk.{layer}.{}.{kind}", gguf_module_name(architecture, part)?))
 }
 
 /// Converts a GGUF tensor name to the Hugging Face name.
 fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
-    if let Some((_, name)) = GLOBAL.iter().find(|(known, _)| *known == tensor) {
+    if let Some((_, name)) = GLOBAL_TENSORS.iter().find(|(known, _)| *known == tensor) {
         return Some((*name).to_owned());
     }
     let (layer, rest) = tensor.strip_prefix("blk.")?.split_once('.')?;
     let (name, kind) = rest.rsplit_once('.')?;
     layer.parse::<u32>().ok()?;
-    let norm = NORMS.iter().position(|known| *known == name).and_then(|index| architecture.norms[index]);
+    let norm = NORM_NAMES.iter().position(|known| *known == name).and_then(|index| architecture.norms[index]);
     let part = norm.or_else(|| {
-        PARTS
+        MODULE_NAMES
             .iter()
             .find(|(known, part)| {
                 *known == name && (*part == "mlp.gate_up_proj" || !architecture.fused || name != "ffn_up")
@@ -123,8 +123,8 @@ pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
 /// Returns the factor that llama.cpp applies to attention scores: `1/√head_dim`, or `1/√(hidden/heads)` in the largest
 /// Gemma models, which are recognized by their number of layers.
 pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
-    let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));
-    let divisor = if by_width { hidden / heads.max(1) } else { head_dim };
+    let uses_hidden_size = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));
+    let divisor = if uses_hidden_size { hidden / heads.max(1) } else { head_dim };
     1.0 / (divisor as f32).sqrt()
 }
 
@@ -139,9 +139,9 @@ pub(crate) fn is_interleaved(form: GgufForm, tensor: &str) -> bool {
 
 /// Returns the tensors in a file, keyed by Hugging Face name. Unknown tensors keep their names.
 pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
-    let (architecture, form) = architecture(file)?;
-    let deci = deci_layers(file, form)?;
-    let head_dim = head_dim(file, form, deci.as_ref())? as usize;
+    let (architecture, form) = read_architecture(file)?;
+    let deci = read_deci_layers(file, form)?;
+    let head_dim = read_head_dim(file, form, deci.as_ref())? as usize;
     let mut tensors = BTreeMap::new();
     for (stored_name, tensor) in file.tensors.iter().filter(|(name, _)| *name != ROPE_FACTORS) {
         let name = match deci.as_ref().map_or(FolderName::Usual, |layers| layers.folder_name(stored_name)) {
@@ -154,8 +154,10 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         if interleaved.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
             return Err(Error::bad_input("the rows of a query or key tensor cannot be split into heads")
                 .at(format!("{}, tensor {stored_name}", file.path.display()))
-                .expected(format!("a multiple of the head size {head_dim}, which must be even"))
-                .found(format!("{:?}", tensor.shape)));
+                .expected(format!(
+                    "a number of rows that is a multiple of the head size {head_dim}, which must be even"
+                ))
+                .found(format!("shape {:?}", tensor.shape)));
         }
         let encoding = match tensor.dtype {
             GgmlDType::F32 => ElementEncoding::Plain(Dtype::F32),
@@ -181,7 +183,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
 }
 
 /// Reads a required unsigned integer from the metadata.
-fn count(file: &Gguf, key: &str) -> Result<u64> {
+fn read_count(file: &Gguf, key: &str) -> Result<u64> {
     file.count(key)?.ok_or_else(|| missing_key_error(file, key, "a whole number"))
 }
 
@@ -190,20 +192,20 @@ fn missing_key_error(file: &Gguf, key: &str, expected: &str) -> Error {
 }
 
 /// Reads the layers from a `deci` file. Returns `None` for other architectures.
-fn deci_layers(file: &Gguf, form: GgufForm) -> Result<Option<DeciLayers>> {
+fn read_deci_layers(file: &Gguf, form: GgufForm) -> Result<Option<DeciLayers>> {
     (form.name == DECI).then(|| DeciLayers::read(file)).transpose()
 }
 
-fn head_dim(file: &Gguf, form: GgufForm, deci: Option<&DeciLayers>) -> Result<u64> {
+fn read_head_dim(file: &Gguf, form: GgufForm, deci: Option<&DeciLayers>) -> Result<u64> {
     let name = form.name;
     if let Some(width) = file.count(&format!("{name}.attention.key_length"))? {
         return Ok(width);
     }
     let heads = match deci {
         Some(layers) => layers.heads,
-        None => count(file, &format!("{name}.attention.head_count"))?,
+        None => read_count(file, &format!("{name}.attention.head_count"))?,
     };
-    Ok(count(file, &format!("{name}.embedding_length"))? / heads.max(1))
+    Ok(read_count(file, &format!("{name}.embedding_length"))? / heads.max(1))
 }
 
 /// Opens a GGUF file and converts its metadata to a `config.json`.
@@ -211,7 +213,7 @@ fn head_dim(file: &Gguf, form: GgufForm, deci: Option<&DeciLayers>) -> Result<u6
 /// # Errors
 /// Fails if the file cannot be opened, or its entries cannot be converted ([`Gguf::open`]).
 pub fn gguf_config(path: &Path) -> Result<Value> {
-    config(&Gguf::open(path)?).map(Value::Object)
+    read_config(&Gguf::open(path)?).map(Value::Object)
 }
 
 /// Computes the `llama3` divisors for `half` frequencies, as in llama.cpp's converter (`conversion/llama.py`) and

@@ -53,15 +53,15 @@ impl MergeForm {
         let mut merged: BTreeMap<usize, BTreeMap<usize, i64>> = BTreeMap::new();
         for LayerMerge { layer, absorbed } in merges {
             let mut factors = BTreeMap::new();
-            let remainder = 1 - absorbed.len() as i64;
+            let own_factor = 1 - absorbed.len() as i64;
             let last = absorbed.last();
-            for (part, times) in [(layer, remainder)].into_iter().chain(absorbed.iter().map(|part| (part, 1))) {
-                let times = match self {
-                    Self::Paper | Self::Norms => times,
-                    Self::Released => i64::from(Some(part) == last),
+            for (term, multiplier) in [(layer, own_factor)].into_iter().chain(absorbed.iter().map(|term| (term, 1))) {
+                let multiplier = match self {
+                    Self::Paper | Self::Norms => multiplier,
+                    Self::Released => i64::from(Some(term) == last),
                 };
-                for (source, factor) in merged.remove(part).unwrap_or_else(|| [(*part, 1)].into()) {
-                    *factors.entry(source).or_default() += times * factor;
+                for (source, factor) in merged.remove(term).unwrap_or_else(|| [(*term, 1)].into()) {
+                    *factors.entry(source).or_default() += multiplier * factor;
                 }
             }
             factors.retain(|_, factor| *factor != 0);

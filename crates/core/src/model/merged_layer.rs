@@ -72,7 +72,7 @@ impl MergedLayer {
         &self.key
     }
 
-    pub(super) fn content(&self) -> &[u8] {
+    pub(super) fn key_bytes(&self) -> &[u8] {
         self.key.as_bytes()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use ghostlab_kernels::forward::{self as kernels, Linear, Norm, Weight};
 
-use super::operator_form::{AFFINE, BIAS, DENSE, DIAGONAL, LOW_RANK, key_of, normed_form};
+use super::operator_form::{AFFINE, BIAS, DENSE, DIAGONAL, LOW_RANK, hash_parameters, normed_form};
 use super::rms_norm::RmsNorm;
 use super::slice::{elements, tensor};
 use crate::error::{Error, Result};
@@ -52,14 +52,14 @@ impl Operator {
     /// # Shapes
     /// `matrix [channels, channels]`.
     pub fn dense(channels: usize, matrix: Vec<f32>) -> Result<Arc<Self>> {
-        let key = key_of(DENSE, [&matrix]);
+        let key = hash_parameters(DENSE, [&matrix]);
         let matrix = Matrix::Dense(tensor(matrix, &[channels, channels])?);
         Ok(Arc::new(Self { key, channels, matrix, bias: None }))
     }
 
     /// Creates an operator that scales each channel.
     pub fn diagonal(diagonal: Vec<f32>) -> Result<Arc<Self>> {
-        let key = key_of(DIAGONAL, [&diagonal]);
+        let key = hash_parameters(DIAGONAL, [&diagonal]);
         let channels = diagonal.len();
         let matrix = Matrix::Diagonal(tensor(diagonal, &[channels])?);
         Ok(Arc::new(Self { key, channels, matrix, bias: None }))
@@ -70,7 +70,7 @@ impl Operator {
     /// # Shapes
     /// `matrix [channels, channels]`, `bias [channels]`.
     pub fn affine(channels: usize, matrix: Vec<f32>, bias: Vec<f32>) -> Result<Arc<Self>> {
-        let key = key_of(AFFINE, [&matrix, &bias]);
+        let key = hash_parameters(AFFINE, [&matrix, &bias]);
         let matrix = Matrix::Dense(tensor(matrix, &[channels, channels])?);
         Ok(Arc::new(Self { key, channels, matrix, bias: Some(tensor(bias, &[channels])?) }))
     }
@@ -81,7 +81,7 @@ impl Operator {
     /// `down [channels, rank]`, `up [rank, channels]`.
     pub fn low_rank(channels: usize, down: Vec<f32>, up: Vec<f32>) -> Result<Arc<Self>> {
         let rank = down.len() / channels.max(1);
-        let key = key_of(&format!("{LOW_RANK}{rank}"), [&down, &up]);
+        let key = hash_parameters(&format!("{LOW_RANK}{rank}"), [&down, &up]);
         let matrix = Matrix::LowRank { down: tensor(down, &[channels, rank])?, up: tensor(up, &[rank, channels])? };
         Ok(Arc::new(Self { key, channels, matrix, bias: None }))
     }
@@ -91,7 +91,7 @@ impl Operator {
     /// # Shapes
     /// `bias [channels]`.
     pub fn bias_only(bias: Vec<f32>) -> Result<Arc<Self>> {
-        let key = key_of(BIAS, [&bias]);
+        let key = hash_parameters(BIAS, [&bias]);
         let channels = bias.len();
         Ok(Arc::new(Self { key, channels, matrix: Matrix::Identity, bias: Some(tensor(bias, &[channels])?) }))
     }
@@ -105,8 +105,10 @@ impl Operator {
         let weighted = weight.is_some();
         let form = normed_form(weighted, bias.is_some());
         let none = Vec::new();
-        let key =
-            key_of(&form, [&vec![eps], weight.as_ref().unwrap_or(&none), &matrix, bias.as_ref().unwrap_or(&none)]);
+        let key = hash_parameters(
+            &form,
+            [&vec![eps], weight.as_ref().unwrap_or(&none), &matrix, bias.as_ref().unwrap_or(&none)],
+        );
         let weight = tensor(weight.unwrap_or_else(|| vec![1.0; channels]), &[channels])?;
         let norm = DeviceNorm { weight, eps, weighted };
         let matrix = Matrix::Normed { norm, matrix: tensor(matrix, &[channels, channels])? };
@@ -241,16 +243,16 @@ impl Operator {
         let matrix = match &self.matrix {
             Matrix::Identity => Matrix::Identity,
             Matrix::Normed { norm, matrix } => Matrix::Normed {
-                norm: DeviceNorm { weight: move_part(&norm.weight, device)?, ..*norm },
-                matrix: move_part(matrix, device)?,
+                norm: DeviceNorm { weight: move_tensor(&norm.weight, device)?, ..*norm },
+                matrix: move_tensor(matrix, device)?,
             },
-            Matrix::Dense(matrix) => Matrix::Dense(move_part(matrix, device)?),
-            Matrix::Diagonal(diagonal) => Matrix::Diagonal(move_part(diagonal, device)?),
+            Matrix::Dense(matrix) => Matrix::Dense(move_tensor(matrix, device)?),
+            Matrix::Diagonal(diagonal) => Matrix::Diagonal(move_tensor(diagonal, device)?),
             Matrix::LowRank { down, up } => {
-                Matrix::LowRank { down: move_part(down, device)?, up: move_part(up, device)? }
+                Matrix::LowRank { down: move_tensor(down, device)?, up: move_tensor(up, device)? }
             }
         };
-        Ok(Self { matrix, bias: self.bias.as_ref().map(|part| move_part(part, device)).transpose()?, ..*self })
+        Ok(Self { matrix, bias: self.bias.as_ref().map(|bias| move_tensor(bias, device)).transpose()?, ..*self })
     }
 
     /// Composes this operator with the next one: `(x·W + b)·V + c`.
@@ -326,7 +328,7 @@ impl Operator {
         sha256::hex(self.key)
     }
 
-    pub(super) fn content(&self) -> &[u8] {
+    pub(super) fn key_bytes(&self) -> &[u8] {
         &self.key
     }
 
@@ -344,8 +346,8 @@ fn identity(channels: usize) -> Vec<f32> {
     identity
 }
 
-fn move_part(part: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
-    part.to_device(device)
+fn move_tensor(tensor: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
+    tensor.to_device(device)
 }
 
 /// Computes `x·W`, and adds `residual` if it is given.

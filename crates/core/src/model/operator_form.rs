@@ -12,10 +12,10 @@ pub(super) const LOW_RANK: &str = "rank-";
 /// operator has a bias.
 pub(super) const NORMED_FORM: &str = "normed";
 const UNWEIGHTED_SUFFIX: &str = "-unweighted";
-const WITH_BIAS: &str = "-affine";
+const BIAS_SUFFIX: &str = "-affine";
 
 pub(super) fn normed_form(weighted: bool, has_bias: bool) -> String {
-    format!("{NORMED_FORM}{}{}", if weighted { "" } else { UNWEIGHTED_SUFFIX }, if has_bias { WITH_BIAS } else { "" })
+    format!("{NORMED_FORM}{}{}", if weighted { "" } else { UNWEIGHTED_SUFFIX }, if has_bias { BIAS_SUFFIX } else { "" })
 }
 
 /// Parses the form name of a normed operator. Returns whether the norm has a weight and whether the operator has a
@@ -26,7 +26,7 @@ pub(super) fn parse_normed(form: &str) -> Option<(bool, bool)> {
 }
 
 /// Hashes a form name together with its parameters.
-pub(super) fn key_of<const N: usize>(form: &str, parts: [&Vec<f32>; N]) -> [u8; 32] {
+pub(super) fn hash_parameters<const N: usize>(form: &str, parts: [&Vec<f32>; N]) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(form);
     for value in parts.into_iter().flatten() {

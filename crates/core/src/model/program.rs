@@ -43,7 +43,7 @@ pub enum Step {
 }
 
 /// Identity of a step: its kind, its layer, and the content hash of its operator or merged layer.
-pub(super) type Content<'a> = (u8, usize, &'a [u8]);
+pub(super) type StepIdentity<'a> = (u8, usize, &'a [u8]);
 
 impl Step {
     /// Returns the index of the weights that the step needs, which is the layer index, or `usize::MAX` for the head.
@@ -81,24 +81,24 @@ impl Step {
         matches!(self.sublayer(), Some((Sublayer::Attention, _)))
     }
 
-    pub(super) fn content(&self) -> Content<'_> {
+    pub(super) fn identity(&self) -> StepIdentity<'_> {
         match self {
             Self::Embed => (0, 0, &[]),
             Self::Attention(layer) => (1, *layer, &[]),
             Self::Mlp(layer) => (2, *layer, &[]),
-            Self::Edited(Sublayer::Attention, layer, operator) => (3, *layer, operator.content()),
-            Self::Edited(Sublayer::Mlp, layer, operator) => (4, *layer, operator.content()),
-            Self::Apply(operator) => (5, 0, operator.content()),
+            Self::Edited(Sublayer::Attention, layer, operator) => (3, *layer, operator.key_bytes()),
+            Self::Edited(Sublayer::Mlp, layer, operator) => (4, *layer, operator.key_bytes()),
+            Self::Apply(operator) => (5, 0, operator.key_bytes()),
             Self::Head => (6, 0, &[]),
-            Self::Merged(Sublayer::Attention, merged) => (7, merged.layer(), merged.content()),
-            Self::Merged(Sublayer::Mlp, merged) => (8, merged.layer(), merged.content()),
+            Self::Merged(Sublayer::Attention, merged) => (7, merged.layer(), merged.key_bytes()),
+            Self::Merged(Sublayer::Mlp, merged) => (8, merged.layer(), merged.key_bytes()),
         }
     }
 }
 
 impl PartialEq for Step {
     fn eq(&self, other: &Self) -> bool {
-        self.content() == other.content()
+        self.identity() == other.identity()
     }
 }
 
@@ -106,7 +106,7 @@ impl Eq for Step {}
 
 impl Hash for Step {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.content().hash(state);
+        self.identity().hash(state);
     }
 }
 

@@ -1,4 +1,4 @@
-//! RMS norm used by operators that normalize their input.
+//! RMS norm with its weight in host memory, computed in f64.
 
 /// RMS norm, `x / √(mean(x²) + eps) · weight`.
 #[derive(Debug, Clone, PartialEq)]

@@ -34,26 +34,27 @@ impl WeightType {
         }
     }
 
-    /// Returns the GGML type for a matrix whose rows have `row` elements. `is_head` selects the type of the output
-    /// projection. If `row` is not a multiple of the block size, the result is a type with smaller blocks or f16.
-    pub fn ggml_dtype(self, row: usize, is_head: bool) -> GgmlDType {
+    /// Returns the GGML type for a matrix whose rows have `row_length` elements. `is_head` selects the type of the
+    /// output projection. If `row_length` is not a multiple of the block size, the result is a type with smaller blocks
+    /// or f16.
+    pub fn ggml_dtype(self, row_length: usize, is_head: bool) -> GgmlDType {
         let requested = match self.block_dtype() {
-            dtype if is_head && !is_whole_blocks(dtype, row) => GgmlDType::Q8_0,
+            dtype if is_head && !has_whole_blocks(dtype, row_length) => GgmlDType::Q8_0,
             dtype if is_head && dtype != GgmlDType::Q8_0 => GgmlDType::Q6K,
             dtype => dtype,
         };
         let fitting = match requested {
-            dtype if is_whole_blocks(dtype, row) => dtype,
+            dtype if has_whole_blocks(dtype, row_length) => dtype,
             GgmlDType::Q4K => GgmlDType::Q5_0,
             GgmlDType::Q6K => GgmlDType::Q8_0,
             dtype => dtype,
         };
-        if is_whole_blocks(fitting, row) { fitting } else { GgmlDType::F16 }
+        if has_whole_blocks(fitting, row_length) { fitting } else { GgmlDType::F16 }
     }
 }
 
-fn is_whole_blocks(dtype: GgmlDType, row: usize) -> bool {
-    row.is_multiple_of(dtype.block_size())
+fn has_whole_blocks(dtype: GgmlDType, row_length: usize) -> bool {
+    row_length.is_multiple_of(dtype.block_size())
 }
 
 /// Returns llama.cpp's name for a type.
@@ -75,7 +76,7 @@ mod tests {
     #[test]
     fn rows_with_partial_blocks_fall_back_like_llama_cpp() {
         use GgmlDType::{F16, Q4_0, Q4K, Q5_0, Q6K, Q8_0};
-        for (to, row, expected, head) in [
+        for (weight_type, row_length, expected, head) in [
             (WeightType::Q8_0, 512, Q8_0, Q8_0),
             (WeightType::Q8_0, 96, Q8_0, Q8_0),
             (WeightType::Q8_0, 40, F16, F16),
@@ -87,9 +88,9 @@ mod tests {
             (WeightType::Q4K, 40, F16, F16),
         ] {
             assert_eq!(
-                (to.ggml_dtype(row, false), to.ggml_dtype(row, true)),
+                (weight_type.ggml_dtype(row_length, false), weight_type.ggml_dtype(row_length, true)),
                 (expected, head),
-                "{to:?}, rows of {row}"
+                "{weight_type:?}, rows of {row_length}"
             );
         }
     }

@@ -1,5 +1,5 @@
-//! Parser for the section that an export adds to its config. The section describes the operators stored next to the
-//! weights and the dropped sublayers. The `checkpoint` module writes such exports.
+//! Parser for the section that an export adds to its config. The section lists the operators that the checkpoint
+//! contains and the sublayers that were removed. The `checkpoint` module writes such exports.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::tensor_name::name;
 use super::weights::Weights;
 use crate::error::Result;
 
-/// Operator that a config declares as stored next to the weights.
+/// Operator that an export declares in its config and stores as tensors of the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attachment {
     pub layer: usize,
@@ -41,7 +41,7 @@ impl Attachment {
     }
 
     /// Reads the operator for a backbone with `hidden` channels and norm epsilon `eps`.
-    pub(super) fn operator(self, hidden: usize, eps: f32, weights: &Weights) -> Result<Arc<Operator>> {
+    pub(super) fn read_operator(self, hidden: usize, eps: f32, weights: &Weights) -> Result<Arc<Operator>> {
         let c = hidden;
         let module = self.place.module();
         let name = name(self.layer, &module);
@@ -69,22 +69,24 @@ pub(super) struct ExportEntries {
 }
 
 /// Parses the config section that describes an export with `layers` layers.
-pub(super) fn export_entries(
+pub(super) fn parse_export_entries(
     entries: &Entries<'_>,
     architecture: &Architecture,
     layers: usize,
 ) -> Result<ExportEntries> {
-    let section = entries.map_at(CONFIG_KEY)?.ok_or_else(|| entries.value_error(CONFIG_KEY, "a map with operators"))?;
-    let dropped = dropped_sublayers(&section, layers)?;
-    let attachments = parse_list(&section, architecture, layers)?;
+    let section = entries
+        .map_at(CONFIG_KEY)?
+        .ok_or_else(|| entries.value_error(CONFIG_KEY, "a map with `operators` or `dropped`"))?;
+    let dropped = parse_dropped_sublayers(&section, layers)?;
+    let attachments = parse_operators(&section, architecture, layers)?;
     if attachments.is_empty() && dropped.is_empty() {
-        return Err(section.value_error(OPERATORS, OPERATOR_ENTRIES));
+        return Err(section.value_error(OPERATORS, EXPECTED_OPERATORS));
     }
     Ok(ExportEntries { attachments, dropped })
 }
 
 /// Parses the list of sublayers that are missing from an export.
-fn dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> {
+fn parse_dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> {
     let Some(value) = section.get(DROPPED_KEY) else { return Ok(Cut::default()) };
     let cut = serde_json::from_value::<Cut>(value.clone()).ok();
     let cut = cut.filter(|cut| cut.iter().all(|(layer, _)| layer < layers));
@@ -94,21 +96,21 @@ fn dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> {
 }
 
 /// Expected form of the operator list, for error messages.
-const OPERATOR_ENTRIES: &str =
+const EXPECTED_OPERATORS: &str =
     "a list of operators, each with `layer`, a valid position `at`, a `form` allowed there, and `bias`";
 
 /// Parses the operators listed in a config.
-fn parse_list(section: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
-    let error = || section.value_error(OPERATORS, OPERATOR_ENTRIES);
+fn parse_operators(section: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
+    let error = || section.value_error(OPERATORS, EXPECTED_OPERATORS);
     let mut attachments: Vec<Attachment> = Vec::new();
     for value in section.get(OPERATORS).and_then(Value::as_array).ok_or_else(error)? {
         let layer = value.get("layer").and_then(Value::as_u64).and_then(|layer| usize::try_from(layer).ok());
         let layer = layer.filter(|&layer| layer < layers).ok_or_else(error)?;
         let branch = BranchPlace::all(architecture)
-            .find(|branch| text_of("at", value) == Some(branch.name()))
+            .find(|branch| read_text("at", value) == Some(branch.name()))
             .ok_or_else(error)?;
         let bias = value.get("bias").and_then(Value::as_bool).ok_or_else(error)?;
-        let form = AttachedForm::ALL.into_iter().find(|form| text_of("form", value) == Some(form.name()));
+        let form = AttachedForm::ALL.into_iter().find(|form| read_text("form", value) == Some(form.name()));
         let form = form.filter(|form| form.is_allowed_at(branch, bias)).ok_or_else(error)?;
         if attachments.iter().any(|attachment| (attachment.layer, attachment.place) == (layer, branch)) {
             return Err(error());
@@ -118,6 +120,6 @@ fn parse_list(section: &Entries<'_>, architecture: &Architecture, layers: usize)
     Ok(attachments)
 }
 
-fn text_of<'a>(key: &str, value: &'a Value) -> Option<&'a str> {
+fn read_text<'a>(key: &str, value: &'a Value) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str)
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::program::{Content, Program, Step};
+use super::program::{Program, Step, StepIdentity};
 use crate::error::Result;
 
 /// Model whose steps a trie can run. Implemented by engines and by test models.
@@ -92,13 +92,13 @@ impl Trie {
         };
         let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()), reference: None };
         // Find children through a hash map, because a node in a large grid may have thousands of children.
-        let mut node_by_content: HashMap<(usize, Content<'_>), usize> = HashMap::new();
+        let mut node_by_identity: HashMap<(usize, StepIdentity<'_>), usize> = HashMap::new();
         for (index, program) in programs.iter().enumerate() {
             assert_eq!(program.0.first(), Some(&Step::Embed), "a program must begin with `Embed`");
             let mut path = vec![0];
             for step in &program.0[1..] {
                 let parent = path[path.len() - 1];
-                let node = *node_by_content.entry((parent, step.content())).or_insert_with(|| trie.add(parent, step));
+                let node = *node_by_identity.entry((parent, step.identity())).or_insert_with(|| trie.add(parent, step));
                 path.push(node);
             }
             for &node in &path {

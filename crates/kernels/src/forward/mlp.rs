@@ -7,7 +7,8 @@ use crate::linalg::gemm::{MatrixView, Update, profile};
 use crate::linalg::panels::{LANES, PackedFormat, Panels, matmul_columns};
 use crate::linalg::simd;
 
-/// Maximum number of activation inputs per block of rows (8 MiB) that are computed in one piece.
+/// Maximum number of gate and up values in a block of rows (8 MiB in f32) that are computed at once. Larger blocks are
+/// computed in pieces of columns.
 const MAX_UNSPLIT_GATE_ELEMENTS: usize = 1 << 21;
 /// Number of columns per piece. This is an odd number of panels, so that consecutive rows use different cache sets.
 const PIECE_COLUMNS: usize = 17 * LANES;

@@ -118,7 +118,7 @@ fn mixture_of_experts(
 ) -> Result<Tensor> {
     let logits = ops::widen(&ops::linear(x, router)?)?; // [rows, E]
     let host_logits = logits.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
-    let routes = experts_config.routes(&host_logits);
+    let routes = experts_config.route_tokens(&host_logits);
     let rows = x.dim(0)?;
     let probabilities = ops::softmax(&logits)?;
     // [rows, E], 1 where a row is routed to an expert

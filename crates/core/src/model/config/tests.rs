@@ -14,7 +14,7 @@ fn parse(change: impl FnOnce(&mut Map<String, Value>)) -> Result<Config> {
 }
 
 #[test]
-fn missing_config_entries_are_derived_or_added_to_notes() {
+fn missing_config_entries_are_derived_or_defaulted_with_a_note() {
     let config = parse(|map| {
         map.remove("rope_theta");
     })
@@ -41,9 +41,9 @@ fn missing_config_entries_use_transformers_defaults() {
         ("qwen3_moe", json!({"rms_norm_eps": 1e-6, "num_key_value_heads": 4})),
     ] {
         let architecture = ARCHITECTURES.iter().find(|candidate| candidate.model_type == model_type).unwrap();
-        let taken = with_defaults(&Map::new(), architecture, &mut Vec::new()).unwrap();
+        let used_defaults = with_defaults(&Map::new(), architecture, &mut Vec::new()).unwrap();
         for (key, value) in expected.as_object().unwrap() {
-            assert_eq!(&taken[key], value, "{model_type} {key}");
+            assert_eq!(&used_defaults[key], value, "{model_type} {key}");
         }
     }
     let config = parse(|map| {
@@ -108,11 +108,11 @@ fn rope_config_precedence_matches_transformers() {
         })
         .unwrap();
         assert_eq!((config.rope.theta, config.rope.scaling.is_some()), expected, "{scaling} {parameters}");
-        let stated = scaling.get("original_max_position_embeddings").is_some();
+        let has_original_length = scaling.get("original_max_position_embeddings").is_some();
         match config.rope.scaling {
             None => (),
             Some(Scaling::Llama3(scaling)) => {
-                assert_eq!(scaling.original_max_position_embeddings, if stated { 128.0 } else { 512.0 });
+                assert_eq!(scaling.original_max_position_embeddings, if has_original_length { 128.0 } else { 512.0 });
             }
             Some(other) => panic!("{other:?}"),
         }

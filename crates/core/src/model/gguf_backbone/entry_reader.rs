@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 use super::super::architecture::{AttentionBias, GgufForm, GgufPlaces, RopeEntries};
 use super::super::deci::DeciLayers;
 use super::{
-    NEUTRAL, ROPE_FACTORS, architecture, count, deci_layers, divisors_of, head_dim, missing_key_error, scale_in_gguf,
+    NEUTRAL_ENTRIES, ROPE_FACTORS, divisors_of, missing_key_error, read_architecture, read_count, read_deci_layers,
+    read_head_dim, scale_in_gguf,
 };
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, GgufTensor};
@@ -17,57 +18,58 @@ use crate::files::gguf::{Gguf, GgufTensor};
 ///
 /// # Errors
 /// Fails if an entry is missing, mistyped, or requires an unsupported computation.
-pub(in crate::model) fn config(file: &Gguf) -> Result<Map<String, Value>> {
-    let (architecture, form) = architecture(file)?;
-    let reader = EntryReader { file, form, read: RefCell::new(BTreeSet::from(["attention.key_length".to_owned()])) };
-    let deci = deci_layers(file, form)?;
+pub(in crate::model) fn read_config(file: &Gguf) -> Result<Map<String, Value>> {
+    let (architecture, form) = read_architecture(file)?;
+    let reader =
+        EntryReader { file, form, read_names: RefCell::new(BTreeSet::from(["attention.key_length".to_owned()])) };
+    let deci = read_deci_layers(file, form)?;
     let shape = LayerShape::read(&reader, deci.as_ref())?;
     let head_dim = shape.head_dim;
     let is_partial = architecture.rope == RopeEntries::Partial;
     let rotary_width = reader.rotary_width(head_dim, is_partial)?;
-    let embedding = embedding(file)?;
+    let embedding = find_embedding(file)?;
     let epsilon = reader.key("attention.layer_norm_rms_epsilon");
     let found = file.number(&epsilon)?;
     let mut config = Map::new();
-    let mut say = |key: &str, value: Value| config.insert(key.to_owned(), value);
-    say("architectures", json!([architecture.class]));
-    say("model_type", architecture.model_type.into());
-    say("num_hidden_layers", reader.count("block_count")?.into());
-    say("hidden_size", reader.count("embedding_length")?.into());
-    say("intermediate_size", shape.intermediate.into());
-    say("num_attention_heads", shape.heads.into());
-    say("num_key_value_heads", shape.kv_heads.into());
-    say("head_dim", head_dim.into());
-    say("vocab_size", embedding.shape[0].into());
-    say("rms_norm_eps", json!(single(found.ok_or_else(|| missing_key_error(file, &epsilon, "a number"))?)));
-    say("max_position_embeddings", file.count(&reader.key("context_length"))?.into());
-    say("rope_theta", json!(file.number(&reader.key("rope.freq_base"))?.map_or(10_000.0, single)));
-    say("tie_word_embeddings", (!file.tensors.contains_key("output.weight")).into());
+    let mut set = |key: &str, value: Value| config.insert(key.to_owned(), value);
+    set("architectures", json!([architecture.class]));
+    set("model_type", architecture.model_type.into());
+    set("num_hidden_layers", reader.count("block_count")?.into());
+    set("hidden_size", reader.count("embedding_length")?.into());
+    set("intermediate_size", shape.intermediate.into());
+    set("num_attention_heads", shape.heads.into());
+    set("num_key_value_heads", shape.kv_heads.into());
+    set("head_dim", head_dim.into());
+    set("vocab_size", embedding.shape[0].into());
+    set("rms_norm_eps", json!(shortest_f64(found.ok_or_else(|| missing_key_error(file, &epsilon, "a number"))?)));
+    set("max_position_embeddings", file.count(&reader.key("context_length"))?.into());
+    set("rope_theta", json!(file.number(&reader.key("rope.freq_base"))?.map_or(10_000.0, shortest_f64)));
+    set("tie_word_embeddings", (!file.tensors.contains_key("output.weight")).into());
     // GGUF metadata has no entries for biases, so they are inferred from the tensors.
     if architecture.attention_bias == AttentionBias::Configurable && file.has_bias("attn_output") {
-        say("attention_bias", true.into());
+        set("attention_bias", true.into());
     }
     if architecture.mlp_bias && file.has_bias("ffn_gate") {
-        say("mlp_bias", true.into());
+        set("mlp_bias", true.into());
     }
-    say("bos_token_id", file.count("tokenizer.ggml.bos_token_id")?.into());
-    say("eos_token_id", end_tokens(file)?);
+    set("bos_token_id", file.count("tokenizer.ggml.bos_token_id")?.into());
+    set("eos_token_id", read_end_tokens(file)?);
     if is_partial && rotary_width < head_dim {
-        say("partial_rotary_factor", json!(rotary_width as f64 / head_dim as f64));
+        set("partial_rotary_factor", json!(rotary_width as f64 / head_dim as f64));
     }
     reader.read_windows(&shape, &mut config)?;
     for (cap, name) in architecture.caps.iter().zip(["attn_logit_softcapping", "final_logit_softcapping"]) {
         if let Some(cap) = cap
             && let Some(value) = file.number(&reader.key(name))?
         {
-            config.insert((*cap).to_owned(), json!(single(value)));
+            config.insert((*cap).to_owned(), json!(shortest_f64(value)));
         }
     }
     if architecture.rope == RopeEntries::ByWindow {
-        let theta = file.number(&reader.key("rope.freq_base_swa"))?.map_or(10_000.0, single);
+        let theta = file.number(&reader.key("rope.freq_base_swa"))?.map_or(10_000.0, shortest_f64);
         config.insert("rope_local_base_freq".to_owned(), json!(theta));
     }
-    if let Some(scaling) = scaling(file, head_dim, &|name| reader.key(name))? {
+    if let Some(scaling) = read_scaling(file, head_dim, &|name| reader.key(name))? {
         config.insert("rope_scaling".to_owned(), scaling);
     }
     config.extend(deci.map(|layers| layers.entries(architecture)).unwrap_or_default());
@@ -76,7 +78,7 @@ pub(in crate::model) fn config(file: &Gguf) -> Result<Map<String, Value>> {
 }
 
 /// Returns the embedding matrix.
-fn embedding(file: &Gguf) -> Result<&GgufTensor> {
+fn find_embedding(file: &Gguf) -> Result<&GgufTensor> {
     let embedding = file.tensors.get("token_embd.weight").filter(|tensor| tensor.shape.len() == 2);
     embedding.ok_or_else(|| {
         Error::bad_input("a GGUF file has no embedding")
@@ -102,32 +104,32 @@ impl LayerShape {
         let [heads, kv_heads, intermediate] = match deci {
             Some(layers) => [layers.heads, layers.kv_heads, layers.intermediate],
             None => {
-                let heads = count(file, &keys[0])?;
-                [heads, file.count(&keys[1])?.unwrap_or(heads), count(file, &keys[2])?]
+                let heads = read_count(file, &keys[0])?;
+                [heads, file.count(&keys[1])?.unwrap_or(heads), read_count(file, &keys[2])?]
             }
         };
-        Ok(Self { heads, kv_heads, intermediate, head_dim: head_dim(file, reader.form, deci)? })
+        Ok(Self { heads, kv_heads, intermediate, head_dim: read_head_dim(file, reader.form, deci)? })
     }
 }
 
-/// Reader for an architecture's metadata entries. It records which entries were read, so that the others can be
+/// Reader for an architecture's metadata entries. It records which entries were read, so that unread entries can be
 /// rejected.
 struct EntryReader<'a> {
     file: &'a Gguf,
     form: GgufForm,
-    read: RefCell<BTreeSet<String>>,
+    read_names: RefCell<BTreeSet<String>>,
 }
 
 impl EntryReader<'_> {
     /// Returns the key of an entry, and records the entry as read.
     fn key(&self, name: &str) -> String {
-        self.read.borrow_mut().insert(name.to_owned());
+        self.read_names.borrow_mut().insert(name.to_owned());
         format!("{}.{name}", self.form.name)
     }
 
     /// Reads a required unsigned integer, and records the entry as read.
     fn count(&self, name: &str) -> Result<u64> {
-        count(self.file, &self.key(name))
+        read_count(self.file, &self.key(name))
     }
 
     /// Returns the number of channels per head that RoPE rotates. Rejects files in which keys and values differ in
@@ -172,10 +174,10 @@ impl EntryReader<'_> {
     fn check_unread(&self) -> Result<()> {
         for key in self.file.keys() {
             let Some(name) = key.strip_prefix(self.form.name).and_then(|rest| rest.strip_prefix('.')) else { continue };
-            if self.read.borrow().contains(name) {
+            if self.read_names.borrow().contains(name) {
                 continue;
             }
-            match NEUTRAL.iter().find(|(known, _)| *known == name) {
+            match NEUTRAL_ENTRIES.iter().find(|(known, _)| *known == name) {
                 Some((_, values)) if values.is_empty() || values.contains(&self.file.describe_entry(key).as_str()) => {}
                 Some((_, values)) => return Err(unsupported_error(self.file, key, &values.join(" or "))),
                 None => return Err(unsupported_error(self.file, key, "a file without this entry")),
@@ -187,7 +189,7 @@ impl EntryReader<'_> {
 
 /// Returns the ids of the tokens that end a text, turn or message. As in `config.json`, the value is a single id or a
 /// list that starts with the main id.
-fn end_tokens(file: &Gguf) -> Result<Value> {
+fn read_end_tokens(file: &Gguf) -> Result<Value> {
     let mut ids: Vec<u64> = Vec::new();
     for name in ["eos", "eot", "eom"] {
         let id = file.count(&format!("tokenizer.ggml.{name}_token_id"))?;
@@ -202,7 +204,7 @@ fn end_tokens(file: &Gguf) -> Result<Value> {
 
 /// Returns the f64 with the shortest decimal form that identifies an f32 entry: 0.00001 instead of
 /// 0.000009999999747378752.
-fn single(value: f64) -> f64 {
+fn shortest_f64(value: f64) -> f64 {
     (value as f32).to_string().parse().unwrap_or(value)
 }
 
@@ -214,7 +216,7 @@ fn unsupported_error(file: &Gguf, key: &str, expected: &str) -> Error {
 }
 
 /// Reads the RoPE scaling. `entry` maps the name of an entry to its full key.
-fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result<Option<Value>> {
+fn read_scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result<Option<Value>> {
     let kind = file.text(&scaling_key("type", entry))?.filter(|kind| *kind != "none");
     let factor = file.number(&scaling_key("factor", entry))?;
     let context = file.count(&scaling_key("original_context_length", entry))?;
@@ -225,15 +227,14 @@ fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result
                 .expected(format!("no {}", scaling_key("type", entry)))
                 .found(format!("`{kind}`")));
         }
-        if divisors.len() as u64 != head_dim / 2
-            || divisors.iter().any(|divisor| !divisor.is_finite() || *divisor <= 0.0)
-        {
-            return Err(Error::bad_input("invalid divisors of the rotary embedding")
+        let invalid_divisor = divisors.iter().find(|divisor| !divisor.is_finite() || **divisor <= 0.0);
+        if divisors.len() as u64 != head_dim / 2 || invalid_divisor.is_some() {
+            return Err(Error::bad_input("invalid frequency divisors of the rotary embedding")
                 .at(file.location(ROPE_FACTORS))
                 .expected(format!("{} positive numbers", head_dim / 2))
-                .found(format!("{} numbers", divisors.len())));
+                .found(invalid_divisor.map_or_else(|| format!("{} numbers", divisors.len()), ToString::to_string)));
         }
-        let theta = file.number(&entry("rope.freq_base"))?.map_or(10_000.0, single);
+        let theta = file.number(&entry("rope.freq_base"))?.map_or(10_000.0, shortest_f64);
         let trained = file.count(&entry("context_length"))?.unwrap_or(0);
         return Ok(Some(scaling_from_divisors(&divisors, theta, trained)));
     }
